@@ -1,0 +1,3 @@
+"""pvbus: event-driven fleets of Kubernetes package variants."""
+
+__version__ = "0.1.0"

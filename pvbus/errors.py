@@ -1,0 +1,55 @@
+"""The five classes of failure, and what the shells do with each.
+
+Adapters translate foreign errors into these, each by one table beside it. Matching is by class and
+`reason`, never by text.
+"""
+
+
+class PvbusError(Exception):
+    """Base of everything pvbus raises on purpose."""
+
+
+class TransientError(PvbusError):
+    """The same input may work later: broker or API server away, timeout, 429, 5xx, 401, 403.
+
+    retry_after_seconds: what the other side asked for; None lets the caller back off by itself.
+    """
+
+    def __init__(self, message: str, *, retry_after_seconds: float | None = None) -> None:
+        super().__init__(message)
+        self.retry_after_seconds = retry_after_seconds
+
+
+class ConflictError(PvbusError):
+    """Our view was stale (409, failed precondition): wait for the echo and decide again."""
+
+
+class AlreadyExistsError(ConflictError):
+    """A create met an object of that name."""
+
+
+class PermanentError(PvbusError):
+    """No retry of this input helps. `reason` is a CamelCase word from a closed set."""
+
+    def __init__(self, message: str, *, reason: str = "Invalid") -> None:
+        super().__init__(message)
+        self.reason = reason
+
+
+class InvariantError(PvbusError):
+    """Our own bug: an impossible transition. The process dies with it."""
+
+
+class FencedError(PvbusError):
+    """The claim has a newer owner; nothing of the step is visible."""
+
+
+class TooLargeError(PermanentError):
+    """A record is above the bus's limit; the bus stays usable."""
+
+    def __init__(self, message: str) -> None:
+        super().__init__(message, reason="TooLarge")
+
+
+class UsageError(PvbusError):
+    """The command line or the configuration is wrong (exit code 2)."""

@@ -1,0 +1,160 @@
+"""The bus port: compacted tables in partitions, read by anybody, written by fenced claims.
+
+A *topic* is N partitions of records in offset order. A *group* is the workers of one service; a
+*claim* is partition i of all topics the group owns: one holder, one epoch. Everything a service
+writes goes through `step`: outputs and consumed offsets become visible together or not at all.
+
+Membership and reading are apart on purpose: `join` says which claims this worker holds, `reader`
+reads whatever it is told to, whether a claim's partitions, a broadcast table or a topic to print.
+"""
+
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from typing import NamedTuple, Protocol
+
+import msgspec
+
+TopicPartition = tuple[str, int]
+"""(topic, partition)."""
+
+
+class Record(NamedTuple):
+    """What a reader sees. `value` None is a tombstone. Offsets rise within a partition, with gaps."""
+
+    topic: str
+    partition: int
+    offset: int
+    key: bytes
+    value: bytes | None
+    headers: tuple[tuple[str, bytes], ...] = ()
+    timestamp_ms: int = 0
+
+
+class Output(NamedTuple):
+    """One record to write. The partition is the caller's: the bus never chooses one."""
+
+    topic: str
+    partition: int
+    key: bytes
+    value: bytes | None
+    headers: tuple[tuple[str, bytes], ...] = ()
+
+
+class TopicSpec(msgspec.Struct, frozen=True, kw_only=True):
+    """A topic as `schemas/topics.yaml` declares it.
+
+    cleanup: "compact" keeps the last record of a key, and drops a tombstone `tombstone_seconds`
+    after it was written; "delete" drops records after `retention_seconds`.
+    """
+
+    name: str
+    partitions: int
+    cleanup: str
+    retention_seconds: int | None = None
+    tombstone_seconds: int = 86_400
+
+
+class Claim(msgspec.Struct, frozen=True, kw_only=True):
+    """The right to step for partition `partition` of a group's topics, until a higher epoch exists."""
+
+    group: str
+    partition: int
+    epoch: int
+
+
+Assigned = Callable[[Claim], Awaitable[None]]
+"""Called with a claim this worker now holds, already fenced: older epochs cannot step any more."""
+
+Revoked = Callable[[Claim], Awaitable[None]]
+"""Called before a claim goes to somebody else, who gets it only after this returned (or after the
+drain deadline). Also called when it was lost: then a step raises FencedError."""
+
+
+class Membership(Protocol):
+    """This worker's place in a group."""
+
+    @property
+    def member_id(self) -> str: ...
+
+    def claims(self) -> Mapping[int, Claim]:
+        """Return the claims held now, by partition."""
+        ...
+
+    def last_heartbeat(self) -> float:
+        """Return the monotonic time in seconds of the last heartbeat known to have succeeded."""
+        ...
+
+    async def leave(self) -> None:
+        """Revoke everything (the callbacks run) and leave, so that others need not wait."""
+        ...
+
+
+class Reader(Protocol):
+    """Reads partitions from given positions on. Not safe for two concurrent polls."""
+
+    def assign(self, positions: Mapping[TopicPartition, int]) -> None:
+        """Add partitions, or move those already read, to these offsets (next to be read)."""
+        ...
+
+    def unassign(self, partitions: Sequence[TopicPartition]) -> None:
+        """Stop reading these."""
+        ...
+
+    def pause(self, partitions: Sequence[TopicPartition]) -> None:
+        """Keep the position but return no records of these until `resume`."""
+        ...
+
+    def resume(self, partitions: Sequence[TopicPartition]) -> None: ...
+
+    def position(self, partition: TopicPartition) -> int:
+        """Return the next offset that will be read."""
+        ...
+
+    async def poll(self, *, timeout_seconds: float, max_records: int = 2000) -> list[Record]:
+        """Return committed records as soon as there are any, at most `max_records`, else [] in time.
+
+        Records of one partition come in offset order; no partition starves another.
+        """
+        ...
+
+    async def close(self) -> None: ...
+
+
+class Bus(Protocol):
+    """A started bus. All methods raise TransientError when the bus cannot be reached."""
+
+    async def create_topics(self, topics: Sequence[TopicSpec]) -> None:
+        """Create what is missing. Raises PermanentError when an existing topic differs."""
+        ...
+
+    async def topics(self) -> Mapping[str, TopicSpec]: ...
+
+    async def join(
+        self, group: str, topics: Sequence[str], *, assigned: Assigned, revoked: Revoked
+    ) -> Membership:
+        """Become a member. `topics` share one partition count; partition i of all is one claim."""
+        ...
+
+    async def committed(self, claim: Claim, topics: Sequence[str]) -> Mapping[str, int]:
+        """Return the next offset per topic, 0 where none was ever committed.
+
+        Raises FencedError for an old epoch: read after the fence, so no older step can follow.
+        """
+        ...
+
+    async def end_offsets(self, partitions: Sequence[TopicPartition]) -> Mapping[TopicPartition, int]:
+        """Return the offset after the last committed record of each partition."""
+        ...
+
+    def reader(self, positions: Mapping[TopicPartition, int] | None = None) -> Reader: ...
+
+    async def step(
+        self, claim: Claim, outputs: Sequence[Output], offsets: Mapping[str, int] | None = None
+    ) -> None:
+        """Make outputs and the claim's next offsets (topic -> offset) visible at once.
+
+        Raises FencedError (an epoch is newer: nothing is visible), TooLargeError (nothing is
+        visible, the bus stays usable), TransientError (outcome unknown: restore the claim).
+        """
+        ...
+
+    async def close(self) -> None: ...

@@ -1,0 +1,121 @@
+"""The cluster port: the part of the Kubernetes API that the services use.
+
+Objects are plain JSON values (`dict`), as the API server sends them, unless `metadata_only` asks
+for PartialObjectMetadata. Errors are those of `pvbus.errors`: 404 is None where a value is
+returned; ConflictError (409, failed precondition; AlreadyExistsError for a create);
+PermanentError (400, 403, 405, 413, 422, business rules; `reason` is the Status reason);
+TransientError (401, 429, 5xx, timeouts, connection; `retry_after_seconds` from Retry-After).
+"""
+
+from collections.abc import AsyncIterator, Mapping
+from typing import Any, Literal, NamedTuple, Protocol
+
+Object = dict[str, Any]
+
+
+class Kind(NamedTuple):
+    """A group and kind; versions do not identify anything."""
+
+    group: str
+    kind: str
+
+    def __str__(self) -> str:
+        return f"{self.group}/{self.kind}"
+
+
+class Resource(NamedTuple):
+    """How a kind is served: its preferred version, or the version asked for."""
+
+    group: str
+    version: str
+    kind: str
+    plural: str
+    namespaced: bool
+
+    @property
+    def api_version(self) -> str:
+        return f"{self.group}/{self.version}" if self.group else self.version
+
+
+class Listing(NamedTuple):
+    """A complete, consistent list. resource_version is where a watch continues ("" if none)."""
+
+    resource_version: str
+    items: list[Object]
+
+
+class WatchEvent(NamedTuple):
+    type: Literal["ADDED", "MODIFIED", "DELETED", "BOOKMARK"]
+    object: Object
+
+
+class GoneError(Exception):
+    """The watch cannot continue from its resourceVersion (410): list again."""
+
+
+class Cluster(Protocol):
+    """One API server."""
+
+    async def resource(self, kind: Kind, *, version: str | None = None) -> Resource | None:
+        """Find how a kind is served, None if it is not. Cached until `forget_resources`."""
+        ...
+
+    def forget_resources(self) -> None:
+        """Drop cached discovery: a CustomResourceDefinition changed."""
+        ...
+
+    async def list(
+        self,
+        resource: Resource,
+        namespace: str | None = None,
+        *,
+        label_selector: str = "",
+        field_selector: str = "",
+        metadata_only: bool = False,
+    ) -> Listing:
+        """List all pages, all or nothing, as a consistent read (never resourceVersion=0)."""
+        ...
+
+    def watch(
+        self, resource: Resource, resource_version: str, *, metadata_only: bool = False
+    ) -> AsyncIterator[WatchEvent]:
+        """Watch all namespaces from a resourceVersion on, with bookmarks.
+
+        Ends when the server ends the stream. Raises GoneError on 410.
+        """
+        ...
+
+    async def get(self, resource: Resource, namespace: str, name: str) -> Object | None: ...
+
+    async def create(self, resource: Resource, obj: Object) -> Object: ...
+
+    async def update(self, resource: Resource, obj: Object, *, subresource: str = "") -> Object:
+        """PUT. metadata.resourceVersion is the precondition."""
+        ...
+
+    async def patch(
+        self,
+        resource: Resource,
+        namespace: str,
+        name: str,
+        patch: Mapping[str, Any],
+        *,
+        subresource: str = "",
+    ) -> Object:
+        """JSON merge patch; put metadata.resourceVersion (and uid) into it as a precondition."""
+        ...
+
+    async def delete(
+        self,
+        resource: Resource,
+        namespace: str,
+        name: str,
+        *,
+        uid: str = "",
+        resource_version: str = "",
+        propagation: str = "Background",
+    ) -> bool:
+        """Delete with preconditions; False when there was nothing."""
+        ...
+
+    async def close(self) -> None: ...
