@@ -1,0 +1,343 @@
+"""What travels on the bus: one Struct per kind of row, and the keys of the rows.
+
+Rows are JSON. New fields have defaults, types never change, unknown fields are allowed. A row
+carries the uid of the object it speaks of; a row of another uid is not acted upon. Rows of `sets`
+and `variants` are the objects themselves (`pvbus.core.model`) without managedFields.
+
+| topic | key | partitioned by |
+| --- | --- | --- |
+| pvbus.objects, pvbus.injectables | okey, or `!sync|<group>/<kind>` | okey |
+| pvbus.sets | skey, or a marker | skey |
+| pvbus.variants | vkey, or a marker | vkey |
+| pvbus.watches | `<group>/<kind>|<requester>[|<namespace>|<name>]` | `<group>/<kind>` |
+| pvbus.unroll | `<skey>|<variant name>` | skey |
+| pvbus.targets | `<vkey>|<set name>` | vkey |
+| pvbus.desired, pvbus.results | vkey | vkey |
+| pvbus.setresults | `<skey>|<variant name>` (child), skey (roll-up) | skey |
+| pvbus.conditions | `<Kind>|<namespace>/<name>` | `<namespace>/<name>` |
+| pvbus.conditions.latest | `<Kind>|<namespace>/<name>|<type>` | `<namespace>/<name>` |
+"""
+
+from collections.abc import Mapping
+from typing import Literal
+
+import msgspec
+
+from pvbus.core.model import Condition, Downstream, DownstreamTarget, Upstream, VariantTemplate
+
+META = "pvbus.meta"
+OBJECTS = "pvbus.objects"
+INJECTABLES = "pvbus.injectables"
+SETS = "pvbus.sets"
+VARIANTS = "pvbus.variants"
+WATCHES = "pvbus.watches"
+UNROLL = "pvbus.unroll"
+TARGETS = "pvbus.targets"
+DESIRED = "pvbus.desired"
+RESULTS = "pvbus.results"
+SETRESULTS = "pvbus.setresults"
+CONDITIONS = "pvbus.conditions"
+LATEST = "pvbus.conditions.latest"
+DLQ = "pvbus.dlq"
+
+SCHEMA_VERSION = 1
+SYNC_PREFIX = "!sync|"
+
+
+class _Row(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, rename="camel"):
+    """Options shared by all rows."""
+
+
+class MetaRow(_Row, frozen=True, kw_only=True):
+    """The installation: written once, compared by every worker at its start. Key: `installation`."""
+
+    partitions: int
+    incarnation: str
+    schema_version: int = SCHEMA_VERSION
+    engine: str = ""
+
+
+class SyncMarker(_Row, frozen=True, kw_only=True):
+    """How complete a kind's rows are in this partition.
+
+    state `ok`: every object of the kind that exists has its row. `syncing`: rows may be missing or
+    stale. `unavailable`: the kind is not served, or may not be read (`message` in the API's words).
+    `unwatched`: nobody asked for it any more. versions: those served, preferred one first.
+    """
+
+    state: Literal["syncing", "ok", "unavailable", "unwatched"]
+    epoch: int
+    versions: tuple[str, ...] = ()
+    message: str = ""
+
+
+class Owner(_Row, frozen=True, kw_only=True):
+    api_version: str = ""
+    kind: str = ""
+    name: str = ""
+    uid: str = ""
+    controller: bool = False
+
+
+class RevisionFacts(_Row, frozen=True, kw_only=True):
+    """What a PackageRevision adds. `lock_*`: status.upstreamLock.git."""
+
+    repository: str
+    package: str
+    workspace: str = ""
+    revision: int = 0
+    lifecycle: str = ""
+    lock_repo: str = ""
+    lock_directory: str = ""
+    lock_ref: str = ""
+    lock_commit: str = ""
+    self_commit: str = ""
+    clone_upstream: str = ""
+    conditions: tuple[Condition, ...] = ()
+    gates: tuple[str, ...] = ()
+
+
+class ObjectRow(_Row, frozen=True, kw_only=True):
+    """Metadata of an observed object, and the few facts of its kind that others need."""
+
+    uid: str
+    resource_version: str = ""
+    generation: int = 0
+    created: str = ""
+    deleted: str = ""
+    labels: Mapping[str, str] = {}
+    annotations: Mapping[str, str] = {}
+    owners: tuple[Owner, ...] = ()
+    digest: str = ""
+    revision: RevisionFacts | None = None
+    deployment: bool | None = None
+    downstream: Downstream | None = None
+    served: tuple[str, ...] | None = None
+
+
+class InjectableRow(_Row, frozen=True, kw_only=True):
+    """Content of an object somebody asked for by name; or, with an empty name in the key, whether
+    the namespace has any object of the kind. exists False: looked for and not there.
+
+    content: `spec`, or `data` of a core ConfigMap; None when the object has no such field.
+    """
+
+    exists: bool
+    uid: str = ""
+    content: msgspec.Raw | None = None
+    digest: str = ""
+
+
+class WatchRequest(_Row, frozen=True, kw_only=True):
+    """One claim's wish to see a kind (metadata), or the content of one object of it."""
+
+    group: str
+    kind: str
+    requester: str
+    content: bool = False
+    namespace: str = ""
+    name: str = ""
+
+
+class ChildRow(_Row, frozen=True, kw_only=True):
+    """A set's memory of one child.
+
+    state: `present`; `removing` (unwanted since `since`, not yet told); `held` (the guard waits for
+    `token`); `removed` (render was told, at `since`); `gone` (seen gone, at `since`).
+    since: seconds since the epoch. digest: that of the row in `targets`.
+    """
+
+    set_uid: str
+    state: Literal["present", "removing", "held", "removed", "gone"]
+    downstream: Downstream
+    digest: str = ""
+    target: int = 0
+    okey: str = ""
+    token: str = ""
+    since: float = 0
+    kept: str = ""
+
+
+class Root(_Row, frozen=True, kw_only=True):
+    """One CEL root, cut down to what the expressions read. repo, package: a list target's."""
+
+    name: str = ""
+    namespace: str = ""
+    labels: Mapping[str, str] = {}
+    annotations: Mapping[str, str] = {}
+    repo: str = ""
+    package: str = ""
+
+
+class TargetRow(_Row, frozen=True, kw_only=True):
+    """Everything render needs for one PackageVariant, or the order to remove it.
+
+    digest covers what the result depends on, never the set's generation. generation is only
+    written with state `removed`: render deletes while the live set is still at it. kept: a token
+    that the living PackageVariant must carry in its annotation, so that a DELETE decided earlier
+    fails on its precondition.
+    """
+
+    state: Literal["present", "removed"]
+    set_name: str
+    set_uid: str
+    set_created: str = ""
+    digest: str = ""
+    generation: int = 0
+    kept: str = ""
+    target: int = 0
+    upstream: Upstream | None = None
+    template: VariantTemplate | None = None
+    downstream: Downstream = Downstream()
+    repo_default: str = ""
+    package_default: str = ""
+    list_target: bool = False
+    roots: Mapping[str, Root] = {}
+
+
+class DesiredRow(_Row, frozen=True, kw_only=True):
+    """What render last decided for a PackageVariant.
+
+    outcome: `applied` (the PackageVariant has spec_digest), `error`, `conflict`, `held`,
+    `removed`. told: digest of what each set was last told, by set name.
+    """
+
+    set_name: str = ""
+    set_uid: str = ""
+    input_digest: str = ""
+    spec_digest: str = ""
+    outcome: Literal["applied", "error", "conflict", "held", "removed"] = "applied"
+    uid: str = ""
+    error: str = ""
+    told: Mapping[str, str] = {}
+
+
+class ChildResult(_Row, frozen=True, kw_only=True):
+    """What render tells a set about one child. evaluated, applied: digests of the target row."""
+
+    set_uid: str
+    evaluated: str = ""
+    applied: str = ""
+    reason: str = ""
+    error: str = ""
+    ready: bool = False
+
+
+class Counts(_Row, frozen=True, kw_only=True):
+    desired: int = 0
+    applied: int = 0
+    ready: int = 0
+    failed: int = 0
+    held: int = 0
+    removing: int = 0
+
+
+class SetResult(_Row, frozen=True, kw_only=True):
+    """A set's roll-up. reason: of Stalled, `Valid` when it is not stalled; tokens of held removals
+    with their number; on_hold: the user's annotation."""
+
+    uid: str
+    generation: int
+    reason: str = "Valid"
+    message: str = ""
+    counts: Counts = Counts()
+    held: Mapping[str, int] = {}
+    on_hold: bool = False
+
+
+class InjectedObject(_Row, frozen=True, kw_only=True):
+    """One injection point and what became of it. hash: of the injected content, "" if none."""
+
+    file: str
+    group: str
+    kind: str
+    condition_type: str
+    required: bool = False
+    name: str = ""
+    hash: str = ""
+    reason: str = ""
+    message: str = ""
+
+
+class ResultRow(_Row, frozen=True, kw_only=True):
+    """What inject last did for a PackageVariant, and what it must remember.
+
+    input_digest: over everything the outcome depends on; equal means nothing to do. downstreams:
+    every (repo, package) that ever had a revision of ours and may still have one.
+    waiting: what it waits for, in words. cause: wall time in seconds of the change answered.
+    """
+
+    uid: str
+    generation: int = 0
+    input_digest: str = ""
+    upstream: str = ""
+    upstream_identity: str = ""
+    revisions: tuple[str, ...] = ()
+    injected: tuple[InjectedObject, ...] = ()
+    downstreams: tuple[Downstream, ...] = ()
+    targets: tuple[DownstreamTarget, ...] = ()
+    conditions: tuple[Condition, ...] = ()
+    waiting: tuple[str, ...] = ()
+    cause: float = 0
+
+
+class ConditionEvent(_Row, frozen=True, kw_only=True):
+    """The data of a public event: one condition of one object changed.
+
+    Sent as CloudEvents 1.0 over Kafka, binary mode (attributes are `ce_` headers).
+    """
+
+    kind: str
+    namespace: str
+    name: str
+    uid: str
+    condition: Condition
+    previous: str = ""
+
+
+class DeadLetter(_Row, frozen=True, kw_only=True):
+    """Bytes that could not be decoded, and where they came from."""
+
+    topic: str
+    partition: int
+    offset: int
+    error: str
+    value: bytes = b""
+
+
+RECORDS: Mapping[str, Mapping[str, type[msgspec.Struct]]] = {
+    META: {"MetaRow": MetaRow},
+    OBJECTS: {"ObjectRow": ObjectRow, "SyncMarker": SyncMarker},
+    INJECTABLES: {"InjectableRow": InjectableRow, "SyncMarker": SyncMarker},
+    WATCHES: {"WatchRequest": WatchRequest},
+    UNROLL: {"ChildRow": ChildRow},
+    TARGETS: {"TargetRow": TargetRow},
+    DESIRED: {"DesiredRow": DesiredRow},
+    RESULTS: {"ResultRow": ResultRow},
+    SETRESULTS: {"ChildResult": ChildResult, "SetResult": SetResult},
+    CONDITIONS: {"ConditionEvent": ConditionEvent},
+    LATEST: {"ConditionEvent": ConditionEvent},
+    DLQ: {"DeadLetter": DeadLetter},
+}
+
+
+def sync_key(group: str, kind: str) -> str:
+    """Encode the key of a kind's marker."""
+    return f"{SYNC_PREFIX}{group}/{kind}"
+
+
+def watch_key(request: WatchRequest) -> str:
+    """Encode the key of a request; the requesting claim is part of it, so requests never merge."""
+    key = f"{request.group}/{request.kind}|{request.requester}"
+    return f"{key}|{request.namespace}|{request.name}" if request.content else key
+
+
+def partition_key(topic: str, key: str) -> str:
+    """Return the part of a key that chooses its partition (markers go to every partition)."""
+    if topic == CONDITIONS:
+        return key.split("|")[1]
+    if topic == LATEST:
+        return key.split("|")[1]
+    if topic in (OBJECTS, INJECTABLES):
+        return key
+    return key.split("|", 1)[0]
