@@ -1,0 +1,150 @@
+"""The vocabulary between decisions and the world: what a controller may ask for, and what it answers.
+
+A reconciliation is a generator: it yields effects one at a time, is sent each one's result, and
+returns an `Outcome`. It never awaits, so the same decisions run in the services, in `pvbus plan`
+and in simulations. An effect that fails is thrown into the generator as an error of
+`pvbus.errors`; what the generator does not catch, the shell treats by class: TransientError backs
+off, ConflictError waits for the echo, PermanentError is logged and tried again after a minute.
+"""
+
+from collections.abc import Generator, Iterable
+from typing import Any, NamedTuple, Protocol
+
+import msgspec
+
+
+class KindRef(NamedTuple):
+    """A kind at a version; "" is the preferred one."""
+
+    group: str
+    kind: str
+    version: str = ""
+
+
+class Get(NamedTuple):
+    """Read live. Result: the object, or None."""
+
+    kind: KindRef
+    namespace: str
+    name: str
+
+
+class List(NamedTuple):
+    """List live and consistently. Result: list of objects."""
+
+    kind: KindRef
+    namespace: str
+    label_selector: str = ""
+    field_selector: str = ""
+
+
+class Create(NamedTuple):
+    """Result: the object as stored."""
+
+    kind: KindRef
+    object: dict[str, Any]
+
+
+class Update(NamedTuple):
+    """PUT; the object's resourceVersion is the precondition. Result: the object as stored."""
+
+    kind: KindRef
+    object: dict[str, Any]
+    subresource: str = ""
+
+
+class Patch(NamedTuple):
+    """JSON merge patch; put uid and resourceVersion in it as preconditions. Result: the object."""
+
+    kind: KindRef
+    namespace: str
+    name: str
+    patch: dict[str, Any]
+    subresource: str = ""
+
+
+class Delete(NamedTuple):
+    """Result: False when there was nothing to delete."""
+
+    kind: KindRef
+    namespace: str
+    name: str
+    uid: str = ""
+    resource_version: str = ""
+
+
+class CatchUp(NamedTuple):
+    """Read the end offsets of these topics now, and wait until everything before them was applied.
+
+    Result: None. The tables have changed meanwhile: evaluate again.
+    """
+
+    topics: tuple[str, ...]
+
+
+Effect = Get | List | Create | Update | Patch | Delete | CatchUp
+WRITES = (Create, Update, Patch, Delete)
+
+
+class Put(NamedTuple):
+    """A row to write; None is a tombstone. headers: attributes of a public event."""
+
+    topic: str
+    key: str
+    row: msgspec.Struct | None
+    headers: tuple[tuple[str, bytes], ...] = ()
+
+
+class Outcome(NamedTuple):
+    """The end of one reconciliation.
+
+    puts become visible together with the consumed offset. again_after: seconds until the key is
+    looked at again, whatever happens. result: a word of a closed set, for logs and metrics.
+    waiting: what it waits for, in words.
+    """
+
+    puts: tuple[Put, ...] = ()
+    result: str = "unchanged"
+    again_after: float | None = None
+    waiting: tuple[str, ...] = ()
+
+
+Reconciliation = Generator[Effect, Any, Outcome]
+
+
+class Controller(Protocol):
+    """One service's tables, index and decisions; the shell in `pvbus.runtime` moves the data.
+
+    Claim i holds partition i of `inputs` (consumed) and of `memory` (written only by this
+    controller: restored, then kept by `store`). `broadcast` topics are read whole.
+    """
+
+    name: str
+    inputs: tuple[str, ...]
+    memory: tuple[str, ...]
+    broadcast: tuple[str, ...]
+
+    def open(self, partition: int) -> None:
+        """Begin with empty tables for a claim."""
+        ...
+
+    def close(self, partition: int) -> None:
+        """Drop a claim's tables."""
+        ...
+
+    def load(self, topic: str, partition: int, key: str, value: bytes | None) -> Iterable[str]:
+        """Take in one record and name the keys it dirties: those of its old and its new value, and
+        those that looked for it and did not find it. Raises msgspec.DecodeError on bad bytes."""
+        ...
+
+    def keys(self, partition: int) -> Iterable[str]:
+        """Return every key of the owned tables: all are dirty once after a claim."""
+        ...
+
+    def reconcile(self, key: str, now: float) -> Reconciliation:
+        """Decide for one key. now: wall clock in seconds."""
+        ...
+
+    def store(self, partition: int, put: Put) -> Iterable[str]:
+        """Take over a row after its step was committed; name the keys it dirties."""
+        ...
