@@ -1,0 +1,287 @@
+"""Label and field selectors as clients write them in a list or watch request.
+
+The error texts are Kubernetes' own, so that what kubectl prints reads as it does with any cluster.
+Source: k8s.io/apimachinery pkg/labels/selector.go and pkg/fields/selector.go (v0.36).
+"""
+
+import re
+from collections.abc import Container, Mapping
+from typing import Any, NamedTuple
+
+_NAME = r"([A-Za-z0-9][-A-Za-z0-9_.]*)?[A-Za-z0-9]"
+_NAME_WORDS = (
+    "consist of alphanumeric characters, '-', '_' or '.', "
+    "and must start and end with an alphanumeric character"
+)
+_DNS = r"[a-z0-9]([-a-z0-9]*[a-z0-9])?(\.[a-z0-9]([-a-z0-9]*[a-z0-9])?)*"
+_NAME_RE = re.compile(_NAME)
+_DNS_RE = re.compile(_DNS)
+
+_TOKEN = re.compile(r"\s*(?:(?P<symbol>==|!=|[=!(),<>])|(?P<word>[^\s=!(),<>]+)|(?P<end>$))")
+_OPERATORS = ("in", "notin", "=", "==", "!=", ">", "<")
+
+
+class Requirement(NamedTuple):
+    """One condition on a label. operator: in, notin, exists, !, gt, lt (= and != are sets of one)."""
+
+    key: str
+    operator: str
+    values: frozenset[str]
+
+    def matches(self, labels: Mapping[str, str]) -> bool:
+        value = labels.get(self.key)
+        match self.operator:
+            case "in":
+                return value is not None and value in self.values
+            case "notin":
+                return value is None or value not in self.values
+            case "exists":
+                return value is not None
+            case "!":
+                return value is None
+            case _:
+                return value is not None and self._compares(value)
+
+    def _compares(self, value: str) -> bool:
+        (bound,) = self.values
+        if re.fullmatch(r"[+-]?\d+", value) is None:
+            return False
+        return int(value) > int(bound) if self.operator == "gt" else int(value) < int(bound)
+
+
+class LabelSelector(NamedTuple):
+    """All requirements must hold; none selects everything."""
+
+    requirements: tuple[Requirement, ...] = ()
+
+    def matches(self, labels: Mapping[str, str] | None) -> bool:
+        present = labels or {}
+        return all(requirement.matches(present) for requirement in self.requirements)
+
+
+def parse_label_selector(text: str) -> LabelSelector:
+    """Parse `a=1,b!=2,c in (x,y),d,!e,f>3`. Raises ValueError with Kubernetes' words."""
+    try:
+        return LabelSelector(_LabelParser(text).parse())
+    except ValueError as error:
+        raise ValueError(f"unable to parse requirement: {error}") from None
+
+
+class _LabelParser:
+    def __init__(self, text: str) -> None:
+        self.tokens: list[str] = []
+        position = 0
+        while match := _TOKEN.match(text, position):
+            if match.group("end") is not None:
+                break
+            self.tokens.append(match.group("symbol") or match.group("word"))
+            position = match.end()
+        self.tokens.append("")  # the end of the text reads as an empty token
+        self.next = 0
+
+    def parse(self) -> tuple[Requirement, ...]:
+        if self._peek() == "":
+            return ()
+        if not (self._is_word() or self._peek() == "!"):
+            raise ValueError(f"found '{self._peek()}', expected: !, identifier, or 'end of string'")
+        requirements = [self._requirement()]
+        while (token := self._take()) != "":
+            if token != ",":
+                raise ValueError(f"found '{token}', expected: ',' or 'end of string'")
+            if not (self._is_word() or self._peek() == "!"):
+                raise ValueError(f"found '{self._peek()}', expected: identifier after ','")
+            requirements.append(self._requirement())
+        return tuple(requirements)
+
+    def _requirement(self) -> Requirement:
+        absent = self._peek() == "!"
+        if absent:
+            self._take()
+        key = self._take_word("identifier")
+        _check_key(key)
+        if absent:
+            return Requirement(key, "!", frozenset())
+        if self._peek() in ("", ","):
+            return Requirement(key, "exists", frozenset())
+        operator = self._take()
+        if operator not in _OPERATORS:
+            raise ValueError(f"found '{operator}', expected: in, notin, =, ==, !=, gt, lt")
+        if operator in ("in", "notin"):
+            return Requirement(key, operator, self._value_list(operator))
+        value = self._exact_value()
+        if operator in (">", "<"):
+            return Requirement(key, "gt" if operator == ">" else "lt", frozenset([_integer(value)]))
+        _check_value(key, value)
+        return Requirement(key, "notin" if operator == "!=" else "in", frozenset([value]))
+
+    def _exact_value(self) -> str:
+        """Nothing after the operator is the empty value."""
+        if self._peek() in ("", ","):
+            return ""
+        return self._take_word("identifier")
+
+    def _value_list(self, operator: str) -> frozenset[str]:
+        if (token := self._take()) != "(":
+            raise ValueError(f"found '{token}', expected: '('")
+        values: set[str] = set()
+        if self._peek() == ")":
+            self._take()
+            raise ValueError(
+                "values: Invalid value: []: for 'in', 'notin' operators, values set can't be empty"
+            )
+        while True:
+            values.add("" if self._peek() in (",", ")") else self._take_word("',', ')' or identifier"))
+            token = self._take()
+            if token == ")":
+                break
+            if token != ",":
+                raise ValueError(f"found '{token}', expected: ',' or ')'")
+        for value in values:
+            _check_value(operator, value)
+        return frozenset(values)
+
+    def _peek(self) -> str:
+        return self.tokens[self.next]
+
+    def _is_word(self) -> bool:
+        return self._peek() not in ("", "=", "==", "!=", "!", "(", ")", ",", "<", ">")
+
+    def _take(self) -> str:
+        token = self.tokens[self.next]
+        self.next = min(self.next + 1, len(self.tokens) - 1)
+        return token
+
+    def _take_word(self, expected: str) -> str:
+        if not self._is_word():
+            raise ValueError(f"found '{self._peek()}', expected: {expected}")
+        return self._take()
+
+
+def _integer(value: str) -> str:
+    if re.fullmatch(r"[+-]?\d+", value) is None:
+        raise ValueError(
+            f"values[0]: Invalid value: \"{value}\": for 'Gt', 'Lt' operators, the value must be an integer"
+        )
+    return value
+
+
+def _check_key(key: str) -> None:
+    prefix, slash, name = key.rpartition("/")
+    if slash and (len(prefix) > 253 or _DNS_RE.fullmatch(prefix) is None):
+        raise ValueError(
+            f'key: Invalid value: "{key}": prefix part a lowercase RFC 1123 subdomain must '
+            "consist of lower case alphanumeric characters, '-' or '.', "
+            "and must start and end with an alphanumeric character"
+        )
+    if len(name) > 63:
+        raise ValueError(f'key: Invalid value: "{key}": name part must be no more than 63 bytes')
+    if _NAME_RE.fullmatch(name) is None:
+        raise ValueError(f'key: Invalid value: "{key}": name part must {_NAME_WORDS}')
+
+
+def _check_value(key: str, value: str) -> None:
+    if len(value) > 63:
+        raise ValueError(f'values[0][{key}]: Invalid value: "{value}": must be no more than 63 bytes')
+    if value and _NAME_RE.fullmatch(value) is None:
+        raise ValueError(
+            f'values[0][{key}]: Invalid value: "{value}": a valid label must be an empty string or '
+            f"{_NAME_WORDS}"
+        )
+
+
+class FieldRequirement(NamedTuple):
+    path: str
+    equal: bool
+    value: str
+
+
+class FieldSelector(NamedTuple):
+    """All requirements must hold; none selects everything."""
+
+    requirements: tuple[FieldRequirement, ...] = ()
+
+    def matches(self, obj: Mapping[str, Any]) -> bool:
+        return all(
+            (_field(obj, requirement.path) == requirement.value) == requirement.equal
+            for requirement in self.requirements
+        )
+
+    def exact(self, path: str) -> str | None:
+        """Return the value that `path` must have, None if the selector leaves it open."""
+        return next((r.value for r in self.requirements if r.path == path and r.equal), None)
+
+
+METADATA_FIELDS = frozenset({"metadata.name", "metadata.namespace"})
+_REFERENCE = ("kind", "namespace", "name", "uid", "apiVersion", "resourceVersion", "fieldPath")
+
+
+class _PackageRevisionFields:
+    """Porch's selectable fields, among them one per label of the package's own metadata."""
+
+    _FIXED = METADATA_FIELDS | {
+        f"spec.{name}" for name in ("revision", "packageName", "repository", "workspaceName", "lifecycle")
+    }
+
+    def __contains__(self, path: object) -> bool:
+        return path in self._FIXED or (
+            isinstance(path, str) and path.startswith("spec.packageMetadata.labels[") and path.endswith("]")
+        )
+
+
+_SELECTABLE: dict[tuple[str, str], Container[str]] = {
+    ("", "Event"): METADATA_FIELDS
+    | {f"involvedObject.{name}" for name in _REFERENCE}
+    | {"reason", "reportingComponent", "source", "type"},
+    ("events.k8s.io", "Event"): METADATA_FIELDS
+    | {f"regarding.{name}" for name in _REFERENCE}
+    | {"reason", "reportingController", "type"},
+    ("", "Secret"): METADATA_FIELDS | {"type"},
+    ("", "Namespace"): METADATA_FIELDS | {"status.phase"},
+    ("porch.kpt.dev", "PackageRevision"): _PackageRevisionFields(),
+}
+
+
+def selectable_fields(group: str, kind: str) -> Container[str]:
+    """Return the fields that may be selected by for objects of this kind, as it is served."""
+    return _SELECTABLE.get((group, kind), METADATA_FIELDS)
+
+
+def parse_field_selector(text: str, supported: Container[str] = METADATA_FIELDS) -> FieldSelector:
+    """Parse `metadata.name=a,type!=b`. Raises ValueError with Kubernetes' words."""
+    requirements = []
+    for term in _split(text):
+        match = re.match(r"((?:[^=!\\]|\\.)*?)(!=|==|=)(.*)", term, re.DOTALL)
+        if match is None:
+            raise ValueError(f"invalid selector: '{text}'; can't understand '{term}'")
+        path, operator, value = match.groups()
+        if path not in supported:
+            raise ValueError(f"field label not supported: {path}")
+        requirements.append(FieldRequirement(path, operator != "!=", _unescape(value)))
+    return FieldSelector(tuple(requirements))
+
+
+def _split(text: str) -> list[str]:
+    """Split at commas that no backslash escapes; empty terms say nothing."""
+    return [term for term in re.findall(r"(?:[^,\\]|\\.)+", text, re.DOTALL) if term]
+
+
+def _unescape(value: str) -> str:
+    if re.search(r"(?<!\\)(?:\\\\)*\\(?![\\,=])", value):
+        raise ValueError(f"invalid field selector: invalid escape sequence in '{value}'")
+    return re.sub(r"\\([\\,=])", r"\1", value)
+
+
+def _field(obj: Mapping[str, Any], path: str) -> str:
+    """Return a field as text, the empty text where it is missing."""
+    head, bracket, key = path.partition("[")
+    names = ["source", "component"] if path == "source" else head.split(".")
+    if bracket:
+        names.append(key.removesuffix("]"))
+    value: Any = obj
+    for name in names:
+        value = value.get(name) if isinstance(value, Mapping) else None
+    if value is None:
+        return ""
+    if isinstance(value, bool):
+        return "true" if value else "false"
+    return str(value)
