@@ -1,0 +1,95 @@
+"""The definitions we generate: complete, described, and Porch's to the last field."""
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from pvbus.core.crds import crds, open_api
+
+REPOSITORY = Path(__file__).parents[3]
+PORCH = REPOSITORY / ".." / "shared" / "reference" / "crds"
+NESTED = ("properties", "items", "additionalProperties")
+WORDS = {"description", "x-kubernetes-validations"}
+
+
+def walk(schema: dict[str, Any], path: str = "") -> Iterator[tuple[str, dict[str, Any]]]:
+    """Yield every node of a schema with its path."""
+    yield path, schema
+    for name, child in schema.get("properties", {}).items():
+        yield from walk(child, f"{path}.{name}")
+    if "items" in schema:
+        yield from walk(schema["items"], f"{path}[]")
+    if isinstance(schema.get("additionalProperties"), dict):
+        yield from walk(schema["additionalProperties"], f"{path}{{}}")
+
+
+def schemas() -> dict[str, dict[str, Any]]:
+    found = {
+        f"{crd['spec']['names']['kind']}/{version['name']}": version["schema"]["openAPIV3Schema"]
+        for crd in crds()
+        for version in crd["spec"]["versions"]
+    }
+    return found | open_api()
+
+
+@pytest.mark.parametrize("name", sorted(schemas()))
+def test_every_object_and_field_has_a_description_in_whole_sentences(name: str) -> None:
+    for path, node in walk(schemas()[name]):
+        if path.endswith(("{}", "[]")) and "properties" not in node:
+            continue  # an entry of a list or map of scalars is described by its list or map
+        text = node.get("description", "")
+        assert text.endswith("."), f"{name}{path}: {text!r}"
+        assert text[0].isupper() or text[0] == "`", f"{name}{path}: {text!r}"
+
+
+def test_exactly_one_version_of_a_kind_is_stored_and_it_is_served() -> None:
+    for crd in crds():
+        stored = [version for version in crd["spec"]["versions"] if version["storage"]]
+        assert len(stored) == 1
+        assert stored[0]["served"]
+
+
+def porch(plural: str) -> dict[str, Any]:
+    file = PORCH / f"config.porch.kpt.dev_{plural}.yaml"
+    if not file.exists():
+        pytest.skip("Porch's definitions are not beside the checkout")
+    return yaml.safe_load(file.read_text())
+
+
+def without_words(node: dict[str, Any]) -> dict[str, Any]:
+    kept = {key: value for key, value in node.items() if key not in WORDS and key not in NESTED}
+    return kept | {"rules": sorted(rule["rule"] for rule in node.get("x-kubernetes-validations", []))}
+
+
+@pytest.mark.shared
+@pytest.mark.parametrize("plural", ["packagevariants", "packagevariantsets", "repositories"])
+def test_every_path_type_limit_and_rule_is_the_one_of_porch(plural: str) -> None:
+    theirs = porch(plural)
+    ours = next(crd for crd in crds() if crd["spec"]["names"]["plural"] == plural)
+    assert ours["metadata"]["name"] == theirs["metadata"]["name"]
+    assert {**ours["spec"], "versions": []} == {**theirs["spec"], "versions": []}
+    assert len(ours["spec"]["versions"]) == len(theirs["spec"]["versions"])
+    for our, their in zip(ours["spec"]["versions"], theirs["spec"]["versions"], strict=True):
+        assert {**our, "schema": None} == {**their, "schema": None}
+        our_nodes = dict(walk(our["schema"]["openAPIV3Schema"]))
+        their_nodes = dict(walk(their["schema"]["openAPIV3Schema"]))
+        assert set(our_nodes) == set(their_nodes)
+        for path, node in their_nodes.items():
+            assert without_words(our_nodes[path]) == without_words(node), path
+
+
+@pytest.mark.shared
+@pytest.mark.parametrize("plural", ["packagevariants", "packagevariantsets", "repositories"])
+def test_no_description_is_a_copy_of_porchs(plural: str) -> None:
+    theirs = {
+        node["description"].strip()
+        for version in porch(plural)["spec"]["versions"]
+        for _, node in walk(version["schema"]["openAPIV3Schema"])
+        if len(node.get("description", "")) > 40
+    }
+    ours = {node.get("description", "") for schema in schemas().values() for _, node in walk(schema)}
+    assert theirs
+    assert not theirs & ours
