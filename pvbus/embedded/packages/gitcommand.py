@@ -1,0 +1,242 @@
+"""The git executable: everything that talks to a remote repository.
+
+Never asks a question, never runs forever, and never runs the user's hooks or signs anything: the
+mirror it works in is ours. A remote's own hooks and settings do apply; they belong to the remote.
+Every failure becomes a GitError that says what failed and what to do.
+"""
+
+import base64
+import os
+import re
+import signal
+import subprocess
+import threading
+from collections.abc import Mapping, Sequence
+from enum import Enum
+from pathlib import Path
+from typing import NamedTuple
+
+NETWORK_SECONDS_MAX = 120.0
+"""A fetch of a large repository over a slow line still ends within it; a dead line is given up."""
+
+_SETTINGS = {
+    "core.hooksPath": "/dev/null",
+    "credential.interactive": "false",
+    "fetch.recurseSubmodules": "false",
+    "fetch.writeCommitGraph": "false",
+    "gc.auto": "0",  # no surprise pauses under load; the mirror is packed when it is opened
+    "maintenance.auto": "false",
+    "protocol.file.allow": "always",  # paths come from Repository objects, not from foreign packages
+    "push.followTags": "false",
+    "push.gpgSign": "false",
+    "push.recurseSubmodules": "no",
+}
+
+
+class Failure(Enum):
+    """What kind of thing went wrong, as far as a caller reacts differently."""
+
+    MOVED = "moved"  # the remote's refs are not what we thought: fetch and decide again
+    REFUSED = "refused"  # the remote will not take this update
+    UNREACHABLE = "unreachable"  # nothing at all can be done with the remote now
+
+
+class GitError(Exception):
+    """A git operation failed. The message is one for people and says what to do."""
+
+    def __init__(self, failure: Failure, message: str) -> None:
+        super().__init__(message)
+        self.failure = failure
+
+
+class Credentials(NamedTuple):
+    username: str
+    password: str
+
+
+class RefUpdate(NamedTuple):
+    """Move a ref from what it must be (None: absent) to what it is to be (None: deleted)."""
+
+    ref: str
+    old: str | None
+    new: str | None
+
+
+def is_path(repository: str) -> bool:
+    """Tell a path of this machine from a URL (`scheme://...` or `host:path`)."""
+    return "://" not in repository and not re.match(r"[^/]+:", repository)
+
+
+class Git:
+    """Runs git. Used from worker threads; `interrupt` may be called from any other."""
+
+    def __init__(self, credentials: Credentials | None = None) -> None:
+        self._environment = _environment(credentials)
+        self._running: set[subprocess.Popen[str]] = set()
+        self._lock = threading.Lock()
+        self._stopped = False
+
+    def run(self, *arguments: str, directory: Path, seconds_max: float = NETWORK_SECONDS_MAX) -> str:
+        """Run a git command and return its output.
+
+        Raises: GitError.
+        """
+        with self._lock:
+            if self._stopped:
+                raise GitError(Failure.UNREACHABLE, "the package store is shutting down")
+            try:
+                process = subprocess.Popen(
+                    ["git", *arguments],
+                    cwd=directory,
+                    env=self._environment,
+                    stdin=subprocess.DEVNULL,
+                    stdout=subprocess.PIPE,
+                    stderr=subprocess.PIPE,
+                    text=True,
+                    errors="replace",
+                    start_new_session=True,  # no terminal to ask on, and one group to end
+                )
+            except FileNotFoundError as exc:
+                raise GitError(Failure.UNREACHABLE, "git is not installed: install it") from exc
+            self._running.add(process)
+        try:
+            output, errors = process.communicate(timeout=seconds_max)
+        except subprocess.TimeoutExpired as exc:
+            _kill(process)
+            process.communicate()
+            raise GitError(
+                Failure.UNREACHABLE,
+                f"git {arguments[0]} did not end within {seconds_max:g} s: "
+                "check that the remote answers; it is tried again",
+            ) from exc
+        finally:
+            with self._lock:
+                self._running.discard(process)
+        if process.returncode:
+            raise explain(arguments[0], output + errors)
+        return output
+
+    def fetch(self, mirror: Path, url: str) -> None:
+        """Make the mirror's branches and tags those of the remote."""
+        self.run(
+            "fetch", "--quiet", "--prune", "--no-tags", "--force", "--no-write-fetch-head",
+            "--", url, "+refs/heads/*:refs/heads/*", "+refs/tags/*:refs/tags/*",
+            directory=mirror,
+        )  # fmt: skip
+
+    def push(self, mirror: Path, url: str, updates: Sequence[RefUpdate]) -> None:
+        """Move refs of the remote, all or none, each only if it still is what we believe."""
+        leases = [f"--force-with-lease={update.ref}:{update.old or ''}" for update in updates]
+        refspecs = [f"{update.new or ''}:{update.ref}" for update in updates]
+        self.run(
+            "push", "--porcelain", "--atomic", "--no-verify", *leases, "--", url, *refspecs,
+            directory=mirror,
+        )  # fmt: skip
+
+    def interrupt(self) -> None:
+        """End what runs and start nothing more."""
+        with self._lock:
+            self._stopped = True
+            for process in self._running:
+                _kill(process)
+
+
+def _kill(process: subprocess.Popen[str]) -> None:
+    try:
+        os.killpg(process.pid, signal.SIGKILL)
+    except ProcessLookupError:
+        return
+
+
+def _environment(credentials: Credentials | None) -> Mapping[str, str]:
+    environment = {name: value for name, value in os.environ.items() if not name.startswith("GIT_")}
+    for name in ("GIT_SSH", "GIT_SSH_COMMAND", "GIT_SSL_CAINFO", "GIT_PROXY_COMMAND"):
+        if name in os.environ:
+            environment[name] = os.environ[name]
+    settings = dict(_SETTINGS)
+    if credentials is not None:
+        # In the environment and not on the command line, where every user could read it.
+        token = base64.b64encode(f"{credentials.username}:{credentials.password}".encode()).decode()
+        settings["http.extraHeader"] = f"Authorization: Basic {token}"
+    environment["GIT_CONFIG_COUNT"] = str(len(settings))
+    for number, (key, value) in enumerate(settings.items()):
+        environment[f"GIT_CONFIG_KEY_{number}"] = key
+        environment[f"GIT_CONFIG_VALUE_{number}"] = value
+    return environment | {
+        "GIT_ASKPASS": "true",
+        "GIT_TERMINAL_PROMPT": "0",
+        "LC_ALL": "C",
+        "SSH_ASKPASS_REQUIRE": "never",
+    }
+
+
+_KNOWN: tuple[tuple[str, Failure, str], ...] = (
+    (
+        r"refusing to update checked out branch|branch is currently checked out",
+        Failure.REFUSED,
+        "the branch is checked out in that repository: use a bare repository, check out another branch "
+        "there, or set receive.denyCurrentBranch=updateInstead in it",
+    ),
+    (
+        r"hook declined",
+        Failure.REFUSED,
+        "a hook of the remote repository refused the push: correct the hook or what it checks",
+    ),
+    (
+        r"stale info|fetch first|non-fast-forward|reference already exists|cannot lock ref|failed to lock"
+        r"|incorrect old value|remote ref (?:updated|changed)",
+        Failure.MOVED,
+        "somebody else changed the remote repository at the same time: read again and retry",
+    ),
+    (
+        r"does not appear to be a git repository|Repository not found|repository .* not found"
+        r"|[Nn]o such (?:file or directory|repository)",
+        Failure.UNREACHABLE,
+        "there is no git repository at this address: create it, or correct spec.git.repo",
+    ),
+    (
+        r"Authentication failed|could not read (?:Username|Password)|Permission denied \(|HTTP 40[13]"
+        r"|error: 40[13]|Host key verification failed",
+        Failure.UNREACHABLE,
+        "the remote does not accept the credentials: correct the Secret of spec.git.secretRef, or git's "
+        "own credential settings",
+    ),
+    (
+        r"dubious ownership",
+        Failure.UNREACHABLE,
+        "the repository belongs to another user: git config --global --add safe.directory <path>",
+    ),
+    (
+        r"Could not resolve host|Connection (?:refused|timed out|reset)|Failed to connect|unable to access"
+        r"|Could not read from remote|early EOF|hung up|Network is unreachable|No route to host",
+        Failure.UNREACHABLE,
+        "the remote cannot be reached: check the address and the network; it is tried again",
+    ),
+    (
+        r"No space left|File too large|Disk quota|unable to write|insufficient permission|Permission denied",
+        Failure.REFUSED,
+        "the repository cannot be written: check its disk space and permissions",
+    ),
+    (r"remote rejected|failed to push", Failure.REFUSED, "the remote repository refused the push"),
+)
+
+
+def explain(command: str, output: str) -> GitError:
+    """Turn what git printed into an error for people."""
+    detail = _essence(output)
+    for pattern, failure, advice in _KNOWN:
+        if re.search(pattern, output):
+            return GitError(failure, f"git {command}: {advice} ({detail})")
+    return GitError(Failure.UNREACHABLE, f"git {command} failed: {detail}")
+
+
+def _essence(output: str) -> str:
+    """Keep the lines that say something: what a hook printed, and git's errors."""
+    lines = [" ".join(line.split()) for line in output.splitlines()]
+    telling = [
+        line
+        for line in lines
+        if line.startswith(("remote:", "fatal:", "error:", "! ")) and "failed to push some refs" not in line
+    ]
+    chosen = list(dict.fromkeys(telling)) or [line for line in lines if line]
+    return "; ".join(chosen[:4])[:600] or "git gave no reason"

@@ -1,0 +1,398 @@
+"""A bare mirror of one remote repository: objects through pygit2, the network through git.
+
+The mirror's branches and tags are the remote's as of the last fetch or push; `refs` holds them in
+memory. Objects are written into the mirror first and reach the remote by one atomic push that
+names, for every ref it moves, the value it must still have there.
+
+Safe to use from several threads: one lock guards pygit2 and `refs`. Git commands run outside of it,
+so that reading goes on during a push; only one of `fetch` and `push` may run at a time, which is the
+caller's duty.
+"""
+
+import shutil
+import threading
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import NamedTuple
+
+import pygit2
+from pygit2.enums import FileMode, ObjectType
+
+from pvbus.embedded.packages import layout
+from pvbus.embedded.packages.gitcommand import Failure, Git, GitError, RefUpdate, is_path
+
+# The mirror is our own folder; git itself checks the owner of the remote's.
+pygit2.option(pygit2.enums.Option.SET_OWNER_VALIDATION, False)
+
+_REGULAR = (FileMode.BLOB, FileMode.BLOB_EXECUTABLE)
+
+
+class File(NamedTuple):
+    """A blob of a package. mode: git's file mode."""
+
+    data: bytes
+    mode: int = FileMode.BLOB
+
+    @property
+    def text(self) -> str | None:
+        """Its text as clients see it; None for what is no regular file (a symbolic link)."""
+        return self.data.decode(errors="replace") if self.mode in _REGULAR else None
+
+
+Files = Mapping[str, File]
+"""The content of a package: paths from its folder on."""
+
+
+def texts(files: Files) -> dict[str, str]:
+    """Return the regular files as text."""
+    return {path: text for path, file in files.items() if (text := file.text) is not None}
+
+
+def replaced(files: Files, wanted: Mapping[str, str]) -> dict[str, File]:
+    """Replace the regular files. A file whose text stays keeps its bytes and mode, text or not."""
+    result = {path: file for path, file in files.items() if file.text is None and path not in wanted}
+    for path, text in wanted.items():
+        old = files.get(path)
+        if old is not None and old.text == text:
+            result[path] = old
+        else:
+            mode = old.mode if old is not None and old.text is not None else FileMode.BLOB
+            result[path] = File(text.encode(errors="replace"), mode)
+    return result
+
+
+class Commit(NamedTuple):
+    """What is read of a commit. authored: RFC 3339 UTC."""
+
+    id: str
+    parents: tuple[str, ...]
+    message: str
+    author_email: str
+    authored: str
+
+
+class Author(NamedTuple):
+    name: str = layout.SERVICE_NAME
+    email: str = layout.SERVICE_EMAIL
+
+
+class Mirror:
+    """One bare mirror. `url` is what git is given: a URL or an absolute path."""
+
+    def __init__(self, path: Path, url: str, git: Git) -> None:
+        """Open the mirror, or make a new one when there is none for this URL."""
+        self.path = path
+        self.url = url
+        self._git = git
+        self._lock = threading.RLock()
+        marker = path / "pvbus-url"
+        if not (marker.exists() and marker.read_text() == url):
+            shutil.rmtree(path, ignore_errors=True)
+            path.mkdir(parents=True)
+            git.run("init", "--quiet", "--bare", "--template=", ".", directory=path)
+            marker.write_text(url)
+        self._repository = pygit2.Repository(str(path))
+        self.refs: Mapping[str, str] = self._read_refs()
+
+    def pack(self) -> None:
+        """Let git tidy the mirror if it has grown ragged."""
+        self._git.run("-c", "gc.auto=6700", "-c", "gc.autoDetach=false", "gc", "--auto", "--quiet",
+                      directory=self.path)  # fmt: skip
+
+    # Remote.
+
+    def fetch(self) -> None:
+        """Take over the remote's refs. Raises: GitError."""
+        if is_path(self.url) and not Path(self.url).exists():
+            raise GitError(
+                Failure.UNREACHABLE,
+                f"git fetch: there is nothing at {self.url}: create the repository "
+                f"(git init --bare {self.url}), or correct spec.git.repo",
+            )
+        self._git.fetch(self.path, self.url)
+        with self._lock:
+            self.refs = self._read_refs()
+
+    def push(self, updates: Sequence[RefUpdate]) -> None:
+        """Move refs at the remote, all or none, then here. Raises: GitError."""
+        self._git.push(self.path, self.url, updates)
+        with self._lock:
+            refs = dict(self.refs)
+            for update in updates:
+                if update.new is None:
+                    refs.pop(update.ref, None)
+                    if update.ref in self._repository.references:
+                        self._repository.references.delete(update.ref)
+                else:
+                    refs[update.ref] = update.new
+                    self._repository.references.create(update.ref, update.new, force=True)
+            self.refs = refs
+
+    def _read_refs(self) -> dict[str, str]:
+        listed = self._git.run("for-each-ref", "--format=%(objectname) %(refname)", directory=self.path)
+        return {ref: oid for oid, _, ref in (line.partition(" ") for line in listed.splitlines())}
+
+    # Reading.
+
+    def commit_of(self, oid: str) -> str | None:
+        """Return the commit an object id (of a commit, or an annotated tag) stands for."""
+        with self._lock:
+            try:
+                return str(self._repository[oid].peel(pygit2.Commit).id)
+            except (KeyError, ValueError, pygit2.InvalidSpecError):
+                return None
+
+    def commit(self, oid: str) -> Commit | None:
+        with self._lock:
+            found = self._repository.get(oid)
+            if not isinstance(found, pygit2.Commit):
+                return None
+            return Commit(
+                id=str(found.id),
+                parents=tuple(str(parent) for parent in found.parent_ids),
+                message=found.message,
+                author_email=found.author.email,
+                authored=_rfc3339(found.author.time),
+            )
+
+    def tree_of(self, commit: str | None, directory: str = "") -> str | None:
+        """Return the tree of a folder of a commit; None when there is no such folder."""
+        with self._lock:
+            found = self._repository.get(commit) if commit else None
+            if not isinstance(found, pygit2.Commit):
+                return None
+            return self._subtree(str(found.tree_id), directory)
+
+    def blob(self, tree: str, name: str) -> str | None:
+        """Return the id of the blob of this name directly in a tree."""
+        with self._lock:
+            found = self._tree(tree)
+            entry = found[name] if name in found else None
+            return str(entry.id) if entry is not None and entry.type == ObjectType.BLOB else None
+
+    def data(self, blob: str) -> bytes:
+        with self._lock:
+            found = self._repository[blob]
+            assert isinstance(found, pygit2.Blob)
+            return found.data
+
+    def files(self, tree: str) -> dict[str, File]:
+        """Read all files below a tree."""
+        with self._lock:
+            return dict(self._files(tree, ""))
+
+    def packages(self, commit: str, base: str) -> dict[str, str]:
+        """Find the packages below a folder: directory from the root -> tree.
+
+        A package is a folder with a Kptfile; nothing below it is a package of its own.
+        """
+        with self._lock:
+            tree = self.tree_of(commit, base)
+            return dict(self._packages(tree, base.strip("/"))) if tree else {}
+
+    def is_ancestor(self, older: str, newer: str) -> bool:
+        with self._lock:
+            try:
+                return older == newer or self._repository.descendant_of(newer, older)
+            except (KeyError, pygit2.GitError):
+                return False
+
+    def _tree(self, oid: str) -> pygit2.Tree:
+        found = self._repository[oid]
+        assert isinstance(found, pygit2.Tree)
+        return found
+
+    def _subtree(self, tree: str, directory: str) -> str | None:
+        for name in directory.split("/") if directory else []:
+            found = self._tree(tree)
+            if not name or name not in found or found[name].type != ObjectType.TREE:
+                return None
+            tree = str(found[name].id)
+        return tree
+
+    def _files(self, tree: str, prefix: str) -> Iterator[tuple[str, File]]:
+        for entry in self._tree(tree):
+            path = f"{prefix}{entry.name}"
+            if entry.type == ObjectType.TREE:
+                yield from self._files(str(entry.id), f"{path}/")
+            elif entry.type == ObjectType.BLOB:
+                yield path, File(self.data(str(entry.id)), entry.filemode)
+
+    def _packages(self, tree: str, directory: str) -> Iterator[tuple[str, str]]:
+        found = self._tree(tree)
+        if layout.KPTFILE in found and directory:
+            yield directory, tree
+            return
+        for entry in found:
+            if entry.type == ObjectType.TREE:
+                yield from self._packages(str(entry.id), layout.join(directory, entry.name or ""))
+
+    # Writing objects. Nothing is visible before a push.
+
+    def write_files(self, files: Files) -> str:
+        """Write a package's files and return the tree."""
+        with self._lock:
+            return self._write(list(files.items()))
+
+    def _write(self, files: Sequence[tuple[str, File]]) -> str:
+        builder = self._repository.TreeBuilder()
+        below: dict[str, list[tuple[str, File]]] = {}
+        for path, file in files:
+            name, separator, rest = path.partition("/")
+            if separator:
+                below.setdefault(name, []).append((rest, file))
+            else:
+                builder.insert(name, self._repository.create_blob(file.data), file.mode)
+        for name, children in below.items():
+            builder.insert(name, self._write(children), FileMode.TREE)
+        return str(builder.write())
+
+    def graft(self, commit: str | None, directory: str, tree: str | None) -> str:
+        """Return the root tree of a commit with one folder replaced, or removed (None)."""
+        with self._lock:
+            found = self._repository.get(commit) if commit else None
+            root = str(found.tree_id) if isinstance(found, pygit2.Commit) else None
+            return self._graft(root, directory.split("/"), tree) or str(
+                self._repository.TreeBuilder().write()
+            )
+
+    def _graft(self, root: str | None, names: Sequence[str], tree: str | None) -> str | None:
+        if not names:
+            return tree
+        base = self._tree(root) if root else None
+        builder = self._repository.TreeBuilder(base) if base is not None else self._repository.TreeBuilder()
+        present = base is not None and names[0] in base
+        child = str(base[names[0]].id) if base is not None and present else None
+        if child is not None and base is not None and base[names[0]].type != ObjectType.TREE:
+            child = None
+        new = self._graft(child, names[1:], tree)
+        if new is not None:
+            builder.insert(names[0], new, FileMode.TREE)
+        elif present:
+            builder.remove(names[0])
+        return str(builder.write()) if len(builder) else None
+
+    def write_commit(self, tree: str, parents: Sequence[str], message: str, author: Author) -> str:
+        """Write a commit that no ref points to yet."""
+        seconds = int(datetime.now(UTC).timestamp())
+        with self._lock:
+            oid = self._repository.create_commit(
+                None,
+                pygit2.Signature(author.name, author.email, seconds, 0),
+                pygit2.Signature(layout.SERVICE_NAME, layout.SERVICE_EMAIL, seconds, 0),
+                message,
+                tree,
+                list(parents),
+            )
+            return str(oid)
+
+
+def _rfc3339(seconds: int) -> str:
+    return datetime.fromtimestamp(seconds, UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
+
+
+def ref_fingerprint(repository: Path) -> int | None:
+    """Return a number that changes whenever a ref of a repository on this machine does.
+
+    None when it cannot be told. Reads the times of folders only: git replaces a ref by renaming a
+    lock file in its folder, so no ref changes without its folder.
+    """
+    folder = repository / ".git"
+    if folder.is_file():
+        return None  # a linked worktree: its refs lie elsewhere
+    folder = folder if folder.is_dir() else repository
+    try:
+        times = [(str(path), path.stat().st_mtime_ns) for path in _folders(folder / "refs")]
+        for name in ("packed-refs", "HEAD"):
+            path = folder / name
+            times.append((name, path.stat().st_mtime_ns if path.exists() else 0))
+    except OSError:
+        return None
+    return hash(tuple(times))
+
+
+def _folders(root: Path) -> Iterator[Path]:
+    yield root
+    for entry in root.iterdir():
+        if entry.is_dir():
+            yield from _folders(entry)
+
+
+# A change of refs, built on what the refs are at that moment; it may be built again.
+Build = Callable[["Staging"], object]
+
+
+class Staging:
+    """Refs as they will be once the updates collected here are pushed."""
+
+    def __init__(self, refs: Mapping[str, str]) -> None:
+        self._refs = refs
+        self._new: dict[str, str | None] = {}
+
+    def get(self, ref: str) -> str | None:
+        return self._new[ref] if ref in self._new else self._refs.get(ref)
+
+    def set(self, ref: str, oid: str | None) -> None:
+        self._new[ref] = oid
+
+    def updates(self) -> list[RefUpdate]:
+        return [
+            RefUpdate(ref, self._refs.get(ref), new)
+            for ref, new in self._new.items()
+            if self._refs.get(ref) != new
+        ]
+
+    def snapshot(self) -> dict[str, str | None]:
+        return dict(self._new)
+
+    def restore(self, snapshot: dict[str, str | None]) -> None:
+        self._new = snapshot
+
+
+ATTEMPTS_MAX = 4
+"""The first and three more: somebody who pushes faster than this wins, and the caller is told."""
+
+
+def commit_all(mirror: Mirror, builds: Sequence[Build]) -> list[object]:
+    """Build changes one after the other on the mirror's refs and push them together.
+
+    Returns, in order, what each build returned or the exception it failed with. When the remote has
+    moved, it is fetched and everything is built anew. When the remote refuses the whole, each change
+    is tried alone, so that one bad change does not fail the others.
+    """
+    error = GitError(Failure.MOVED, "not pushed")
+    outcomes: list[object] = []
+    for _ in range(ATTEMPTS_MAX):
+        staging = Staging(mirror.refs)
+        outcomes = [_built(build, staging) for build in builds]
+        updates = staging.updates()
+        if not updates:
+            return outcomes
+        try:
+            mirror.push(updates)
+            return outcomes
+        except GitError as exc:
+            error = exc
+        try:
+            mirror.fetch()
+        except GitError as exc:
+            return [exc if not isinstance(outcome, Exception) else outcome for outcome in outcomes]
+        if all(mirror.refs.get(update.ref) == update.new for update in updates):
+            return outcomes  # the answer was lost, not the push
+        if error.failure is not Failure.MOVED:
+            break
+    if len(builds) == 1 or error.failure is Failure.UNREACHABLE:
+        return [outcome if isinstance(outcome, Exception) else error for outcome in outcomes]
+    return [commit_all(mirror, [build])[0] for build in builds]
+
+
+def _built(build: Build, staging: Staging) -> object:
+    before = staging.snapshot()
+    try:
+        return build(staging)
+    except Exception as exc:
+        staging.restore(before)
+        return exc
+
+
