@@ -1,0 +1,45 @@
+"""Who holds which claim: a pure function of the members, and of who holds what now.
+
+Every adapter whose workers share out claims among themselves uses this one, so that it does not
+matter which worker computes it.
+"""
+
+from collections.abc import Mapping, Sequence
+from zlib import crc32
+
+
+def assign(partitions: int, members: Sequence[str], owners: Mapping[int, str]) -> dict[int, str]:
+    """Choose the member for each partition; `owners` is who holds it now, dead members included.
+
+    Loads differ by one at most, so none is above ceil(partitions / members). A partition leaves a
+    living owner only if that owner has too many; it goes where its rendezvous score is highest among
+    those with room. Taking a partition that was given to oneself changes nothing for the others, so
+    workers may act on the result one after the other.
+    """
+    if not members:
+        return {}
+    held: dict[str, list[int]] = {member: [] for member in members}
+    for number in range(partitions):
+        owner = owners.get(number)
+        if owner in held:
+            held[owner].append(number)
+    floor, extra = divmod(partitions, len(held))
+    fullest_first = sorted(held, key=lambda member: (-len(held[member]), member))
+    room = {member: floor + (rank < extra) for rank, member in enumerate(fullest_first)}
+
+    result: dict[int, str] = {}
+    for member, numbers in held.items():
+        numbers.sort(key=lambda number: (-_score(member, number), number))
+        for number in numbers[: room[member]]:
+            result[number] = member
+            room[member] -= 1
+    for number in range(partitions):
+        if number not in result:
+            member = max((m for m, left in room.items() if left), key=lambda m: (_score(m, number), m))
+            result[number] = member
+            room[member] -= 1
+    return result
+
+
+def _score(member: str, number: int) -> int:
+    return crc32(f"{number}|{member}".encode())

@@ -1,0 +1,50 @@
+"""Is the process behind a member of a group still there?
+
+Each process that opens a bus file holds a lock on a small file of its own beside it. The kernel takes
+the lock away when the process dies, however it dies: so a restart after a crash need not wait for a
+session to expire. A process that hangs keeps its lock, and is what sessions are for.
+"""
+
+import contextlib
+import fcntl
+import os
+import secrets
+
+
+class ProcessLock:
+    """The lock of this process (of one opened bus, to be exact)."""
+
+    def __init__(self, bus_path: str) -> None:
+        self._bus_path = bus_path
+        self.process = f"{os.getpid()}-{secrets.token_hex(4)}"
+        self._file = os.open(self._path(self.process), os.O_CREAT | os.O_RDWR, 0o600)
+        fcntl.flock(self._file, fcntl.LOCK_EX)
+
+    def _path(self, process: str) -> str:
+        return f"{self._bus_path}-process-{process}"
+
+    def is_gone(self, process: str) -> bool:
+        """Tell whether the holder of another lock has ended, and tidy up after it."""
+        if process == self.process:
+            return False
+        try:
+            file = os.open(self._path(process), os.O_RDWR)
+        except FileNotFoundError:
+            return True
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            return False
+        else:
+            self._remove(process)
+            return True
+        finally:
+            os.close(file)
+
+    def release(self) -> None:
+        self._remove(self.process)
+        os.close(self._file)
+
+    def _remove(self, process: str) -> None:
+        with contextlib.suppress(FileNotFoundError):
+            os.unlink(self._path(process))
