@@ -48,8 +48,11 @@ class _Row(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, rename
     """Options shared by all rows."""
 
 
-class MetaRow(_Row, frozen=True, kw_only=True):
-    """The installation: written once, compared by every worker at its start. Key: `installation`."""
+class MetaRow(_Row, frozen=True, kw_only=True, omit_defaults=False):
+    """The installation: written once, compared by every worker at its start. Key: `installation`.
+
+    Defaults are written out: a version left out would later read as the version of then.
+    """
 
     partitions: int
     incarnation: str
@@ -119,12 +122,12 @@ class InjectableRow(_Row, frozen=True, kw_only=True):
     """Content of an object somebody asked for by name; or, with an empty name in the key, whether
     the namespace has any object of the kind. exists False: looked for and not there.
 
-    content: `spec`, or `data` of a core ConfigMap; None when the object has no such field.
+    content: `spec`, or `data` of a core ConfigMap; UNSET when the object has no such field.
     """
 
     exists: bool
     uid: str = ""
-    content: msgspec.Raw | None = None
+    content: msgspec.Raw | msgspec.UnsetType = msgspec.UNSET
     digest: str = ""
 
 
@@ -144,7 +147,8 @@ class ChildRow(_Row, frozen=True, kw_only=True):
 
     state: `present`; `removing` (unwanted since `since`, not yet told); `held` (the guard waits for
     `token`); `removed` (render was told, at `since`); `gone` (seen gone, at `since`).
-    since: seconds since the epoch. digest: that of the row in `targets`.
+    since: seconds since the epoch. digest: that of the row in `targets`. generation: of the set
+    when render was told to remove.
     """
 
     set_uid: str
@@ -156,6 +160,7 @@ class ChildRow(_Row, frozen=True, kw_only=True):
     token: str = ""
     since: float = 0
     kept: str = ""
+    generation: int = 0
 
 
 class Root(_Row, frozen=True, kw_only=True):

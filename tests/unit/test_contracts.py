@@ -1,0 +1,127 @@
+"""Contracts as files agree with the code, and old data stays readable."""
+
+import json
+import re
+import shutil
+from pathlib import Path
+
+import msgspec
+import pytest
+import yaml
+
+from pvbus import contracts
+from pvbus.codec import encode_row
+from pvbus.core import records
+from pvbus.core.cloudevents import ATTRIBUTES, condition_headers
+from pvbus.core.model import Condition
+from pvbus.core.records import RECORDS, ConditionEvent
+from schemas import generate
+
+SCHEMAS = Path(generate.__file__).parent
+EXAMPLES = sorted((SCHEMAS / "examples").glob("v*/*.json"))
+SERVICES = ("ingest", "unroll", "render", "inject", "conditions")
+ALL_TYPES = {
+    name: type_
+    for contract in contracts.topic_contracts()
+    for name, type_ in contracts.value_types(contract.spec.name).items()
+}
+
+
+def test_regenerating_changes_no_file() -> None:
+    assert generate.differences(generate.files()) == []
+
+
+def test_the_check_names_a_stale_a_missing_and_a_left_over_file(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    shutil.copytree(SCHEMAS, tmp_path, dirs_exist_ok=True)
+    monkeypatch.setattr(generate, "FOLDER", tmp_path)
+    assert generate.main(["--check"]) == 0
+    (tmp_path / "asyncapi.yaml").write_text("stale")
+    (tmp_path / "events/v1/MetaRow.schema.json").unlink()
+    (tmp_path / "crds/old.yaml").write_text("{}")
+    assert generate.main(["--check"]) == 1
+    told = capsys.readouterr().err
+    for path in ("asyncapi.yaml differs", "MetaRow.schema.json is missing", "crds/old.yaml is not generated"):
+        assert path in told
+    assert generate.main([]) == 0
+    assert generate.main(["--check"]) == 0
+
+
+@pytest.mark.parametrize("file", EXAMPLES, ids=lambda file: f"{file.parent.name}/{file.stem}")
+def test_a_golden_example_decodes_and_encodes_to_the_same_json(file: Path) -> None:
+    row = msgspec.json.decode(file.read_bytes(), type=ALL_TYPES[file.stem.split("-")[0]])
+    assert json.loads(encode_row(row) or b"") == json.loads(file.read_bytes())
+
+
+def test_every_field_of_every_value_of_a_topic_is_set_in_a_golden_example() -> None:
+    """Files are `<Struct>.json`, and `<Struct>-<what was added>.json` once a release has gone out."""
+    shown: dict[str, set[str]] = {name: set() for name in ALL_TYPES}
+    for file in EXAMPLES:
+        shown[file.stem.split("-")[0]] |= set(msgspec.json.decode(file.read_bytes()))
+    for name, type_ in ALL_TYPES.items():
+        fields = {field.encode_name for field in msgspec.structs.fields(type_)}
+        assert fields <= shown[name], f"{name} misses an example of {sorted(fields - shown[name])}"
+
+
+def test_topics_and_record_types_are_declared_for_each_other() -> None:
+    declared = {contract.spec.name: set(contract.values) for contract in contracts.topic_contracts()}
+    assert set(RECORDS) <= set(declared)
+    for topic, rows in RECORDS.items():
+        assert declared[topic] == set(rows), topic
+    names = {
+        value for key, value in vars(records).items() if key.isupper() and str(value).startswith("pvbus.")
+    }
+    assert names == set(declared)
+
+
+def test_the_topics_of_one_claim_have_one_number_of_partitions() -> None:
+    by_name = {spec.name: spec for spec in contracts.topics()}
+    for service in SERVICES:
+        owned = contracts.owned_topics(service)
+        assert owned
+        assert len({by_name[topic].partitions for topic in owned}) == 1
+        assert not set(owned) & {"pvbus.objects", "pvbus.injectables", "pvbus.meta"}
+
+
+def test_every_topic_has_a_writer_and_a_consumer_and_a_consistent_policy() -> None:
+    for contract in contracts.topic_contracts():
+        assert contract.producers, contract.spec.name
+        assert contract.owners or contract.readers, contract.spec.name
+        kept = contract.spec.retention_seconds
+        assert (contract.spec.cleanup, kept is None) in {("compact", True), ("delete", False)}
+
+
+def test_another_number_of_partitions_leaves_the_meta_topic_alone() -> None:
+    counts = {spec.name: spec.partitions for spec in contracts.topics(3)}
+    assert counts.pop("pvbus.meta") == 1
+    assert set(counts.values()) == {3}
+
+
+def test_every_reference_of_the_asyncapi_document_leads_somewhere() -> None:
+    text = (SCHEMAS / "asyncapi.yaml").read_text()
+    document = yaml.safe_load(text)
+    references = set(re.findall(r"\$ref: '?([^'\n]+)'?", text))
+    assert references
+    for reference in references:
+        if reference.startswith("./"):
+            assert (SCHEMAS / reference).exists(), reference
+            continue
+        node = document
+        for step in reference.removeprefix("#/").split("/"):
+            node = node[step]
+
+
+def test_a_condition_event_has_every_cloudevents_attribute_in_its_headers() -> None:
+    event = ConditionEvent(
+        kind="PackageVariant",
+        namespace="default",
+        name="fleet-edge-base",
+        uid="u1",
+        condition=Condition(type="Ready", status="True", last_transition_time="2026-02-03T04:05:06Z"),
+    )
+    headers = dict(condition_headers(event, event_id="e1", source="/pvbus/test"))
+    assert list(headers) == list(ATTRIBUTES)
+    assert headers["ce_subject"] == b"PackageVariant/default/fleet-edge-base/Ready"
+    assert headers["ce_id"] == b"e1"
+    assert headers["ce_time"] == b"2026-02-03T04:05:06Z"
