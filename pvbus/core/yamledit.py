@@ -14,6 +14,7 @@ that editing takes.
 
 import json
 import re
+from itertools import repeat
 from typing import Any, ClassVar, NamedTuple
 
 import yaml
@@ -24,7 +25,14 @@ NODES_MAX = 1_000_000
 """Limit of one document after its aliases are resolved: a few lines of nested aliases can stand for
 billions of nodes. The largest CustomResourceDefinitions have some 20,000."""
 
+DEPTH_MAX = 100
+"""Limit of nesting, so that no recursion here meets Python's own limit (1000 frames, up to four of
+them per level). CustomResourceDefinitions reach about 50."""
+
 _BREAK = re.compile(r"(?m)^(?:---|\.\.\.)(?=[ \t\r\n]|\Z)")
+
+_DEEP = re.compile(r"(?m)^[-?: \t]{100}")
+"""Block collections nest by at most two levels per column, or by indicators on one line."""
 
 
 class YamlError(ValueError):
@@ -134,7 +142,11 @@ def _has_content(text: str) -> bool:
 
 def _load(text: str, line: int = 0) -> Any:
     try:
+        if _DEEP.search(text) or text.count("[") + text.count("{") > DEPTH_MAX:
+            _check_depth(text)
         value = yaml.load(text.removeprefix("\ufeff"), Loader=_Loader)
+    except YamlError:
+        raise
     except yaml.MarkedYAMLError as error:
         mark = error.problem_mark or error.context_mark
         where = f"line {line + mark.line + 1}: " if mark else ""
@@ -143,21 +155,30 @@ def _load(text: str, line: int = 0) -> Any:
         raise YamlError(f"yaml: {error}") from None
     except RecursionError:
         raise YamlError("yaml: nested too deeply") from None
-    return _tree(value) if "*" in text else value
+    return _tree(value)
+
+
+def _check_depth(text: str) -> None:
+    """Refuse deep nesting event by event: composing nodes recurses in C, and would crash."""
+    depth = 0
+    for event in yaml.parse(text.removeprefix("\ufeff"), Loader=_Loader):
+        depth += isinstance(event, yaml.CollectionStartEvent) - isinstance(event, yaml.CollectionEndEvent)
+        if depth > DEPTH_MAX:
+            raise YamlError("yaml: nested too deeply")
 
 
 def _tree(value: Any) -> Any:
-    """Copy a value so that what aliases shared is shared no more."""
+    """Copy a value so that what aliases shared is shared no more, within the limits."""
     left = NODES_MAX
 
     def copy(item: Any, depth: int) -> Any:
         nonlocal left
         left -= 1
-        if left < 0 or depth > 500:
-            raise YamlError("yaml: document contains excessive aliasing")
+        if left < 0 or depth > DEPTH_MAX:
+            raise YamlError("yaml: nested too deeply" if left >= 0 else "yaml: excessive aliasing")
         if isinstance(item, dict):
-            return {key: copy(one, depth + 1) for key, one in item.items()}
-        return [copy(one, depth + 1) for one in item] if isinstance(item, list) else item
+            return dict(zip(item, map(copy, item.values(), repeat(depth + 1)), strict=True))
+        return list(map(copy, item, repeat(depth + 1))) if isinstance(item, list) else item
 
     return copy(value, 0)
 
