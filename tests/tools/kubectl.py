@@ -37,17 +37,27 @@ def cached(version: str) -> Path:
 
 
 def on_path(version: str) -> Path | None:
-    """Return the kubectl on PATH if it has the same major and minor version."""
+    """Return a kubectl on PATH of the same major and minor version.
+
+    Cloud SDKs put a dispatcher there, which runs the `kubectl.MINOR` beside it that fits the server;
+    that one is asked directly.
+    """
     found = shutil.which("kubectl")
     if found is None:
         return None
+    main = Path(found)
+    candidates = (main.resolve().with_name(f"kubectl.{_minor(version)}"), main)
+    return next((path for path in candidates if path.exists() and _reports(path, version)), None)
+
+
+def _reports(binary: Path, version: str) -> bool:
     answer = subprocess.run(
-        [found, "version", "--client", "-o", "json"], capture_output=True, text=True, timeout=60, check=False
+        [binary, "version", "--client", "-o", "json"], capture_output=True, text=True, timeout=60, check=False
     )
     if answer.returncode != 0:
-        return None
+        return False
     actual = json.loads(answer.stdout)["clientVersion"]["gitVersion"]
-    return Path(found) if _minor(actual) == _minor(version) else None
+    return _minor(actual) == _minor(version) and not actual.endswith("-dispatcher")
 
 
 def build(version: str) -> Path:
