@@ -203,15 +203,15 @@ class TargetRow(_Row, frozen=True, kw_only=True):
 class DesiredRow(_Row, frozen=True, kw_only=True):
     """What render last decided for a PackageVariant.
 
-    outcome: `applied` (the PackageVariant has spec_digest), `error`, `conflict`, `held`,
-    `removed`. told: digest of what each set was last told, by set name.
+    outcome: `applied` (the PackageVariant has spec_digest), `error` (the template), `refused` (by the
+    API server), `conflict`, `held`, `removed`. told: digest of what each set was last told, by set name.
     """
 
     set_name: str = ""
     set_uid: str = ""
     input_digest: str = ""
     spec_digest: str = ""
-    outcome: Literal["applied", "error", "conflict", "held", "removed"] = "applied"
+    outcome: Literal["applied", "error", "refused", "conflict", "held", "removed"] = "applied"
     uid: str = ""
     error: str = ""
     told: Mapping[str, str] = {}

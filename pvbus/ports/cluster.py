@@ -60,6 +60,10 @@ class Cluster(Protocol):
         """Find how a kind is served, None if it is not. Cached until `forget_resources`."""
         ...
 
+    async def versions(self, kind: Kind) -> tuple[str, ...]:
+        """Return the served versions of a kind, preferred one first; () if it is not served."""
+        ...
+
     def forget_resources(self) -> None:
         """Drop cached discovery: a CustomResourceDefinition changed."""
         ...

@@ -1,0 +1,248 @@
+"""A set's targets, one context per candidate child, and the downstream each evaluates to.
+
+Only identity (repoExpr, packageExpr) is evaluated here. After the first pass only contexts whose
+object, Repository or selection changed are evaluated again.
+"""
+
+from collections.abc import Iterable, Iterator
+from typing import NamedTuple
+
+from pvbus.core.ids import okey, parse_okey
+from pvbus.core.index import Selector
+from pvbus.core.model import (
+    Downstream,
+    PackageVariantSet,
+    PackageVariantSetSpec,
+    Target,
+)
+from pvbus.core.records import ObjectRow, Root
+from pvbus.core.render import CompiledSet, RenderError, Roots, TargetInputs
+from pvbus.core.unroll.view import REPOSITORY_KIND, View
+
+ContextKey = tuple[int, str]
+"""(target index, okey of the object), or (target index, `#<repository>.<package>` position)."""
+
+
+class Context(NamedTuple):
+    """One candidate child. downstream is None when its identity cannot be told: `error` says why.
+
+    repository: the one its template looked up, found or not.
+    """
+
+    key: ContextKey
+    object: str
+    repo_default: str
+    package_default: str
+    downstream: Downstream | None = None
+    error: str = ""
+    repository: str = ""
+
+
+def root_of(key: str, row: ObjectRow) -> Root:
+    """Return what CEL may see of an object: four fields, nothing else."""
+    name = parse_okey(key)
+    return Root(name=name.name, namespace=name.namespace, labels=row.labels, annotations=row.annotations)
+
+
+def selector_of(target: Target, namespace: str) -> Selector | None:
+    """Return a target's selector as the index takes it; None for a list target."""
+    if target.repository_selector is not None:
+        chosen = target.repository_selector
+        return Selector(
+            REPOSITORY_KIND, namespace, chosen.match_labels, tuple(chosen.match_expressions), None
+        )
+    if target.object_selector is not None:
+        picked = target.object_selector
+        group = picked.api_version.rpartition("/")[0]
+        return Selector(
+            f"{group}/{picked.kind}",
+            namespace,
+            picked.match_labels,
+            tuple(picked.match_expressions),
+            picked.name,
+        )
+    return None
+
+
+def selected_kinds(spec: PackageVariantSetSpec) -> dict[str, str]:
+    """Return the kinds that a set's selectors name, each with the version asked for ("" any)."""
+    kinds = {}
+    for target in spec.targets:
+        if target.object_selector is not None:
+            group, _, version = target.object_selector.api_version.rpartition("/")
+            kinds[f"{group}/{target.object_selector.kind}"] = version
+        elif target.repository_selector is not None:
+            kinds.setdefault(REPOSITORY_KIND, "")
+    return kinds
+
+
+class Contexts:
+    """The contexts of one set at one generation and upstream."""
+
+    def __init__(
+        self, skey: str, obj: PackageVariantSet, compiled: CompiledSet, upstream: Root, view: View
+    ) -> None:
+        self.skey = skey
+        self.spec = obj.spec
+        self.namespace = obj.metadata.namespace
+        self.compiled = compiled
+        self.upstream = upstream
+        self.view = view
+        self.by_key: dict[ContextKey, Context] = {}
+        self.by_downstream: dict[Downstream, dict[ContextKey, None]] = {}
+        self.by_repository: dict[str, set[ContextKey]] = {}
+        self.by_object: dict[str, set[ContextKey]] = {}
+        self.failed: dict[ContextKey, None] = {}
+        self.duplicated: dict[Downstream, None] = {}
+        self._selectors = {
+            number: selector
+            for number, target in enumerate(obj.spec.targets)
+            if (selector := selector_of(target, self.namespace)) is not None
+        }
+        self._positions = {position: number for position, number in enumerate(self._selectors)}
+
+    # ------------------------------------------------------------ building
+
+    def build(self) -> int:
+        """Evaluate everything; return how many targets were."""
+        for number, target in enumerate(self.spec.targets):
+            if target.repositories is not None:
+                for context in self._listed(number, target):
+                    self._put(context)
+        matches = self.view.select(self.skey, list(self._selectors.values()))
+        for position, keys in enumerate(matches):
+            for key in keys:
+                self._put(self._selected(self._positions[position], key))
+        return len(self.by_key)
+
+    def _listed(self, number: int, target: Target) -> Iterator[Context]:
+        package = self.spec.upstream.package if self.spec.upstream else ""
+        for i, repository in enumerate(target.repositories or ()):
+            for j, name in enumerate(repository.package_names or (package,)):
+                yield Context((number, f"#{i:06}.{j:06}"), "", repository.name, name)
+
+    def _selected(self, number: int, key: str) -> Context:
+        package = self.spec.upstream.package if self.spec.upstream else ""
+        return Context((number, key), key, parse_okey(key).name, package)
+
+    def refresh(self, objects: Iterable[str], repositories: Iterable[str]) -> tuple[set[Downstream], int]:
+        """Evaluate what changed; return the downstreams touched, and how many targets it took."""
+        touched: set[Downstream] = set()
+        again: set[ContextKey] = set()
+        for key in objects:
+            present = set(self.by_object.get(key, ()))
+            wanted = {(number, key) for number in self._matching(key)}
+            for gone in present - wanted:
+                touched |= self._drop(gone)
+            again |= wanted
+        for name in repositories:
+            again |= self.by_repository.get(name, set())
+        for context_key in sorted(again):
+            old = self.by_key.get(context_key)
+            touched |= self._drop(context_key)
+            number, key = context_key
+            fresh = old._replace(downstream=None, error="") if old else self._selected(number, key)
+            touched |= self._put(fresh)
+        return touched, len(again)
+
+    def _matching(self, key: str) -> Iterator[int]:
+        row = self.view.objects.get(key)
+        if row is None:
+            return
+        name = parse_okey(key)
+        kind = f"{name.group}/{name.kind}"
+        for number, selector in self._selectors.items():
+            if selector.matches(kind, name.namespace, name.name, row.labels):
+                yield number
+
+    def _put(self, context: Context) -> set[Downstream]:
+        context = self._evaluated(context)
+        key = context.key
+        self.by_key[key] = context
+        if context.object:
+            self.by_object.setdefault(context.object, set()).add(key)
+            self.view.use_object(context.object, self.skey)
+        if context.downstream is None:
+            self.failed[key] = None
+            return set()
+        wanting = self.by_downstream.setdefault(context.downstream, {})
+        wanting[key] = None
+        if len(wanting) > 1:
+            self.duplicated[context.downstream] = None
+        return {context.downstream}
+
+    def _drop(self, key: ContextKey) -> set[Downstream]:
+        context = self.by_key.pop(key, None)
+        if context is None:
+            return set()
+        self.failed.pop(key, None)
+        if context.repository:
+            self.by_repository[context.repository].discard(key)
+        if context.object:
+            users = self.by_object.get(context.object, set())
+            users.discard(key)
+            if not users:
+                self.by_object.pop(context.object, None)
+                self.view.drop_object(context.object, self.skey)
+        if context.downstream is None:
+            return set()
+        wanting = self.by_downstream[context.downstream]
+        wanting.pop(key, None)
+        if len(wanting) < 2:
+            self.duplicated.pop(context.downstream, None)
+        if not wanting:
+            del self.by_downstream[context.downstream]
+        return {context.downstream}
+
+    # ------------------------------------------------------------ evaluating
+
+    def inputs(self, context: Context) -> TargetInputs:
+        """Return what the template of a context is evaluated against."""
+        if context.object:
+            target = root_of(context.object, self.view.objects[context.object])
+        else:
+            target = Root(repo=context.repo_default, package=context.package_default)
+        return TargetInputs(
+            repo_default=context.repo_default,
+            package_default=context.package_default,
+            upstream=self.upstream,
+            target=target,
+            list_target=not context.object,
+        )
+
+    def _evaluated(self, context: Context) -> Context:
+        template = self.compiled.targets[context.key[0]]
+        if template is None:
+            place = Downstream(repo=context.repo_default, package=context.package_default)
+            return context._replace(downstream=place)
+
+        looked_up = ""
+
+        def repository(name: str) -> Root | None:
+            nonlocal looked_up
+            looked_up = name
+            self.by_repository.setdefault(name, set()).add(context.key)
+            self.view.use_repository(self.namespace, name, self.skey)
+            row = self.view.repository(self.namespace, name)
+            return root_of(okey(*_repository(self.namespace, name)), row) if row is not None else None
+
+        try:
+            place = template.identity(self.inputs(context), repository)
+        except RenderError as error:
+            return context._replace(error=str(error), repository=looked_up)
+        return context._replace(downstream=place, repository=looked_up)
+
+    def roots(self, context: Context) -> Roots:
+        """Return the roots of a context with a known downstream, cut to what its template reads."""
+        template = self.compiled.targets[context.key[0]]
+        if template is None or context.downstream is None:
+            return {}
+        row = self.view.repository(self.namespace, context.downstream.repo)
+        key = okey(*_repository(self.namespace, context.downstream.repo))
+        found = root_of(key, row) if row is not None else None
+        return template.slim_roots(self.inputs(context), found)
+
+
+def _repository(namespace: str, name: str) -> tuple[str, str, str, str]:
+    group, kind = REPOSITORY_KIND.rsplit("/", 1)
+    return group, kind, namespace, name

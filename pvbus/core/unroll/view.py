@@ -1,0 +1,204 @@
+"""The broadcast tables of unroll, and from every input the sets that it can change.
+
+Everything a set looked for is indexed, found or not: upstream packages, Repositories, selector
+kinds, its own PackageVariants. An object event finds its sets in time proportional to their number.
+"""
+
+from collections.abc import Iterable, Iterator
+from typing import NamedTuple
+
+import msgspec
+
+from pvbus.core.ids import SET_UID_LABEL, ObjectKey, okey, parse_okey
+from pvbus.core.index import Selector, SelectorIndex
+from pvbus.core.model import CONFIG_GROUP, PORCH_GROUP, Downstream, Upstream
+from pvbus.core.records import ObjectRow
+from pvbus.core.tables import SyncView, is_marker, marker_kind
+
+VARIANT_KIND = f"{CONFIG_GROUP}/PackageVariant"
+SET_KIND = f"{CONFIG_GROUP}/PackageVariantSet"
+REPOSITORY_KIND = f"{CONFIG_GROUP}/Repository"
+REVISION_KIND = f"{PORCH_GROUP}/PackageRevision"
+
+_row = msgspec.json.Decoder(ObjectRow)
+
+
+class Observed(NamedTuple):
+    """A living PackageVariant of a set."""
+
+    uid: str
+    downstream: Downstream
+    terminating: bool
+
+
+class Change(NamedTuple):
+    """A set (skey) must look again, and at what: a target object, a Repository, one of its children;
+    all empty when it is something else."""
+
+    skey: str
+    okey: str = ""
+    repository: str = ""
+    child: str = ""
+
+
+class View:
+    """Observed objects, as all sets of this worker share them."""
+
+    def __init__(self, partitions: int) -> None:
+        self.sync = SyncView(partitions)
+        self.objects: dict[str, ObjectRow] = {}
+        self.owned: dict[str, dict[str, Observed]] = {}
+        self.index = SelectorIndex()
+        self._revisions: dict[tuple[str, str, str], set[str]] = {}
+        self._upstream_users: dict[tuple[str, str, str], set[str]] = {}
+        self._repository_users: dict[str, set[str]] = {}
+        self._object_users: dict[str, set[str]] = {}
+        self._kind_users: dict[str, set[str]] = {}
+        self._uid_users: dict[str, str] = {}
+        self._selecting: set[str] = set()
+
+    # ------------------------------------------------------------ records in
+
+    def load(self, partition: int, key: str, value: bytes | None) -> Iterable[Change]:
+        """Apply a record of the objects topic."""
+        if is_marker(key):
+            if self.sync.load(partition, key, value):
+                return [Change(skey) for skey in self._kind_users.get(marker_kind(key), ())]
+            return ()
+        before = self.objects.get(key)
+        row = _row.decode(value) if value is not None else None
+        if row is None:
+            self.objects.pop(key, None)
+        else:
+            self.objects[key] = row
+        return self._changes(key, before, row)
+
+    def _changes(self, key: str, before: ObjectRow | None, row: ObjectRow | None) -> Iterator[Change]:
+        name = parse_okey(key)
+        kind = f"{name.group}/{name.kind}"
+        if kind == VARIANT_KIND:
+            yield from self._variant_changes(name, before, row)
+        elif kind == REVISION_KIND:
+            yield from self._revision_changes(key, name, before, row)
+        elif kind == REPOSITORY_KIND:
+            for skey in self._repository_users.get(key, ()):
+                yield Change(skey, repository=name.name)
+        yield from self._target_changes(kind, key, name, before, row)
+
+    def _target_changes(
+        self, kind: str, key: str, name: ObjectKey, before: ObjectRow | None, row: ObjectRow | None
+    ) -> Iterator[Change]:
+        if row is None:
+            if before is None:
+                return
+            moved = self.index.remove_object(kind, name.namespace, name.name)
+        elif before is not None and before.labels == row.labels:
+            moved = []
+        else:
+            moved = self.index.put_object(kind, name.namespace, name.name, row.labels)
+        told = {str(change.owner) for change in moved}
+        told |= self._object_users.get(key, set())
+        for skey in told:
+            yield Change(skey, okey=key)
+
+    def _variant_changes(
+        self, name: ObjectKey, before: ObjectRow | None, row: ObjectRow | None
+    ) -> Iterator[Change]:
+        old = before.labels.get(SET_UID_LABEL, "") if before else ""
+        new = row.labels.get(SET_UID_LABEL, "") if row else ""
+        if old and old != new:
+            self.owned.get(old, {}).pop(name.name, None)
+        if new and row is not None:
+            seen = Observed(row.uid, row.downstream or Downstream(), bool(row.deleted))
+            self.owned.setdefault(new, {})[name.name] = seen
+        for uid in {old, new} - {""}:
+            if uid in self._uid_users:
+                yield Change(self._uid_users[uid], child=name.name)
+
+    def _revision_changes(
+        self, key: str, name: ObjectKey, before: ObjectRow | None, row: ObjectRow | None
+    ) -> Iterator[Change]:
+        places = set()
+        for side in (before, row):
+            if side is not None and side.revision is not None:
+                place = (name.namespace, side.revision.repository, side.revision.package)
+                places.add(place)
+                known = self._revisions.setdefault(place, set())
+                if side is row:
+                    known.add(key)
+                else:
+                    known.discard(key)
+        for place in places:
+            for skey in self._upstream_users.get(place, ()):
+                yield Change(skey)
+
+    # ------------------------------------------------------------ interest
+
+    def use_uid(self, uid: str, skey: str) -> None:
+        self._uid_users[uid] = skey
+
+    def use_upstream(self, namespace: str, upstream: Upstream, skey: str) -> None:
+        place = (namespace, upstream.repo, upstream.package)
+        self._upstream_users.setdefault(place, set()).add(skey)
+
+    def use_repository(self, namespace: str, name: str, skey: str) -> None:
+        key = okey(CONFIG_GROUP, "Repository", namespace, name)
+        self._repository_users.setdefault(key, set()).add(skey)
+
+    def use_object(self, key: str, skey: str) -> None:
+        self._object_users.setdefault(key, set()).add(skey)
+
+    def drop_object(self, key: str, skey: str) -> None:
+        users = self._object_users.get(key)
+        if users is not None:
+            users.discard(skey)
+            if not users:
+                del self._object_users[key]
+
+    def use_kinds(self, kinds: Iterable[str], skey: str) -> None:
+        for kind in kinds:
+            self._kind_users.setdefault(kind, set()).add(skey)
+
+    def select(self, skey: str, selectors: list[Selector]) -> list[list[str]]:
+        """Register a set's selectors and return the matching okeys of each, ordered by name."""
+        self._selecting.add(skey)
+        return [list(matches) for matches in self.index.set_selectors(skey, selectors)]
+
+    def forget(self, skey: str) -> None:
+        """Drop all interest of a set."""
+        if skey in self._selecting:
+            self._selecting.discard(skey)
+            self.index.remove_owner(skey)
+        users: list[dict[str, set[str]]] = [self._repository_users, self._object_users, self._kind_users]
+        for table in users:
+            for key in [k for k, skeys in table.items() if skey in skeys]:
+                table[key].discard(skey)
+                if not table[key]:
+                    del table[key]
+        for place in [p for p, skeys in self._upstream_users.items() if skey in skeys]:
+            self._upstream_users[place].discard(skey)
+        for uid in [u for u, user in self._uid_users.items() if user == skey]:
+            del self._uid_users[uid]
+
+    # ------------------------------------------------------------ reading
+
+    def repository(self, namespace: str, name: str) -> ObjectRow | None:
+        return self.objects.get(okey(CONFIG_GROUP, "Repository", namespace, name))
+
+    def upstream(self, namespace: str, upstream: Upstream) -> tuple[str, ObjectRow] | None:
+        """Find the upstream revision: every half that is given must be equal.
+
+        Several can match a revision alone (equal numbers exist only by accident): the first by name.
+        """
+        found = []
+        for key in self._revisions.get((namespace, upstream.repo, upstream.package), ()):
+            row = self.objects[key]
+            facts = row.revision
+            if facts is None:
+                continue
+            if upstream.revision and facts.revision != upstream.revision:
+                continue
+            if upstream.workspace_name and facts.workspace != upstream.workspace_name:
+                continue
+            found.append((key, row))
+        return min(found, key=lambda item: item[0]) if found else None

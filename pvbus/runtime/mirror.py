@@ -1,0 +1,47 @@
+"""Digests of everything ingest has written, by topic and key.
+
+Read once and caught up at each claim, so a restart (or a claim that moves) compares a fresh list
+with what the bus already says, and writes only the difference. The digest travels as a header, so
+that no row has to be decoded for it.
+"""
+
+from collections.abc import Iterable
+
+from pvbus.core.tables import is_marker
+from pvbus.ports.bus import Bus, TopicPartition
+
+DIGEST_HEADER = "pvbus-digest"
+
+
+class Mirror:
+    """The last digest per key of whole topics; of a marker, its state (see `kindwatch`)."""
+
+    def __init__(self, bus: Bus, topics: Iterable[str], partitions: int) -> None:
+        self._bus = bus
+        self._partitions: list[TopicPartition] = [(t, p) for t in topics for p in range(partitions)]
+        self._reader = bus.reader(dict.fromkeys(self._partitions, 0))
+        self._digests: dict[str, dict[str, str]] = {topic: {} for topic in topics}
+
+    async def catch_up(self) -> None:
+        """Read up to the ends that stand now."""
+        ends = await self._bus.end_offsets(self._partitions)
+        while any(self._reader.position(tp) < end for tp, end in ends.items()):
+            for record in await self._reader.poll(timeout_seconds=1.0, max_records=10_000):
+                key = record.key.decode()
+                if record.value is None:
+                    self._digests[record.topic].pop(key, None)
+                    continue
+                digest = next((v.decode() for k, v in record.headers if k == DIGEST_HEADER), "")
+                self._digests[record.topic][key] = digest
+
+    def of_kind(self, topic: str, prefix: str) -> dict[str, str]:
+        """Return key -> digest of the rows whose keys begin so (all rows for an empty prefix)."""
+        rows = self._digests[topic].items()
+        return {key: d for key, d in rows if key.startswith(prefix) and not is_marker(key)}
+
+    def marker(self, topic: str, key: str) -> str:
+        """Return the digest of a marker, "" if there is none."""
+        return self._digests[topic].get(key, "")
+
+    async def close(self) -> None:
+        await self._reader.close()
