@@ -21,6 +21,21 @@ import yaml
 
 from pvbus.core.yamlplaces import Path, Places, UnknownLayoutError, rewritten
 
+__all__ = [
+    "Document",
+    "Path",
+    "YamlError",
+    "append",
+    "assign",
+    "delete",
+    "get",
+    "insert",
+    "join",
+    "parse",
+    "same",
+    "values",
+]
+
 NODES_MAX = 1_000_000
 """Limit of one document after its aliases are resolved: a few lines of nested aliases can stand for
 billions of nodes. The largest CustomResourceDefinitions have some 20,000."""

@@ -1,0 +1,76 @@
+"""What a PackageVariant changes in a package: context, pipeline functions, injected configuration.
+
+Pure: files in, files out. Applying a mutation twice gives the same files as applying it once, byte
+for byte, and a file that nothing changes is the very text that came in.
+"""
+
+from collections.abc import Mapping
+from typing import NamedTuple
+
+from pvbus.core import kptfile
+from pvbus.core.model import PackageVariant
+from pvbus.core.mutations.context import with_context
+from pvbus.core.mutations.injection import (
+    Candidates,
+    Injected,
+    InjectionPoint,
+    InjectionPoints,
+    Listing,
+    injected_from,
+    injection_points,
+    wanted,
+    with_injection,
+)
+from pvbus.core.mutations.pipeline import with_pipeline
+from pvbus.core.mutations.validation import validate_variant
+from pvbus.errors import PermanentError
+
+__all__ = [
+    "Candidates",
+    "Injected",
+    "InjectionPoint",
+    "InjectionPoints",
+    "Listing",
+    "Mutation",
+    "injected_from",
+    "injection_points",
+    "mutate",
+    "validate_variant",
+    "wanted",
+]
+
+
+class Mutation(NamedTuple):
+    """The files afterwards, whether they are worth a write, and the outcome of each injection point."""
+
+    resources: dict[str, str]
+    changed: bool
+    injected: tuple[Injected, ...]
+
+
+def mutate(
+    resources: Mapping[str, str],
+    variant: PackageVariant,
+    candidates: Candidates,
+    *,
+    revision_name: str,
+    namespace: str,
+) -> Mutation:
+    """Apply a variant to the files of a package revision; the Kptfile's pipeline is not run here.
+
+    A Kptfile whose known content stays the same keeps its text: Porch would not save it either.
+    Raises: PermanentError, in Porch's words, when the package has not what the variant needs.
+    """
+    where = f"{namespace}/{revision_name}"
+    if not resources:
+        raise PermanentError(
+            f"nil resources found for PackageRevisionResources '{where}'", reason="InvalidPackage"
+        )
+    spec = variant.spec
+    result = with_context(dict(resources), spec.package_context, where=where)
+    result = with_pipeline(result, spec.pipeline, variant=variant.metadata.name, where=where)
+    result, injected = with_injection(result, spec.injectors, candidates)
+    before, after = resources[kptfile.FILE], result[kptfile.FILE]
+    if before != after and kptfile.known_content(before) == kptfile.known_content(after):
+        result[kptfile.FILE] = before
+    return Mutation(result, result != resources, injected)
