@@ -62,7 +62,11 @@ class Claim(msgspec.Struct, frozen=True, kw_only=True):
 
 
 Assigned = Callable[[Claim], Awaitable[None]]
-"""Called with a claim this worker now holds, already fenced: older epochs cannot step any more."""
+"""Called with a claim this worker now holds, already fenced: older epochs cannot step any more.
+
+Cancelled if the claim goes while it runs; `revoked` follows then, too. For each partition of a group
+the two never run at once, nor for a newer claim before the older one's `revoked` has ended.
+"""
 
 Revoked = Callable[[Claim], Awaitable[None]]
 """Called before a claim goes to somebody else, who gets it only after this returned (or after the
@@ -85,6 +89,13 @@ class Membership(Protocol):
 
     async def leave(self) -> None:
         """Revoke everything (the callbacks run) and leave, so that others need not wait."""
+        ...
+
+    async def wait_left(self) -> None:
+        """Return when this worker has left. Raises an ExceptionGroup of what a callback raised.
+
+        A callback that raises (FencedError apart) ends the membership: its claims go to others.
+        """
         ...
 
 
@@ -112,7 +123,8 @@ class Reader(Protocol):
     async def poll(self, *, timeout_seconds: float, max_records: int = 2000) -> list[Record]:
         """Return committed records as soon as there are any, at most `max_records`, else [] in time.
 
-        Records of one partition come in offset order; no partition starves another.
+        Records of one partition come in offset order; no partition starves another. May return []
+        before its time when positions moved over what compaction left empty.
         """
         ...
 

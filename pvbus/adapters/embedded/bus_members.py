@@ -86,6 +86,8 @@ class SqliteMembership:
         self._pause: asyncio.Task[None] | None = None
         self._tasks = asyncio.TaskGroup()
         self._life: asyncio.Task[None] | None = None
+        self._failure: Exception | None = None
+        self._is_told = False
 
     async def start(self, partitions: int) -> None:
         """Enter the group, whose claims are created if it is new."""
@@ -109,21 +111,35 @@ class SqliteMembership:
         return self._last_heartbeat
 
     async def wait_left(self) -> None:
-        """Return when this worker has left; raise what a callback raised (as an ExceptionGroup)."""
-        if self._life is not None:
-            await asyncio.shield(self._life)
+        await self._wait_for_life()
+        if self._failure is not None:
+            self._is_told = True
+            raise self._failure
 
     async def leave(self) -> None:
         self._leaving = True
         self._end_pause()
-        if self._life is not None:
-            await asyncio.wait({self._life})  # `wait_left` is for those who want to know how it went
+        await self._wait_for_life()
+        self._tell_failure()
 
     async def abandon(self) -> None:
         """Stop in the middle of everything, as a killed process would; the others must find out."""
         if self._life is not None:
             self._life.cancel()
+        await self._wait_for_life()
+        self._tell_failure()
+
+    async def _wait_for_life(self) -> None:
+        if self._life is not None:
             await asyncio.wait({self._life})
+
+    def _tell_failure(self) -> None:
+        """See to it that a failure is known, even where nobody called `wait_left`."""
+        if self._failure is not None and not self._is_told:
+            self._is_told = True
+            asyncio.get_running_loop().call_exception_handler(
+                {"message": f"membership {self.member_id} failed", "exception": self._failure}
+            )
 
     # The life of a member
 
@@ -137,9 +153,8 @@ class SqliteMembership:
                     if self._leaving and not self._held:
                         break
                     await self._rest()
-        except Exception:
-            await self._give_up_place()
-            raise
+        except Exception as exc:
+            self._failure = exc
         await self._give_up_place()
 
     async def _rest(self) -> None:

@@ -1,0 +1,5 @@
+"""The bus contract suite, applied; its checks are shipped in `pvbus.testing`."""
+
+import pytest
+
+pytest.register_assert_rewrite("pvbus.testing.bus_contract", "pvbus.testing.bus_contract_groups")

@@ -1,0 +1,161 @@
+"""The bus contract, on the SQLite bus in memory and in a file, in virtual time."""
+
+import asyncio
+import contextlib
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import pytest
+
+from pvbus.adapters.embedded.bus import SqliteBus
+from pvbus.adapters.embedded.bus_members import SqliteMembership
+from pvbus.adapters.embedded.bus_reader import SqliteReader
+from pvbus.errors import FencedError
+from pvbus.ports.bus import Assigned, Claim, Output, Revoked, TopicPartition
+from pvbus.testing import bus_contract, bus_contract_groups
+from pvbus.testing.bus_contract import Check
+from pvbus.testing.clock import run_simulated
+from tests.contract.bus.harness import FileHarness, MemoryHarness
+
+CHECKS = bus_contract.CHECKS | bus_contract_groups.CHECKS
+
+
+def run(check: Check, harness: MemoryHarness) -> None:
+    async def main() -> None:
+        try:
+            await check(harness)
+        finally:
+            await harness.close()
+
+    run_simulated(main())
+
+
+@pytest.fixture(params=["memory", "file"])
+def make_harness(request: pytest.FixtureRequest, tmp_path: Path) -> Callable[..., MemoryHarness]:
+    """A harness for the bus, or for a subclass of it that is given."""
+    if request.param == "memory":
+        return MemoryHarness
+    return lambda *args: FileHarness(tmp_path / "bus.db", *args)
+
+
+@pytest.mark.parametrize("check", CHECKS.values(), ids=CHECKS)
+def test_contract(check: Check, make_harness: Callable[..., MemoryHarness]) -> None:
+    """Every check holds; its docstring is the claim."""
+    run(check, make_harness())
+
+
+# The suite finds what it is there to find: for each known defect, a bus that has it, and the checks
+# that must fail on it.
+
+
+class TwoTransactions(SqliteBus):
+    """Commits the outputs first, and the offset in a transaction of its own."""
+
+    async def step(
+        self, claim: Claim, outputs: Sequence[Output], offsets: Mapping[str, int] | None = None
+    ) -> None:
+        await super().step(claim, outputs)
+        await super().step(claim, (), offsets)
+
+
+class OffsetBeforeFence(SqliteBus):
+    """Reads a claim's offsets when it joins, before older epochs have been fenced."""
+
+    async def join(self, group: str, topics: Sequence[str], **callbacks: Any) -> SqliteMembership:
+        self.early = {n: self._store.committed(group, n)[1] for n in range(bus_contract.PARTITIONS)}
+        return await super().join(group, topics, **callbacks)
+
+    async def committed(self, claim: Claim, topics: Sequence[str]) -> Mapping[str, int]:
+        await super().committed(claim, topics)
+        return {topic: self.early[claim.partition].get(topic, 0) for topic in topics}
+
+
+class NoFence(SqliteBus):
+    """Lets any epoch step: takes the newest one there is."""
+
+    async def step(
+        self, claim: Claim, outputs: Sequence[Output], offsets: Mapping[str, int] | None = None
+    ) -> None:
+        epoch = self._store.epoch(claim.group, claim.partition) or 0
+        await super().step(msgspec.structs.replace(claim, epoch=epoch), outputs, offsets)
+
+
+class NoBarrier(SqliteBus):
+    """Frees a claim at once, and runs `revoked` when somebody else may hold it."""
+
+    async def join(
+        self, group: str, topics: Sequence[str], *, assigned: Assigned, revoked: Revoked
+    ) -> SqliteMembership:
+        async def later(claim: Claim) -> None:
+            self.late = asyncio.create_task(quietly(claim))
+
+        async def quietly(claim: Claim) -> None:
+            with contextlib.suppress(FencedError):
+                await revoked(claim)
+
+        return await super().join(group, topics, assigned=assigned, revoked=later)
+
+
+class OffsetsMayGoBack(SqliteBus):
+    """Moves offsets wherever a step says."""
+
+    async def step(
+        self, claim: Claim, outputs: Sequence[Output], offsets: Mapping[str, int] | None = None
+    ) -> None:
+        for topic in offsets or {}:
+            self._store.db.execute("DELETE FROM offsets WHERE topic = ?", (topic,))
+        await super().step(claim, outputs, offsets)
+
+
+class SizeCheckedLate(SqliteBus):
+    """Writes the records before an oversize one."""
+
+    async def step(
+        self, claim: Claim, outputs: Sequence[Output], offsets: Mapping[str, int] | None = None
+    ) -> None:
+        for output in outputs:
+            await super().step(claim, [output])
+        await super().step(claim, (), offsets)
+
+
+class TombstonesGoAtOnce(SqliteBus):
+    """Forgets a tombstone as soon as it is written."""
+
+    def _now_ms(self) -> int:
+        self._store.db.execute("UPDATE log SET expires_ms = 0 WHERE value IS NULL")
+        return super()._now_ms()
+
+
+class DeafReaders(SqliteBus):
+    """Wakes readers only when they look again by themselves."""
+
+    def reader(self, positions: Mapping[TopicPartition, int] | None = None) -> SqliteReader:
+        reader = super().reader(positions)
+        reader.grown = lambda lane: None  # type: ignore[method-assign]
+        return reader
+
+
+DEFECTS: tuple[tuple[type[SqliteBus], str], ...] = (
+    (TwoTransactions, "outputs_and_offset_together"),
+    (TwoTransactions, "crash_at_every_await"),
+    (OffsetBeforeFence, "offsets_are_read_after_the_fence"),
+    (NoFence, "old_claim_cannot_step"),
+    (NoFence, "churn_3"),
+    (NoBarrier, "revoke_barrier"),
+    (NoBarrier, "churn_1"),
+    (OffsetsMayGoBack, "offsets_are_monotone"),
+    (SizeCheckedLate, "failed_step_leaves_nothing"),
+    (TombstonesGoAtOnce, "tombstones_stay_and_go"),
+    (DeafReaders, "readers_wake_at_once"),
+)
+
+
+@pytest.mark.parametrize(("defect", "name"), DEFECTS, ids=lambda value: getattr(value, "__name__", value))
+def test_the_contract_finds(
+    defect: type[SqliteBus], name: str, make_harness: Callable[..., MemoryHarness]
+) -> None:
+    """A bus with this defect fails this check, by a claim of the check and by nothing else."""
+    with pytest.raises(AssertionError):
+        run(CHECKS[name], make_harness(defect))
