@@ -1,0 +1,176 @@
+"""The selector index agrees with looking at everything, whatever happens in whatever order."""
+
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
+
+from pvbus.core.index import Change, Selector, SelectorIndex
+from pvbus.core.model import LabelSelectorRequirement
+from pvbus.errors import PermanentError
+
+KINDS = ("example.org/Site", "/ConfigMap")
+SPACES = ("a", "b", "")
+KEYS = ("site", "tier", "zone")
+VALUES = ("", "x", "y")
+NAMES = ("one", "two", "three")
+
+labels_of = st.dictionaries(st.sampled_from(KEYS), st.sampled_from(VALUES))
+requirements = st.one_of(
+    st.builds(
+        LabelSelectorRequirement,
+        key=st.sampled_from(KEYS),
+        operator=st.sampled_from(("In", "NotIn")),
+        values=st.lists(st.sampled_from(VALUES), max_size=3).map(tuple),
+    ),
+    st.builds(
+        LabelSelectorRequirement,
+        key=st.sampled_from(KEYS),
+        operator=st.sampled_from(("Exists", "DoesNotExist")),
+    ),
+)
+selectors_of = st.builds(
+    Selector,
+    st.sampled_from(KINDS),
+    st.sampled_from(SPACES),
+    labels_of,
+    st.lists(requirements, max_size=3).map(tuple),
+    st.none() | st.sampled_from(NAMES),
+)
+Place = tuple[str, str, str]
+
+
+def holds(requirement: LabelSelectorRequirement, labels: dict[str, str]) -> bool:
+    present = requirement.key in labels
+    match requirement.operator:
+        case "In":
+            return present and labels[requirement.key] in requirement.values
+        case "NotIn":
+            return not present or labels[requirement.key] not in requirement.values
+        case "Exists":
+            return present
+        case _:
+            return not present
+
+
+def selects(selector: Selector, place: Place, labels: dict[str, str]) -> bool:
+    kind, namespace, name = place
+    return (
+        selector.kind == kind
+        and namespace in (selector.namespace, "")
+        and selector.name in (None, name)
+        and all(labels.get(key) == value for key, value in selector.match_labels.items())
+        and all(holds(requirement, labels) for requirement in selector.match_expressions)
+    )
+
+
+class Model(RuleBasedStateMachine):
+    """The index beside two dictionaries and a loop."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.index = SelectorIndex()
+        self.objects: dict[Place, dict[str, str]] = {}
+        self.owners: dict[str, list[Selector]] = {}
+
+    def told(self, place: Place, before: dict[str, str] | None, after: dict[str, str] | None) -> set[Change]:
+        words: dict[tuple[bool, bool], Any] = {
+            (False, True): "entered",
+            (True, False): "left",
+            (True, True): "changed",
+        }
+        return {
+            Change(owner, position, "|".join(place), words[was, now])
+            for owner, selectors in self.owners.items()
+            for position, selector in enumerate(selectors)
+            if (was := before is not None and selects(selector, place, before))
+            | (now := after is not None and selects(selector, place, after))
+        }
+
+    def matches(self, owner: str) -> list[list[str]]:
+        return [
+            [
+                "|".join(place)
+                for space in dict.fromkeys((selector.namespace, ""))
+                for place in sorted(self.objects)
+                if place[1] == space and selects(selector, place, self.objects[place])
+            ]
+            for selector in self.owners[owner]
+        ]
+
+    @rule(
+        kind=st.sampled_from(KINDS),
+        space=st.sampled_from(SPACES),
+        name=st.sampled_from(NAMES),
+        labels=labels_of,
+    )
+    def put(self, kind: str, space: str, name: str, labels: dict[str, str]) -> None:
+        place = (kind, space, name)
+        changes = self.index.put_object(*place, labels)
+        assert len(changes) == len(set(changes))
+        assert set(changes) == self.told(place, self.objects.get(place), labels)
+        self.objects[place] = labels
+
+    @rule(kind=st.sampled_from(KINDS), space=st.sampled_from(SPACES), name=st.sampled_from(NAMES))
+    def remove(self, kind: str, space: str, name: str) -> None:
+        place = (kind, space, name)
+        changes = self.index.remove_object(*place)
+        assert len(changes) == len(set(changes))
+        assert set(changes) == self.told(place, self.objects.pop(place, None), None)
+
+    @rule(owner=st.sampled_from("pqr"), selectors=st.lists(selectors_of, max_size=3))
+    def select(self, owner: str, selectors: list[Selector]) -> None:
+        found = self.index.set_selectors(owner, selectors)
+        self.owners[owner] = selectors
+        assert found == self.matches(owner)
+
+    @rule(owner=st.sampled_from("pqr"))
+    def forget(self, owner: str) -> None:
+        self.index.remove_owner(owner)
+        self.owners.pop(owner, None)
+        assert self.index.matches(owner) == []
+
+    @invariant()
+    def the_standing_answer_is_that_of_a_scan(self) -> None:
+        for owner in self.owners:
+            assert self.index.matches(owner) == self.matches(owner)
+
+
+TestModel = Model.TestCase
+TestModel.settings = settings(max_examples=100, stateful_step_count=25, deadline=None)
+
+
+@given(
+    selectors=st.lists(selectors_of, max_size=4), places=st.dictionaries(st.sampled_from(NAMES), labels_of)
+)
+@settings(deadline=None)
+def test_selectors_before_objects_and_objects_before_selectors_end_alike(
+    selectors: list[Selector], places: dict[str, dict[str, str]]
+) -> None:
+    early, late = SelectorIndex(), SelectorIndex()
+    early.set_selectors("o", selectors)
+    for name, labels in places.items():
+        early.put_object(KINDS[0], "a", name, labels)
+        late.put_object(KINDS[0], "a", name, labels)
+    assert late.set_selectors("o", selectors) == early.matches("o")
+
+
+def test_an_unknown_operator_is_refused_and_the_owner_keeps_its_selectors() -> None:
+    index = SelectorIndex()
+    index.put_object(KINDS[0], "a", "one", {"site": "x"})
+    index.set_selectors("o", [Selector(KINDS[0], "a", {"site": "x"})])
+    bad = LabelSelectorRequirement(key="site", operator="Near", values=("x",))
+    with pytest.raises(PermanentError, match='"Near" is not a valid label selector operator'):
+        index.set_selectors("o", [Selector(KINDS[0], "a", {}, (bad,))])
+    assert index.matches("o") == [[f"{KINDS[0]}|a|one"]]
+
+
+def test_an_index_that_lost_all_owners_and_objects_holds_nothing() -> None:
+    index = SelectorIndex()
+    index.set_selectors("o", [Selector(KINDS[0], "a", {"site": "x"}), Selector(KINDS[0], "a", name="one")])
+    index.put_object(KINDS[0], "a", "one", {"site": "x"})
+    index.remove_owner("o")
+    index.remove_object(KINDS[0], "a", "one")
+    assert vars(index) == vars(SelectorIndex())
