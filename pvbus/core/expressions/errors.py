@@ -1,0 +1,44 @@
+"""What can go wrong with an expression, in the three classes that a person must tell apart."""
+
+EXPRESSION_BYTES_MAX = 4096  # an expression that needs more is a program; etcd objects end at 1.5 MB
+EXPRESSIONS_MAX = 64  # per template: bounds what one target can cost
+ITERATIONS_MAX = 10_000  # of all loops of one evaluation: about 10 ms in the slower engine
+DEPTH_MAX = 128  # levels of a syntax tree: checker and evaluator recurse, Python's own limit is 1000
+
+
+class CelError(Exception):
+    """Base of the three; the text is for people, begins as cel-go's would and names no field."""
+
+
+class CelCompileError(CelError):
+    """The expression can never work: syntax, names, types, limits. The text begins with `ERROR: `."""
+
+
+class CelEvalError(CelError):
+    """The expression does not work for these inputs, such as `no such key: region`."""
+
+
+class CelConvertError(CelError):
+    """The result is no string."""
+
+
+class Problem(Exception):  # noqa: N818 - never leaves this package
+    """A compile problem at an offset of the text; collected and told together."""
+
+    def __init__(self, offset: int, message: str) -> None:
+        super().__init__(message)
+        self.offset = offset
+        self.message = message
+
+
+def told(text: str, problems: list[Problem]) -> CelCompileError:
+    """Word problems as cel-go does: place, message, the line, and a caret below it."""
+    parts = []
+    for problem in sorted(problems, key=lambda p: p.offset):
+        before = text[: problem.offset]
+        line_number = before.count("\n") + 1
+        column = problem.offset - (before.rfind("\n") + 1)
+        line = text.split("\n")[line_number - 1]
+        part = f"ERROR: <input>:{line_number}:{column + 1 if text else 0}: {problem.message}"
+        parts.append(f"{part}\n | {line}\n | {'.' * column}^" if line else part)
+    return CelCompileError("\n".join(parts))

@@ -1,0 +1,147 @@
+"""Types of CEL at compile time and their unification.
+
+The rules are those of cel-go's checker, oddities included: they decide which overload an argument
+of unknown type ends up with, and users see that (`int(m['k'])` works for no string, because the
+first overload of int() binds the unknown value type of `m` to int).
+"""
+
+from typing import NamedTuple
+
+
+class Type(NamedTuple):
+    """kind: a simple type's name, `list`, `map`, `type`, `dyn`, `error`, or `var` (then name tells
+    which variable)."""
+
+    kind: str
+    params: tuple["Type", ...] = ()
+    name: str = ""
+
+    def __str__(self) -> str:
+        if self.kind == "var":
+            return self.name
+        if self.kind == "error":
+            return "!error!"
+        if not self.params:
+            return self.kind
+        return f"{self.kind}({', '.join(map(str, self.params))})"
+
+
+BOOL, INT, UINT, DOUBLE, STRING, BYTES, NULL, DYN, ERROR, TYPE, TIMESTAMP, DURATION = map(
+    Type,
+    (
+        "bool",
+        "int",
+        "uint",
+        "double",
+        "string",
+        "bytes",
+        "null",
+        "dyn",
+        "error",
+        "type",
+        "timestamp",
+        "duration",
+    ),
+)
+
+
+def list_of(item: Type) -> Type:
+    return Type("list", (item,))
+
+
+def map_of(key: Type, value: Type) -> Type:
+    return Type("map", (key, value))
+
+
+def type_of(inner: Type) -> Type:
+    return Type("type", (inner,))
+
+
+def variable(name: str) -> Type:
+    return Type("var", (), name)
+
+
+Bindings = dict[Type, Type]
+_NULLABLE = frozenset(["null", "timestamp", "duration"])
+
+
+def substitute(bindings: Bindings, given: Type, *, free_to_dyn: bool = False) -> Type:
+    """Replace bound variables, and free ones by dyn where wanted."""
+    bound = bindings.get(given)
+    if bound is not None:
+        return substitute(bindings, bound, free_to_dyn=free_to_dyn)
+    if given.kind == "var":
+        return DYN if free_to_dyn else given
+    if not given.params:
+        return given
+    inner = tuple(substitute(bindings, p, free_to_dyn=free_to_dyn) for p in given.params)
+    return Type(given.kind, inner)
+
+
+def unified(bindings: Bindings, wanted: list[Type], given: list[Type]) -> Bindings | None:
+    """Return the bindings under which each type fits its counterpart, None if there are none."""
+    if len(wanted) != len(given):
+        return None
+    attempt = dict(bindings)
+    return attempt if all(_fits(attempt, a, b) for a, b in zip(wanted, given, strict=True)) else None
+
+
+def most_general(one: Type, other: Type) -> Type:
+    return one if _less_specific(one, other) else other
+
+
+def _less_specific(one: Type, other: Type) -> bool:
+    if one.kind in ("dyn", "var"):
+        return True
+    if other.kind in ("dyn", "var") or one.kind != other.kind:
+        return False
+    if one.kind == "type":
+        return True
+    return all(_less_specific(a, b) for a, b in zip(one.params, other.params, strict=True))
+
+
+def _fits(bindings: Bindings, one: Type, other: Type) -> bool:
+    if other.kind == "var":
+        fits, was_bound = _bind(bindings, one, other)
+        if fits or was_bound:
+            return fits
+    if one.kind == "var":
+        return _bind(bindings, other, one)[0]
+    if {one.kind, other.kind} & {"dyn", "error"}:
+        return True
+    if "null" in (one.kind, other.kind):
+        return one.kind in _NULLABLE and other.kind in _NULLABLE
+    if one.kind != other.kind:
+        return False
+    return one.kind == "type" or all(
+        _fits(bindings, a, b) for a, b in zip(one.params, other.params, strict=True)
+    )
+
+
+def _bind(bindings: Bindings, given: Type, var: Type) -> tuple[bool, bool]:
+    """Bind a variable; returns whether the type is a valid binding, and whether it had one."""
+    if given == var:
+        return True, True
+    bound = bindings.get(var)
+    if bound is not None:
+        if given == bound:
+            return True, True
+        if not _fits(bindings, given, bound):
+            return False, True
+        general = most_general(given, bound)
+        if not _occurs(bindings, var, general):
+            bindings[var] = general
+        return True, True
+    if _occurs(bindings, var, given):
+        return False, False
+    bindings[var] = given
+    return True, False
+
+
+def _occurs(bindings: Bindings, var: Type, within: Type) -> bool:
+    if var == within:
+        return True
+    if within.kind == "var":
+        bound = bindings.get(within)
+        return bound is not None and _occurs(bindings, var, bound)
+    return any(_occurs(bindings, var, p) for p in within.params)
