@@ -32,7 +32,7 @@ def labels_of(number: int, dice: random.Random) -> dict[str, str]:
 
 
 def selector(number: int, dice: random.Random) -> Selector:
-    """A fifth each: a site; site and tier; one of two sites; site, tier not gold; sites, tier, tier not gold."""
+    """A fifth each: site; site and tier; one of two sites; site, tier not gold; all of these."""
     site = f"site-{dice.randrange(SITES):03}"
     no_gold = LabelSelectorRequirement(key="tier", operator="NotIn", values=("gold",))
     sites = LabelSelectorRequirement(key="site", operator="In", values=(site, "site-000"))

@@ -157,6 +157,19 @@ def test_selectors_before_objects_and_objects_before_selectors_end_alike(
     assert late.set_selectors("o", selectors) == early.matches("o")
 
 
+@given(
+    selector=selectors_of,
+    kind=st.sampled_from(KINDS),
+    space=st.sampled_from(SPACES),
+    name=st.sampled_from(NAMES),
+    labels=labels_of,
+)
+def test_a_selector_alone_judges_one_object_as_the_definition_does(
+    selector: Selector, kind: str, space: str, name: str, labels: dict[str, str]
+) -> None:
+    assert selector.matches(kind, space, name, labels) == selects(selector, (kind, space, name), labels)
+
+
 def test_an_unknown_operator_is_refused_and_the_owner_keeps_its_selectors() -> None:
     index = SelectorIndex()
     index.put_object(KINDS[0], "a", "one", {"site": "x"})
