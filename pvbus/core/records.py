@@ -289,7 +289,9 @@ class ResultRow(_Row, frozen=True, kw_only=True):
 class ConditionEvent(_Row, frozen=True, kw_only=True):
     """The data of a public event: one condition of one object changed.
 
-    Sent as CloudEvents 1.0 over Kafka, binary mode (attributes are `ce_` headers).
+    Sent as CloudEvents 1.0 over Kafka, binary mode (attributes are `ce_` headers). id: the event's
+    `ce_id`, made from the change and the id of the event before it, so a repeated step sends the
+    same one. previous: the status before, "" for a new condition.
     """
 
     kind: str
@@ -298,6 +300,7 @@ class ConditionEvent(_Row, frozen=True, kw_only=True):
     uid: str
     condition: Condition
     previous: str = ""
+    id: str = ""
 
 
 class DeadLetter(_Row, frozen=True, kw_only=True):

@@ -245,7 +245,7 @@ class Worker:
                 opened.consumed(record.topic, record.offset, keys)
 
     def _mark(self, key: str) -> None:
-        opened = self._claims.get(partition_of(key, self.partitions))
+        opened = self._claims.get(partition_of(key.rpartition("|")[2], self.partitions))
         if opened is not None:
             opened.mark(key)
 
