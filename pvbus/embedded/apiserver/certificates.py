@@ -1,0 +1,123 @@
+"""The server's own certificate authority and certificate, made at first start and kept.
+
+Keys are readable by their owner only. When anything is missing, unreadable or about to expire, all
+of it is made anew: clients learn the authority from the kubeconfig, which is written at each start.
+"""
+
+import os
+import ssl
+from datetime import UTC, datetime, timedelta
+from ipaddress import ip_address
+from pathlib import Path
+from typing import NamedTuple
+
+from cryptography import x509
+from cryptography.exceptions import InvalidSignature
+from cryptography.hazmat.primitives import hashes
+from cryptography.hazmat.primitives.asymmetric import ec
+from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption, PrivateFormat
+from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
+
+VALID_DAYS = 3650
+RENEW_DAYS = 60
+"""Renewed at a start this long before the end: a server rarely runs longer without a restart."""
+
+
+class Certificates(NamedTuple):
+    authority: bytes
+    context: ssl.SSLContext
+
+
+def ensure(folder: Path) -> Certificates:
+    """Return the certificates in a folder, making them where that is needed."""
+    folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+    authority, certificate, key = folder / "ca.crt", folder / "server.crt", folder / "server.key"
+    if not _is_usable(authority, certificate, key):
+        _make(authority, certificate, key)
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    context.minimum_version = ssl.TLSVersion.TLSv1_2
+    context.set_alpn_protocols(["http/1.1"])
+    context.load_cert_chain(certificate, key)
+    return Certificates(authority.read_bytes(), context)
+
+
+def write_private(path: Path, content: bytes) -> None:
+    """Write a file that only its owner can read, at once or not at all."""
+    temporary = path.with_name(f".{path.name}.new")
+    descriptor = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
+    with os.fdopen(descriptor, "wb") as file:
+        os.fchmod(file.fileno(), 0o600)
+        file.write(content)
+        file.flush()
+        os.fsync(file.fileno())
+    temporary.replace(path)
+
+
+def _is_usable(authority: Path, certificate: Path, key: Path) -> bool:
+    try:
+        loaded = [x509.load_pem_x509_certificate(path.read_bytes()) for path in (authority, certificate)]
+        loaded[1].verify_directly_issued_by(loaded[0])
+        ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER).load_cert_chain(certificate, key)
+    except (OSError, ValueError, TypeError, ssl.SSLError, InvalidSignature):
+        return False
+    limit = datetime.now(UTC) + timedelta(days=RENEW_DAYS)
+    return all(one.not_valid_after_utc > limit for one in loaded)
+
+
+def _make(authority: Path, certificate: Path, key: Path) -> None:
+    """Make an authority, let it sign one certificate, and forget its key: nobody can sign another."""
+    ca_key = ec.generate_private_key(ec.SECP256R1())
+    ca_name = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, "pvbus embedded API server CA")])
+    ca = (
+        _builder(ca_name, ca_name, ca_key.public_key())
+        .add_extension(x509.BasicConstraints(ca=True, path_length=0), critical=True)
+        .add_extension(_usage(sign_certificates=True), critical=True)
+        .sign(ca_key, hashes.SHA256())
+    )
+    server_key = ec.generate_private_key(ec.SECP256R1())
+    name = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, "pvbus embedded API server")])
+    names: list[x509.GeneralName] = [x509.DNSName("localhost")]
+    names += [x509.IPAddress(ip_address(address)) for address in ("127.0.0.1", "::1")]
+    server = (
+        _builder(name, ca_name, server_key.public_key())
+        .add_extension(x509.SubjectAlternativeName(names), critical=False)
+        .add_extension(x509.BasicConstraints(ca=False, path_length=None), critical=True)
+        .add_extension(_usage(sign_certificates=False), critical=True)
+        .add_extension(x509.ExtendedKeyUsage([ExtendedKeyUsageOID.SERVER_AUTH]), critical=False)
+        .add_extension(
+            x509.AuthorityKeyIdentifier.from_issuer_public_key(ca_key.public_key()), critical=False
+        )
+        .sign(ca_key, hashes.SHA256())
+    )
+    private = server_key.private_bytes(Encoding.PEM, PrivateFormat.PKCS8, NoEncryption())
+    write_private(authority, ca.public_bytes(Encoding.PEM))
+    write_private(certificate, server.public_bytes(Encoding.PEM))
+    write_private(key, private)
+
+
+def _builder(name: x509.Name, issuer: x509.Name, key: ec.EllipticCurvePublicKey) -> x509.CertificateBuilder:
+    now = datetime.now(UTC)
+    return (
+        x509.CertificateBuilder()
+        .subject_name(name)
+        .issuer_name(issuer)
+        .public_key(key)
+        .serial_number(x509.random_serial_number())
+        .not_valid_before(now - timedelta(hours=1))
+        .not_valid_after(now + timedelta(days=VALID_DAYS))
+        .add_extension(x509.SubjectKeyIdentifier.from_public_key(key), critical=False)
+    )
+
+
+def _usage(*, sign_certificates: bool) -> x509.KeyUsage:
+    return x509.KeyUsage(
+        digital_signature=True,
+        key_cert_sign=sign_certificates,
+        crl_sign=sign_certificates,
+        content_commitment=False,
+        key_encipherment=False,
+        data_encipherment=False,
+        key_agreement=False,
+        encipher_only=False,
+        decipher_only=False,
+    )

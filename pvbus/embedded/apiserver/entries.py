@@ -1,0 +1,117 @@
+"""A stored object and a change of it, as the store, the watches and the collectors share them.
+
+The JSON bytes are made once, when an object is written, and go unchanged into the answer, the
+database and every watch. What selectors and the garbage collector ask for often is kept beside them.
+"""
+
+from typing import Any, Literal, NamedTuple
+
+import msgspec
+
+from pvbus.ports.cluster import Kind, Object
+
+ObjectKey = tuple[str, str]
+"""(namespace, name); the namespace of a cluster-wide object is ""."""
+
+ChangeType = Literal["ADDED", "MODIFIED", "DELETED"]
+
+
+class Owner(NamedTuple):
+    """An ownerReference. blocks: a foreground deletion of the owner waits for this object."""
+
+    uid: str
+    api_version: str
+    kind: str
+    name: str
+    blocks: bool
+
+
+_NO_LABELS: dict[str, str] = {}
+_encoder = msgspec.json.Encoder()
+_decoder = msgspec.json.Decoder()
+
+
+class Entry:
+    """One version of one object. Never changed after it was made."""
+
+    __slots__ = ("_object", "key", "labels", "owners", "raw", "rv", "terminating", "uid")
+
+    def __init__(self, obj: Object, raw: bytes, rv: int) -> None:
+        metadata = obj["metadata"]
+        self.key: ObjectKey = (metadata.get("namespace", ""), metadata["name"])
+        self.rv = rv
+        self.raw = raw
+        self.uid: str = metadata["uid"]
+        self.labels: dict[str, str] = metadata.get("labels") or _NO_LABELS
+        owners = metadata.get("ownerReferences")
+        self.owners: tuple[Owner, ...] = tuple(map(_owner, owners)) if owners else ()
+        self.terminating = "deletionTimestamp" in metadata
+        self._object: Object | None = None
+
+    @classmethod
+    def encode(cls, obj: Object, rv: int) -> "Entry":
+        """Write the resourceVersion into the object (which is changed) and encode it."""
+        obj["metadata"]["resourceVersion"] = str(rv)
+        return cls(obj, _encoder.encode(obj), rv)
+
+    @classmethod
+    def load(cls, raw: bytes, rv: int) -> "Entry":
+        return cls(_decoder.decode(raw), raw, rv)
+
+    def decode(self) -> Object:
+        """Return a fresh object, which the caller may change."""
+        obj: Object = _decoder.decode(self.raw)
+        return obj
+
+    def shared(self) -> Object:
+        """Return the object decoded once and kept; the caller must not change it."""
+        if self._object is None:
+            self._object = self.decode()
+        return self._object
+
+
+def _owner(reference: Object) -> Owner:
+    return Owner(
+        reference["uid"],
+        reference["apiVersion"],
+        reference["kind"],
+        reference["name"],
+        bool(reference.get("blockOwnerDeletion")),
+    )
+
+
+class Change:
+    """One committed write. entry: the object afterwards, or as it last was, with the revision of
+    its deletion. old: the object before, None when it was created."""
+
+    __slots__ = ("_lines", "entry", "kind", "old", "type")
+
+    def __init__(self, kind: Kind, type_: ChangeType, entry: Entry, old: Entry | None) -> None:
+        self.kind = kind
+        self.type: ChangeType = type_
+        self.entry = entry
+        self.old = old
+        self._lines: dict[str, bytes] = {}
+
+    @property
+    def rv(self) -> int:
+        return self.entry.rv
+
+    def line(self, event: str) -> bytes:
+        """Return the watch line of this change as `event`, encoded once for all watchers."""
+        line = self._lines.get(event)
+        if line is None:
+            line = self._lines[event] = event_line(event, self.entry.raw)
+        return line
+
+
+def event_line(event: str, raw: bytes) -> bytes:
+    return b'{"type":"%b","object":%b}\n' % (event.encode(), raw)
+
+
+def decode(raw: bytes | str) -> Any:
+    return _decoder.decode(raw)
+
+
+def encode(value: Any) -> bytes:
+    return _encoder.encode(value)

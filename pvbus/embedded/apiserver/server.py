@@ -1,0 +1,306 @@
+"""The embedded API server: an HTTPS listener on loopback in front of a store.
+
+One handler serves every path: at the rates of a fan-out a routing table and middlewares would cost more
+than the requests themselves. It authenticates, reads, calls the right part, and turns every refusal
+into a metav1.Status.
+"""
+
+import asyncio
+import hmac
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import structlog
+import yaml
+from aiohttp import web
+from multidict import CIMultiDict
+
+from pvbus.embedded.apiserver import requests as rq
+from pvbus.embedded.apiserver import status, watching
+from pvbus.embedded.apiserver.builtin import BUILTIN_KINDS
+from pvbus.embedded.apiserver.crds import Definitions
+from pvbus.embedded.apiserver.datafolder import DataFolder
+from pvbus.embedded.apiserver.documents import OPEN_PATHS, Documents
+from pvbus.embedded.apiserver.entries import decode, encode
+from pvbus.embedded.apiserver.garbage import Collector
+from pvbus.embedded.apiserver.hooks import KindHooks, StatusError, VirtualKind
+from pvbus.embedded.apiserver.namespaces import Cleaner, create_initial
+from pvbus.embedded.apiserver.objects import StoredObjects
+from pvbus.embedded.apiserver.registry import CRD, NAMESPACE, PACKAGE_RESOURCES, Registry
+from pvbus.embedded.apiserver.resources import Answer, Call, Resources
+from pvbus.embedded.apiserver.store import Store, StoreError
+from pvbus.embedded.apiserver.strategies import BUILTIN
+from pvbus.embedded.apiserver.writes import Writer
+from pvbus.errors import PermanentError
+from pvbus.ports.cluster import Kind, Object
+
+HOST = "127.0.0.1"
+USER = "pvbus-admin"
+LINE_BYTES_MAX = 64 * 1024
+"""Longest request line: label selectors over hundreds of names are part of it."""
+
+SLOW_WATCHER_SECONDS = 30.0
+"""A watcher that takes nothing for so long is closed; until then it costs one chunk."""
+
+_log = structlog.get_logger(__name__)
+
+
+class ApiServer:
+    """A Kubernetes API in this process. Make it, install hooks, `start`, use it, `stop`."""
+
+    def __init__(
+        self,
+        data: Path | None,
+        port: int = 0,
+        *,
+        hooks: Mapping[Kind, KindHooks] | None = None,
+        virtual: Mapping[Kind, VirtualKind] | None = None,
+        crds: Sequence[Object] = (),
+        tls: bool = True,
+    ) -> None:
+        """data: folder that holds everything, None: memory. port 0: any free one, kept in `data`.
+
+        crds: CustomResourceDefinitions to have at start; existing ones get their spec.
+        """
+        self.objects = StoredObjects()
+        self._folder = DataFolder(data)
+        self._asked_port = port
+        self._hooks = dict(hooks or {})
+        self._virtual = dict(virtual or {})
+        self._crds = crds
+        self._tls = tls
+        self._background: list[asyncio.Task[None]] = []
+        self._watchers: set[asyncio.Task[Any]] = set()
+        self._runner: web.ServerRunner | None = None
+        self._store: Store | None = None
+        self.url = ""
+
+    def install_hooks(self, kind: Kind, hooks: KindHooks) -> None:
+        """Give a stored kind behaviour of its own; before `start`."""
+        self._hooks[kind] = hooks
+
+    def install_virtual(self, kind: Kind, virtual: VirtualKind) -> None:
+        """Serve a kind that is not stored; before `start`."""
+        self._virtual[kind] = virtual
+
+    @property
+    def token(self) -> str:
+        return self._folder.token
+
+    @property
+    def kubeconfig_path(self) -> Path:
+        return self._folder.kubeconfig
+
+    async def start(self) -> None:
+        """Open the data, serve. Raises PermanentError: data in use or damaged, port in use."""
+        self._folder.open()
+        try:
+            await self._open()
+            await self._listen()
+        except BaseException:
+            await self.stop()
+            raise
+
+    async def _open(self) -> None:
+        self._store = store = Store(self._folder.database)
+        self._registry = registry = Registry(BUILTIN_KINDS)
+        strategies = {**BUILTIN, CRD: Definitions(registry).strategy}
+        writer = Writer(store, registry, strategies, self._hooks)
+        cleaner = Cleaner(store, registry, writer)
+        collector = Collector(store, registry, writer)
+        self._resources = Resources(store, registry, writer, self._virtual)
+        self.objects.bind(store)
+        store.start()
+        await create_initial(store, strategies[NAMESPACE])
+        cleaner.begin()
+        for crd in self._crds:
+            await _install(writer, registry, crd)
+        collector.begin()
+        self._background = [
+            asyncio.create_task(cleaner.work.run(), name="apiserver-cleaner"),
+            asyncio.create_task(collector.work.run(), name="apiserver-garbage"),
+        ]
+
+    async def _listen(self) -> None:
+        context = self._folder.certificates().context if self._tls else None
+        server = web.Server(
+            self._handle,
+            request_factory=_request,
+            access_log=None,
+            max_line_size=LINE_BYTES_MAX,
+            max_field_size=LINE_BYTES_MAX,
+        )
+        self._runner = web.ServerRunner(server, shutdown_timeout=2.0)
+        await self._runner.setup()
+        asked = self._asked_port or self._folder.kept_port()
+        site = web.TCPSite(self._runner, HOST, asked, ssl_context=context, backlog=512)
+        try:
+            await site.start()
+        except OSError as exc:
+            raise PermanentError(
+                f"port {asked} on {HOST} is in use: stop the program that has it, or choose another one "
+                "with --port (0 takes any free one once "
+                f"{self._folder.port_file} is removed)",
+                reason="PortInUse",
+            ) from exc
+        port = self._runner.addresses[0][1]
+        self.url = f"{'https' if self._tls else 'http'}://{HOST}:{port}"
+        self._documents = Documents(self._registry, f"{HOST}:{port}")
+        self._folder.keep_port(port)
+        self._folder.write_kubeconfig(self.url, tls=self._tls)
+        self._expected = f"Bearer {self.token}".encode()
+
+    async def stop(self) -> None:
+        """Close connections, commit what is queued, release the data folder."""
+        for task in (*self._watchers, *self._background):
+            task.cancel()
+        await asyncio.gather(*self._watchers, *self._background, return_exceptions=True)
+        self._background = []
+        if self._runner is not None:
+            await self._runner.cleanup()
+            self._runner = None
+        if self._store is not None:
+            await self._store.stop()
+            self._store = None
+        self._folder.close()
+
+    async def _handle(self, request: web.BaseRequest) -> web.StreamResponse:
+        try:
+            return await self._serve(request)
+        except StatusError as exc:
+            return _refusal(exc)
+        except StoreError as exc:
+            return _refusal(StatusError(500, "InternalError", f"Internal error occurred: {exc}"))
+        except web.HTTPRequestEntityTooLarge:
+            return _refusal(status.too_large(rq.PACKAGE_BODY_BYTES_MAX))
+        except (ConnectionError, asyncio.CancelledError):
+            raise
+        except Exception as exc:
+            # A bug in one request is answered and logged; the others are served on.
+            _log.error("request failed", method=request.method, path=request.raw_path, exc_info=exc)
+            text = f"Internal error occurred: {type(exc).__name__}: {exc}"
+            return _refusal(StatusError(500, "InternalError", text))
+
+    async def _serve(self, request: web.BaseRequest) -> web.StreamResponse:
+        path, _, query = request.raw_path.partition("?")
+        headers = request.headers
+        given = headers.get("Authorization", "").encode()
+        if not hmac.compare_digest(given, self._expected) and path not in OPEN_PATHS:
+            raise StatusError(401, "Unauthorized", "Unauthorized")
+        target = rq.parse_path(path)
+        accept = headers.get("Accept", "")
+        if target is None or (request.method == "POST" and not self._is_served(target)):
+            return await self._document(request, path, accept)
+        body = await _body(request, target) if request.body_exists else b""
+        call = Call(
+            request.method,
+            target,
+            rq.parse_query(query),
+            rq.wanted(accept),
+            headers.get("Content-Type", "").partition(";")[0].strip().lower(),
+            body,
+            USER,
+        )
+        answer = await self._resources.answer(call)
+        if isinstance(answer, Answer):
+            return _response(answer, call.wanted)
+        return await self._watch(request, answer)
+
+    def _is_served(self, target: rq.Target) -> bool:
+        return self._registry.endpoint(target.group, target.version, target.plural) is not None
+
+    async def _document(self, request: web.BaseRequest, path: str, accept: str) -> web.Response:
+        document = None
+        if request.method in ("GET", "HEAD"):
+            document = self._documents.get(path, accept)
+        elif request.method == "POST":
+            media = request.headers.get("Content-Type", "").partition(";")[0].strip()
+            document = self._documents.review(path, await request.read(), media, USER)
+        if document is None:
+            raise status.no_such_path()
+        headers = {"Content-Type": document.media}
+        return web.Response(body=document.body, status=document.code, headers=headers)
+
+    async def _watch(self, request: web.BaseRequest, plan: watching.WatchPlan) -> web.StreamResponse:
+        assert self._store is not None
+        response = web.StreamResponse(headers=_JSON)
+        response.enable_chunked_encoding()
+        await response.prepare(request)
+        task = asyncio.current_task()
+        assert task is not None
+        self._watchers.add(task)
+        try:
+            async for chunk in watching.stream(self._store, self._registry, plan):
+                if request.transport is None or request.transport.is_closing():
+                    break
+                if chunk:
+                    async with asyncio.timeout(SLOW_WATCHER_SECONDS):
+                        await response.write(chunk)
+            await response.write_eof()
+        except TimeoutError:
+            request.protocol.force_close()
+        except ConnectionError:
+            pass
+        finally:
+            self._watchers.discard(task)
+        return response
+
+
+_JSON = CIMultiDict({"Content-Type": "application/json", "Cache-Control": "no-cache, private"})
+
+
+def _request(
+    message: Any, payload: Any, protocol: Any, writer: Any, task: "asyncio.Task[None]"
+) -> web.BaseRequest:
+    loop = asyncio.get_running_loop()
+    return web.BaseRequest(
+        message, payload, protocol, writer, task, loop, client_max_size=rq.PACKAGE_BODY_BYTES_MAX
+    )
+
+
+async def _body(request: web.BaseRequest, target: rq.Target) -> bytes:
+    packages = target.plural == "packagerevisionresources" and target.group == PACKAGE_RESOURCES.group
+    limit = rq.PACKAGE_BODY_BYTES_MAX if packages else rq.BODY_BYTES_MAX
+    if (request.content_length or 0) > limit:
+        raise status.too_large(limit)
+    body = await request.read()
+    if len(body) > limit:
+        raise status.too_large(limit)
+    return body
+
+
+def _response(answer: Answer, wanted: rq.Wanted) -> web.Response:
+    headers = _JSON
+    body = answer.body
+    if wanted.yaml or answer.warnings:
+        headers = _JSON.copy()
+        for warning in answer.warnings:
+            escaped = warning.replace("\\", "\\\\").replace('"', '\\"')
+            headers.add("Warning", f'299 - "{escaped}"')
+    if wanted.yaml:
+        body = yaml.safe_dump(decode(body), sort_keys=False, allow_unicode=True).encode()
+        headers["Content-Type"] = "application/yaml"
+    return web.Response(body=body, status=answer.code, headers=headers)
+
+
+def _refusal(error: StatusError) -> web.Response:
+    headers = _JSON
+    if error.retry_after_seconds is not None:
+        headers = _JSON.copy()
+        headers["Retry-After"] = str(error.retry_after_seconds)
+    return web.Response(body=encode(status.body(error)), status=error.code, headers=headers)
+
+
+async def _install(writer: Writer, registry: Registry, crd: Object) -> None:
+    """Create a CustomResourceDefinition, or give an existing one this spec."""
+    endpoint = registry.storage(CRD)
+    assert endpoint is not None
+    options = rq.Options(USER, [])
+    try:
+        await writer.create(endpoint, dict(crd), None, options)
+    except StatusError as exc:
+        if exc.reason != "AlreadyExists":
+            raise
+        key = ("", crd["metadata"]["name"])
+        await writer.update(endpoint, key, lambda old: {**old, "spec": crd["spec"]}, options)
