@@ -352,6 +352,8 @@ def _combined_errors(node: Node, value: Json, path: str) -> Iterator[FieldError]
 
 # --- the quick answer ---
 
+_NOT_NULL = bool | int | float | str | list[Any] | dict[str, Any]
+
 
 class _Quick:
     """Builds the msgspec type of a node. complete: the type alone shows that an object is valid."""
@@ -363,14 +365,15 @@ class _Quick:
         found = self._bare_type(node)
         if node.rules or (node.combined and not node.int_or_string) or node.embedded:
             self.complete = False
-        return found | None if node.nullable and found is not Any else found
+        return found | None if node.nullable else found
 
     def _bare_type(self, node: Node) -> Any:
         schema = node.schema
         if node.int_or_string:
             return int | str
         if "enum" in schema:
-            if all(isinstance(choice, str) for choice in schema["enum"]):
+            if all(isinstance(choice, str) for choice in schema["enum"]) and node.type == "string":
+                self.complete &= not {"minLength", "maxLength", "pattern", "format"} & schema.keys()
                 return Literal[tuple(schema["enum"])]
             self.complete = False
         match node.type:
@@ -396,10 +399,12 @@ class _Quick:
             case "boolean":
                 return bool
             case _:
-                return Any
+                return _NOT_NULL
 
     def _object_type(self, node: Node) -> Any:
         schema = node.schema
+        if set(node.required) - node.properties.keys():
+            self.complete = False
         if not node.properties and (node.extra is not None or node.preserve):
             values = Any if node.extra is None else self.type_of(node.extra)
             return _bounded(dict.__class_getitem__((str, values)), schema, "minProperties", "maxProperties")
