@@ -59,11 +59,10 @@ class HttpCluster:
         return None
 
     async def versions(self, kind: Kind) -> tuple[str, ...]:
-        found = []
-        for version in await self._versions_of_group(kind.group):
-            if (kind.group, kind.kind) in await self._group_version(kind.group, version):
-                found.append(version)
-        return tuple(found)
+        served = {
+            v: await self._group_version(kind.group, v) for v in await self._versions_of_group(kind.group)
+        }
+        return tuple(version for version, kinds in served.items() if tuple(kind) in kinds)
 
     def forget_resources(self) -> None:
         self._discovered.clear()

@@ -19,7 +19,7 @@ class Connection:
 
     def __init__(self, configuration: Configuration) -> None:
         self._configuration = configuration
-        self.url: str = configuration.host.rstrip("/")
+        self.url: str = (configuration.host or "").rstrip("/")
         self.ssl: ssl.SSLContext | bool = self._context()
 
     @classmethod
@@ -31,7 +31,9 @@ class Connection:
         configuration = Configuration()
         try:
             if kubeconfig is None and os.environ.get("KUBERNETES_SERVICE_HOST"):
-                config.load_incluster_config(client_configuration=configuration)
+                config.load_incluster_config(  # type: ignore[no-untyped-call]  # the library has no annotation
+                    client_configuration=configuration
+                )
             else:
                 await config.load_kube_config(
                     config_file=str(kubeconfig) if kubeconfig else None,
