@@ -18,10 +18,10 @@ import yaml
 from pvbus.core.model import Condition
 from pvbus.core.yamledit import YamlError
 from pvbus.embedded.packages.functions import files, pipeline
-from pvbus.embedded.packages.functions.item import Item, Result, replaced
+from pvbus.embedded.packages.functions.item import Item, Result
 from pvbus.embedded.packages.functions.pipeline import Step
 from pvbus.embedded.packages.functions.registry import FunctionRegistry
-from pvbus.embedded.packages.functions.yamltext import compose
+from pvbus.embedded.packages.functions.yamltext import compose, load
 from pvbus.errors import PermanentError
 
 RENDERED = "Rendered"
@@ -208,19 +208,19 @@ def with_condition(resources: Mapping[str, str], condition: Condition) -> dict[s
         (kptfile,) = package.items
         status = kptfile.value.get("status") or {}
         others = [each for each in status.get("conditions") or [] if each.get("type") != condition.type]
-    except (KeyError, ValueError, AttributeError, PermanentError):
+    except (KeyError, ValueError, TypeError, AttributeError, PermanentError):
         return dict(resources)
     entry = {"type": condition.type, "status": condition.status, "reason": condition.reason}
     if condition.message:
         entry["message"] = condition.message
-    value = replaced(kptfile.value, ("status", "conditions"), [*others, entry])
+    value = {**kptfile.value, "status": {**status, "conditions": [*others, entry]}}
     return {**resources, **files.write({}, package, [kptfile.with_value(value)])}
 
 
 def _without_status(text: str) -> str:
     try:
-        root = compose(text)
-    except (YamlError, yaml.YAMLError):
+        root = compose(text) if isinstance(load(text), dict) else None
+    except YamlError:
         return text
     if not isinstance(root, yaml.MappingNode):
         return text

@@ -89,9 +89,10 @@ def check_krm(item: Item) -> None:
 
 
 def placed(item: Item, package: str) -> Item:
-    """Give a new object a file of its package, as kpt names such files."""
+    """Give a new object a file of the package whose function made it, as kpt names such files."""
     if item.file:
-        return item
+        file = item.file if item.package else posixpath.join(package, item.file)
+        return msgspec.structs.replace(item, package=item.package or package, file=file)
     name = f"{item.kind.lower()}_{item.name}.yaml"
     file = posixpath.join(package, item.namespace, name)
     return msgspec.structs.replace(item, package=package, file=file)

@@ -1,10 +1,11 @@
 """Texts of one YAML document: their values, their nodes, and other values edited into them."""
 
+from difflib import SequenceMatcher
 from typing import Any
 
 import yaml
 
-from pvbus.core.yamledit import Document, append, assign, delete, get, insert, parse, same
+from pvbus.core.yamledit import Document, assign, delete, get, insert, parse, same
 from pvbus.core.yamlwrite import Style, block
 
 Path = tuple[str | int, ...]
@@ -36,7 +37,7 @@ def compose(text: str) -> yaml.Node | None:
 def with_value(text: str, old: Any, new: Any) -> str:
     """Return the text, whose value is `old`, with the value `new`: it changes only where they differ.
 
-    Elements of a list are paired from both ends, so that one that came or went does not touch the others.
+    Elements of a list that are equal stay as they are, wherever others came or went between them.
     """
     return _merged(Document(text, old), (), new).text
 
@@ -58,18 +59,16 @@ def _merged(document: Document, path: Path, new: Any) -> Document:
 
 
 def _merged_list(document: Document, path: Path, old: list[Any], new: list[Any]) -> Document:
-    shorter = min(len(old), len(new))
-    head = next((i for i in range(shorter) if not same(old[i], new[i])), shorter)
-    tail = next((i for i in range(shorter - head) if not same(old[-1 - i], new[-1 - i])), shorter - head)
-    old_end, new_end = len(old) - tail, len(new) - tail
-    paired = min(old_end, new_end)
-    for index in range(head, paired):
-        document = _merged(document, (*path, index), new[index])
-    for index in range(old_end - 1, paired - 1, -1):
-        document = delete(document, (*path, index))
-    for index in range(paired, new_end):
-        if index == len(get(document.value, path)):
-            document = append(document, path, new[index])
-        else:
-            document = insert(document, path, index, new[index])
+    """Edit from the end, so that the indices of what is still to do hold."""
+    matcher = SequenceMatcher(
+        None, [repr(each) for each in old], [repr(each) for each in new], autojunk=False
+    )
+    for _, old_start, old_end, new_start, new_end in reversed(matcher.get_opcodes()):
+        paired = min(old_end - old_start, new_end - new_start)
+        for index in range(old_end - 1, old_start + paired - 1, -1):
+            document = delete(document, (*path, index))
+        for offset in range(paired, new_end - new_start):
+            document = insert(document, path, old_start + offset, new[new_start + offset])
+        for offset in range(paired):
+            document = _merged(document, (*path, old_start + offset), new[new_start + offset])
     return document

@@ -1,0 +1,77 @@
+"""Which function an image stands for."""
+
+import pytest
+
+from pvbus.embedded.packages.functions.registry import BUILTINS, FunctionRegistry
+from pvbus.embedded.packages.functions.set_labels import set_labels
+from pvbus.errors import PermanentError, UsageError
+from tests.unit.packages.support import config_map, items
+
+
+@pytest.mark.parametrize(
+    "image",
+    [
+        "set-labels",
+        "set-labels:v0.2",
+        "ghcr.io/kptdev/krm-functions-catalog/set-labels:v0.2",
+        "localhost:5000/any/set-labels",
+        "gcr.io/kpt-fn/set-labels@sha256:0123",
+        "gcr.io/kpt-fn/set-labels:v0.1.5@sha256:0123",
+    ],
+)
+def test_registry_and_tag_of_a_built_in_do_not_matter(image: str) -> None:
+    assert FunctionRegistry().resolve(image).run is set_labels
+
+
+@pytest.mark.parametrize(
+    ("image", "noted"),
+    [
+        ("apply-replacements:v0.1.1", False),
+        ("apply-replacements:v0.1.2", True),
+        ("set-namespace:v0.4", False),
+        ("set-namespace:v1", True),
+        ("set-labels:latest", False),
+        ("set-labels", False),
+    ],
+)
+def test_a_tag_above_what_is_built_in_is_noted_and_runs(image: str, noted: bool) -> None:
+    assert bool(FunctionRegistry().resolve(image).note) is noted
+
+
+@pytest.mark.parametrize("key", ["docker.io/x/my-fn:v1", "docker.io/x/my-fn", "my-fn"])
+def test_an_image_is_configured_with_or_without_its_tag_or_by_name(key: str) -> None:
+    registry = FunctionRegistry({key: "builtin:set-labels"})
+    assert registry.resolve("docker.io/x/my-fn:v1").run is set_labels
+
+
+def test_the_configured_map_goes_before_the_built_in_functions() -> None:
+    registry = FunctionRegistry({"set-labels": "false"})
+    with pytest.raises(PermanentError, match="exit code 1"):
+        registry.resolve("any/set-labels:v0.2").run(items(), config_map(a="b"))
+
+
+def test_an_image_without_function_is_refused() -> None:
+    with pytest.raises(PermanentError, match="no built-in function"):
+        FunctionRegistry().resolve("docker.io/nephio/nfdeploy-fn:latest")
+
+
+@pytest.mark.parametrize("target", ["builtin:none", "", "a 'b", []])
+def test_a_configured_image_that_could_not_run_is_refused_at_once(target: str | list[str]) -> None:
+    with pytest.raises(UsageError, match="my-fn"):
+        FunctionRegistry({"my-fn": target})
+
+
+def test_exec_of_a_kptfile_needs_permission() -> None:
+    with pytest.raises(PermanentError, match="not allowed"):
+        FunctionRegistry().resolve_exec("cat")
+    assert FunctionRegistry(allow_exec=True).resolve_exec("cat").run(items(), None).items == ()
+
+
+def test_there_are_five_built_in_functions() -> None:
+    assert set(BUILTINS) == {
+        "set-namespace",
+        "set-labels",
+        "set-annotations",
+        "apply-setters",
+        "apply-replacements",
+    }
