@@ -386,7 +386,7 @@ class Store:
                 " WHERE excluded.next >= next",
                 (team, partition, topic, offset),
             ).rowcount
-            if not changed:
+            if offset < 0 or not changed:
                 raise InvariantError(f"step would move {team}/{partition} back to {topic}@{offset}")
 
     def committed(self, team: str, partition: int) -> tuple[int | None, dict[str, int]]:

@@ -1,0 +1,134 @@
+"""What the SQLite bus makes of files that are not what it expects, and of SQLite's errors."""
+
+import sqlite3
+from pathlib import Path
+
+import pytest
+
+from pvbus.adapters.embedded.bus import SqliteBus
+from pvbus.adapters.embedded.bus_process import ProcessLock
+from pvbus.adapters.embedded.bus_store import MIGRATIONS, Store, translated
+from pvbus.errors import PermanentError, TransientError
+from pvbus.ports.bus import TopicSpec
+
+
+def database(path: Path, *statements: str) -> Path:
+    db = sqlite3.connect(path, isolation_level=None)
+    for statement in statements:
+        db.execute(statement)
+    db.close()
+    return path
+
+
+async def refusal(path: Path) -> PermanentError:
+    with pytest.raises(PermanentError) as caught:
+        await SqliteBus.open(path)
+    return caught.value
+
+
+async def test_a_file_of_a_newer_version_is_refused_and_kept(tmp_path: Path) -> None:
+    path = tmp_path / "bus.db"
+    await (await SqliteBus.open(path)).close()
+    database(path, f"PRAGMA user_version = {len(MIGRATIONS) + 1}")
+    before = path.read_bytes()
+    error = await refusal(path)
+    assert error.reason == "NewerSchema"
+    assert "install that version" in str(error)
+    assert path.read_bytes() == before
+
+
+async def test_another_programs_database_is_refused_and_kept(tmp_path: Path) -> None:
+    path = database(tmp_path / "photos.db", "CREATE TABLE photos (id)", "INSERT INTO photos VALUES (1)")
+    assert (await refusal(path)).reason == "NotABus"
+    db = sqlite3.connect(path)
+    assert db.execute("SELECT name FROM sqlite_schema").fetchall() == [("photos",)]
+    db.close()
+
+
+@pytest.mark.parametrize("place", ["text", "folder", "missing/bus.db"])
+async def test_what_is_no_database_is_refused(tmp_path: Path, place: str) -> None:
+    (tmp_path / "text").write_text("not a database\n" * 1000)
+    (tmp_path / "folder").mkdir()
+    error = await refusal(tmp_path / place)
+    assert error.reason == "CannotOpen"
+    assert str(tmp_path / place) in str(error)
+
+
+async def test_a_file_is_opened_again_with_what_was_in_it(tmp_path: Path) -> None:
+    spec = TopicSpec(name="t", partitions=3, cleanup="delete", retention_seconds=60)
+    bus = await SqliteBus.open(tmp_path / "bus.db")
+    await bus.create_topics([spec])
+    await bus.close()
+    await bus.close()  # twice does no harm
+    again = await SqliteBus.open(tmp_path / "bus.db")
+    assert await again.topics() == {"t": spec}
+    await again.close()
+
+
+async def test_a_closed_bus_says_so(tmp_path: Path) -> None:
+    bus = await SqliteBus.open(tmp_path / "bus.db")
+    await bus.create_topics([TopicSpec(name="t", partitions=1, cleanup="compact")])
+    reader = bus.reader({("t", 0): 0})
+    await bus.close()
+    with pytest.raises(TransientError, match="closed"):
+        await reader.poll(timeout_seconds=10)
+    with pytest.raises(TransientError, match="closed"):
+        await bus.topics()
+
+
+async def test_a_file_that_stays_locked_is_a_transient_error(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("pvbus.adapters.embedded.bus_store.BUSY_SECONDS_MAX", 0.05)
+    bus = await SqliteBus.open(tmp_path / "bus.db")
+    other = sqlite3.connect(tmp_path / "bus.db", isolation_level=None)
+    other.execute("BEGIN IMMEDIATE")
+    spec = TopicSpec(name="t", partitions=1, cleanup="compact")
+    with pytest.raises(TransientError, match="locked"):
+        await bus.create_topics([spec])
+    other.close()
+    await bus.create_topics([spec])
+    assert await bus.topics() == {"t": spec}
+    await bus.close()
+
+
+@pytest.mark.parametrize("partitions", [0, 4097])
+async def test_partition_counts_have_limits(partitions: int) -> None:
+    bus = await SqliteBus.open(":memory:")
+    with pytest.raises(PermanentError) as caught:
+        await bus.create_topics([TopicSpec(name="t", partitions=partitions, cleanup="compact")])
+    assert caught.value.reason == "InvalidTopic"
+    assert await bus.topics() == {}
+    await bus.close()
+
+
+def test_errors_of_sqlite_are_told_apart() -> None:
+    for code, expected in (
+        (sqlite3.SQLITE_FULL, TransientError),
+        (sqlite3.SQLITE_IOERR | 3 << 8, TransientError),
+        (sqlite3.SQLITE_BUSY, TransientError),
+        (sqlite3.SQLITE_CORRUPT, PermanentError),
+        (sqlite3.SQLITE_NOTADB, PermanentError),
+    ):
+        error = sqlite3.DatabaseError("why")
+        error.sqlite_errorcode = code
+        assert type(translated(error)) is expected, code
+        assert "why" in str(translated(error))
+
+
+def test_a_process_lock_tells_the_living_from_the_gone(tmp_path: Path) -> None:
+    path = str(tmp_path / "bus.db")
+    ours, other = ProcessLock(path), ProcessLock(path)
+    assert not ours.is_gone(other.process)
+    assert not ours.is_gone(ours.process)
+    other.release()
+    assert ours.is_gone(other.process)
+    assert ours.is_gone("1-nobody")
+    ours.release()
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_the_path_of_a_store_is_its_file(tmp_path: Path) -> None:
+    store = Store(str(tmp_path / "a b.db"), poll_seconds=1)
+    assert (tmp_path / "a b.db").exists()
+    store.close()
