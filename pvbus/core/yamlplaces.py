@@ -106,6 +106,14 @@ class Places:
 
     # ------------------------------------------------------------ places
 
+    def end(self) -> int:
+        """Return where the content of the document ends."""
+        try:
+            return self._content_end(_Entry(None, 0, None, self.root))
+        except UnknownLayoutError:  # the text ends with an alias: then comments behind it count, too
+            start, end = int(self.root.start_mark.index), int(self.root.end_mark.index)
+            return start + len(self.text[start:end].rstrip())
+
     def _find(self, path: Path) -> _Entry:
         """Follow a path. KeyError: it ends early. What stands elsewhere, as an alias, is refused."""
         entry = _Entry(None, 0, None, self.root)
@@ -283,8 +291,7 @@ def rewritten(text: str, value: Any, loader: type[Any]) -> str:
     root = places.root
     if root is None:
         return places.replace((), value)
-    start, end = int(root.start_mark.index), int(root.end_mark.index)
-    end = start + len(text[start:end].rstrip())
+    start, end = int(root.start_mark.index), places.end()
     lines = block(value, "", places.style)
     line_of = {path: mark.line for mark, path in _fields(yaml.compose("\n".join(lines), Loader=loader), ())}
     above: dict[int, list[str]] = {}
