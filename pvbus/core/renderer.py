@@ -220,7 +220,8 @@ class RenderController:
         """Create, or replace the spec of the object as it was seen; nothing where it is equal."""
         raw = seen.stored(now)
         if living is None or raw is None:
-            return (yield Create(VARIANT, new_variant(key, winner, spec)))
+            created: dict[str, Any] = yield Create(VARIANT, new_variant(key, winner, spec))
+            return created
         kept = winner.kept and living.metadata.annotations.get(KEPT) != winner.kept
         if digest(living.spec) == digest(spec) and not kept:
             return None
@@ -228,7 +229,8 @@ class RenderController:
         obj["spec"] = msgspec.to_builtins(spec)
         if kept:
             obj["metadata"].setdefault("annotations", {})[KEPT] = winner.kept
-        return (yield Update(VARIANT, obj))
+        updated: dict[str, Any] = yield Update(VARIANT, obj)
+        return updated
 
     def _conflict(
         self, key: Key, seen: Seen, present: dict[str, TargetRow], living: PackageVariant
@@ -239,14 +241,15 @@ class RenderController:
             f'PackageVariant "{key.name}" exists and belongs to {owner}; delete or rename it, or '
             "change this set's downstream"
         )
-        puts, told = [], {}
+        puts: list[Put] = []
+        told: dict[str, str] = {}
         for name, row in present.items():
             result = ChildResult(
                 set_uid=row.set_uid, evaluated=row.digest, reason="TargetConflict", error=error
             )
             puts += self._tell(key, seen, name, result, told)
-        row = DesiredRow(outcome="conflict", uid=living.metadata.uid, error=error, told=told)
-        return self._outcome(key, seen, row, puts, "failed")
+        memory = DesiredRow(outcome="conflict", uid=living.metadata.uid, error=error, told=told)
+        return self._outcome(key, seen, memory, puts, "failed")
 
     def _told(
         self,
@@ -279,7 +282,7 @@ class RenderController:
                     set_uid=row.set_uid, evaluated=row.digest, reason="TargetConflict", error=other
                 )
             puts += self._tell(key, seen, name, result, told)
-        row = DesiredRow(
+        memory = DesiredRow(
             set_name=winner.set_name,
             set_uid=winner.set_uid,
             input_digest="" if outcome == "refused" else winner.digest,
@@ -289,7 +292,7 @@ class RenderController:
             error=error,
             told=told,
         )
-        return self._outcome(key, seen, row, puts, "failed" if error else "changed")
+        return self._outcome(key, seen, memory, puts, "failed" if error else "changed")
 
     def _tell(
         self, key: Key, seen: Seen, set_name: str, result: ChildResult, told: dict[str, str]

@@ -158,9 +158,8 @@ class Children:
         found = []
         for name in self.leaving:
             row = self.rows[name]
-            if row.state == "removing" and now - row.since >= limits.removal_delay_seconds:
-                found.append(name)
-            elif row.state == "held" and row.token in confirmed:
+            waited = row.state == "removing" and now - row.since >= limits.removal_delay_seconds
+            if waited or (row.state == "held" and row.token in confirmed):
                 found.append(name)
         return sorted(found)
 

@@ -99,7 +99,7 @@ class Contexts:
             for number, target in enumerate(obj.spec.targets)
             if (selector := selector_of(target, self.namespace)) is not None
         }
-        self._positions = {position: number for position, number in enumerate(self._selectors)}
+        self._positions = dict(enumerate(self._selectors))
 
     # ------------------------------------------------------------ building
 

@@ -10,7 +10,7 @@ import msgspec
 
 from pvbus.core.effects import CatchUp, Outcome, Put, Reconciliation
 from pvbus.core.expressions import Engine
-from pvbus.core.ids import CONFIRM_DELETION, HOLD, Key, digest, partition
+from pvbus.core.ids import CONFIRM_DELETION, HOLD, digest, partition
 from pvbus.core.model import Downstream, PackageVariantSet
 from pvbus.core.records import (
     OBJECTS,
@@ -28,7 +28,7 @@ from pvbus.core.records import (
 from pvbus.core.render import CompiledSet, CompileErrors, compile_set
 from pvbus.core.tables import SyncView, is_marker
 from pvbus.core.unroll.children import Children, Limits
-from pvbus.core.unroll.contexts import Context, Contexts, root_of, selected_kinds
+from pvbus.core.unroll.contexts import Contexts, root_of, selected_kinds
 from pvbus.core.unroll.view import (
     REPOSITORY_KIND,
     REVISION_KIND,
@@ -88,13 +88,13 @@ class UnrollController:
     memory = (UNROLL,)
     broadcast = (OBJECTS, WATCHES)
 
-    def __init__(self, *, partitions: int, engine: Engine, limits: Limits = Limits()) -> None:
+    def __init__(self, *, partitions: int, engine: Engine, limits: Limits | None = None) -> None:
         self.view = View(partitions)
         self.set_evaluations = 0
         self.target_evaluations = 0
         self._partitions = partitions
         self._engine = engine
-        self._limits = limits
+        self._limits = limits or Limits()
         self._sets: dict[int, dict[str, SetState]] = {}
         self._sync: dict[int, SyncView] = {}
         self._requests: dict[str, dict[str, WatchRequest]] = {}
