@@ -20,6 +20,7 @@ from typing import Any, ClassVar, NamedTuple
 import yaml
 
 from pvbus.core.yamlplaces import Path, Places, UnknownLayoutError, rewritten
+from pvbus.core.yamlwrite import as_json
 
 __all__ = [
     "Document",
@@ -329,5 +330,5 @@ def _as_json(text: str, value: Any) -> str | None:
         return None
     found = re.search(r"\n([ \t]+)\S", text)
     compact = None if found or ": " in text else (",", ":")
-    new = json.dumps(value, ensure_ascii=False, indent=found[1] if found else None, separators=compact)
+    new = as_json(value, indent=found[1] if found else None, separators=compact)
     return new + text[len(text.rstrip()) :]

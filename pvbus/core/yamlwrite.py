@@ -104,12 +104,13 @@ def scalar(value: Any, *, quote: str = "", nested: bool = False) -> str:
         return "'" + value.replace("'", "''") + "'"
     if quote not in ("'", '"') and _plain(value) and not (nested and _FLOW_SPECIAL.search(value)):
         return value
-    return _UNPRINTABLE.sub(_escape, json.dumps(value, ensure_ascii=False))
+    return as_json(value)
 
 
-def _escape(match: re.Match[str]) -> str:
-    code = ord(match[0])
-    return f"\\u{code:04x}" if code < 0x10000 else f"\\U{code:08x}"
+def as_json(value: Any, **options: Any) -> str:
+    """Return JSON, which is YAML too: characters that YAML does not allow in a text are escaped."""
+    text = json.dumps(value, ensure_ascii=False, **options)
+    return _UNPRINTABLE.sub(lambda match: f"\\u{ord(match[0]):04x}", text)
 
 
 def _float(value: float) -> str:

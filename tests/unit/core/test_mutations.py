@@ -1,0 +1,407 @@
+"""What a PackageVariant changes in a package, beyond the shared cases."""
+
+from collections.abc import Mapping
+from typing import Any
+
+import msgspec
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from pvbus.core import kptfile, yamledit
+from pvbus.core.ids import digest
+from pvbus.core.model import Injector, PackageVariant, PackageVariantSpec
+from pvbus.core.mutations import (
+    Listing,
+    Mutation,
+    injected_from,
+    injection_points,
+    mutate,
+    validate_variant,
+    wanted,
+)
+from pvbus.core.mutations.pipeline import function_name, is_own
+from pvbus.errors import PermanentError
+
+KPTFILE = """\
+apiVersion: kpt.dev/v1
+kind: Kptfile
+metadata:
+  name: pkg
+info: # what it is
+  description: Example
+pipeline:
+  mutators:
+  # about labels
+  - image: set-labels:v0.2
+    configMap: {app: foo} # flow
+"""
+CONTEXT = """\
+apiVersion: v1
+kind: ConfigMap
+metadata:
+  name: kptfile.kpt.dev
+data: # keys
+  name: example
+  region: 'eu' # where
+"""
+TEAM = """\
+# a team
+apiVersion: hr.example.com/v1alpha1
+kind: Team
+metadata:
+  name: team # its name
+  annotations:
+    kpt.dev/config-injection: required
+spec:
+  chargeCode: example # kept while equal
+  seats: 3
+"""
+
+
+class Cluster:
+    """Candidates by (group, version, kind); what is not there is an unknown kind."""
+
+    def __init__(self, listings: Mapping[tuple[str, str, str], Listing] | None = None) -> None:
+        self.listings = listings or {}
+
+    def listing(self, group: str, version: str, kind: str) -> Listing:
+        unknown = Listing(error=f'no matches for kind "{kind}" in version "{group}/{version}"')
+        return self.listings.get((group, version, kind), unknown)
+
+
+TEAMS = ("hr.example.com", "v1alpha1", "Team")
+
+
+def variant(name: str = "my-pv", **spec: Any) -> PackageVariant:
+    return msgspec.convert({"metadata": {"name": name}, "spec": spec}, PackageVariant)
+
+
+def apply(resources: dict[str, str], pv: PackageVariant, cluster: Cluster | None = None) -> Mutation:
+    return mutate(resources, pv, cluster or Cluster(), revision_name="repo.pkg.v1", namespace="ns")
+
+
+def test_nothing_to_do_gives_the_same_texts() -> None:
+    """Without a spec no file changes, not even to the same value in another layout."""
+    resources = {"Kptfile": KPTFILE, "team.yaml": TEAM.replace("required", "no"), "README.md": "- x: ["}
+    resources["team.yaml"] = resources["team.yaml"].replace(
+        "    kpt.dev/config-injection: no\n", "    a: b\n"
+    )
+    mutation = apply(resources, variant())
+    assert mutation == Mutation(resources, False, ())
+    assert all(mutation.resources[file] is resources[file] for file in ("team.yaml", "README.md"))
+
+
+def test_own_functions_come_first_and_foreign_ones_keep_their_text() -> None:
+    """New entries stand before the comment of the first foreign one; the rest is as it was."""
+    pv = variant(
+        pipeline={
+            "mutators": [{"name": "ns", "image": "set-namespace:v1", "configMap": {"namespace": "yes"}}]
+        }
+    )
+    mutation = apply({"Kptfile": KPTFILE}, pv)
+    own = (
+        "  - name: PackageVariant.my-pv.ns.0\n    image: set-namespace:v1\n"
+        '    configMap:\n      namespace: "yes"\n'
+    )
+    assert mutation.resources["Kptfile"] == KPTFILE.replace("  mutators:\n", f"  mutators:\n{own}")
+    assert mutation.changed
+    assert apply(mutation.resources, variant()).resources["Kptfile"] == KPTFILE
+
+
+def test_the_last_own_function_takes_its_list_and_the_pipeline_along() -> None:
+    """No empty list and no empty pipeline is left behind."""
+    text = KPTFILE[: KPTFILE.index("pipeline:")]
+    added = apply({"Kptfile": text}, variant(pipeline={"validators": [{"name": "v", "image": "i"}]}))
+    assert "pipeline:\n  validators:\n  - name: PackageVariant.my-pv.v.0\n" in added.resources["Kptfile"]
+    assert apply(added.resources, variant()).resources["Kptfile"] == text
+
+
+@pytest.mark.parametrize(
+    ("name", "pv", "own"),
+    [
+        ("PackageVariant.my-pv.f.0", "my-pv", True),
+        ("PackageVariant.my-pv..0", "my-pv", True),
+        ("PackageVariant.a.b.f.0", "a.b", True),
+        ("PackageVariant.a.b.0", "a.b", False),
+        ("PackageVariant.a.b.0", "a", True),
+        ("PackageVariant.a.b.f.0", "a", False),
+        ("PackageVariant.my-pv.f.x", "my-pv", False),
+        ("PackageVariant.my-pv.f", "my-pv", False),
+        ("PackageVariant.other.f.0", "my-pv", False),
+        (None, "my-pv", False),
+    ],
+)
+def test_own_functions_are_known_by_their_name(name: str | None, pv: str, own: bool) -> None:
+    """A dot in the variant's name is no obstacle; another variant's entry is never taken for ours."""
+    assert is_own({"name": name}, pv) is own
+
+
+names = st.text("ab.", min_size=1, max_size=5)
+
+
+@given(names, names, st.sampled_from(["", "f", "set-labels"]), st.integers(0, 20))
+def test_an_entry_belongs_to_exactly_the_variant_that_made_it(
+    one: str, other: str, function: str, index: int
+) -> None:
+    """Whatever dots two variants' names have, neither takes the other's functions for its own."""
+    entry = {"name": function_name(one, function, index)}
+    assert is_own(entry, one)
+    assert is_own(entry, other) == (one == other)
+
+
+def test_context_keys_are_set_and_then_removed() -> None:
+    """Removal wins over setting; comments and quotes of the other keys stay."""
+    spec = {"data": {"zone": "on", "region": "us"}, "removeKeys": ["zone", "missing"]}
+    mutation = apply({"Kptfile": KPTFILE, "package-context.yaml": CONTEXT}, variant(packageContext=spec))
+    assert mutation.resources["package-context.yaml"] == CONTEXT.replace("'eu'", "'us'")
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        (None, "\"package-context.yaml\" not found in PackageRevisionResources 'ns/repo.pkg.v1'"),
+        (
+            CONTEXT.replace("ConfigMap", "Secret"),
+            '"package-context.yaml" does not contain kind "ConfigMap" in '
+            "PackageRevisionResources 'ns/repo.pkg.v1'",
+        ),
+        (
+            CONTEXT.replace("kptfile.kpt.dev", "other"),
+            '"package-context.yaml" does not contain resource named "kptfile.kpt.dev" in '
+            "PackageRevisionResources 'ns/repo.pkg.v1'",
+        ),
+        (
+            CONTEXT[: CONTEXT.index("data: #")],
+            "PackageRevisionResources ns/repo.pkg.v1 PackageContext no data field found",
+        ),
+        (
+            CONTEXT + "---\n" + CONTEXT,
+            'failed to parse "package-context.yaml" of PackageRevisionResources ns/repo.pkg.v1: '
+            "expected exactly one object, got 2",
+        ),
+        (
+            "a: [\n",
+            'failed to parse "package-context.yaml" of PackageRevisionResources ns/repo.pkg.v1: '
+            "yaml: line 2: did not find expected node content",
+        ),
+    ],
+)
+def test_a_package_context_that_cannot_be_set_is_an_error(text: str | None, message: str) -> None:
+    """Each fault of the file has its own sentence."""
+    resources = {"Kptfile": KPTFILE} | ({"package-context.yaml": text} if text is not None else {})
+    with pytest.raises(PermanentError) as caught:
+        apply(resources, variant(packageContext={"data": {"a": "b"}}))
+    assert str(caught.value) == message
+
+
+@pytest.mark.parametrize(
+    ("resources", "message"),
+    [
+        ({}, "nil resources found for PackageRevisionResources 'ns/repo.pkg.v1'"),
+        ({"a.yaml": "a: b\n"}, "\"Kptfile\" not found in PackageRevisionResources 'ns/repo.pkg.v1'"),
+        ({"Kptfile": "a: [\n"}, None),
+        ({"Kptfile": "just text\n"}, None),
+        ({"Kptfile": "pipeline:\n  mutators: text\n"}, None),
+    ],
+)
+def test_a_package_without_a_usable_kptfile_is_an_error(
+    resources: dict[str, str], message: str | None
+) -> None:
+    """No file is written then, and the error is a permanent one that names the file."""
+    with pytest.raises(PermanentError, match=r"Kptfile|nil resources") as caught:
+        apply(resources, variant(pipeline={"mutators": [{"name": "a", "image": "b"}]}))
+    assert message is None or str(caught.value) == message
+
+
+def inject(content: Any, *, text: str = TEAM, names: tuple[str, ...] = ("alpha",)) -> Mutation:
+    cluster = Cluster({TEAMS: Listing({"alpha": content})})
+    pv = variant(injectors=[{"name": name} for name in names])
+    return apply({"Kptfile": KPTFILE, "team.yaml": text}, pv, cluster)
+
+
+def test_injected_content_replaces_the_spec_and_keeps_equal_fields() -> None:
+    """The marker is written, the hash is in the result and not in the package."""
+    mutation = inject({"chargeCode": "example", "seats": 4, "lead": "no"})
+    marker = "    kpt.dev/config-injection: required\n"
+    assert mutation.resources["team.yaml"] == TEAM.replace("seats: 3\n", 'seats: 4\n  lead: "no"\n').replace(
+        marker, f"{marker}    kpt.dev/injected-resource: alpha\n"
+    )
+    (outcome,) = mutation.injected
+    assert outcome.hash == digest({"chargeCode": "example", "seats": 4, "lead": "no"})
+    assert (outcome.source_name, outcome.reason, outcome.required) == ("alpha", "ConfigInjected", True)
+    assert all(outcome.hash not in text for text in mutation.resources.values())
+
+
+def test_the_design_documents_spelling_of_the_marker_is_read_and_replaced() -> None:
+    """Both spellings tell the source; an injection leaves one."""
+    old = TEAM.replace(
+        "    kpt.dev/config-injection",
+        "    kpt.dev/injected-resource-name: old\n    kpt.dev/config-injection",
+    )
+    assert injected_from(yamledit.values(old)[0]) == "old"
+    after = inject({"seats": 1}, text=old).resources["team.yaml"]
+    assert injected_from(yamledit.values(after)[0]) == "alpha"
+    assert "injected-resource-name" not in after
+
+
+@pytest.mark.parametrize(
+    ("injectors", "listing", "message"),
+    [
+        ([], Listing({"a": {}}), "no injectors defined"),
+        ([{"name": "a"}], None, 'no matches for kind "Team" in version "hr.example.com/v1alpha1"'),
+        ([{"name": "a"}], Listing(), "no in-cluster resources of type hr.example.com/v1alpha1.Team"),
+        (
+            [{"name": "a", "kind": "Other"}, {"name": "b", "group": ""}],
+            Listing({"a": {}, "b": {}}),
+            "no resource matched any injection selector for this injection point",
+        ),
+        ([{"name": "a"}], Listing({"a": None}), 'field "spec" not found in resource "a"'),
+    ],
+)
+def test_each_way_of_not_injecting_has_its_message(
+    injectors: list[dict[str, str]], listing: Listing | None, message: str
+) -> None:
+    """The object stays as it is, its condition is False, and the gate of a required point is there."""
+    cluster = Cluster({TEAMS: listing} if listing is not None else {})
+    mutation = apply({"Kptfile": KPTFILE, "team.yaml": TEAM}, variant(injectors=injectors), cluster)
+    assert mutation.resources["team.yaml"] is TEAM
+    parsed = kptfile.read(mutation.resources["Kptfile"], strict=True)
+    condition = kptfile.Condition(
+        type="config.injection.Team.team", status="False", reason="NoResourceSelected", message=message
+    )
+    assert parsed.status.conditions == (condition,)
+    assert [gate.condition_type for gate in kptfile.gates_met(parsed)] == ["config.injection.Team.team"]
+
+
+def test_the_first_injector_that_names_an_object_wins() -> None:
+    """An injector that matches nothing falls through to the next."""
+    mutation = inject({"seats": 9}, names=("missing", "alpha"))
+    assert mutation.injected[0].source_name == "alpha"
+
+
+def test_foreign_conditions_and_gates_keep_their_order() -> None:
+    """A rendered package keeps `Rendered` where the renderer put it, so a second run changes nothing."""
+    text = KPTFILE + (
+        "status:\n  conditions:\n  - type: z # last letter\n    status: 'True'\n"
+        "  - type: config.injection.Team.team\n    status: 'False'\n    reason: Old\n    message: old\n"
+        "  - type: Rendered\n    status: 'True'\n"
+    )
+    pv = variant(injectors=[{"name": "alpha"}])
+    cluster = Cluster({TEAMS: Listing({"alpha": {"seats": 3}})})
+    mutation = apply({"Kptfile": text, "team.yaml": TEAM}, pv, cluster)
+    types = [c.type for c in kptfile.read(mutation.resources["Kptfile"]).status.conditions]
+    assert types == ["z", "config.injection.Team.team", "Rendered"]
+    assert "- type: z # last letter\n" in mutation.resources["Kptfile"]
+    assert apply(mutation.resources, pv, cluster) == Mutation(mutation.resources, False, mutation.injected)
+
+
+def test_a_kptfile_that_differs_only_in_unknown_fields_keeps_its_text() -> None:
+    """Porch would not save it: only known content counts."""
+    extra = KPTFILE + "  - name: PackageVariant.my-pv.f.0\n    image: i\n"
+    pv = variant(pipeline={"mutators": [{"name": "f", "image": "i"}]})
+    ordered = apply({"Kptfile": extra}, pv)
+    assert ordered.changed  # our entry moved to the front
+    odd = ordered.resources["Kptfile"].replace("    image: i\n", "    image: i\n    unknown: x\n")
+    assert apply({"Kptfile": odd}, pv) == Mutation({"Kptfile": odd}, False, ())
+
+
+def test_points_and_wanted_objects_are_known_before_anything_is_cloned() -> None:
+    """Objects are asked for once, those of earlier injectors first; filters are on the package's object."""
+    config_map = (
+        "apiVersion: v1\nkind: ConfigMap\nmetadata:\n  name: c\n  annotations:\n"
+        "    kpt.dev/config-injection: optional\n"
+    )
+    found = injection_points(
+        {"b/t.yml": "---\n---\n" + TEAM, "a.json": "{}", "a.txt": "[", "sub/Kptfile": config_map}
+    )
+    assert found.problem == ""
+    assert [(p.file, p.document, p.kind, p.required) for p in found.points] == [
+        ("b/t.yml", 1, "Team", True),
+        ("sub/Kptfile", 0, "ConfigMap", False),
+    ]
+    injectors = (
+        Injector(name="x", kind="Team"),
+        Injector(name="y"),
+        Injector(name="y", group="", version="v1"),
+    )
+    assert wanted(found.points, injectors) == (
+        ("hr.example.com", "v1alpha1", "Team", "x"),
+        ("hr.example.com", "v1alpha1", "Team", "y"),
+        ("", "v1", "ConfigMap", "y"),
+    )
+
+
+def test_validation_tells_every_problem_at_once_in_order() -> None:
+    """A dot in a function's name is told like a set tells it."""
+    spec = msgspec.convert(
+        {
+            "upstream": {"repo": "r"},
+            "adoptionPolicy": "x",
+            "deletionPolicy": "y",
+            "packageContext": {"data": {"package-path": "p", "name": "n"}, "removeKeys": ["name"]},
+            "injectors": [{"name": "a"}, {"name": ""}],
+            "pipeline": {"mutators": [{"name": "a.b"}], "validators": [{"name": "ok"}, {"name": "c.d"}]},
+        },
+        PackageVariantSpec,
+    )
+    data = (
+        'spec.packageContext.data: Invalid value: {"name":"n","package-path":"p"}: must not contain the key'
+    )
+    assert validate_variant(spec) == [
+        "missing required field spec.upstream.package",
+        "missing required field spec.downstream",
+        'spec.adoptionPolicy field can only be "adoptNone" or "adoptExisting"',
+        'spec.deletionPolicy can only be "orphan" or "delete"',
+        f'{data} "name"',
+        'spec.packageContext.removeKeys: Invalid value: ["name"]: must not contain the key "name"',
+        f'{data} "package-path"',
+        "spec.injectors[1].name must not be empty",
+        "spec.pipeline.validators[1].name must not contain '.'",
+        "spec.pipeline.mutators[0].name must not contain '.'",
+    ]
+
+
+functions = st.builds(
+    dict,
+    name=st.sampled_from(["", "f", "g"]),
+    image=st.sampled_from(["i:v1", "j"]),
+    configMap=st.sampled_from([{}, {"a": "1"}]),
+)
+contents = st.none() | st.dictionaries(
+    st.sampled_from(["chargeCode", "seats", "x"]), st.sampled_from(["yes", 1, "example", ["a"], {"b": "c"}])
+)
+
+
+@given(
+    st.lists(functions, max_size=3),
+    st.lists(functions, max_size=2),
+    st.dictionaries(st.sampled_from(["region", "zone"]), st.sampled_from(["a", "1"])),
+    st.lists(st.sampled_from(["region", "zone", "x"]), max_size=2),
+    st.dictionaries(st.sampled_from(["a", "b"]), contents),
+    st.lists(st.sampled_from(["a", "b", "c"]), max_size=2),
+)
+@settings(max_examples=100, deadline=None)
+def test_twice_is_once(
+    mutators: list[Any],
+    validators: list[Any],
+    data: dict[str, str],
+    remove: list[str],
+    listed: dict[str, Any],
+    injectors: list[str],
+) -> None:
+    """Applying a variant again gives the same bytes and no change, and going back leaves none of it."""
+    pv = variant(
+        pipeline={"mutators": mutators, "validators": validators},
+        packageContext={"data": data, "removeKeys": remove},
+        injectors=[{"name": name} for name in injectors],
+    )
+    cluster = Cluster({TEAMS: Listing(listed)})
+    resources = {"Kptfile": KPTFILE, "package-context.yaml": CONTEXT, "team.yaml": TEAM}
+    once = apply(resources, pv, cluster)
+    assert apply(once.resources, pv, cluster) == Mutation(once.resources, False, once.injected)
+    parsed = kptfile.read(once.resources["Kptfile"], strict=True)
+    assert [f.image for f in parsed.pipeline.mutators] == [f["image"] for f in mutators] + ["set-labels:v0.2"]
+    bare = apply(once.resources, variant(), cluster).resources["Kptfile"]
+    assert "PackageVariant." not in bare
+    assert bare.startswith(KPTFILE[: KPTFILE.index("info:")])
