@@ -95,6 +95,10 @@ class Mirror:
         self._repository = pygit2.Repository(str(path))
         self.refs: Mapping[str, str] = self._read_refs()
 
+    def use(self, git: Git) -> None:
+        """Run later commands by this one: the credentials changed."""
+        self._git = git
+
     def pack(self) -> None:
         """Let git tidy the mirror if it has grown ragged."""
         self._git.run("-c", "gc.auto=6700", "-c", "gc.autoDetach=false", "gc", "--auto", "--quiet",
@@ -168,8 +172,9 @@ class Mirror:
         """Return the id of the blob of this name directly in a tree."""
         with self._lock:
             found = self._tree(tree)
-            entry = found[name] if name in found else None
-            return str(entry.id) if entry is not None and entry.type == ObjectType.BLOB else None
+            if name not in found or found[name].type != ObjectType.BLOB:
+                return None
+            return str(found[name].id)
 
     def data(self, blob: str) -> bytes:
         with self._lock:
@@ -394,5 +399,3 @@ def _built(build: Build, staging: Staging) -> object:
     except Exception as exc:
         staging.restore(before)
         return exc
-
-

@@ -71,7 +71,9 @@ def parse_revision_name(name: str) -> RevisionName | None:
 
 def revision_uid(namespace: str, name: str) -> str:
     """Return the uid of the PackageRevision of this name: the same at every creation."""
-    return str(uuid5(_UID_SPACE, f"packagerevision:porch.kpt.dev/v1alpha1/{namespace.lower()}/{name.lower()}"))
+    return str(
+        uuid5(_UID_SPACE, f"packagerevision:porch.kpt.dev/v1alpha1/{namespace.lower()}/{name.lower()}")
+    )
 
 
 def label_problem(text: str) -> str | None:

@@ -1,0 +1,44 @@
+"""What must outlive a crash between git and the API server.
+
+A draft is pushed first and stored as an object second; its owner, labels and annotations are only in
+the object. They are noted in a file before the push, so that a draft found without an object after
+a crash comes back with its owner.
+"""
+
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import msgspec
+
+
+class Note(NamedTuple):
+    """metadata: of the PackageRevision being created; commit: its first."""
+
+    commit: str
+    metadata: dict[str, Any]
+
+
+class Journal:
+    """One small file per draft that is being created."""
+
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder
+        folder.mkdir(parents=True, exist_ok=True)
+
+    def write(self, name: str, note: Note) -> None:
+        path = self._folder / f"{name}.json"
+        scratch = path.with_suffix(".new")
+        scratch.write_bytes(msgspec.json.encode(note))
+        scratch.replace(path)
+
+    def read(self, name: str) -> Note | None:
+        try:
+            return msgspec.json.decode((self._folder / f"{name}.json").read_bytes(), type=Note)
+        except (FileNotFoundError, msgspec.DecodeError):
+            return None
+
+    def drop(self, name: str) -> None:
+        (self._folder / f"{name}.json").unlink(missing_ok=True)
+
+    def names(self) -> list[str]:
+        return [path.name.removesuffix(".json") for path in self._folder.glob("*.json")]

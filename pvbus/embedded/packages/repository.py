@@ -1,0 +1,473 @@
+"""Keeps one Repository: its mirror, its package revisions as objects, its condition.
+
+One task does everything that touches the remote, one thing after the other: changes that wait
+together are pushed together, and in between the remote is looked at. Objects follow the catalog;
+one whose request is still under way is left to it (`pending`) and looked at again afterwards.
+Nothing is removed because a remote cannot be reached.
+"""
+
+import asyncio
+import base64
+import time
+from collections.abc import Callable, Iterator, Mapping
+from concurrent.futures import Executor
+from contextlib import contextmanager, suppress
+from datetime import UTC, datetime
+from functools import lru_cache
+from pathlib import Path
+from typing import Any, NamedTuple, TypeVar
+
+import pygit2
+import structlog
+
+from pvbus.core.ids import revision_name
+from pvbus.core.model import CONFIG_GROUP, PORCH_GROUP
+from pvbus.embedded.apiserver.hooks import Objects
+from pvbus.embedded.packages import answers, layout, operations
+from pvbus.embedded.packages.gitcommand import Credentials, Failure, Git, GitError
+from pvbus.embedded.packages.gitrepo import Author, File, Mirror, Staging, commit_all, ref_fingerprint
+from pvbus.embedded.packages.journal import Journal
+from pvbus.embedded.packages.revisions import Catalog, Revision, name_of, to_object
+from pvbus.embedded.packages.settings import RepositorySettings, StoreOptions
+from pvbus.ports.cluster import Kind, Object
+
+REPOSITORY = Kind(CONFIG_GROUP, "Repository")
+PACKAGE_REVISION = Kind(PORCH_GROUP, "PackageRevision")
+SECRET = Kind("", "Secret")
+DEFER_RENDER = "pvbus.dev/defer-render"
+
+BATCH_MAX = 64
+"""Changes in one push: more would lengthen the wait of the first, fewer gain nothing (2 ms each)."""
+
+PENDING_SECONDS = 5.0
+"""How long an answered request may take until its object is stored; then git decides."""
+
+_log = structlog.get_logger(__name__)
+_T = TypeVar("_T")
+
+
+class _Change(NamedTuple):
+    build: Callable[[Staging], object]
+    future: "asyncio.Future[object]"
+
+
+class _Pending(NamedTuple):
+    """An object that a request is about to write. resource_version: before it."""
+
+    resource_version: str
+    until: float
+
+
+class _Pins(NamedTuple):
+    """had_branch: an empty remote has lost it, rather than never had it; commits: directory -> the
+    commit its placeholder was last shown at."""
+
+    had_branch: bool
+    commits: dict[str, str]
+
+
+class Keeper:
+    """Start with `start`, end with `stop`. All methods are for the event loop's thread."""
+
+    def __init__(
+        self,
+        objects: Objects,
+        settings: RepositorySettings,
+        folder: Path,
+        executor: Executor,
+        options: StoreOptions,
+    ) -> None:
+        self.settings = settings
+        self.problem = "it has not been read yet"
+        self.journal = Journal(folder / "creating")
+        self._objects = objects
+        self._folder = folder
+        self._executor = executor
+        self._options = options
+        self._git: Git | None = None
+        self._credentials: Credentials | None = None
+        self._mirror: Mirror | None = None
+        self._catalog: Catalog | None = None
+        self._queue: asyncio.Queue[_Change] = asyncio.Queue()
+        self._pending: dict[str, _Pending] = {}
+        self._later: set[tuple[str, str]] = set()
+        self._first_sync = asyncio.Event()
+        self._task: asyncio.Task[None] | None = None
+        self._work: asyncio.Future[Any] | None = None
+        self._stopped = False
+        self._fingerprint: int | None = None
+        self._failures = 0
+        self._next_look = 0.0
+        self._next_full = 0.0
+        self._read_files = lru_cache(maxsize=256)(self._read_tree)
+
+    # Life.
+
+    def start(self, after: "Keeper | None" = None) -> None:
+        """after: a keeper of the same folder that is being stopped."""
+        self._task = asyncio.create_task(self._run(after), name=f"repository {self.settings.facts.name}")
+
+    async def stop(self) -> None:
+        """End the task and whatever git runs for it; waiting requests get 503."""
+        self._stopped = True
+        if self._git is not None:
+            self._git.interrupt()
+        if self._task is not None:
+            self._task.cancel()
+            await asyncio.gather(self._task, return_exceptions=True)
+        if self._work is not None:
+            await asyncio.gather(self._work, return_exceptions=True)
+        while not self._queue.empty():
+            change = self._queue.get_nowait()
+            if not change.future.done():
+                change.future.set_exception(answers.unavailable("the package store is shutting down"))
+
+    async def ready(self) -> None:
+        """Wait for the first look at the remote. Raises: StatusError where there is nothing to use."""
+        with suppress(TimeoutError):
+            await asyncio.wait_for(self._first_sync.wait(), self._options.first_sync_seconds)
+        if self._catalog is None:
+            name = self.settings.facts.name
+            raise answers.unavailable(f'repository "{name}" is not ready: {self.problem}')
+
+    @property
+    def catalog(self) -> Catalog:
+        assert self._catalog is not None, "wait for ready() first"
+        return self._catalog
+
+    @property
+    def mirror(self) -> Mirror:
+        assert self._mirror is not None, "wait for ready() first"
+        return self._mirror
+
+    def place(self, user: str) -> operations.Place:
+        return operations.Place(self.mirror, self.catalog.branch_ref, Author(*self.settings.author_of(user)))
+
+    async def in_thread(self, function: Callable[..., _T], *arguments: Any) -> _T:
+        return await asyncio.get_running_loop().run_in_executor(self._executor, function, *arguments)
+
+    async def _exclusive(self, function: Callable[..., _T], *arguments: Any) -> _T:
+        """Run what touches the remote in a thread, and let `stop` wait until it has let go of it."""
+        work = asyncio.get_running_loop().run_in_executor(self._executor, function, *arguments)
+        self._work = work
+        return await asyncio.shield(work)
+
+    async def files(self, revision: Revision) -> Mapping[str, File]:
+        """Read the content of a revision. The mapping is shared: do not change it."""
+        return await self.in_thread(self._read_files, revision.tree)
+
+    def _read_tree(self, tree: str) -> Mapping[str, File]:
+        return self.mirror.files(tree)
+
+    async def change(self, name: str, build: Callable[[Staging], _T]) -> _T:
+        """Change refs of the remote; returns what the last call of `build` returned.
+
+        build: runs in a thread, perhaps several times, and only stages. Raises: StatusError; then
+        nothing of this change is at the remote.
+        """
+        if self._stopped:
+            raise answers.unavailable("the package store is shutting down")
+        future: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
+        self._queue.put_nowait(_Change(build, future))
+        try:
+            result: _T = await future
+        except GitError as exc:
+            raise answers.of_git_error(exc, name) from exc
+        except (OSError, pygit2.GitError) as exc:
+            raise answers.internal(f"{self._folder} cannot be written ({exc}): check the disk") from exc
+        return result
+
+    @contextmanager
+    def writing(self, name: str) -> Iterator[None]:
+        """Leave an object alone while a request writes it, until the server has stored it."""
+        self._pending[name] = _Pending(self._version(name), float("inf"))
+        try:
+            yield
+        except BaseException:
+            self.written(name)
+            raise
+        self._pending[name] = self._pending[name]._replace(until=time.monotonic() + PENDING_SECONDS)
+
+    def written(self, name: str) -> None:
+        """The request is over and its object is what it will be."""
+        self._pending.pop(name, None)
+
+    async def settled(self, name: str) -> None:
+        """Wait until an earlier request's object is stored."""
+        # What ends it is the server's own write, of which it tells nobody.
+        while self._is_pending(name):  # noqa: ASYNC110
+            await asyncio.sleep(0.005)
+
+    def _is_pending(self, name: str) -> bool:
+        pending = self._pending.get(name)
+        if pending is None:
+            return False
+        if self._version(name) == pending.resource_version and time.monotonic() < pending.until:
+            return True
+        if pending.until == float("inf"):
+            return True
+        del self._pending[name]
+        return False
+
+    def _version(self, name: str) -> str:
+        current = self._objects.get(PACKAGE_REVISION, self.settings.facts.namespace, name)
+        return str(current["metadata"].get("resourceVersion", "")) if current else ""
+
+    # The task.
+
+    async def _run(self, after: "Keeper | None") -> None:
+        if after is not None:
+            await after.stop()
+        while True:
+            batch = await self._batch(max(0.0, self._next_look - time.monotonic()))
+            try:
+                if batch:
+                    await self._commit(batch)
+                if time.monotonic() >= self._next_look:
+                    await self._look()
+            except Exception:
+                # One bad repository must not end the others; the next look starts over.
+                _log.exception("repository pass failed", repository=self.settings.facts.name)
+                self.problem = "reading it failed unexpectedly; the log says more"
+                self._first_sync.set()
+                self._next_look = time.monotonic() + self._options.fetch_seconds
+
+    async def _batch(self, seconds: float) -> list[_Change]:
+        try:
+            batch = [await asyncio.wait_for(self._queue.get(), seconds)]
+        except TimeoutError:
+            return []
+        while len(batch) < BATCH_MAX and not self._queue.empty():
+            batch.append(self._queue.get_nowait())
+        return batch
+
+    async def _commit(self, batch: list[_Change]) -> None:
+        try:
+            outcomes, changed = await self._exclusive(self._commit_in_thread, [item.build for item in batch])
+        except BaseException as exc:
+            for item in batch:
+                if not item.future.done():
+                    item.future.set_exception(answers.unavailable(f"the change was given up: {exc}"))
+            raise
+        for item, outcome in zip(batch, outcomes, strict=True):
+            if item.future.done():
+                continue
+            if isinstance(outcome, Exception):
+                item.future.set_exception(outcome)
+            else:
+                item.future.set_result(outcome)
+        await self._follow(changed)
+
+    def _commit_in_thread(
+        self, builds: list[Callable[[Staging], object]]
+    ) -> tuple[list[object], set[tuple[str, str]]]:
+        outcomes = commit_all(self.mirror, builds)
+        return outcomes, self.catalog.apply(self.mirror.refs)
+
+    async def _look(self) -> None:
+        """See whether the remote moved, and take over what did."""
+        now = time.monotonic()
+        local = self.settings.local
+        full = now >= self._next_full
+        if local is not None and not full and not self.problem:
+            if await self.in_thread(ref_fingerprint, local) == self._fingerprint:
+                await self._follow(set())
+                self._next_look = now + self._options.poll_seconds
+                return
+        try:
+            changed = await self._exclusive(self._sync, self._credentials_now(), self._pins_now())
+        except (GitError, OSError) as exc:
+            self._failures += 1
+            await self._fail(str(exc))
+            self._next_look = time.monotonic() + min(self._options.fetch_seconds, 2.0**self._failures)
+            return
+        self._failures = 0
+        self.problem = ""
+        self._first_sync.set()
+        if full:
+            self._next_full = time.monotonic() + self._options.fetch_seconds
+            await self._follow_all()
+        else:
+            await self._follow(changed)
+        await self._report("True", "Ready", "Repository Ready")
+        # A look at a repository of many refs must not become the work of the day.
+        cost = time.monotonic() - now
+        pause = self._options.poll_seconds if local is not None else self._options.fetch_seconds
+        self._next_look = time.monotonic() + max(pause, 20 * cost)
+
+    def _sync(self, credentials: Credentials | None, pins: _Pins) -> set[tuple[str, str]]:
+        """Fetch and read (in a thread, so nothing here touches objects). Raises: GitError."""
+        mirror = self._opened(credentials)
+        self._fingerprint = ref_fingerprint(self.settings.local) if self.settings.local else None
+        mirror.fetch()
+        catalog = self._catalog or Catalog(
+            mirror, self.settings.directory, self.settings.branch, pins.commits
+        )
+        if catalog.branch_ref not in mirror.refs:
+            self._without_branch(mirror, catalog, pins.had_branch)
+        changed = catalog.apply(mirror.refs)
+        self._catalog = catalog
+        return changed
+
+    def _opened(self, credentials: Credentials | None) -> Mirror:
+        if self._git is None or credentials != self._credentials:
+            self._git, self._credentials = Git(credentials), credentials
+            if self._mirror is not None:
+                self._mirror.use(self._git)
+        if self._mirror is None:
+            self._mirror = Mirror(self._folder / "mirror.git", self.settings.url, self._git)
+            self._mirror.pack()
+        return self._mirror
+
+    def _without_branch(self, mirror: Mirror, catalog: Catalog, had_branch: bool) -> None:
+        branch, name = self.settings.branch, self.settings.facts.name
+        if self.settings.create_branch:
+            place = operations.Place(mirror, catalog.branch_ref, Author())
+            outcome = commit_all(mirror, [lambda refs: operations.create_branch(place, refs)])[0]
+            if isinstance(outcome, Exception):
+                raise outcome
+        elif mirror.refs or had_branch:
+            raise GitError(
+                Failure.UNREACHABLE,
+                f'branch "{branch}" is not in the git repository of "{name}": push it, or create the '
+                "Repository anew with another spec.git.branch or with createBranch: true",
+            )
+
+    def _pins_now(self) -> _Pins:
+        """Read what the objects remember of the branch; of use before the first look only."""
+        stored = self._stored() or {}
+        had_branch = bool((stored.get("status") or {}).get("gitCommitHash"))
+        commits = {}
+        for obj in [] if self._catalog is not None else self._stored_revisions():
+            lock = (obj.get("status", {}).get("selfLock") or {}).get("git") or {}
+            if obj["spec"].get("revision") == -1 and lock.get("ref") == self.settings.branch:
+                directory = layout.join(self.settings.directory, obj["spec"]["packageName"])
+                commits[directory] = str(lock.get("commit", ""))
+        return _Pins(had_branch, commits)
+
+    def _credentials_now(self) -> Credentials | None:
+        name = self.settings.secret
+        if not name:
+            return None
+        secret = self._objects.get(SECRET, self.settings.facts.namespace, name)
+        data = (secret or {}).get("data") or {}
+        try:
+            user, password = (base64.b64decode(data[key]).decode() for key in ("username", "password"))
+        except (KeyError, ValueError) as exc:
+            raise GitError(
+                Failure.UNREACHABLE,
+                f'the Secret "{name}" of spec.git.secretRef does not exist or has no username and password: '
+                f"kubectl create secret generic {name} --type kubernetes.io/basic-auth "
+                "--from-literal=username=... --from-literal=password=...",
+            ) from exc
+        return Credentials(user, password)
+
+    # Objects.
+
+    def _stored(self) -> Object | None:
+        facts = self.settings.facts
+        return self._objects.get(REPOSITORY, facts.namespace, facts.name)
+
+    def _stored_revisions(self) -> list[Object]:
+        facts = self.settings.facts
+        return [
+            obj
+            for obj in self._objects.list(PACKAGE_REVISION, facts.namespace)
+            if obj["spec"].get("repository") == facts.name
+        ]
+
+    async def _follow_all(self) -> None:
+        """Compare every object with git, and clear away notes that are not needed any more."""
+        facts = self.settings.facts
+        present = {
+            name_of(item, facts): (item.directory, item.workspace) for item in self.catalog.revisions()
+        }
+        for obj in self._stored_revisions():
+            name = obj["metadata"]["name"]
+            if name not in present and not self._is_pending(name):
+                await self._objects.remove(PACKAGE_REVISION, facts.namespace, name)
+        await self._follow(set(present.values()))
+        for name in self.journal.names():
+            if not self._is_pending(name):
+                self.journal.drop(name)
+
+    async def _follow(self, changed: set[tuple[str, str]]) -> None:
+        """Make the objects of these revisions what git says, now or once their requests are done."""
+        todo = changed | self._later
+        self._later = set()
+        facts = self.settings.facts
+        for count, (directory, workspace) in enumerate(sorted(todo)):
+            revision = self.catalog.find(directory, workspace)
+            package = layout.package_path(directory, self.settings.directory) or directory
+            name = revision_name(facts.name, package, workspace)
+            if self._is_pending(name):
+                self._later.add((directory, workspace))
+            elif revision is not None:
+                await self._put(name, revision)
+            elif self._version(name):
+                await self._objects.remove(PACKAGE_REVISION, facts.namespace, name)
+            if count % 200 == 199:
+                await asyncio.sleep(0)  # let requests in
+
+    async def _put(self, name: str, revision: Revision) -> None:
+        facts = self.settings.facts
+        current = self._objects.get(PACKAGE_REVISION, facts.namespace, name)
+        metadata = current["metadata"] if current is not None else self._noted(name, revision)
+        wanted = self.shown(revision, metadata)
+        if wanted != current:
+            await self._objects.put(PACKAGE_REVISION, wanted)
+        if current is not None:
+            self.journal.drop(name)
+
+    def _noted(self, name: str, revision: Revision) -> dict[str, Any]:
+        note = self.journal.read(name)
+        if note is None or not self.mirror.is_ancestor(note.commit, revision.commit):
+            return {}
+        return note.metadata
+
+    def shown(self, revision: Revision, metadata: Mapping[str, Any]) -> Object:
+        """Return the PackageRevision of a revision; a deferral that is over loses its annotation."""
+        annotations = metadata.get("annotations") or {}
+        deferred = revision.note is not None and revision.note.state == "deferred"
+        if DEFER_RENDER in annotations and not deferred:
+            kept = {key: value for key, value in annotations.items() if key != DEFER_RENDER}
+            metadata = {key: value for key, value in metadata.items() if key != "annotations"}
+            if kept:
+                metadata["annotations"] = kept
+        return to_object(revision, self.settings.facts, metadata)
+
+    async def _fail(self, message: str) -> None:
+        if self.problem != message:
+            _log.warning("repository not ready", repository=self.settings.facts.name, problem=message)
+        self.problem = message
+        self._first_sync.set()
+        await self._report("False", "Error", message)
+
+    async def _report(self, status: str, reason: str, message: str) -> None:
+        extra: dict[str, Any] = {}
+        if self._catalog is not None:
+            extra["packageCount"] = sum(len(found) for found in self._catalog.by_directory.values())
+            extra["gitCommitHash"] = self.mirror.refs.get(self._catalog.branch_ref, "")
+        facts = self.settings.facts
+        condition = {"type": "Ready", "status": status, "reason": reason, "message": message}
+        await report(self._objects, facts.namespace, facts.name, condition, extra)
+
+
+async def report(
+    objects: Objects, namespace: str, name: str, condition: Mapping[str, str], extra: Mapping[str, Any]
+) -> None:
+    """Write a Repository's status, unless it says this already."""
+    stored = objects.get(REPOSITORY, namespace, name)
+    if stored is None:
+        return
+    now = datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
+    before = dict(stored.get("status") or {})
+    since = now
+    for old in before.get("conditions") or []:
+        if old.get("type") == condition["type"] and old.get("status") == condition["status"]:
+            since = old.get("lastTransitionTime", now)
+    after = {**before, "conditions": [{**condition, "lastTransitionTime": since}], **extra}
+    if generation := stored["metadata"].get("generation"):
+        after["observedGeneration"] = generation
+    if after != before:
+        await objects.put(REPOSITORY, {**stored, "status": {**after, "lastFullSyncTime": now}})

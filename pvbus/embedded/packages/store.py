@@ -1,0 +1,150 @@
+"""The package store: package revisions in git, behind an API server that keeps the objects.
+
+`package_revisions` and `repositories` are the hooks of those kinds and `resources` is the kind
+PackageRevisionResources. Between `start` and `stop` a keeper follows the git repository of every
+Repository object. Git holds everything of a package; the objects hold only the metadata that git has
+no place for (labels, annotations, owners, finalizers).
+"""
+
+import asyncio
+import contextlib
+import shutil
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import structlog
+
+from pvbus.embedded.apiserver.hooks import Objects
+from pvbus.embedded.packages.rendering import Render
+from pvbus.embedded.packages.repository import PACKAGE_REVISION, REPOSITORY, Keeper, report
+from pvbus.embedded.packages.repository_hooks import RepositoryHooks
+from pvbus.embedded.packages.resources import ResourcesKind
+from pvbus.embedded.packages.revision_hooks import RevisionHooks
+from pvbus.embedded.packages.settings import StoreOptions, settings_of
+from pvbus.embedded.packages.workshop import Workshop
+from pvbus.errors import PermanentError
+from pvbus.ports.cluster import Object
+
+THREADS_MAX = 8
+"""Most of the time a thread waits for git; more would only queue at the interpreter's lock."""
+
+_log = structlog.get_logger(__name__)
+
+
+class PackageStore:
+    """See the module. All methods are for the event loop's thread."""
+
+    def __init__(
+        self,
+        objects: Objects,
+        data: Path,
+        *,
+        render: Render,
+        options: StoreOptions | None = None,
+    ) -> None:
+        """data: the folder that mirrors are kept in, below `repositories`."""
+        self._objects = objects
+        self._folder = data / "repositories"
+        self._options = options or StoreOptions()
+        self._executor = ThreadPoolExecutor(THREADS_MAX, thread_name_prefix="packages")
+        self._keepers: dict[tuple[str, str], Keeper] = {}
+        self._ending: set[asyncio.Task[None]] = set()
+        self._task: asyncio.Task[None] | None = None
+        self._stopped = False
+        workshop = Workshop(objects, render, self._executor, self._keeper_of)
+        self.package_revisions = RevisionHooks(workshop)
+        self.repositories = RepositoryHooks(objects)
+        self.resources = ResourcesKind(workshop)
+
+    async def start(self) -> None:
+        """Begin to follow the Repository objects; their first look goes on behind this."""
+        self._folder.mkdir(parents=True, exist_ok=True)
+        self._task = asyncio.create_task(self._follow(), name="package store")
+
+    async def stop(self) -> None:
+        """End all tasks, and git where it runs. Requests that wait get 503."""
+        self._stopped = True
+        if self._task is not None:
+            self._task.cancel()
+            await asyncio.gather(self._task, return_exceptions=True)
+        await asyncio.gather(*(keeper.stop() for keeper in self._keepers.values()), *self._ending)
+        self._keepers.clear()
+        self._executor.shutdown(wait=True, cancel_futures=True)
+
+    async def _follow(self) -> None:
+        while True:
+            try:
+                async for event in self._objects.watch(REPOSITORY):
+                    match event.type:
+                        case "ADDED" | "MODIFIED":
+                            await self._keep(event.object)
+                        case "DELETED":
+                            await self._let_go(event.object)
+                        case "BOOKMARK":
+                            await self._remove_orphans()
+            except Exception:
+                _log.exception("following repositories failed")
+            await asyncio.sleep(1.0)
+
+    async def _keep(self, repository: Object) -> None:
+        try:
+            settings_of(repository)
+        except PermanentError as exc:
+            metadata = repository["metadata"]
+            condition = {"type": "Ready", "status": "False", "reason": "Error", "message": str(exc)}
+            await report(self._objects, metadata.get("namespace", ""), metadata["name"], condition, {})
+        self._keeper_of(repository)
+
+    def _keeper_of(self, repository: Object) -> Keeper | None:
+        """Return the keeper of a Repository as it is now, started."""
+        key = _key(repository)
+        present = self._keepers.get(key)
+        try:
+            settings = settings_of(repository)
+        except PermanentError:
+            return None
+        if present is not None and present.settings == settings:
+            return present
+        if self._stopped:
+            return None
+        if present is not None:
+            self._end(present)
+        namespace, name = key
+        folder = self._folder / (namespace or "_") / name
+        keeper = Keeper(self._objects, settings, folder, self._executor, self._options)
+        self._keepers[key] = keeper
+        keeper.start(after=present)
+        return keeper
+
+    def _end(self, keeper: Keeper) -> None:
+        task = asyncio.create_task(keeper.stop())
+        self._ending.add(task)
+        task.add_done_callback(self._ending.discard)
+
+    async def _let_go(self, repository: Object) -> None:
+        """Forget a Repository that was deleted: its objects and its mirror, but nothing in git."""
+        key = _key(repository)
+        if self._objects.get(REPOSITORY, *key) is not None:
+            return  # created anew in the meantime
+        keeper = self._keepers.pop(key, None)
+        if keeper is not None:
+            await keeper.stop()
+        for obj in self._objects.list(PACKAGE_REVISION, key[0]):
+            if obj["spec"].get("repository") == key[1]:
+                await self._objects.remove(PACKAGE_REVISION, key[0], obj["metadata"]["name"])
+        with contextlib.suppress(OSError):
+            await asyncio.get_running_loop().run_in_executor(
+                self._executor, shutil.rmtree, self._folder / (key[0] or "_") / key[1]
+            )
+
+    async def _remove_orphans(self) -> None:
+        """Remove package revisions whose Repository went while nobody looked."""
+        for obj in self._objects.list(PACKAGE_REVISION):
+            namespace = obj["metadata"].get("namespace", "")
+            if self._objects.get(REPOSITORY, namespace, obj["spec"].get("repository", "")) is None:
+                await self._objects.remove(PACKAGE_REVISION, namespace, obj["metadata"]["name"])
+
+
+def _key(repository: Object) -> tuple[str, str]:
+    metadata = repository["metadata"]
+    return metadata.get("namespace", ""), metadata["name"]
