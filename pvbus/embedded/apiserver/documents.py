@@ -14,6 +14,7 @@ OPEN_PATHS = frozenset({"/healthz", "/readyz", "/livez"})
 """Served without a token: a prober has none."""
 
 _PROTOBUF_OPENAPI = "application/com.github.proto-openapi"
+_PROTOBUF_SWAGGER = f"{_PROTOBUF_OPENAPI}.spec.v2.v1.0+protobuf"
 _REVIEWS = "/apis/authorization.k8s.io/v1/selfsubjectaccessreviews"
 _WHOAMI = "/apis/authentication.k8s.io/v1/selfsubjectreviews"
 
@@ -80,7 +81,9 @@ class Documents:
             self._openapi, self._edition = OpenApi(self._registry.kinds()), self._registry.edition
         wants = [term.partition(";")[0].strip() for term in accept.split(",")]
         if accept and all(media.startswith(_PROTOBUF_OPENAPI) for media in wants):
-            raise StatusError(406, "NotAcceptable", "OpenAPI is served as application/json only")
+            if path != "/openapi/v2":
+                raise StatusError(406, "NotAcceptable", "OpenAPI v3 is served as application/json only")
+            return Document(self._openapi.swagger_protobuf, _PROTOBUF_SWAGGER)
         if path == "/openapi/v2":
             return Document(self._openapi.swagger)
         if path == "/openapi/v3":

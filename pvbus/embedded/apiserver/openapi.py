@@ -40,6 +40,7 @@ _METADATA_WORDS = {
     "ownerReferences": "Objects that this one goes with.",
     "managedFields": "Which tool set which fields.",
 }
+_VERSION = f"v{KUBERNETES_VERSION}"
 _PATCHES = ("application/json-patch+json", "application/merge-patch+json")
 _STRATEGIC = "application/strategic-merge-patch+json"
 
@@ -84,11 +85,21 @@ class OpenApi:
             paths |= {url: _swagger_item(item) for url, item in document["paths"].items()}
         whole = {
             "swagger": "2.0",
-            "info": {"title": "Kubernetes", "version": f"v{KUBERNETES_VERSION}"},
+            "info": {"title": "Kubernetes", "version": _VERSION},
             "paths": paths,
             "definitions": definitions,
         }
         return msgspec.json.encode(whole).replace(_COMPONENTS.encode(), b"#/definitions/")
+
+    @cached_property
+    def swagger_protobuf(self) -> bytes:
+        """Return /openapi/v2 in protobuf: a document that describes nothing.
+
+        kubectl asks for it when a manifest's kind is in no version 3 document, and takes a refusal
+        for a failure of its own; with nothing in it, it says that there is no such kind.
+        """
+        info = b"".join(_text(number, text) for number, text in ((1, "Kubernetes"), (2, _VERSION)))
+        return _text(1, "2.0") + bytes([2 << 3 | 2, len(info)]) + info
 
     def _document(self, path: str) -> dict[str, Any]:
         group, version = self._paths[path]
@@ -101,10 +112,15 @@ class OpenApi:
                 paths |= _kind_paths(kind, at)
         return {
             "openapi": "3.0.0",
-            "info": {"title": "Kubernetes", "version": f"v{KUBERNETES_VERSION}"},
+            "info": {"title": "Kubernetes", "version": _VERSION},
             "paths": paths,
             "components": {"schemas": schemas},
         }
+
+
+def _text(field: int, text: str) -> bytes:
+    """Encode a short text as a protobuf field."""
+    return bytes([field << 3 | 2, len(text)]) + text.encode()
 
 
 def _hash(document: bytes) -> str:

@@ -8,7 +8,7 @@ from urllib.parse import parse_qsl, unquote
 
 import yaml
 
-from pvbus.embedded.apiserver import status
+from pvbus.embedded.apiserver import protobuf, status
 from pvbus.embedded.apiserver.entries import decode, encode
 from pvbus.embedded.apiserver.hooks import StatusError
 from pvbus.embedded.apiserver.structural import FieldError
@@ -225,10 +225,7 @@ def read_object(content: bytes, media: str, *, duplicates: bool) -> tuple[dict[s
         value = _read_yaml(content)
         doubled = list(_doubled_paths(value)) if duplicates else []
     elif media == "application/vnd.kubernetes.protobuf":
-        raise status.unsupported_media_type(
-            "protobuf bodies are not supported by this server: send JSON or YAML, with kubectl from a file "
-            "(kubectl create --dry-run=client -o yaml ... | kubectl create -f -)"
-        )
+        value, doubled = _read_protobuf(content), []
     else:
         raise status.unsupported_media_type(
             "the body of the request was in an unknown format - accepted media types include: "
@@ -237,6 +234,16 @@ def read_object(content: bytes, media: str, *, duplicates: bool) -> tuple[dict[s
     if not isinstance(value, dict):
         raise status.bad_request("the body of the request is not an object")
     return value, doubled
+
+
+def _read_protobuf(content: bytes) -> dict[str, Any]:
+    try:
+        return protobuf.decode(content)
+    except ValueError as exc:
+        raise status.unsupported_media_type(
+            f"protobuf bodies are not supported by this server ({exc}): send JSON or YAML, with kubectl from "
+            "a file (kubectl create --dry-run=client -o yaml ... | kubectl create -f -)"
+        ) from exc
 
 
 def _read_json(content: bytes, duplicates: bool) -> tuple[Any, list[str]]:

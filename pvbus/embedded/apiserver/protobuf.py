@@ -1,0 +1,171 @@
+"""The few protobuf bodies that kubectl insists on sending.
+
+`kubectl create namespace`, `create configmap`, `create secret` and `auth can-i` speak protobuf and
+nothing else. Their messages are small and their field numbers are fixed for ever, so they are read
+here; every other kind is refused, and all answers are JSON.
+
+Source: the generated.proto files of k8s.io/api core/v1 and authorization/v1, and of
+k8s.io/apimachinery meta/v1 and runtime (v0.36).
+"""
+
+from base64 import b64encode
+from collections.abc import Iterator, Mapping
+from typing import Any, NamedTuple
+
+MAGIC = b"k8s\x00"
+
+
+class _Map(NamedTuple):
+    value: Any
+
+
+class _List(NamedTuple):
+    item: Any
+
+
+_Message = Mapping[int, tuple[str, Any]]
+
+_OWNER: _Message = {
+    1: ("kind", str),
+    3: ("name", str),
+    4: ("uid", str),
+    5: ("apiVersion", str),
+    6: ("controller", bool),
+    7: ("blockOwnerDeletion", bool),
+}
+_METADATA: _Message = {
+    1: ("name", str),
+    2: ("generateName", str),
+    3: ("namespace", str),
+    5: ("uid", str),
+    6: ("resourceVersion", str),
+    7: ("generation", int),
+    11: ("labels", _Map(str)),
+    12: ("annotations", _Map(str)),
+    13: ("ownerReferences", _List(_OWNER)),
+    14: ("finalizers", _List(str)),
+}
+_ACCESS: _Message = {
+    1: ("namespace", str),
+    2: ("verb", str),
+    3: ("group", str),
+    4: ("version", str),
+    5: ("resource", str),
+    6: ("subresource", str),
+    7: ("name", str),
+}
+_PATH: _Message = {1: ("path", str), 2: ("verb", str)}
+_KINDS: Mapping[tuple[str, str], _Message] = {
+    ("v1", "Namespace"): {1: ("metadata", _METADATA), 2: ("spec", {1: ("finalizers", _List(str))})},
+    ("v1", "ConfigMap"): {
+        1: ("metadata", _METADATA),
+        2: ("data", _Map(str)),
+        3: ("binaryData", _Map(bytes)),
+        4: ("immutable", bool),
+    },
+    ("v1", "Secret"): {
+        1: ("metadata", _METADATA),
+        2: ("data", _Map(bytes)),
+        3: ("type", str),
+        4: ("stringData", _Map(str)),
+        5: ("immutable", bool),
+    },
+    ("authorization.k8s.io/v1", "SelfSubjectAccessReview"): {
+        1: ("metadata", _METADATA),
+        2: ("spec", {1: ("resourceAttributes", _ACCESS), 2: ("nonResourceAttributes", _PATH)}),
+    },
+}
+_ENVELOPE: _Message = {1: ("type", {1: ("apiVersion", str), 2: ("kind", str)}), 2: ("raw", memoryview)}
+
+
+def decode(body: bytes) -> dict[str, Any]:
+    """Return the object in a Kubernetes protobuf body. Raises ValueError: damaged, or another kind.
+
+    Fields at their zero value are left out, as clients send them whether they mean them or not;
+    fields that only a server sets are ignored.
+    """
+    if not body.startswith(MAGIC):
+        raise ValueError("not a Kubernetes protobuf body")
+    envelope = _message(memoryview(body)[len(MAGIC) :], _ENVELOPE)
+    names = envelope.get("type", {})
+    message = _KINDS.get((names.get("apiVersion", ""), names.get("kind", "")))
+    if message is None:
+        raise ValueError(f"{names.get('kind')} is not read from protobuf")
+    return {**names, **_message(envelope.get("raw", memoryview(b"")), message)}
+
+
+def _message(data: memoryview, message: _Message) -> dict[str, Any]:
+    result: dict[str, Any] = {}
+    for number, raw in _fields(data):
+        if number not in message:
+            continue
+        name, kind = message[number]
+        match kind:
+            case _Map(value):
+                key, item = _entry(raw, value)
+                result.setdefault(name, {})[key] = item
+            case _List(item):
+                result.setdefault(name, []).append(_value(raw, item))
+            case _:
+                found = _value(raw, kind)
+                if found or isinstance(kind, Mapping):
+                    result[name] = found
+    return result
+
+
+def _entry(raw: Any, kind: Any) -> tuple[str, Any]:
+    """Read an entry of a map: a message of a key and a value, either of them left out if empty."""
+    parts = dict(_fields(_bytes(raw)))
+    empty = memoryview(b"")
+    return _value(parts.get(1, empty), str), _value(parts.get(2, empty), kind)
+
+
+def _value(raw: Any, kind: Any) -> Any:
+    if kind is bool or kind is int:
+        if not isinstance(raw, int):
+            raise ValueError("a number was expected")
+        return bool(raw) if kind is bool else raw
+    data = _bytes(raw)
+    if isinstance(kind, Mapping):
+        return _message(data, kind)
+    if kind is str:
+        return str(data, "utf-8")
+    return b64encode(data).decode() if kind is bytes else data
+
+
+def _bytes(raw: Any) -> memoryview:
+    if not isinstance(raw, memoryview):
+        raise ValueError("text or a message was expected")
+    return raw
+
+
+def _fields(data: memoryview) -> Iterator[tuple[int, int | memoryview]]:
+    """Yield (field number, number or bytes) of a message."""
+    at = 0
+    while at < len(data):
+        tag, at = _varint(data, at)
+        match tag & 7:
+            case 0:
+                number, at = _varint(data, at)
+                yield tag >> 3, number
+            case 2:
+                length, at = _varint(data, at)
+                if at + length > len(data):
+                    raise ValueError("the message ends too early")
+                yield tag >> 3, data[at : at + length]
+                at += length
+            case wire:
+                raise ValueError(f"wire type {wire} is not used by these messages")
+
+
+def _varint(data: memoryview, at: int) -> tuple[int, int]:
+    number = shift = 0
+    while True:
+        if at >= len(data) or shift > 63:
+            raise ValueError("the message ends too early")
+        byte = data[at]
+        at += 1
+        number |= (byte & 0x7F) << shift
+        shift += 7
+        if byte < 0x80:
+            return number, at
