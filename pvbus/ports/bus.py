@@ -143,7 +143,10 @@ class Bus(Protocol):
     async def join(
         self, group: str, topics: Sequence[str], *, assigned: Assigned, revoked: Revoked
     ) -> Membership:
-        """Become a member. `topics` share one partition count; partition i of all is one claim."""
+        """Become a member. `topics` share one partition count; partition i of all is one claim.
+
+        Raises PermanentError when they do not, or when the group was made for another count.
+        """
         ...
 
     async def committed(self, claim: Claim, topics: Sequence[str]) -> Mapping[str, int]:
@@ -165,7 +168,9 @@ class Bus(Protocol):
         """Make outputs and the claim's next offsets (topic -> offset) visible at once.
 
         Raises FencedError (an epoch is newer: nothing is visible), TooLargeError (nothing is
-        visible, the bus stays usable), TransientError (outcome unknown: restore the claim).
+        visible, the bus stays usable), TransientError (outcome unknown: restore the claim). As
+        bugs of the caller, with nothing visible: InvariantError where an offset would go back,
+        PermanentError for a topic or partition that does not exist.
         """
         ...
 

@@ -69,10 +69,10 @@ class SqliteBus:
 
     async def close(self) -> None:
         """Leave all groups, and close the bus (a peer only leaves)."""
-        for peer in self._peers:
-            await peer.close()
-        for membership in self._memberships:
-            await membership.leave()
+        await asyncio.gather(
+            *(peer.close() for peer in self._peers),
+            *(membership.leave() for membership in self._memberships),
+        )
         await self._close_store()
 
     async def abandon(self) -> None:
