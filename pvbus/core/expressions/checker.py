@@ -133,9 +133,8 @@ class _Checker:
         if not self._assignable([wanted], [given]):
             self._report(node, f"expected type '{wanted}' but found '{given}'")
 
-    def _lookup(self, name: str, *, absolute: bool = False) -> Type | None:
-        scopes = self._scopes[:1] if absolute else reversed(self._scopes)
-        return next((scope[name] for scope in scopes if name in scope), None)
+    def _lookup(self, name: str) -> Type | None:
+        return next((scope[name] for scope in reversed(self._scopes) if name in scope), None)
 
     # --- nodes
 
@@ -161,7 +160,7 @@ class _Checker:
         return kind
 
     def _ident(self, node: Ident) -> Type:
-        kind = self._lookup(node.name, absolute=node.absolute)
+        kind = self._lookup(node.name)
         if kind is not None:
             return kind
         if node.name in TYPES:

@@ -102,9 +102,7 @@ class _Builder:
         raise AssertionError(node)
 
     def _ident(self, node: Ident) -> Step:
-        name = node.name
-        if not node.absolute:
-            name = next((inner for outer, inner in reversed(self._names) if outer == name), name)
+        name = next((inner for outer, inner in reversed(self._names) if outer == node.name), node.name)
 
         def ident(scope: Scope) -> Any:
             try:
@@ -129,7 +127,7 @@ class _Builder:
             try:
                 return value[field]
             except (KeyError, TypeError):
-                raise CelEvalError(f"no such key: {field}") from None
+                return v.index(value, field)  # tells what is wrong
 
         return select
 

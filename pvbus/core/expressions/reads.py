@@ -40,8 +40,7 @@ def _visit(node: Node, checked: Checked, bound: frozenset[str], found: set[Path]
 def _path(node: Node, checked: Checked, bound: frozenset[str]) -> Path | None:
     """Return the path of a chain of selections with known keys on a variable, else None."""
     if isinstance(node, Ident):
-        shadowed = node.name in bound and not node.absolute
-        return None if shadowed or node in checked.type_names else (node.name,)
+        return None if node.name in bound or node in checked.type_names else (node.name,)
     if isinstance(node, Select) and node not in checked.type_names:
         prefix = _path(node.operand, checked, bound)
         return (*prefix, node.field) if prefix is not None else None

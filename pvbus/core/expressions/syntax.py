@@ -7,7 +7,7 @@ a problem with it. Nodes are compared by identity, so they can key what the chec
 
 import msgspec
 
-from pvbus.core.expressions.errors import DEPTH_MAX, Problem
+from pvbus.core.expressions.errors import BRACKETS_MAX, DEPTH_MAX, Problem
 from pvbus.core.expressions.lexer import Token, tokens
 from pvbus.core.expressions.values import INT_MAX, INT_MIN, Uint
 
@@ -17,7 +17,10 @@ RESERVED = frozenset(
 )
 ACCUMULATOR = "__result__"
 _MACRO_ARGUMENTS = {"all": (2,), "exists": (2,), "exists_one": (2,), "filter": (2,), "map": (2, 3)}
-_RELATIONS = frozenset(["<", "<=", ">=", ">", "==", "!=", "in"])
+_LEVELS = {
+    "||": 1, "&&": 2, "<": 3, "<=": 3, ">=": 3, ">": 3, "==": 3, "!=": 3, "in": 3,
+    "+": 4, "-": 4, "*": 5, "/": 5, "%": 5,
+}  # fmt: skip
 
 
 class Node(msgspec.Struct, frozen=True, eq=False, kw_only=True):
@@ -33,7 +36,6 @@ class Const(Node, frozen=True, eq=False, kw_only=True):
 
 class Ident(Node, frozen=True, eq=False, kw_only=True):
     name: str
-    absolute: bool = False
 
 
 class Select(Node, frozen=True, eq=False, kw_only=True):
@@ -82,7 +84,7 @@ def parse(text: str) -> Node:
 
 
 class _Parser:
-    """Recursive descent, one method per precedence level of the grammar."""
+    """Recursive descent; binary operators by precedence, which keeps the stack shallow."""
 
     def __init__(self, found: list[Token]) -> None:
         self._tokens = found
@@ -123,41 +125,30 @@ class _Parser:
 
     def _expression(self) -> Node:
         self._open += 1
-        if self._open > DEPTH_MAX:
+        if self._open > BRACKETS_MAX:
             raise self._too_deep(self._next.offset)
-        condition = self._logical("||", "_||_")
+        condition = self._binary(1)
         if (mark := self._accept("?")) is not None:
-            yes = self._logical("||", "_||_")
+            yes = self._binary(1)
             self._expect(":")
             condition = self._call("_?_:_", mark, condition, yes, self._expression())
         self._open -= 1
         return condition
 
-    def _logical(self, sign: str, function: str) -> Node:
-        terms = [self._logical("&&", "_&&_") if sign == "||" else self._relation()]
-        mark = self._next
-        while self._accept(sign):
-            terms.append(self._logical("&&", "_&&_") if sign == "||" else self._relation())
-        return terms[0] if len(terms) == 1 else self._call(function, mark, *terms)
-
-    def _relation(self) -> Node:
-        node = self._sum()
-        while self._next.kind in _RELATIONS or (self._next.kind == "name" and self._next.text == "in"):
+    def _binary(self, lowest: int) -> Node:
+        """Take operators of a level and above. A chain of one logical operator is one call."""
+        node = self._unary()
+        chain = ""
+        while (level := _LEVELS.get(self._next.text if self._next.kind != "const" else "", 0)) >= lowest:
             mark = self._take()
             function = "@in" if mark.text == "in" else f"_{mark.text}_"
-            node = self._call(function, mark, node, self._sum())
-        return node
-
-    def _sum(self) -> Node:
-        node = self._product()
-        while (mark := self._accept("+", "-")) is not None:
-            node = self._call(f"_{mark.text}_", mark, node, self._product())
-        return node
-
-    def _product(self) -> Node:
-        node = self._unary()
-        while (mark := self._accept("*", "/", "%")) is not None:
-            node = self._call(f"_{mark.text}_", mark, node, self._unary())
+            right = self._binary(level + 1)
+            if function == chain:
+                assert isinstance(node, Call)
+                node = self._call(function, mark, *node.args, right)
+            else:
+                node = self._call(function, mark, node, right)
+            chain = function if function in ("_&&_", "_||_") else ""
         return node
 
     def _unary(self) -> Node:
@@ -215,9 +206,9 @@ class _Parser:
             case "{":
                 return self._map(token)
             case "." if self._next.kind == "name":
-                return self._name(self._take(), absolute=True)
+                return self._name(self._take())
             case "name":
-                return self._name(token, absolute=False)
+                return self._name(token)
         self._at -= 1
         raise self._unexpected("an expression")
 
@@ -244,9 +235,9 @@ class _Parser:
         inner = [node for entry in entries for node in entry]
         return self._sized(MapLiteral(offset=brace.offset, entries=tuple(entries)), *inner)
 
-    def _name(self, token: Token, *, absolute: bool) -> Node:
+    def _name(self, token: Token) -> Node:
         constants: dict[str, bool | None] = {"true": True, "false": False, "null": None}
-        if token.text in constants and not absolute:
+        if token.text in constants:
             return Const(offset=token.offset, value=constants[token.text])
         if token.text == "in":
             self._at -= 1
@@ -254,7 +245,7 @@ class _Parser:
         if token.text in RESERVED:
             raise Problem(token.offset, f"reserved identifier: {token.text}")
         if (bracket := self._accept("(")) is None:
-            return Ident(offset=token.offset, name=token.text, absolute=absolute)
+            return Ident(offset=token.offset, name=token.text)
         args = self._list_until(")")
         if token.text == "has" and len(args) == 1:
             return self._has(bracket, args[0])
@@ -312,7 +303,7 @@ class _Parser:
 
     @staticmethod
     def _too_deep(offset: int) -> Problem:
-        return Problem(offset, f"expression recursion limit exceeded: {DEPTH_MAX}")
+        return Problem(offset, "expression recursion limit exceeded")
 
 
 def _dotted(node: Node) -> str:

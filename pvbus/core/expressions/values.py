@@ -208,7 +208,7 @@ def contains(item: Value, container: Value) -> bool:
 
 def size(value: Value) -> int:
     if type_name(value) not in ("string", "bytes", "list", "map"):
-        raise no_overload("size", value)
+        raise CelEvalError("no such overload: size")
     length: int = len(value)
     return length
 
@@ -251,7 +251,7 @@ def add(left: Value, right: Value) -> Value:
             return _instant(left.nanos + right.nanos, left.offset)
         case "google.protobuf.Duration", "google.protobuf.Timestamp":
             return _instant(left.nanos + right.nanos, right.offset)
-        case ("map", _):
+        case ("map" | "bool" | "null_type" | "type", _):
             raise CelEvalError("no such overload: _+_")
     raise no_overload()
 
@@ -435,8 +435,10 @@ def _fraction(nanos: int) -> str:
 
 
 def _duration_text(nanos: int) -> str:
-    seconds, rest = divmod(abs(nanos), NANOS)
-    return f"{'-' if nanos < 0 else ''}{seconds}{_fraction(rest)}s"
+    """Write seconds as a double has them: beyond 104 days the last digits are lost."""
+    whole, rest = divmod(abs(nanos), NANOS)
+    seconds = format(Decimal(repr(float(whole) + rest / NANOS)), "f").removesuffix(".0")
+    return f"{'-' if nanos < 0 else ''}{seconds}s"
 
 
 def _timestamp_text(value: Timestamp) -> str:
@@ -526,7 +528,7 @@ def to_duration(value: Value) -> Duration:
         case "google.protobuf.Duration":
             return Duration(value.nanos)
         case "int":
-            return Duration(value)
+            raise _conversion(value, "google.protobuf.Duration")  # declared, but not implemented
         case "string":
             return _parsed_duration(value)
     raise no_overload("duration", value)
