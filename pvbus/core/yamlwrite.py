@@ -36,7 +36,7 @@ def block(value: Any, pad: str, style: Style) -> list[str]:
         return [line for key, item in value.items() for line in _entry(scalar(key), item, pad, style)]
     if isinstance(value, list) and value:
         return [line for item in value for line in _item(item, pad, style)]
-    return _leaf(pad, value, pad, style)
+    return [pad + flow(value)]
 
 
 def _entry(key: str, value: Any, pad: str, style: Style) -> Iterator[str]:
@@ -47,7 +47,7 @@ def _entry(key: str, value: Any, pad: str, style: Style) -> Iterator[str]:
         yield f"{pad}{key}:"
         yield from block(value, pad + " " * style.step if style.wide else pad, style)
     else:
-        yield from _leaf(f"{pad}{key}: ", value, pad + " " * style.step, style)
+        yield from _leaf(f"{pad}{key}: ", value, pad + " " * style.step)
 
 
 def _item(value: Any, pad: str, style: Style) -> Iterator[str]:
@@ -56,10 +56,10 @@ def _item(value: Any, pad: str, style: Style) -> Iterator[str]:
         yield f"{pad}- {inner[0][len(pad) + 2 :]}"
         yield from inner[1:]
     else:
-        yield from _leaf(f"{pad}- ", value, pad + "  ", style)
+        yield from _leaf(f"{pad}- ", value, pad + "  ")
 
 
-def _leaf(head: str, value: Any, pad: str, style: Style) -> list[str]:
+def _leaf(head: str, value: Any, pad: str) -> list[str]:
     if isinstance(value, str) and _literal(value):
         lines = value.removesuffix("\n").split("\n")
         chomp = "" if value.endswith("\n") else "-"

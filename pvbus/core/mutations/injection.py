@@ -10,6 +10,7 @@ Source: Porch v1.5.8, injection.go.
 """
 
 from collections.abc import Iterable, Mapping
+from functools import lru_cache
 from typing import Any, NamedTuple, Protocol
 
 from pvbus.core import kptfile, yamledit
@@ -111,8 +112,12 @@ def _is_yaml(file: str) -> bool:
     return file.endswith((".yaml", ".yml", ".json")) or file.rpartition("/")[2] == kptfile.FILE
 
 
-def _points_of(file: str, text: str) -> list[tuple[InjectionPoint, str]]:
-    """Return the points of a file, with the value of their annotation."""
+@lru_cache(maxsize=1024)
+def _points_of(file: str, text: str) -> tuple[tuple[InjectionPoint, str], ...]:
+    """Return the points of a file, with the value of their annotation.
+
+    Remembered, since a fleet's packages share most of their files, and parsing is what takes long.
+    """
     found = []
     for number, document in enumerate(yamledit.parse(text)):
         value = document.value
@@ -130,7 +135,7 @@ def _points_of(file: str, text: str) -> list[tuple[InjectionPoint, str]]:
         required = requirement == "required"
         point = InjectionPoint(file, number, group, version, kind, name, required, condition_type)
         found.append((point, str(requirement)))
-    return found
+    return tuple(found)
 
 
 def wanted(

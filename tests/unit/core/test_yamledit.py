@@ -52,6 +52,7 @@ def test_an_edit_of_one_document_leaves_the_others() -> None:
     [
         ("a: 'x' # kept\nb: \"y\"\n", ("a",), "z", "a: 'z' # kept\nb: \"y\"\n"),
         ("a: x\n", ("a",), "yes", 'a: "yes"\n'),
+        ("a: x\n", ("a",), [1e-7, 2.5, 1e300], "a:\n- 1.0e-07\n- 2.5\n- 1.0e+300\n"),
         ("a: x # kept\nb: y\n", ("a",), {"c": "d"}, "a: # kept\n  c: d\nb: y\n"),
         ("a: # kept\n- x: 1\nb: y\n", ("a",), "s", "a: s # kept\nb: y\n"),
         ("a: | # kept\n  t\n\nb: y\n", ("a",), "s", "a: s # kept\n\nb: y\n"),
