@@ -119,10 +119,17 @@ class Controller(Protocol):
     controller: restored, then kept by `store`). `broadcast` topics are read whole.
     """
 
-    name: str
-    inputs: tuple[str, ...]
-    memory: tuple[str, ...]
-    broadcast: tuple[str, ...]
+    @property
+    def name(self) -> str: ...
+
+    @property
+    def inputs(self) -> tuple[str, ...]: ...
+
+    @property
+    def memory(self) -> tuple[str, ...]: ...
+
+    @property
+    def broadcast(self) -> tuple[str, ...]: ...
 
     def open(self, partition: int) -> None:
         """Begin with empty tables for a claim."""

@@ -6,6 +6,7 @@ counts. When a step's outcome is unknown, the claim's watches begin again from w
 """
 
 import asyncio
+from collections.abc import Mapping
 
 import msgspec
 
@@ -23,7 +24,7 @@ from pvbus.core.records import (
     sync_key,
 )
 from pvbus.errors import FencedError, PermanentError, PvbusError, TransientError
-from pvbus.ports.bus import Bus, Claim, Membership, Output
+from pvbus.ports.bus import Bus, Claim, Membership, Output, TopicPartition
 from pvbus.ports.clock import Clock
 from pvbus.ports.cluster import Cluster
 from pvbus.runtime.kindwatch import Emission, KindWatch
@@ -106,7 +107,20 @@ class IngestWorker:
 
     @property
     def idle(self) -> bool:
-        return self.ready and not any(c.pending or c.stepping for c in self._claims.values())
+        return self.ready and not any(
+            c.pending or c.stepping or c.changed.is_set() for c in self._claims.values()
+        )
+
+    @property
+    def next_timer_seconds(self) -> float | None:
+        return None
+
+    def positions(self) -> Mapping[TopicPartition, int]:
+        return {
+            (WATCHES, number): self._reader.position((WATCHES, number))
+            for number, opened in self._claims.items()
+            if opened.ready
+        }
 
     @property
     def dirty_keys(self) -> int:

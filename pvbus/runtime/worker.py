@@ -108,6 +108,11 @@ class Worker:
         return self.ready and all(c.idle for c in self._claims.values())
 
     @property
+    def next_timer_seconds(self) -> float | None:
+        """Seconds until the next key is looked at by itself; None when no key waits for a time."""
+        return self._timers[0][0] - self._clock.monotonic() if self._timers else None
+
+    @property
     def dirty_keys(self) -> int:
         return sum(len(c.dirty) + len(c.busy) for c in self._claims.values())
 

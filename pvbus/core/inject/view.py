@@ -1,0 +1,236 @@
+"""The broadcast tables of inject, and from every input the variants that it can change.
+
+Upstream packages, downstream packages, owners and injected objects are indexed whether they were
+found or not, so a change touches exactly the variants that looked for it.
+"""
+
+from collections.abc import Iterable
+from typing import Any, NamedTuple
+
+import msgspec
+
+from pvbus.core.ids import okey, parse_okey
+from pvbus.core.model import CONFIG_GROUP, PORCH_GROUP, Downstream, Upstream
+from pvbus.core.mutations import Listing
+from pvbus.core.records import InjectableRow, ObjectRow, RevisionFacts
+from pvbus.core.tables import SyncView, is_marker, marker_kind
+
+REVISION_KIND = f"{PORCH_GROUP}/PackageRevision"
+REPOSITORY_KIND = f"{CONFIG_GROUP}/Repository"
+
+_row = msgspec.json.Decoder(ObjectRow)
+_injectable = msgspec.json.Decoder(InjectableRow)
+Place = tuple[str, str, str]
+"""(namespace, repository, package)."""
+
+
+class Revision(NamedTuple):
+    """A PackageRevision as observed."""
+
+    namespace: str
+    name: str
+    row: ObjectRow
+    facts: RevisionFacts
+
+    @property
+    def is_placeholder(self) -> bool:
+        """Whether it stands for the branch: revision -1, workspace = branch (contract 4.5)."""
+        return self.facts.revision == -1
+
+    @property
+    def identity(self) -> str:
+        """Return what makes this upstream this upstream: a placeholder's is its commit."""
+        commit = self.facts.self_commit if self.is_placeholder else ""
+        return f"{self.name}@{self.row.uid}@{commit}@{self.facts.revision}"
+
+    def owned_by(self, uid: str) -> bool:
+        return any(owner.uid == uid for owner in self.row.owners)
+
+
+class View:
+    """Observed revisions, Repositories and injectables."""
+
+    def __init__(self, partitions: int) -> None:
+        self.sync = SyncView(partitions)
+        self.content_sync = SyncView(partitions)
+        self._revisions: dict[str, Revision] = {}
+        self._at: dict[Place, dict[str, None]] = {}
+        self._owned: dict[str, dict[str, None]] = {}
+        self._injectables: dict[str, bytes] = {}
+        self._place_users: dict[Place, set[str]] = {}
+        self._object_users: dict[str, set[str]] = {}
+        self._kind_users: dict[str, set[str]] = {}
+        self._uid_users: dict[str, str] = {}
+        self._uses: dict[str, tuple[set[Place], set[str], set[str]]] = {}
+
+    # ------------------------------------------------------------ records in
+
+    def load_object(self, partition: int, key: str, value: bytes | None) -> Iterable[str] | None:
+        """Apply a record of the objects topic; None: every key may look again (a kind's sync)."""
+        if is_marker(key):
+            kind = marker_kind(key)
+            if kind in (REVISION_KIND, REPOSITORY_KIND) and self.sync.load(partition, key, value):
+                return None
+            return ()
+        if not key.startswith(REVISION_KIND):
+            return ()
+        name = parse_okey(key)
+        old = self._revisions.pop(key, None)
+        if old is not None:
+            self._forget(key, old)
+        new = None
+        if value is not None:
+            row = _row.decode(value)
+            if row.revision is not None:
+                new = Revision(name.namespace, name.name, row, row.revision)
+                self._remember(key, new)
+        dirty = set()
+        for side in (old, new):
+            if side is not None:
+                dirty |= self._place_users.get(_place(side), set())
+                dirty |= {
+                    self._uid_users[owner.uid] for owner in side.row.owners if owner.uid in self._uid_users
+                }
+        return dirty
+
+    def _remember(self, key: str, revision: Revision) -> None:
+        self._revisions[key] = revision
+        self._at.setdefault(_place(revision), {})[key] = None
+        for owner in revision.row.owners:
+            self._owned.setdefault(owner.uid, {})[key] = None
+
+    def _forget(self, key: str, revision: Revision) -> None:
+        tables: list[tuple[dict[Any, dict[str, None]], Any]] = [(self._at, _place(revision))]
+        tables += [(self._owned, owner.uid) for owner in revision.row.owners]
+        for table, place in tables:
+            known = table.get(place)
+            if known is not None:
+                known.pop(key, None)
+                if not known:
+                    del table[place]
+
+    def load_injectable(self, partition: int, key: str, value: bytes | None) -> Iterable[str]:
+        if is_marker(key):
+            self.content_sync.load(partition, key, value)
+            return self._kind_users.get(marker_kind(key), set())
+        if value is None:
+            self._injectables.pop(key, None)
+        else:
+            self._injectables[key] = value
+        return self._object_users.get(key, set())
+
+    # ------------------------------------------------------------ interest
+
+    def use(
+        self,
+        vkey: str,
+        uid: str,
+        *,
+        places: Iterable[Place],
+        objects: Iterable[str] = (),
+        kinds: Iterable[str] = (),
+    ) -> None:
+        """Say what a variant looks at, in place of what it looked at before."""
+        self.forget(vkey)
+        uses = (set(places), set(objects), set(kinds))
+        self._uses[vkey] = uses
+        self._uid_users[uid] = vkey
+        for table, names in self._tables(uses):
+            for name in names:
+                table.setdefault(name, set()).add(vkey)
+
+    def _tables(
+        self, uses: tuple[set[Place], set[str], set[str]]
+    ) -> list[tuple[dict[Any, set[str]], set[Any]]]:
+        places, objects, kinds = uses
+        return [
+            (self._place_users, places),
+            (self._object_users, objects),
+            (self._kind_users, kinds),
+        ]
+
+    def forget(self, vkey: str) -> None:
+        uses = self._uses.pop(vkey, None)
+        if uses is None:
+            return
+        for table, names in self._tables(uses):
+            for name in names:
+                users = table.get(name)
+                if users is not None:
+                    users.discard(vkey)
+                    if not users:
+                        del table[name]
+
+    # ------------------------------------------------------------ reading
+
+    def at(self, namespace: str, place: Downstream) -> list[Revision]:
+        keys = self._at.get((namespace, place.repo, place.package), ())
+        return [self._revisions[key] for key in sorted(keys)]
+
+    def owned(self, uid: str) -> list[Revision]:
+        return [self._revisions[key] for key in sorted(self._owned.get(uid, ()))]
+
+    def upstream(self, namespace: str, upstream: Upstream) -> Revision | None:
+        """Find the upstream revision.
+
+        A revision above 0 and a workspace, when both are given, must both match; one alone decides;
+        with neither it is the workspace `main`, which normally is the branch placeholder.
+        """
+        workspace = upstream.workspace_name
+        if not workspace and upstream.revision <= 0:
+            workspace = "main"
+        for revision in self.at(namespace, Downstream(repo=upstream.repo, package=upstream.package)):
+            if workspace and revision.facts.workspace != workspace:
+                continue
+            if upstream.revision > 0 and revision.facts.revision != upstream.revision:
+                continue
+            return revision
+        return None
+
+    # ------------------------------------------------------------ injectables
+
+    def injectable(self, group: str, kind: str, namespace: str, name: str) -> InjectableRow | None:
+        """Return what is known of an object; None when ingest has not answered yet."""
+        value = self._injectables.get(okey(group, kind, namespace, name))
+        return _injectable.decode(value) if value is not None else None
+
+    def unavailable(self, group: str, version: str, kind: str) -> str:
+        """Return why objects of a kind cannot be had, "" if they can or it is not known yet."""
+        marker = self.content_sync.marker(f"{group}/{kind}")
+        asked = f"{group}/{version}" if group else version
+        unknown = f'no matches for kind "{kind}" in version "{asked}"'
+        if marker is None or marker.state == "unwatched":
+            return ""
+        if marker.state == "unavailable":
+            return unknown if marker.message.startswith("no matches") else marker.message
+        return unknown if marker.versions and version not in marker.versions else ""
+
+
+def _place(revision: Revision) -> Place:
+    return revision.namespace, revision.facts.repository, revision.facts.package
+
+
+class ViewCandidates:
+    """`pvbus.core.mutations.Candidates` over the view, for one namespace and the names asked for."""
+
+    def __init__(self, view: View, namespace: str, names: Iterable[tuple[str, str, str, str]]) -> None:
+        self._view = view
+        self._namespace = namespace
+        self._names: dict[tuple[str, str, str], list[str]] = {}
+        for group, version, kind, name in names:
+            self._names.setdefault((group, version, kind), []).append(name)
+
+    def listing(self, group: str, version: str, kind: str) -> Listing:
+        error = self._view.unavailable(group, version, kind)
+        if error:
+            return Listing({}, error)
+        objects: dict[str, Any] = {}
+        for name in self._names.get((group, version, kind), ()):
+            row = self._view.injectable(group, kind, self._namespace, name)
+            if row is not None and row.exists:
+                content = row.content
+                objects[name] = None if content is msgspec.UNSET else msgspec.json.decode(content)
+        presence = self._view.injectable(group, kind, self._namespace, "")
+        if not objects and presence is not None and presence.exists:
+            objects[""] = None  # there are some, but none that an injector names
+        return Listing(objects)

@@ -1,0 +1,102 @@
+"""The five services put together: what `python -m services.<name>`, `pvbus up` and `plan` share."""
+
+import asyncio
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Protocol
+
+from pvbus.contracts import topics
+from pvbus.core.conditions import ConditionsController
+from pvbus.core.effects import Controller
+from pvbus.core.expressions import Engine
+from pvbus.core.inject.controller import InjectController
+from pvbus.core.records import META
+from pvbus.core.renderer import RenderController
+from pvbus.core.unroll.children import Limits
+from pvbus.core.unroll.controller import UnrollController
+from pvbus.errors import UsageError
+from pvbus.ports.bus import Bus, TopicPartition
+from pvbus.ports.clock import Clock
+from pvbus.ports.cluster import Cluster
+from pvbus.runtime.ingest import IngestWorker
+from pvbus.runtime.worker import Worker
+
+SERVICES = ("ingest", "unroll", "render", "inject", "conditions")
+
+
+class Service(Protocol):
+    """A running service: ingest's worker or a controller's."""
+
+    async def run(self) -> None: ...
+
+    def stop(self) -> None: ...
+
+    @property
+    def ready(self) -> bool: ...
+
+    @property
+    def idle(self) -> bool: ...
+
+    @property
+    def dirty_keys(self) -> int: ...
+
+    @property
+    def next_timer_seconds(self) -> float | None: ...
+
+    def positions(self) -> Mapping[TopicPartition, int]: ...
+
+
+def build_service(
+    name: str,
+    bus: Bus,
+    cluster: Cluster,
+    clock: Clock,
+    *,
+    engine: Engine,
+    limits: Limits | None = None,
+    source: str = "/pvbus",
+    partitions: int | None = None,
+) -> Service:
+    """Build one worker of a service. partitions: of the bus; None takes the contract's."""
+    count = partitions or partition_count()
+    if name == "ingest":
+        return IngestWorker(bus, cluster, clock, partitions=count)
+    controller: Controller
+    match name:
+        case "unroll":
+            controller = UnrollController(partitions=count, engine=engine, limits=limits)
+        case "render":
+            controller = RenderController(engine=engine)
+        case "inject":
+            controller = InjectController(partitions=count)
+        case "conditions":
+            controller = ConditionsController(source=source)
+        case _:
+            raise UsageError(f'no service is called "{name}"; there are {", ".join(SERVICES)}')
+    return Worker(controller, bus, cluster, clock, partitions=count)
+
+
+def partition_count() -> int:
+    """Return the partition count of the contract's topics (all but `pvbus.meta` share one)."""
+    return next(spec.partitions for spec in topics() if spec.name != META)
+
+
+async def settled(services: Iterable[Service], bus: Bus, *, horizon_seconds: float = 0.0) -> bool:
+    """Tell whether nothing is left to do: all idle, all records read, and no timer within the horizon."""
+    for service in services:
+        if not service.idle:
+            return False
+        timer = service.next_timer_seconds
+        if timer is not None and timer <= horizon_seconds:
+            return False
+        positions = service.positions()
+        ends = await bus.end_offsets(list(positions))
+        if any(positions[tp] < end for tp, end in ends.items()):
+            return False
+    return all(service.idle for service in services)
+
+
+async def run_all(services: Sequence[Service]) -> None:
+    """Run services side by side until all are stopped; the first failure ends them all."""
+    async with asyncio.TaskGroup() as tasks:
+        for service in services:
+            tasks.create_task(service.run())
