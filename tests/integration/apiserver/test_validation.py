@@ -1,0 +1,173 @@
+"""What is refused, and how: bodies, types, schemas, metadata, unknown and duplicate fields."""
+
+from typing import Any
+
+import pytest
+
+from pvbus.embedded.apiserver.requests import BODY_BYTES_MAX
+from tests.integration.apiserver.client import CORE, WIDGETS, Api, owner, widget
+
+
+async def test_schema_problems_are_named_by_path(api: Api) -> None:
+    """422 with one cause per problem: wrong type, missing and unsupported values."""
+    reply = await api.call("POST", WIDGETS, widget("a", size="big"))
+    assert (reply.code, reply.body["reason"]) == (422, "Invalid")
+    assert reply.body["message"] == (
+        'Widget.example.com "a" is invalid: spec.size: Invalid value: "string": spec.size in body must be '
+        'of type integer: "string"'
+    )
+    missing = widget("a", spec={"color": "green"})
+    del missing["spec"]["size"]
+    reply = await api.call("POST", WIDGETS, missing)
+    causes = {cause["field"]: cause["reason"] for cause in reply.body["details"]["causes"]}
+    assert causes == {"spec.size": "FieldValueRequired", "spec.color": "FieldValueNotSupported"}
+
+
+@pytest.mark.parametrize(
+    ("metadata", "field"),
+    [
+        ({"name": "Upper"}, "metadata.name"),
+        ({"name": "a_b"}, "metadata.name"),
+        ({"name": "a" * 254}, "metadata.name"),
+        ({}, "metadata.name"),
+        ({"name": "a", "labels": {"bad key": "x"}}, "metadata.labels"),
+        ({"name": "a", "labels": {"k": "bad value"}}, "metadata.labels"),
+        ({"name": "a", "labels": {"k": "x" * 64}}, "metadata.labels"),
+        ({"name": "a", "labels": {"Not.A.Domain/k": "x"}}, "metadata.labels"),
+        ({"name": "a", "annotations": {"a b": "x"}}, "metadata.annotations"),
+        ({"name": "a", "annotations": {"a": "x" * 300_000}}, "metadata.annotations"),
+        ({"name": "a", "finalizers": ["plain"]}, "metadata.finalizers"),
+        (
+            {"name": "a", "ownerReferences": [{"apiVersion": "v1", "kind": "X", "name": "x", "uid": ""}]},
+            "metadata.ownerReferences[0].uid",
+        ),
+    ],
+)
+async def test_metadata_is_checked(api: Api, metadata: dict[str, Any], field: str) -> None:
+    """Names, label syntax, annotation size, finalizers and owners follow Kubernetes' rules."""
+    reply = await api.call("POST", WIDGETS, {**widget(), "metadata": metadata})
+    assert reply.code == 422, reply.body
+    assert field in {cause["field"] for cause in reply.body["details"]["causes"]}
+
+
+async def test_two_controllers_are_refused(api: Api) -> None:
+    """Only one ownerReference may be the controller."""
+    one = owner(await api.create(WIDGETS, widget("one")))
+    two = owner(await api.create(WIDGETS, widget("two")))
+    owners = [{**one, "controller": True}, {**two, "controller": True}]
+    reply = await api.call("POST", WIDGETS, widget("a", ownerReferences=owners))
+    assert reply.code == 422
+
+
+@pytest.mark.parametrize("metadata", [{"labels": {"a": 1}}, {"labels": []}, {"name": 5}, {"finalizers": [1]}])
+async def test_metadata_of_a_wrong_type_cannot_be_decoded(api: Api, metadata: dict[str, Any]) -> None:
+    """400, as for Go's decoder."""
+    reply = await api.call("POST", WIDGETS, {**widget(), "metadata": {"name": "a", **metadata}})
+    assert (reply.code, reply.body["reason"]) == (400, "BadRequest")
+    assert "cannot unmarshal" in reply.body["message"]
+
+
+async def test_unknown_fields(api: Api) -> None:
+    """Strict refuses, Warn (the default) prunes and says so in a header, Ignore prunes."""
+    body = widget("a", spec={"extra": 1}, strange="x")
+    strict = await api.call("POST", f"{WIDGETS}?fieldValidation=Strict", body)
+    assert strict.code == 400
+    assert (
+        'strict decoding error: unknown field "metadata.strange", unknown field "spec.extra"'
+        in (strict.body["message"])
+    )
+    warned = await api.call("POST", f"{WIDGETS}?dryRun=All", body)
+    assert warned.warnings == (
+        '299 - "unknown field \\"metadata.strange\\""',
+        '299 - "unknown field \\"spec.extra\\""',
+    )
+    ignored = await api.call("POST", f"{WIDGETS}?fieldValidation=Ignore", body)
+    assert (ignored.code, ignored.warnings) == (201, ())
+    assert "extra" not in ignored.body["spec"]
+    assert "strange" not in ignored.body["metadata"]
+    assert (await api.call("POST", f"{WIDGETS}?fieldValidation=Other", widget("b"))).code == 422
+
+
+@pytest.mark.parametrize("media", ["application/json", "application/yaml"])
+async def test_duplicate_fields(api: Api, media: str) -> None:
+    """They are treated like unknown ones, by their path; the last value counts."""
+    if media == "application/json":
+        text = (
+            '{"apiVersion": "example.com/v1", "kind": "Widget", "metadata": {"name": "a"}, '
+            '"spec": {"size": 1, "size": 2}}'
+        )
+    else:
+        text = "apiVersion: example.com/v1\nkind: Widget\nmetadata: {name: a}\nspec:\n  size: 1\n  size: 2\n"
+    strict = await api.call("POST", f"{WIDGETS}?fieldValidation=Strict", text, media=media)
+    assert strict.code == 400
+    assert 'strict decoding error: duplicate field "spec.size"' in strict.body["message"]
+    warned = await api.call("POST", WIDGETS, text, media=media)
+    assert warned.warnings == ('299 - "duplicate field \\"spec.size\\""',)
+    assert warned.body["spec"]["size"] == 2
+
+
+async def test_yaml_bodies_hold_json_types(api: Api) -> None:
+    """A date in YAML stays text; PUT takes YAML as well."""
+    text = (
+        "apiVersion: example.com/v1\nkind: Widget\nmetadata: {name: a}\nspec: {size: 1, note: 2026-01-01}\n"
+    )
+    created = await api.call("POST", WIDGETS, text, media="application/yaml")
+    assert created.body["spec"]["note"] == "2026-01-01"
+    version = created.body["metadata"]["resourceVersion"]
+    text = text.replace("{name: a}", f'{{name: a, resourceVersion: "{version}"}}').replace(
+        "size: 1", "size: 2"
+    )
+    assert (await api.call("PUT", f"{WIDGETS}/a", text, media="application/yaml")).body["spec"]["size"] == 2
+
+
+@pytest.mark.parametrize(
+    ("body", "media", "code"),
+    [
+        (b"{", "application/json", 400),
+        (b"[]", "application/json", 400),
+        (b'{"kind":"Widget"}', "application/json", 400),
+        (b'{"apiVersion":"example.com/v2","kind":"Widget"}', "application/json", 400),
+        (b'{"apiVersion":"example.com/v1","kind":"Gadget"}', "application/json", 400),
+        (b"a: [", "application/yaml", 400),
+        (b"\xff\xfe", "application/json", 400),
+        (b"k8s\x00", "application/vnd.kubernetes.protobuf", 415),
+        (b"<x/>", "application/xml", 415),
+    ],
+)
+async def test_bodies_that_cannot_be_read(api: Api, body: bytes, media: str, code: int) -> None:
+    """400 for what is not an object of this kind, 415 for another format, always as a Status."""
+    reply = await api.call("POST", WIDGETS, body, media=media)
+    assert (reply.code, reply.body["kind"], reply.body["code"]) == (code, "Status", code)
+
+
+async def test_large_bodies_are_refused(api: Api) -> None:
+    """413 above 3 MiB, and the server goes on."""
+    body = widget("a", spec={"note": "x" * BODY_BYTES_MAX})
+    reply = await api.call("POST", WIDGETS, body)
+    assert (reply.code, reply.body["reason"]) == (413, "RequestEntityTooLarge")
+    await api.create(WIDGETS, widget("a", spec={"note": "x" * 1_000_000}))
+
+
+@pytest.mark.parametrize(
+    "path",
+    [
+        "/apis/example.com/v1/namespaces/default/gadgets",
+        "/apis/example.com/v2/namespaces/default/widgets",
+        "/apis/none/v1/widgets",
+        f"{CORE}/namespaces/default/namespaces",
+        "/apis/example.com/v1/widgets/a",
+        "/apis/example.com/v1/namespaces/default/widgets/a/scale",
+        "/nothing",
+    ],
+)
+async def test_unknown_paths(api: Api, path: str) -> None:
+    """404 as a Status."""
+    reply = await api.call("GET", path)
+    assert (reply.code, reply.body["reason"]) == (404, "NotFound")
+
+
+async def test_methods_that_do_not_exist(api: Api) -> None:
+    """405 for PUT of a collection and POST of an object."""
+    await api.create(WIDGETS, widget("a"))
+    assert (await api.call("PUT", WIDGETS, widget("a"))).code == 405
+    assert (await api.call("POST", f"{WIDGETS}/a", widget("a"))).code == 405
