@@ -177,6 +177,13 @@ def test_which_objects_are_targets(target: str, written: bool) -> None:
     assert changed.name == ("value" if written else "target")
 
 
+def test_the_namespace_of_a_cluster_scoped_kind_is_not_compared() -> None:
+    configuration = replacements("fieldPath: data.plain", "{select: {kind: ClusterRole, namespace: other}}")
+    role = "apiVersion: rbac.authorization.k8s.io/v1\nkind: ClusterRole\nmetadata:\n  name: target\n"
+    _, changed = apply_replacements(items(SOURCE, role), configuration).items
+    assert changed.name == "value"
+
+
 @pytest.mark.parametrize(
     ("source", "target", "message"),
     [

@@ -20,6 +20,16 @@ def set_in(body: str, **setters: str) -> str:
     [
         ("a whole value", "a: x # kpt-set: ${n}", {"n": "y"}, "a: y # kpt-set: ${n}"),
         ("untyped", "a: 3 # kpt-set: ${n}", {"n": "5"}, "a: 5 # kpt-set: ${n}"),
+        ("what plain would mean otherwise", "a: 3 # kpt-set: ${n}", {"n": "# x"}, 'a: "# x" # kpt-set: ${n}'),
+        ("a list is no scalar", "a: 3 # kpt-set: ${n}", {"n": "[x"}, 'a: "[x" # kpt-set: ${n}'),
+        ("a map is no scalar", "a: 3 # kpt-set: ${n}", {"n": "b: c"}, 'a: "b: c" # kpt-set: ${n}'),
+        ("spaces stay", "a: 3 # kpt-set: ${n}", {"n": " x"}, 'a: " x" # kpt-set: ${n}'),
+        (
+            "inside a flow",
+            "a: {b: 3, c: [4]} # kpt-set: ${n}",
+            {"n": "x"},
+            "a: {b: 3, c: [4]} # kpt-set: ${n}",
+        ),
         ("quotes stay", "a: 'x' # kpt-set: ${n}", {"n": "y"}, "a: 'y' # kpt-set: ${n}"),
         ("empty is a string", "a: x # kpt-set: ${n}", {"n": ""}, 'a: "" # kpt-set: ${n}'),
         ("a field without value", "a: # kpt-set: ${n}", {"n": "y"}, "a: y # kpt-set: ${n}"),

@@ -41,6 +41,9 @@ def program(body: str) -> list[str]:
 REGISTRY = FunctionRegistry(
     {
         **{f"trace-{letter}": [sys.executable, "-c", TRACER, letter] for letter in "abc"},
+        "config-trace": program(
+            "list_['results'] = [{'message': str(list_['functionConfig'].get('trace'))}]"
+        ),
         "fail": program("sys.exit('on purpose')"),
         "drop-secrets": program("list_['items'] = [i for i in items if i['kind'] != 'Secret']"),
         "add-secret": program("items.append(dict(apiVersion='v1', kind='Secret', metadata={'name': 'new'}))"),
@@ -227,6 +230,13 @@ def test_a_config_file_is_read_again_before_each_mutator() -> None:
         }
     )
     assert result.resources["n.yaml"].endswith("name: fresh\n")
+
+
+def test_a_validator_gets_its_config_file_as_it_was_read() -> None:
+    own = "  validators:\n  - {image: config-trace, configPath: c.yaml}\n"
+    result = rendered({"Kptfile": kptfile(steps("trace-a") + own), "c.yaml": thing("c")})
+    assert messages(result)[-1] == "None"
+    assert result.resources["c.yaml"].endswith("trace: a\n")
 
 
 def test_config_map_values_become_text() -> None:

@@ -59,6 +59,7 @@ def test_objects_for_the_package_alone_are_skipped() -> None:
         ("batch/v1", "Job", "{selector: {matchLabels: {k: b}}}", MATCH, {"k": "v"}),
         ("policy/v1", "PodDisruptionBudget", "{selector: {matchLabels: {k: b}}}", MATCH, {"k": "v"}),
         ("policy/v1", "PodDisruptionBudget", "{}", ("spec", "selector"), None),
+        ("batch/v1", "CronJob", "{}", ("spec", "jobTemplate"), None),
         (
             "batch/v1",
             "CronJob",

@@ -89,8 +89,11 @@ def test_a_dependency_inside_the_package_follows_the_move_and_another_does_not()
         """
     inside = text(before).format("apps/namespaces/old/Deployment/d")
     outside = text(before).format("apps/namespaces/old/Deployment/elsewhere").replace("name: a", "name: b")
+    settled = text(before).format("apps/namespaces/third/Deployment/d").replace("name: a", "name: c")
     target = "apiVersion: apps/v1\nkind: Deployment\nmetadata:\n  name: d\n  namespace: old\n"
-    followed, stayed, _ = after(set_namespace, config_map(namespace="new"), inside, outside, target)
+    given = (inside, outside, settled, target)
+    followed, stayed, elsewhere, _ = after(set_namespace, config_map(namespace="new"), *given)
+    assert "depends-on: apps/namespaces/third/Deployment/d" in elsewhere
     assert "depends-on: apps/namespaces/new/Deployment/d" in followed
     assert "depends-on: apps/namespaces/old/Deployment/elsewhere" in stayed
 

@@ -9,6 +9,7 @@ was meant: where a splice would change anything else, the values win over the sp
 import json
 import re
 from collections.abc import Iterator, Mapping
+from functools import lru_cache
 from typing import Any, NamedTuple
 
 import msgspec
@@ -117,15 +118,15 @@ class Scalar(NamedTuple):
     @property
     def value(self) -> Any:
         """Return what a reader gets: untyped plain scalars are resolved."""
-        return self.text if self.style or self.is_string else load(self.text)
+        return self.text if self.style or self.is_string or not _is_plain(self.text) else load(self.text)
 
     def written(self) -> str:
         """Return the scalar for a place inside a line; quoted where plain would mean something else."""
         if self.style == "'" and "\n" not in self.text:
             return "'" + self.text.replace("'", "''") + "'"
-        if self.style != '"' and "\n" not in self.text and _reads_as(self.text, self.value):
+        if self.style != '"' and _is_plain(self.text) and (not self.is_string or _is_text(self.text)):
             return self.text
-        return json.dumps(self.text, ensure_ascii=False)
+        return json.dumps(self.text, ensure_ascii=not self.text.isprintable())
 
 
 class Result(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, rename="camel"):
@@ -238,6 +239,24 @@ def _spliced(text: str, node: yaml.ScalarNode, scalar: Scalar) -> str:
         return text[:start] + written + text[end:]
     old = _LINE_COMMENT.match(text, end)
     return f"{text[:start]}{written} {scalar.comment}{text[old.end() if old else end :]}"
+
+
+@lru_cache(maxsize=1024)
+def _is_plain(text: str) -> bool:
+    """Whether a text can stand without quotes and be read back as itself, of whatever type."""
+    if "\n" in text or text != text.strip():
+        return False
+    try:
+        load(text)
+        node = compose(text)
+    except YamlError:
+        return False
+    return isinstance(node, yaml.ScalarNode) and not node.style and node.value == text
+
+
+@lru_cache(maxsize=1024)
+def _is_text(text: str) -> bool:
+    return isinstance(load(text), str)
 
 
 def _reads_as(text: str, value: Any) -> bool:

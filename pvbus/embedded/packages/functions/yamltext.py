@@ -1,6 +1,7 @@
 """Texts of one YAML document: their values, their nodes, and other values edited into them."""
 
 from difflib import SequenceMatcher
+from functools import lru_cache
 from typing import Any
 
 import yaml
@@ -25,10 +26,12 @@ def dump(value: Any) -> str:
     return "\n".join(block(value, "", Style())) + "\n"
 
 
+# The same text is asked for a few times in a row; graphs are large, so few are kept.
+@lru_cache(maxsize=8)
 def compose(text: str) -> yaml.Node | None:
     """Return the node graph of a text that `load` accepts; marks count characters of the text.
 
-    The nodes' implicit tags are YAML 1.1's and mean nothing here.
+    Nobody may change the graph. Its implicit tags are YAML 1.1's and mean nothing here.
     """
     node: yaml.Node | None = yaml.compose(text, Loader=_Loader)
     return node
