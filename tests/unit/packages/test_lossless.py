@@ -12,6 +12,9 @@ from pvbus.embedded.packages.functions.yamltext import dump, load, same, with_va
 from pvbus.embedded.packages.render import render
 from pvbus.errors import PermanentError
 
+# A machine that is busy with other tests is no failure.
+PATIENT = settings(max_examples=100, deadline=None)
+
 keys = st.text("ab.-/_Xé 0", min_size=1, max_size=4)
 scalars = (
     st.none()
@@ -29,6 +32,7 @@ values = st.recursive(
 maps = st.dictionaries(keys, values, max_size=4)
 
 
+@PATIENT
 @given(maps.filter(bool), maps.filter(bool))
 def test_any_value_can_be_written_over_any_other(old: dict[str, Any], new: dict[str, Any]) -> None:
     text = dump(old)
@@ -36,6 +40,7 @@ def test_any_value_can_be_written_over_any_other(old: dict[str, Any], new: dict[
     assert same(load(with_value(text, old, new)), new)
 
 
+@PATIENT
 @given(maps.filter(bool))
 def test_the_same_value_writes_nothing(value: dict[str, Any]) -> None:
     text = f"# before\n---\n{dump(value)}# after\n\n"
@@ -89,7 +94,7 @@ any_configs = st.none() | objects_of(
 
 
 @pytest.mark.parametrize("name", sorted(BUILTINS))
-@settings(max_examples=150)
+@PATIENT
 @given(given_objects=st.lists(any_objects, max_size=3), config=any_configs)
 def test_a_built_in_function_answers_anything_with_a_result_or_a_refusal(
     name: str, given_objects: list[dict[str, Any]], config: dict[str, Any] | None
@@ -118,7 +123,7 @@ BODIES = st.lists(
 )
 
 
-@settings(max_examples=150)
+@PATIENT
 @given(
     pipeline=st.lists(pipeline_entries, max_size=3),
     bodies=st.lists(st.tuples(any_objects, BODIES), min_size=1, max_size=4),

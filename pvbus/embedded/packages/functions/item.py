@@ -23,7 +23,7 @@ LOCAL_CONFIG = "config.kubernetes.io/local-config"
 
 Value = dict[str, Any]
 
-_LINE_COMMENT = re.compile(r"[ \t]+(#[^\n]*)")
+_LINE_COMMENT = re.compile(r"[ \t]+(#[^\r\n]*)")
 _ABSENT = object()
 
 
