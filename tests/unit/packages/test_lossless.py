@@ -47,6 +47,7 @@ def test_the_same_value_writes_nothing(value: dict[str, Any]) -> None:
     assert with_value(text, load(text), value) == text
 
 
+@PATIENT
 @given(
     st.lists(st.integers(0, 9), min_size=1, max_size=7), st.lists(st.integers(0, 9), min_size=1, max_size=7)
 )
