@@ -183,6 +183,11 @@ _KNOWN: tuple[tuple[str, Failure, str], ...] = (
         "a hook of the remote repository refused the push: correct the hook or what it checks",
     ),
     (
+        r"exists; cannot create",
+        Failure.REFUSED,
+        "another branch or tag is in the way of the package's: rename or delete it",
+    ),
+    (
         r"stale info|fetch first|non-fast-forward|reference already exists|cannot lock ref|failed to lock"
         r"|incorrect old value|remote ref (?:updated|changed)",
         Failure.MOVED,

@@ -152,6 +152,11 @@ def parse_ref(ref: str) -> PackageRef | None:
     return None
 
 
+def is_foreign_branch(ref: str) -> bool:
+    """Tell a branch that people made from the branches of package revisions."""
+    return ref.startswith(HEADS) and not ref.startswith((DRAFTS, PROPOSALS, DELETIONS))
+
+
 def package_path(directory: str, base: str) -> str | None:
     """Return a folder relative to the Repository's directory; None when it lies elsewhere."""
     base = base.strip("/")

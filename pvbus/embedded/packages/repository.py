@@ -42,6 +42,9 @@ BATCH_MAX = 64
 PENDING_SECONDS = 5.0
 """How long an answered request may take until its object is stored; then git decides."""
 
+LATER_SECONDS = 0.2
+"""When objects whose requests were under way are looked at again."""
+
 _log = structlog.get_logger(__name__)
 _T = TypeVar("_T")
 
@@ -219,10 +222,13 @@ class Keeper:
         if after is not None:
             await after.stop()
         while True:
-            batch = await self._batch(max(0.0, self._next_look - time.monotonic()))
+            pause = max(0.0, self._next_look - time.monotonic())
+            batch = await self._batch(min(pause, LATER_SECONDS) if self._later else pause)
             try:
                 if batch:
                     await self._commit(batch)
+                elif self._later:
+                    await self._follow(set())
                 if time.monotonic() >= self._next_look:
                     await self._look()
             except Exception:
@@ -326,7 +332,7 @@ class Keeper:
             outcome = commit_all(mirror, [lambda refs: operations.create_branch(place, refs)])[0]
             if isinstance(outcome, Exception):
                 raise outcome
-        elif mirror.refs or had_branch:
+        elif had_branch or any(layout.is_foreign_branch(ref) for ref in mirror.refs):
             raise GitError(
                 Failure.UNREACHABLE,
                 f'branch "{branch}" is not in the git repository of "{name}": push it, or create the '

@@ -3,14 +3,11 @@
 from collections.abc import Mapping
 from typing import Any
 
-from pvbus.core import yamledit
 from pvbus.core.model import PORCH_API, PORCH_GROUP
-from pvbus.embedded.packages import answers, content, layout, operations, rendering
+from pvbus.embedded.packages import answers, content, layout, operations
 from pvbus.embedded.packages.gitrepo import replaced, texts
 from pvbus.embedded.packages.operations import Draft
-from pvbus.embedded.packages.rendering import Rendering
 from pvbus.embedded.packages.repository import PACKAGE_REVISION
-from pvbus.embedded.packages.revisions import Revision, facts_of
 from pvbus.embedded.packages.workshop import Workshop
 from pvbus.ports.cluster import Object
 
@@ -72,7 +69,7 @@ class ResourcesKind:
                 "package must be Draft"
             )
         files = await keeper.files(revision)
-        made = await self._made(wanted, texts(files), revision)
+        made = await self._workshop.made(wanted, texts(files), revision)
         new_files = replaced(files, made.texts)
         if new_files == files and made.note == revision.note:
             return _shown(stored, made.texts, made.status)
@@ -92,25 +89,6 @@ class ResourcesKind:
             stored = await self._workshop.objects.put(PACKAGE_REVISION, shown)
         keeper.written(name)
         return _shown(stored, made.texts, made.status)
-
-    async def _made(
-        self, wanted: Mapping[str, str], stored: Mapping[str, str], revision: Revision
-    ) -> Rendering:
-        """Return what these files become: rendered, unless they have been already."""
-        note = revision.note
-        if rendering.is_needed(wanted, stored, note):
-            return await self._workshop.rendered(wanted)
-        # Only the conditions can differ: take them from the request, and the rest from where it is
-        # rendered, the request itself or what was made of it before.
-        base = stored if rendering.is_source_of_stored(wanted, note) else wanted
-        conditions = facts_of(wanted[layout.KPTFILE]).conditions
-        try:
-            edited = content.edit_kptfile(
-                base, content.with_conditions(conditions, revision.kptfile.rendered)
-            )
-        except yamledit.YamlError as exc:
-            raise answers.internal(f"Kptfile: {exc}") from exc
-        return Rendering(edited, note)
 
 
 def _resources(name: str, obj: Object) -> Mapping[str, str]:

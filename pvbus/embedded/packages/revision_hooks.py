@@ -157,15 +157,17 @@ class RevisionHooks:
         files = await keeper.files(revision)
         stored = texts(files)
         deferred = revision.note is not None and revision.note.state == "deferred"
+        edits = _edits(new, revision.kptfile)
         try:
-            wanted = content.edit_kptfile(stored, *_edits(new, revision.kptfile))
+            wanted = content.edit_kptfile(stored, *edits) if edits else stored
         except yamledit.YamlError as exc:
             raise answers.internal(f"Kptfile: {exc}") from exc
-        made = rendering.Rendering(wanted, revision.note)
-        undeferred = deferred and DEFER_RENDER not in _annotations(new)
-        changed = not deferred and wanted != stored
-        if undeferred or (changed and rendering.is_needed(wanted, stored, revision.note)):
+        if deferred and DEFER_RENDER not in _annotations(new):
             made = await self._workshop.rendered(wanted)
+        elif deferred or wanted == stored:
+            made = rendering.Rendering(wanted, revision.note)
+        else:
+            made = await self._workshop.made(wanted, stored, revision)
         if made.texts == stored and made.note == revision.note:
             return None, revision
         facts = facts_of(made.texts[layout.KPTFILE])

@@ -415,6 +415,8 @@ def rendered_problem(revision: Revision) -> str | None:
     condition = revision.kptfile.rendered
     if condition is not None and condition.get("status") != "True":
         return f"the package is not rendered: {condition.get('message') or condition.get('reason', '')}"
+    if revision.note is not None and revision.note.state == "failed":
+        return "the package is not rendered: its Kptfile cannot be read"
     return None
 
 

@@ -4,12 +4,13 @@ from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import Executor
 from contextlib import contextmanager
 
+from pvbus.core import yamledit
 from pvbus.core.model import CONFIG_GROUP
 from pvbus.embedded.apiserver.hooks import Objects, StatusError
-from pvbus.embedded.packages import answers, layout, rendering
+from pvbus.embedded.packages import answers, content, layout, rendering
 from pvbus.embedded.packages.rendering import Render, Rendering
 from pvbus.embedded.packages.repository import PACKAGE_REVISION, REPOSITORY, Keeper
-from pvbus.embedded.packages.revisions import Revision
+from pvbus.embedded.packages.revisions import Revision, facts_of
 from pvbus.ports.cluster import Object
 
 REPOSITORIES = f"repositories.{CONFIG_GROUP}"
@@ -87,3 +88,25 @@ class Workshop:
 
     async def rendered(self, texts: Mapping[str, str]) -> Rendering:
         return await rendering.run(self._render, texts, self._executor)
+
+    async def made(
+        self, wanted: Mapping[str, str], stored: Mapping[str, str], revision: Revision
+    ) -> Rendering:
+        """Return what a draft's new files become: rendered, unless they have been already.
+
+        stored: the draft's files now.
+        """
+        note = revision.note
+        if rendering.is_needed(wanted, stored, note):
+            return await self.rendered(wanted)
+        # Only the conditions can differ: take them from what is wanted, and the rest from where it is
+        # rendered, those files themselves or what was made of them before.
+        base = stored if rendering.is_source_of_stored(wanted, note) else wanted
+        conditions = facts_of(wanted[layout.KPTFILE]).conditions
+        try:
+            edited = content.edit_kptfile(
+                base, content.with_conditions(conditions, revision.kptfile.rendered)
+            )
+        except yamledit.YamlError as exc:
+            raise answers.internal(f"Kptfile: {exc}") from exc
+        return Rendering(edited, note)

@@ -1,0 +1,261 @@
+"""Remotes that refuse, move or hang: the request fails with clear words, and nothing is half done."""
+
+import asyncio
+import socket
+import threading
+import time
+from pathlib import Path
+
+import pytest
+
+from pvbus.embedded.apiserver.hooks import StatusError
+from pvbus.embedded.packages.gitcommand import Failure, Git, GitError, RefUpdate
+from pvbus.embedded.packages.gitrepo import Author, File, Mirror, Staging, commit_all
+from tests.integration.packages.support import (
+    KPTFILE,
+    World,
+    clone_of,
+    git,
+    push_files,
+    refs,
+    revision,
+    running,
+    tree,
+)
+
+
+def refuse(remote: Path, pattern: str) -> None:
+    """Install a pre-receive hook that refuses every push that touches a matching ref."""
+    hook = remote / "hooks" / "pre-receive"
+    hook.parent.mkdir(exist_ok=True)
+    hook.write_text(
+        "#!/bin/sh\nwhile read old new ref; do\n"
+        f'  case "$ref" in *{pattern}*) echo "policy: $ref is frozen" >&2; exit 1;; esac\ndone\n'
+    )
+    hook.chmod(0o755)
+
+
+async def test_a_refused_push_says_what_the_hook_said_and_leaves_no_object(fleet: World, edge: Path) -> None:
+    refuse(edge, "drafts")
+    with pytest.raises(StatusError, match=r"hook.*policy: refs/heads/drafts/app-1/ws is frozen") as refused:
+        await fleet.create(revision("edge", "app-1", "ws", clone_of("blue.app.v1")))
+    assert refused.value.code == 500
+    assert refs(edge) == []
+    assert fleet.revision("edge.app-1.ws") is None
+    (edge / "hooks" / "pre-receive").unlink()
+    assert await fleet.create(revision("edge", "app-1", "ws", clone_of("blue.app.v1")))
+
+
+async def test_a_refused_approval_leaves_the_proposal_as_it_was(fleet: World, edge: Path) -> None:
+    draft = await fleet.create(revision("edge", "app-1", "ws", clone_of("blue.app.v1")))
+    proposed = await fleet.update(draft, lifecycle="Proposed")
+    refuse(edge, "tags")
+    with pytest.raises(StatusError):
+        await fleet.update(proposed, lifecycle="Published", subresource="approval")
+    assert refs(edge) == ["refs/heads/proposed/app-1/ws"]
+    assert fleet.present("edge.app-1.ws") == proposed
+
+
+async def test_one_refused_draft_does_not_fail_the_others_of_its_push(fleet: World, edge: Path) -> None:
+    refuse(edge, "bad")
+    names = ["bad-1", *(f"good-{number}" for number in range(6)), "bad-2"]
+    outcomes = await asyncio.gather(
+        *(fleet.create(revision("edge", name, "ws", clone_of("blue.app.v1"))) for name in names),
+        return_exceptions=True,
+    )
+    failed = [name for name, outcome in zip(names, outcomes, strict=True) if isinstance(outcome, Exception)]
+    assert failed == ["bad-1", "bad-2"]
+    assert refs(edge) == [f"refs/heads/drafts/good-{number}/ws" for number in range(6)]
+
+
+async def test_a_branch_that_moved_meanwhile_is_merged_onto_not_lost(fleet: World, edge: Path) -> None:
+    drafts = [
+        await fleet.create(revision("edge", name, "ws", clone_of("blue.app.v1"))) for name in ("a", "b")
+    ]
+    await fleet.publish(drafts[0])
+    proposed = await fleet.update(drafts[1], lifecycle="Proposed")
+    push_files(edge, {"by-hand.txt": "mine"})
+    await fleet.update(proposed, lifecycle="Published", subresource="approval")
+    assert git(edge, "ls-tree", "--name-only", "main").split() == ["a", "b", "by-hand.txt"]
+
+
+async def test_a_draft_that_somebody_else_pushed_to_is_a_conflict(tmp_path: Path, edge: Path) -> None:
+    async with running(tmp_path / "data", poll_seconds=60, fetch_seconds=60) as world:
+        await world.add_repository("edge", edge)
+        await world.create(revision("edge", "app", "ws"))
+        mine = await world.files("edge.app.ws")
+        theirs = push_files(edge, {"app/theirs.txt": "theirs"}, branch="drafts/app/ws")
+        with pytest.raises(StatusError, match="has been modified") as refused:
+            await world.put(mine, {"mine.txt": "mine"})
+        assert refused.value.code == 409
+        assert git(edge, "rev-parse", "drafts/app/ws") == theirs
+        fresh = await world.until(
+            lambda: (
+                (found := world.revision("edge.app.ws"))
+                and found["status"]["selfLock"]["git"]["commit"] == theirs
+                and found
+            )
+        )
+        merged = await world.put(await world.files("edge.app.ws"), {"mine.txt": "mine"})
+        assert merged["metadata"]["resourceVersion"] != fresh["metadata"]["resourceVersion"]
+        assert set(tree(edge, "drafts/app/ws", "app")) >= {"mine.txt", "theirs.txt"}
+
+
+async def test_two_stores_of_one_remote_see_each_others_work_and_keep_it(tmp_path: Path, edge: Path) -> None:
+    async with running(tmp_path / "one") as one, running(tmp_path / "two") as two:
+        for world in (one, two):
+            await world.add_repository("edge", edge)
+        await one.create(revision("edge", "app", "ws"))
+        seen = await two.until(lambda: two.revision("edge.app.ws"))
+        assert seen["metadata"]["uid"] == one.present("edge.app.ws")["metadata"]["uid"]
+        await two.publish(seen)
+        await one.until(lambda: one.present("edge.app.ws")["spec"]["lifecycle"] == "Published")
+
+        worlds = [(one, "a"), (two, "b")] * 4
+        outcomes = await asyncio.gather(
+            *(
+                world.create(revision("edge", f"{letter}-{number}", "ws"))
+                for number, (world, letter) in enumerate(worlds)
+            )
+        )
+        assert len(outcomes) == 8
+        drafts = [ref for ref in refs(edge) if "/drafts/" in ref]
+        assert len(drafts) == 8
+        await one.until(lambda: len(one.names()) == len(two.names()) == 10)
+
+
+async def test_two_stores_that_approve_at_once_give_two_numbers_and_one_history(
+    tmp_path: Path, edge: Path
+) -> None:
+    async with running(tmp_path / "one") as one, running(tmp_path / "two") as two:
+        for world in (one, two):
+            await world.add_repository("edge", edge)
+        await one.publish(await one.create(revision("edge", "app", "first")))
+        await two.until(lambda: two.revision("edge.app.first"))
+        edit = {"type": "edit", "edit": {"sourceRef": {"name": "edge.app.first"}}}
+        proposals = [
+            await world.update(
+                await world.create(revision("edge", "app", workspace, edit)), lifecycle="Proposed"
+            )
+            for world, workspace in ((one, "second"), (two, "third"))
+        ]
+        published = await asyncio.gather(
+            *(
+                world.update(proposal, lifecycle="Published", subresource="approval")
+                for world, proposal in zip((one, two), proposals, strict=True)
+            )
+        )
+        assert sorted(item["spec"]["revision"] for item in published) == [2, 3]
+        for tag in ("app/v1", "app/v2", "app/v3"):
+            git(edge, "merge-base", "--is-ancestor", tag, "main")
+
+
+async def test_a_remote_that_never_answers_is_given_up_and_named(tmp_path: Path) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        started = time.monotonic()
+        runner = Git()
+        url = f"git://127.0.0.1:{server.getsockname()[1]}/x.git"
+        with pytest.raises(GitError, match=r"did not end within 0\.5 s"):
+            runner.run("ls-remote", "--", url, directory=tmp_path, seconds_max=0.5)
+        assert time.monotonic() - started < 10
+
+
+async def test_stopping_ends_what_git_is_doing(tmp_path: Path) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        runner = Git()
+        url = f"git://127.0.0.1:{server.getsockname()[1]}/x.git"
+        threading.Timer(0.3, runner.interrupt).start()
+        started = time.monotonic()
+        with pytest.raises(GitError):
+            runner.run("ls-remote", "--", url, directory=tmp_path)
+        assert time.monotonic() - started < 10
+        with pytest.raises(GitError, match="shutting down"):
+            runner.run("version", directory=tmp_path)
+
+
+async def test_a_host_that_is_not_there_is_named_in_the_condition(world: World) -> None:
+    await world.add_repository("far", "http://127.0.0.1:9/nothing.git")
+    condition = world.condition("far")
+    assert condition["status"] == "False"
+    assert "cannot be reached" in condition["message"]
+
+
+async def test_a_secret_that_is_missing_is_named_in_the_condition(world: World) -> None:
+    await world.add_repository(
+        "far", "http://127.0.0.1:9/nothing.git", git={"secretRef": {"name": "git-password"}}
+    )
+    assert 'the Secret "git-password"' in world.condition("far")["message"]
+
+
+async def test_a_request_during_the_shutdown_is_told_to_come_back(fleet: World) -> None:
+    await fleet.store.stop()
+    with pytest.raises(StatusError) as refused:
+        await fleet.create(revision("edge", "app-1", "ws", clone_of("blue.app.v1")))
+    assert refused.value.code == 503
+
+
+async def test_a_branch_in_the_way_of_drafts_is_named(world: World, edge: Path) -> None:
+    push_files(edge, {"file": "x"}, branch="main")
+    git(edge, "branch", "drafts", "main")
+    await world.add_repository("edge", edge)
+    with pytest.raises(StatusError, match="another branch or tag is in the way.*drafts") as refused:
+        await world.create(revision("edge", "app", "ws"))
+    assert refused.value.code == 500
+
+
+# The mirror itself.
+
+
+@pytest.fixture
+def mirror(tmp_path: Path, edge: Path) -> Mirror:
+    push_files(edge, {"app/Kptfile": KPTFILE.format(name="app")})
+    made = Mirror(tmp_path / "mirror", str(edge), Git())
+    made.fetch()
+    return made
+
+
+def test_a_push_with_a_lease_that_does_not_hold_moves_nothing(mirror: Mirror, edge: Path) -> None:
+    tree_id = mirror.write_files({"Kptfile": File(b"x")})
+    commit = mirror.write_commit(mirror.graft(None, "p", tree_id), [], "one", Author())
+    updates = [
+        RefUpdate("refs/heads/fine", None, commit),
+        RefUpdate("refs/heads/main", None, commit),  # it is there already
+    ]
+    before = refs(edge)
+    with pytest.raises(GitError) as refused:
+        mirror.push(updates)
+    assert refused.value.failure is Failure.MOVED
+    assert refs(edge) == before
+    assert "refs/heads/fine" not in mirror.refs
+
+
+def test_a_build_that_fails_takes_back_what_it_staged(mirror: Mirror, edge: Path) -> None:
+    tree_id = mirror.write_files({"Kptfile": File(b"x")})
+    commit = mirror.write_commit(mirror.graft(None, "p", tree_id), [], "one", Author())
+
+    def good(staging: Staging) -> str:
+        staging.set("refs/heads/good", commit)
+        return "done"
+
+    def bad(staging: Staging) -> None:
+        staging.set("refs/heads/bad", commit)
+        raise ValueError("no")
+
+    outcomes = commit_all(mirror, [good, bad])
+    assert outcomes[0] == "done"
+    assert isinstance(outcomes[1], ValueError)
+    assert "refs/heads/good" in refs(edge)
+    assert "refs/heads/bad" not in refs(edge)
+
+
+def test_grafting_replaces_one_folder_and_nothing_else(mirror: Mirror) -> None:
+    head = mirror.refs["refs/heads/main"]
+    tree_id = mirror.write_files({"Kptfile": File(b"x"), "a/b": File(b"y", 0o100755)})
+    commit = mirror.write_commit(mirror.graft(head, "deep/er", tree_id), [head], "m", Author())
+    assert mirror.packages(commit, "") == {
+        "app": mirror.tree_of(head, "app"),
+        "deep/er": tree_id,
+    }
+    assert mirror.files(tree_id) == {"Kptfile": File(b"x"), "a/b": File(b"y", 0o100755)}
+    gone = mirror.write_commit(mirror.graft(commit, "deep/er", None), [commit], "m", Author())
+    assert mirror.tree_of(gone) == mirror.tree_of(head)

@@ -1,0 +1,305 @@
+"""PackageRevisionResources: reading, writing, and when the pipeline runs."""
+
+import asyncio
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from pvbus.embedded.apiserver.hooks import StatusError
+from pvbus.embedded.packages.repository import DEFER_RENDER
+from tests.integration.packages.support import (
+    CONFIG,
+    KPTFILE,
+    NAMESPACE,
+    World,
+    clone_of,
+    git,
+    push_files,
+    refs,
+    revision,
+    tree,
+)
+
+DEFERRED = {DEFER_RENDER: "true"}
+
+# Not idempotent: each run puts one more `-x` behind the name.
+GROWING = """\
+apiVersion: fn.kpt.dev/v1alpha1
+kind: ApplyReplacements
+metadata:
+  name: grow
+  annotations:
+    config.kubernetes.io/local-config: "true"
+replacements:
+- source:
+    kind: ConfigMap
+    name: settings
+    fieldPath: data.suffix
+  targets:
+  - select:
+      kind: Widget
+    fieldPaths:
+    - spec.name
+    options:
+      delimiter: "-"
+      index: 99
+"""
+WIDGET = """\
+apiVersion: example.com/v1
+kind: Widget
+metadata:
+  name: w
+spec:
+  name: base
+"""
+GROWING_KPTFILE = """\
+apiVersion: kpt.dev/v1
+kind: Kptfile
+metadata:
+  name: grow
+pipeline:
+  mutators:
+  - image: apply-replacements:v0.1.1
+    configPath: grow.yaml
+"""
+UNKNOWN_KPTFILE = """\
+apiVersion: kpt.dev/v1
+kind: Kptfile
+metadata:
+  name: unknown
+pipeline:
+  mutators:
+  - image: set-labels:v0.2
+    configMap: {app: a}
+  - image: example.com/nobody/knows:v1
+"""
+
+
+@pytest.fixture
+async def growing(fleet: World, blueprints: Path) -> World:
+    """Adds the package `grow`, whose pipeline changes what it made itself."""
+    files = {"Kptfile": GROWING_KPTFILE, "grow.yaml": GROWING, "w.yaml": WIDGET}
+    files["settings.yaml"] = CONFIG.replace("size: small", "suffix: x")
+    push_files(blueprints, {f"grow/{path}": text for path, text in files.items()}, tag="grow/v1")
+    await fleet.until(lambda: fleet.revision("blue.grow.v1"))
+    return fleet
+
+
+async def test_an_update_commits_the_rendered_files_and_answers_with_them(fleet: World, edge: Path) -> None:
+    draft = await fleet.create(revision("edge", "app-1", "ws", clone_of("blue.app.v1")))
+    before = await fleet.files("edge.app-1.ws")
+    assert before["metadata"]["resourceVersion"] == draft["metadata"]["resourceVersion"]
+
+    after = await fleet.put(before, {"more.yaml": CONFIG.replace("settings", "more"), "settings.yaml": None})
+
+    assert "settings.yaml" not in after["spec"]["resources"]
+    assert "app: example" in after["spec"]["resources"]["more.yaml"]
+    assert tree(edge, "drafts/app-1/ws", "app-1") == after["spec"]["resources"]
+    current = fleet.present("edge.app-1.ws")
+    assert after["metadata"]["resourceVersion"] == current["metadata"]["resourceVersion"]
+    assert after["metadata"]["resourceVersion"] != before["metadata"]["resourceVersion"]
+    assert current["status"]["selfLock"]["git"]["commit"] == git(edge, "rev-parse", "drafts/app-1/ws")
+    assert after["status"]["renderStatus"]["error"] == ""
+
+
+async def test_an_update_that_changes_nothing_makes_no_commit_and_runs_nothing(
+    fleet: World, edge: Path
+) -> None:
+    await fleet.create(revision("edge", "app-1", "ws", clone_of("blue.app.v1")))
+    before, renders = await fleet.files("edge.app-1.ws"), len(fleet.renders)
+    commit = git(edge, "rev-parse", "drafts/app-1/ws")
+    after = await fleet.put(before, {})
+    assert after["metadata"]["resourceVersion"] == before["metadata"]["resourceVersion"]
+    assert git(edge, "rev-parse", "drafts/app-1/ws") == commit
+    assert len(fleet.renders) == renders
+
+
+async def test_a_pipeline_that_is_not_idempotent_runs_once_for_a_deferred_draft(
+    growing: World, edge: Path
+) -> None:
+    draft = await growing.create(
+        revision("edge", "grow-1", "ws", clone_of("blue.grow.v1"), annotations={**DEFERRED, "mine": "x"})
+    )
+    assert growing.renders == []
+    assert draft["status"]["conditions"][0]["status"] == "Unknown"
+    with pytest.raises(StatusError, match="has not been rendered yet") as refused:
+        await growing.update(draft, lifecycle="Proposed")
+    assert refused.value.code == 422
+
+    rendered = await growing.put(await growing.files("edge.grow-1.ws"), {})
+
+    assert len(growing.renders) == 1
+    assert "name: base-x\n" in rendered["spec"]["resources"]["w.yaml"]
+    current = growing.present("edge.grow-1.ws")
+    assert current["metadata"]["annotations"] == {"mine": "x"}
+    assert current["status"]["conditions"] == [
+        {"type": "Rendered", "status": "True", "reason": "RenderSuccess"}
+    ]
+    again = await growing.put(await growing.files("edge.grow-1.ws"), {})
+    assert len(growing.renders) == 1
+    assert again["spec"]["resources"] == rendered["spec"]["resources"]
+    assert (await growing.update(current, lifecycle="Proposed"))["spec"]["lifecycle"] == "Proposed"
+
+
+async def test_sending_the_source_again_gives_what_was_made_of_it(growing: World, edge: Path) -> None:
+    await growing.create(revision("edge", "grow-1", "ws", clone_of("blue.grow.v1"), annotations=DEFERRED))
+    source = await growing.files("edge.grow-1.ws")
+    rendered = await growing.put(source, {})
+    commit = git(edge, "rev-parse", "drafts/grow-1/ws")
+    source["metadata"]["resourceVersion"] = rendered["metadata"]["resourceVersion"]
+    again = await growing.put(source, {})
+    assert again["spec"]["resources"] == rendered["spec"]["resources"]
+    assert git(edge, "rev-parse", "drafts/grow-1/ws") == commit
+    assert len(growing.renders) == 1
+
+
+async def test_taking_the_deferral_off_renders_at_once(growing: World) -> None:
+    draft = await growing.create(
+        revision("edge", "grow-1", "ws", clone_of("blue.grow.v1"), annotations=DEFERRED)
+    )
+    updated = await growing.update({**draft, "metadata": {**draft["metadata"], "annotations": {}}})
+    assert updated["status"]["conditions"][0]["status"] == "True"
+    assert len(growing.renders) == 1
+
+
+async def test_a_deferral_survives_a_restart(growing: World) -> None:
+    await growing.create(revision("edge", "grow-1", "ws", clone_of("blue.grow.v1"), annotations=DEFERRED))
+    await growing.restart()
+    rendered = await growing.put(await growing.files("edge.grow-1.ws"), {})
+    assert "name: base-x\n" in rendered["spec"]["resources"]["w.yaml"]
+    again = await growing.put(await growing.files("edge.grow-1.ws"), {})
+    assert len(growing.renders) == 1
+    assert again["spec"]["resources"] == rendered["spec"]["resources"]
+
+
+async def test_a_package_whose_pipeline_cannot_run_is_kept_but_not_published(
+    fleet: World, blueprints: Path, edge: Path
+) -> None:
+    push_files(blueprints, {"unknown/Kptfile": UNKNOWN_KPTFILE, "unknown/c.yaml": CONFIG}, tag="unknown/v1")
+    await fleet.until(lambda: fleet.revision("blue.unknown.v1"))
+    draft = await fleet.create(revision("edge", "u-1", "ws", clone_of("blue.unknown.v1")))
+
+    condition = draft["status"]["conditions"][0]
+    assert (condition["type"], condition["status"], condition["reason"]) == (
+        "Rendered",
+        "False",
+        "RenderFailed",
+    )
+    assert "example.com/nobody/knows:v1" in condition["message"]
+    assert "pipeline.mutators[1]" in condition["message"]
+    with pytest.raises(StatusError, match=r"example\.com/nobody/knows:v1") as refused:
+        await fleet.update(draft, lifecycle="Proposed")
+    assert refused.value.code == 422
+
+    changed = await fleet.put(await fleet.files("edge.u-1.ws"), {"c.yaml": CONFIG.replace("small", "big")})
+    assert "example.com/nobody/knows:v1" in changed["status"]["renderStatus"]["error"]
+    assert "size: big" in tree(edge, "drafts/u-1/ws", "u-1")["c.yaml"]
+
+    kept = changed["spec"]["resources"]["Kptfile"]
+    without = kept[: kept.index("  - image: example.com")] + kept[kept.index("upstream:") :]
+    await fleet.put(await fleet.files("edge.u-1.ws"), {"Kptfile": without})
+    assert fleet.present("edge.u-1.ws")["status"]["conditions"][0]["status"] == "True"
+    await fleet.publish(fleet.present("edge.u-1.ws"))
+    assert "refs/tags/u-1/v1" in refs(edge)
+
+
+async def test_a_client_cannot_take_the_failure_off_the_kptfile(fleet: World, blueprints: Path) -> None:
+    push_files(blueprints, {"unknown/Kptfile": UNKNOWN_KPTFILE}, tag="unknown/v1")
+    await fleet.until(lambda: fleet.revision("blue.unknown.v1"))
+    draft = await fleet.create(revision("edge", "u-1", "ws", clone_of("blue.unknown.v1")))
+    good = {"type": "Rendered", "status": "True", "reason": "Trust", "message": "me"}
+    updated = await fleet.update({**draft, "status": {**draft["status"], "conditions": [good]}})
+    assert updated["status"]["conditions"][0]["status"] == "False"
+    text = (await fleet.files("edge.u-1.ws"))["spec"]["resources"]["Kptfile"].replace('"False"', '"True"')
+    await fleet.put(await fleet.files("edge.u-1.ws"), {"Kptfile": text})
+    assert fleet.present("edge.u-1.ws")["status"]["conditions"][0]["status"] == "False"
+
+
+async def test_a_stale_version_is_a_conflict_and_changes_nothing(fleet: World, edge: Path) -> None:
+    await fleet.create(revision("edge", "app-1", "ws", clone_of("blue.app.v1")))
+    stale = await fleet.files("edge.app-1.ws")
+    await fleet.put(stale, {"note.txt": "first"})
+    commit = git(edge, "rev-parse", "drafts/app-1/ws")
+    with pytest.raises(StatusError, match="the object has been modified") as refused:
+        await fleet.put(stale, {"note.txt": "second"})
+    assert refused.value.code == 409
+    assert git(edge, "rev-parse", "drafts/app-1/ws") == commit
+
+
+async def test_two_updates_at_once_of_one_revision_are_not_both_done(fleet: World) -> None:
+    await fleet.create(revision("edge", "app-1", "ws", clone_of("blue.app.v1")))
+    current = await fleet.files("edge.app-1.ws")
+    outcomes = await asyncio.gather(
+        fleet.put(current, {"a.txt": "a"}), fleet.put(current, {"b.txt": "b"}), return_exceptions=True
+    )
+    refused = [outcome for outcome in outcomes if isinstance(outcome, StatusError)]
+    assert [error.code for error in refused] == [409]
+
+
+async def test_only_drafts_take_files(fleet: World) -> None:
+    draft = await fleet.create(revision("edge", "app-1", "ws", clone_of("blue.app.v1")))
+    await fleet.update(draft, lifecycle="Proposed")
+    with pytest.raises(StatusError, match="package must be Draft") as refused:
+        await fleet.put(await fleet.files("edge.app-1.ws"), {"a.txt": "a"})
+    assert refused.value.code == 500
+
+
+@pytest.mark.parametrize(
+    ("changes", "words"),
+    [
+        ({"Kptfile": None}, "needs a Kptfile"),
+        ({"../out.yaml": "a: b"}, "no path inside"),
+        ({"/etc/x": "a"}, "no path inside"),
+        ({"a/.git/config": "x"}, "no path inside"),
+        ({"a": "x", "a/b": "y"}, "file and a folder"),
+        ({"": "x"}, "no path inside"),
+    ],
+)
+async def test_files_that_are_no_package_are_refused(
+    fleet: World, changes: dict[str, Any], words: str
+) -> None:
+    await fleet.create(revision("edge", "app-1", "ws", clone_of("blue.app.v1")))
+    with pytest.raises(StatusError, match=words) as refused:
+        await fleet.put(await fleet.files("edge.app-1.ws"), changes)
+    assert refused.value.code == 422
+
+
+async def test_a_kptfile_that_is_no_yaml_is_kept_and_blocks_proposing(fleet: World) -> None:
+    await fleet.create(revision("edge", "app-1", "ws", clone_of("blue.app.v1")))
+    after = await fleet.put(await fleet.files("edge.app-1.ws"), {"Kptfile": "a: [b\n"})
+    assert after["spec"]["resources"]["Kptfile"] == "a: [b\n"
+    assert after["status"]["renderStatus"]["error"]
+    with pytest.raises(StatusError, match="not rendered"):
+        await fleet.update(fleet.present("edge.app-1.ws"), lifecycle="Proposed")
+
+
+async def test_what_is_no_text_comes_through_a_clone_and_an_update_byte_for_byte(
+    fleet: World, blueprints: Path, edge: Path, tmp_path: Path
+) -> None:
+    push_files(blueprints, {"bin/Kptfile": KPTFILE.format(name="bin")})
+    clone = blueprints.parent / f"clone-of-{blueprints.name}"
+    (clone / "bin" / "logo.png").write_bytes(b"\x89PNG\xff\xfe\x00")
+    (clone / "bin" / "run.sh").write_text("#!/bin/sh\n")
+    (clone / "bin" / "run.sh").chmod(0o755)
+    (clone / "bin" / "link").symlink_to("run.sh")
+    push_files(blueprints, {}, tag="bin/v1")
+    await fleet.until(lambda: fleet.revision("blue.bin.v1"))
+    await fleet.create(revision("edge", "bin-1", "ws", clone_of("blue.bin.v1")))
+    await fleet.put(await fleet.files("edge.bin-1.ws"), {"new.txt": "new"})
+
+    def modes(remote: Path, where: str) -> dict[str, str]:
+        lines = git(remote, "ls-tree", where).splitlines()
+        return {line.split("\t")[1]: line.split("\t")[0] for line in lines}
+
+    ours, theirs = modes(edge, "drafts/bin-1/ws:bin-1"), modes(blueprints, "bin/v1:bin")
+    for name in ("logo.png", "run.sh", "link"):
+        assert ours[name] == theirs[name]
+    assert "new.txt" in ours
+
+
+async def test_a_list_has_the_files_of_every_revision(fleet: World) -> None:
+    listed = await fleet.store.resources.list(NAMESPACE)
+    assert {item["metadata"]["name"] for item in listed} == {"blue.app.v1", "blue.app.main"}
+    assert all("settings.yaml" in item["spec"]["resources"] for item in listed)
+    assert await fleet.store.resources.get(NAMESPACE, "blue.nothing.v1") is None
