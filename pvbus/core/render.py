@@ -157,7 +157,7 @@ class CompiledTemplate:
         Raises:
             RenderError: an expression fails, or there is no such Repository.
         """
-        roots = _variables(inputs)
+        roots = variables_of(inputs, None)
         repo = _evaluated(self._repo, "template.downstream.repoExpr", roots) or inputs.repo_default
         found = repository(repo)
         if found is None:
@@ -287,19 +287,15 @@ def render_row(row: TargetRow, templates: TemplateCache) -> PackageVariantSpec:
 
 def variables_of(inputs: TargetInputs, repository: Root | None) -> dict[str, Any]:
     """Return the variables of an evaluation; a Repository that is None stays unbound."""
-    variables = _variables(inputs)
-    if repository is not None:
-        variables["repository"] = _object(repository)
-    return variables
-
-
-def _variables(inputs: TargetInputs) -> dict[str, Any]:
-    return {
+    variables = {
         "repoDefault": inputs.repo_default,
         "packageDefault": inputs.package_default,
         "upstream": _object(inputs.upstream),
         "target": _listed(inputs.target) if inputs.list_target else _object(inputs.target),
     }
+    if repository is not None:
+        variables["repository"] = _object(repository)
+    return variables
 
 
 def _object(root: Root) -> dict[str, Any]:

@@ -16,7 +16,7 @@ from typing import Any
 from cel_expr_python import cel
 
 from pvbus.core.expressions.checker import Checked
-from pvbus.core.expressions.python_engine import PythonEngine
+from pvbus.core.expressions.python_engine import BUILDERS, PythonEngine
 from pvbus.core.expressions.reads import children
 from pvbus.core.expressions.syntax import Call, Const, Ident, ListLiteral, Macro, MapLiteral, Node, Select
 from pvbus.core.expressions.types import STRING
@@ -86,9 +86,14 @@ def _agreed(node: Node, checked: Checked) -> bool:
         case Call(function=function):
             fine = function in _AGREED_CALLS
         case Macro(name=name):
-            fine = name in _AGREED_MACROS
+            fine = name in _AGREED_MACROS and not any(map(_builds, children(node)))
         case MapLiteral(entries=entries):
             fine = all(checked.types[key] == STRING for key, _ in entries)
         case _:
             fine = isinstance(node, ListLiteral)
     return fine and all(_agreed(child, checked) for child in children(node))
+
+
+def _builds(node: Node) -> bool:
+    """Tell whether anything below builds text: in loops only the Python engine limits that."""
+    return (isinstance(node, Call) and node.function in BUILDERS) or any(map(_builds, children(node)))

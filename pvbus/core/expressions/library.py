@@ -6,8 +6,8 @@ The order matters: where an argument's type is an unbound variable the first ove
 from typing import NamedTuple
 
 from pvbus.core.expressions import types as t
+from pvbus.core.expressions.conversions import DURATION_PARTS, TIME_PARTS
 from pvbus.core.expressions.types import Type
-from pvbus.core.expressions.values import DURATION_PARTS, TIME_PARTS
 
 A, B = t.variable("A"), t.variable("B")
 LIST, MAP = t.list_of(A), t.map_of(A, B)

@@ -1,8 +1,8 @@
 """The engine that is always there: a checked tree becomes nested Python closures.
 
-A closure takes the scope of one evaluation (variables by name, and the iterations left under an
-empty name) and returns a value. Loop variables get names of their own when the closures are made,
-so nothing has to be saved or restored around a loop.
+A closure takes the scope of one evaluation and returns a value. The scope holds the variables by
+name, and under two names that no variable has what loops may still take. Loop variables get names
+of their own when the closures are made, so nothing has to be saved or restored around a loop.
 
 Why not cel-python: of 600 expressions that compile, 133 gave another answer than cel-go (numbers as
 text, equality across types, nanoseconds, negative indexes, macros), its parser takes 250 ms to
@@ -15,9 +15,11 @@ from typing import Any, Final
 
 import re2  # type: ignore[import-untyped]
 
+from pvbus.core.expressions import containers
+from pvbus.core.expressions import conversions as convert
 from pvbus.core.expressions import values as v
 from pvbus.core.expressions.checker import Checked
-from pvbus.core.expressions.errors import ITERATIONS_MAX, CelEvalError
+from pvbus.core.expressions.errors import ITERATIONS_MAX, LOOP_TEXT_MAX, CelEvalError
 from pvbus.core.expressions.syntax import (
     Call,
     Const,
@@ -32,26 +34,29 @@ from pvbus.core.expressions.syntax import (
 Scope = dict[str, Any]
 Step = Callable[[Scope], Any]
 _LEFT: Final = ""
+_TEXT_LEFT: Final = "+"
 _ITERATIONS_MESSAGE = f"loops take more than {ITERATIONS_MAX} iterations in one evaluation"
 
 _BINARY: dict[str, Callable[[Any, Any], Any]] = {
     "_+_": v.add, "_-_": v.subtract, "_*_": v.multiply, "_/_": v.divide, "_%_": v.modulo,
-    "_==_": v.equal, "_[_]": v.index, "@in": v.contains,
+    "_==_": v.equal, "_[_]": containers.index, "@in": containers.contains,
     "_!=_": lambda a, b: not v.equal(a, b),
     "_<_": lambda a, b: v.compare(a, b, "_<_") < 0, "_<=_": lambda a, b: v.compare(a, b, "_<=_") <= 0,
     "_>_": lambda a, b: v.compare(a, b, "_>_") > 0, "_>=_": lambda a, b: v.compare(a, b, "_>=_") >= 0,
 }  # fmt: skip
 _UNARY: dict[str, Callable[[Any], Any]] = {
-    "!_": v.negation, "-_": v.negate, "size": v.size, "dyn": lambda x: x,
+    "!_": v.negation, "-_": v.negate, "size": containers.size, "dyn": lambda x: x,
     "type": lambda x: v.TypeValue(v.type_name(x)),
-    "bool": v.to_bool, "bytes": v.to_bytes, "double": v.to_double, "duration": v.to_duration, "int": v.to_int,
-    "string": v.string, "timestamp": v.to_timestamp, "uint": v.to_uint,
+    "bool": convert.to_bool, "bytes": convert.to_bytes, "double": convert.to_double,
+    "duration": convert.to_duration, "int": convert.to_int,
+    "string": convert.string, "timestamp": convert.to_timestamp, "uint": convert.to_uint,
 }  # fmt: skip
 _OF_STRINGS: dict[str, Callable[[str, str], bool]] = {
     "contains": lambda a, b: b in a,
     "startsWith": str.startswith,
     "endsWith": str.endswith,
 }
+BUILDERS = frozenset(["_+_", "string", "bytes"])  # what makes a value that is as large as its arguments
 _KIND_NAMES = {"timestamp": "google.protobuf.Timestamp", "duration": "google.protobuf.Duration"}
 
 
@@ -67,6 +72,7 @@ class PythonEngine:
         def evaluate(inputs: Mapping[str, Any]) -> Any:
             scope = dict(inputs)
             scope[_LEFT] = ITERATIONS_MAX
+            scope[_TEXT_LEFT] = LOOP_TEXT_MAX
             return step(scope)
 
         return evaluate
@@ -96,7 +102,7 @@ class _Builder:
                 return lambda scope: [step(scope) for step in steps]
             case MapLiteral(entries=entries):
                 pairs = [(self.step(key), self.step(value)) for key, value in entries]
-                return lambda scope: {v.map_key(key(scope)): value(scope) for key, value in pairs}
+                return lambda scope: {containers.map_key(key(scope)): value(scope) for key, value in pairs}
             case Macro():
                 return self._macro(node)
         raise AssertionError(node)
@@ -127,13 +133,17 @@ class _Builder:
             try:
                 return value[field]
             except (KeyError, TypeError):
-                return v.index(value, field)  # tells what is wrong
+                return containers.index(value, field)  # tells what is wrong
 
         return select
 
     # --- calls
 
     def _call(self, node: Call) -> Step:
+        step = self._plain_call(node)
+        return _metered(step) if self._names and node.function in BUILDERS else step
+
+    def _plain_call(self, node: Call) -> Step:
         name = node.function
         nodes = node.args if node.target is None else (node.target, *node.args)
         args = [self.step(arg) for arg in nodes]
@@ -150,7 +160,7 @@ class _Builder:
             return _matches(*args)
         if name in _UNARY:
             return self._unary(node, args[0])
-        return lambda scope: v.time_part(name, *(arg(scope) for arg in args))
+        return lambda scope: convert.time_part(name, *(arg(scope) for arg in args))
 
     def _unary(self, node: Call, arg: Step) -> Step:
         function = _UNARY[node.function]
@@ -191,7 +201,7 @@ def _items(value: Any) -> list[Any]:
     if kind == "list":
         return list(value)
     if kind == "map":
-        return v.keys_of(value)
+        return containers.keys_of(value)
     shown = kind.rpartition(".")[2]
     raise CelEvalError(f"got 'types.{shown[0].upper()}{shown[1:]}', expected iterable type")
 
@@ -202,6 +212,21 @@ def _count(scope: Scope) -> None:
         raise CelEvalError(_ITERATIONS_MESSAGE)
 
 
+def _metered(step: Step) -> Step:
+    """Count what is built inside loops: 10,000 copies of a long annotation would fill the memory."""
+
+    def metered(scope: Scope) -> Any:
+        value = step(scope)
+        if type(value) in (str, bytes, list):
+            scope[_TEXT_LEFT] -= len(value)
+            if scope[_TEXT_LEFT] < 0:
+                scope[_LEFT] = -1
+                raise CelEvalError(f"loops build more than {LOOP_TEXT_MAX} characters in one evaluation")
+        return value
+
+    return metered
+
+
 def _absorbing(results: "list[CelEvalError]", decisive: bool, step: Step, scope: Scope) -> bool:
     """Take one term of a logical operation; True when it decides the whole. A term that fails, or
     is no bool, is remembered: another term may still decide."""
@@ -209,7 +234,7 @@ def _absorbing(results: "list[CelEvalError]", decisive: bool, step: Step, scope:
         value = step(scope)
     except CelEvalError as error:
         if scope[_LEFT] < 0:
-            raise  # the limit is no value that && and || may absorb
+            raise  # a limit is no value that && and || may absorb
         results.append(error)
         return False
     if type(value) is not bool:

@@ -178,6 +178,17 @@ def test_four_nested_loops_over_ten_thousand_elements_fail_fast(engine: Engine) 
     assert time.perf_counter() - started < 2
 
 
+@pytest.mark.parametrize("built", ["a + b + B", "string(bytes(B))", "[a] + [b] == [] ? '' : B + B"])
+def test_loops_cannot_fill_the_memory(engine: Engine, built: str) -> None:
+    """Text built inside loops is limited too, and `||` cannot absorb that."""
+    _, inputs = loop(90)
+    inputs["target"]["annotations"] = {"big": "x" * 100_000}
+    text = f"L.exists(a, L.exists(b, size({built}) == 1) || false) || true ? 'yes' : 'no'"
+    text = text.replace("L", "target.labels").replace("B", "target.annotations.big")
+    kind, message = outcome(text, engine, inputs)
+    assert (kind, message) == ("eval", "loops build more than 1048576 characters in one evaluation")
+
+
 def test_an_expression_of_4_kib_is_the_longest(engine: Engine) -> None:
     """4,096 bytes compile, one more does not."""
     assert outcome("'" + "a" * (EXPRESSION_BYTES_MAX - 2) + "'", engine)[0] == "result"
