@@ -96,7 +96,9 @@ class Documents:
         if path == _REVIEWS:
             answer: dict[str, Any] = {"allowed": True, "reason": "the embedded server has one user"}
         elif path == _WHOAMI:
-            answer = {"userInfo": {"username": user, "groups": ["system:masters", "system:authenticated"]}}
+            who = {"userInfo": {"username": user, "groups": ["system:masters", "system:authenticated"]}}
+            review = {"apiVersion": "authentication.k8s.io/v1", "kind": "SelfSubjectReview", "metadata": {}}
+            return Document(encode({**review, "status": who}), code=201)
         else:
             return None
         obj, _ = rq.read_object(body, media, duplicates=False)

@@ -84,25 +84,17 @@ class Change:
     """One committed write. entry: the object afterwards, or as it last was, with the revision of
     its deletion. old: the object before, None when it was created."""
 
-    __slots__ = ("_lines", "entry", "kind", "old", "type")
+    __slots__ = ("entry", "kind", "old", "type")
 
     def __init__(self, kind: Kind, type_: ChangeType, entry: Entry, old: Entry | None) -> None:
         self.kind = kind
         self.type: ChangeType = type_
         self.entry = entry
         self.old = old
-        self._lines: dict[str, bytes] = {}
 
     @property
     def rv(self) -> int:
         return self.entry.rv
-
-    def line(self, event: str) -> bytes:
-        """Return the watch line of this change as `event`, encoded once for all watchers."""
-        line = self._lines.get(event)
-        if line is None:
-            line = self._lines[event] = event_line(event, self.entry.raw)
-        return line
 
 
 def event_line(event: str, raw: bytes) -> bytes:

@@ -15,6 +15,7 @@ from pvbus.embedded.apiserver import status
 from pvbus.embedded.apiserver.entries import Entry, ObjectKey
 from pvbus.embedded.apiserver.hooks import StatusError
 from pvbus.embedded.apiserver.registry import Endpoint
+from pvbus.embedded.apiserver.requests import number
 from pvbus.embedded.apiserver.selectors import (
     FieldSelector,
     LabelSelector,
@@ -23,6 +24,7 @@ from pvbus.embedded.apiserver.selectors import (
     selectable_fields,
 )
 from pvbus.embedded.apiserver.store import ExpiredError, Store, Table
+from pvbus.embedded.apiserver.structural import FieldError
 from pvbus.ports.cluster import Object
 
 
@@ -79,7 +81,8 @@ def selection(endpoint: Endpoint, namespace: str | None, query: Mapping[str, str
 def page(store: Store, selected: Selection, query: Mapping[str, str]) -> Page:
     """Return one page of a list. Raises StatusError: 400, 410 Expired, 504."""
     table = store.table(selected.endpoint.stored_kind)
-    limit = _limit(query.get("limit", ""))
+    limit = number("limit", query.get("limit") or "0")
+    _check_match(query)
     rv, after = store.rv, None
     if query.get("continue"):
         if query.get("resourceVersion", "0") not in ("", "0"):
@@ -109,9 +112,7 @@ def asked_version(store: Store, query: Mapping[str, str]) -> int:
     text = query.get("resourceVersion", "")
     if text in ("", "0"):
         return 0
-    if not text.isdigit():
-        raise status.bad_request(f'Invalid value: "{text}": resourceVersion must be a number')
-    rv = int(text)
+    rv = number("resourceVersion", text)
     if rv > store.rv:
         raise StatusError(
             504,
@@ -133,12 +134,21 @@ def _past(table: Table, rv: int) -> Table:
         ) from exc
 
 
-def _limit(text: str) -> int:
-    if not text:
-        return 0
-    if not text.isdigit():
-        raise status.bad_request(f"invalid limit: {text!r} is not a number")
-    return int(text)
+def _check_match(query: Mapping[str, str]) -> None:
+    """Refuse a resourceVersionMatch that means nothing (422)."""
+    match = query.get("resourceVersionMatch", "")
+    if not match:
+        return
+    if match not in ("Exact", "NotOlderThan"):
+        why = f'Unsupported value: "{match}": supported values: "Exact", "NotOlderThan"'
+        problem = FieldError("resourceVersionMatch", "FieldValueNotSupported", why)
+    elif not query.get("resourceVersion"):
+        problem = status.forbidden_value(
+            "resourceVersionMatch", "resourceVersionMatch is forbidden unless resourceVersion is provided"
+        )
+    else:
+        return
+    raise status.invalid(status.Subject("meta.k8s.io", "", "ListOptions"), [problem])
 
 
 def _write_token(token: _Token) -> str:

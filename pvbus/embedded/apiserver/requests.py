@@ -86,6 +86,13 @@ def parse_query(text: str) -> Mapping[str, str]:
     return dict(parse_qsl(text, keep_blank_values=True)) if text else {}
 
 
+def number(name: str, text: str) -> int:
+    """Return a number of a query. Raises StatusError (400)."""
+    if len(text) > 18 or not (text.isascii() and text.isdigit()):
+        raise status.bad_request(f'Invalid value: "{text}": {name} must be a number')
+    return int(text)
+
+
 def is_true(query: Mapping[str, str], name: str) -> bool:
     return query.get(name, "").lower() in ("true", "1", "t")
 

@@ -51,6 +51,8 @@ class Resources:
     async def answer(self, call: Call) -> Answer | watching.WatchPlan:
         """Do what is asked. Raises StatusError."""
         endpoint = self.endpoint(call.target)
+        if not _verbs(call) & set(endpoint.served.verbs):
+            raise status.not_allowed()
         virtual = self._virtual.get(endpoint.kind)
         if virtual is not None:
             return await self._answer_virtual(endpoint, virtual, call)
@@ -195,6 +197,17 @@ class Resources:
         if obj is None:
             raise status.not_found(endpoint.subject(call.target.name))
         return obj
+
+
+_OBJECT_VERBS = {"GET": {"get"}, "PUT": {"update"}, "PATCH": {"patch"}, "DELETE": {"delete"}}
+_COLLECTION_VERBS = {"GET": {"list"}, "POST": {"create"}, "DELETE": {"deletecollection"}}
+
+
+def _verbs(call: Call) -> set[str]:
+    """Return what a request does, in the words of discovery; nothing for a method that does not exist."""
+    if call.method == "GET" and rq.is_true(call.query, "watch"):
+        return {"watch"}
+    return (_OBJECT_VERBS if call.target.name else _COLLECTION_VERBS).get(call.method, set())
 
 
 def _virtual_one(form: shapes.Form, obj: Object) -> bytes:

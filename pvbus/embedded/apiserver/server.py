@@ -185,7 +185,7 @@ class ApiServer:
     async def _serve(self, request: web.BaseRequest) -> web.StreamResponse:
         path, _, query = request.raw_path.partition("?")
         headers = request.headers
-        given = headers.get("Authorization", "").encode()
+        given = headers.get("Authorization", "").encode(errors="surrogateescape")
         if not hmac.compare_digest(given, self._expected) and path not in OPEN_PATHS:
             raise StatusError(401, "Unauthorized", "Unauthorized")
         target = rq.parse_path(path)

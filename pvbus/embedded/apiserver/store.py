@@ -157,6 +157,7 @@ class Store:
         self._tables: dict[Kind, Table] = {}
         self._pending: dict[tuple[Kind, ObjectKey], Entry | None] = {}
         self._batch = _Batch()
+        self._running = _Batch()
         self._wake = asyncio.Event()
         self._observers: list[Callable[[Change], None]] = []
         self._task: asyncio.Task[None] | None = None
@@ -238,11 +239,14 @@ class Store:
         self._wake.set()
 
     async def durable(self) -> None:
-        """Wait until everything queued so far is committed and visible. Raises StoreError."""
-        if not self._batch.changes:
+        """Wait until everything queued so far, by anybody, is committed and visible. Raises StoreError."""
+        batch = self._batch if self._batch.changes else self._running
+        if not batch.changes:
             return
+        if self._task is None or self._task.done():
+            raise StoreError("the store has stopped")
         waiter = asyncio.get_running_loop().create_future()
-        self._batch.waiters.append(waiter)
+        batch.waiters.append(waiter)
         await waiter
 
     async def _commit_forever(self) -> None:
@@ -250,18 +254,26 @@ class Store:
         while self._batch.changes or not self._stopping:
             await self._wake.wait()
             self._wake.clear()
-            batch, self._batch = self._batch, _Batch()
+            batch = self._running = self._batch
+            self._batch = _Batch()
             try:
                 if self._database is not None and batch.changes:
                     await loop.run_in_executor(self._thread, self._write, batch.changes)
-            except sqlite3.Error as exc:
-                error = StoreError(f"the objects could not be stored: {exc}")
-                later, self._batch = self._batch, _Batch()
-                self._pending.clear()
-                self._fail(batch, error)
-                self._fail(later, error)
+            except (sqlite3.Error, OSError) as exc:
+                self._give_up(StoreError(f"the objects could not be stored: {exc}"))
             else:
                 self._publish(batch)
+            finally:
+                self._running = _Batch()
+
+    def _give_up(self, error: StoreError) -> None:
+        """Fail the commit that ran, and all that was queued upon it."""
+        for batch in (self._running, self._batch):
+            for waiter in batch.waiters:
+                if not waiter.done():
+                    waiter.set_exception(error)
+        self._batch = _Batch()
+        self._pending.clear()
 
     def _write(self, changes: Sequence[Change]) -> None:
         """Run one transaction, in the worker thread."""
@@ -301,11 +313,6 @@ class Store:
         for waiter in batch.waiters:
             if not waiter.done():
                 waiter.set_result(None)
-
-    def _fail(self, batch: _Batch, error: StoreError) -> None:
-        for waiter in batch.waiters:
-            if not waiter.done():
-                waiter.set_exception(error)
 
 
 def _open(path: Path) -> sqlite3.Connection:

@@ -10,11 +10,11 @@ import time
 from collections.abc import AsyncIterator, Mapping
 from typing import NamedTuple
 
+from pvbus.embedded.apiserver import requests as rq
 from pvbus.embedded.apiserver import status
 from pvbus.embedded.apiserver.entries import Change, Entry, encode, event_line
 from pvbus.embedded.apiserver.listing import Selection, asked_version
 from pvbus.embedded.apiserver.registry import Registry
-from pvbus.embedded.apiserver.requests import is_true
 from pvbus.embedded.apiserver.shapes import Form
 from pvbus.embedded.apiserver.store import ExpiredError, Store, Table
 
@@ -57,7 +57,7 @@ def plan(store: Store, selection: Selection, form: Form, query: Mapping[str, str
             "resourceVersionMatch is forbidden for watch unless sendInitialEvents is provided",
         )
         raise status.invalid(status.Subject("meta.k8s.io", "", "ListOptions"), [problem])
-    wants_initial = is_true(query, "sendInitialEvents") if send_initial is not None else asked == 0
+    wants_initial = rq.is_true(query, "sendInitialEvents") if send_initial is not None else asked == 0
     initial: list[Entry] = []
     if wants_initial:
         initial = [e for e in table.ordered(selection.namespace) if selection.matches(e)]
@@ -66,7 +66,7 @@ def plan(store: Store, selection: Selection, form: Form, query: Mapping[str, str
         position = table.position(store.rv if from_now else asked)
     except ExpiredError as exc:
         raise status.expired(str(exc)) from exc
-    bookmarks = is_true(query, "allowWatchBookmarks")
+    bookmarks = rq.is_true(query, "allowWatchBookmarks")
     return WatchPlan(
         selection,
         form,
@@ -82,9 +82,7 @@ def plan(store: Store, selection: Selection, form: Form, query: Mapping[str, str
 def _seconds(text: str) -> float:
     if not text or text == "0":
         return random.uniform(*DEFAULT_SECONDS)
-    if not text.isdigit():
-        raise status.bad_request(f"invalid timeoutSeconds: {text!r} is not a number")
-    return float(text)
+    return float(rq.number("timeoutSeconds", text))
 
 
 async def stream(store: Store, registry: Registry, watch: WatchPlan) -> AsyncIterator[bytes]:
@@ -96,8 +94,9 @@ async def stream(store: Store, registry: Registry, watch: WatchPlan) -> AsyncIte
     writer = _Lines(watch)
     deadline = time.monotonic() + watch.seconds
     position, told = watch.position, watch.rv
-    if watch.initial:
-        yield b"".join(writer.event("ADDED", entry) for entry in watch.initial)
+    for start in range(0, len(watch.initial), CHUNK_CHANGES_MAX):
+        chunk = watch.initial[start : start + CHUNK_CHANGES_MAX]
+        yield b"".join(writer.event("ADDED", entry) for entry in chunk)
     if watch.initial_bookmark:
         yield writer.bookmark(watch.rv, initial=True)
     while True:
@@ -165,7 +164,9 @@ class _Lines:
             event = "DELETED" if not after else "MODIFIED" if before else "ADDED"
             if change.old is not None and not after and change.type != "DELETED":
                 return self.event(event, Entry.encode(change.old.decode(), change.rv))
-        return change.line(event) if self._plain else self.event(event, change.entry)
+        if self._plain:
+            return event_line(event, change.entry.raw)
+        return self.event(event, change.entry)
 
     def event(self, event: str, entry: Entry) -> bytes:
         first, self._first = self._first, False

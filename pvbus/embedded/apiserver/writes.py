@@ -6,6 +6,7 @@ object. A method returns when the write is durable.
 """
 
 import asyncio
+import random
 import secrets
 import time
 import uuid
@@ -26,6 +27,10 @@ from pvbus.ports.cluster import Kind, Object
 
 IMMORTAL = ("default", "kube-system", "kube-public")
 _SUFFIX_LETTERS = "bcdfghjklmnpqrstvwxz2456789"
+_random = random.Random(secrets.randbits(256))
+"""For uids: they need to be unique, not secret, and the kernel's randomness costs more than
+encoding the object."""
+
 _GENERATED_NAME_TRIES = 8
 _GENERATED_PREFIX_MAX = 58
 
@@ -72,7 +77,8 @@ class Writer:
         if endpoint.has_status:
             obj.pop("status", None)
         obj = endpoint.stored(strategy.prepare(obj, None))
-        self._check(endpoint, strategy, obj, None, named=hooks is None)
+        # A hook of a built-in kind chooses the name; one of a custom kind gets objects that have theirs.
+        self._check(endpoint, strategy, obj, None, named=hooks is None or endpoint.served.custom)
         if hooks is None:
             return await self._store_new(endpoint, obj, generated, options)
         if options.dry_run:
@@ -131,8 +137,8 @@ class Writer:
                 metadata, namespaced=endpoint.served.namespaced, label_name=strategy.label_name
             )
         found += strategy.check(obj, old)
-        if endpoint.schema is not None and endpoint.stored_kind == endpoint.kind:
-            found += endpoint.schema.validate(obj, old)
+        if endpoint.schema is not None:
+            found += endpoint.schema.validate(endpoint.presented(obj), old and endpoint.presented(old))
         if found:
             raise status.invalid(endpoint.subject(metadata.get("name", "")), found)
 
@@ -307,6 +313,7 @@ class Writer:
         changed = self._terminating(endpoint, obj, options.propagation)
         if _finalizers(kind, changed):
             if changed == obj:
+                await self._store.durable()
                 return Deleted(entry, False)
             if options.dry_run:
                 return Deleted(Entry.encode(changed, entry.rv), False)
@@ -415,7 +422,7 @@ def _place(endpoint: Endpoint, metadata: Object, namespace: str | None) -> None:
 
 def begin(metadata: Object, *, counts: bool) -> None:
     """Fill in what the server decides about a new object."""
-    metadata["uid"] = str(uuid.uuid4())
+    metadata["uid"] = str(uuid.UUID(int=_random.getrandbits(128), version=4))
     metadata["creationTimestamp"] = now()
     for field in ("deletionTimestamp", "deletionGracePeriodSeconds", "generation", "resourceVersion"):
         metadata.pop(field, None)

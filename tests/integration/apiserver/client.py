@@ -166,9 +166,13 @@ class Watch:
 
     async def next(self, seconds: float = 20.0) -> Any:
         """Return the next event, None at the end of the stream."""
-        async with asyncio.timeout(seconds):
-            line = await self._answer.content.readuntil(b"\n")
+        line = await self.line(seconds)
         return json.loads(line) if line else None
+
+    async def line(self, seconds: float = 20.0) -> bytes:
+        """Return the next line as it was sent."""
+        async with asyncio.timeout(seconds):
+            return await self._answer.content.readuntil(b"\n")
 
     async def names(self, count: int) -> list[tuple[str, str]]:
         """Return type and name of the next events."""

@@ -55,9 +55,19 @@ async def test_label_selectors(api: Api, selector: str, expected: list[str]) -> 
 
 async def test_bad_selectors_are_refused(api: Api) -> None:
     """400 for a selector that cannot be parsed and for a field that cannot be selected."""
-    for query in ("labelSelector=a%20b", "fieldSelector=spec.size%3D1", "limit=x", "resourceVersion=x"):
+    number = "9" * 5000
+    for query in (
+        "labelSelector=a%20b",
+        "fieldSelector=spec.size%3D1",
+        "limit=x",
+        "limit=%C2%B2",
+        "resourceVersion=x",
+        f"resourceVersion={number}",
+    ):
         reply = await api.call("GET", f"{WIDGETS}?{query}")
         assert (reply.code, reply.body["reason"]) == (400, "BadRequest"), query
+    for query in ("resourceVersionMatch=Exact", "resourceVersion=1&resourceVersionMatch=Sometimes"):
+        assert (await api.call("GET", f"{WIDGETS}?{query}")).code == 422
 
 
 async def test_field_selectors(api: Api) -> None:
