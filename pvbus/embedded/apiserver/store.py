@@ -250,21 +250,26 @@ class Store:
         await waiter
 
     async def _commit_forever(self) -> None:
-        loop = asyncio.get_running_loop()
-        while self._batch.changes or not self._stopping:
-            await self._wake.wait()
-            self._wake.clear()
-            batch = self._running = self._batch
-            self._batch = _Batch()
-            try:
-                if self._database is not None and batch.changes:
-                    await loop.run_in_executor(self._thread, self._write, batch.changes)
-            except (sqlite3.Error, OSError) as exc:
-                self._give_up(StoreError(f"the objects could not be stored: {exc}"))
-            else:
-                self._publish(batch)
-            finally:
+        try:
+            while self._batch.changes or not self._stopping:
+                await self._wake.wait()
+                self._wake.clear()
+                self._running, self._batch = self._batch, _Batch()
+                await self._commit(self._running)
                 self._running = _Batch()
+        except BaseException:
+            self._give_up(StoreError("the store has stopped"))
+            raise
+
+    async def _commit(self, batch: _Batch) -> None:
+        loop = asyncio.get_running_loop()
+        try:
+            if self._database is not None and batch.changes:
+                await loop.run_in_executor(self._thread, self._write, batch.changes)
+        except (sqlite3.Error, OSError) as exc:
+            self._give_up(StoreError(f"the objects could not be stored: {exc}"))
+        else:
+            self._publish(batch)
 
     def _give_up(self, error: StoreError) -> None:
         """Fail the commit that ran, and all that was queued upon it."""

@@ -11,7 +11,7 @@ from pvbus.embedded.apiserver.hooks import StatusError
 from pvbus.embedded.apiserver.requests import BODY_BYTES_MAX, PACKAGE_BODY_BYTES_MAX
 from pvbus.embedded.apiserver.server import ApiServer
 from pvbus.ports.cluster import Kind, Object
-from tests.integration.apiserver.client import CORE, Api, config_map
+from tests.integration.apiserver.client import CORE, WIDGETS, Api, config_map, crd, widget
 
 REVISION = Kind("porch.kpt.dev", "PackageRevision")
 RESOURCES = Kind("porch.kpt.dev", "PackageRevisionResources")
@@ -182,6 +182,22 @@ async def test_packages_may_be_larger_than_other_objects(api: Api) -> None:
     reply = await api.call("PUT", f"{CONTENT}/repo.a.v1", one)
     assert reply.code == 413
     assert str(PACKAGE_BODY_BYTES_MAX) in reply.body["message"]
+
+
+async def test_custom_kinds_with_hooks_are_checked_first(revisions: Revisions) -> None:
+    """Nothing with a bad name, or none, reaches the hook."""
+    server = ApiServer(None, crds=[crd()], tls=False)
+    server.install_hooks(Kind("example.com", "Widget"), revisions)
+    await server.start()
+    try:
+        headers = {"Authorization": f"Bearer {server.token}"}
+        async with aiohttp.ClientSession(headers=headers) as session:
+            api = Api(session, server.url)
+            for body in (widget("Bad"), widget(), widget("a", size="x")):
+                assert (await api.call("POST", WIDGETS, body)).code == 422
+        assert revisions.diary == []
+    finally:
+        await server.stop()
 
 
 async def test_objects_are_put_past_hooks_and_checks(
