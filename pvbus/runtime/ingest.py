@@ -106,6 +106,11 @@ class IngestWorker:
         return bool(self._claims) and all(c.ready for c in self._claims.values())
 
     @property
+    def observed(self) -> bool:
+        """Whether every kind that is asked for was listed by this worker, or is known not to be served."""
+        return self.ready and all(w.watch.observed for c in self._claims.values() for w in c.watches.values())
+
+    @property
     def idle(self) -> bool:
         return self.ready and not any(
             c.pending or c.stepping or c.changed.is_set() for c in self._claims.values()

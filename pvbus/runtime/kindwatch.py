@@ -76,11 +76,14 @@ class KindWatch:
         self._names: dict[str, set[str]] = {}
         self._versions: tuple[str, ...] = ()
         self._live_resource: Resource | None = None
+        self.observed = False
         self._watched_at = clock.monotonic()
         self._probe = asyncio.Event()
         self._log = get_logger("ingest")
 
     # ------------------------------------------------------------ requests
+
+    # `observed`: whether this watch has listed its kind, or been told that there is none.
 
     @property
     def whole(self) -> bool:
@@ -146,6 +149,7 @@ class KindWatch:
         message = message or f'no matches for kind "{self.kind.kind}" in group "{self.kind.group}"'
         for topic in (*self.topics, *((INJECTABLES,) if self.content else ())):
             self._mark_topic(topic, "unavailable", message)
+        self.observed = True
         self._probe.clear()
         waiting = asyncio.create_task(self._probe.wait())
         timer = asyncio.create_task(self._clock.sleep(UNAVAILABLE_PROBE_SECONDS))
@@ -195,6 +199,7 @@ class KindWatch:
         for topic in self.topics:
             self._write_list(topic, rows[topic])
         self._write_content(contents)
+        self.observed = True
         return listing.resource_version
 
     def _write_list(self, topic: str, rows: dict[str, ObservedRow]) -> None:

@@ -1,0 +1,170 @@
+"""Settings of the processes: read once, at start, from `PVBUS_*` variables and an optional file.
+
+A field `log_level` is the variable `PVBUS_LOG_LEVEL` and the key `logLevel` of the YAML file that
+`PVBUS_CONFIG` names; a variable goes before the file. Everything that is wrong is reported at once.
+Several services may share one file: each takes its own fields of it.
+"""
+
+import os
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Annotated, Any, Literal, TypeVar, get_origin
+
+import msgspec
+import yaml
+
+from pvbus.core.unroll.children import Limits
+from pvbus.errors import UsageError
+
+CONFIG_VARIABLE = "PVBUS_CONFIG"
+_PREFIX = "PVBUS_"
+
+Port = Annotated[int, msgspec.Meta(ge=0, le=65_535)]
+Seconds = Annotated[float, msgspec.Meta(gt=0)]
+LogLevel = Literal["debug", "info", "warning", "error"]
+LogFormat = Literal["auto", "json", "console"]
+
+
+class ProcessConfig(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
+    """What every process needs.
+
+    log_level: `debug` tells of conflicts and waiting, too. log_format: `auto` is columns on a terminal,
+    JSON elsewhere.
+    """
+
+    log_level: LogLevel = "info"
+    log_format: LogFormat = "auto"
+
+
+class ServiceConfig(ProcessConfig, frozen=True, kw_only=True, rename="camel"):
+    """What every service needs.
+
+    bus: `sqlite:<path>`, the only kind there is so far. kubeconfig: "" takes the pod's own account, else
+    $KUBECONFIG or ~/.kube/config; context: of it, "" the current one. engine: the CEL engine; "" takes
+    the one this installation has recorded, and at its first start the fastest there is. health_host,
+    health_port: where /metrics, /healthz and /readyz are served; loopback, as nothing there is secret
+    but nothing there is anybody else's business either; port 0 takes a free one, which the log tells.
+    """
+
+    bus: str = "sqlite:.pvbus/bus.db"
+    kubeconfig: str = ""
+    context: str = ""
+    engine: str = ""
+    health_host: str = "127.0.0.1"
+    health_port: Port = 0
+
+
+class IngestConfig(ServiceConfig, frozen=True, kw_only=True, rename="camel"):
+    """ingest has no settings of its own."""
+
+
+class UnrollConfig(ServiceConfig, frozen=True, kw_only=True, rename="camel"):
+    """Limits of removals, for all sets.
+
+    removal_delay_seconds: how long a target must be gone before its variant is removed; shorter, and a
+    relabelling in two steps costs a package; longer, and removals lag. removals_max, removals_share: more
+    removals within ten minutes than both (the share is of the set's children) are held for confirmation.
+    """
+
+    removal_delay_seconds: Annotated[float, msgspec.Meta(ge=0)] = 5.0
+    removals_max: Annotated[int, msgspec.Meta(ge=0)] = 10
+    removals_share: Annotated[float, msgspec.Meta(ge=0, le=1)] = 0.3
+
+    @property
+    def limits(self) -> Limits:
+        return Limits(self.removal_delay_seconds, self.removals_max, self.removals_share)
+
+
+class RenderConfig(ServiceConfig, frozen=True, kw_only=True, rename="camel"):
+    """render has no settings of its own."""
+
+
+class InjectConfig(ServiceConfig, frozen=True, kw_only=True, rename="camel"):
+    """inject has no settings of its own."""
+
+
+class ConditionsConfig(ServiceConfig, frozen=True, kw_only=True, rename="camel"):
+    """source: `ce_source` of the events, a URI reference that tells installations apart."""
+
+    source: str = "/pvbus"
+
+
+class ServicesConfig(UnrollConfig, ConditionsConfig, frozen=True, kw_only=True, rename="camel"):
+    """Several services in one process, as `pvbus run` and `pvbus up` have them."""
+
+
+class ApiServerConfig(ProcessConfig, frozen=True, kw_only=True, rename="camel"):
+    """The embedded API server with its package store.
+
+    functions: image (with or without its tag, or its bare name) to a command line, or to
+    `builtin:<name>`; in a variable as YAML. allow_exec: whether a Kptfile may name a command line by
+    itself, which then runs with the rights of this process. fetch_seconds: between fetches of a remote;
+    poll_seconds: between looks at the refs of a repository on this machine.
+    """
+
+    functions: Mapping[str, str] = {}
+    allow_exec: bool = False
+    fetch_seconds: Seconds = 60.0
+    poll_seconds: Seconds = 2.0
+
+
+SERVICE_CONFIGS: Mapping[str, type[ServiceConfig]] = {
+    "ingest": IngestConfig,
+    "unroll": UnrollConfig,
+    "render": RenderConfig,
+    "inject": InjectConfig,
+    "conditions": ConditionsConfig,
+}
+_ALL: tuple[type[ProcessConfig], ...] = (*SERVICE_CONFIGS.values(), ServicesConfig, ApiServerConfig)
+
+_C = TypeVar("_C", bound=ProcessConfig)
+
+
+def load_config(type_: type[_C], environment: Mapping[str, str] | None = None) -> _C:
+    """Read the settings of a process. Raises UsageError that lists every problem."""
+    environment = os.environ if environment is None else environment
+    path = environment.get(CONFIG_VARIABLE, "")
+    problems: list[str] = []
+    given = _read(path, problems) if path else {}
+    values: dict[str, Any] = {}
+    for field in msgspec.structs.fields(type_):
+        variable = _PREFIX + field.name.upper()
+        if variable in environment:
+            where, value = variable, _from_text(environment[variable], field.type)
+        elif field.encode_name in given:
+            where, value = f"{path}: {field.encode_name}", given[field.encode_name]
+        else:
+            continue
+        try:
+            values[field.name] = msgspec.convert(value, field.type, strict=False)
+        except msgspec.ValidationError as exc:
+            problems.append(f"{where}: {exc} (given: {value!r})")
+    if problems:
+        raise UsageError("the configuration is wrong:\n  " + "\n  ".join(problems))
+    return type_(**values)
+
+
+def _read(path: str, problems: list[str]) -> Mapping[str, Any]:
+    try:
+        found = yaml.safe_load(Path(path).read_text(encoding="utf-8"))
+    except (OSError, UnicodeDecodeError, yaml.YAMLError) as exc:
+        problems.append(f"{CONFIG_VARIABLE}: {path} cannot be read: {exc}")
+        return {}
+    if found is None:
+        return {}
+    if not isinstance(found, dict):
+        problems.append(f"{path}: must be a mapping of settings")
+        return {}
+    known = {field.encode_name for type_ in _ALL for field in msgspec.structs.fields(type_)}
+    problems += [f"{path}: no setting is called {name!r}" for name in found if name not in known]
+    return found
+
+
+def _from_text(text: str, type_: Any) -> Any:
+    """A variable is the value's text; a mapping is written as YAML."""
+    if get_origin(type_) is Mapping:
+        try:
+            return yaml.safe_load(text)
+        except yaml.YAMLError:
+            return text
+    return text

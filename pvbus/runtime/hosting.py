@@ -1,0 +1,155 @@
+"""One process that runs services: bus, installation, cluster, health, signals, and an orderly end."""
+
+import asyncio
+import signal
+import sys
+from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
+from contextlib import asynccontextmanager, contextmanager
+from pathlib import Path
+from typing import NamedTuple
+
+from pvbus.adapters.embedded.bus import SqliteBus
+from pvbus.adapters.kubernetes.cluster import HttpCluster
+from pvbus.config import ConditionsConfig, ServiceConfig, UnrollConfig, load_config
+from pvbus.core.unroll.children import Limits
+from pvbus.errors import PvbusError, UsageError
+from pvbus.ports.cluster import Cluster
+from pvbus.runtime.assembly import SERVICES, Service, build_service, partition_count, run_all
+from pvbus.runtime.clock import SystemClock
+from pvbus.runtime.health import HealthServer
+from pvbus.runtime.installation import ensure_installation
+from pvbus.telemetry import logs
+
+SQLITE = "sqlite:"
+
+
+class Host(NamedTuple):
+    """Services that are ready to run, and what they share. bus is for looking only."""
+
+    services: Mapping[str, Service]
+    bus: SqliteBus
+    cluster: Cluster
+    engine: str
+    health_url: str
+
+    async def run(self, stop: asyncio.Event) -> None:
+        """Run until `stop` is set, then drain. Raises what a service failed with."""
+
+        async def wait() -> None:
+            await stop.wait()
+            for service in self.services.values():
+                service.stop()
+
+        waiting = asyncio.create_task(wait())
+        try:
+            await run_all(list(self.services.values()))
+        finally:
+            waiting.cancel()
+
+
+def bus_path(url: str) -> Path:
+    """Return the file of a bus. Raises UsageError for what is no `sqlite:<path>`."""
+    if not url.startswith(SQLITE) or url == SQLITE:
+        raise UsageError(
+            f'"{url}" is no bus of this pvbus: give sqlite:PATH, for example sqlite:.pvbus/bus.db'
+        )
+    return Path(url.removeprefix(SQLITE))
+
+
+@asynccontextmanager
+async def hosted(names: Sequence[str], config: ServiceConfig) -> AsyncIterator[Host]:
+    """Open everything that these services need. They begin with `Host.run`."""
+    unknown = [name for name in names if name not in SERVICES]
+    if unknown or not names:
+        raise UsageError(f"no service is called {', '.join(unknown)!r}; there are {', '.join(SERVICES)}")
+    path = bus_path(config.bus)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    bus = await SqliteBus.open(path)
+    try:
+        partitions = partition_count()
+        _, engine = await ensure_installation(bus, partitions=partitions, engine=config.engine)
+        kubeconfig = Path(config.kubeconfig) if config.kubeconfig else None
+        cluster = await HttpCluster.connect(kubeconfig, config.context or None)
+        try:
+            clock = SystemClock()
+            services = {
+                name: build_service(
+                    name,
+                    bus.peer(),
+                    cluster,
+                    clock,
+                    engine=engine,
+                    limits=config.limits if isinstance(config, UnrollConfig) else Limits(),
+                    source=config.source if isinstance(config, ConditionsConfig) else "/pvbus",
+                    partitions=partitions,
+                )
+                for name in names
+            }
+            async with HealthServer(
+                services, bus, host=config.health_host, port=config.health_port
+            ) as health:
+                yield Host(services, bus, cluster, engine.name, health.url)
+        finally:
+            await cluster.close()
+    finally:
+        await bus.close()
+
+
+@contextmanager
+def stop_on_signals(stop: asyncio.Event) -> Iterator[None]:
+    """Set `stop` at SIGTERM and SIGINT; a second signal ends the process at once."""
+    loop = asyncio.get_running_loop()
+    signals = (signal.SIGTERM, signal.SIGINT)
+
+    def first() -> None:
+        stop.set()
+        for number in signals:
+            loop.remove_signal_handler(number)
+
+    for number in signals:
+        loop.add_signal_handler(number, first)
+    try:
+        yield
+    finally:
+        for number in signals:
+            loop.remove_signal_handler(number)
+
+
+async def serve(names: Sequence[str], config: ServiceConfig) -> None:
+    """Run services until a signal ends them: what `python -m services.<name>` and `pvbus run` do."""
+    logs.configure(config.log_level, config.log_format)
+    log = logs.get_logger("host")
+    stop = asyncio.Event()
+    with stop_on_signals(stop):
+        async with hosted(names, config) as host:
+            log.info("started", services=list(names), engine=host.engine, health=host.health_url)
+            await host.run(stop)
+    log.info("stopped", services=list(names))
+
+
+def run_process(name: str, config: type[ServiceConfig]) -> int:
+    """Be a service's process: settings, services, exit code."""
+    try:
+        asyncio.run(serve([name], load_config(config)))
+    except* UsageError as exc:
+        code = _complain(exc, 2)
+    except* PvbusError as exc:
+        code = _complain(exc, 1)
+    else:
+        code = 0
+    return code
+
+
+def causes(error: BaseException) -> Iterator[BaseException]:
+    """Yield the errors inside groups of errors."""
+    if isinstance(error, BaseExceptionGroup):
+        for each in error.exceptions:
+            yield from causes(each)
+    else:
+        yield error
+
+
+def _complain(error: BaseException, code: int) -> int:
+    for cause in causes(error):
+        print(f"error: {cause}", file=sys.stderr)
+    return code

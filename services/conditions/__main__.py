@@ -1,0 +1,24 @@
+"""The service `conditions` as a process of its own. Results, as conditions in the status of objects and as public events.
+
+    PVBUS_BUS=sqlite:.pvbus/bus.db PVBUS_KUBECONFIG=.pvbus/kubeconfig python -m services.conditions
+
+It writes status subresources and nothing else.
+Every setting is a field of `pvbus.config.ConditionsConfig`. Any number of these processes may run, each
+takes its share of the partitions. SIGTERM lets it finish what it holds.
+"""
+
+import sys
+
+from pvbus.config import ConditionsConfig
+from pvbus.runtime.hosting import run_process
+
+SERVICE = "conditions"
+
+
+def main() -> int:
+    """Return the exit code: 0 ended by a signal, 1 failed, 2 bad configuration."""
+    return run_process(SERVICE, ConditionsConfig)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

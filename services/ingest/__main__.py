@@ -1,0 +1,24 @@
+"""The service `ingest` as a process of its own. What the API server has, as rows of the bus.
+
+    PVBUS_BUS=sqlite:.pvbus/bus.db PVBUS_KUBECONFIG=.pvbus/kubeconfig python -m services.ingest
+
+It writes nothing to the cluster.
+Every setting is a field of `pvbus.config.IngestConfig`. Any number of these processes may run, each
+takes its share of the partitions. SIGTERM lets it finish what it holds.
+"""
+
+import sys
+
+from pvbus.config import IngestConfig
+from pvbus.runtime.hosting import run_process
+
+SERVICE = "ingest"
+
+
+def main() -> int:
+    """Return the exit code: 0 ended by a signal, 1 failed, 2 bad configuration."""
+    return run_process(SERVICE, IngestConfig)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,24 @@
+"""The service `inject` as a process of its own. PackageVariants, as drafts of packages.
+
+    PVBUS_BUS=sqlite:.pvbus/bus.db PVBUS_KUBECONFIG=.pvbus/kubeconfig python -m services.inject
+
+It writes PackageRevisions, their resources, and the finalizer of PackageVariants.
+Every setting is a field of `pvbus.config.InjectConfig`. Any number of these processes may run, each
+takes its share of the partitions. SIGTERM lets it finish what it holds.
+"""
+
+import sys
+
+from pvbus.config import InjectConfig
+from pvbus.runtime.hosting import run_process
+
+SERVICE = "inject"
+
+
+def main() -> int:
+    """Return the exit code: 0 ended by a signal, 1 failed, 2 bad configuration."""
+    return run_process(SERVICE, InjectConfig)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,24 @@
+"""The service `render` as a process of its own. Rows of targets, as PackageVariants.
+
+    PVBUS_BUS=sqlite:.pvbus/bus.db PVBUS_KUBECONFIG=.pvbus/kubeconfig python -m services.render
+
+It creates, updates and deletes PackageVariants and nothing else.
+Every setting is a field of `pvbus.config.RenderConfig`. Any number of these processes may run, each
+takes its share of the partitions. SIGTERM lets it finish what it holds.
+"""
+
+import sys
+
+from pvbus.config import RenderConfig
+from pvbus.runtime.hosting import run_process
+
+SERVICE = "render"
+
+
+def main() -> int:
+    """Return the exit code: 0 ended by a signal, 1 failed, 2 bad configuration."""
+    return run_process(SERVICE, RenderConfig)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

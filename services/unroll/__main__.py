@@ -1,0 +1,24 @@
+"""The service `unroll` as a process of its own. Sets and their targets, as one row for each PackageVariant.
+
+    PVBUS_BUS=sqlite:.pvbus/bus.db PVBUS_KUBECONFIG=.pvbus/kubeconfig python -m services.unroll
+
+It writes nothing to the cluster.
+Every setting is a field of `pvbus.config.UnrollConfig`. Any number of these processes may run, each
+takes its share of the partitions. SIGTERM lets it finish what it holds.
+"""
+
+import sys
+
+from pvbus.config import UnrollConfig
+from pvbus.runtime.hosting import run_process
+
+SERVICE = "unroll"
+
+
+def main() -> int:
+    """Return the exit code: 0 ended by a signal, 1 failed, 2 bad configuration."""
+    return run_process(SERVICE, UnrollConfig)
+
+
+if __name__ == "__main__":
+    sys.exit(main())
