@@ -26,7 +26,6 @@ from pvbus.core.unroll.children import Limits
 from pvbus.core.unroll.controller import UnrollController
 from pvbus.testing.oracle import Names, Thing, expected_variants
 
-NAMES_OF_ONE_PASS = "Children.new_name does not see the names it gave earlier in the same pass"
 
 Object = dict[str, Any]
 ENGINE = engine_named("python")
@@ -293,7 +292,6 @@ def tell(world: World, objects: Iterable[Object]) -> None:
         world.put(obj)
 
 
-@pytest.mark.xfail(strict=True, reason=NAMES_OF_ONE_PASS)
 def test_two_new_downstreams_that_join_to_one_name_both_get_a_variant() -> None:
     world = World()
     places = [{"name": "b-c", "packageNames": ["d"]}, {"name": "b", "packageNames": ["c-d"]}]
@@ -317,7 +315,6 @@ def test_two_new_downstreams_that_join_to_one_name_both_get_a_variant() -> None:
     }
 
 
-@pytest.mark.xfail(run=False, reason=NAMES_OF_ONE_PASS)
 @given(first=news, upstream=revisions, person=st.lists(mine, max_size=1))
 @settings(max_examples=150, deadline=None)
 def test_from_nothing_the_sets_get_what_the_oracle_expects(
@@ -332,7 +329,6 @@ def test_from_nothing_the_sets_get_what_the_oracle_expects(
     assert world.variants() == expected(world, children, {})
 
 
-@pytest.mark.xfail(run=False, reason=NAMES_OF_ONE_PASS)
 @given(
     first=news,
     upstream=revisions,

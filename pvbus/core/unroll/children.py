@@ -45,20 +45,31 @@ class Children:
         self.results: dict[str, ChildResult] = {}
         self.leaving: set[str] = set()
         self._names: dict[Downstream, str] = {}
+        self._named: dict[str, Downstream] = {}
+
+    def _name(self, downstream: Downstream, name: str) -> None:
+        self._names[downstream] = name
+        self._named[name] = downstream
+
+    def _unname(self, downstream: Downstream, name: str) -> None:
+        if self._names.get(downstream) == name:
+            del self._names[downstream]
+        if self._named.get(name) == downstream:
+            del self._named[name]
 
     # ------------------------------------------------------------ rows in
 
     def take(self, name: str, row: ChildRow | None) -> None:
         """Take over a row, restored or just written."""
         old = self.rows.pop(name, None)
-        if old is not None and self._names.get(old.downstream) == name:
-            del self._names[old.downstream]
+        if old is not None:
+            self._unname(old.downstream, name)
         self.leaving.discard(name)
         if row is None:
             return
         self.rows[name] = row
         if row.state != "gone":
-            self._names[row.downstream] = name
+            self._name(row.downstream, name)
         if row.state != "present":
             self.leaving.add(name)
 
@@ -80,18 +91,16 @@ class Children:
                 continue
             if observed.downstream in self._names:
                 continue
-            self._names[observed.downstream] = name
+            self._name(observed.downstream, name)
             unknown.append(observed.downstream)
         return unknown
 
     def new_name(self, set_name: str, downstream: Downstream, taken: Iterable[str]) -> str:
         """Choose a name for a new child: Porch's, unless another downstream has it."""
         name = variant_name(set_name, downstream.repo, downstream.package)
-        row = self.rows.get(name)
-        used = (row is not None and row.state != "gone" and row.downstream != downstream) or name in taken
-        if used:
+        if self._named.get(name, downstream) != downstream or name in taken:
             name = colliding_variant_name(set_name, downstream.repo, downstream.package)
-        self._names[downstream] = name
+        self._name(downstream, name)
         return name
 
     # ------------------------------------------------------------ wanted
@@ -137,7 +146,7 @@ class Children:
         """Note that no target wants this child since now; the removal itself comes later."""
         row = self.rows.get(name)
         if row is None and name not in owned:
-            self._names.pop(downstream, None)
+            self._unname(downstream, name)
             return ()
         if row is not None and row.state != "present":
             return ()
