@@ -4,6 +4,7 @@ A kubectl on PATH is taken when its minor version is the one asked for. Otherwis
 Go modules, once, into a cache folder outside the repository: `PVBUS_CACHE`, else ~/.cache/pvbus.
 """
 
+import fcntl
 import json
 import os
 import re
@@ -71,6 +72,14 @@ def build(version: str) -> Path:
         )
     target = cached(version)
     target.parent.mkdir(parents=True, exist_ok=True)
+    with (target.parent / ".lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)  # of several test processes, one builds
+        if not target.exists():
+            _build(go, version, target)
+    return target
+
+
+def _build(go: str, version: str, target: Path) -> None:
     with tempfile.TemporaryDirectory(dir=target.parent, prefix="build-") as folder:
         module = Path(folder)
         _write_module(go, module, version)
@@ -81,7 +90,6 @@ def build(version: str) -> Path:
             module,
         )
         binary.replace(target)
-    return target
 
 
 def _write_module(go: str, module: Path, version: str) -> None:

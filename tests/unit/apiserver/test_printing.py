@@ -54,7 +54,7 @@ def test_age() -> None:
     assert age("yesterday", NOW) == "<invalid>"
 
 
-OBJ = {
+OBJ: dict[str, Any] = {
     "spec": {"git": {"repo": "url"}, "list": [1, 2, 3], "a.b": "dot", "flag": False},
     "status": {"conditions": [{"type": "Stalled", "status": "False"}, {"type": "Ready", "status": "True"}]},
 }
