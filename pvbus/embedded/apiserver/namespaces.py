@@ -11,7 +11,7 @@ from pvbus.embedded.apiserver.entries import Change, Entry
 from pvbus.embedded.apiserver.garbage import USER, without_finalizer
 from pvbus.embedded.apiserver.hooks import StatusError
 from pvbus.embedded.apiserver.kinds import from_crd
-from pvbus.embedded.apiserver.registry import CRD, NAMESPACE, Registry
+from pvbus.embedded.apiserver.registry import CRD, NAMESPACE, Registry, is_established
 from pvbus.embedded.apiserver.requests import DeleteOptions, Options
 from pvbus.embedded.apiserver.store import Store
 from pvbus.embedded.apiserver.strategies import Strategy
@@ -66,6 +66,9 @@ class Cleaner:
     def _serve(self, change: Change) -> None:
         if change.type == "DELETED":
             self._registry.drop_crd(change.entry.key[1])
+            for entry in self._store.table(CRD).ordered():
+                if not is_established(entry.shared()):
+                    self.work.add(Container(CRD, entry.key[1]))
         else:
             self._registry.set_crd(change.entry.decode())
 
@@ -76,14 +79,21 @@ class Cleaner:
 
     async def _handle(self, container: Container) -> bool:
         entry = self._store.get(container.kind, ("", container.name))
-        if entry is None or not entry.terminating:
+        if entry is None:
             return True
-        if container.kind == NAMESPACE:
-            return await self._empty_namespace(container, entry)
-        return await self._empty_definition(container, entry)
+        if container.kind == CRD:
+            return await (self._empty_definition if entry.terminating else self._accept_names)(entry)
+        return not entry.terminating or await self._empty_namespace(entry)
 
-    async def _empty_namespace(self, container: Container, entry: Entry) -> bool:
-        if await self._delete_all(self._store.kinds(), container.name):
+    async def _accept_names(self, entry: Entry) -> bool:
+        """Look again whether a definition's names are free: writing it, unchanged, says so."""
+        endpoint = self._registry.storage(CRD)
+        if endpoint is not None:
+            await self._writer.update(endpoint, entry.key, lambda crd: crd, Options(USER, []))
+        return True
+
+    async def _empty_namespace(self, entry: Entry) -> bool:
+        if await self._delete_all(self._store.kinds(), entry.key[1]):
             return False
         obj = entry.decode()
         if obj["metadata"].get("finalizers"):
@@ -92,7 +102,7 @@ class Cleaner:
         await self._store.durable()
         return True
 
-    async def _empty_definition(self, container: Container, entry: Entry) -> bool:
+    async def _empty_definition(self, entry: Entry) -> bool:
         served = from_crd(entry.decode())
         if await self._delete_all([Kind(served.group, served.kind)], None):
             return False

@@ -62,13 +62,19 @@ async def test_bad_definitions_are_refused(api: Api) -> None:
 
 
 async def test_taken_names_are_not_accepted(api: Api) -> None:
-    """A definition whose kind another one has is stored, but not established and not served."""
+    """A definition whose kind another one has is stored, but not served until that one is gone."""
     created = await api.create(CRDS, crd("widgetries", "Widget"))
     conditions = {c["type"]: (c["status"], c["message"]) for c in created["status"]["conditions"]}
     assert conditions["NamesAccepted"] == ("False", '"widget" is already in use')
     assert conditions["Established"][0] == "False"
     assert await api.code("/apis/example.com/v1/widgetries") == 404
     await api.create(WIDGETS, widget("a"))
+    await api.delete(f"{CRDS}/widgets.example.com")
+
+    async def names_are_free() -> bool:
+        return await api.code("/apis/example.com/v1/widgetries") == 200
+
+    await eventually(names_are_free)
 
 
 async def test_scope_and_group_are_fixed(api: Api) -> None:

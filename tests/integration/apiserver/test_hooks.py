@@ -6,6 +6,7 @@ from typing import Any
 
 import aiohttp
 import pytest
+import structlog
 
 from pvbus.embedded.apiserver.hooks import StatusError
 from pvbus.embedded.apiserver.requests import BODY_BYTES_MAX, PACKAGE_BODY_BYTES_MAX
@@ -232,16 +233,19 @@ async def test_objects_can_be_watched_from_inside(api: Api, server: ApiServer) -
 
 
 async def test_a_failure_of_a_hook_is_an_internal_error(
-    api: Api, revisions: Revisions, monkeypatch: pytest.MonkeyPatch
+    api: Api, server: ApiServer, revisions: Revisions, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """500 as a Status; the connection and the server go on."""
+    """500 as a Status, logged with where it happened and without the token; the server goes on."""
 
     async def broken(obj: Object, *, user: str) -> Object:
         raise RuntimeError("a bug")
 
     monkeypatch.setattr(revisions, "on_create", broken)
-    reply = await api.call("POST", PATH, revision("a"))
+    with structlog.testing.capture_logs() as logs:
+        reply = await api.call("POST", PATH, revision("a"))
     assert (reply.code, reply.body["reason"]) == (500, "InternalError")
+    assert "a bug" in logs[0]["trace"]
+    assert server.token not in str(logs)
     assert await api.code(PATH) == 200
 
 
