@@ -14,6 +14,9 @@ import sys
 import tempfile
 from pathlib import Path
 
+GO_FOLDER = "/usr/local/go/bin"
+"""Where Go's own archive is unpacked to, which is not on every PATH."""
+
 BUILD_SECONDS_MAX = 3600
 """A cold build takes about 5 minutes on two free cores; machines that run tests are rarely free."""
 
@@ -63,7 +66,7 @@ def _reports(binary: Path, version: str) -> bool:
 
 def build(version: str) -> Path:
     """Build kubectl from its Go modules; the result appears in the cache at once and complete."""
-    go = shutil.which("go") or shutil.which("go", path="/usr/local/go/bin")
+    go = shutil.which("go") or shutil.which("go", path=GO_FOLDER)
     if go is None:
         raise KubectlUnavailableError(
             f"kubectl {version} is neither on PATH nor in {cached(version).parent}, and cannot be built "

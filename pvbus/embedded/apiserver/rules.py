@@ -1,67 +1,27 @@
-"""`x-kubernetes-validations`: CEL rules of schemas, evaluated with cel-python.
+"""`x-kubernetes-validations`: CEL rules of schemas.
 
 CEL's standard functions are there; Kubernetes' own libraries (URLs, quantities, ...) are not, and a
-rule that uses them is refused when its CustomResourceDefinition is created.
+rule that uses them is refused when its CustomResourceDefinition is created. The loops of one
+evaluation are limited as those of any expression here.
 """
 
 import re
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from functools import lru_cache
 from typing import Any
 
-import celpy
-import celpy.celparser
-from celpy import celtypes
-from celpy.adapter import json_to_cel
-from celpy.evaluation import CELEvalError
-from lark import Tree
-
-RULE_BYTES_MAX = 4096
-"""Longer rules exist nowhere we know of; evaluation time grows with the rule."""
-
-_FUNCTIONS = frozenset(
-    """
-    has all exists exists_one map filter size
-    int uint double string bytes bool type dyn timestamp duration
-    contains startsWith endsWith matches
-    getDate getDayOfMonth getDayOfWeek getDayOfYear getFullYear
-    getHours getMilliseconds getMinutes getMonth getSeconds
-    """.split()  # noqa: SIM905 - a table of words reads better than thirty quoted ones
-)
+from pvbus.core.expressions import CelCompileError, CelEvalError, engine_named, types
+from pvbus.core.expressions.checker import check
 
 
 @lru_cache(maxsize=512)
-def _program(text: str) -> Any:
+def _program(text: str) -> Callable[[Mapping[str, Any]], Any]:
     """Compile a rule. Raises ValueError with the reason."""
-    if len(text.encode()) > RULE_BYTES_MAX:
-        raise ValueError(f"the rule is longer than {RULE_BYTES_MAX} bytes")
-    environment = celpy.Environment()
     try:
-        tree = environment.compile(text)
-    except celpy.celparser.CELParseError as error:
-        raise ValueError(str(error.args[0]).splitlines()[0]) from error
-    for call in tree.iter_subtrees():
-        if call.data in ("ident_arg", "member_dot_arg"):
-            name = str(call.children[0 if call.data == "ident_arg" else 1])
-            if name not in _FUNCTIONS:
-                raise ValueError(f"undeclared reference to '{name}'")
-    _check_roots(tree)
-    return environment.program(tree)
-
-
-def _check_roots(tree: Tree[Any]) -> None:
-    """Refuse the variable of a rule that is neither `self`, `oldSelf` nor bound by a macro."""
-    bound = {"self", "oldSelf"}
-    for call in tree.find_data("member_dot_arg"):
-        if (
-            str(call.children[1]) in ("all", "exists", "exists_one", "map", "filter")
-            and len(call.children) > 2
-        ):
-            bound |= {str(name) for name in call.children[2].find_data("ident") for name in name.children[:1]}
-    for ident in tree.find_data("ident"):
-        name = str(ident.children[0])
-        if name not in bound and not hasattr(celtypes, f"{name.capitalize()}Type"):
-            raise ValueError(f"undeclared reference to '{name}'")
+        checked = check(text, {"self": types.DYN, "oldSelf": types.DYN})
+    except CelCompileError as error:
+        raise ValueError(str(error)) from error
+    return engine_named("python").program(checked)
 
 
 class Rule:
@@ -87,24 +47,26 @@ class Rule:
         """Return the message if the rule does not hold. Rules over `oldSelf` need an old value."""
         if self._compares and old is None:
             return None
-        variables = {"self": json_to_cel(_visible(value, is_root))}
+        variables = {"self": _visible(value, is_root)}
         if self._compares:
-            variables["oldSelf"] = json_to_cel(_visible(old, is_root))
+            variables["oldSelf"] = _visible(old, is_root)
         try:
-            holds = _program(self._text).evaluate(variables)
-        except CELEvalError as error:
-            return f'rule evaluation error: {error.args[0]}; rule: "{self._text}"'
-        if bool(holds):
+            holds = _program(self._text)(variables)
+        except CelEvalError as error:
+            return f'rule evaluation error: {error}; rule: "{self._text}"'
+        if holds is True:
             return None
         return self._message_from(variables) or self._message
 
-    def _message_from(self, variables: dict[str, Any]) -> str:
+    def _message_from(self, variables: Mapping[str, Any]) -> str:
+        """Return what the message expression says; nothing if it fails or gives no text."""
         if not self._message_expression:
             return ""
         try:
-            return str(_program(self._message_expression).evaluate(variables))
-        except CELEvalError:
+            said = _program(self._message_expression)(variables)
+        except CelEvalError:
             return ""
+        return said if isinstance(said, str) else ""
 
 
 def _visible(value: Any, is_root: bool) -> Any:

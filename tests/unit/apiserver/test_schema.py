@@ -202,6 +202,16 @@ def test_failing_evaluation_is_a_finding() -> None:
     assert "rule evaluation error" in error.message
 
 
+def test_loops_are_limited() -> None:
+    """A rule that loops for ever longer is a finding after a while, and no standstill of the server."""
+    nested = "self.all(a, self.all(b, self.all(c, a + b + c >= 0)))"
+    numbers = {"type": "array", "items": {"type": "integer"}, "x-kubernetes-validations": [rule(nested)]}
+    schema = compile_schema(spec(**numbers))
+    assert schema.validate(thing([1, 2, 3])) == []
+    (error,) = schema.validate(thing(list(range(100))))
+    assert "more than 10000 iterations" in error.message
+
+
 DEFAULTS = spec(
     **OBJECT,
     properties={
