@@ -130,18 +130,25 @@ class Ensurer:
 
     def _clone(self, live: list[dict[str, Any]]) -> Generator[Effect, Any, Ensured]:
         task = {"type": "clone", "clone": {"upstreamRef": {"upstreamRef": {"name": self.upstream.name}}}}
-        obj = yield from self._make(live, {"tasks": [task]})
+        obj = yield from self._make(live, {"tasks": [task]}, deferred=True)
         target = yield from self._mutated(obj)
         return self._ensured([target])
 
     def _make(
-        self, live: list[dict[str, Any]], spec: dict[str, Any]
+        self, live: list[dict[str, Any]], spec: dict[str, Any], *, deferred: bool = False
     ) -> Generator[Effect, Any, dict[str, Any]]:
+        """Create a revision in our name.
+
+        deferred: ask the package store not to run the pipeline before the mutations are in, as a
+        pipeline need not be idempotent; Porch's own server does not know the annotation and renders.
+        """
         metadata: dict[str, Any] = {
             "namespace": self.namespace,
             "ownerReferences": [owner_reference(self.variant)],
-            "annotations": {**self.variant.spec.annotations, DEFER_RENDER: "true"},
         }
+        annotations = {**self.variant.spec.annotations, **({DEFER_RENDER: "true"} if deferred else {})}
+        if annotations:
+            metadata["annotations"] = annotations
         if self.variant.spec.labels:
             metadata["labels"] = dict(self.variant.spec.labels)
         workspace = next_workspace(obj["spec"].get("workspaceName", "") for obj in live)
