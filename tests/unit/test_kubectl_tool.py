@@ -1,4 +1,4 @@
-"""The finder of kubectl says in words what is missing, and does not take another version for the one asked."""
+"""The finder of kubectl says in words what is missing, and takes no other version for the one asked."""
 
 from pathlib import Path
 
