@@ -56,6 +56,10 @@ METADATA_SCHEMA: Mapping[str, Any] = {
 """What may stand in metadata; `openapi` describes the same fields to people."""
 
 
+ROOT = "<nil>"
+"""Kubernetes' name for the path of the whole object."""
+
+
 class FieldError(NamedTuple):
     """One finding. reason: the cause's reason (FieldValueInvalid, ...); message: without the path."""
 
@@ -64,7 +68,7 @@ class FieldError(NamedTuple):
     message: str
 
     def __str__(self) -> str:
-        return f"{self.path or '<nil>'}: {self.message}"
+        return f"{self.path}: {self.message}"
 
 
 class Node:
@@ -464,7 +468,8 @@ class Schema:
         """Return what is wrong. `old` is the object before an update: rules may compare with it."""
         if self._quick_is_complete and self.is_clean(obj):
             return []
-        return list(_validate(self._root, obj, old, ""))
+        found = _validate(self._root, obj, old, "")
+        return [error if error.path else error._replace(path=ROOT) for error in found]
 
 
 def compile_schema(open_api_v3: Mapping[str, Any]) -> Schema:
