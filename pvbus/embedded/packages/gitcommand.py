@@ -26,11 +26,17 @@ _SETTINGS = {
     "fetch.writeCommitGraph": "false",
     "gc.auto": "0",  # no surprise pauses under load; the mirror is packed when it is opened
     "maintenance.auto": "false",
+    "pack.threads": "1",  # our packs are a few small objects: looking for deltas costs more than it saves
+    "pack.window": "0",
     "protocol.file.allow": "always",  # paths come from Repository objects, not from foreign packages
     "push.followTags": "false",
     "push.gpgSign": "false",
     "push.recurseSubmodules": "no",
 }
+
+_LOCAL_RECEIVER = "git -c core.alternateRefsCommand=true receive-pack"
+"""On this machine the receiving git would start one more git to list refs it does not need: a quarter
+of the time of a push."""
 
 
 class Failure(Enum):
@@ -126,10 +132,11 @@ class Git:
 
     def push(self, mirror: Path, url: str, updates: Sequence[RefUpdate]) -> None:
         """Move refs of the remote, all or none, each only if it still is what we believe."""
+        receiver = [f"--receive-pack={_LOCAL_RECEIVER}"] if is_path(url) else []
         leases = [f"--force-with-lease={update.ref}:{update.old or ''}" for update in updates]
         refspecs = [f"{update.new or ''}:{update.ref}" for update in updates]
         self.run(
-            "push", "--porcelain", "--atomic", "--no-verify", *leases, "--", url, *refspecs,
+            "push", "--porcelain", "--atomic", "--no-verify", *receiver, *leases, "--", url, *refspecs,
             directory=mirror,
         )  # fmt: skip
 

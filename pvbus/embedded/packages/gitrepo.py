@@ -25,6 +25,9 @@ from pvbus.embedded.packages.gitcommand import Failure, Git, GitError, RefUpdate
 # The mirror is our own folder; git itself checks the owner of the remote's.
 pygit2.option(pygit2.enums.Option.SET_OWNER_VALIDATION, False)
 
+LOOSE_SAMPLE_MAX = 27
+"""Objects in one of 256 folders: 6,700 in all, git's own limit for tidying up."""
+
 _REGULAR = (FileMode.BLOB, FileMode.BLOB_EXECUTABLE)
 
 
@@ -93,6 +96,7 @@ class Mirror:
             git.run("init", "--quiet", "--bare", "--template=", ".", directory=path)
             marker.write_text(url)
         self._repository = pygit2.Repository(str(path))
+        self._package_trees: set[str] = set()
         self.refs: Mapping[str, str] = self._read_refs()
 
     def use(self, git: Git) -> None:
@@ -100,9 +104,10 @@ class Mirror:
         self._git = git
 
     def pack(self) -> None:
-        """Let git tidy the mirror if it has grown ragged."""
-        self._git.run("-c", "gc.auto=6700", "-c", "gc.autoDetach=false", "gc", "--auto", "--quiet",
-                      directory=self.path)  # fmt: skip
+        """Let git tidy the mirror if it has grown ragged: some 7,000 loose objects, as git counts."""
+        sample = self.path / "objects" / "17"
+        if sample.is_dir() and sum(1 for _ in sample.iterdir()) > LOOSE_SAMPLE_MAX:
+            self._git.run("gc", "--quiet", directory=self.path)
 
     # Remote.
 
@@ -134,8 +139,11 @@ class Mirror:
             self.refs = refs
 
     def _read_refs(self) -> dict[str, str]:
-        listed = self._git.run("for-each-ref", "--format=%(objectname) %(refname)", directory=self.path)
-        return {ref: oid for oid, _, ref in (line.partition(" ") for line in listed.splitlines())}
+        return {
+            ref.name: str(ref.target)
+            for ref in self._repository.references.iterator()
+            if isinstance(ref.target, pygit2.Oid) and ref.name.startswith((layout.HEADS, layout.TAGS))
+        }
 
     # Reading.
 
@@ -225,8 +233,12 @@ class Mirror:
                 yield path, File(self.data(str(entry.id)), entry.filemode)
 
     def _packages(self, tree: str, directory: str) -> Iterator[tuple[str, str]]:
+        if tree in self._package_trees and directory:
+            yield directory, tree
+            return
         found = self._tree(tree)
         if layout.KPTFILE in found and directory:
+            self._package_trees.add(tree)
             yield directory, tree
             return
         for entry in found:

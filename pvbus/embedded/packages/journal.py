@@ -24,12 +24,14 @@ class Journal:
     def __init__(self, folder: Path) -> None:
         self._folder = folder
         folder.mkdir(parents=True, exist_ok=True)
+        self._names = {path.name.removesuffix(".json") for path in folder.glob("*.json")}
 
     def write(self, name: str, note: Note) -> None:
         path = self._folder / f"{name}.json"
         scratch = path.with_suffix(".new")
         scratch.write_bytes(msgspec.json.encode(note))
         scratch.replace(path)
+        self._names.add(name)
 
     def read(self, name: str) -> Note | None:
         try:
@@ -38,7 +40,9 @@ class Journal:
             return None
 
     def drop(self, name: str) -> None:
-        (self._folder / f"{name}.json").unlink(missing_ok=True)
+        if name in self._names:
+            self._names.discard(name)
+            (self._folder / f"{name}.json").unlink(missing_ok=True)
 
     def names(self) -> list[str]:
-        return [path.name.removesuffix(".json") for path in self._folder.glob("*.json")]
+        return sorted(self._names)

@@ -42,6 +42,9 @@ BATCH_MAX = 64
 PENDING_SECONDS = 5.0
 """How long an answered request may take until its object is stored; then git decides."""
 
+CROWD = 100
+"""Keepers that may look at their folders at full pace, for one or two percent of a core."""
+
 LATER_SECONDS = 0.2
 """When objects whose requests were under way are looked at again."""
 
@@ -79,7 +82,9 @@ class Keeper:
         folder: Path,
         executor: Executor,
         options: StoreOptions,
+        crowd: Callable[[], int],
     ) -> None:
+        """crowd: returns how many keepers there are; many look less often each."""
         self.settings = settings
         self.problem = "it has not been read yet"
         self.journal = Journal(folder / "creating")
@@ -87,6 +92,7 @@ class Keeper:
         self._folder = folder
         self._executor = executor
         self._options = options
+        self._crowd = crowd
         self._git: Git | None = None
         self._credentials: Credentials | None = None
         self._mirror: Mirror | None = None
@@ -278,7 +284,7 @@ class Keeper:
         if local is not None and not full and not self.problem:
             if await self.in_thread(ref_fingerprint, local) == self._fingerprint:
                 await self._follow(set())
-                self._next_look = now + self._options.poll_seconds
+                self._next_look = now + self._poll_seconds()
                 return
         try:
             changed = await self._exclusive(self._sync, self._credentials_now(), self._pins_now())
@@ -298,8 +304,11 @@ class Keeper:
         await self._report("True", "Ready", "Repository Ready")
         # A look at a repository of many refs must not become the work of the day.
         cost = time.monotonic() - now
-        pause = self._options.poll_seconds if local is not None else self._options.fetch_seconds
+        pause = self._poll_seconds() if local is not None else self._options.fetch_seconds
         self._next_look = time.monotonic() + max(pause, 20 * cost)
+
+    def _poll_seconds(self) -> float:
+        return self._options.poll_seconds * max(1.0, self._crowd() / CROWD)
 
     def _sync(self, credentials: Credentials | None, pins: _Pins) -> set[tuple[str, str]]:
         """Fetch and read (in a thread, so nothing here touches objects). Raises: GitError."""

@@ -111,7 +111,9 @@ class PackageStore:
             self._end(present)
         namespace, name = key
         folder = self._folder / (namespace or "_") / name
-        keeper = Keeper(self._objects, settings, folder, self._executor, self._options)
+        keeper = Keeper(
+            self._objects, settings, folder, self._executor, self._options, crowd=lambda: len(self._keepers)
+        )
         self._keepers[key] = keeper
         keeper.start(after=present)
         return keeper

@@ -198,7 +198,7 @@ async def test_a_branch_in_the_way_of_drafts_is_named(world: World, edge: Path) 
     push_files(edge, {"file": "x"}, branch="main")
     git(edge, "branch", "drafts", "main")
     await world.add_repository("edge", edge)
-    with pytest.raises(StatusError, match="another branch or tag is in the way.*drafts") as refused:
+    with pytest.raises(StatusError, match=r"another branch or tag is in the way.*drafts") as refused:
         await world.create(revision("edge", "app", "ws"))
     assert refused.value.code == 500
 
