@@ -89,8 +89,10 @@ class ConditionsConfig(ServiceConfig, frozen=True, kw_only=True, rename="camel")
     source: str = "/pvbus"
 
 
-class ServicesConfig(UnrollConfig, ConditionsConfig, frozen=True, kw_only=True, rename="camel"):
+class ServicesConfig(UnrollConfig, frozen=True, kw_only=True, rename="camel"):
     """Several services in one process, as `pvbus run` and `pvbus up` have them."""
+
+    source: str = "/pvbus"
 
 
 class ApiServerConfig(ProcessConfig, frozen=True, kw_only=True, rename="camel"):

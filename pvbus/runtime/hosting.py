@@ -10,12 +10,13 @@ from typing import NamedTuple
 
 from pvbus.adapters.embedded.bus import SqliteBus
 from pvbus.adapters.kubernetes.cluster import HttpCluster
-from pvbus.config import ConditionsConfig, ServiceConfig, UnrollConfig, load_config
+from pvbus.config import ConditionsConfig, ServiceConfig, ServicesConfig, UnrollConfig, load_config
 from pvbus.core.unroll.children import Limits
 from pvbus.errors import PvbusError, UsageError
 from pvbus.ports.cluster import Cluster
 from pvbus.runtime.assembly import SERVICES, Service, build_service, partition_count, run_all
 from pvbus.runtime.clock import SystemClock
+from pvbus.runtime.failures import causes
 from pvbus.runtime.health import HealthServer
 from pvbus.runtime.installation import ensure_installation
 from pvbus.telemetry import logs
@@ -80,7 +81,7 @@ async def hosted(names: Sequence[str], config: ServiceConfig) -> AsyncIterator[H
                     clock,
                     engine=engine,
                     limits=config.limits if isinstance(config, UnrollConfig) else Limits(),
-                    source=config.source if isinstance(config, ConditionsConfig) else "/pvbus",
+                    source=config.source if isinstance(config, ConditionsConfig | ServicesConfig) else "",
                     partitions=partitions,
                 )
                 for name in names
@@ -138,15 +139,6 @@ def run_process(name: str, config: type[ServiceConfig]) -> int:
     else:
         code = 0
     return code
-
-
-def causes(error: BaseException) -> Iterator[BaseException]:
-    """Yield the errors inside groups of errors."""
-    if isinstance(error, BaseExceptionGroup):
-        for each in error.exceptions:
-            yield from causes(each)
-    else:
-        yield error
 
 
 def _complain(error: BaseException, code: int) -> int:

@@ -103,8 +103,8 @@ def _check(row: MetaRow, partitions: int, engine: str) -> None:
     if row.schema_version < SCHEMA_VERSION:
         raise PermanentError(
             f"the bus holds tables of version {row.schema_version}, and this pvbus writes version "
-            f"{SCHEMA_VERSION}. The tables are made from the API server: stop all services, move the bus's file away "
-            "(mv .pvbus/bus.db .pvbus/bus.db.old, with the folder of --data) and start again",
+            f"{SCHEMA_VERSION}. The tables are made from the API server: stop all services, move the bus's "
+            "file away (mv .pvbus/bus.db .pvbus/bus.db.old, with the folder of --data) and start again",
             reason="OlderData",
         )
     if row.partitions != partitions:

@@ -76,14 +76,12 @@ class KindWatch:
         self._names: dict[str, set[str]] = {}
         self._versions: tuple[str, ...] = ()
         self._live_resource: Resource | None = None
-        self.observed = False
+        self.observed = False  # whether it was listed once, or is known not to be served
         self._watched_at = clock.monotonic()
         self._probe = asyncio.Event()
         self._log = get_logger("ingest")
 
     # ------------------------------------------------------------ requests
-
-    # `observed`: whether this watch has listed its kind, or been told that there is none.
 
     @property
     def whole(self) -> bool:

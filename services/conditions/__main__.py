@@ -1,4 +1,4 @@
-"""The service `conditions` as a process of its own. Results, as conditions in the status of objects and as public events.
+"""The service `conditions` as a process of its own. Results, as conditions and events.
 
     PVBUS_BUS=sqlite:.pvbus/bus.db PVBUS_KUBECONFIG=.pvbus/kubeconfig python -m services.conditions
 

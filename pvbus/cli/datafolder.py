@@ -1,0 +1,58 @@
+"""Where things are in a data folder, and who has it."""
+
+import fcntl
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from pvbus.errors import PermanentError
+
+DEFAULT = ".pvbus"
+
+
+class DataPaths:
+    """The files of a data folder."""
+
+    def __init__(self, root: Path) -> None:
+        self.root = root.absolute()
+        self.bus = self.root / "bus.db"
+        self.kubeconfig = self.root / "kubeconfig"
+        self.objects = self.root / "apiserver" / "objects.db"
+        self.example = self.root / "example"
+        self.lock = self.root / "lock"
+
+    def make(self) -> None:
+        """Create the folder, for its owner only. Raises PermanentError."""
+        try:
+            self.root.mkdir(mode=0o700, parents=True, exist_ok=True)
+            probe = self.root / ".probe"
+            probe.write_bytes(b"x" * 4096)
+            probe.unlink()
+        except OSError as exc:
+            raise PermanentError(
+                f"nothing can be written to the data folder {self.root} ({exc.strerror}): make room or give "
+                "yourself the right to write there, or choose another folder with --data",
+                reason="DataFolder",
+            ) from exc
+
+
+@contextmanager
+def held(paths: DataPaths) -> Iterator[None]:
+    """Hold the data folder for this process. Raises PermanentError when another one has it."""
+    descriptor = os.open(paths.lock, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+    try:
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError as exc:
+            other = os.pread(descriptor, 20, 0).decode(errors="replace").strip()
+            raise PermanentError(
+                f"the data folder {paths.root} is in use by another pvbus (process {other or 'unknown'}): "
+                "stop that one first, or choose another folder with --data",
+                reason="DataInUse",
+            ) from exc
+        os.ftruncate(descriptor, 0)
+        os.pwrite(descriptor, str(os.getpid()).encode(), 0)
+        yield
+    finally:
+        os.close(descriptor)

@@ -1,0 +1,95 @@
+"""The `pvbus` command: its subcommands, and how failures end it.
+
+Exit codes: 0 done, 1 failed, 2 bad usage. A subcommand's module is loaded when it is asked for, so the
+small ones start fast.
+"""
+
+import sys
+from collections.abc import Mapping
+from importlib import import_module
+from typing import Any
+
+import click
+
+from pvbus import __version__
+from pvbus.errors import PvbusError, UsageError
+from pvbus.runtime.failures import causes
+
+COMMANDS: Mapping[str, str] = {
+    "up": "pvbus.cli.up:up",
+    "plan": "pvbus.cli.plan:plan",
+    "validate": "pvbus.cli.validate:validate",
+    "explain": "pvbus.cli.explain:explain",
+    "conditions": "pvbus.cli.conditions:conditions",
+    "topics": "pvbus.cli.topics:topics",
+    "run": "pvbus.cli.processes:run",
+    "apiserver": "pvbus.cli.processes:apiserver",
+    "backup": "pvbus.cli.backup:backup",
+    "restore": "pvbus.cli.backup:restore",
+    "version": "pvbus.cli.version:version",
+}
+
+
+class Commands(click.Group):
+    """Subcommands by name, in the order of COMMANDS."""
+
+    def list_commands(self, ctx: click.Context) -> list[str]:
+        return list(COMMANDS)
+
+    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
+        if cmd_name not in COMMANDS:
+            return None
+        module, _, name = COMMANDS[cmd_name].partition(":")
+        command: click.Command = getattr(import_module(module), name)
+        return command
+
+
+@click.command(cls=Commands, context_settings={"help_option_names": ["-h", "--help"]})
+@click.version_option(__version__, message="pvbus %(version)s")
+def pvbus() -> None:
+    """Make and keep fleets of Kubernetes package variants.
+
+    \b
+    A fleet of 200 variants on this machine, to look around in:
+      pvbus up --example fleet
+      export KUBECONFIG=$PWD/.pvbus/kubeconfig
+      kubectl get packagevariants
+
+    \b
+    Your own manifests (sets, Repositories, inventory objects):
+      pvbus validate manifests/
+      pvbus plan -f manifests/
+      pvbus up manifests/
+    """
+
+
+def main(arguments: list[str] | None = None) -> None:
+    """Run a command and exit."""
+    sys.exit(run(arguments))
+
+
+def run(arguments: list[str] | None = None) -> int:
+    """Run a command; returns the exit code."""
+    try:
+        result: Any = pvbus.main(args=arguments, prog_name="pvbus", standalone_mode=False)
+    except click.ClickException as exc:
+        exc.show()
+        return exc.exit_code
+    except (click.Abort, KeyboardInterrupt):
+        return 130
+    except PvbusError as exc:
+        return _failed(exc)
+    except BaseExceptionGroup as group:
+        ours = [exc for exc in causes(group) if isinstance(exc, PvbusError)]
+        if len(ours) < len(list(causes(group))):
+            raise
+        return max(_failed(exc) for exc in ours)
+    except BrokenPipeError:  # the reader of our output has seen enough
+        sys.stderr.close()
+        return 0
+    return result if isinstance(result, int) else 0
+
+
+def _failed(error: PvbusError) -> int:
+    print(f"error: {error}", file=sys.stderr)
+    return 2 if isinstance(error, UsageError) else 1

@@ -1,0 +1,189 @@
+"""How far an installation is: counted from the bus's own tables, judged on what the API server says."""
+
+import asyncio
+from collections.abc import Iterable
+from typing import NamedTuple
+
+import msgspec
+
+from pvbus.core.ids import Key
+from pvbus.core.model import CONFIG_GROUP, Condition
+from pvbus.core.records import RESULTS, SETS, VARIANTS, ResultRow
+from pvbus.core.tables import is_marker
+from pvbus.ports.bus import Bus, Record
+from pvbus.ports.cluster import Cluster, Kind
+
+SET = Kind(CONFIG_GROUP, "PackageVariantSet")
+VARIANT = Kind(CONFIG_GROUP, "PackageVariant")
+REPOSITORY = Kind(CONFIG_GROUP, "Repository")
+KINDS = {SETS: SET.kind, VARIANTS: VARIANT.kind}
+
+
+class _Meta(msgspec.Struct, rename="camel"):
+    name: str = ""
+    namespace: str = ""
+    generation: int = 0
+    deletion_timestamp: str | None = None
+
+
+class _Status(msgspec.Struct):
+    conditions: tuple[Condition, ...] = ()
+
+
+class Judged(msgspec.Struct):
+    """The part of an object that says whether it is ready."""
+
+    metadata: _Meta
+    status: _Status = msgspec.field(default_factory=_Status)
+
+    @property
+    def ready(self) -> bool:
+        """Ready=True, and Stalled is not, for the spec as it is now."""
+        meta = self.metadata
+        if meta.deletion_timestamp is not None:
+            return False
+        ready = condition_of(self.status.conditions, "Ready")
+        return ready is not None and ready.status == "True" and ready.observed_generation >= meta.generation
+
+    @property
+    def why(self) -> str:
+        """Say in words why it is not ready."""
+        if self.metadata.deletion_timestamp is not None:
+            return "is being deleted"
+        for kind in ("Stalled", "DeletionHeld", "OnHold"):
+            condition = condition_of(self.status.conditions, kind)
+            if condition is not None and condition.status == "True":
+                return f"{kind} ({condition.reason}): {condition.message}"
+        ready = condition_of(self.status.conditions, "Ready")
+        if ready is None or ready.observed_generation < self.metadata.generation:
+            return "nobody has said anything about it yet"
+        return f"not Ready ({ready.reason}): {ready.message}"
+
+
+_judged = msgspec.json.Decoder(Judged)
+_result = msgspec.json.Decoder(ResultRow)
+
+
+class Trouble(NamedTuple):
+    """An object that is not ready, and why."""
+
+    kind: str
+    name: Key
+    why: str
+    waiting: tuple[str, ...] = ()
+
+    @property
+    def advice(self) -> str:
+        """What a person can do next."""
+        if self.kind == REPOSITORY.kind:
+            return f"kubectl describe repository -n {self.name.namespace} {self.name.name}"
+        flag = "--set " if self.kind == SET.kind else ""
+        return f"pvbus explain {flag}{self.name}"
+
+    def __str__(self) -> str:
+        waiting = f"; waits for {', '.join(self.waiting)}" if self.waiting else ""
+        return f"{self.kind} {self.name}: {self.why}{waiting}\n    see: {self.advice}"
+
+
+class Tally(NamedTuple):
+    """Counts of objects that exist and that are ready."""
+
+    sets: int = 0
+    sets_ready: int = 0
+    variants: int = 0
+    variants_ready: int = 0
+
+    def __str__(self) -> str:
+        return (
+            f"sets {self.sets_ready}/{self.sets} ready, variants {self.variants_ready}/{self.variants} ready"
+        )
+
+    @property
+    def complete(self) -> bool:
+        return self.sets == self.sets_ready and self.variants == self.variants_ready
+
+
+class Progress:
+    """Follows sets, variants and results on the bus. Not ready is what needs to be remembered."""
+
+    def __init__(self, bus: Bus, partitions: int) -> None:
+        places = [(topic, number) for topic in (SETS, VARIANTS, RESULTS) for number in range(partitions)]
+        self._reader = bus.reader(dict.fromkeys(places, 0))
+        self._ready: dict[str, dict[str, bool]] = {SETS: {}, VARIANTS: {}}
+        self._waiting: dict[str, tuple[str, ...]] = {}
+
+    async def update(self, seconds: float) -> None:
+        """Take in what has come, and what comes within this time."""
+        deadline = asyncio.get_running_loop().time() + seconds
+        while True:
+            left = deadline - asyncio.get_running_loop().time()
+            for record in await self._reader.poll(timeout_seconds=max(left, 0.0), max_records=5_000):
+                self._take(record)
+            if left <= 0:
+                return
+
+    def _take(self, record: Record) -> None:
+        key = record.key.decode()
+        if is_marker(key):
+            return
+        if record.topic == RESULTS:
+            self._waiting.pop(key, None)
+            if record.value is not None and (waiting := _result.decode(record.value).waiting):
+                self._waiting[key] = waiting
+        elif record.value is None:
+            self._ready[record.topic].pop(key, None)
+        else:
+            self._ready[record.topic][key] = _judged.decode(record.value).ready
+
+    @property
+    def tally(self) -> Tally:
+        sets, variants = self._ready[SETS], self._ready[VARIANTS]
+        return Tally(len(sets), sum(sets.values()), len(variants), sum(variants.values()))
+
+    def waiting(self, key: str) -> tuple[str, ...]:
+        """Return what the service `inject` said that a variant waits for."""
+        return self._waiting.get(key, ())
+
+    async def close(self) -> None:
+        await self._reader.close()
+
+
+async def judge(cluster: Cluster, progress: Progress) -> tuple[Tally, list[Trouble]]:
+    """Ask the API server itself which sets, variants and Repositories are not ready, and why."""
+    found: dict[Kind, list[Judged]] = {}
+    for kind in (SET, VARIANT, REPOSITORY):
+        resource = await cluster.resource(kind)
+        items = (await cluster.list(resource)).items if resource is not None else []
+        found[kind] = [msgspec.convert(item, Judged) for item in items]
+    troubles = [
+        _trouble(kind, obj, progress) for kind, objects in found.items() for obj in _not_ready(kind, objects)
+    ]
+    sets, variants = found[SET], found[VARIANT]
+    tally = Tally(len(sets), sum(o.ready for o in sets), len(variants), sum(o.ready for o in variants))
+    return tally, troubles
+
+
+def _not_ready(kind: Kind, objects: Iterable[Judged]) -> Iterable[Judged]:
+    if kind != REPOSITORY:
+        return [obj for obj in objects if not obj.ready]
+    return [obj for obj in objects if not _is_synced(obj)]
+
+
+def _is_synced(obj: Judged) -> bool:
+    """A Repository's condition carries no generation."""
+    ready = condition_of(obj.status.conditions, "Ready")
+    return ready is not None and ready.status == "True"
+
+
+def _trouble(kind: Kind, obj: Judged, progress: Progress) -> Trouble:
+    key = Key(obj.metadata.namespace, obj.metadata.name)
+    return Trouble(kind.kind, key, obj.why, progress.waiting(str(key)) if kind == VARIANT else ())
+
+
+def condition_of(conditions: Iterable[Condition], kind: str) -> Condition | None:
+    return next((condition for condition in conditions if condition.type == kind), None)
+
+
+def unsettled_repositories(troubles: Iterable[Trouble]) -> list[Trouble]:
+    """Return the Repositories whose first look is still going on: nothing is stalled meanwhile."""
+    return [t for t in troubles if t.kind == REPOSITORY.kind and t.why.startswith("nobody has said")]
