@@ -17,6 +17,8 @@ from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
+import msgspec
+
 from pvbus.embedded.apiserver.entries import Change, Entry, ObjectKey
 from pvbus.errors import PermanentError
 from pvbus.ports.cluster import Kind, Object
@@ -162,13 +164,17 @@ class Store:
         self._observers: list[Callable[[Change], None]] = []
         self._task: asyncio.Task[None] | None = None
         self._stopping = False
-        self.rv = self._head_rv = self._start_rv = self._load()
+        self.rv = self._head_rv = self._start_rv = 1
+        if path is not None and self._database is not None:
+            try:
+                self.rv = self._head_rv = self._start_rv = self._load(self._database)
+            except (sqlite3.DatabaseError, msgspec.DecodeError, LookupError) as exc:
+                self._database.close()
+                raise _damaged(path, exc) from exc
 
-    def _load(self) -> int:
-        if self._database is None:
-            return 1
-        rv = int(self._database.execute("SELECT rv FROM revision").fetchone()[0])
-        for group_kind, revision, data in self._database.execute("SELECT kind, rv, data FROM objects"):
+    def _load(self, database: sqlite3.Connection) -> int:
+        rv = int(database.execute("SELECT rv FROM revision").fetchone()[0])
+        for group_kind, revision, data in database.execute("SELECT kind, rv, data FROM objects"):
             group, _, kind = group_kind.rpartition("/")
             entry = Entry.load(data, revision)
             table = self._tables.setdefault(Kind(group, kind), Table(rv))
@@ -182,11 +188,13 @@ class Store:
         """Commit what is queued and close the file."""
         self._stopping = True
         self._wake.set()
-        if self._task is not None:
-            await self._task
-        self._thread.shutdown(wait=True)
-        if self._database is not None:
-            self._database.close()
+        try:
+            if self._task is not None:
+                await self._task
+        finally:
+            self._thread.shutdown(wait=True)
+            if self._database is not None:
+                self._database.close()
 
     def observe(self, observer: Callable[[Change], None]) -> None:
         """Call `observer` for each change once it is durable, before anybody else sees it."""
@@ -320,6 +328,13 @@ class Store:
                 waiter.set_result(None)
 
 
+def _damaged(path: Path, exc: Exception) -> PermanentError:
+    return PermanentError(
+        f"{path} cannot be opened as the API server's database: {exc}; restore a backup or move it away",
+        reason="DataDamaged",
+    )
+
+
 def _open(path: Path) -> sqlite3.Connection:
     database = sqlite3.connect(path, isolation_level=None, check_same_thread=False)
     try:
@@ -336,10 +351,7 @@ def _open(path: Path) -> sqlite3.Connection:
             database.executescript(f"BEGIN; {_CREATE} PRAGMA user_version = {SCHEMA_VERSION}; COMMIT;")
     except sqlite3.DatabaseError as exc:
         database.close()
-        raise PermanentError(
-            f"{path} cannot be opened as the API server's database: {exc}; restore a backup or move it away",
-            reason="DataDamaged",
-        ) from exc
+        raise _damaged(path, exc) from exc
     except PermanentError:
         database.close()
         raise

@@ -158,6 +158,20 @@ async def test_a_port_in_use_is_named(tmp_path: Path) -> None:
         await first.stop()
 
 
+async def test_a_damaged_row_is_named(tmp_path: Path) -> None:
+    """A row that cannot be decoded stops the start with a sentence; nothing is dropped silently."""
+    server = ApiServer(tmp_path, tls=False)
+    await server.start()
+    await server.stop()
+    database = sqlite3.connect(tmp_path / "apiserver" / "objects.db")
+    with database:
+        database.execute("UPDATE objects SET data = x'7b' WHERE name = 'default'")
+    database.close()
+    with pytest.raises(PermanentError, match="restore a backup") as refused:
+        await ApiServer(tmp_path, tls=False).start()
+    assert refused.value.reason == "DataDamaged"
+
+
 async def test_data_of_a_newer_version_is_refused(tmp_path: Path) -> None:
     """The message says what to do, and the file is left alone."""
     server = ApiServer(tmp_path, tls=False)
