@@ -1,0 +1,211 @@
+"""A whole pvbus on one event loop, over Nephio's catalog in git repositories of its own.
+
+API server, package store and the five services are the real ones, joined by HTTP; users are kubectl,
+and git where the packages are looked at.
+"""
+
+import asyncio
+import os
+import subprocess
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any, TypeVar
+
+import yaml
+
+from pvbus.adapters.embedded.bus import SqliteBus
+from pvbus.adapters.kubernetes.cluster import HttpCluster
+from pvbus.cli.controlplane import control_plane
+from pvbus.config import ApiServerConfig
+from pvbus.contracts import topics
+from pvbus.core.expressions import default_engine
+from pvbus.ports.cluster import Kind, Object
+from pvbus.runtime.assembly import SERVICES, build_service, run_all
+from pvbus.runtime.clock import SystemClock
+from tests.tools.kubectl import KubectlUnavailableError, find_or_build
+
+CATALOG = Path(__file__).parents[4] / "shared" / "data" / "nephio"
+NAMESPACE = "default"
+DEADLINE_SECONDS = 60.0
+
+VARIANT = Kind("config.porch.kpt.dev", "PackageVariant")
+REVISION = Kind("porch.kpt.dev", "PackageRevision")
+REPOSITORY = Kind("config.porch.kpt.dev", "Repository")
+
+_T = TypeVar("_T")
+
+
+def kubectl_binary() -> Path | None:
+    """Any kubectl that is here already, or can be built."""
+    for version in ("1.36.3", "1.32.4"):
+        try:
+            return find_or_build(version)
+        except KubectlUnavailableError:
+            continue
+    return None
+
+
+def git(folder: Path, *arguments: str) -> str:
+    identity = ("-c", "user.name=A Person", "-c", "user.email=person@example.com")
+    done = subprocess.run(
+        ["git", *identity, *arguments], cwd=folder, capture_output=True, text=True, check=True
+    )
+    return done.stdout
+
+
+def manifest(name: str) -> str:
+    """Read one of Nephio's own test manifests, for the catalog's branch `main`."""
+    return (CATALOG / "e2e" / name).read_text(encoding="utf-8").replace("${BRANCH}", "main")
+
+
+class Nephio:
+    """See the module."""
+
+    def __init__(self, folder: Path, cluster: HttpCluster, kubectl: Path, kubeconfig: Path) -> None:
+        self.folder = folder
+        self.cluster = cluster
+        self._kubectl = kubectl
+        self._kubeconfig = kubeconfig
+
+    # ------------------------------------------------------------ repositories
+
+    async def register(self, *deployments: str) -> None:
+        """Register the catalog's repositories, and empty ones for deployments; wait for the packages."""
+        manifests = [self._catalog(path) for path in sorted((CATALOG / "catalog").glob("*/*"))]
+        for name in deployments:
+            git(self.folder, "init", "--quiet", "--bare", "--initial-branch=main", f"{name}.git")
+            manifests.append(self._repository(name, deployment=True))
+        await self.apply(yaml.safe_dump_all(manifests))
+        await self.until(self._packages_are_known)
+
+    def _catalog(self, source: Path) -> Object:
+        name = f"catalog-{source.parent.name}-{source.name}"
+        work = self.folder / name
+        git(self.folder, "init", "--quiet", "--initial-branch=main", name)
+        for file in source.rglob("*"):
+            if file.is_file():
+                target = work / file.relative_to(source)
+                target.parent.mkdir(parents=True, exist_ok=True)
+                target.write_bytes(file.read_bytes())
+        git(work, "add", "--all")
+        git(work, "commit", "--quiet", "--message", "Nephio's packages")
+        git(self.folder, "clone", "--quiet", "--bare", name, f"{name}.git")
+        return self._repository(name)
+
+    def _repository(self, name: str, **spec: Any) -> Object:
+        return {
+            "apiVersion": "config.porch.kpt.dev/v1alpha1",
+            "kind": "Repository",
+            "metadata": {"name": name, "namespace": NAMESPACE},
+            "spec": {
+                "type": "git",
+                "git": {"repo": str(self.folder / f"{name}.git"), "branch": "main"},
+                **spec,
+            },
+        }
+
+    async def _packages_are_known(self) -> bool:
+        found = {obj["metadata"]["name"] for obj in await self.all(REVISION)}
+        upstreams = {
+            "catalog-infra-capi.nephio-workload-cluster.main",
+            "catalog-workloads-free5gc.pkg-example-upf-bp.main",
+        }
+        return upstreams <= found
+
+    def draft_tree(self, repository: str, package: str) -> dict[str, str]:
+        """Read the files of a package's first draft with plain git."""
+        remote = self.folder / f"{repository}.git"
+        place = f"drafts/{package}/packagevariant-1:{package}"
+        listed = git(remote, "ls-tree", "-r", "--name-only", place).splitlines()
+        return {path: git(remote, "show", f"{place}/{path}") for path in listed}
+
+    def drafts(self, repository: str) -> list[str]:
+        refs = git(self.folder / f"{repository}.git", "for-each-ref", "--format=%(refname:short)")
+        return refs.splitlines()
+
+    def commit_titles(self, repository: str, package: str) -> list[str]:
+        """Return the titles of the commits of a package's first draft, newest first."""
+        place = f"drafts/{package}/packagevariant-1"
+        return git(self.folder / f"{repository}.git", "log", "--format=%s", place).splitlines()
+
+    # ------------------------------------------------------------ the API
+
+    async def apply(self, manifests: str) -> str:
+        """kubectl apply -f -"""
+        command = [str(self._kubectl), "--kubeconfig", str(self._kubeconfig), "apply", "-f", "-"]
+        pipe = asyncio.subprocess.PIPE
+        process = await asyncio.create_subprocess_exec(
+            *command, stdin=pipe, stdout=pipe, stderr=pipe, env={**os.environ, "HOME": str(self.folder)}
+        )
+        out, error = await process.communicate(manifests.encode())
+        assert process.returncode == 0, error.decode()
+        return out.decode()
+
+    async def all(self, kind: Kind) -> list[Object]:
+        resource = await self.cluster.resource(kind)
+        assert resource is not None
+        return list((await self.cluster.list(resource, NAMESPACE)).items)
+
+    async def get(self, kind: Kind, name: str) -> Object:
+        resource = await self.cluster.resource(kind)
+        assert resource is not None
+        found = await self.cluster.get(resource, NAMESPACE, name)
+        assert found is not None, name
+        return found
+
+    async def until(self, ask: Callable[[], Awaitable[_T]]) -> _T:
+        """Ask until the answer is true, and return it."""
+        async with asyncio.timeout(DEADLINE_SECONDS):
+            while not (answer := await ask()):  # noqa: ASYNC110 - nobody would set an event
+                await asyncio.sleep(0.1)
+            return answer
+
+    async def until_answered(self, count: int) -> dict[str, Object]:
+        """Wait until so many PackageVariants have a condition Ready of their own generation and a target."""
+
+        async def answered() -> dict[str, Object]:
+            found = {obj["metadata"]["name"]: obj for obj in await self.all(VARIANT)}
+            done = len(found) == count and all(_is_answered(obj) for obj in found.values())
+            return found if done else {}
+
+        return await self.until(answered)
+
+
+def _is_answered(variant: Object) -> bool:
+    return ready(variant) is not None and bool((variant.get("status") or {}).get("downstreamTargets"))
+
+
+def ready(obj: Object) -> Object | None:
+    return condition(obj, "Ready")
+
+
+def condition(obj: Object, name: str) -> Object | None:
+    for found in (obj.get("status") or {}).get("conditions") or ():
+        if found["type"] == name:
+            return dict(found)
+    return None
+
+
+@asynccontextmanager
+async def nephio(folder: Path, kubectl: Path) -> AsyncIterator[Nephio]:
+    """Start everything, and end it."""
+    data, git_folder = folder / "data", folder / "git"
+    git_folder.mkdir(parents=True)
+    config = ApiServerConfig(fetch_seconds=5.0, poll_seconds=0.5)
+    async with control_plane(data, 0, config) as address:
+        cluster = await HttpCluster.connect(address.kubeconfig)
+        clock = SystemClock()
+        bus = await SqliteBus.open(":memory:", clock=clock)
+        await bus.create_topics(topics())
+        engine = default_engine()
+        services = [build_service(name, bus.peer(), cluster, clock, engine=engine) for name in SERVICES]
+        running = asyncio.create_task(run_all(services))
+        try:
+            yield Nephio(git_folder, cluster, kubectl, address.kubeconfig)
+        finally:
+            for service in services:
+                service.stop()
+            await running
+            await bus.close()
+            await cluster.close()
