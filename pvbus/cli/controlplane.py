@@ -12,6 +12,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, NamedTuple, Self
 
+import pvbus
 from pvbus.config import ApiServerConfig
 from pvbus.contracts import crds
 from pvbus.embedded.apiserver.server import ApiServer
@@ -81,7 +82,7 @@ class ControlPlaneProcess:
 
     def __init__(self, data: Path, port: int) -> None:
         self._command = [
-            *(sys.executable, "-m", "pvbus.cli", "apiserver", "--child"),
+            *(sys.executable, "-P", "-m", "pvbus.cli", "apiserver", "--child"),
             *("--data", str(data), "--port", str(port)),
         ]
         self._process: asyncio.subprocess.Process | None = None
@@ -90,7 +91,7 @@ class ControlPlaneProcess:
     async def __aenter__(self) -> Self:
         pipe = asyncio.subprocess.PIPE
         self._process = await asyncio.create_subprocess_exec(
-            *self._command, stdin=pipe, stdout=pipe, env={**os.environ, "PYTHONUNBUFFERED": "1"}
+            *self._command, stdin=pipe, stdout=pipe, env=_environment()
         )
         assert self._process.stdout is not None
         line = await self._process.stdout.readline()
@@ -125,3 +126,9 @@ class ControlPlaneProcess:
         except TimeoutError:
             process.kill()
             await process.wait()
+
+
+def _environment() -> dict[str, str]:
+    """The child must run this very pvbus, wherever it was started from."""
+    places = [str(Path(pvbus.__file__).parent.parent), os.environ.get("PYTHONPATH", "")]
+    return {**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, places))}

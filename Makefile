@@ -1,0 +1,55 @@
+# make run     the main job: everything on this machine, with an example fleet (ARGS=--once to end by itself)
+# make test    all tests                make check   format, lint, types, layers, schemas
+# make bench   benchmarks, as ratios in one run
+#
+# The first target that is made sets up .venv in this folder from hash-locked wheels. Only relative paths
+# are used, so the folder may be called anything.
+
+SHELL := /bin/sh
+ARGS ?=
+TESTS ?= tests
+WORKERS ?= 2
+
+FIND_PYTHON = for name in python3.14 python3.13 python3.12 python3.11 python3 python; do \
+	  if "$$name" -c 'import sys; sys.exit(sys.version_info < (3, 11))' >/dev/null 2>&1; then \
+	    python=$$name; break; \
+	  fi; \
+	done; \
+	if [ -z "$$python" ]; then \
+	  echo "error: no Python 3.11 or newer was found: install it (Debian and Ubuntu: apt install python3 python3-venv)" >&2; \
+	  exit 1; \
+	fi; \
+	if ! command -v git >/dev/null 2>&1; then \
+	  echo "error: git was not found: install it (Debian and Ubuntu: apt install git)" >&2; exit 1; \
+	fi
+
+.PHONY: run test check format bench setup-run setup-dev clean
+
+run: setup-run
+	.venv/bin/pvbus up --example fleet $(ARGS)
+
+test: setup-dev
+	.venv/bin/python -m pytest -n $(WORKERS) $(ARGS) $(TESTS)
+
+check: setup-dev
+	.venv/bin/ruff format --check .
+	.venv/bin/ruff check .
+	.venv/bin/mypy --strict pvbus services
+	.venv/bin/lint-imports
+	.venv/bin/python -m schemas.generate --check
+
+format: setup-dev
+	.venv/bin/ruff format .
+	.venv/bin/ruff check --fix .
+
+bench: setup-dev
+	.venv/bin/python -m tests.bench $(ARGS)
+
+setup-run:
+	@$(FIND_PYTHON); "$$python" requirements/install.py run
+
+setup-dev:
+	@$(FIND_PYTHON); "$$python" requirements/install.py dev
+
+clean:
+	rm -rf .venv .pvbus .mypy_cache .ruff_cache .pytest_cache .import_linter_cache .hypothesis
