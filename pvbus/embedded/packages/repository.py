@@ -12,7 +12,6 @@ import time
 from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import Executor
 from contextlib import contextmanager, suppress
-from datetime import UTC, datetime
 from functools import lru_cache
 from pathlib import Path
 from typing import Any, NamedTuple, TypeVar
@@ -21,17 +20,17 @@ import pygit2
 import structlog
 
 from pvbus.core.ids import revision_name
-from pvbus.core.model import CONFIG_GROUP, PORCH_GROUP
+from pvbus.core.model import PORCH_GROUP
 from pvbus.embedded.apiserver.hooks import Objects
 from pvbus.embedded.packages import answers, layout, operations
 from pvbus.embedded.packages.gitcommand import Credentials, Failure, Git, GitError
 from pvbus.embedded.packages.gitrepo import Author, File, Mirror, Staging, commit_all, ref_fingerprint
 from pvbus.embedded.packages.journal import Journal
+from pvbus.embedded.packages.reporting import REPOSITORY, report
 from pvbus.embedded.packages.revisions import Catalog, Revision, name_of, to_object
 from pvbus.embedded.packages.settings import RepositorySettings, StoreOptions
 from pvbus.ports.cluster import Kind, Object
 
-REPOSITORY = Kind(CONFIG_GROUP, "Repository")
 PACKAGE_REVISION = Kind(PORCH_GROUP, "PackageRevision")
 SECRET = Kind("", "Secret")
 DEFER_RENDER = "pvbus.dev/defer-render"
@@ -42,6 +41,10 @@ BATCH_MAX = 64
 PENDING_SECONDS = 5.0
 """How long an answered request may take until its object is stored; then git decides."""
 
+GATHER_SECONDS = 0.015
+"""How long a push waits for requests that are still being prepared: half of what one more push costs.
+A request that is alone never waits."""
+
 CROWD = 100
 """Keepers that may look at their folders at full pace, for one or two percent of a core."""
 
@@ -50,6 +53,14 @@ LATER_SECONDS = 0.2
 
 _log = structlog.get_logger(__name__)
 _T = TypeVar("_T")
+
+
+class Load:
+    """What the keepers of a store share: how many they are, and how many requests are under way."""
+
+    def __init__(self) -> None:
+        self.keepers = 0
+        self.requests = 0
 
 
 class _Change(NamedTuple):
@@ -82,9 +93,8 @@ class Keeper:
         folder: Path,
         executor: Executor,
         options: StoreOptions,
-        crowd: Callable[[], int],
+        load: Load,
     ) -> None:
-        """crowd: returns how many keepers there are; many look less often each."""
         self.settings = settings
         self.problem = "it has not been read yet"
         self.journal = Journal(folder / "creating")
@@ -92,7 +102,7 @@ class Keeper:
         self._folder = folder
         self._executor = executor
         self._options = options
-        self._crowd = crowd
+        self._load = load
         self._git: Git | None = None
         self._credentials: Credentials | None = None
         self._mirror: Mirror | None = None
@@ -114,10 +124,13 @@ class Keeper:
 
     def start(self, after: "Keeper | None" = None) -> None:
         """after: a keeper of the same folder that is being stopped."""
+        self._load.keepers += 1
         self._task = asyncio.create_task(self._run(after), name=f"repository {self.settings.facts.name}")
 
     async def stop(self) -> None:
         """End the task and whatever git runs for it; waiting requests get 503."""
+        if not self._stopped:
+            self._load.keepers -= 1
         self._stopped = True
         if self._git is not None:
             self._git.interrupt()
@@ -249,9 +262,15 @@ class Keeper:
             batch = [await asyncio.wait_for(self._queue.get(), seconds)]
         except TimeoutError:
             return []
+        self._take(batch)
+        if self._load.requests > len(batch):
+            await asyncio.sleep(GATHER_SECONDS)
+            self._take(batch)
+        return batch
+
+    def _take(self, batch: list[_Change]) -> None:
         while len(batch) < BATCH_MAX and not self._queue.empty():
             batch.append(self._queue.get_nowait())
-        return batch
 
     async def _commit(self, batch: list[_Change]) -> None:
         try:
@@ -308,7 +327,7 @@ class Keeper:
         self._next_look = time.monotonic() + max(pause, 20 * cost)
 
     def _poll_seconds(self) -> float:
-        return self._options.poll_seconds * max(1.0, self._crowd() / CROWD)
+        return self._options.poll_seconds * max(1.0, self._load.keepers / CROWD)
 
     def _sync(self, credentials: Credentials | None, pins: _Pins) -> set[tuple[str, str]]:
         """Fetch and read (in a thread, so nothing here touches objects). Raises: GitError."""
@@ -466,23 +485,3 @@ class Keeper:
         facts = self.settings.facts
         condition = {"type": "Ready", "status": status, "reason": reason, "message": message}
         await report(self._objects, facts.namespace, facts.name, condition, extra)
-
-
-async def report(
-    objects: Objects, namespace: str, name: str, condition: Mapping[str, str], extra: Mapping[str, Any]
-) -> None:
-    """Write a Repository's status, unless it says this already."""
-    stored = objects.get(REPOSITORY, namespace, name)
-    if stored is None:
-        return
-    now = datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
-    before = dict(stored.get("status") or {})
-    since = now
-    for old in before.get("conditions") or []:
-        if old.get("type") == condition["type"] and old.get("status") == condition["status"]:
-            since = old.get("lastTransitionTime", now)
-    after = {**before, "conditions": [{**condition, "lastTransitionTime": since}], **extra}
-    if generation := stored["metadata"].get("generation"):
-        after["observedGeneration"] = generation
-    if after != before:
-        await objects.put(REPOSITORY, {**stored, "status": {**after, "lastFullSyncTime": now}})

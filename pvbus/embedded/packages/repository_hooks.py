@@ -3,7 +3,7 @@
 from pvbus.core.porch import RepositorySpec
 from pvbus.embedded.apiserver.hooks import Objects
 from pvbus.embedded.packages import answers, layout
-from pvbus.embedded.packages.repository import REPOSITORY
+from pvbus.embedded.packages.reporting import REPOSITORY
 from pvbus.embedded.packages.settings import spec_of
 from pvbus.errors import PermanentError
 from pvbus.ports.cluster import Object

@@ -16,7 +16,8 @@ import structlog
 
 from pvbus.embedded.apiserver.hooks import Objects
 from pvbus.embedded.packages.rendering import Render
-from pvbus.embedded.packages.repository import PACKAGE_REVISION, REPOSITORY, Keeper, report
+from pvbus.embedded.packages.reporting import REPOSITORY, report
+from pvbus.embedded.packages.repository import PACKAGE_REVISION, Keeper, Load
 from pvbus.embedded.packages.repository_hooks import RepositoryHooks
 from pvbus.embedded.packages.resources import ResourcesKind
 from pvbus.embedded.packages.revision_hooks import RevisionHooks
@@ -51,7 +52,8 @@ class PackageStore:
         self._ending: set[asyncio.Task[None]] = set()
         self._task: asyncio.Task[None] | None = None
         self._stopped = False
-        workshop = Workshop(objects, render, self._executor, self._keeper_of)
+        self._load = Load()
+        workshop = Workshop(objects, render, self._executor, self._keeper_of, self._load)
         self.package_revisions = RevisionHooks(workshop)
         self.repositories = RepositoryHooks(objects)
         self.resources = ResourcesKind(workshop)
@@ -111,9 +113,7 @@ class PackageStore:
             self._end(present)
         namespace, name = key
         folder = self._folder / (namespace or "_") / name
-        keeper = Keeper(
-            self._objects, settings, folder, self._executor, self._options, crowd=lambda: len(self._keepers)
-        )
+        keeper = Keeper(self._objects, settings, folder, self._executor, self._options, self._load)
         self._keepers[key] = keeper
         keeper.start(after=present)
         return keeper

@@ -9,7 +9,8 @@ from pvbus.core.model import CONFIG_GROUP
 from pvbus.embedded.apiserver.hooks import Objects, StatusError
 from pvbus.embedded.packages import answers, content, layout, rendering
 from pvbus.embedded.packages.rendering import Render, Rendering
-from pvbus.embedded.packages.repository import PACKAGE_REVISION, REPOSITORY, Keeper
+from pvbus.embedded.packages.reporting import REPOSITORY
+from pvbus.embedded.packages.repository import PACKAGE_REVISION, Keeper, Load
 from pvbus.embedded.packages.revisions import Revision, facts_of
 from pvbus.ports.cluster import Object
 
@@ -24,12 +25,14 @@ class Workshop:
         render: Render,
         executor: Executor,
         keeper_of: Callable[[Object], Keeper | None],
+        load: Load,
     ) -> None:
         """keeper_of: returns a Repository's keeper, started; None for one that is no git repository."""
         self.objects = objects
         self._render = render
         self._executor = executor
         self._keeper_of = keeper_of
+        self._load = load
         self._busy: set[tuple[str, str]] = set()
 
     @contextmanager
@@ -40,9 +43,11 @@ class Workshop:
             subject = subject or f'package revision "{namespace}/{name}"'
             raise answers.conflict(name, f"another request is already in progress on {subject}")
         self._busy.add(key)
+        self._load.requests += 1
         try:
             yield
         finally:
+            self._load.requests -= 1
             self._busy.discard(key)
 
     async def keeper(self, namespace: str, repository: str) -> Keeper:

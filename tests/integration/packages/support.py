@@ -10,7 +10,8 @@ from typing import Any
 
 from pvbus.embedded.packages.functions.registry import FunctionRegistry
 from pvbus.embedded.packages.render import RenderResult, render
-from pvbus.embedded.packages.repository import PACKAGE_REVISION, REPOSITORY
+from pvbus.embedded.packages.reporting import REPOSITORY
+from pvbus.embedded.packages.repository import PACKAGE_REVISION
 from pvbus.embedded.packages.settings import StoreOptions
 from pvbus.embedded.packages.store import PackageStore
 from pvbus.ports.cluster import Object
@@ -154,7 +155,8 @@ class World:
 
     async def add_repository(self, name: str, remote: Path | str, **spec: Any) -> Object:
         await self.objects.create(REPOSITORY, self.store.repositories, repository(name, remote, **spec))
-        return await self.until(lambda: self.ready(name))
+        ready: Object = await self.until(lambda: self.ready(name))
+        return ready
 
     def ready(self, name: str) -> Object | None:
         """Return the Repository once its condition Ready says anything."""

@@ -4,13 +4,14 @@ import asyncio
 import socket
 import threading
 import time
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
 from pvbus.embedded.apiserver.hooks import StatusError
 from pvbus.embedded.packages.gitcommand import Failure, Git, GitError, RefUpdate
-from pvbus.embedded.packages.gitrepo import Author, File, Mirror, Staging, commit_all
+from pvbus.embedded.packages.gitrepo import LOOSE_REFS_MAX, Author, File, Mirror, Staging, commit_all
 from tests.integration.packages.support import (
     KPTFILE,
     World,
@@ -259,3 +260,45 @@ def test_grafting_replaces_one_folder_and_nothing_else(mirror: Mirror) -> None:
     assert mirror.files(tree_id) == {"Kptfile": File(b"x"), "a/b": File(b"y", 0o100755)}
     gone = mirror.write_commit(mirror.graft(commit, "deep/er", None), [commit], "m", Author())
     assert mirror.tree_of(gone) == mirror.tree_of(head)
+
+
+def test_many_drafts_do_not_leave_a_file_for_each_ref(mirror: Mirror, edge: Path) -> None:
+    tree_id = mirror.write_files({"Kptfile": File(b"x")})
+    commit = mirror.write_commit(mirror.graft(None, "p", tree_id), [], "one", Author())
+
+    def draft(name: str) -> Callable[[Staging], None]:
+        return lambda staging: staging.set(f"refs/heads/drafts/{name}/ws", commit)
+
+    outcomes = commit_all(mirror, [draft(f"p{number}") for number in range(LOOSE_REFS_MAX)])
+    assert outcomes == [None] * LOOSE_REFS_MAX
+    assert not list((edge / "refs" / "heads").rglob("ws"))
+    assert len(refs(edge)) == LOOSE_REFS_MAX + 1
+    before = dict(mirror.refs)
+    mirror.fetch()
+    assert mirror.refs == before
+
+
+async def test_a_client_that_goes_away_at_any_moment_leaves_git_and_objects_agreeing(
+    fleet: World, edge: Path
+) -> None:
+    owner = {"apiVersion": "v1", "kind": "ConfigMap", "name": "o", "uid": "1"}
+    requests = []
+    for number in range(24):
+        wanted = revision("edge", f"app-{number}", "ws", clone_of("blue.app.v1"), ownerReferences=[owner])
+        requests.append(asyncio.create_task(fleet.create(wanted)))
+        await asyncio.sleep(0.004)
+    for number, request in enumerate(requests):
+        if number % 2:
+            request.cancel()
+    await asyncio.gather(*requests, return_exceptions=True)
+
+    def drafts() -> set[str]:
+        return {ref.split("/")[3] for ref in refs(edge)}
+
+    def shown() -> set[str]:
+        return {name.split(".")[1] for name in fleet.names() if name.startswith("edge.")}
+
+    await fleet.until(lambda: shown() == drafts())
+    assert drafts() >= {f"app-{number}" for number in range(0, 24, 2)}
+    for name in shown():
+        assert fleet.present(f"edge.{name}.ws")["metadata"]["ownerReferences"] == [owner]

@@ -7,7 +7,7 @@ import pytest
 
 from pvbus.embedded.apiserver.hooks import StatusError
 from pvbus.embedded.packages.layout import LATEST_LABEL
-from pvbus.embedded.packages.repository import REPOSITORY
+from pvbus.embedded.packages.reporting import REPOSITORY
 from tests.integration.packages.support import (
     CONFIG,
     KPTFILE,

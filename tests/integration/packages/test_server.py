@@ -14,7 +14,8 @@ from pvbus.contracts import crds
 from pvbus.embedded.apiserver.server import ApiServer
 from pvbus.embedded.packages.functions.registry import FunctionRegistry
 from pvbus.embedded.packages.render import render
-from pvbus.embedded.packages.repository import PACKAGE_REVISION, REPOSITORY
+from pvbus.embedded.packages.reporting import REPOSITORY
+from pvbus.embedded.packages.repository import PACKAGE_REVISION
 from pvbus.embedded.packages.settings import StoreOptions
 from pvbus.embedded.packages.store import PackageStore
 from pvbus.ports.cluster import Kind
