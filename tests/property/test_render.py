@@ -19,7 +19,7 @@ from pvbus.core.model import Downstream, VariantTemplate
 from pvbus.core.records import Root
 from pvbus.core.render import CompiledTemplate, RenderError, TargetInputs, variables_of
 
-PYTHON = engine_named("python")
+CELPY = engine_named("cel-python")
 
 keys = st.sampled_from(["region", "env", "n", "a.b/c", "empty", "bad"])
 words = st.sampled_from(["", "a", "edge", "42", "é", "👋", "true", "a-b"])
@@ -121,14 +121,14 @@ def test_both_engines_give_the_same(text: str, given_inputs: TargetInputs, repos
     if "cel-cpp" not in available_engines():
         pytest.skip("the extra fast-cel is not installed")
     variables = variables_of(given_inputs, repository)
-    assert outcome(text, engine_named("cel-cpp"), variables) == outcome(text, PYTHON, variables)
+    assert outcome(text, engine_named("cel-cpp"), variables) == outcome(text, CELPY, variables)
 
 
 @given(text=expressions, given_inputs=inputs, repository=roots)
 def test_cut_inputs_suffice(text: str, given_inputs: TargetInputs, repository: Root) -> None:
     """What an expression gives for the roots cut to its reads, it gives for the whole ones, errors too."""
     exprs = [{"key": "a", "valueExpr": text}]
-    template = CompiledTemplate(msgspec.convert({"labelExprs": exprs}, VariantTemplate), PYTHON)
+    template = CompiledTemplate(msgspec.convert({"labelExprs": exprs}, VariantTemplate), CELPY)
     assume(not template.errors)
     slim = template.slim_roots(given_inputs, repository)
     cut = given_inputs._replace(upstream=slim.get("upstream", Root()), target=slim.get("target", Root()))
@@ -148,15 +148,15 @@ def test_what_is_not_read_does_not_matter(
 ) -> None:
     """A root that the reads do not name can be any object, or none."""
     try:
-        program = compile_expression(text, engine=PYTHON)
+        program = compile_expression(text, engine=CELPY)
     except CelCompileError:
         assume(False)
     variables = variables_of(given_inputs, repository)
     foreign = variables_of(given_inputs._replace(target=other, upstream=other), other)
     mixed = {name: (variables if name in program.roots else foreign)[name] for name in variables}
-    assert outcome(text, PYTHON, mixed) == outcome(text, PYTHON, variables)
+    assert outcome(text, CELPY, mixed) == outcome(text, CELPY, variables)
     bare = {name: value for name, value in variables.items() if name in program.roots}
-    assert outcome(text, PYTHON, bare) == outcome(text, PYTHON, variables)
+    assert outcome(text, CELPY, bare) == outcome(text, CELPY, variables)
 
 
 @given(
@@ -166,7 +166,7 @@ def test_what_is_not_read_does_not_matter(
 )
 def test_no_text_breaks_the_front_end(text: str) -> None:
     """Any text either compiles or is refused with an error that begins with `ERROR: `."""
-    kind, message = outcome(text, PYTHON, {})
+    kind, message = outcome(text, CELPY, {})
     assert kind != "CelCompileError" or message.startswith("ERROR: <input>:")
 
 
@@ -183,7 +183,7 @@ def test_an_overlay_is_a_fold_of_assignments(
         for key, value, computed_key, computed in entries
     ]
     template = CompiledTemplate(
-        msgspec.convert({"labels": static, "labelExprs": exprs}, VariantTemplate), PYTHON
+        msgspec.convert({"labels": static, "labelExprs": exprs}, VariantTemplate), CELPY
     )
     wanted = static | {key: value for key, value, _, _ in entries}
     assert template.spec(None, Downstream(), {}).labels == wanted

@@ -28,7 +28,7 @@ from pvbus.testing.oracle import Names, Thing, expected_variants
 
 
 Object = dict[str, Any]
-ENGINE = engine_named("python")
+ENGINE = engine_named("cel-python")
 SITE = KindName("example.org", "Site")
 KINDS = {
     "PackageVariantSet": KindName("config.porch.kpt.dev", "PackageVariantSet"),

@@ -1,9 +1,10 @@
 """CEL as Porch uses it: compile once, evaluate many times, string results only.
 
 One front end (lexer, parser, type check after cel-go v0.26.1) decides what compiles; engines only
-evaluate what it let through. `python` is always there, `cel-cpp` where the extra `fast-cel` is
-installed; they give the same results and the same errors, and both stop an evaluation after
-10,000 loop iterations. Which one an installation uses is chosen once, by name.
+evaluate what it let through. `cel-python` is always there, `cel-cpp` where the extra `fast-cel` is
+installed; they give the same results and the same errors, because one correction layer takes what
+an engine gets differently from cel-go, and both stop an evaluation after 10,000 loop iterations.
+Which one an installation uses is chosen once, by name.
 """
 
 from collections.abc import Callable, Mapping
@@ -22,7 +23,6 @@ from pvbus.core.expressions.errors import (
     CelError,
     CelEvalError,
 )
-from pvbus.core.expressions.python_engine import PythonEngine
 from pvbus.core.expressions.reads import Path, paths
 from pvbus.core.expressions.values import result_string
 
@@ -92,13 +92,13 @@ def compile_expression(text: str, *, engine: Engine, variables: tuple[str, ...] 
     Raises:
         CelCompileError: its text begins with `ERROR: ` and tells every problem.
     """
-    return _compiled(text, engine.name, variables)
+    return _compiled(text, engine, variables)
 
 
 @lru_cache(maxsize=_PROGRAMS_KEPT)
-def _compiled(text: str, engine: str, variables: tuple[str, ...]) -> Program:
+def _compiled(text: str, engine: Engine, variables: tuple[str, ...]) -> Program:
     kinds = {name: _types.STRING if name in _STRING_ROOTS else _types.DYN for name in variables}
-    return Program(check(text, kinds), engine_named(engine))
+    return Program(check(text, kinds), engine)
 
 
 def compilations() -> int:
@@ -108,22 +108,24 @@ def compilations() -> int:
 
 def available_engines() -> tuple[str, ...]:
     """Return the names of the engines of this installation, the default one first: the faster."""
-    return ("python", "cel-cpp") if find_spec("cel_expr_python") is not None else ("python",)
+    return ("cel-cpp", "cel-python") if find_spec("cel_expr_python") is not None else ("cel-python",)
 
 
 @cache
 def engine_named(name: str) -> Engine:
-    """Return an engine.
+    """Return an engine. Each loads megabytes, so only the one that is wanted is imported.
 
     Raises:
         LookupError: there is none of this name here; the text says how to get it.
     """
-    if name == "python":
-        return PythonEngine()
     if name in available_engines():
-        from pvbus.core.expressions.cpp_engine import CppEngine  # loads megabytes, so only where it is wanted
+        if name == "cel-cpp":
+            from pvbus.core.expressions.cpp_engine import CppEngine
 
-        return CppEngine()
+            return CppEngine()
+        from pvbus.core.expressions.celpy_engine import CelpyEngine
+
+        return CelpyEngine()
     hint = " (install pvbus[fast-cel])" if name == "cel-cpp" else ""
     raise LookupError(f"no CEL engine {name!r} here{hint}; there are: {', '.join(available_engines())}")
 

@@ -2,12 +2,10 @@
 
 Alone it answers differently from cel-go in places (text of numbers and durations, blanks in
 int(' 42'), keys of maps, time zones). So it evaluates only trees of parts in which the two agree,
-and only its successes count: where it fails, for whatever reason, the Python engine evaluates
+and only its successes count: where it fails, for whatever reason, the correction layer evaluates
 again and its outcome stands. That makes errors and the limit of loops the same by construction;
 its own limit of 10,000 is hit one iteration earlier than ours. `map` and `filter` are left out
 because it copies the list at each iteration: 10,000 elements take 2.5 s.
-
-It is a second opinion rather than a gain: converting the inputs costs more than most expressions.
 """
 
 from collections.abc import Callable, Mapping
@@ -16,7 +14,8 @@ from typing import Any
 from cel_expr_python import cel
 
 from pvbus.core.expressions.checker import Checked
-from pvbus.core.expressions.python_engine import BUILDERS, PythonEngine
+from pvbus.core.expressions.corrections import corrected
+from pvbus.core.expressions.functions import BUILDERS
 from pvbus.core.expressions.reads import children
 from pvbus.core.expressions.syntax import Call, Const, Ident, ListLiteral, Macro, MapLiteral, Node, Select
 from pvbus.core.expressions.types import STRING
@@ -31,23 +30,22 @@ _TEXT_OF = frozenset(["string", "int", "bool"])  # static types whose string() i
 
 
 class CppEngine:
-    """Evaluates in C++ where that is known to agree with cel-go, else in Python."""
+    """Evaluates in C++ where that is known to agree with cel-go, else in the correction layer."""
 
     name = "cel-cpp"
 
     def __init__(self) -> None:
-        self._python = PythonEngine()
         self._environments: dict[frozenset[str], Any] = {}
 
     def program(self, checked: Checked) -> Callable[[Mapping[str, Any]], Any]:
         """Return the evaluation of an expression."""
-        python = self._python.program(checked)
+        otherwise = corrected(checked)
         if not agreed(checked):
-            return python
+            return otherwise
         try:
             program = self._environment(checked).compile(checked.text)
         except RuntimeError:
-            return python
+            return otherwise
         wanted = cel.Type.STRING
 
         def evaluate(inputs: Mapping[str, Any]) -> Any:
@@ -57,7 +55,7 @@ class CppEngine:
                     return found.value()
             except RuntimeError:
                 pass
-            return python(inputs)
+            return otherwise(inputs)
 
         return evaluate
 
@@ -95,5 +93,5 @@ def _agreed(node: Node, checked: Checked) -> bool:
 
 
 def _builds(node: Node) -> bool:
-    """Tell whether anything below builds text: in loops only the Python engine limits that."""
+    """Tell whether anything below builds text: in loops only the correction layer limits that."""
     return (isinstance(node, Call) and node.function in BUILDERS) or any(map(_builds, children(node)))

@@ -10,8 +10,9 @@ from collections.abc import Callable, Mapping
 from functools import lru_cache
 from typing import Any
 
-from pvbus.core.expressions import CelCompileError, CelEvalError, engine_named, types
+from pvbus.core.expressions import CelCompileError, CelEvalError, types
 from pvbus.core.expressions.checker import check
+from pvbus.core.expressions.corrections import corrected
 
 
 @lru_cache(maxsize=512)
@@ -21,7 +22,7 @@ def _program(text: str) -> Callable[[Mapping[str, Any]], Any]:
         checked = check(text, {"self": types.DYN, "oldSelf": types.DYN})
     except CelCompileError as error:
         raise ValueError(str(error)) from error
-    return engine_named("python").program(checked)
+    return corrected(checked)
 
 
 class Rule:

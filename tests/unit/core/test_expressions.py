@@ -37,7 +37,7 @@ CLASSES: dict[str, type[CelError]] = {
 }
 
 
-@pytest.fixture(params=["python", "cel-cpp"])
+@pytest.fixture(params=["cel-python", "cel-cpp"])
 def engine(request: pytest.FixtureRequest) -> Engine:
     if request.param not in available_engines():
         pytest.skip("the extra fast-cel is not installed")

@@ -43,7 +43,7 @@ OBJECT = TargetInputs("edge-01", "pkg", UPSTREAM_ROOT, TARGET_ROOT, list_target=
 LISTED = TargetInputs("edge-01", "pkg", UPSTREAM_ROOT, Root(repo="edge-01", package="pkg"), list_target=True)
 
 
-@pytest.fixture(params=["python", "cel-cpp"])
+@pytest.fixture(params=["cel-python", "cel-cpp"])
 def engine(request: pytest.FixtureRequest) -> Engine:
     if request.param not in available_engines():
         pytest.skip("the extra fast-cel is not installed")

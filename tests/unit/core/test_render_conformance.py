@@ -24,7 +24,7 @@ VALIDATE = sorted(SHARED.glob("pvs-validate/*.yaml"))
 RENDER = sorted(SHARED.glob("pvs-render/*.yaml"))
 
 
-@pytest.fixture(params=["python", "cel-cpp"])
+@pytest.fixture(params=["cel-python", "cel-cpp"])
 def engine(request: pytest.FixtureRequest) -> Engine:
     if request.param not in available_engines():
         pytest.skip("the extra fast-cel is not installed")
