@@ -26,7 +26,8 @@ from pvbus.embedded.packages import answers, layout, operations
 from pvbus.embedded.packages.gitcommand import Credentials, Failure, Git, GitError
 from pvbus.embedded.packages.gitrepo import Author, File, Mirror, Staging, commit_all, ref_fingerprint
 from pvbus.embedded.packages.journal import Journal
-from pvbus.embedded.packages.reporting import REPOSITORY, report
+from pvbus.embedded.packages.reporting import REPOSITORY as REPOSITORY
+from pvbus.embedded.packages.reporting import report
 from pvbus.embedded.packages.revisions import Catalog, Revision, name_of, to_object
 from pvbus.embedded.packages.settings import RepositorySettings, StoreOptions
 from pvbus.ports.cluster import Kind, Object
