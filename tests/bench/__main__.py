@@ -1,0 +1,69 @@
+"""All benchmarks in one run: one table, and with --json a file of the same.
+
+    python -m tests.bench [NAME...] [--small] [--json FILE]
+
+Names: ceiling, noop, affected, cel, large. --small does the same with few objects, to see that it works:
+its times mean nothing.
+"""
+
+import argparse
+import asyncio
+import sys
+import time
+from collections.abc import Awaitable, Callable
+from pathlib import Path
+from typing import Protocol
+
+from tests.bench.affected import affected
+from tests.bench.cel import cel
+from tests.bench.large import large
+from tests.bench.report import Row, machine, table, write_json
+from tests.bench.scenarios import ceiling, no_op
+
+
+class Scenario(Protocol):
+    def __call__(self, *, small: bool) -> Awaitable[list[Row]]: ...
+
+
+SCENARIOS: dict[str, Scenario] = {
+    "ceiling": ceiling,
+    "noop": no_op,
+    "affected": affected,
+    "cel": cel,
+    "large": large,
+}
+
+
+async def run(names: list[str], *, small: bool, say: Callable[[str], None]) -> list[Row]:
+    """Run scenarios one after the other: they would disturb each other."""
+    rows: list[Row] = []
+    for name in names:
+        began = time.perf_counter()
+        say(f"{name}: running, load average {machine()['loadAverage']}")
+        rows += await SCENARIOS[name](small=small)
+        say(f"{name}: {time.perf_counter() - began:.0f} s")
+    return rows
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument(
+        "names", nargs="*", metavar="NAME", help=f"one of {', '.join(SCENARIOS)}; all without"
+    )
+    parser.add_argument("--small", action="store_true", help="few objects, to see that it works")
+    parser.add_argument("--json", type=Path, metavar="FILE", help="write the figures there, too")
+    options = parser.parse_args()
+    if unknown := set(options.names) - set(SCENARIOS):
+        parser.error(f"no scenario is called {', '.join(sorted(unknown))}")
+    before = machine()
+    names = options.names or list(SCENARIOS)
+    rows = asyncio.run(run(names, small=options.small, say=lambda text: print(text, file=sys.stderr)))
+    print(table(rows))
+    if options.json is not None:
+        write_json(options.json, rows, before)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,134 @@
+"""Processes of a benchmark: started, asked one line at a time, and measured by themselves.
+
+A child answers each line of its standard input with one line of JSON, and ends when that input does,
+so none outlives its parent. CPU and memory are what the operating system counts for the process.
+"""
+
+import asyncio
+import json
+import os
+import resource
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Self
+
+REPOSITORY = Path(__file__).parents[2]
+ANSWER_BYTES_MAX = 1 << 20
+STOP_SECONDS = 30.0
+
+Command = Callable[[], Awaitable[Any]]
+
+
+class Child:
+    """`python -m MODULE ARGUMENT...` as an async context manager."""
+
+    def __init__(self, module: str, *arguments: str) -> None:
+        self._command = [sys.executable, "-m", module, *arguments]
+        self._process: asyncio.subprocess.Process | None = None
+        self.hello: Any = None
+        self.started_seconds = 0.0
+
+    async def __aenter__(self) -> Self:
+        """Start it, and wait for its first line: it says that it is ready."""
+        began = time.perf_counter()
+        self._process = await asyncio.create_subprocess_exec(
+            *self._command,
+            cwd=REPOSITORY,
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            limit=ANSWER_BYTES_MAX,
+        )
+        self.hello = await self._answer()
+        self.started_seconds = time.perf_counter() - began
+        return self
+
+    async def ask(self, command: str) -> Any:
+        """Send a command; return its answer. Raises RuntimeError when the child ended instead."""
+        assert self._process is not None
+        assert self._process.stdin is not None
+        self._process.stdin.write(command.encode() + b"\n")
+        return await self._answer()
+
+    async def _answer(self) -> Any:
+        assert self._process is not None
+        assert self._process.stdout is not None
+        line = await self._process.stdout.readline()
+        if not line:
+            raise RuntimeError(f"{' '.join(self._command)} ended with {await self._process.wait()}")
+        return json.loads(line)
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        assert self._process is not None
+        assert self._process.stdin is not None
+        self._process.stdin.close()
+        try:
+            async with asyncio.timeout(STOP_SECONDS):
+                await self._process.wait()
+        except TimeoutError:
+            self._process.kill()
+            await self._process.wait()
+
+
+def tell(answer: Any) -> None:
+    """Give one answer, as a child."""
+    print(json.dumps(answer), flush=True)
+
+
+async def answer_commands(commands: Mapping[str, Command]) -> None:
+    """Answer what comes on standard input until it ends, as a child."""
+    loop = asyncio.get_running_loop()
+    lines: asyncio.Queue[str] = asyncio.Queue()
+
+    def read() -> None:  # a daemon: a blocked read must not keep a failed process from ending
+        for line in sys.stdin:
+            loop.call_soon_threadsafe(lines.put_nowait, line.strip())
+        loop.call_soon_threadsafe(lines.put_nowait, "")
+
+    threading.Thread(target=read, daemon=True).start()
+    while line := await lines.get():
+        tell(await commands[line]())
+
+
+def usage() -> dict[str, float]:
+    """Return this process's CPU seconds, and its resident memory now and at its highest, in bytes."""
+    used = resource.getrusage(resource.RUSAGE_SELF)
+    highest = used.ru_maxrss * (1 if sys.platform == "darwin" else 1024)
+    return {
+        "cpuSeconds": used.ru_utime + used.ru_stime,
+        "residentBytes": resident_bytes(highest),
+        "residentBytesMax": highest,
+    }
+
+
+def resident_bytes(otherwise: int) -> int:
+    """Return the resident memory, where the system tells it; else the highest it was."""
+    try:
+        pages = int(Path("/proc/self/statm").read_text(encoding="ascii").split()[1])
+    except OSError:
+        return otherwise
+    return pages * os.sysconf("SC_PAGE_SIZE")
+
+
+async def eventually(
+    condition: Callable[[], Awaitable[bool]], what: str, *, seconds: float, every: float = 0.1
+) -> float:
+    """Wait until a condition holds; return how long that took. Raises TimeoutError that says `what`."""
+    began = time.perf_counter()
+    while not await condition():
+        if time.perf_counter() - began > seconds:
+            raise TimeoutError(f"still not so after {seconds:.0f} s: {what}")
+        await asyncio.sleep(every)
+    return time.perf_counter() - began
+
+
+def share(values: Sequence[float], part: float) -> float:
+    """Return the value below which `part` of the values are."""
+    ordered = sorted(values)
+    return ordered[min(len(ordered) - 1, int(len(ordered) * part))]

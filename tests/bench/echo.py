@@ -1,0 +1,114 @@
+"""A cluster that is not there: creates are answered, and what was created is echoed onto the bus.
+
+It stands in for the API server and for ingest where only the services between them are measured. It
+keeps no object.
+"""
+
+import asyncio
+import itertools
+from types import TracebackType
+from typing import Any, Self
+
+from pvbus.core.ids import partition as partition_of
+from pvbus.core.observe import VARIANT, rows_of, topics_of
+from pvbus.core.records import VARIANTS, partition_key
+from pvbus.ports.bus import Bus, Claim, Output
+from pvbus.ports.cluster import Kind, Object, Resource
+from pvbus.runtime.assembly import partition_count
+
+ECHO_RECORDS_MAX = 2_000
+TOPICS = topics_of(VARIANT, requested=False)
+
+
+class BusWriter:
+    """Writes rows under a claim of a group of its own. An async context manager."""
+
+    def __init__(self, bus: Bus, group: str) -> None:
+        self._bus = bus
+        self._group = group
+        self._partitions = partition_count()
+        self._claim: asyncio.Future[Claim] = asyncio.get_running_loop().create_future()
+        self._membership: Any = None
+
+    async def __aenter__(self) -> Self:
+        self._membership = await self._bus.join(
+            self._group, [VARIANTS], assigned=self._assigned, revoked=self._revoked
+        )
+        await self._claim
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        await self._membership.leave()
+
+    async def _assigned(self, claim: Claim) -> None:
+        if not self._claim.done():
+            self._claim.set_result(claim)
+
+    async def _revoked(self, claim: Claim) -> None:
+        """There is one member only: the claim goes when it leaves."""
+
+    def to_everywhere(self, topic: str, key: str, value: bytes) -> list[Output]:
+        return [Output(topic, number, key.encode(), value) for number in range(self._partitions)]
+
+    def output(self, topic: str, key: str, value: bytes | None) -> Output:
+        return Output(topic, partition_of(partition_key(topic, key), self._partitions), key.encode(), value)
+
+    async def write(self, outputs: list[Output]) -> None:
+        for first in range(0, len(outputs), ECHO_RECORDS_MAX):
+            await self._bus.step(self._claim.result(), outputs[first : first + ECHO_RECORDS_MAX])
+
+
+class EchoCluster:
+    """The part of `pvbus.ports.cluster.Cluster` that render needs to create PackageVariants."""
+
+    def __init__(self, bus: Bus, *, active: bool) -> None:
+        """active: False where nobody creates, so no claim is taken."""
+        self.created_bytes_max = 0
+        self._writer = BusWriter(bus, "bench-echo") if active else None
+        self._numbers = itertools.count(1)
+        self._pending: list[Output] = []
+        self._wake = asyncio.Event()
+        self._task: asyncio.Task[None] | None = None
+
+    async def __aenter__(self) -> Self:
+        if self._writer is not None:
+            await self._writer.__aenter__()
+            self._task = asyncio.create_task(self._echo(self._writer))
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if self._writer is not None and self._task is not None:
+            self._task.cancel()
+            await asyncio.wait({self._task})
+            await self._writer.__aexit__(kind, error, trace)
+
+    async def _echo(self, writer: BusWriter) -> None:
+        while True:
+            await self._wake.wait()
+            self._wake.clear()
+            rows, self._pending = self._pending, []
+            await writer.write(rows)
+
+    async def resource(self, kind: Kind, *, version: str | None = None) -> Resource | None:
+        return Resource(kind.group, version or "v1alpha1", kind.kind, f"{kind.kind.lower()}s", True)
+
+    async def create(self, resource: Resource, obj: Object) -> Object:
+        assert self._writer is not None
+        number = next(self._numbers)
+        meta = {
+            **obj["metadata"],
+            "uid": f"00000000-0000-4000-8000-{number:012}",
+            "resourceVersion": str(number),
+            "generation": 1,
+            "creationTimestamp": "2026-01-01T00:00:00Z",
+        }
+        stored = {**obj, "metadata": meta}
+        for row in rows_of(VARIANT, stored, TOPICS):
+            self.created_bytes_max = max(self.created_bytes_max, len(row.value))
+            self._pending.append(self._writer.output(row.topic, row.key, row.value))
+        self._wake.set()
+        return stored
