@@ -15,16 +15,18 @@ from typing import Any, NamedTuple, Self
 import pvbus
 from pvbus.config import ApiServerConfig
 from pvbus.contracts import crds
+from pvbus.core.model import CONFIG_GROUP, PORCH_GROUP
 from pvbus.embedded.apiserver.server import ApiServer
 from pvbus.embedded.packages.functions.registry import FunctionRegistry
 from pvbus.embedded.packages.render import render
-from pvbus.embedded.packages.repository import PACKAGE_REVISION, REPOSITORY
 from pvbus.embedded.packages.settings import StoreOptions
 from pvbus.embedded.packages.store import PackageStore
 from pvbus.errors import PermanentError
 from pvbus.ports.cluster import Kind
 
-RESOURCES = Kind("porch.kpt.dev", "PackageRevisionResources")
+REPOSITORY = Kind(CONFIG_GROUP, "Repository")
+PACKAGE_REVISION = Kind(PORCH_GROUP, "PackageRevision")
+RESOURCES = Kind(PORCH_GROUP, "PackageRevisionResources")
 IN_USE_SECONDS = 15.0
 """How long the API server's process waits for its predecessor, whose parent was killed, to end."""
 

@@ -279,10 +279,15 @@ def render_row(row: TargetRow, templates: TemplateCache) -> PackageVariantSpec:
     """
     if row.template is None:
         return PackageVariantSpec(upstream=row.upstream, downstream=row.downstream)
+    return templates.get(row.template).spec(row.upstream, row.downstream, row_variables(row))
+
+
+def row_variables(row: TargetRow) -> dict[str, Any]:
+    """Return what the expressions of a present row see, cut down to what they read."""
     variables: dict[str, Any] = {"repoDefault": row.repo_default, "packageDefault": row.package_default}
     for name, root in row.roots.items():
         variables[name] = _listed(root) if name == "target" and row.list_target else _object(root)
-    return templates.get(row.template).spec(row.upstream, row.downstream, variables)
+    return variables
 
 
 def variables_of(inputs: TargetInputs, repository: Root | None) -> dict[str, Any]:

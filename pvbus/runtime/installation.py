@@ -50,13 +50,13 @@ async def ensure_installation(bus: Bus, *, partitions: int, engine: str = "") ->
         wanted = MetaRow(
             partitions=partitions,
             incarnation=secrets.token_hex(8),
-            engine=engine or default_engine().name,
+            engine=engine or defaultengine_of().name,
         )
-        _engine(wanted)
+        engine_of(wanted)
         await bus.create_topics(topics(partitions))
         present = await _record(bus, wanted)
     _check(present, partitions, engine)
-    chosen = _engine(present)
+    chosen = engine_of(present)
     await bus.create_topics(topics(partitions))
     return present, chosen
 
@@ -121,12 +121,13 @@ def _check(row: MetaRow, partitions: int, engine: str) -> None:
         )
 
 
-def _engine(row: MetaRow) -> Engine:
+def engine_of(row: MetaRow) -> Engine:
+    """Return the recorded engine. Raises PermanentError where it is not installed."""
     try:
         return engine_named(row.engine)
     except LookupError as exc:
         raise PermanentError(
-            f"this installation evaluates CEL with {row.engine}, which is not here: {exc}. Install it on "
-            "every worker",
+            f"this installation evaluates CEL with {row.engine}, which is not here: {exc}. Install it for "
+            "every worker; or change the engine: stop all services, move the bus's file away, start again",
             reason="EngineMissing",
         ) from exc

@@ -1,0 +1,233 @@
+"""`pvbus explain`: why a variant, or a set, is as it is.
+
+The answer is put together from the tables of the bus, which hold what every service last decided, and
+from the live object. Expressions are evaluated again, one by one, on the inputs that render has.
+"""
+
+import asyncio
+import sys
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+import click
+import msgspec
+
+from pvbus.cli.explain_text import set_lines, variant_lines
+from pvbus.cli.output import FORMATS, emit
+from pvbus.cli.progress import SET, VARIANT
+from pvbus.cli.reading import bus_option, data_option, live_object, opened_bus, read_rows
+from pvbus.core.expressions import CelError, Engine, compile_expression
+from pvbus.core.ids import CONFIRM_DELETION, Key
+from pvbus.core.records import (
+    DESIRED,
+    LATEST,
+    RESULTS,
+    SETRESULTS,
+    SETS,
+    TARGETS,
+    UNROLL,
+    VARIANTS,
+    ChildResult,
+    ChildRow,
+    ConditionEvent,
+    DesiredRow,
+    ResultRow,
+    SetResult,
+    SyncMarker,
+    TargetRow,
+    sync_key,
+)
+from pvbus.core.render import row_variables
+from pvbus.errors import UsageError
+from pvbus.ports.bus import Bus
+from pvbus.ports.cluster import Kind
+from pvbus.runtime.installation import engine_of, read_installation
+
+Document = dict[str, Any]
+
+
+@click.command(
+    epilog="""\b
+Examples:
+  pvbus explain default/web-edge-asia-asia-01-web
+  pvbus explain --set default/web
+  pvbus explain default/web-edge-asia-asia-01-web -o json
+"""
+)
+@click.argument("name", metavar="NAMESPACE/NAME")
+@click.option("--set", "is_set", is_flag=True, help="NAME is a PackageVariantSet.")
+@click.option("-o", "--output", type=click.Choice(FORMATS), default="text", show_default=True)
+@click.option("--kubeconfig", help="Of the API server; that of the data folder if not given.")
+@data_option
+@bus_option
+def explain(name: str, is_set: bool, output: str, kubeconfig: str | None, data: str, bus: str | None) -> None:
+    """Say which set, target and object made a variant, what each expression gave, what was injected
+    from where, and what it waits for.
+
+    For a removal that is held it says how to confirm it. Exit code 1 when there is no such variant.
+    """
+    key = Key.parse(name)
+    if not key.namespace or not key.name:
+        raise UsageError(f'"{name}" is no NAMESPACE/NAME, for example default/web-edge-asia-asia-01-web')
+    document = asyncio.run(_explain(key, is_set, kubeconfig, data, bus))
+    if output == "text":
+        click.echo("\n".join(set_lines(document) if is_set else variant_lines(document)))
+    else:
+        emit(document, output)
+    sys.exit(0 if document["known"] else 1)
+
+
+async def _explain(key: Key, is_set: bool, kubeconfig: str | None, data: str, place: str | None) -> Document:
+    kind = SET if is_set else VARIANT
+    async with opened_bus(data, place) as bus:
+        document = await (_set(bus, key) if is_set else _variant(bus, key))
+        live = await live_object(data, kubeconfig, kind, key)
+        document["live"] = live if isinstance(live, dict) else None
+        document["liveNote"] = live if isinstance(live, str) else ""
+        told = (document["live"] or {}).get("status", {}).get("conditions")
+        document["conditions"] = told or await _conditions(bus, kind, key)
+        document["known"] = bool(document["known"] or document["live"])
+        document["waitsFor"] += await _unlisted(bus, kind)
+    if document["live"] is not None:
+        document["live"].get("metadata", {}).pop("managedFields", None)
+    return document
+
+
+async def _conditions(bus: Bus, kind: Kind, key: Key) -> list[Document]:
+    rows = await read_rows(bus, LATEST, key=str(key))
+    prefix = f"{kind.kind}|{key}|"
+    events = [msgspec.json.decode(v, type=ConditionEvent) for k, v in rows.items() if k.startswith(prefix)]
+    return [msgspec.to_builtins(event.condition) for event in events]
+
+
+async def _unlisted(bus: Bus, kind: Kind) -> list[str]:
+    """Say it where the kind itself is not completely known."""
+    rows = await read_rows(bus, SETS if kind == SET else VARIANTS)
+    marker = rows.get(sync_key(*kind))
+    state = msgspec.json.decode(marker, type=SyncMarker).state if marker else "syncing"
+    return [] if state == "ok" else [f"{kind.kind}s to be listed ({state})"]
+
+
+# ---------------------------------------------------------------- a variant
+
+
+async def _variant(bus: Bus, key: Key) -> Document:
+    targets = _below(await read_rows(bus, TARGETS, key=str(key)), str(key))
+    desired = _decoded((await read_rows(bus, DESIRED, key=str(key))).get(str(key)), DesiredRow)
+    result = _decoded((await read_rows(bus, RESULTS, key=str(key))).get(str(key)), ResultRow)
+    installation = await read_installation(bus)
+    engine = engine_of(installation) if installation is not None else None
+    makers = [
+        await _maker(bus, key, name, msgspec.json.decode(value, type=TargetRow), engine)
+        for name, value in targets.items()
+    ]
+    return {
+        "variant": str(key),
+        "known": bool(makers or desired or result),
+        "madeBy": makers,
+        "decided": msgspec.to_builtins(desired),
+        "revisions": list(result.revisions) if result else [],
+        "upstream": result.upstream if result else "",
+        "injected": msgspec.to_builtins(result.injected) if result else [],
+        "waitsFor": list(result.waiting) if result else [],
+    }
+
+
+async def _maker(bus: Bus, key: Key, set_name: str, row: TargetRow, engine: Engine | None) -> Document:
+    """Tell what one set has to do with a variant."""
+    skey = f"{key.namespace}/{set_name}"
+    children = await read_rows(bus, UNROLL, key=skey)
+    child = _decoded(children.get(f"{skey}|{key.name}"), ChildRow)
+    return {
+        "set": skey,
+        "state": child.state if child else row.state,
+        "target": f"spec.targets[{row.target}]",
+        "object": child.okey if child else "",
+        "upstream": msgspec.to_builtins(row.upstream),
+        "downstream": msgspec.to_builtins(row.downstream),
+        "expressions": list(_expressions(row, engine)) if engine is not None else [],
+        "held": _held(skey, child),
+    }
+
+
+def _held(skey: str, child: ChildRow | None) -> Document | None:
+    if child is None or child.state != "held":
+        return None
+    return {"token": child.token, "confirm": confirm_command(skey, child.token)}
+
+
+def confirm_command(skey: str, tokens: str) -> str:
+    """Return the command that confirms held removals."""
+    namespace, name = Key.parse(skey)
+    return f"kubectl annotate packagevariantset -n {namespace} {name} --overwrite {CONFIRM_DELETION}={tokens}"
+
+
+def _expressions(row: TargetRow, engine: Engine) -> Iterator[Document]:
+    """Evaluate every expression of a row. Those of the downstream are known by what they gave."""
+    variables = row_variables(row)
+    for field, text in expressions_of(msgspec.to_builtins(row.template), "template"):
+        entry: Document = {"field": field, "expression": text}
+        if field.startswith("template.downstream."):
+            entry["value"] = row.downstream.repo if field.endswith("repoExpr") else row.downstream.package
+        else:
+            try:
+                entry["value"] = compile_expression(text, engine=engine).evaluate(variables)
+            except CelError as exc:
+                entry["error"] = str(exc)
+        yield entry
+
+
+def expressions_of(value: Any, path: str) -> Iterator[tuple[str, str]]:
+    """Yield (field, text) of the expressions inside a template's plain values."""
+    if isinstance(value, Mapping):
+        for name, below in value.items():
+            if name.endswith("Expr") and isinstance(below, str):
+                yield f"{path}.{name}", below
+            elif name == "removeKeyExprs":
+                yield from ((f"{path}.{name}[{number}]", text) for number, text in enumerate(below))
+            else:
+                yield from expressions_of(below, f"{path}.{name}")
+    elif isinstance(value, list | tuple):
+        for number, below in enumerate(value):
+            yield from expressions_of(below, f"{path}[{number}]")
+
+
+# ---------------------------------------------------------------- a set
+
+
+async def _set(bus: Bus, key: Key) -> Document:
+    skey = str(key)
+    children = {
+        name: msgspec.json.decode(value, type=ChildRow)
+        for name, value in _below(await read_rows(bus, UNROLL, key=skey), skey).items()
+    }
+    told = await read_rows(bus, SETRESULTS, key=skey)
+    result = _decoded(told.get(skey), SetResult)
+    results = {
+        name: msgspec.json.decode(value, type=ChildResult) for name, value in _below(told, skey).items()
+    }
+    states: dict[str, int] = {}
+    for child in children.values():
+        states[child.state] = states.get(child.state, 0) + 1
+    held = {name: child.token for name, child in sorted(children.items()) if child.state == "held"}
+    tokens = ",".join(dict.fromkeys(held.values()))
+    return {
+        "set": skey,
+        "known": bool(children or result),
+        "result": msgspec.to_builtins(result),
+        "children": states,
+        "failing": {n: f"{r.reason}: {r.error}" for n, r in sorted(results.items()) if r.error},
+        "notReady": sorted(name for name, r in results.items() if not r.ready and not r.error),
+        "held": {"variants": held, "confirm": confirm_command(skey, tokens)} if held else None,
+        "waitsFor": [] if result else ["its first evaluation"],
+    }
+
+
+def _below(rows: Mapping[str, bytes], key: str) -> dict[str, bytes]:
+    """Return the rows of `<key>|<rest>` by their rest."""
+    prefix = f"{key}|"
+    return {name[len(prefix) :]: value for name, value in rows.items() if name.startswith(prefix)}
+
+
+def _decoded(value: bytes | None, type_: Any) -> Any:
+    return None if value is None else msgspec.json.decode(value, type=type_)

@@ -1,0 +1,82 @@
+"""Looking at a bus from outside: whole topics, or what is said of one key."""
+
+from collections.abc import AsyncIterator, Iterable
+from contextlib import asynccontextmanager
+from pathlib import Path
+
+import click
+
+from pvbus.adapters.embedded.bus import SqliteBus
+from pvbus.adapters.kubernetes.cluster import HttpCluster
+from pvbus.cli.datafolder import DEFAULT, DataPaths
+from pvbus.core.ids import partition
+from pvbus.errors import TransientError, UsageError
+from pvbus.ports.bus import Bus, Record
+from pvbus.ports.cluster import Kind, Object
+from pvbus.runtime.hosting import bus_path
+
+data_option = click.option("--data", default=DEFAULT, show_default=True, help="Data folder of `pvbus up`.")
+bus_option = click.option("--bus", help="sqlite:PATH, where there is no data folder.")
+
+
+@asynccontextmanager
+async def opened_bus(data: str, bus: str | None) -> AsyncIterator[SqliteBus]:
+    """Open a bus that exists. Raises UsageError when there is none."""
+    path = bus_path(bus) if bus else DataPaths(Path(data)).bus
+    if not path.exists():
+        raise UsageError(f"there is no bus at {path}: start `pvbus up`, or name its folder with --data")
+    opened = await SqliteBus.open(path)
+    try:
+        yield opened
+    finally:
+        await opened.close()
+
+
+async def read_topic(bus: Bus, topic: str, *, key: str | None = None) -> list[Record]:
+    """Read a topic up to its present end, in order of partition and offset.
+
+    key: the partition key whose partition is enough.
+    """
+    topics = await bus.topics()
+    if topic not in topics:
+        raise UsageError(f'there is no topic "{topic}"; there are {", ".join(sorted(topics))}')
+    count = topics[topic].partitions
+    numbers: Iterable[int] = range(count) if key is None else (partition(key, count),)
+    ends = await bus.end_offsets([(topic, number) for number in numbers])
+    reader = bus.reader({place: 0 for place, end in ends.items() if end > 0})
+    found: list[Record] = []
+    try:
+        while any(reader.position(place) < end for place, end in ends.items() if end > 0):
+            records = await reader.poll(timeout_seconds=1.0, max_records=10_000)
+            found += [record for record in records if record.offset < ends[record.topic, record.partition]]
+    finally:
+        await reader.close()
+    return sorted(found, key=lambda record: (record.partition, record.offset))
+
+
+async def read_rows(bus: Bus, topic: str, *, key: str | None = None) -> dict[str, bytes]:
+    """Read the rows of a compacted topic as they are now, by key."""
+    rows: dict[str, bytes] = {}
+    for record in await read_topic(bus, topic, key=key):
+        if record.value is None:
+            rows.pop(record.key.decode(), None)
+        else:
+            rows[record.key.decode()] = record.value
+    return rows
+
+
+async def live_object(data: str, kubeconfig: str | None, kind: Kind, key: tuple[str, str]) -> Object | str:
+    """Ask the API server for an object; a sentence instead when there is no answer, or no object."""
+    path = Path(kubeconfig) if kubeconfig else DataPaths(Path(data)).kubeconfig
+    if not path.exists():
+        return f"there is no {path}: the live object was not looked at"
+    try:
+        cluster = await HttpCluster.connect(path)
+        try:
+            resource = await cluster.resource(kind)
+            found = await cluster.get(resource, *key) if resource is not None else None
+        finally:
+            await cluster.close()
+    except TransientError as exc:
+        return f"the API server does not answer ({exc}): the live object was not looked at"
+    return found if found is not None else "there is no such object"

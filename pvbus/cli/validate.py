@@ -1,0 +1,150 @@
+"""`pvbus validate`: is this what an API server and the services would accept?"""
+
+import sys
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import click
+import msgspec
+
+from pvbus.cli.manifests import Manifest, read_manifests
+from pvbus.cli.output import FORMATS, emit
+from pvbus.contracts import crds
+from pvbus.core.expressions import Engine, default_engine, engine_named
+from pvbus.core.model import PackageVariant, PackageVariantSet
+from pvbus.core.mutations.validation import validate_variant
+from pvbus.core.render import CompileErrors, compile_set
+from pvbus.core.validation import validate_set
+from pvbus.embedded.apiserver.schema import Schema, compile_schema, validate_crd
+from pvbus.errors import UsageError
+from pvbus.ports.cluster import Object
+
+CRD = ("apiextensions.k8s.io/v1", "CustomResourceDefinition")
+
+
+class Problem(NamedTuple):
+    """field: as `spec.targets[0].template`; "" where the whole object is meant."""
+
+    file: str
+    document: int
+    object: str
+    field: str
+    message: str
+
+    def __str__(self) -> str:
+        where = f"{self.file}, document {self.document}: {self.object}"
+        return f"{where}: {self.field}: {self.message}" if self.field else f"{where}: {self.message}"
+
+
+@click.command(
+    epilog="""\b
+Examples:
+  pvbus validate set.yaml
+  pvbus validate manifests/ && pvbus plan -f manifests/ --check
+  pvbus validate manifests/ -o json
+"""
+)
+@click.argument("paths", nargs=-1, required=True, type=click.Path(path_type=Path), metavar="FILE...")
+@click.option("--engine", metavar="NAME", help="CEL engine to compile with; both say the same.")
+@click.option("-o", "--output", type=click.Choice(FORMATS), default="text", show_default=True)
+def validate(paths: tuple[Path, ...], engine: str | None, output: str) -> None:
+    """Check manifests without a cluster; FILE may be a folder.
+
+    Sets, variants and Repositories are checked by their schemas (a field that nobody knows is an error),
+    by the rules that the services have, and by compiling every expression. Kinds whose
+    CustomResourceDefinition is among the files are checked by it. Exit code 1 when anything is wrong.
+    """
+    try:
+        chosen = engine_named(engine) if engine else default_engine()
+    except LookupError as exc:
+        raise UsageError(str(exc)) from exc
+    manifests = read_manifests(paths)
+    problems = list(problems_of(manifests, chosen))
+    if output == "text":
+        for problem in problems:
+            click.echo(str(problem))
+        words = f"{len(problems)} problems" if problems else "no problems"
+        click.echo(f"{len(manifests)} objects, {words}", err=bool(problems))
+    else:
+        emit({"objects": len(manifests), "problems": [problem._asdict() for problem in problems]}, output)
+    sys.exit(1 if problems else 0)
+
+
+def problems_of(manifests: Sequence[Manifest], engine: Engine) -> Iterator[Problem]:
+    """Yield everything that is wrong, in the order of the manifests."""
+    own = [m.object for m in manifests if kind_of(m.object) == CRD and not validate_crd(m.object)]
+    schemas = _schemas([*crds(), *own])
+    for manifest in manifests:
+        obj = manifest.object
+        name = f"{obj['kind']} {obj['metadata']['name']}"
+        for field, message in _findings(obj, schemas, engine):
+            yield Problem(str(manifest.file), manifest.document, name, field, message)
+
+
+def kind_of(obj: Object) -> tuple[str, str]:
+    return obj["apiVersion"], obj["kind"]
+
+
+def _schemas(definitions: Sequence[Object]) -> dict[tuple[str, str], Schema]:
+    found = {}
+    for crd in definitions:
+        spec = crd["spec"]
+        for version in spec["versions"]:
+            if version.get("served"):
+                schema = compile_schema(version["schema"]["openAPIV3Schema"])
+                found[f"{spec['group']}/{version['name']}", spec["names"]["kind"]] = schema
+    return found
+
+
+def _findings(
+    obj: Object, schemas: dict[tuple[str, str], Schema], engine: Engine
+) -> Iterator[tuple[str, str]]:
+    if kind_of(obj) == CRD:
+        yield from ((error.path, error.message) for error in validate_crd(obj))
+        return
+    schema = schemas.get(kind_of(obj))
+    if schema is None:
+        group = obj["apiVersion"].rpartition("/")[0]
+        known = sorted(
+            version for version, kind in schemas if kind == obj["kind"] and version.startswith(group + "/")
+        )
+        if group and known:
+            yield "apiVersion", f'"{obj["apiVersion"]}" is not served; {", ".join(known)} is'
+        return
+    pruned, unknown = schema.pruned(schema.defaulted(obj))
+    yield from ((field, "unknown field") for field in unknown)
+    errors = [(error.path, error.message) for error in schema.validate(pruned)]
+    yield from errors
+    if not errors:  # what is of the wrong type cannot be read any further
+        yield from _rules(pruned, engine)
+
+
+def _rules(obj: Object, engine: Engine) -> Iterator[tuple[str, str]]:
+    """Yield what the services would say in the condition Stalled."""
+    if obj["kind"] == "PackageVariant":
+        yield from (split(problem) for problem in validate_variant(_converted(obj, PackageVariant).spec))
+    elif obj["kind"] == "PackageVariantSet":
+        spec = _converted(obj, PackageVariantSet).spec
+        problems = validate_set(spec)
+        yield from (split(problem) for problem in problems)
+        if problems:
+            return
+        try:
+            compile_set(spec, engine)
+        except CompileErrors as exc:
+            for error in exc.errors:
+                field, _, message = error.partition(": ")
+                yield f"spec.targets[].{field}", message
+
+
+def _converted(obj: Object, type_: Any) -> Any:
+    return msgspec.convert(obj, type_)
+
+
+def split(problem: str) -> tuple[str, str]:
+    """Tell a rule's field from its words, where it begins with the field."""
+    field, _, message = problem.partition(" ")
+    if field.startswith("spec.") and message:
+        return field.rstrip(":"), message
+    return "", problem
