@@ -151,9 +151,10 @@ class InjectController:
         for kind in (REVISION_KIND, REPOSITORY_KIND):
             if not self.view.sync.ok(kind):
                 return Outcome(result="waiting", waiting=(f"{kind} is being listed",))
-        variant = _variant.decode(seen.raw)
+        raw = seen.raw  # records that arrive while effects run replace it
+        variant = _variant.decode(raw)
         if variant.metadata.deletion_timestamp:
-            return (yield from self._terminate(partition, key, seen, variant))
+            return (yield from self._terminate(partition, key, seen, raw, variant))
         if variant.metadata.annotations.get(HOLD) == "true":
             message = "nothing is written for this variant while it has the annotation pvbus.dev/hold"
             return self._ended(
@@ -161,7 +162,7 @@ class InjectController:
             )
         if self._set_will_change_it(seen, variant):
             return Outcome(result="waiting", waiting=("its set is about to change it",))
-        return (yield from self._ensure(partition, key, seen, variant, now))
+        return (yield from self._ensure(partition, key, seen, raw, variant, now))
 
     @staticmethod
     def _set_will_change_it(seen: Seen, variant: PackageVariant) -> bool:
@@ -185,10 +186,10 @@ class InjectController:
         return Outcome(tuple(puts), "changed" if puts else "unchanged")
 
     def _ensure(
-        self, partition: int, key: str, seen: Seen, variant: PackageVariant, now: float
+        self, partition: int, key: str, seen: Seen, raw: bytes, variant: PackageVariant, now: float
     ) -> Reconciliation:
         if FINALIZER not in variant.metadata.finalizers:
-            obj = msgspec.json.decode(seen.raw or b"")
+            obj = msgspec.json.decode(raw)
             obj["metadata"]["finalizers"] = [*(obj["metadata"].get("finalizers") or ()), FINALIZER]
             yield Update(VARIANT, obj)
             return Outcome(result="changed", waiting=("the echo of its finalizer",))
@@ -429,7 +430,9 @@ class InjectController:
 
     # ------------------------------------------------------------ deletion
 
-    def _terminate(self, partition: int, key: str, seen: Seen, variant: PackageVariant) -> Reconciliation:
+    def _terminate(
+        self, partition: int, key: str, seen: Seen, raw: bytes, variant: PackageVariant
+    ) -> Reconciliation:
         """Let all our revisions go, look again live, and only then take the finalizer off."""
         puts = self._request_puts(partition, key, seen, {})
         if FINALIZER not in variant.metadata.finalizers:
@@ -442,7 +445,7 @@ class InjectController:
         if left:
             names = tuple(f"PackageRevision {obj['metadata']['name']}" for obj in left)
             return Outcome(tuple(puts), "waiting", again_after=SETTLE_SECONDS, waiting=names)
-        obj = msgspec.json.decode(seen.raw or b"")
+        obj = msgspec.json.decode(raw)
         obj["metadata"]["finalizers"] = [f for f in obj["metadata"]["finalizers"] if f != FINALIZER]
         yield Update(VARIANT, obj)
         return Outcome(tuple(puts), "changed")
