@@ -8,6 +8,7 @@ one stepper per claim. Effects run as tasks of the worker's TaskGroup.
 import asyncio
 import heapq
 import random
+import traceback
 from collections.abc import Callable
 from typing import Any
 
@@ -17,7 +18,7 @@ from pvbus.codec import encode_row
 from pvbus.core.effects import WRITES, CatchUp, Controller, Effect, Outcome, Put, Reconciliation
 from pvbus.core.ids import partition as partition_of
 from pvbus.core.records import DLQ, DeadLetter, partition_key
-from pvbus.errors import ConflictError, FencedError, PermanentError, TransientError
+from pvbus.errors import ConflictError, FencedError, InvariantError, PermanentError, TransientError
 from pvbus.ports.bus import Bus, Claim, Membership, Output, Record, TopicPartition
 from pvbus.ports.clock import Clock
 from pvbus.ports.cluster import Cluster
@@ -312,6 +313,11 @@ class Worker:
         except StopIteration as end:
             self._finish(opened, key, end.value)
             return
+        except InvariantError:
+            raise
+        except Exception as exc:  # one key must not stop the others; see _defect
+            self._defect(opened, key, exc)
+            return
         assert self._tasks is not None
         self._tasks.create_task(self._with_effects(opened, key, steps, effect))
 
@@ -325,6 +331,10 @@ class Worker:
                 self._retry(opened, key, "conflict", ECHO_SECONDS, exc)
             except PermanentError as exc:
                 self._retry(opened, key, "permanent", PERMANENT_RETRY_SECONDS, exc)
+            except InvariantError:
+                raise
+            except Exception as exc:  # one key must not stop the others; see _defect
+                self._defect(opened, key, exc)
             else:
                 self._finish(opened, key, outcome)
             finally:
@@ -382,6 +392,14 @@ class Worker:
         metrics.RECONCILES.labels(self.controller.name, outcome).inc()
         opened.busy.discard(key)
         self._later(key, seconds)
+
+    def _defect(self, opened: OpenClaim, key: str, error: Exception) -> None:
+        """Our own bug in one key's decision: say so loudly, leave the key for a minute, go on."""
+        trace = "".join(traceback.format_exception(error))
+        self._log.error("a decision failed; this is a bug in pvbus", key=key, trace=trace)
+        metrics.RECONCILES.labels(self.controller.name, "defect").inc()
+        opened.busy.discard(key)
+        self._later(key, PERMANENT_RETRY_SECONDS)
 
     def _finish(self, opened: OpenClaim, key: str, outcome: Outcome) -> None:
         metrics.RECONCILES.labels(self.controller.name, outcome.result).inc()

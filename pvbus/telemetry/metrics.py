@@ -5,7 +5,17 @@ from prometheus_client import Counter, Gauge, Histogram, Info
 from pvbus import __version__
 
 SERVICES = ("ingest", "unroll", "render", "inject", "conditions")
-OUTCOMES = ("unchanged", "changed", "waiting", "failed", "held", "transient", "conflict", "permanent")
+OUTCOMES = (
+    "unchanged",
+    "changed",
+    "waiting",
+    "failed",
+    "held",
+    "transient",
+    "conflict",
+    "permanent",
+    "defect",
+)
 
 RECONCILES = Counter("pvbus_reconcile_total", "Reconciliations.", ["service", "outcome"])
 RECONCILE_SECONDS = Histogram(
