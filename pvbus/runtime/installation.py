@@ -50,7 +50,7 @@ async def ensure_installation(bus: Bus, *, partitions: int, engine: str = "") ->
         wanted = MetaRow(
             partitions=partitions,
             incarnation=secrets.token_hex(8),
-            engine=engine or defaultengine_of().name,
+            engine=engine or default_engine().name,
         )
         engine_of(wanted)
         await bus.create_topics(topics(partitions))
