@@ -140,7 +140,7 @@ async def no_op(*, small: bool) -> list[Row]:
             }
             same = [{"objectSelector": selector, "template": FIVE_EXPRESSIONS}]
             await fleet.patch(f"{SETS}/fleet", {"spec": {"targets": same}})
-            # A new generation is told, as Kubernetes has it: observedGeneration is one write of the set's status.
+            # A new generation is told, as Kubernetes has it: one write of the set's status.
             rows += await _no_op_rows(f"set of {count:,} edited to mean the same", services, quiet, told=1)
         await quiet.begin()
         async with fleet.services() as services:
