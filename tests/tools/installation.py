@@ -1,0 +1,157 @@
+"""`pvbus up` as a process of its own: started, asked whether it is ready, ended in any way.
+
+Its output goes to a file, so that nothing waits for a reader, and a test can quote it. Nothing of the
+user's environment reaches it that could change what it does.
+"""
+
+import contextlib
+import os
+import re
+import resource
+import signal
+import subprocess
+import sys
+import time
+import urllib.error
+import urllib.request
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+CHECKOUT = Path(__file__).parents[2]
+READY_SECONDS_MAX = 60.0
+END_SECONDS_MAX = 30.0
+
+
+class NotReadyError(Exception):
+    """`pvbus up` ended, or took too long; the message ends with what it printed."""
+
+
+def environment(settings: Mapping[str, str] | None = None) -> dict[str, str]:
+    """Return the environment for a command: this checkout's code, no settings but the given ones."""
+    kept = {
+        name: value for name, value in os.environ.items() if not name.startswith(("PVBUS_", "GIT_", "KUBE"))
+    }
+    return {**kept, "PYTHONPATH": str(CHECKOUT), **(settings or {})}
+
+
+def pvbus(
+    *arguments: str | Path, settings: Mapping[str, str] | None = None
+) -> "subprocess.CompletedProcess[str]":
+    """Run a command of pvbus to its end."""
+    command = [sys.executable, "-P", "-m", "pvbus.cli", *map(str, arguments)]
+    return subprocess.run(
+        command, env=environment(settings), capture_output=True, text=True, timeout=60, check=False
+    )
+
+
+class Installation:
+    """One data folder, and the `pvbus up` that may run on it."""
+
+    def __init__(
+        self,
+        data: Path,
+        *,
+        settings: Mapping[str, str] | None = None,
+        arguments: Sequence[str] = (),
+    ) -> None:
+        self.data = data
+        self.kubeconfig = data / "kubeconfig"
+        self.bus = data / "bus.db"
+        self.starts = 0
+        self._settings = dict(settings or {})
+        self._arguments = tuple(arguments)
+        self._process: subprocess.Popen[bytes] | None = None
+
+    @property
+    def log(self) -> Path:
+        """The output of the last start."""
+        return self.data.with_name(f"{self.data.name}-{self.starts}.log")
+
+    @property
+    def output(self) -> str:
+        return self.log.read_text(encoding="utf-8", errors="replace")
+
+    def start(self, *, file_bytes_max: int | None = None) -> None:
+        """file_bytes_max: no file may grow beyond it, as if the disk were full."""
+        self.starts += 1
+
+        def limit() -> None:
+            if file_bytes_max is not None:
+                resource.setrlimit(resource.RLIMIT_FSIZE, (file_bytes_max, file_bytes_max))
+                signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
+
+        command = [sys.executable, "-P", "-m", "pvbus.cli", "up", "--data", str(self.data), *self._arguments]
+        with self.log.open("wb") as log:
+            self._process = subprocess.Popen(
+                command,
+                stdin=subprocess.DEVNULL,
+                stdout=log,
+                stderr=subprocess.STDOUT,
+                env=environment(self._settings),
+                start_new_session=True,
+                preexec_fn=limit if file_bytes_max is not None else None,
+            )
+
+    @property
+    def pid(self) -> int:
+        assert self._process is not None
+        return self._process.pid
+
+    @property
+    def is_running(self) -> bool:
+        return self._process is not None and self._process.poll() is None
+
+    def is_ready(self) -> bool:
+        """Ask once. Raises NotReadyError if the process has ended."""
+        if not self.is_running:
+            raise NotReadyError(f"pvbus up has ended with {self.code}:\n{self.output}")
+        found = re.search(r"metrics and health: (\S+)/metrics", self.output)
+        if found is None:
+            return False
+        try:
+            with urllib.request.urlopen(f"{found[1]}/readyz", timeout=2.0) as answer:
+                return bool(answer.status == 200)
+        except (urllib.error.URLError, OSError):
+            return False
+
+    def wait_ready(self, seconds_max: float = READY_SECONDS_MAX) -> float:
+        """Wait until all services have their tables; returns how long this took."""
+        began = time.monotonic()
+        while not self.is_ready():
+            if time.monotonic() - began > seconds_max:
+                raise NotReadyError(f"not ready after {seconds_max:.0f} s:\n{self.output}")
+            time.sleep(0.05)
+        return time.monotonic() - began
+
+    @property
+    def code(self) -> int | None:
+        return None if self._process is None else self._process.poll()
+
+    def wait_ended(self, seconds_max: float = END_SECONDS_MAX) -> int:
+        assert self._process is not None
+        return self._process.wait(seconds_max)
+
+    def kill(self) -> None:
+        """kill -9 of everything at once: the services and the API server."""
+        if self._process is not None:
+            with contextlib.suppress(ProcessLookupError):
+                os.killpg(self._process.pid, signal.SIGKILL)
+            self._process.wait()
+
+    def kill_parent(self) -> None:
+        """kill -9 of the services only: the API server has to notice and end by itself."""
+        assert self._process is not None
+        self._process.kill()
+        self._process.wait()
+
+    def kill_child(self) -> None:
+        """kill -9 of the API server only: the services have to notice and end by themselves."""
+        children = Path(f"/proc/{self.pid}/task/{self.pid}/children")
+        for child in children.read_text().split() if children.exists() else ():
+            os.kill(int(child), signal.SIGKILL)
+
+    def stop(self) -> int:
+        """End it as Ctrl-C does; returns the exit code."""
+        assert self._process is not None
+        self._process.send_signal(signal.SIGTERM)
+        return self.wait_ended()
