@@ -4,31 +4,81 @@ Invariants: a key is never reconciled twice at once; a dirty mark set while a ke
 again; the offset that may be committed is the lowest whose keys are still dirty or busy.
 """
 
+import asyncio
 from collections import deque
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 
 from pvbus.core.effects import Put
 from pvbus.ports.bus import Claim
 
+Finished = tuple[str, tuple[Put, ...]]
+"""A key whose reconciliation ended, and the rows of its outcome."""
+
 
 class OpenClaim:
-    """The shell's state for one claim. Plain data; the worker moves it."""
+    """The shell's state for one claim. Plain data; the worker moves it.
+
+    doubt: a step ended with an unknown outcome, so the tables must be restored before anything else
+    is decided. tasks: effects and steps under way; life: keeps the tables restored.
+    """
 
     def __init__(self, claim: Claim, inputs: Iterable[str]) -> None:
         self.claim = claim
-        self.restored = False
         self.revoked = False
-        self.dirty: dict[str, None] = {}
+        self.doubt = asyncio.Event()
+        self.life: asyncio.Task[None] | None = None
+        self.tasks: set[asyncio.Task[None]] = set()
+        self.last_step = float("-inf")
+        self._inputs = tuple(inputs)
+        self.clear()
+
+    def clear(self) -> None:
+        """Forget everything that came from the tables: they are about to be restored."""
+        self.restored = False
+        self.doubt.clear()
+        self.dirty: set[str] = set()
         self.busy: set[str] = set()
-        self.puts: list[tuple[str, tuple[Put, ...]]] = []
+        self.puts: list[Finished] = []
         self.stepping = False
         self.attempts: dict[str, int] = {}
         self.next_offsets: dict[str, int] = {}
-        self._undone: dict[str, deque[tuple[int, str]]] = {topic: deque() for topic in inputs}
+        self._queue: deque[str] = deque()  # the keys that are dirty and not busy
+        self._undone: dict[str, deque[tuple[int, str]]] = {topic: deque() for topic in self._inputs}
         self._committed: dict[str, int] = {}
 
+    # ------------------------------------------------------------ keys
+
     def mark(self, key: str) -> None:
-        self.dirty[key] = None
+        if key not in self.dirty:
+            self.dirty.add(key)
+            if key not in self.busy:
+                self._queue.append(key)
+
+    def take(self) -> str | None:
+        """Take the mark off the key that has waited longest; it is busy until `done`."""
+        if not self._queue:
+            return None
+        key = self._queue.popleft()
+        self.dirty.discard(key)
+        self.busy.add(key)
+        return key
+
+    def done(self, key: str) -> None:
+        self.busy.discard(key)
+        if key in self.dirty:
+            self._queue.append(key)
+
+    def take_puts(self, records_max: int) -> list[Finished]:
+        """Take finished outcomes for one step, at least one; the rows of one outcome stay together."""
+        count = size = 0
+        for _, puts in self.puts:
+            if count and size + len(puts) > records_max:
+                break
+            count, size = count + 1, size + len(puts)
+        batch, self.puts = self.puts[:count], self.puts[count:]
+        return batch
+
+    # ------------------------------------------------------------ offsets
 
     def consumed(self, topic: str, offset: int, keys: Iterable[str]) -> None:
         """Note that a record was applied, and which keys must be done before it counts as done."""
@@ -37,11 +87,17 @@ class OpenClaim:
             undone.append((offset, key))
         self.next_offsets[topic] = offset + 1
 
-    def done_offsets(self) -> Mapping[str, int]:
-        """Return the offsets that may be committed and are higher than the last ones returned."""
+    def done_offsets(self, finishing: Collection[str] = ()) -> Mapping[str, int]:
+        """Return the offsets that may be committed and are higher than those committed.
+
+        finishing: keys whose outcome goes into the same step, and which are done with it.
+        """
         result = {}
         for topic, undone in self._undone.items():
-            while undone and undone[0][1] not in self.dirty and undone[0][1] not in self.busy:
+            while undone:
+                key = undone[0][1]
+                if key in self.dirty or (key in self.busy and key not in finishing):
+                    break
                 undone.popleft()
             done = undone[0][0] if undone else self.next_offsets.get(topic, 0)
             if done > self._committed.get(topic, 0):
@@ -56,6 +112,17 @@ class OpenClaim:
         self.next_offsets[topic] = offset
         self._committed[topic] = committed
 
+    # ------------------------------------------------------------ state
+
+    @property
+    def acts(self) -> bool:
+        """Whether keys may be decided: the tables are what the bus says, and the claim is held."""
+        return self.restored and not self.revoked and not self.doubt.is_set()
+
+    @property
+    def in_flight(self) -> bool:
+        return bool(self.busy or self.puts or self.stepping) and not self.doubt.is_set()
+
     @property
     def idle(self) -> bool:
-        return self.restored and not self.dirty and not self.busy and not self.puts and not self.stepping
+        return self.acts and not (self.dirty or self.busy or self.puts or self.stepping)

@@ -2,14 +2,13 @@
 
 One worker holds any number of claims of one group and runs one `Controller` over them. Two loops:
 *reading* applies records and marks keys; *dispatching* runs dirty keys and hands their outcomes to
-one stepper per claim. Effects run as tasks of the worker's TaskGroup.
+one stepper per claim. Effects run as tasks of their claim, which end with it.
 """
 
 import asyncio
-import heapq
 import random
-import traceback
-from collections.abc import Callable
+from collections import Counter
+from collections.abc import Coroutine, Mapping
 from typing import Any
 
 import msgspec
@@ -18,12 +17,14 @@ from pvbus.codec import encode_row
 from pvbus.core.effects import WRITES, CatchUp, Controller, Effect, Outcome, Put, Reconciliation
 from pvbus.core.ids import partition as partition_of
 from pvbus.core.records import DLQ, DeadLetter, partition_key
-from pvbus.errors import ConflictError, FencedError, InvariantError, PermanentError, TransientError
+from pvbus.errors import ConflictError, FencedError, PermanentError, PvbusError, TransientError
 from pvbus.ports.bus import Bus, Claim, Membership, Output, Record, TopicPartition
 from pvbus.ports.clock import Clock
 from pvbus.ports.cluster import Cluster
-from pvbus.runtime.claims import OpenClaim
+from pvbus.runtime.claims import Finished, OpenClaim
 from pvbus.runtime.effects import perform
+from pvbus.runtime.intake import Intake
+from pvbus.runtime.timers import Timers
 from pvbus.telemetry import metrics
 from pvbus.telemetry.logs import get_logger
 
@@ -62,17 +63,19 @@ class Worker:
         self._claims: dict[int, OpenClaim] = {}
         self._wake = asyncio.Event()
         self._stopping = asyncio.Event()
-        self._timers: list[tuple[float, int, str]] = []
-        self._effects_free = asyncio.Semaphore(EFFECTS_INFLIGHT_MAX)
+        self._timers = Timers()
+        self._effects = 0
+        self._turn = 0
         self._paused_until = 0.0
-        self._positions: dict[TopicPartition, int] = {}
-        self._catching_up: list[tuple[dict[TopicPartition, int], asyncio.Event]] = []
+        self._intake = Intake(bus)
         self._broadcast_ready = asyncio.Event()
         self._membership: Membership | None = None
-        self._last_step = 0.0
         self._tasks: asyncio.TaskGroup | None = None
-        self._reader = bus.reader()
-        self._inputs_paused = False
+        self._kept_topics = frozenset((*controller.inputs, *controller.memory))
+        name = controller.name
+        self._outcomes = {word: metrics.RECONCILES.labels(name, word) for word in metrics.OUTCOMES}
+        self._dirty_gauge = metrics.DIRTY.labels(name)
+        self._steps_done = metrics.STEPS.labels(name, "done")
 
     # ---------------------------------------------------------------- life
 
@@ -81,19 +84,26 @@ class Worker:
         try:
             async with asyncio.TaskGroup() as tasks:
                 self._tasks = tasks
-                loops = [tasks.create_task(self._reading()), tasks.create_task(self._dispatching())]
-                loops.append(tasks.create_task(self._keeping_time()))
-                tasks.create_task(self._restore_broadcast())
+                loops = [
+                    tasks.create_task(loop())
+                    for loop in (
+                        self._restoring_broadcast,
+                        self._reading,
+                        self._dispatching,
+                        self._keeping_time,
+                    )
+                ]
                 topics = (*self.controller.inputs, *self.controller.memory)
                 self._membership = await self._bus.join(
                     f"pvbus-{self.controller.name}", topics, assigned=self._assigned, revoked=self._revoked
                 )
+                tasks.create_task(self._membership.wait_left())  # its failure is ours
                 await self._stopping.wait()
                 await self._membership.leave()
                 for loop in loops:
                     loop.cancel()
         finally:
-            await self._reader.close()
+            await self._intake.close()
 
     def stop(self) -> None:
         self._stopping.set()
@@ -111,7 +121,8 @@ class Worker:
     @property
     def next_timer_seconds(self) -> float | None:
         """Seconds until the next key is looked at by itself; None when no key waits for a time."""
-        return self._timers[0][0] - self._clock.monotonic() if self._timers else None
+        time = self._timers.next()
+        return time - self._clock.monotonic() if time is not None else None
 
     @property
     def dirty_keys(self) -> int:
@@ -121,128 +132,150 @@ class Worker:
         """Return the claims held, by partition (for lag and health; not to be changed)."""
         return self._claims
 
-    def positions(self) -> dict[TopicPartition, int]:
-        return self._positions
+    def positions(self) -> Mapping[TopicPartition, int]:
+        return self._intake.positions
 
     # ---------------------------------------------------------------- claims
 
     async def _assigned(self, claim: Claim) -> None:
+        assert self._tasks is not None
         opened = OpenClaim(claim, self.controller.inputs)
         self._claims[claim.partition] = opened
         self.controller.open(claim.partition)
-        assert self._tasks is not None
-        self._tasks.create_task(self._restore(opened))
+        opened.life = self._tasks.create_task(self._hold(opened))
+
+    async def _hold(self, opened: OpenClaim) -> None:
+        """Restore the claim's tables, and again after each step of unknown outcome, until cancelled."""
+        number, attempt = opened.claim.partition, 0
+        while True:
+            try:
+                await self._restore(opened)
+            except FencedError:
+                return  # the group takes it back
+            except TransientError as exc:
+                attempt += 1
+                self._log.warning("claim cannot be restored yet", partition=number, error=str(exc))
+            else:
+                attempt = 0
+                await opened.doubt.wait()
+            for task in opened.tasks:
+                task.cancel()
+            self._stop_reading(opened)
+            await self._clock.sleep(min(BACKOFF_SECONDS[0] * 2.0**attempt, self._session_seconds))
+            self.controller.close(number)
+            self.controller.open(number)
+            opened.clear()
 
     async def _restore(self, opened: OpenClaim) -> None:
         """Rebuild the claim's tables from 0 to the end that stood after the fence; then all is dirty."""
-        claim, controller = opened.claim, self.controller
-        try:
-            committed = await self._bus.committed(claim, controller.inputs)
-            owned = [(t, claim.partition) for t in (*controller.inputs, *controller.memory)]
-            ends = await self._bus.end_offsets(owned)
-            await self._replay(ends)
-            await self._broadcast_ready.wait()
-            await self._wait_for(
-                await self._bus.end_offsets(
-                    [(t, p) for t in controller.broadcast for p in range(self.partitions)]
-                )
-            )
-        except FencedError:
-            return
-        if self._claims.get(claim.partition) is not opened or opened.revoked:
-            return
+        number, controller = opened.claim.partition, self.controller
+        committed = await self._bus.committed(opened.claim, controller.inputs)
+        ends = await self._bus.end_offsets([(t, number) for t in (*controller.inputs, *controller.memory)])
+        await self._intake.replay(ends, lambda record: self._load(record, committed))
+        await self._broadcast_ready.wait()
+        broadcast = [(t, p) for t in controller.broadcast for p in range(self.partitions)]
+        await self._intake.wait_for(await self._bus.end_offsets(broadcast))
         for topic in controller.inputs:
-            position = ends[topic, claim.partition]
-            opened.start_at(topic, position, committed.get(topic, 0))
-            self._positions[topic, claim.partition] = position
-        self._reader.assign({(t, claim.partition): ends[t, claim.partition] for t in controller.inputs})
-        for key in controller.keys(claim.partition):
+            opened.start_at(topic, ends[topic, number], committed.get(topic, 0))
+        self._intake.assign({(t, number): ends[t, number] for t in controller.inputs})
+        for key in controller.keys(number):
             opened.mark(key)
         opened.restored = True
         metrics.CLAIMS.labels(controller.name).inc()
         self._wake.set()
 
-    async def _replay(self, ends: dict[TopicPartition, int] | Any) -> None:
-        reader = self._bus.reader({tp: 0 for tp, end in ends.items() if end > 0})
-        try:
-            open_ends = {tp: end for tp, end in ends.items() if end > 0}
-            while open_ends:
-                for record in await reader.poll(timeout_seconds=1.0):
-                    if record.offset < ends[record.topic, record.partition]:
-                        self._load(record)
-                open_ends = {tp: end for tp, end in open_ends.items() if reader.position(tp) < end}
-        finally:
-            await reader.close()
-
-    async def _restore_broadcast(self) -> None:
+    async def _restoring_broadcast(self) -> None:
         partitions = [(t, p) for t in self.controller.broadcast for p in range(self.partitions)]
-        if partitions:
-            ends = await self._bus.end_offsets(partitions)
-            await self._replay(ends)
-            self._positions.update(ends)
-            self._reader.assign(ends)
+        while True:
+            try:
+                ends = await self._bus.end_offsets(partitions)
+                await self._intake.replay(ends, self._load)
+                break
+            except TransientError as exc:
+                self._log.warning("tables cannot be read yet", error=str(exc))
+                await self._clock.sleep(1.0)
+        self._intake.assign(ends)
         self._broadcast_ready.set()
 
     async def _revoked(self, claim: Claim) -> None:
+        """Let what is in flight end, for a while; then drop the claim with all that belongs to it."""
         opened = self._claims.get(claim.partition)
-        if opened is None:
+        if opened is None or opened.claim != claim:
             return
         opened.revoked = True
-        if opened.restored:
-            self._reader.unassign([(t, claim.partition) for t in self.controller.inputs])
-            metrics.CLAIMS.labels(self.controller.name).dec()
         deadline = self._clock.monotonic() + self._drain_seconds
-        while (opened.busy or opened.stepping or opened.puts) and self._clock.monotonic() < deadline:
-            await self._clock.sleep(0.01)
-        if self._claims.get(claim.partition) is opened:
-            del self._claims[claim.partition]
-            self.controller.close(claim.partition)
+        try:
+            while opened.in_flight and self._clock.monotonic() < deadline:
+                self._kick(opened)
+                await self._clock.sleep(0.01)
+        finally:  # whoever is late is cut off here, and may not even wait any more
+            for task in (*opened.tasks, opened.life):
+                if task is not None:
+                    task.cancel()
+            self._stop_reading(opened)
+            if self._claims.get(claim.partition) is opened:
+                del self._claims[claim.partition]
+                self.controller.close(claim.partition)
 
-    async def _reopen(self, opened: OpenClaim) -> None:
-        """After an unknown outcome: forget the claim's tables and restore them."""
-        await self._revoked(opened.claim)
-        if self._membership and opened.claim.partition in self._membership.claims():
-            await self._assigned(self._membership.claims()[opened.claim.partition])
+    def _stop_reading(self, opened: OpenClaim) -> None:
+        if opened.restored:
+            opened.restored = False
+            self._intake.unassign([(t, opened.claim.partition) for t in self.controller.inputs])
+            metrics.CLAIMS.labels(self.controller.name).dec()
+
+    def _spawn(self, opened: OpenClaim, work: Coroutine[Any, Any, None]) -> "asyncio.Task[None]":
+        """Run something that ends with the claim."""
+        assert self._tasks is not None
+        task = self._tasks.create_task(work)
+        opened.tasks.add(task)
+        task.add_done_callback(opened.tasks.discard)
+        return task
 
     # ---------------------------------------------------------------- reading
 
     async def _reading(self) -> None:
         while True:
-            records = await self._reader.poll(timeout_seconds=1.0)
-            for record in records:
-                self._consume(record)
-            if records:
-                self._release_catch_up()
-                self._wake.set()
-            if self.dirty_keys > DIRTY_KEYS_MAX and not self._inputs_paused:
-                self._inputs_paused = True
-                self._reader.pause(list(self._positions))
+            try:
+                if await self._intake.poll(self._consume):
+                    self._wake.set()
+            except TransientError as exc:
+                self._log.warning("bus cannot be read", error=str(exc))
+                await self._clock.sleep(1.0)
+            if self.dirty_keys > DIRTY_KEYS_MAX:
+                self._intake.pause()
             await asyncio.sleep(0)
 
-    def _load(self, record: Record) -> list[str]:
+    def _load(self, record: Record, committed: Mapping[str, int] | None = None) -> list[str]:
+        """Apply a record to the tables. committed: while restoring, where reading goes on."""
         try:
             key = record.key.decode()
             return list(self.controller.load(record.topic, record.partition, key, record.value))
-        except (msgspec.DecodeError, UnicodeDecodeError) as exc:
-            self._dead_letter(record, exc)
+        except (msgspec.MsgspecError, UnicodeDecodeError) as exc:
+            if committed is None or record.offset >= committed.get(record.topic, record.offset + 1):
+                self._dead_letter(record, exc)
             return []
 
     def _dead_letter(self, record: Record, error: Exception) -> None:
-        metrics.DEAD_LETTERS.labels(record.topic).inc()
+        """Keep bytes that mean nothing to us where a person can look at them.
+
+        Many workers read the same record of a broadcast topic: the one that holds the claim of its
+        partition writes the letter.
+        """
         topic, partition, offset = record.topic, record.partition, record.offset
+        opened = self._claims.get(partition)
+        if opened is None:
+            return
+        metrics.DEAD_LETTERS.labels(topic).inc()
         self._log.error(
             "record cannot be decoded", topic=topic, partition=partition, offset=offset, error=str(error)
         )
-        opened = self._claims.get(partition)
-        if opened is not None and topic not in self.controller.broadcast:
-            letter = DeadLetter(
-                topic=topic, partition=partition, offset=offset, error=str(error), value=record.value or b""
-            )
-            opened.puts.append(("", (Put(DLQ, record.key.decode(errors="replace"), letter),)))
+        letter = DeadLetter(
+            topic=topic, partition=partition, offset=offset, error=str(error), value=record.value or b""
+        )
+        opened.puts.append(("", (Put(DLQ, record.key.decode(errors="replace"), letter),)))
 
     def _consume(self, record: Record) -> None:
         keys = self._load(record)
-        self._positions[record.topic, record.partition] = record.offset + 1
         for key in keys:
             self._mark(key)
         if record.topic in self.controller.inputs:
@@ -255,29 +288,13 @@ class Worker:
         if opened is not None:
             opened.mark(key)
 
-    def _release_catch_up(self) -> None:
-        waiting = []
-        for ends, event in self._catching_up:
-            if all(self._positions.get(tp, 0) >= end for tp, end in ends.items()):
-                event.set()
-            else:
-                waiting.append((ends, event))
-        self._catching_up = waiting
-
-    async def _wait_for(self, ends: Any) -> None:
-        if all(self._positions.get(tp, 0) >= end for tp, end in ends.items()):
-            return
-        event = asyncio.Event()
-        self._catching_up.append((dict(ends), event))
-        await event.wait()
-
     async def _catch_up(self, opened: OpenClaim, topics: tuple[str, ...]) -> None:
         partitions: list[TopicPartition] = []
         for topic in topics:
             whole = topic in self.controller.broadcast
             numbers = range(self.partitions) if whole else [opened.claim.partition]
             partitions += [(topic, number) for number in numbers]
-        await self._wait_for(await self._bus.end_offsets(partitions))
+        await self._intake.wait_for(await self._bus.end_offsets(partitions))
 
     # ---------------------------------------------------------------- dispatching
 
@@ -286,23 +303,26 @@ class Worker:
             await self._wake.wait()
             self._wake.clear()
             deadline = self._clock.monotonic() + SLICE_SECONDS
-            for opened in list(self._claims.values()):
-                if opened.restored and not opened.revoked:
+            claims = list(self._claims.values())
+            self._turn += 1
+            for i in range(len(claims)):  # another one first each time: slots for effects are scarce
+                opened = claims[(self._turn + i) % len(claims)]
+                if opened.acts:
                     self._run_dirty(opened, deadline)
-            if self._inputs_paused and self.dirty_keys < DIRTY_KEYS_MAX // 2:
-                self._inputs_paused = False
-                self._reader.resume(list(self._positions))
+            if self.dirty_keys < DIRTY_KEYS_MAX // 2:
+                self._intake.resume()
             await asyncio.sleep(0)
 
     def _run_dirty(self, opened: OpenClaim, deadline: float) -> None:
-        for key in list(opened.dirty):
-            if key in opened.busy:
-                continue
+        """Decide dirty keys, while there is time and room for their effects."""
+        while self._effects < EFFECTS_INFLIGHT_MAX:
             if self._clock.monotonic() >= deadline:
                 self._wake.set()
                 break
-            del opened.dirty[key]
-            opened.busy.add(key)
+            key = opened.take()
+            if key is None:
+                break
+            self._timers.cancel(key)
             self._begin(opened, key)
         self._kick(opened)
 
@@ -312,47 +332,41 @@ class Worker:
             effect = next(steps)
         except StopIteration as end:
             self._finish(opened, key, end.value)
-            return
-        except InvariantError:
-            raise
-        except Exception as exc:  # one key must not stop the others; see _defect
-            self._defect(opened, key, exc)
-            return
-        assert self._tasks is not None
-        self._tasks.create_task(self._with_effects(opened, key, steps, effect))
+        except PermanentError as exc:
+            self._retry(opened, key, "permanent", PERMANENT_RETRY_SECONDS, exc)
+        else:
+            self._effects += 1
+            task = self._spawn(opened, self._with_effects(opened, key, steps, effect))
+            task.add_done_callback(self._effect_ended)
 
-    async def _with_effects(self, opened: OpenClaim, key: str, steps: Reconciliation, effect: Effect) -> None:
-        async with self._effects_free:
-            try:
-                outcome = await self._drive(opened, steps, effect)
-            except TransientError as exc:
-                self._retry(opened, key, "transient", self._backoff(opened, key, exc), exc)
-            except ConflictError as exc:
-                self._retry(opened, key, "conflict", ECHO_SECONDS, exc)
-            except PermanentError as exc:
-                self._retry(opened, key, "permanent", PERMANENT_RETRY_SECONDS, exc)
-            except InvariantError:
-                raise
-            except Exception as exc:  # one key must not stop the others; see _defect
-                self._defect(opened, key, exc)
-            else:
-                self._finish(opened, key, outcome)
-            finally:
-                steps.close()
-        self._kick(opened)
+    def _effect_ended(self, _: object) -> None:
+        self._effects -= 1
         self._wake.set()
 
+    async def _with_effects(self, opened: OpenClaim, key: str, steps: Reconciliation, effect: Effect) -> None:
+        try:
+            outcome = await self._drive(opened, steps, effect)
+        except TransientError as exc:
+            self._retry(opened, key, "transient", self._backoff(opened, key, exc), exc)
+        except ConflictError as exc:
+            self._retry(opened, key, "conflict", ECHO_SECONDS, exc)
+        except PermanentError as exc:
+            self._retry(opened, key, "permanent", PERMANENT_RETRY_SECONDS, exc)
+        else:
+            self._finish(opened, key, outcome)
+        finally:
+            steps.close()
+        self._kick(opened)
+
     async def _drive(self, opened: OpenClaim, steps: Reconciliation, effect: Effect) -> Outcome:
-        send: Callable[[Any], Effect] = steps.send
         try:
             while True:
-                answer: Any = None
-                error: BaseException | None = None
                 try:
                     answer = await self._perform(opened, effect)
                 except (ConflictError, PermanentError, TransientError) as exc:
-                    error = exc
-                effect = steps.throw(error) if error is not None else send(answer)
+                    effect = steps.throw(exc)
+                else:
+                    effect = steps.send(answer)
         except StopIteration as end:
             outcome: Outcome = end.value
             return outcome
@@ -360,8 +374,7 @@ class Worker:
     async def _perform(self, opened: OpenClaim, effect: Effect) -> Any:
         if isinstance(effect, CatchUp):
             return await self._catch_up(opened, effect.topics)
-        pause = self._paused_until - self._clock.monotonic()
-        if pause > 0:
+        while (pause := self._paused_until - self._clock.monotonic()) > 0:
             await self._clock.sleep(pause)
         if isinstance(effect, WRITES):
             self._check_alive(opened)
@@ -370,15 +383,19 @@ class Worker:
             return await perform(self._cluster, effect)
         except TransientError as exc:
             if exc.retry_after_seconds is not None:  # told to slow down: the whole bucket pauses
-                self._paused_until = self._clock.monotonic() + exc.retry_after_seconds
+                until = self._clock.monotonic() + exc.retry_after_seconds
+                self._paused_until = max(self._paused_until, until)
             raise
 
     def _check_alive(self, opened: OpenClaim) -> None:
         """A claim that may have been given away writes nothing to the cluster."""
-        assert self._membership is not None
-        seen = max(self._membership.last_heartbeat(), self._last_step)
-        if opened.revoked or self._clock.monotonic() - seen > self._session_seconds / 2:
-            raise TransientError("the claim may have been lost")
+        membership = self._membership
+        if membership is not None and not opened.revoked and not opened.doubt.is_set():
+            seen = max(membership.last_heartbeat(), opened.last_step)
+            is_ours = membership.claims().get(opened.claim.partition) == opened.claim
+            if is_ours and self._clock.monotonic() - seen <= self._session_seconds / 2:
+                return
+        raise TransientError("the claim may have been lost")
 
     def _backoff(self, opened: OpenClaim, key: str, error: TransientError) -> float:
         attempt = opened.attempts[key] = opened.attempts.get(key, 0) + 1
@@ -389,60 +406,50 @@ class Worker:
     def _retry(self, opened: OpenClaim, key: str, outcome: str, seconds: float, error: Exception) -> None:
         log = self._log.debug if outcome == "conflict" else self._log.warning
         log("will be tried again", key=key, outcome=outcome, seconds=round(seconds, 2), error=str(error))
-        metrics.RECONCILES.labels(self.controller.name, outcome).inc()
-        opened.busy.discard(key)
-        self._later(key, seconds)
-
-    def _defect(self, opened: OpenClaim, key: str, error: Exception) -> None:
-        """Our own bug in one key's decision: say so loudly, leave the key for a minute, go on."""
-        trace = "".join(traceback.format_exception(error))
-        self._log.error("a decision failed; this is a bug in pvbus", key=key, trace=trace)
-        metrics.RECONCILES.labels(self.controller.name, "defect").inc()
-        opened.busy.discard(key)
-        self._later(key, PERMANENT_RETRY_SECONDS)
+        self._outcomes[outcome].inc()
+        self._timers.set(key, self._clock.monotonic() + seconds)
+        opened.done(key)
 
     def _finish(self, opened: OpenClaim, key: str, outcome: Outcome) -> None:
-        metrics.RECONCILES.labels(self.controller.name, outcome.result).inc()
+        self._outcomes[outcome.result].inc()
         opened.attempts.pop(key, None)
         if outcome.again_after == 0:
             opened.mark(key)
             self._wake.set()
         elif outcome.again_after is not None:
-            self._later(key, outcome.again_after)
+            self._timers.set(key, self._clock.monotonic() + outcome.again_after)
         if outcome.puts:
             opened.puts.append((key, outcome.puts))
         else:
-            opened.busy.discard(key)
-
-    def _later(self, key: str, seconds: float) -> None:
-        heapq.heappush(self._timers, (self._clock.monotonic() + seconds, len(self._timers), key))
+            opened.done(key)
 
     async def _keeping_time(self) -> None:
+        committed_at = 0.0
         while True:
-            await self._clock.sleep(0.1 if self._timers else 0.25)
+            await self._clock.sleep(0.1)
             now = self._clock.monotonic()
-            while self._timers and self._timers[0][0] <= now:
-                self._mark(heapq.heappop(self._timers)[2])
+            for key in self._timers.due(now):
+                self._mark(key)
                 self._wake.set()
-            if now - self._last_step > OFFSET_COMMIT_SECONDS:
+            if now - committed_at > OFFSET_COMMIT_SECONDS:
+                committed_at = now
                 for opened in self._claims.values():
-                    if opened.restored and not opened.stepping and opened.done_offsets():
+                    if opened.acts and opened.done_offsets():
                         self._kick(opened, offsets_only=True)
-            metrics.DIRTY.labels(self.controller.name).set(self.dirty_keys)
+            self._dirty_gauge.set(self.dirty_keys)
 
     # ---------------------------------------------------------------- stepping
 
     def _kick(self, opened: OpenClaim, *, offsets_only: bool = False) -> None:
-        if (opened.puts or offsets_only) and not opened.stepping:
+        if (opened.puts or offsets_only) and not opened.stepping and not opened.doubt.is_set():
             opened.stepping = True
-            assert self._tasks is not None
-            self._tasks.create_task(self._stepping(opened))
+            self._spawn(opened, self._stepping(opened))
 
     async def _stepping(self, opened: OpenClaim) -> None:
         """Step until nothing is left; while one step is under way the next batch gathers."""
         try:
             while True:
-                await self._step(opened, self._batch(opened))
+                await self._step(opened, opened.take_puts(STEP_RECORDS_MAX))
                 if not opened.puts:
                     return
         except FencedError:
@@ -451,26 +458,13 @@ class Worker:
         except TransientError as exc:
             self._log.warning("outcome of a step unknown", error=str(exc))
             metrics.STEPS.labels(self.controller.name, "unknown").inc()
-            await self._clock.sleep(BACKOFF_SECONDS[0])
-            assert self._tasks is not None
-            self._tasks.create_task(self._reopen(opened))
+            opened.doubt.set()
         finally:
             opened.stepping = False
 
-    @staticmethod
-    def _batch(opened: OpenClaim) -> list[tuple[str, tuple[Put, ...]]]:
-        """Take outcomes up to the limit; the rows of one outcome stay together."""
-        count = size = 0
-        for _, puts in opened.puts:
-            if count and size + len(puts) > STEP_RECORDS_MAX:
-                break
-            count, size = count + 1, size + len(puts)
-        batch, opened.puts = opened.puts[:count], opened.puts[count:]
-        return batch
-
-    async def _step(self, opened: OpenClaim, batch: list[tuple[str, tuple[Put, ...]]]) -> None:
+    async def _step(self, opened: OpenClaim, batch: list[Finished]) -> None:
         outputs = [self._output(put) for _, puts in batch for put in puts]
-        offsets = opened.done_offsets()
+        offsets = opened.done_offsets({key for key, _ in batch})
         if not outputs and not offsets:
             return
         try:
@@ -478,32 +472,29 @@ class Worker:
         except PermanentError as exc:  # too large: leave out the outcome that is, and say so
             await self._step_each(opened, batch, exc)
             return
-        self._last_step = self._clock.monotonic()
+        opened.last_step = self._clock.monotonic()
         opened.committed(offsets)
-        metrics.STEPS.labels(self.controller.name, "done").inc()
+        self._steps_done.inc()
+        for topic, count in Counter(output.topic for output in outputs).items():
+            metrics.RECORDS_WRITTEN.labels(topic).inc(count)
         for key, puts in batch:
             for put in puts:
-                metrics.RECORDS_WRITTEN.labels(put.topic).inc()
-                self._stored(opened, put)
-            opened.busy.discard(key)
+                if put.topic in self._kept_topics:
+                    for dirtied in self.controller.store(opened.claim.partition, put):
+                        opened.mark(dirtied)
+            opened.done(key)
         self._wake.set()
 
-    async def _step_each(
-        self, opened: OpenClaim, batch: list[tuple[str, tuple[Put, ...]]], error: Exception
-    ) -> None:
+    async def _step_each(self, opened: OpenClaim, batch: list[Finished], error: PvbusError) -> None:
         if len(batch) == 1:
             key, puts = batch[0]
             topics = sorted({put.topic for put in puts})
             self._log.error("outcome cannot be written", key=key, topics=topics, error=str(error))
-            opened.busy.discard(key)
+            self._outcomes["failed"].inc()
+            opened.done(key)
             return
         for item in batch:
             await self._step(opened, [item])
-
-    def _stored(self, opened: OpenClaim, put: Put) -> None:
-        if put.topic in self.controller.memory or put.topic in self.controller.inputs:
-            for dirtied in self.controller.store(opened.claim.partition, put):
-                opened.mark(dirtied)
 
     def _output(self, put: Put) -> Output:
         number = 0 if put.topic == DLQ else partition_of(partition_key(put.topic, put.key), self.partitions)

@@ -1,0 +1,37 @@
+"""When keys are looked at by themselves: one time per key, the last one that was set.
+
+A key that is looked at for any reason loses its time; whoever looks sets a new one. So times never
+pile up, however often a key is touched.
+"""
+
+import heapq
+
+
+class Timers:
+    """Times by key, the earliest first."""
+
+    def __init__(self) -> None:
+        self._times: dict[str, float] = {}
+        self._heap: list[tuple[float, str]] = []
+
+    def set(self, key: str, time: float) -> None:
+        self._times[key] = time
+        heapq.heappush(self._heap, (time, key))
+
+    def cancel(self, key: str) -> None:
+        self._times.pop(key, None)
+
+    def due(self, now: float) -> list[str]:
+        """Take off and return the keys whose time has come, the earliest first."""
+        keys = []
+        while (time := self.next()) is not None and time <= now:
+            key = heapq.heappop(self._heap)[1]
+            del self._times[key]
+            keys.append(key)
+        return keys
+
+    def next(self) -> float | None:
+        """Return the earliest time, None when nothing waits for one."""
+        while self._heap and self._times.get(self._heap[0][1]) != self._heap[0][0]:
+            heapq.heappop(self._heap)  # its key was cancelled, or has another time
+        return self._heap[0][0] if self._heap else None
