@@ -60,6 +60,8 @@ class Engine(Protocol):
 
     def program(self, checked: Checked) -> Callable[[Mapping[str, Any]], Any]: ...
 
+    def __hash__(self) -> int: ...
+
 
 class Program:
     """A compiled expression. Immutable, and safe to share.

@@ -8,20 +8,24 @@ Names are looked up in one dict per evaluation, which loops write to: cel-python
 activation for each iteration.
 
 Only successes count. What it cannot parse, what fails and what reaches a limit is evaluated again
-by the correction layer, whose outcome stands. Conversions that the checker narrowed to some kinds
-go there at once, because cel-python looks at no types before it evaluates. So do names of types
-with dots.
+by the correction layer, whose outcome stands. So do two kinds of trees at once: those that it cuts
+into other literals than we do, and names of types with dots, which it takes for selections.
 
-cel-python evaluates both sides of `&&` and `||`, and it does not end `all` early where the other
-side decides: it may count more iterations than cel-go makes, never fewer.
+The limit of loops is that of the correction layer, which counts to the end. Here an evaluation is
+given up earlier, because an iteration takes some 100 us and a limit that costs seconds would be
+none. cel-python evaluates both sides of `&&` and `||`, so it may count more iterations than cel-go
+makes, never fewer.
 """
 
 from collections.abc import Callable, Mapping
 from functools import lru_cache
 from typing import Any
 
-import celpy
 import lark
+from celpy import Environment, InterpretedRunner
+from celpy.celparser import CELParseError
+from celpy.evaluation import Activation, Evaluator
+from celpy.evaluation import CELEvalError as Failure
 
 from pvbus.core.expressions import containers
 from pvbus.core.expressions import values as v
@@ -33,11 +37,13 @@ from pvbus.core.expressions.library import CONVERSIONS
 from pvbus.core.expressions.reads import children
 from pvbus.core.expressions.syntax import Call, Const, Ident, Node
 
-_Failure = celpy.CELEvalError
+Tree = lark.Tree[Any]
+_ITERATIONS_HERE = 1_000  # 0.1 s; a loop over more labels than any object has
 _MACROS = frozenset(["all", "exists", "exists_one", "filter", "map"])
-_PASSING = frozenset(
-    "expr conditionalor conditionaland relation addition multiplication unary member paren_expr".split()
-)  # levels of the grammar that mean nothing where they have a single child
+_PASSING = frozenset(  # levels of the grammar that mean nothing where they have a single child
+    """expr conditionalor conditionaland relation addition multiplication unary member
+    paren_expr""".split()  # noqa: SIM905 - a table of words
+)
 _PASSED = frozenset(["literal", "paren_expr"])  # what a primary only holds
 _CONTENT = {"list_lit": "exprlist", "map_lit": "mapinits"}
 
@@ -53,35 +59,36 @@ class CelpyEngine:
         runner = _runner(checked)
         if runner is None:
             return otherwise
+        types = {name: v.TypeValue(name) for name in checked.type_names.values()}
 
         def evaluate(inputs: Mapping[str, Any]) -> Any:
             try:
-                return runner.evaluate(inputs)
-            except (_Failure, CelEvalError):
+                return runner.evaluate({**inputs, **types})
+            except (Failure, CelEvalError):
                 return otherwise(inputs)
 
         return evaluate
 
 
-def _runner(checked: Checked) -> "celpy.Runner | None":
+def _runner(checked: Checked) -> "_Runner | None":
     """Return what evaluates an expression in cel-python, None where the two would not agree."""
     if not all(isinstance(node, Ident) for node in checked.type_names):
-        return None  # with dots: cel-python takes it for selections
+        return None
     environment = _environment()
     try:
-        bound = _Binding(checked)
-        tree = bound.whole(environment.compile(checked.text))
-    except (celpy.CELParseError, _Departure):
+        binding = _Binding(checked)
+        tree = binding.whole(environment.compile(checked.text))
+    except (CELParseError, _Departure):
         return None
-    runner = environment.program(tree, {**_TABLE, **bound.functions})
-    runner.constants = {name: v.TypeValue(name) for name in checked.type_names.values()}
+    runner = environment.program(tree, {**_TABLE, **binding.functions})
+    assert isinstance(runner, _Runner)
     return runner
 
 
 @lru_cache(maxsize=1)
-def _environment() -> celpy.Environment:
+def _environment() -> Environment:
     """Return the one environment of the process: its parser takes 150 ms to start."""
-    return celpy.Environment(runner_class=_Runner)
+    return Environment(runner_class=_Runner)
 
 
 class _Departure(Exception):  # noqa: N818 - never leaves this module
@@ -103,13 +110,13 @@ class _Binding:
         self._sources = checked.sources
         self.functions: dict[str, Callable[..., v.Value]] = {}
 
-    def whole(self, tree: lark.Tree) -> lark.Tree:
+    def whole(self, tree: Tree) -> Tree:
         tree = self._bound(tree)
         if self._constants or self._conversions:
             raise _Departure
         return tree
 
-    def _bound(self, tree: lark.Tree) -> lark.Tree:
+    def _bound(self, tree: Tree) -> Tree:
         while len(tree.children) == 1:
             inner = tree.children[0]
             if tree.data not in _PASSING and not (tree.data == "primary" and inner.data in _PASSED):
@@ -125,7 +132,7 @@ class _Binding:
             children = [lark.Tree(_CONTENT[tree.data], [])]
         return lark.Tree(tree.data, children)
 
-    def _constant(self, token: lark.Token) -> v.Value:
+    def _constant(self, token: Any) -> v.Value:
         found = self._constants.pop(0) if self._constants else None
         if found is None or token.start_pos not in (None, found.offset):  # true and false have no place
             raise _Departure
@@ -149,13 +156,8 @@ def _below(node: Node) -> list[Node]:
     return [node, *(found for child in children(node) for found in _below(child))]
 
 
-class _Runner(celpy.InterpretedRunner):  # type: ignore[misc]
-    """Evaluates one expression, any number of times.
-
-    constants: names that every evaluation knows besides its variables.
-    """
-
-    constants: Mapping[str, v.Value]
+class _Runner(InterpretedRunner):
+    """Evaluates one expression, any number of times."""
 
     def __init__(self, *args: Any) -> None:
         super().__init__(*args)
@@ -165,16 +167,16 @@ class _Runner(celpy.InterpretedRunner):  # type: ignore[misc]
         """Return the result.
 
         Raises:
-            celpy.CELEvalError, CelEvalError: it fails; the text is not the one to show.
+            Failure, CelEvalError: it fails; the text is not the one to show.
         """
-        scope = new_scope({**context, **self.constants})
+        scope = new_scope(context, iterations=_ITERATIONS_HERE)
         return _Interpreter(self.ast, self._activation, scope).evaluate()
 
 
-class _Interpreter(celpy.Evaluator):  # type: ignore[misc]
+class _Interpreter(Evaluator):
     """One evaluation. As in its base, failures are values until something needs the value."""
 
-    def __init__(self, ast: lark.Tree, activation: celpy.Activation, scope: Scope) -> None:
+    def __init__(self, ast: Tree, activation: Activation, scope: Scope) -> None:
         super().__init__(ast, activation)
         self._scope = scope
 
@@ -182,55 +184,53 @@ class _Interpreter(celpy.Evaluator):  # type: ignore[misc]
         try:
             return self._scope[name]
         except KeyError:
-            return _Failure(f"no such attribute(s): {name}")
+            return Failure(f"no such attribute(s): {name}")
 
-    def literal(self, tree: lark.Tree) -> v.Value:
+    def literal(self, tree: Tree) -> v.Value:
         return tree.children[0]
 
-    def exprlist(self, tree: lark.Tree) -> v.Value:
-        values = self.visit_children(tree)
-        return next((value for value in values if isinstance(value, _Failure)), values)
+    def exprlist(self, tree: Tree) -> v.Value:
+        return _list_of(*self.visit_children(tree))
 
-    def mapinits(self, tree: lark.Tree) -> v.Value:
-        values = self.visit_children(tree)
-        failure = next((value for value in values if isinstance(value, _Failure)), None)
-        return failure or _map_of(*values)
+    def mapinits(self, tree: Tree) -> v.Value:
+        return _map_of(*self.visit_children(tree))
 
-    def member_dot(self, tree: lark.Tree) -> v.Value:
+    def member_dot(self, tree: Tree) -> v.Value:
         operand, field = tree.children
         return _index(self.visit(operand), str(field))
 
-    def macro_has_eval(self, exprlist: lark.Tree) -> v.Value:
+    def macro_has_eval(self, exprlist: Tree) -> v.Value:
         operand, field = exprlist.children[0].children
         return _has(self.visit(operand), str(field))
 
-    def member_dot_arg(self, tree: lark.Tree) -> v.Value:
+    def member_dot_arg(self, tree: Tree) -> v.Value:
         target, name, *lists = tree.children
         if name not in _MACROS:
             return super().member_dot_arg(tree)
-        ident, *terms = lists[0].children
-        condition = terms[0] if name == "filter" or len(terms) == 2 else None
-        body = terms[-1] if name != "filter" else None
-        return self._loop(str(name), str(ident.children[0].children[0]), target, condition, body)
+        named, *terms = lists[0].children
+        variable = str(named.children[0].children[0])
+        first, last = self._step(terms[0]), self._step(terms[-1])
+        condition = first if name == "filter" or len(terms) == 2 else None
+        body = last if name != "filter" else None
+        return self._looped(variable, loop(str(name), variable, self._step(target), condition, body))
 
-    def _loop(self, macro: str, variable: str, *terms: lark.Tree | None) -> v.Value:
-        """Loop as the correction layer does: its steps, and what they count, over our evaluation."""
-        steps = (self._step(term) if term is not None else None for term in terms)
+    def _looped(self, variable: str, steps: Step) -> v.Value:
+        """Loop as the correction layer does, counting what it counts; outer variables come back."""
         shadowed = {name: self._scope[name] for name in (variable,) if name in self._scope}
         try:
-            return loop(macro, variable, *steps)(self._scope)
+            return steps(self._scope)
         except CelEvalError as error:
             if has_spent(self._scope):
                 raise
-            return _Failure(str(error))
+            return Failure(str(error))
         finally:
             self._scope.pop(variable, None)
             self._scope.update(shadowed)
 
-    def _step(self, tree: lark.Tree) -> Step:
+    def _step(self, tree: Tree) -> Step:
         def step(scope: Scope) -> v.Value:
             value = self.visit(tree)
-            if isinstance(value, _Failure):
+            if isinstance(value, Failure):
                 raise CelEvalError(str(value))
             return value
 
@@ -238,7 +238,7 @@ class _Interpreter(celpy.Evaluator):  # type: ignore[misc]
 
     # What builds text is counted everywhere, not only in loops: too much only means to evaluate again.
 
-    def addition(self, tree: lark.Tree) -> v.Value:
+    def addition(self, tree: Tree) -> v.Value:
         value = super().addition(tree)
         take_text(self._scope, value)
         return value
@@ -257,12 +257,12 @@ def _entry(function: Callable[..., v.Value]) -> Callable[..., v.Value]:
 
     def entry(*args: v.Value) -> v.Value:
         for arg in args:
-            if isinstance(arg, _Failure):
+            if isinstance(arg, Failure):
                 return arg
         try:
             return function(*args)
         except CelEvalError as error:
-            return _Failure(str(error))
+            return Failure(str(error))
 
     return entry
 
@@ -273,7 +273,7 @@ def _decided(decisive: bool) -> Callable[[v.Value, v.Value], v.Value]:
     def decided(*terms: v.Value) -> v.Value:
         if any(term is decisive for term in terms):
             return decisive
-        return next((_Failure("no such overload") for term in terms if type(term) is not bool), not decisive)
+        return next((Failure("no such overload") for term in terms if type(term) is not bool), not decisive)
 
     return decided
 
@@ -286,10 +286,13 @@ def _conditional(condition: v.Value, yes: v.Value, no: v.Value) -> v.Value:
 
 
 @_entry
+def _list_of(*values: v.Value) -> v.Value:
+    return list(values)
+
+
+@_entry
 def _map_of(*values: v.Value) -> v.Value:
-    return {
-        containers.map_key(key): value for key, value in zip(values[::2], values[1::2], strict=True)
-    }
+    return {containers.map_key(key): value for key, value in zip(values[::2], values[1::2], strict=True)}
 
 
 @_entry

@@ -42,9 +42,9 @@ def corrected(checked: Checked) -> Callable[[Mapping[str, Any]], Any]:
     return lambda inputs: step(new_scope(inputs))
 
 
-def new_scope(variables: Mapping[str, Any]) -> Scope:
+def new_scope(variables: Mapping[str, Any], *, iterations: int = ITERATIONS_MAX) -> Scope:
     """Return the scope of one evaluation, with all that its loops may take."""
-    return {**variables, _LEFT: ITERATIONS_MAX, _TEXT_LEFT: LOOP_TEXT_MAX}
+    return {**variables, _LEFT: iterations, _TEXT_LEFT: LOOP_TEXT_MAX}
 
 
 def has_spent(scope: Scope) -> bool:
@@ -135,7 +135,7 @@ class _Builder:
         if name == "_?_:_":
             return _conditional(*args)
         kinds = self._checked.sources.get(node)
-        function = FUNCTIONS[name] if kinds is None else narrowed(name, kinds)
+        function: Callable[..., v.Value] = FUNCTIONS[name] if kinds is None else narrowed(name, kinds)
         if len(args) == 1:
             arg = args[0]
             return lambda scope: function(arg(scope))

@@ -192,7 +192,9 @@ class _Parser:
         match token.kind:
             case "const":
                 return Const(offset=token.offset, value=token.value)
-            case "-" | "number":
+            case "number":
+                return self._number(token)
+            case "-" if self._next.kind == "number":
                 return self._number(token)
             case "(":
                 node = self._expression()
