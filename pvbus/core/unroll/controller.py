@@ -11,7 +11,7 @@ import msgspec
 from pvbus.core.effects import CatchUp, Outcome, Put, Reconciliation
 from pvbus.core.expressions import Engine
 from pvbus.core.ids import CONFIRM_DELETION, HOLD, digest, partition
-from pvbus.core.model import Downstream, PackageVariantSet
+from pvbus.core.model import PackageVariantSet
 from pvbus.core.records import (
     OBJECTS,
     SETRESULTS,
@@ -25,10 +25,11 @@ from pvbus.core.records import (
     WatchRequest,
     watch_key,
 )
-from pvbus.core.render import CompiledSet, CompileErrors, compile_set
+from pvbus.core.render import CompileErrors, compile_set
 from pvbus.core.tables import SyncView, is_marker
-from pvbus.core.unroll.children import Children, Limits
+from pvbus.core.unroll.children import Limits
 from pvbus.core.unroll.contexts import Contexts, root_of, selected_kinds
+from pvbus.core.unroll.state import SetState
 from pvbus.core.unroll.view import (
     REPOSITORY_KIND,
     REVISION_KIND,
@@ -48,27 +49,6 @@ _child = msgspec.json.Decoder(ChildRow)
 _result = msgspec.json.Decoder(ChildResult)
 _rollup = msgspec.json.Decoder(SetResult)
 _request = msgspec.json.Decoder(WatchRequest)
-
-
-class SetState:
-    """What this worker knows of one set."""
-
-    def __init__(self, skey: str) -> None:
-        self.skey = skey
-        self.obj: PackageVariantSet | None = None
-        self.children = Children(skey)
-        self.contexts: Contexts | None = None
-        self.basis = ""
-        self.compiled: CompiledSet | None = None
-        self.compiled_for = ""
-        self.touched: dict[Downstream, None] = {}
-        self.objects: dict[str, None] = {}
-        self.repositories: dict[str, None] = {}
-        self.seen: set[str] = set()
-        self.rollup: SetResult | None = None
-        self.rolled_at = 0.0
-        self.requested: dict[str, WatchRequest] = {}
-        self.passed = False
 
 
 class _StopError(Exception):
@@ -201,7 +181,7 @@ class UnrollController:
             puts = state.children.let_go()
             return Outcome(tuple(puts), "changed" if puts else "unchanged")
         if state.obj.metadata.annotations.get(HOLD) == "true":
-            return self._rolled(state, self._report(state, on_hold=True), now, [])
+            return self._rolled(state, now, [], on_hold=True)
         puts = self._former_set(state)
         try:
             self._prepare(state)
@@ -209,7 +189,7 @@ class UnrollController:
             puts += self._watch_puts(number, state)
             if not stop.reason:
                 return Outcome(tuple(puts), "waiting", waiting=(stop.message,))
-            return self._rolled(state, self._report(state, stop=stop), now, puts)
+            return self._rolled(state, now, puts, stop=stop)
         puts += self._watch_puts(number, state)
         puts += self._settle(state, now)
         if len(puts) < CHUNK_PUTS:
@@ -219,7 +199,7 @@ class UnrollController:
             puts += leaving
         if state.touched:
             return Outcome(tuple(puts), "changed", again_after=0)
-        return self._rolled(state, self._report(state), now, puts)
+        return self._rolled(state, now, puts)
 
     def _set_gone(self, number: int, state: SetState) -> Outcome:
         if not self._sync[number].ok(SET_KIND):
@@ -236,9 +216,12 @@ class UnrollController:
         return Outcome(tuple(puts), "changed" if puts else "unchanged")
 
     def _former_set(self, state: SetState) -> list[Put]:
-        """Forget the rows of a deleted set of the same name."""
+        """Forget the rows of a deleted set of the same name. Rows written since are of this one."""
         assert state.obj is not None
         uid = state.obj.metadata.uid
+        if state.cleared_for == uid:
+            return []
+        state.cleared_for = uid
         former = [n for n, row in state.children.rows.items() if row.set_uid != uid]
         if not former:
             return []
@@ -318,8 +301,8 @@ class UnrollController:
         state.contexts, state.basis = contexts, basis
         state.objects.clear()
         state.repositories.clear()
-        state.touched.update(dict.fromkeys(row.downstream for row in state.children.rows.values()))
-        state.touched.update(dict.fromkeys(contexts.by_downstream))
+        state.touched.add(row.downstream for row in state.children.rows.values())
+        state.touched.add(contexts.by_downstream)
         state.seen.update(self._owned(state))
 
     def _refresh(self, state: SetState) -> None:
@@ -331,7 +314,7 @@ class UnrollController:
         state.repositories.clear()
         self.set_evaluations += 1
         self.target_evaluations += evaluated
-        state.touched.update(dict.fromkeys(sorted(touched, key=lambda d: (d.repo, d.package))))
+        state.touched.add(touched)
 
     # ------------------------------------------------------------ children
 
@@ -344,14 +327,10 @@ class UnrollController:
         obj, contexts, children = state.obj, state.contexts, state.children
         assert obj is not None and contexts is not None
         owned = self._owned(state)
-        for downstream in children.adopt_names(state.seen, owned):
-            state.touched[downstream] = None
+        state.touched.add(children.adopt_names(state.seen, owned))
         state.seen.clear()
         puts: list[Put] = []
-        for downstream in self._in_order(contexts, state.touched):
-            if len(puts) >= CHUNK_PUTS:
-                break
-            del state.touched[downstream]
+        for downstream in state.touched.take(contexts):
             wanting = contexts.by_downstream.get(downstream, {})
             name = children.name_of(downstream)
             if len(wanting) == 1:
@@ -361,18 +340,9 @@ class UnrollController:
                 puts += children.wanted(obj, contexts, context, name)
             elif not wanting and name is not None:
                 puts += children.unwanted(obj.metadata.uid, downstream, name, owned, now)
+            if len(puts) >= CHUNK_PUTS:
+                break
         return puts
-
-    @staticmethod
-    def _in_order(contexts: Contexts, touched: dict[Downstream, None]) -> list[Downstream]:
-        """Order downstreams by target index and object, so that names do not depend on arrival."""
-
-        def place(downstream: Downstream) -> tuple[int, str, str, str]:
-            wanting = contexts.by_downstream.get(downstream)
-            number, position = min(wanting) if wanting else (1 << 30, "")
-            return number, position, downstream.repo, downstream.package
-
-        return sorted(touched, key=place)
 
     def _removals(self, state: SetState, now: float, *, caught_up: bool, settled: bool) -> list[Put] | None:
         obj, contexts, children = state.obj, state.contexts, state.children
@@ -481,20 +451,32 @@ class UnrollController:
             )
         return errors
 
-    def _rolled(self, state: SetState, report: SetResult, now: float, puts: list[Put]) -> Outcome:
-        """End a pass: add the roll-up when it changed and is due, and set the next look."""
+    def _rolled(
+        self,
+        state: SetState,
+        now: float,
+        puts: list[Put],
+        *,
+        stop: _StopError | None = None,
+        on_hold: bool = False,
+    ) -> Outcome:
+        """End a pass: add the roll-up when it is due and has news, and set the next look.
+
+        It counts all rows, so it is not even made more often than it may be written.
+        """
         again: list[float] = []
-        if report != state.rollup:
-            wait = state.rolled_at + ROLLUP_SECONDS - now
-            if wait <= 0 or state.rollup is None:
+        wait = state.reported_at + ROLLUP_SECONDS - now
+        if state.rollup is not None and wait > 0:
+            again.append(wait)
+        else:
+            report = self._report(state, stop=stop, on_hold=on_hold)
+            state.reported_at, state.held = now, bool(report.held)
+            if report != state.rollup:
                 puts.append(Put(SETRESULTS, state.skey, report))
-                state.rolled_at = now
-            else:
-                again.append(wait)
         due = state.children.next_due(self._limits)
         if due is not None and (due > now or puts):
             again.append(max(due - now, 0.1))
         if state.children.leaving:
             again.append(ROLLUP_SECONDS * 60)
-        result = "changed" if puts else "held" if report.held or report.on_hold else "unchanged"
+        result = "changed" if puts else "held" if state.held or on_hold else "unchanged"
         return Outcome(tuple(puts), result, again_after=min(again) if again else None)
