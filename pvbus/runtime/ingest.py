@@ -2,16 +2,19 @@
 
 Every kind belongs to the claim of its partition: the static kinds always, others while somebody
 asks for them in `pvbus.watches`. Rows gather while a step is under way; of one key only the last
-counts. When a step's outcome is unknown, the claim's watches begin again from what the bus has.
+counts, but no row moves past a marker, or completeness would be told before it is there. When a
+step's outcome is unknown, the claim's watches begin again from what the bus has.
 """
 
 import asyncio
+from collections import Counter
 from collections.abc import Mapping
+from itertools import islice
 
 import msgspec
 
 from pvbus.core.ids import partition as partition_of
-from pvbus.core.observe import CRD, STATIC_KINDS, KindName, topics_of
+from pvbus.core.observe import STATIC_KINDS, KindName, topics_of
 from pvbus.core.records import (
     INJECTABLES,
     OBJECTS,
@@ -23,10 +26,12 @@ from pvbus.core.records import (
     partition_key,
     sync_key,
 )
-from pvbus.errors import FencedError, PermanentError, PvbusError, TransientError
-from pvbus.ports.bus import Bus, Claim, Membership, Output, TopicPartition
+from pvbus.core.tables import is_marker
+from pvbus.errors import ConflictError, FencedError, PermanentError, TransientError
+from pvbus.ports.bus import Bus, Claim, Membership, Output, Record, TopicPartition
 from pvbus.ports.clock import Clock
 from pvbus.ports.cluster import Cluster
+from pvbus.runtime.intake import Intake
 from pvbus.runtime.kindwatch import Emission, KindWatch
 from pvbus.runtime.mirror import DIGEST_HEADER, Mirror
 from pvbus.telemetry import metrics
@@ -34,8 +39,11 @@ from pvbus.telemetry.logs import get_logger
 
 STEP_RECORDS_MAX = 2_000
 SETTLE_SECONDS = 0.05  # requests that arrive together are answered together
+AGAIN_SECONDS = 0.5  # between two tries of a claim whose bus does not answer
 
 _request = msgspec.json.Decoder(WatchRequest)
+Place = tuple[str, str, int, int]
+"""(topic, key, partition, segment)."""
 
 
 class Watched:
@@ -47,18 +55,45 @@ class Watched:
 
 
 class IngestClaim:
-    """What one claim observes, and the rows that wait for a step."""
+    """What one claim observes, and the rows that wait for a step.
+
+    segment: counts the markers, and where a flush was asked for; rows of one segment may change places.
+    """
 
     def __init__(self, claim: Claim) -> None:
         self.claim = claim
         self.requests: dict[str, WatchRequest] = {}
         self.watches: dict[KindName, Watched] = {}
-        self.pending: dict[tuple[str, str, int], Emission] = {}
+        self.pending: dict[Place, Emission] = {}
+        self.segment = 1
         self.wake = asyncio.Event()
-        self.tasks: list[asyncio.Task[None]] = []
+        self.life: asyncio.Task[None] | None = None
         self.ready = False
+        self.following = False
         self.changed = asyncio.Event()
-        self.stepping = False
+        self.stepping = 0
+
+    def add(self, topic: str, key: str, number: int, emission: Emission) -> None:
+        """Queue a row, in the place of an older row of its key if no marker stands between them."""
+        if is_marker(key):
+            self.segment += 1
+            self.pending[topic, key, number, self.segment] = emission
+            self.segment += 1
+        else:
+            self.pending[topic, key, number, self.segment] = emission
+        self.wake.set()
+
+    def oldest_segment(self) -> int:
+        """Return the segment of the oldest row that is not written yet."""
+        waiting = next(iter(self.pending))[3] if self.pending else self.segment + 1
+        return min(waiting, self.stepping or waiting)
+
+    async def flushed(self, clock: Clock) -> None:
+        """Wait until everything emitted so far is written."""
+        self.segment += 1
+        target = self.segment
+        while self.oldest_segment() < target:
+            await clock.sleep(0.01)
 
 
 class IngestWorker:
@@ -77,8 +112,7 @@ class IngestWorker:
         self._mirroring = asyncio.Lock()
         self._membership: Membership | None = None
         self._stopping = asyncio.Event()
-        self._failed: BaseException | None = None
-        self._reader = bus.reader()
+        self._intake = Intake(bus)
         self._tasks: asyncio.TaskGroup | None = None
 
     # ------------------------------------------------------------ life
@@ -91,11 +125,12 @@ class IngestWorker:
                 self._membership = await self._bus.join(
                     "pvbus-ingest", (WATCHES,), assigned=self._assigned, revoked=self._revoked
                 )
+                tasks.create_task(self._membership.wait_left())  # its failure is ours
                 await self._stopping.wait()
                 await self._membership.leave()
                 reading.cancel()
         finally:
-            await self._reader.close()
+            await self._intake.close()
             await self._mirror.close()
 
     def stop(self) -> None:
@@ -113,7 +148,7 @@ class IngestWorker:
     @property
     def idle(self) -> bool:
         return self.ready and not any(
-            c.pending or c.stepping or c.changed.is_set() for c in self._claims.values()
+            c.pending or c.stepping or c.following or c.changed.is_set() for c in self._claims.values()
         )
 
     @property
@@ -121,11 +156,7 @@ class IngestWorker:
         return None
 
     def positions(self) -> Mapping[TopicPartition, int]:
-        return {
-            (WATCHES, number): self._reader.position((WATCHES, number))
-            for number, opened in self._claims.items()
-            if opened.ready
-        }
+        return self._intake.positions
 
     @property
     def dirty_keys(self) -> int:
@@ -134,66 +165,76 @@ class IngestWorker:
     # ------------------------------------------------------------ claims
 
     async def _assigned(self, claim: Claim) -> None:
-        opened = IngestClaim(claim)
-        self._claims[claim.partition] = opened
         assert self._tasks is not None
-        opened.tasks = [self._tasks.create_task(self._hold(opened))]
+        opened = self._claims[claim.partition] = IngestClaim(claim)
+        opened.life = self._tasks.create_task(self._hold(claim))
 
-    async def _hold(self, opened: IngestClaim) -> None:
-        """Restore the requests, then keep the watches and the stepper of one claim."""
-        number = opened.claim.partition
+    async def _hold(self, claim: Claim) -> None:
+        """Observe the kinds of one claim; begin again whenever the bus could not be written."""
+        number = claim.partition
+        while True:
+            opened = self._claims[number]
+            try:
+                await self._restore(opened)
+                await self._observe(opened)
+            except FencedError:
+                self._log.info("claim lost", partition=number, epoch=claim.epoch)
+                return  # the group takes it back
+            except TransientError as exc:
+                self._log.warning("bus cannot be reached; beginning again", error=str(exc))
+                metrics.STEPS.labels(self.name, "unknown").inc()
+            finally:
+                self._intake.unassign([(WATCHES, number)])
+            again = IngestClaim(claim)
+            again.life = opened.life
+            self._claims[number] = again
+            await self._clock.sleep(AGAIN_SECONDS)
+
+    async def _observe(self, opened: IngestClaim) -> None:
+        """Keep the watches and the stepper until one of them fails."""
+        parts = [
+            asyncio.ensure_future(self._stepping(opened)),
+            asyncio.ensure_future(self._following(opened)),
+        ]
         try:
-            await self._restore(opened)
-        except FencedError:
-            return
-        if self._claims.get(number) is not opened:
-            return
-        assert self._tasks is not None
-        opened.tasks.append(self._tasks.create_task(self._stepping(opened)))
-        opened.tasks.append(self._tasks.create_task(self._following(opened)))
+            done, _ = await asyncio.wait(parts, return_when=asyncio.FIRST_COMPLETED)
+            for part in done:
+                part.result()
+        finally:
+            for task in (*parts, *(watched.task for watched in opened.watches.values())):
+                task.cancel()
 
     async def _restore(self, opened: IngestClaim) -> None:
         number = opened.claim.partition
         await self._bus.committed(opened.claim, (WATCHES,))
-        end = (await self._bus.end_offsets([(WATCHES, number)]))[WATCHES, number]
-        reader = self._bus.reader({(WATCHES, number): 0})
-        try:
-            while reader.position((WATCHES, number)) < end:
-                for record in await reader.poll(timeout_seconds=1.0):
-                    if record.offset < end:
-                        self._take_request(opened, record.key.decode(), record.value)
-        finally:
-            await reader.close()
-        async with self._mirroring:
-            await self._mirror.catch_up()
-        self._reader.assign({(WATCHES, number): end})
+        ends = await self._bus.end_offsets([(WATCHES, number)])
+        await self._intake.replay(ends, self._consume)
+        self._intake.assign(ends)
 
     async def _revoked(self, claim: Claim) -> None:
-        opened = self._claims.pop(claim.partition, None)
-        if opened is None:
-            return
-        self._reader.unassign([(WATCHES, claim.partition)])
-        for watched in opened.watches.values():
-            watched.task.cancel()
-        for task in opened.tasks:
-            task.cancel()
-
-    async def _reopen(self, opened: IngestClaim) -> None:
-        await self._clock.sleep(0.5)
-        await self._revoked(opened.claim)
-        if self._membership and opened.claim.partition in self._membership.claims():
-            await self._assigned(self._membership.claims()[opened.claim.partition])
+        opened = self._claims.get(claim.partition)
+        if opened is not None and opened.claim == claim:
+            del self._claims[claim.partition]
+            if opened.life is not None:
+                opened.life.cancel()  # takes the watches and the stepper along
+                await asyncio.wait({opened.life})
 
     # ------------------------------------------------------------ requests
 
     async def _reading(self) -> None:
         while True:
-            for record in await self._reader.poll(timeout_seconds=1.0):
-                opened = self._claims.get(record.partition)
-                if opened is not None:
-                    self._take_request(opened, record.key.decode(), record.value)
-                    opened.changed.set()
+            try:
+                await self._intake.poll(self._consume)
+            except TransientError as exc:
+                self._log.warning("bus cannot be read", error=str(exc))
+                await self._clock.sleep(AGAIN_SECONDS)
             await asyncio.sleep(0)
+
+    def _consume(self, record: Record) -> None:
+        opened = self._claims.get(record.partition)
+        if opened is not None:
+            self._take_request(opened, record.key.decode(), record.value)
+            opened.changed.set()
 
     def _take_request(self, opened: IngestClaim, key: str, value: bytes | None) -> None:
         if value is None:
@@ -201,7 +242,7 @@ class IngestWorker:
             return
         try:
             opened.requests[key] = _request.decode(value)
-        except msgspec.DecodeError as exc:
+        except msgspec.MsgspecError as exc:
             metrics.DEAD_LETTERS.labels(WATCHES).inc()
             self._log.error("request cannot be decoded", key=key, error=str(exc))
 
@@ -217,6 +258,10 @@ class IngestWorker:
                 names.add((request.namespace, ""))
         return {kind: frozenset(names) for kind, names in wanted.items()}
 
+    def _topics(self, opened: IngestClaim, kind: KindName) -> tuple[str, ...]:
+        requested = any(KindName(r.group, r.kind) == kind for r in opened.requests.values())
+        return topics_of(kind, requested=requested)
+
     def _place(self, kind: KindName) -> int:
         return partition_of(str(kind), self.partitions)
 
@@ -224,12 +269,15 @@ class IngestWorker:
         """Start, change and end watches as requests come and go."""
         while True:
             opened.changed.clear()
+            opened.following = True
             wanted = self._wanted(opened)
             for kind in [kind for kind in opened.watches if kind not in wanted]:
-                await self._end_watch(opened, kind)
+                watched = opened.watches.pop(kind)
+                await self._cancel(watched)
+                await self._withdraw(opened, kind, (*watched.watch.topics, INJECTABLES))
             for kind, content in wanted.items():
                 await self._keep_watch(opened, kind, content)
-            opened.ready = True
+            opened.ready, opened.following = True, False
             await opened.changed.wait()
             await self._clock.sleep(SETTLE_SECONDS)
 
@@ -238,27 +286,28 @@ class IngestWorker:
     ) -> None:
         watched = opened.watches.get(kind)
         if watched is not None:
-            if watched.watch.content == content:
-                return
-            more = content - watched.watch.content
-            try:
-                if watched.watch.content < content and await watched.watch.add_content(more):
+            watch, topics = watched.watch, self._topics(opened, kind)
+            if watch.topics == topics:
+                if watch.content == content:
                     return
-            except PvbusError as exc:
-                self._log.info("content cannot be read; listing again", kind=str(kind), error=str(exc))
+                try:
+                    if await watch.change_content(content):
+                        return
+                except (ConflictError, PermanentError, TransientError) as exc:
+                    self._log.info("content cannot be read; listing again", kind=str(kind), error=str(exc))
             await self._cancel(watched)
+            dropped = tuple(topic for topic in watch.topics if topic not in topics)
+            if dropped:
+                await self._withdraw(opened, kind, dropped)
         await self._start_watch(opened, kind, content)
 
     async def _start_watch(
         self, opened: IngestClaim, kind: KindName, content: frozenset[tuple[str, str]]
     ) -> None:
-        while opened.pending or opened.stepping:  # what the mirror shows must be what was emitted
-            await self._clock.sleep(0.01)
+        await opened.flushed(self._clock)  # what the mirror shows must be what was emitted
         async with self._mirroring:
             await self._mirror.catch_up()
-        topics = topics_of(
-            kind, requested=any(KindName(r.group, r.kind) == kind for r in opened.requests.values())
-        )
+        topics = self._topics(opened, kind)
         known = {t: self._mirror.of_kind(t, f"{kind}|" if t == OBJECTS else "") for t in topics}
         known[INJECTABLES] = self._mirror.of_kind(INJECTABLES, f"{kind}|")
         markers = {t: self._mirror.marker(t, sync_key(*kind)) for t in (*topics, INJECTABLES)}
@@ -272,6 +321,7 @@ class IngestWorker:
             known=known,
             markers=markers,
             content=content,
+            definitions_changed=self._probe_all,
         )
         assert self._tasks is not None
         opened.watches[kind] = Watched(watch, self._tasks.create_task(watch.run()))
@@ -281,15 +331,12 @@ class IngestWorker:
         watched.task.cancel()
         await asyncio.wait({watched.task})
 
-    async def _end_watch(self, opened: IngestClaim, kind: KindName) -> None:
-        """Say `unwatched` first, and drop the rows, in one step."""
-        watched = opened.watches.pop(kind)
-        await self._cancel(watched)
-        while opened.pending or opened.stepping:
-            await self._clock.sleep(0.01)
+    async def _withdraw(self, opened: IngestClaim, kind: KindName, topics: tuple[str, ...]) -> None:
+        """Say `unwatched` first, and drop the rows, in one step if they fit."""
+        await opened.flushed(self._clock)
         async with self._mirroring:
             await self._mirror.catch_up()
-        for topic in (*watched.watch.topics, INJECTABLES):
+        for topic in topics:
             told = self._mirror.marker(topic, sync_key(*kind))
             if not told:
                 continue
@@ -304,15 +351,10 @@ class IngestWorker:
     # ------------------------------------------------------------ stepping
 
     def _emit(self, opened: IngestClaim, emission: Emission) -> None:
-        if emission.topic == OBJECTS and emission.key.startswith(f"{CRD}|"):
-            self._probe_all()
         number = emission.partition
         if number is None:
             number = partition_of(partition_key(emission.topic, emission.key), self.partitions)
-        place = (emission.topic, emission.key, number)
-        opened.pending.pop(place, None)  # the last place in the order is the one that counts
-        opened.pending[place] = emission
-        opened.wake.set()
+        opened.add(emission.topic, emission.key, number, emission)
 
     def _probe_all(self) -> None:
         self._cluster.forget_resources()
@@ -325,42 +367,32 @@ class IngestWorker:
             await opened.wake.wait()
             opened.wake.clear()
             while opened.pending:
-                places = list(opened.pending)[:STEP_RECORDS_MAX]
+                places = list(islice(opened.pending, STEP_RECORDS_MAX))
                 outputs = [self._output(place, opened.pending.pop(place)) for place in places]
-                opened.stepping = True
-                try:
-                    await self._bus.step(opened.claim, outputs)
-                except FencedError:
-                    self._log.info("claim lost", partition=opened.claim.partition)
-                    return
-                except TransientError as exc:
-                    self._log.warning("outcome of a step unknown", error=str(exc))
-                    assert self._tasks is not None
-                    self._tasks.create_task(self._reopen(opened))
-                    return
-                except PermanentError as exc:
-                    await self._step_each(opened, outputs, exc)
-                finally:
-                    opened.stepping = False
+                opened.stepping = places[0][3]
+                await self._step(opened, outputs)
+                opened.stepping = 0
                 metrics.STEPS.labels(self.name, "done").inc()
-                for output in outputs:
-                    metrics.RECORDS_WRITTEN.labels(output.topic).inc()
+                for topic, count in Counter(output.topic for output in outputs).items():
+                    metrics.RECORDS_WRITTEN.labels(topic).inc(count)
 
-    async def _step_each(self, opened: IngestClaim, outputs: list[Output], error: Exception) -> None:
-        """Leave out the row that is too large, and say which object it is."""
-        for output in outputs:
-            try:
-                await self._bus.step(opened.claim, [output])
-            except PermanentError:
-                self._log.error(
-                    "object is too large for the bus: make it smaller, or raise the bus's record limit",
-                    topic=output.topic,
-                    key=output.key.decode(),
-                    error=str(error),
-                )
+    async def _step(self, opened: IngestClaim, outputs: list[Output]) -> None:
+        try:
+            await self._bus.step(opened.claim, outputs)
+        except PermanentError as exc:
+            if len(outputs) > 1:  # leave out the row that is too large, and say which object it is
+                for output in outputs:
+                    await self._step(opened, [output])
+                return
+            self._log.error(
+                "object is too large for the bus: make it smaller, or raise the bus's record limit",
+                topic=outputs[0].topic,
+                key=outputs[0].key.decode(),
+                error=str(exc),
+            )
 
     @staticmethod
-    def _output(place: tuple[str, str, int], emission: Emission) -> Output:
-        topic, key, number = place
+    def _output(place: Place, emission: Emission) -> Output:
+        topic, key, number, _ = place
         headers = ((DIGEST_HEADER, emission.digest.encode()),) if emission.digest else ()
         return Output(topic, number, key.encode(), emission.value, headers)

@@ -14,13 +14,15 @@ DIGEST_HEADER = "pvbus-digest"
 
 
 class Mirror:
-    """The last digest per key of whole topics; of a marker, its state (see `kindwatch`)."""
+    """The last digest per key of whole topics; of a marker, what it says (see `kindwatch`)."""
 
     def __init__(self, bus: Bus, topics: Iterable[str], partitions: int) -> None:
         self._bus = bus
         self._partitions: list[TopicPartition] = [(t, p) for t in topics for p in range(partitions)]
         self._reader = bus.reader(dict.fromkeys(self._partitions, 0))
         self._digests: dict[str, dict[str, str]] = {topic: {} for topic in topics}
+        self._markers: dict[tuple[str, str], dict[int, str]] = {}
+        self._count = partitions
 
     async def catch_up(self) -> None:
         """Read up to the ends that stand now."""
@@ -32,16 +34,27 @@ class Mirror:
                     self._digests[record.topic].pop(key, None)
                     continue
                 digest = next((v.decode() for k, v in record.headers if k == DIGEST_HEADER), "")
-                self._digests[record.topic][key] = digest
+                if is_marker(key):
+                    self._markers.setdefault((record.topic, key), {})[record.partition] = digest
+                else:
+                    self._digests[record.topic][key] = digest
 
     def of_kind(self, topic: str, prefix: str) -> dict[str, str]:
         """Return key -> digest of the rows whose keys begin so (all rows for an empty prefix)."""
-        rows = self._digests[topic].items()
-        return {key: d for key, d in rows if key.startswith(prefix) and not is_marker(key)}
+        return {key: d for key, d in self._digests[topic].items() if key.startswith(prefix)}
 
     def marker(self, topic: str, key: str) -> str:
-        """Return the digest of a marker, "" if there is none."""
-        return self._digests[topic].get(key, "")
+        """Return the digest of a marker, "" if there is none.
+
+        Where the partitions do not agree, a step was the last of its worker: the kind is `syncing`, at
+        the highest epoch that any partition has.
+        """
+        digests = self._markers.get((topic, key), {})
+        told = set(digests.values())
+        if len(told) == 1 and len(digests) == self._count:
+            return told.pop()
+        epochs = [int(digest.split("|")[1]) for digest in told if digest]
+        return f"syncing|{max(epochs)}||" if epochs else ""
 
     async def close(self) -> None:
         await self._reader.close()

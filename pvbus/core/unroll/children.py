@@ -145,10 +145,10 @@ class Children:
     ) -> tuple[Put, ...]:
         """Note that no target wants this child since now; the removal itself comes later."""
         row = self.rows.get(name)
-        if row is None and name not in owned:
+        if (row is None or row.state == "gone") and name not in owned:
             self._unname(downstream, name)
             return ()
-        if row is not None and row.state != "present":
+        if row is not None and row.state not in ("present", "gone"):  # gone, and back: a late create
             return ()
         fresh = ChildRow(
             set_uid=uid,
@@ -182,7 +182,9 @@ class Children:
         for name, row in self.rows.items():
             if row.state == "present":
                 result = self.results.get(name)
-                if result is None or result.evaluated != row.digest or result.error:
+                if result is None or result.evaluated != row.digest:
+                    return False
+                if result.error and result.reason != "OnHold":  # a person's hold is no failure
                     return False
         return True
 
@@ -249,12 +251,16 @@ class Children:
                 puts.append(self.put(name, None))
         return puts
 
-    def let_go(self) -> list[Put]:
-        """Tombstone everything: nobody writes or deletes these children for this set any more."""
+    def former(self, uid: str) -> list[str]:
+        """Return the children of a deleted set of the same name."""
+        return [name for name, row in self.rows.items() if row.set_uid != uid]
+
+    def let_go(self, names: Iterable[str], puts_max: int) -> list[Put]:
+        """Tombstone children, some at a time: nobody writes or deletes them for this set any more."""
         puts = []
-        for name, row in sorted(self.rows.items()):
+        for name in sorted(names)[:puts_max]:
             puts.append(self.put(name, None))
-            if row.state != "gone":
+            if self.rows[name].state != "gone":
                 puts.append(Put(TARGETS, self._target_key(name), None))
         return puts
 

@@ -41,6 +41,7 @@ from pvbus.core.unroll.view import (
 from pvbus.core.validation import validate_set
 
 ROLLUP_SECONDS = 1.0
+LEAVING_SECONDS = 60.0  # rows of removed children are looked at by themselves, to be forgotten in time
 CHUNK_PUTS = 1_000  # of one outcome: a step stays below a bus's limits, and others get their turn
 STATIC_KINDS = (VARIANT_KIND, REVISION_KIND, REPOSITORY_KIND)
 
@@ -78,12 +79,14 @@ class UnrollController:
         self._sets: dict[int, dict[str, SetState]] = {}
         self._sync: dict[int, SyncView] = {}
         self._requests: dict[str, dict[str, WatchRequest]] = {}
+        self._own: dict[int, set[str]] = {}
 
     # ------------------------------------------------------------ records in
 
     def open(self, partition: int) -> None:
         self._sets[partition] = {}
         self._sync[partition] = SyncView(1)
+        self._own.pop(partition, None)
 
     def close(self, partition: int) -> None:
         for skey in self._sets.pop(partition, {}):
@@ -110,7 +113,8 @@ class UnrollController:
         elif topic == UNROLL:
             state.children.take(name, _child.decode(value) if value is not None else None)
         elif not name:
-            state.rollup = _rollup.decode(value) if value is not None else None
+            if not state.reported_at:  # later ones are echoes of our own
+                state.rollup = _rollup.decode(value) if value is not None else None
             return ()
         elif value is None:
             state.children.results.pop(name, None)
@@ -175,22 +179,24 @@ class UnrollController:
         """Evaluate once; None asks for a catch-up before removals are decided."""
         number = partition(skey, self._partitions)
         state = self._state(number, skey)
+        if state.obj is None and not self._sync[number].ok(SET_KIND):
+            return Outcome(result="waiting", waiting=("PackageVariantSets are being listed",))
+        puts = self._watch_puts(number, state)
         if state.obj is None:
-            return self._set_gone(number, state)
-        if state.obj.metadata.deletion_timestamp:
-            puts = state.children.let_go()
-            return Outcome(tuple(puts), "changed" if puts else "unchanged")
+            return self._set_gone(number, state, puts)
+        former = state.children.former(state.obj.metadata.uid)
+        if former or state.obj.metadata.deletion_timestamp:
+            puts += state.children.let_go(former or state.children.rows, CHUNK_PUTS)
+            state.basis = ""
+            return Outcome(tuple(puts), "changed" if puts else "unchanged", again_after=0 if puts else None)
         if state.obj.metadata.annotations.get(HOLD) == "true":
-            return self._rolled(state, now, [], on_hold=True)
-        puts = self._former_set(state)
+            return self._rolled(state, now, puts, on_hold=True)
         try:
             self._prepare(state)
         except _StopError as stop:
-            puts += self._watch_puts(number, state)
             if not stop.reason:
                 return Outcome(tuple(puts), "waiting", waiting=(stop.message,))
             return self._rolled(state, now, puts, stop=stop)
-        puts += self._watch_puts(number, state)
         puts += self._settle(state, now)
         if len(puts) < CHUNK_PUTS:
             leaving = self._removals(state, now, caught_up=caught_up, settled=not puts)
@@ -201,35 +207,17 @@ class UnrollController:
             return Outcome(tuple(puts), "changed", again_after=0)
         return self._rolled(state, now, puts)
 
-    def _set_gone(self, number: int, state: SetState) -> Outcome:
-        if not self._sync[number].ok(SET_KIND):
-            return Outcome(result="waiting", waiting=("PackageVariantSets are being listed",))
-        puts = state.children.let_go()
-        puts += self._watch_puts(number, state)
+    def _set_gone(self, number: int, state: SetState, puts: list[Put]) -> Outcome:
+        """Let the children of a deleted set go, and forget it when nothing of it is left."""
+        puts += state.children.let_go(state.children.rows, CHUNK_PUTS)
         if state.rollup is not None:
             puts.append(Put(SETRESULTS, state.skey, None))
         self.view.forget(state.skey)
+        state.rollup, state.contexts, state.basis = None, None, ""
         if not puts:
             self._sets[number].pop(state.skey, None)
-        else:
-            state.rollup, state.contexts, state.basis = None, None, ""
-        return Outcome(tuple(puts), "changed" if puts else "unchanged")
-
-    def _former_set(self, state: SetState) -> list[Put]:
-        """Forget the rows of a deleted set of the same name. Rows written since are of this one."""
-        assert state.obj is not None
-        uid = state.obj.metadata.uid
-        if state.cleared_for == uid:
-            return []
-        state.cleared_for = uid
-        former = [n for n, row in state.children.rows.items() if row.set_uid != uid]
-        if not former:
-            return []
-        puts = state.children.let_go()
-        for name in list(state.children.rows):
-            state.children.take(name, None)
-        state.basis = ""
-        return puts
+            return Outcome()
+        return Outcome(tuple(puts), "changed", again_after=0)
 
     def _prepare(self, state: SetState) -> None:
         """Bring the contexts up to date, or stop with what is in the way."""
@@ -272,7 +260,7 @@ class UnrollController:
             if not self.view.sync.ok(kind):
                 marker = self.view.sync.marker(kind)
                 if marker is not None and marker.state == "unavailable":
-                    raise _StopError("", f"{kind} cannot be read: {marker.message}")
+                    raise _StopError("UnexpectedError", f"{kind} cannot be read: {marker.message}")
                 raise _StopError("", f"{kind} is being listed")
 
     def _require_served(self, kinds: dict[str, str]) -> None:
@@ -369,12 +357,16 @@ class UnrollController:
         if state.passed and wanted == state.requested:
             return []
         state.requested, state.passed = wanted, True
-        own = self._requests.get(f"unroll-{number}", {})
+        own = self._own.get(number)
+        if own is None:  # from now on only this claim changes them, and it knows before the bus tells
+            own = self._own[number] = set(self._requests.get(f"unroll-{number}", {}))
         puts = [Put(WATCHES, key, request) for key, request in wanted.items() if key not in own]
+        own |= wanted.keys()
         states = self._sets[number].values()
         if all(other.passed for other in states):
             needed = {key for other in states for key in other.requested}
-            puts += [Put(WATCHES, key, None) for key in own if key not in needed]
+            puts += [Put(WATCHES, key, None) for key in sorted(own - needed)]
+            own &= needed
         return puts
 
     @staticmethod
@@ -460,9 +452,9 @@ class UnrollController:
         stop: _StopError | None = None,
         on_hold: bool = False,
     ) -> Outcome:
-        """End a pass: add the roll-up when it is due and has news, and set the next look.
+        """End a pass: add the roll-up when it changed, and set the next look.
 
-        It counts all rows, so it is not even made more often than it may be written.
+        All rows are counted at most once per second: between, passes cost only what changed.
         """
         again: list[float] = []
         wait = state.reported_at + ROLLUP_SECONDS - now
@@ -470,13 +462,14 @@ class UnrollController:
             again.append(wait)
         else:
             report = self._report(state, stop=stop, on_hold=on_hold)
-            state.reported_at, state.held = now, bool(report.held)
+            state.reported_at = now
             if report != state.rollup:
                 puts.append(Put(SETRESULTS, state.skey, report))
         due = state.children.next_due(self._limits)
-        if due is not None and (due > now or puts):
+        if due is not None and not stop and not on_hold and (due > now or puts):
             again.append(max(due - now, 0.1))
         if state.children.leaving:
-            again.append(ROLLUP_SECONDS * 60)
-        result = "changed" if puts else "held" if state.held or on_hold else "unchanged"
+            again.append(LEAVING_SECONDS)
+        held = on_hold or (state.rollup is not None and bool(state.rollup.held))
+        result = "changed" if puts else "held" if held else "unchanged"
         return Outcome(tuple(puts), result, again_after=min(again) if again else None)

@@ -57,7 +57,5 @@ class SetState:
         self.seen: set[str] = set()
         self.rollup: SetResult | None = None
         self.reported_at = 0.0
-        self.held = False
         self.requested: dict[str, WatchRequest] = {}
         self.passed = False
-        self.cleared_for = ""

@@ -5,7 +5,7 @@ kinds, its own PackageVariants. An object event finds its sets in time proportio
 """
 
 from collections.abc import Iterable, Iterator
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import msgspec
 
@@ -55,6 +55,8 @@ class View:
         self._object_users: dict[str, set[str]] = {}
         self._kind_users: dict[str, set[str]] = {}
         self._uid_users: dict[str, str] = {}
+        self._uids_of: dict[str, set[str]] = {}
+        self._interests: dict[str, dict[tuple[int, Any], dict[Any, set[str]]]] = {}
         self._selecting: set[str] = set()
 
     # ------------------------------------------------------------ records in
@@ -136,28 +138,35 @@ class View:
 
     def use_uid(self, uid: str, skey: str) -> None:
         self._uid_users[uid] = skey
+        self._uids_of.setdefault(skey, set()).add(uid)
 
-    def use_upstream(self, namespace: str, upstream: Upstream, skey: str) -> None:
-        place = (namespace, upstream.repo, upstream.package)
-        self._upstream_users.setdefault(place, set()).add(skey)
+    def _use(self, table: dict[Any, set[str]], key: Any, skey: str) -> None:
+        table.setdefault(key, set()).add(skey)
+        self._interests.setdefault(skey, {})[id(table), key] = table
 
-    def use_repository(self, namespace: str, name: str, skey: str) -> None:
-        key = okey(CONFIG_GROUP, "Repository", namespace, name)
-        self._repository_users.setdefault(key, set()).add(skey)
-
-    def use_object(self, key: str, skey: str) -> None:
-        self._object_users.setdefault(key, set()).add(skey)
-
-    def drop_object(self, key: str, skey: str) -> None:
-        users = self._object_users.get(key)
+    def _unuse(self, table: dict[Any, set[str]], key: Any, skey: str) -> None:
+        users = table.get(key)
         if users is not None:
             users.discard(skey)
             if not users:
-                del self._object_users[key]
+                del table[key]
+
+    def use_upstream(self, namespace: str, upstream: Upstream, skey: str) -> None:
+        self._use(self._upstream_users, (namespace, upstream.repo, upstream.package), skey)
+
+    def use_repository(self, namespace: str, name: str, skey: str) -> None:
+        self._use(self._repository_users, okey(CONFIG_GROUP, "Repository", namespace, name), skey)
+
+    def use_object(self, key: str, skey: str) -> None:
+        self._use(self._object_users, key, skey)
+
+    def drop_object(self, key: str, skey: str) -> None:
+        self._unuse(self._object_users, key, skey)
+        self._interests.get(skey, {}).pop((id(self._object_users), key), None)
 
     def use_kinds(self, kinds: Iterable[str], skey: str) -> None:
         for kind in kinds:
-            self._kind_users.setdefault(kind, set()).add(skey)
+            self._use(self._kind_users, kind, skey)
 
     def select(self, skey: str, selectors: list[Selector]) -> list[list[str]]:
         """Register a set's selectors and return the matching okeys of each, ordered by name."""
@@ -169,16 +178,11 @@ class View:
         if skey in self._selecting:
             self._selecting.discard(skey)
             self.index.remove_owner(skey)
-        users: list[dict[str, set[str]]] = [self._repository_users, self._object_users, self._kind_users]
-        for table in users:
-            for key in [k for k, skeys in table.items() if skey in skeys]:
-                table[key].discard(skey)
-                if not table[key]:
-                    del table[key]
-        for place in [p for p, skeys in self._upstream_users.items() if skey in skeys]:
-            self._upstream_users[place].discard(skey)
-        for uid in [u for u, user in self._uid_users.items() if user == skey]:
-            del self._uid_users[uid]
+        for (_, key), table in self._interests.pop(skey, {}).items():
+            self._unuse(table, key, skey)
+        for uid in self._uids_of.pop(skey, ()):
+            if self._uid_users.get(uid) == skey:
+                del self._uid_users[uid]
 
     # ------------------------------------------------------------ reading
 
