@@ -10,6 +10,7 @@ from datetime import UTC, datetime
 from typing import Any
 
 import msgspec
+from msgspec.structs import replace
 
 from pvbus.core.cloudevents import condition_headers
 from pvbus.core.effects import KindRef, Outcome, Put, Reconciliation, Update
@@ -33,6 +34,7 @@ VARIANT = KindRef(CONFIG_GROUP, "PackageVariant", "v1alpha1")
 SET = KindRef(CONFIG_GROUP, "PackageVariantSet", "v1alpha2")
 ECHO_SECONDS = 10.0
 COUNTS_TYPE = "TargetsApplied"
+WITHDRAWN = "Withdrawn"  # the reason of a condition's last event: its object does not have it any more
 
 _variant = msgspec.json.Decoder(PackageVariant)
 _set = msgspec.json.Decoder(PackageVariantSet)
@@ -83,7 +85,7 @@ def set_conditions(result: SetResult, *, namespace: str, name: str) -> tuple[Con
     if result.held:
         message = _held_message(result.held, namespace, name)
         found.append(condition("DeletionHeld", status=True, reason="TooManyDeletions", message=message))
-    if counts != Counts():
+    if result.reason == "Valid" or counts != Counts():  # that nothing is selected is shown as well
         reason = "AllApplied" if all_applied else "InProgress"
         found.append(condition(COUNTS_TYPE, status=all_applied, reason=reason, message=tally))
     return tuple(found)
@@ -113,6 +115,14 @@ class Place:
         self.expires = 0.0
         self.result: bytes | None = None
         self.latest: dict[str, ConditionEvent] = {}
+
+    def stored(self, now: float) -> bytes:
+        """Return the object as last seen: our own write's response stands in for the echo."""
+        if self.response is not None and now >= self.expires:
+            self.response = None
+        raw = self.response if self.response is not None else self.raw
+        assert raw is not None
+        return raw
 
 
 class ConditionsController:
@@ -188,23 +198,27 @@ class ConditionsController:
         place = self._places[partition][key]
         kind, _, name = key.partition("|")
         if place.raw is None:
-            return self._gone(partition, key, place)
-        return (yield from self._publish(kind, Key.parse(name), place, now))
+            return self._gone(partition, key, place, now)
+        outcome = yield from self._publish(kind, Key.parse(name), place, now)
+        if place.response is not None:  # should its echo have come before, there may be no other one
+            return outcome._replace(again_after=max(place.expires - now, 0.1))
+        return outcome
 
-    def _gone(self, partition: int, key: str, place: Place) -> Outcome:
+    def _gone(self, partition: int, key: str, place: Place, now: float) -> Outcome:
         """The object is not there: once that is certain, consumers' last word goes too."""
         kind = key.partition("|")[0]
         topic = VARIANTS if kind == "PackageVariant" else SETS
         if not self._sync[partition][topic].ok(f"{CONFIG_GROUP}/{kind}"):
             return Outcome(result="waiting", waiting=("objects are being listed",))
-        puts = tuple(Put(LATEST, f"{key}|{condition}", None) for condition in sorted(place.latest))
+        puts: list[Put] = []
+        for last in sorted(place.latest.values(), key=lambda event: event.condition.type):
+            puts += self._withdrawn(key, last, now)
         if not puts and place.result is None:
             del self._places[partition][key]
-        return Outcome(puts, "changed" if puts else "unchanged")
+        return Outcome(tuple(puts), "changed" if puts else "unchanged")
 
     def _publish(self, kind: str, key: Key, place: Place, now: float) -> Reconciliation:
-        raw = place.response if place.response is not None and now < place.expires else place.raw
-        assert raw is not None
+        raw = place.stored(now)
         obj: PackageVariant | PackageVariantSet
         obj = _variant.decode(raw) if kind == "PackageVariant" else _set.decode(raw)
         desired, extra = self._desired(kind, key, obj, place)
@@ -217,7 +231,8 @@ class ConditionsController:
             written = yield Update(VARIANT if kind == "PackageVariant" else SET, body, "status")
             place.response, place.expires = msgspec.json.encode(written), now + ECHO_SECONDS
         ours = {c.type for c in desired}
-        puts = self._events(kind, key, obj.metadata.uid, [c for c in conditions if c.type in ours], place)
+        told = [c for c in conditions if c.type in ours]
+        puts = self._events(kind, key, obj.metadata.uid, told, place, now)
         return Outcome(tuple(puts), "changed" if puts else "unchanged")
 
     @staticmethod
@@ -241,33 +256,68 @@ class ConditionsController:
             wanted = result.conditions
             targets = [msgspec.to_builtins(t) for t in result.targets]
             extra = {"downstreamTargets": targets} if targets else {}
-        published = max((c.observed_generation for c in obj.status.conditions), default=0)
+        ours = {c.type for c in wanted}
+        published = max((c.observed_generation for c in obj.status.conditions if c.type in ours), default=0)
         if wanted and max(c.observed_generation for c in wanted) < published:
             return None, {}
         return wanted, extra
 
-    def _events(self, kind: str, key: Key, uid: str, conditions: list[Condition], place: Place) -> list[Put]:
+    def _events(
+        self, kind: str, key: Key, uid: str, conditions: list[Condition], place: Place, now: float
+    ) -> list[Put]:
         puts = []
         for condition in conditions:
             last = place.latest.get(condition.type)
             if last is not None and last.uid == uid and not _is_news(last.condition, condition):
                 continue
-            seed = [last.id if last else "", uid, condition.type, condition.status, condition.reason]
-            event_id = sha1_head("\n".join([*seed, condition.message])) + sha1_head("/".join(seed))
+            former = last if last is not None and last.uid == uid else None
             event = ConditionEvent(
                 kind=kind,
                 namespace=key.namespace,
                 name=key.name,
                 uid=uid,
                 condition=condition,
-                previous=last.condition.status if last is not None and last.uid == uid else "",
-                id=event_id,
+                previous=former.condition.status if former is not None else "",
+                id=_event_id(last, uid, condition),
             )
-            headers = condition_headers(event, event_id=event_id, source=self._source)
-            puts.append(Put(CONDITIONS, f"{kind}|{key}", event, headers))
-            puts.append(Put(LATEST, f"{kind}|{key}|{condition.type}", event, headers))
-        gone = sorted(set(place.latest) - {c.type for c in conditions})
-        return puts + [Put(LATEST, f"{kind}|{key}|{condition}", None) for condition in gone]
+            puts += self._sent(f"{kind}|{key}", event, event)
+        for left in sorted(set(place.latest) - {c.type for c in conditions}):
+            puts += self._withdrawn(f"{kind}|{key}", place.latest[left], now)
+        return puts
+
+    def _withdrawn(self, key: str, last: ConditionEvent, now: float) -> list[Put]:
+        """Tell that a condition is no more: unknown, as Kubernetes reads an absent one."""
+        condition = Condition(
+            type=last.condition.type,
+            status="Unknown",
+            reason=WITHDRAWN,
+            last_transition_time=_stamp(now),
+            observed_generation=last.condition.observed_generation,
+        )
+        event = replace(
+            last,
+            condition=condition,
+            previous=last.condition.status,
+            id=_event_id(last, last.uid, condition),
+        )
+        return self._sent(key, event, None)
+
+    def _sent(self, key: str, event: ConditionEvent, remembered: ConditionEvent | None) -> list[Put]:
+        headers = condition_headers(event, event_id=event.id, source=self._source)
+        return [
+            Put(CONDITIONS, key, event, headers),
+            Put(LATEST, f"{key}|{event.condition.type}", remembered, headers if remembered else ()),
+        ]
+
+
+def _event_id(last: ConditionEvent | None, uid: str, condition: Condition) -> str:
+    """Make an id from the change and the event before it, so that a repeated step sends the same one."""
+    seed = [last.id if last else "", uid, condition.type, condition.status, condition.reason]
+    return sha1_head("\n".join([*seed, condition.message])) + sha1_head("/".join(seed))
+
+
+def _stamp(now: float) -> str:
+    return datetime.fromtimestamp(now, UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
 
 
 def _is_news(old: Condition, new: Condition) -> bool:
@@ -290,15 +340,15 @@ def merge(
     """Put the desired conditions in place of their types, keep foreign ones, and move
     lastTransitionTime only where the status changed."""
     wanted = {condition.type: condition for condition in desired}
-    stamp = datetime.fromtimestamp(now, UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
+    stamp = _stamp(now)
     result = []
     for old in present:
         new = wanted.pop(old.type, None)
         if new is not None:
             same = old.status == new.status and old.last_transition_time
             when = old.last_transition_time if same else stamp
-            result.append(msgspec.structs.replace(new, last_transition_time=when))
+            result.append(replace(new, last_transition_time=when))
         elif old.type not in OPTIONAL_TYPES:
             result.append(old)
-    result += [msgspec.structs.replace(new, last_transition_time=stamp) for new in wanted.values()]
+    result += [replace(new, last_transition_time=stamp) for new in wanted.values()]
     return tuple(result)

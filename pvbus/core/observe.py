@@ -73,14 +73,10 @@ def rows_of(kind: KindName, obj: Mapping[str, Any], topics: tuple[str, ...]) -> 
         if topic == OBJECTS:
             rows.append(_object_row(kind, obj, meta, okey(*kind, namespace, name)))
         else:
+            # The resourceVersion is told as well: it is the precondition of whoever writes next.
             meta = {k: v for k, v in meta.items() if k != "managedFields"}
             value = _canonical.encode({**obj, "metadata": meta})
-            told = {k: v for k, v in meta.items() if k != "resourceVersion"}
-            rows.append(
-                ObservedRow(
-                    topic, f"{namespace}/{name}", value, _hash(_canonical.encode({**obj, "metadata": told}))
-                )
-            )
+            rows.append(ObservedRow(topic, f"{namespace}/{name}", value, _hash(value)))
     return rows
 
 

@@ -35,7 +35,7 @@ from pvbus.core.records import (
 )
 from pvbus.core.render import RenderError, TemplateCache, render_row
 from pvbus.core.tables import SyncView, is_marker
-from pvbus.errors import PermanentError
+from pvbus.errors import ConflictError, PermanentError
 
 VARIANT = KindRef(CONFIG_GROUP, "PackageVariant", "v1alpha1")
 SET = KindRef(CONFIG_GROUP, "PackageVariantSet", "v1alpha2")
@@ -63,7 +63,9 @@ class Seen:
 
     def stored(self, now: float) -> bytes | None:
         """Return the object as last seen: our own write's response stands in for the echo."""
-        return self.response if self.response is not None and now < self.expires else self.variant
+        if self.response is not None and now >= self.expires:
+            self.response = None
+        return self.response if self.response is not None else self.variant
 
     def living(self, now: float) -> PackageVariant | None:
         raw = self.stored(now)
@@ -146,10 +148,15 @@ class RenderController:
             return Outcome(result="waiting", waiting=("PackageVariants are being listed",))
         present = {name: row for name, row in seen.claims.items() if row.state == "present"}
         if present:
-            return (yield from self._present(Key.parse(key), seen, present, now))
-        if seen.claims:
-            return (yield from self._removed(Key.parse(key), seen, now))
-        return self._let_go(key, seen)
+            outcome = yield from self._present(Key.parse(key), seen, present, now)
+        elif seen.claims:
+            outcome = yield from self._removed(Key.parse(key), seen, now)
+        else:
+            outcome = self._let_go(key, seen)
+        if seen.response is not None and outcome.again_after is None:
+            # Should its echo have come before the response did, there may be no other one.
+            return outcome._replace(again_after=max(seen.expires - now, 0.1))
+        return outcome
 
     def _let_go(self, key: str, seen: Seen) -> Outcome:
         """No set speaks of this key any more: forget it, touch nothing."""
@@ -193,6 +200,8 @@ class RenderController:
         try:
             written = yield from self._write(key, seen, winner, spec, living, now)
         except PermanentError as error:
+            if error.reason == "NotFound":  # deleted meanwhile: its tombstone is on the way
+                raise ConflictError(str(error)) from error
             outcome = self._told(key, seen, present, winner, living, outcome="refused", error=str(error))
             return outcome._replace(again_after=REFUSED_RETRY_SECONDS)
         if written is not None:

@@ -458,7 +458,9 @@ class UnrollController:
         """
         again: list[float] = []
         wait = state.reported_at + ROLLUP_SECONDS - now
-        if state.rollup is not None and wait > 0:
+        if any(put.topic == UNROLL for put in puts):
+            again.append(0)  # what is told comes from rows that are written, never from a wish
+        elif state.rollup is not None and wait > 0:
             again.append(wait)
         else:
             report = self._report(state, stop=stop, on_hold=on_hold)
