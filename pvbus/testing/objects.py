@@ -7,7 +7,7 @@ only real changes raise, writes that are visible at once, watches that begin wit
 
 import asyncio
 import copy
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from typing import Any
 
 from pvbus.embedded.apiserver.hooks import KindHooks, StatusError
@@ -66,6 +66,12 @@ class MemoryObjects:
         self._objects[key] = stored
         self._tell(kind, WatchEvent("MODIFIED" if present is not None else "ADDED", stored))
         return stored
+
+    async def change(
+        self, kind: Kind, namespace: str, name: str, change: Callable[[Object], Object]
+    ) -> Object | None:
+        present = self.get(kind, namespace, name)
+        return await self.put(kind, change(present)) if present is not None else None
 
     async def remove(self, kind: Kind, namespace: str, name: str) -> None:
         gone = self._objects.pop((kind, namespace, name), None)

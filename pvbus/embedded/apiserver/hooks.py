@@ -6,7 +6,7 @@ made from git when asked for. The package store implements both and reads and wr
 through `Objects`, which goes past the hooks.
 """
 
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncIterator, Callable, Mapping
 from typing import Any, Protocol
 
 from pvbus.ports.cluster import Kind, Object, WatchEvent
@@ -76,7 +76,10 @@ class Objects(Protocol):
     """The stored objects, for hooks and background tasks inside the server's process."""
 
     def get(self, kind: Kind, namespace: str, name: str) -> Object | None:
-        """Return the current object; the caller must not change it."""
+        """Return the object as everybody sees it; the caller must not change it.
+
+        A write that is not durable yet is not in it: what is made from it must not be `put` back.
+        """
         ...
 
     def list(self, kind: Kind, namespace: str | None = None) -> list[Object]: ...
@@ -90,6 +93,16 @@ class Objects(Protocol):
 
         Keeps uid and creationTimestamp of what is there; an equal object is not written. Returns
         once it is durable and visible.
+        """
+        ...
+
+    async def change(
+        self, kind: Kind, namespace: str, name: str, change: Callable[[Object], Object]
+    ) -> Object | None:
+        """Replace an object by what `change` makes of its newest version; None where there is none.
+
+        As `put`, but no write of anybody else is lost. change: is called at once, and must not change
+        what it gets.
         """
         ...
 

@@ -1,6 +1,6 @@
 """The stored objects for hooks and background tasks inside the server's process."""
 
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 
 from pvbus.embedded.apiserver.entries import Change
 from pvbus.embedded.apiserver.store import ExpiredError, Store
@@ -86,6 +86,12 @@ class StoredObjects:
         entry = self._store.put(kind, new)
         await self._store.durable()
         return entry.decode()
+
+    async def change(
+        self, kind: Kind, namespace: str, name: str, change: Callable[[Object], Object]
+    ) -> Object | None:
+        newest = self._store.head(kind, (namespace, name))
+        return await self.put(kind, change(newest.shared())) if newest is not None else None
 
     async def remove(self, kind: Kind, namespace: str, name: str) -> None:
         if self._store.remove(kind, (namespace, name)) is not None:

@@ -446,12 +446,11 @@ class Keeper:
 
     async def _put(self, name: str, revision: Revision) -> None:
         facts = self.settings.facts
-        current = self._objects.get(PACKAGE_REVISION, facts.namespace, name)
-        metadata = current["metadata"] if current is not None else self._noted(name, revision)
-        wanted = self.shown(revision, metadata)
-        if wanted != current:
-            await self._objects.put(PACKAGE_REVISION, wanted)
-        if current is not None:
+        place = (PACKAGE_REVISION, facts.namespace, name)
+        if self._objects.get(*place) is None:
+            await self._objects.put(PACKAGE_REVISION, self.shown(revision, self._noted(name, revision)))
+        else:
+            await self._objects.change(*place, lambda newest: self.shown(revision, newest["metadata"]))
             self.journal.drop(name)
 
     def _noted(self, name: str, revision: Revision) -> dict[str, Any]:

@@ -82,13 +82,16 @@ class ResourcesKind:
             after = keeper.catalog.find(revision.directory, revision.workspace)
             if after is None:
                 raise answers.modified(name, plural=PLURAL)
-            latest = self._workshop.objects.get(
-                PACKAGE_REVISION, stored["metadata"].get("namespace", ""), name
+            changed = await self._workshop.objects.change(
+                PACKAGE_REVISION,
+                stored["metadata"].get("namespace", ""),
+                name,
+                lambda newest: keeper.shown(after, newest["metadata"]),
             )
-            shown = keeper.shown(after, (latest or stored)["metadata"])
-            stored = await self._workshop.objects.put(PACKAGE_REVISION, shown)
+            if changed is None:
+                raise answers.modified(name, plural=PLURAL)
         keeper.written(name)
-        return _shown(stored, made.texts, made.status)
+        return _shown(changed, made.texts, made.status)
 
 
 def _resources(name: str, obj: Object) -> Mapping[str, str]:

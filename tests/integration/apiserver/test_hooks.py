@@ -1,7 +1,7 @@
 """Kinds with behaviour of their own, and the objects as hooks see them."""
 
 import asyncio
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from typing import Any
 
 import aiohttp
@@ -217,6 +217,28 @@ async def test_objects_are_put_past_hooks_and_checks(
     await server.objects.remove(REVISION, "default", "a")
     assert server.objects.list(REVISION) == []
     assert revisions.diary == []
+
+
+async def test_a_change_builds_on_writes_that_are_not_durable_yet(server: ApiServer) -> None:
+    """Two that change different things of one object at once lose nothing of each other."""
+
+    def labelled(name: str) -> Callable[[Object], Object]:
+        def change(obj: Object) -> Object:
+            labels = {**(obj["metadata"].get("labels") or {}), name: "yes"}
+            return {**obj, "metadata": {**obj["metadata"], "labels": labels}}
+
+        return change
+
+    place = (CONFIG_MAP, "default", "a")
+    assert await server.objects.change(*place, labelled("none")) is None
+    await server.objects.put(CONFIG_MAP, config_map("a", namespace="default"))
+    first = asyncio.create_task(server.objects.change(*place, labelled("first")))
+    await asyncio.sleep(0)
+    second = await server.objects.change(*place, labelled("second"))
+    assert second is not None
+    await first
+    assert second == server.objects.get(*place)
+    assert second["metadata"]["labels"] == {"first": "yes", "second": "yes"}
 
 
 async def test_objects_can_be_watched_from_inside(api: Api, server: ApiServer) -> None:
