@@ -18,6 +18,7 @@ import msgspec
 from rich.console import Console
 from rich.status import Status
 
+from pvbus.adapters.kubernetes.cluster import HttpCluster
 from pvbus.cli.apply import apply
 from pvbus.cli.controlplane import Address, ControlPlaneProcess
 from pvbus.cli.datafolder import DEFAULT, DataPaths, held
@@ -136,10 +137,20 @@ async def _up(
             _introduce(server.address, screen)
             async with hosted(SERVICES, config) as host:
                 screen.line(f"metrics and health: {host.health_url}/metrics")
-                created = await apply(host.cluster, manifests)
                 if manifests:
+                    created = await _apply(folder, manifests)
                     screen.line(f"applied {len(manifests)} manifests, {created} of them new")
+                    host.cluster.forget_resources()
                 return await _supervise(server, host, stop, options, screen)
+
+
+async def _apply(folder: DataPaths, manifests: list[Manifest]) -> int:
+    """A person's manifests are read strictly: a mistyped field is an error, not left out."""
+    cluster = await HttpCluster.connect(folder.kubeconfig, strict=True)
+    try:
+        return await apply(cluster, manifests)
+    finally:
+        await cluster.close()
 
 
 def _introduce(address: Address, screen: Screen) -> None:

@@ -32,8 +32,10 @@ _decode = msgspec.json.Decoder().decode
 class HttpCluster:
     """Implements `pvbus.ports.cluster.Cluster`."""
 
-    def __init__(self, connection: Connection) -> None:
+    def __init__(self, connection: Connection, *, strict: bool = False) -> None:
+        """strict: a write with fields that the kind does not have is refused, not pruned."""
         self._connection = connection
+        self._writing = {"fieldValidation": "Strict"} if strict else None
         self._session = aiohttp.ClientSession(
             connector=aiohttp.TCPConnector(limit=CONNECTIONS_MAX, ssl=connection.ssl),
             trust_env=False,
@@ -43,8 +45,10 @@ class HttpCluster:
         self._groups: dict[str, tuple[str, ...]] = {}
 
     @classmethod
-    async def connect(cls, kubeconfig: Path | None, context: str | None = None) -> "HttpCluster":
-        return cls(await Connection.load(kubeconfig, context))
+    async def connect(
+        cls, kubeconfig: Path | None, context: str | None = None, *, strict: bool = False
+    ) -> "HttpCluster":
+        return cls(await Connection.load(kubeconfig, context), strict=strict)
 
     async def close(self) -> None:
         await self._session.close()
@@ -223,7 +227,7 @@ class HttpCluster:
     async def _written(
         self, method: str, path: str, body: Mapping[str, Any], *, content: str = "application/json"
     ) -> Object:
-        answer = await self._request(method, path, body=body, content=content)
+        answer = await self._request(method, path, parameters=self._writing, body=body, content=content)
         assert answer is not None
         return answer
 
