@@ -3,7 +3,8 @@
 Objects are plain JSON values (`dict`), as the API server sends them, unless `metadata_only` asks
 for PartialObjectMetadata. Errors are those of `pvbus.errors`: 404 is None where a value is
 returned; ConflictError (409, failed precondition; AlreadyExistsError for a create);
-PermanentError (400, 403, 405, 413, 422, business rules; `reason` is the Status reason);
+PermanentError (400, 403, 405, 413, 422, business rules; `reason` is the Status reason); an update of
+what is not there is a ConflictError too;
 TransientError (401, 429, 5xx, timeouts, connection; `retry_after_seconds` from Retry-After).
 """
 

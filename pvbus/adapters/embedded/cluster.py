@@ -9,12 +9,14 @@ along on deletion. It renders nothing, enforces no lifecycle rules and collects 
 import asyncio
 import copy
 import uuid
+from bisect import bisect_right
 from collections.abc import AsyncIterator, Callable, Iterable, Mapping
+from operator import itemgetter
 from typing import Any, NamedTuple
 
 from pvbus.core.ids import revision_name
 from pvbus.core.model import CONFIG_GROUP, PORCH_GROUP
-from pvbus.errors import AlreadyExistsError, ConflictError, PermanentError
+from pvbus.errors import AlreadyExistsError, ConflictError
 from pvbus.ports.cluster import GoneError, Kind, Listing, Object, Resource, WatchEvent
 
 REVISION = Kind(PORCH_GROUP, "PackageRevision")
@@ -80,6 +82,13 @@ class MemoryCluster:
     def _serve(self, group: str, version: str, kind: str, *, namespaced: bool = True) -> None:
         resource = Resource(group, version, kind, f"{kind.lower()}s", namespaced)
         self._resources.setdefault(Kind(group, kind), {})[version] = resource
+
+    def serves(self, kind: Kind) -> bool:
+        return bool(self._resources.get(kind))
+
+    def unserve(self, kind: Kind) -> None:
+        """Stop serving a kind, as if its definition were deleted; its objects are left to the caller."""
+        self._resources.pop(kind, None)
 
     async def resource(self, kind: Kind, *, version: str | None = None) -> Resource | None:
         served = self._resources.get(kind, {})
@@ -179,7 +188,8 @@ class MemoryCluster:
             raise GoneError(f"too old resource version: {position}")
         while True:
             changed = self._changed
-            for version, k, event in [h for h in self._history if h[0] > position]:
+            first = bisect_right(self._history, position, key=itemgetter(0))
+            for version, k, event in self._history[first:]:
                 position = version
                 if k == kind:
                     yield event
@@ -251,7 +261,7 @@ class MemoryCluster:
         meta = obj["metadata"]
         current = self._objects.get((kind, meta.get("namespace", ""), meta["name"]))
         if current is None:
-            raise PermanentError(f'{resource.plural} "{meta["name"]}" not found', reason="NotFound")
+            raise ConflictError(f'{resource.plural} "{meta["name"]}" not found')
         if meta.get("resourceVersion") not in (None, "", current["metadata"]["resourceVersion"]):
             raise ConflictError(f'{resource.plural} "{meta["name"]}": the object has been modified')
         if meta.get("uid") not in (None, "", current["metadata"]["uid"]):
@@ -289,7 +299,7 @@ class MemoryCluster:
     ) -> Object:
         current = await self.get(resource, namespace, name)
         if current is None:
-            raise PermanentError(f'{resource.plural} "{name}" not found', reason="NotFound")
+            raise ConflictError(f'{resource.plural} "{name}" not found')
         return await self.update(resource, _merged(current, patch), subresource=subresource)
 
     async def delete(

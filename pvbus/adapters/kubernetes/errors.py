@@ -28,7 +28,11 @@ class _Status(msgspec.Struct):
 def error_of(
     code: int, body: bytes, *, method: str, retry_after: str | None = None
 ) -> PvbusError | GoneError:
-    """Translate an answer of 400 or above. 404 is the caller's: it means None there."""
+    """Translate an answer of 400 or above.
+
+    404 of a read or a delete is the caller's: it means None there. 404 of an update means that the
+    object vanished, so the view was stale.
+    """
     try:
         status = msgspec.json.decode(body, type=_Status)
     except msgspec.DecodeError:
@@ -38,6 +42,8 @@ def error_of(
     if code == 409:
         if status.reason == "AlreadyExists":
             return AlreadyExistsError(message)
+        return ConflictError(message)
+    if code == 404 and method in ("PUT", "PATCH"):
         return ConflictError(message)
     if code == 410:
         return GoneError(message)
