@@ -44,8 +44,8 @@ SCHEMA_VERSION = 1
 SYNC_PREFIX = "!sync|"
 
 
-class _Row(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, rename="camel"):
-    """Options shared by all rows."""
+class _Row(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, rename="camel", gc=False):
+    """Options shared by all rows. gc: frozen plain data makes no cycles, so there is nothing to look for."""
 
 
 class MetaRow(_Row, frozen=True, kw_only=True, omit_defaults=False):
