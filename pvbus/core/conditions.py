@@ -87,6 +87,9 @@ def set_conditions(result: SetResult, *, namespace: str, name: str) -> tuple[Con
         found.append(condition("DeletionHeld", status=True, reason="TooManyDeletions", message=message))
     if result.reason == "Valid" or counts != Counts():  # that nothing is selected is shown as well
         reason = "AllApplied" if all_applied else "InProgress"
+        if counts == Counts():
+            reason = "NothingSelected"
+            tally += ": no target selects anything; check kind, name and labels in spec.targets"
         found.append(condition(COUNTS_TYPE, status=all_applied, reason=reason, message=tally))
     return tuple(found)
 
@@ -325,7 +328,12 @@ def _is_news(old: Condition, new: Condition) -> bool:
     (not the counts, which change with every target)."""
     if (old.status, old.reason) != (new.status, new.reason):
         return True
-    return old.message != new.message and new.reason not in ("InProgress", "Reconciling", "AllApplied")
+    return old.message != new.message and new.reason not in (
+        "InProgress",
+        "Reconciling",
+        "AllApplied",
+        "NothingSelected",
+    )
 
 
 def _extra(obj: PackageVariant | PackageVariantSet) -> dict[str, Any]:

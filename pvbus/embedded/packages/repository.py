@@ -321,7 +321,7 @@ class Keeper:
             await self._follow_all()
         else:
             await self._follow(changed)
-        await self._report("True", "Ready", "Repository Ready")
+        await self._report("True", "Ready", self.catalog.readiness())
         # A look at a repository of many refs must not become the work of the day.
         cost = time.monotonic() - now
         pause = self._poll_seconds() if local is not None else self._options.fetch_seconds

@@ -24,6 +24,7 @@ HISTORY_COMMITS_MAX = 200
 task in the listing, fewer would make unannotated histories slow to read."""
 
 RENDERED = "Rendered"
+UNPACKAGED_SHOWN_MAX = 3
 
 
 class KptfileFacts(msgspec.Struct, frozen=True, kw_only=True):
@@ -133,6 +134,29 @@ class Catalog:
     @property
     def branch_ref(self) -> str:
         return f"{layout.HEADS}{self._branch}"
+
+    def readiness(self) -> str:
+        """Say that the repository is ready, and what in it looks like a package but is none."""
+        missing = self._without_kptfile()
+        if not missing:
+            return "Repository Ready"
+        return (
+            f"Repository Ready; {len(missing)} branches or tags name a folder without a Kptfile, which is no "
+            f"package: {', '.join(missing[:UNPACKAGED_SHOWN_MAX])}. Add a Kptfile there (kpt pkg init) and "
+            "commit or tag it anew"
+        )
+
+    def _without_kptfile(self) -> list[str]:
+        found = []
+        for (ref, oid), revision in self._tips.items():
+            parsed = layout.parse_ref(ref)
+            if revision is not None or parsed is None or self._refs.get(ref) != oid:
+                continue
+            commit = self._mirror.commit_of(oid)
+            tree = self._mirror.tree_of(commit, parsed.directory) if commit else None
+            if tree is not None and self._mirror.blob(tree, layout.KPTFILE) is None:
+                found.append(ref)
+        return sorted(found)
 
     def apply(self, refs: Mapping[str, str]) -> set[tuple[str, str]]:
         """Take over the mirror's refs; returns (directory, workspace) of every revision that is

@@ -43,7 +43,9 @@ async def test_packages_that_plain_git_made_are_found(world: World, tmp_path: Pa
 
     ready = await world.add_repository("plain", remote)
 
-    assert ready["status"]["conditions"][0]["message"] == "Repository Ready"
+    message = ready["status"]["conditions"][0]["message"]
+    assert message.startswith("Repository Ready; 1 branches or tags name a folder without a Kptfile")
+    assert "refs/tags/no-package/v1" in message
     assert ready["status"]["gitCommitHash"] == git(remote, "rev-parse", "main")
     found = {
         obj["metadata"]["name"]: (obj["spec"]["revision"], obj["spec"]["lifecycle"])
