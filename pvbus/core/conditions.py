@@ -235,7 +235,9 @@ class ConditionsController:
             place.response, place.expires = msgspec.json.encode(written), now + ECHO_SECONDS
         ours = {c.type for c in desired}
         told = [c for c in conditions if c.type in ours]
-        puts = self._events(kind, key, obj.metadata.uid, told, place, now)
+        puts = self._events(kind, key, obj.metadata.uid, told, place)
+        for left in sorted(set(place.latest) - {c.type for c in conditions}):
+            puts += self._withdrawn(f"{kind}|{key}", place.latest[left], now)
         return Outcome(tuple(puts), "changed" if puts else "unchanged")
 
     @staticmethod
@@ -265,9 +267,7 @@ class ConditionsController:
             return None, {}
         return wanted, extra
 
-    def _events(
-        self, kind: str, key: Key, uid: str, conditions: list[Condition], place: Place, now: float
-    ) -> list[Put]:
+    def _events(self, kind: str, key: Key, uid: str, conditions: list[Condition], place: Place) -> list[Put]:
         puts = []
         for condition in conditions:
             last = place.latest.get(condition.type)
@@ -284,8 +284,6 @@ class ConditionsController:
                 id=_event_id(last, uid, condition),
             )
             puts += self._sent(f"{kind}|{key}", event, event)
-        for left in sorted(set(place.latest) - {c.type for c in conditions}):
-            puts += self._withdrawn(f"{kind}|{key}", place.latest[left], now)
         return puts
 
     def _withdrawn(self, key: str, last: ConditionEvent, now: float) -> list[Put]:

@@ -8,7 +8,8 @@ that no row has to be decoded for it.
 from collections.abc import Iterable
 
 from pvbus.core.tables import is_marker
-from pvbus.ports.bus import Bus, TopicPartition
+from pvbus.ports.bus import Bus, Record, TopicPartition
+from pvbus.runtime.intake import Intake
 
 DIGEST_HEADER = "pvbus-digest"
 
@@ -19,7 +20,8 @@ class Mirror:
     def __init__(self, bus: Bus, topics: Iterable[str], partitions: int) -> None:
         self._bus = bus
         self._partitions: list[TopicPartition] = [(t, p) for t in topics for p in range(partitions)]
-        self._reader = bus.reader(dict.fromkeys(self._partitions, 0))
+        self._intake = Intake(bus)
+        self._intake.assign(dict.fromkeys(self._partitions, 0))
         self._digests: dict[str, dict[str, str]] = {topic: {} for topic in topics}
         self._markers: dict[tuple[str, str], dict[int, str]] = {}
         self._count = partitions
@@ -27,17 +29,19 @@ class Mirror:
     async def catch_up(self) -> None:
         """Read up to the ends that stand now."""
         ends = await self._bus.end_offsets(self._partitions)
-        while any(self._reader.position(tp) < end for tp, end in ends.items()):
-            for record in await self._reader.poll(timeout_seconds=1.0, max_records=10_000):
-                key = record.key.decode()
-                if record.value is None:
-                    self._digests[record.topic].pop(key, None)
-                    continue
-                digest = next((v.decode() for k, v in record.headers if k == DIGEST_HEADER), "")
-                if is_marker(key):
-                    self._markers.setdefault((record.topic, key), {})[record.partition] = digest
-                else:
-                    self._digests[record.topic][key] = digest
+        while not self._intake.has_reached(ends):
+            await self._intake.poll(self._take)
+
+    def _take(self, record: Record) -> None:
+        key = record.key.decode()
+        if record.value is None:
+            self._digests[record.topic].pop(key, None)
+            return
+        digest = next((v.decode() for k, v in record.headers if k == DIGEST_HEADER), "")
+        if is_marker(key):
+            self._markers.setdefault((record.topic, key), {})[record.partition] = digest
+        else:
+            self._digests[record.topic][key] = digest
 
     def of_kind(self, topic: str, prefix: str) -> dict[str, str]:
         """Return key -> digest of the rows whose keys begin so (all rows for an empty prefix)."""
@@ -57,4 +61,4 @@ class Mirror:
         return f"syncing|{max(epochs)}||" if epochs else ""
 
     async def close(self) -> None:
-        await self._reader.close()
+        await self._intake.close()

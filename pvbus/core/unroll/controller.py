@@ -361,12 +361,12 @@ class UnrollController:
         if own is None:  # from now on only this claim changes them, and it knows before the bus tells
             own = self._own[number] = set(self._requests.get(f"unroll-{number}", {}))
         puts = [Put(WATCHES, key, request) for key, request in wanted.items() if key not in own]
-        own |= wanted.keys()
+        own.update(wanted)
         states = self._sets[number].values()
         if all(other.passed for other in states):
             needed = {key for other in states for key in other.requested}
             puts += [Put(WATCHES, key, None) for key in sorted(own - needed)]
-            own &= needed
+            own.intersection_update(needed)
         return puts
 
     @staticmethod
