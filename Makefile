@@ -29,7 +29,7 @@ run: setup-run
 	.venv/bin/pvbus up --example fleet $(ARGS)
 
 test: setup-dev
-	.venv/bin/python -m pytest -n $(WORKERS) $(ARGS) $(TESTS)
+	.venv/bin/python -m pytest -n $(WORKERS) --dist loadgroup $(ARGS) $(TESTS)
 
 check: setup-dev
 	.venv/bin/ruff format --check .

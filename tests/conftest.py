@@ -1,0 +1,33 @@
+"""Rules for the whole suite: what is collected, and that continuous integration skips nothing."""
+
+import os
+from pathlib import Path
+
+import pytest
+
+SHARED = Path(__file__).parent.parent.parent / "shared"
+
+
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Leave out what reads the shared folder where there is none; with it, every such test counts."""
+    if SHARED.is_dir() or os.environ.get("PVBUS_CONFORMANCE"):
+        return
+    needing = [item for item in items if item.get_closest_marker("shared")]
+    if needing:
+        config.hook.pytest_deselected(items=needing)
+        items[:] = [item for item in items if not item.get_closest_marker("shared")]
+
+
+@pytest.hookimpl(trylast=True)
+def pytest_sessionfinish(session: pytest.Session) -> None:
+    """In continuous integration a skipped test is a failure: what is not run proves nothing."""
+    if not os.environ.get("CI") or os.environ.get("PVBUS_ALLOW_SKIPS"):
+        return
+    reporter = session.config.pluginmanager.get_plugin("terminalreporter")
+    if reporter is None or hasattr(session.config, "workerinput"):
+        return
+    skipped = reporter.stats.get("skipped", [])
+    if skipped and session.exitstatus == pytest.ExitCode.OK:
+        session.exitstatus = pytest.ExitCode.TESTS_FAILED
+    if skipped:
+        reporter.write_line(f"{len(skipped)} tests were skipped, and CI is set: that is a failure", red=True)
