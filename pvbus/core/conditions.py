@@ -314,6 +314,7 @@ class ConditionsController:
 def _event_id(last: ConditionEvent | None, uid: str, condition: Condition) -> str:
     """Make an id from the change and the event before it, so that a repeated step sends the same one."""
     seed = [last.id if last else "", uid, condition.type, condition.status, condition.reason]
+    seed.append(condition.last_transition_time or "")
     return sha1_head("\n".join([*seed, condition.message])) + sha1_head("/".join(seed))
 
 
