@@ -1,0 +1,219 @@
+"""The bus on Kafka: `KafkaBus.open` gives a started one.
+
+A step is one transaction of the claim's own transactional id; the claim's epoch is that id's producer
+epoch. What is where: `settings` every option, `topics` the topics, `membership` and `assignor` groups and
+claims, `writer` transactions, `reader` reading, `describe` the present epoch of a claim, `failures` what
+errors mean.
+"""
+
+import asyncio
+from collections.abc import AsyncIterator, Mapping, Sequence
+from contextlib import asynccontextmanager
+
+from aiokafka import AIOKafkaConsumer
+from aiokafka import TopicPartition as KafkaPartition
+from aiokafka.admin import AIOKafkaAdminClient
+
+from pvbus.adapters.clock import SystemClock
+from pvbus.adapters.kafka.describe import describe_transaction
+from pvbus.adapters.kafka.failures import FOREIGN, translate
+from pvbus.adapters.kafka.membership import KafkaMembership, stop_consumer
+from pvbus.adapters.kafka.reader import KafkaReader
+from pvbus.adapters.kafka.settings import (
+    TRANSACTION_SECONDS,
+    KafkaSettings,
+    client_options,
+    ends_options,
+)
+from pvbus.adapters.kafka.topics import Catalogue
+from pvbus.adapters.kafka.writer import Writer
+from pvbus.errors import FencedError, InvariantError, PermanentError, TooLargeError
+from pvbus.ports.bus import Assigned, Claim, Output, Revoked, TopicPartition, TopicSpec
+from pvbus.ports.clock import Clock
+
+ENDING_SECONDS = 0.01
+"""How often it is looked whether a transaction whose outcome is decided is visible; it takes 20 ms."""
+
+
+class KafkaBus:
+    """Implements `pvbus.ports.bus.Bus`."""
+
+    def __init__(
+        self,
+        settings: KafkaSettings,
+        clock: Clock,
+        admin: AIOKafkaAdminClient,
+        ends: AIOKafkaConsumer,
+    ) -> None:
+        """Use `open`."""
+        self._settings = settings
+        self._clock = clock
+        self._admin = admin
+        self._ends = ends
+        self._catalogue = Catalogue(admin, settings)
+        self._memberships: list[KafkaMembership] = []
+        self._readers: list[KafkaReader] = []
+
+    @classmethod
+    async def open(cls, settings: KafkaSettings, *, clock: Clock | None = None) -> "KafkaBus":
+        """Connect. Raises TransientError when no broker answers."""
+        admin = AIOKafkaAdminClient(**client_options(settings))
+        ends = AIOKafkaConsumer(**ends_options(settings))
+        try:
+            async with asyncio.timeout(TRANSACTION_SECONDS):
+                await admin.start()
+                await ends.start()
+        except BaseException as exc:
+            await admin.close()
+            await ends.stop()
+            if isinstance(exc, FOREIGN):
+                raise translate(exc, f"connecting to {', '.join(settings.bootstrap)}") from exc
+            raise
+        return cls(settings, clock or SystemClock(), admin, ends)
+
+    async def close(self) -> None:
+        """Leave all groups, and close every connection."""
+        await asyncio.gather(*(membership.leave() for membership in self._memberships))
+        await self._disconnect()
+
+    async def abandon(self) -> None:
+        """Stop at once and tell nobody, as a killed process would: for tests of the others."""
+        await asyncio.gather(*(membership.abandon() for membership in self._memberships))
+        await self._disconnect()
+
+    async def _disconnect(self) -> None:
+        await asyncio.gather(*(reader.close() for reader in self._readers))
+        await stop_consumer(self._ends)
+        await self._admin.close()
+
+    # Topics
+
+    async def create_topics(self, topics: Sequence[TopicSpec]) -> None:
+        async with _asking("creating topics"):
+            await self._catalogue.create(topics)
+
+    async def topics(self) -> Mapping[str, TopicSpec]:
+        async with _asking("listing topics"):
+            return await self._catalogue.all()
+
+    async def end_offsets(self, partitions: Sequence[TopicPartition]) -> Mapping[TopicPartition, int]:
+        """Return where the partitions end, counting what is not committed yet.
+
+        A step returns when its outcome is decided, some milliseconds before its records are visible. Whoever
+        reads up to the ends as they are here waits for that, and so sees every step that ended before.
+        """
+        async with _asking("asking for end offsets"):
+            for partition in partitions:
+                await self._catalogue.check_partition(*partition)
+            names = {KafkaPartition(self._settings.named(topic), n): (topic, n) for topic, n in partitions}
+            ends = await self._ends.end_offsets(list(names)) if names else {}
+            return {names[partition]: end for partition, end in ends.items()}
+
+    def reader(self, positions: Mapping[TopicPartition, int] | None = None) -> KafkaReader:
+        reader = KafkaReader(self._settings, positions or {})
+        self._readers.append(reader)
+        return reader
+
+    # Claims
+
+    async def join(
+        self, group: str, topics: Sequence[str], *, assigned: Assigned, revoked: Revoked
+    ) -> KafkaMembership:
+        async with _asking(f"joining {group}"):
+            counts = {await self._catalogue.partitions(topic) for topic in topics}
+        if len(counts) != 1:
+            raise PermanentError(
+                f"group {group}: its topics must have one partition count, not {sorted(counts)}",
+                reason="PartitionsDiffer",
+            )
+        membership = KafkaMembership(
+            self._settings, self._clock, group, topics, counts.pop(), assigned, revoked
+        )
+        await membership.start()
+        self._memberships.append(membership)
+        return membership
+
+    async def committed(self, claim: Claim, topics: Sequence[str]) -> Mapping[str, int]:
+        """Return the next offsets, of a claim held here or elsewhere."""
+        writer = self._find(claim)
+        if writer is not None:
+            await writer.ready()
+        async with _asking(f"reading the offsets of {claim.group}/{claim.partition}"):
+            await self._check_epoch(claim, writer)
+            offsets = await self._fetch_offsets(claim, topics)
+        if writer is not None:
+            writer.offsets.update(offsets)
+        return offsets
+
+    async def step(
+        self, claim: Claim, outputs: Sequence[Output], offsets: Mapping[str, int] | None = None
+    ) -> None:
+        writer = self._find(claim)
+        if writer is None:
+            raise FencedError(f"{claim.group}/{claim.partition}: epoch {claim.epoch} is not held here")
+        await self._check_outputs(outputs)
+        if offsets:
+            await self._check_offsets(claim, writer, offsets)
+        if outputs or offsets:
+            await writer.write(outputs, offsets or {})
+
+    def _find(self, claim: Claim) -> Writer | None:
+        for membership in self._memberships:
+            if (writer := membership.writer(claim)) is not None:
+                return writer
+        return None
+
+    async def _check_outputs(self, outputs: Sequence[Output]) -> None:
+        """Find what is wrong with outputs before anything is sent: errors of the broker cost the producer."""
+        for topic, partition, key, value, headers in outputs:
+            await self._catalogue.check_partition(topic, partition)
+            size = len(key) + len(value or b"")
+            if headers:
+                size += sum(len(name) + len(content) for name, content in headers)
+            if size > self._settings.record_bytes_max:
+                raise TooLargeError(
+                    f"{topic}: the record of {key[:100]!r} has {size} bytes, the limit is"
+                    f" {self._settings.record_bytes_max}"
+                )
+
+    async def _check_offsets(self, claim: Claim, writer: Writer, offsets: Mapping[str, int]) -> None:
+        """Refuse to go back: the broker would."""
+        unknown = [topic for topic in offsets if topic not in writer.offsets]
+        if unknown:
+            for topic in unknown:
+                await self._catalogue.check_partition(topic, claim.partition)
+            await self.committed(claim, unknown)
+        for topic, offset in offsets.items():
+            if offset < writer.offsets[topic]:
+                raise InvariantError(
+                    f"step would move {claim.group}/{claim.partition} back to {topic}@{offset}"
+                )
+
+    async def _check_epoch(self, claim: Claim, writer: Writer | None) -> None:
+        """Make sure that the claim is the newest, and that its last step is visible."""
+        name = self._settings.transactional_id(claim.group, claim.partition)
+        while True:
+            state = await describe_transaction(self._admin._client, name)
+            ours = claim.epoch if writer is None else writer.epoch
+            if state is None or state.epoch != ours:
+                raise FencedError(f"{claim.group}/{claim.partition}: epoch {claim.epoch} is old, now {state}")
+            if not state.is_ending:
+                return
+            await asyncio.sleep(ENDING_SECONDS)
+
+    async def _fetch_offsets(self, claim: Claim, topics: Sequence[str]) -> dict[str, int]:
+        names = {KafkaPartition(self._settings.named(topic), claim.partition): topic for topic in topics}
+        found = await self._admin.list_consumer_group_offsets(
+            self._settings.named(claim.group), partitions=list(names)
+        )
+        return {topic: max(0, found[partition].offset) for partition, topic in names.items()}
+
+
+@asynccontextmanager
+async def _asking(doing: str) -> AsyncIterator[None]:
+    """Give a call of the library a deadline, and translate what it raises."""
+    try:
+        async with asyncio.timeout(TRANSACTION_SECONDS):
+            yield
+    except FOREIGN as exc:
+        raise translate(exc, doing) from exc

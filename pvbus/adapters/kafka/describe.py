@@ -1,0 +1,104 @@
+"""One request the library has not: DescribeTransactions, which tells the present epoch of a claim.
+
+Source: KIP-664; Kafka's DescribeTransactionsRequest.json and ...Response.json (api key 65, version 0).
+"""
+
+from typing import Any, NamedTuple, TypeAlias
+
+from aiokafka import errors
+from aiokafka.client import AIOKafkaClient, CoordinationType
+from aiokafka.protocol.api import Request, RequestStruct, Response
+from aiokafka.protocol.types import (
+    CompactArray,
+    CompactString,
+    Int16,
+    Int32,
+    Int64,
+    Schema,
+    TaggedFields,
+)
+
+NOT_FOUND = 105
+_COORDINATOR_MOVED = (14, 15, 16)  # loading, not available, not coordinator
+_ENDING = ("PrepareCommit", "PrepareAbort", "PrepareEpochFence")
+EPOCH_BITS = 16
+
+
+class TransactionState(NamedTuple):
+    """epoch: the claim's. is_ending: the outcome is decided, but not yet visible to readers."""
+
+    epoch: int
+    is_ending: bool
+
+
+def epoch_of(producer_id: int, producer_epoch: int) -> int:
+    """Return a claim's epoch: a newer producer of one transactional id has the higher one.
+
+    Producer epochs wrap to a new producer id after 32,767 claims; ids are handed out in rising blocks.
+    """
+    return producer_id << EPOCH_BITS | producer_epoch
+
+
+class _Response(Response):  # type: ignore[misc]
+    API_KEY = 65
+    API_VERSION = 0
+    SCHEMA = Schema(
+        ("throttle_time_ms", Int32),
+        (
+            "transaction_states",
+            CompactArray(
+                ("error_code", Int16),
+                ("transactional_id", CompactString("utf-8")),
+                ("transaction_state", CompactString("utf-8")),
+                ("transaction_timeout_ms", Int32),
+                ("transaction_start_time_ms", Int64),
+                ("producer_id", Int64),
+                ("producer_epoch", Int16),
+                (
+                    "topics",
+                    CompactArray(
+                        ("topic", CompactString("utf-8")),
+                        ("partitions", CompactArray(Int32)),
+                        ("tags", TaggedFields),
+                    ),
+                ),
+                ("tags", TaggedFields),
+            ),
+        ),
+        ("tags", TaggedFields),
+    )
+
+
+class _Struct(RequestStruct):  # type: ignore[misc]
+    API_KEY = 65
+    API_VERSION = 0
+    FLEXIBLE_VERSION = True
+    RESPONSE_TYPE = _Response
+    SCHEMA = Schema(("transactional_ids", CompactArray(CompactString("utf-8"))), ("tags", TaggedFields))
+
+
+_StructAlias: TypeAlias = _Struct
+
+
+class _Request(Request[_StructAlias]):  # type: ignore[misc]
+    API_KEY = 65
+
+    def __init__(self, transactional_id: str) -> None:
+        self._transactional_id = transactional_id
+
+    def build(self, request_struct_class: Any) -> Any:
+        return request_struct_class([self._transactional_id], {})
+
+
+async def describe_transaction(client: AIOKafkaClient, transactional_id: str) -> TransactionState | None:
+    """Return who may write under an id now, None where nobody ever did. Raises KafkaError."""
+    node = await client.coordinator_lookup(CoordinationType.TRANSACTION, transactional_id)
+    answer = await client.send(node, _Request(transactional_id))
+    code, _, state, _, _, producer_id, producer_epoch, *_ = answer.transaction_states[0]
+    if code == NOT_FOUND:
+        return None
+    if code in _COORDINATOR_MOVED:
+        raise errors.CoordinatorNotAvailableError(transactional_id)
+    if code:
+        raise errors.for_code(code)(transactional_id)
+    return TransactionState(epoch_of(producer_id, producer_epoch), state in _ENDING)

@@ -1,0 +1,54 @@
+"""What Kafka's errors mean to us: one table."""
+
+import asyncio
+from collections.abc import Iterator
+
+from aiokafka import errors
+
+from pvbus.errors import FencedError, PermanentError, PvbusError, TooLargeError, TransientError
+
+FENCED: tuple[type[Exception], ...] = (
+    errors.ProducerFenced,
+    errors.InvalidProducerEpoch,
+    errors.InvalidProducerIdMapping,  # the transactional id has another producer id now
+)
+TOO_LARGE: tuple[type[Exception], ...] = (
+    errors.MessageSizeTooLargeError,
+    errors.RecordListTooLargeError,
+)
+PERMANENT: tuple[type[Exception], ...] = (
+    errors.UnsupportedVersionError,
+    errors.IncompatibleBrokerVersion,
+    errors.InvalidTopicError,
+    errors.InvalidPartitionsError,
+    errors.InvalidReplicationFactorError,
+    errors.InvalidConfigurationError,
+    errors.PolicyViolationError,
+    errors.InconsistentGroupProtocolError,
+    errors.InvalidSessionTimeoutError,
+)
+"""Everything else may pass by itself: broker away, timeout, no right yet."""
+
+FOREIGN: tuple[type[Exception], ...] = (errors.KafkaError, TimeoutError, asyncio.TimeoutError, OSError)
+"""What calls of the library raise, and `translate` takes."""
+
+
+def translate(error: BaseException, doing: str) -> PvbusError:
+    """Return our error for one of `FOREIGN`. `doing` is what was tried, for the text."""
+    chain = tuple(_chain(error))
+    text = f"{doing}: {error!r}"
+    if any(isinstance(each, FENCED) for each in chain):
+        return FencedError(text)
+    if any(isinstance(each, TOO_LARGE) for each in chain):
+        return TooLargeError(text)
+    if any(isinstance(each, PERMANENT) for each in chain):
+        return PermanentError(text, reason="KafkaRefused")
+    return TransientError(text)
+
+
+def _chain(error: BaseException) -> Iterator[BaseException]:
+    """Yield an error and its causes: the library wraps what its background tasks met."""
+    each: BaseException | None = error
+    while each is not None:
+        yield each
+        each = each.__cause__

@@ -1,0 +1,340 @@
+"""A worker's place in a consumer group, and the claims it is given there.
+
+The group's consumer reads nothing; it is there for its heartbeats and rebalances. What happens is decided
+in two synchronous moments, both of the library's coordination task: `_tell_held`, when it is about to join,
+and `_take_share`, when it has joined. Everything else runs in tasks of this membership.
+
+Invariants. A partition is told as held from the moment it is given until its claim's producer is closed, so
+that the leader gives it to nobody else before that. A member that joins without a member id was out of the
+group: whatever it held is lost. For each partition the next claim waits for the end of the last one.
+"""
+
+import asyncio
+import contextlib
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Any
+
+from aiokafka import AIOKafkaConsumer
+from aiokafka import TopicPartition as KafkaPartition
+from aiokafka.abc import ConsumerRebalanceListener
+
+from pvbus.adapters.kafka.assignor import CoPartitioningAssignor
+from pvbus.adapters.kafka.failures import FOREIGN, translate
+from pvbus.adapters.kafka.settings import TRANSACTION_SECONDS, KafkaSettings, member_options
+from pvbus.adapters.kafka.writer import Writer
+from pvbus.errors import FencedError, TransientError
+from pvbus.ports.bus import Assigned, Claim, Revoked
+from pvbus.ports.clock import Clock
+
+WATCH_SECONDS = 1.0
+STOP_SECONDS = 3.0
+RETRY_SECONDS = 0.5
+
+
+class _Place:
+    """One partition that this member has, from being given it until it is free for others."""
+
+    def __init__(self, number: int, writer: Writer, predecessor: "asyncio.Task[None] | None") -> None:
+        self.number = number
+        self.writer = writer
+        self.predecessor = predecessor
+        self.claim: Claim | None = None
+        self.occupying: asyncio.Task[None] | None = None
+        self.vacating: asyncio.Task[None] | None = None
+
+
+class _Listener(ConsumerRebalanceListener):  # type: ignore[misc]
+    """Nothing happens in the library's callbacks: it would swallow what they raise."""
+
+    def on_partitions_revoked(self, revoked: Any) -> None: ...
+
+    def on_partitions_assigned(self, assigned: Any) -> None: ...
+
+
+class KafkaMembership:
+    """Implements `pvbus.ports.bus.Membership`."""
+
+    def __init__(
+        self,
+        settings: KafkaSettings,
+        clock: Clock,
+        group: str,
+        topics: Sequence[str],
+        partitions: int,
+        assigned: Assigned,
+        revoked: Revoked,
+    ) -> None:
+        self._settings = settings
+        self._clock = clock
+        self._group = group
+        self._topics = [settings.named(topic) for topic in topics]
+        self._assigned = assigned
+        self._revoked = revoked
+        assignor = CoPartitioningAssignor(
+            self._topics, partitions, held=self._tell_held, given=self._take_share
+        )
+        self._consumer = AIOKafkaConsumer(**member_options(settings, group, assignor))
+        self._places: dict[int, _Place] = {}
+        self._leftovers: dict[int, asyncio.Task[None]] = {}  # places that were lost and are being vacated
+        self._claims: dict[int, Claim] = {}
+        self._writers: set[Writer] = set()
+        self._last_heartbeat = clock.monotonic()
+        self._tasks = asyncio.TaskGroup()
+        self._life: asyncio.Task[None] | None = None
+        self._leaving = asyncio.Event()
+        self._is_over = False
+        self._failure: Exception | None = None
+        self._is_told = False
+
+    async def start(self) -> None:
+        """Enter the group; the first share comes later. Raises TransientError."""
+        try:
+            async with asyncio.timeout(TRANSACTION_SECONDS):
+                await self._consumer.start()
+        except FOREIGN as exc:
+            await self._consumer.stop()
+            raise translate(exc, f"joining {self._group}") from exc
+        self._observe_heartbeats()
+        self._consumer.subscribe(self._topics, listener=_Listener())
+        self._last_heartbeat = self._clock.monotonic()
+        self._life = asyncio.create_task(self._live(), name=f"membership of {self._group}")
+
+    def _observe_heartbeats(self) -> None:
+        coordinator = self._consumer._coordinator
+        beat = coordinator._do_heartbeat
+
+        async def observed() -> bool:
+            began = self._clock.monotonic()
+            is_ok = bool(await beat())
+            if is_ok:
+                self._last_heartbeat = began
+            return is_ok
+
+        coordinator._do_heartbeat = observed
+
+    # What others see
+
+    @property
+    def member_id(self) -> str:
+        return str(self._consumer._coordinator.member_id)
+
+    def claims(self) -> Mapping[int, Claim]:
+        return dict(self._claims)
+
+    def last_heartbeat(self) -> float:
+        return self._last_heartbeat
+
+    def writer(self, claim: Claim) -> Writer | None:
+        """Return what writes for a claim, None if it is not, or no more, ours."""
+        place = self._places.get(claim.partition)
+        return place.writer if place is not None and place.claim == claim else None
+
+    async def confirm(self) -> bool:
+        """Ask the group now whether we are a member."""
+        coordinator = self._consumer._coordinator
+        try:
+            if await coordinator._do_heartbeat():
+                return True
+        except FOREIGN as exc:
+            raise translate(exc, f"heartbeat of {self._group}") from exc
+        if coordinator.member_id:
+            raise TransientError(f"the coordinator of {self._group} does not answer")
+        return False
+
+    async def wait_left(self) -> None:
+        await self._wait_for_life()
+        if self._failure is not None:
+            self._is_told = True
+            raise self._failure
+
+    async def leave(self) -> None:
+        self._leaving.set()
+        await self._wait_for_life()
+        self._tell_failure()
+
+    async def abandon(self) -> None:
+        """Stop at once and tell nobody, as a killed process would; the others must find out."""
+        self._consumer._coordinator.generation = -1  # then it does not say that it leaves
+        if self._life is not None:
+            self._life.cancel()
+        await self._wait_for_life()
+        self._tell_failure()
+
+    async def _wait_for_life(self) -> None:
+        if self._life is not None:
+            await asyncio.wait({self._life})
+
+    def _tell_failure(self) -> None:
+        """See to it that a failure is known, even where nobody called `wait_left`."""
+        if self._failure is not None and not self._is_told:
+            self._is_told = True
+            asyncio.get_running_loop().call_exception_handler(
+                {"message": f"membership of {self._group} failed", "exception": self._failure}
+            )
+
+    # The life of a member
+
+    async def _live(self) -> None:
+        """Be a member until told to leave. A callback that raises ends the membership with its error."""
+        try:
+            async with self._tasks:
+                watching = self._tasks.create_task(self._watch())
+                await self._leaving.wait()
+                for place in tuple(self._places.values()):
+                    self._vacate(place)
+                ending = [
+                    *self._leftovers.values(),
+                    *(p.vacating for p in self._places.values() if p.vacating),
+                ]
+                if ending:
+                    await asyncio.wait(ending)
+                watching.cancel()
+        except Exception as exc:
+            self._failure = exc
+        finally:
+            await self._give_up_place()
+
+    async def _vacate_all(self) -> None:
+        for place in tuple(self._places.values()):
+            self._vacate(place)
+        ending = [place.vacating for place in self._places.values() if place.vacating is not None]
+        if ending or self._leftovers:
+            await asyncio.wait([*ending, *self._leftovers.values()])
+
+    async def _give_up_place(self) -> None:
+        self._claims = {}
+        await asyncio.gather(stop_consumer(self._consumer), *(writer.close() for writer in self._writers))
+        self._places = {}
+
+    async def _watch(self) -> None:
+        """Take notice of what the coordination task met, and show it that we are alive."""
+        coordination = self._consumer._coordinator._coordination_task
+        while True:
+            try:
+                await self._consumer.getmany(timeout_ms=int(WATCH_SECONDS * 1000))
+            except FOREIGN as exc:
+                if coordination.done():  # it does not come back
+                    raise translate(exc, f"membership of {self._group}") from exc
+                await asyncio.sleep(RETRY_SECONDS)
+
+    # The two moments of a rebalance
+
+    def _tell_held(self) -> Iterable[int]:
+        if not self._consumer._coordinator.member_id:
+            self._lose_everything()
+        return tuple(self._places)
+
+    def _take_share(self, numbers: list[int]) -> None:
+        for topic in self._topics:  # nothing is read here
+            for number in numbers:
+                self._consumer.pause(KafkaPartition(topic, number))
+                self._consumer.seek(KafkaPartition(topic, number), 0)
+        if self._leaving.is_set() or self._is_over:
+            return
+        for number, place in tuple(self._places.items()):
+            if number not in numbers:
+                self._vacate(place)
+        for number in numbers:
+            if number not in self._places:
+                self._occupy(number)
+
+    def _lose_everything(self) -> None:
+        """Others may have our claims already."""
+        self._claims = {}
+        places, self._places = self._places, {}
+        for number, place in places.items():
+            self._vacate(place)
+            assert place.vacating is not None
+            self._leftovers[number] = place.vacating
+
+    # One claim
+
+    def _occupy(self, number: int) -> None:
+        writer = Writer(
+            self._settings, self._group, number, confirm=self.confirm, fenced=lambda: self._contest(number)
+        )
+        self._writers.add(writer)
+        place = self._places[number] = _Place(number, writer, self._leftovers.pop(number, None))
+        place.occupying = self._tasks.create_task(self._claim(place))
+
+    async def _claim(self, place: _Place) -> None:
+        """Fence the old holder, and only then call back: what is read from now on stands."""
+        if place.predecessor is not None:
+            await asyncio.wait({place.predecessor})
+        while True:
+            try:
+                epoch = await place.writer.start()
+                break
+            except (TransientError, FencedError):  # fenced: somebody else tries to claim it, too
+                await asyncio.sleep(RETRY_SECONDS)
+        place.claim = Claim(group=self._group, partition=place.number, epoch=epoch)
+        self._claims[place.number] = place.claim
+        await _call(self._assigned, place.claim)
+
+    def _vacate(self, place: _Place) -> None:
+        if place.vacating is None:
+            place.vacating = self._tasks.create_task(self._drain(place))
+
+    async def _drain(self, place: _Place) -> None:
+        """Call back, close the producer when that is done or late, and let the group know."""
+        number = place.number
+        ending = self._tasks.create_task(self._end_callbacks(place))
+        await asyncio.wait({ending}, timeout=self._settings.drain_seconds)
+        ending.cancel()  # nothing, if it is done
+        if self._claims.get(number) == place.claim:
+            self._claims.pop(number, None)
+        await asyncio.wait({ending, place.predecessor} if place.predecessor else {ending})
+        await place.writer.close()
+        self._writers.discard(place.writer)
+        if self._places.get(number) is place:  # else it was lost, and the group knows
+            del self._places[number]
+            if not any(other.vacating for other in self._places.values()) and not self._leaving.is_set():
+                self._consumer._coordinator.request_rejoin()
+
+    async def _end_callbacks(self, place: _Place) -> None:
+        assert place.occupying is not None
+        place.occupying.cancel()  # a claim that goes need not be restored to the end
+        await asyncio.wait({place.occupying})
+        if place.claim is not None:
+            await _call(self._revoked, place.claim)
+
+    def _contest(self, number: int) -> None:
+        """Somebody fenced a claim that we hold: if we still are a member, we claim it again."""
+        place = self._places.get(number)
+        if place is not None:
+            self._tasks.create_task(self._claim_again(place))
+
+    async def _claim_again(self, place: _Place) -> None:
+        while True:
+            try:
+                is_member = await self.confirm()
+                break
+            except TransientError:
+                await asyncio.sleep(RETRY_SECONDS)
+        if is_member and self._places.get(place.number) is place:
+            self._vacate(place)  # given back, the claim is given again, to whomever the leader chooses
+
+
+async def _call(callback: Callable[[Claim], Any], claim: Claim) -> None:
+    """Run a callback. To be fenced is no failure of it: the claim is revoked then."""
+    with contextlib.suppress(FencedError):
+        await callback(claim)
+
+
+async def stop_consumer(consumer: AIOKafkaConsumer) -> None:
+    """Leave the group and stop, in bounded time: a JoinGroup under way, or no coordinator, would hold it.
+
+    Where its coordination task has failed, the library stops half way; the rest is done here.
+    """
+    stopping = asyncio.create_task(consumer.stop())
+    await asyncio.wait({stopping}, timeout=STOP_SECONDS)
+    if not stopping.done() and consumer._coordinator is not None:
+        consumer._coordinator._coordination_task.cancel()
+        await asyncio.wait({stopping}, timeout=STOP_SECONDS)
+    if stopping.done() and not stopping.cancelled() and stopping.exception() is None:
+        return
+    stopping.cancel()
+    closing = [consumer._client.close()]
+    if consumer._fetcher is not None:
+        closing.append(consumer._fetcher.close())
+    await asyncio.wait({asyncio.create_task(each) for each in closing}, timeout=STOP_SECONDS)

@@ -1,0 +1,182 @@
+"""Reading partitions by hand: positions are the caller's, committed records only.
+
+The library's consumer is started at the first poll. What it has fetched is handed out from buffers of our
+own, one per partition and in turn, as the library would first empty the partition it happened to fetch
+first. The consumer's positions run ahead of ours by what is buffered.
+"""
+
+import asyncio
+from collections import deque
+from collections.abc import Mapping, Sequence
+
+from aiokafka import AIOKafkaConsumer
+from aiokafka import TopicPartition as KafkaPartition
+
+from pvbus.adapters.kafka.failures import FOREIGN, translate
+from pvbus.adapters.kafka.settings import KafkaSettings, reader_options
+from pvbus.errors import TransientError
+from pvbus.ports.bus import Record, TopicPartition
+
+SLICE_SECONDS = 0.2
+"""How often a waiting poll looks whether positions moved without a record: over markers and gaps."""
+
+STOP_SECONDS = 3.0
+
+
+class KafkaReader:
+    """Implements `pvbus.ports.bus.Reader`."""
+
+    def __init__(self, settings: KafkaSettings, positions: Mapping[TopicPartition, int]) -> None:
+        self._settings = settings
+        self._positions = dict(positions)
+        self._paused: set[TopicPartition] = set()
+        self._buffers: dict[TopicPartition, deque[Record]] = {}
+        self._consumer: AIOKafkaConsumer | None = None
+        self._starting: asyncio.Task[AIOKafkaConsumer] | None = None
+        self._is_closed = False
+
+    # Positions
+
+    def assign(self, positions: Mapping[TopicPartition, int]) -> None:
+        self._save()
+        for partition, offset in positions.items():
+            self._positions[partition] = offset
+            self._buffers.pop(partition, None)
+        self._apply()
+
+    def unassign(self, partitions: Sequence[TopicPartition]) -> None:
+        self._save()
+        for partition in partitions:
+            self._positions.pop(partition, None)
+            self._buffers.pop(partition, None)
+            self._paused.discard(partition)
+        self._apply()
+
+    def pause(self, partitions: Sequence[TopicPartition]) -> None:
+        self._paused.update(partitions)
+        if self._consumer is not None:
+            self._consumer.pause(*map(self._foreign, partitions))
+
+    def resume(self, partitions: Sequence[TopicPartition]) -> None:
+        self._paused.difference_update(partitions)
+        if self._consumer is not None:
+            self._consumer.resume(*map(self._foreign, partitions))
+
+    def position(self, partition: TopicPartition) -> int:
+        buffer = self._buffers.get(partition)
+        return buffer[0].offset if buffer else self._fetched_to(partition)
+
+    def _fetched_to(self, partition: TopicPartition) -> int:
+        """Return the offset that the consumer fetches next."""
+        if self._consumer is not None:
+            subscription = self._consumer._subscription.subscription
+            state = subscription.assignment.state_value(self._foreign(partition)) if subscription else None
+            if state is not None and state.has_valid_position:
+                return int(state.position)
+        return self._positions[partition]
+
+    def _save(self) -> None:
+        """Keep where the consumer is: to assign others makes it forget."""
+        for partition in self._positions:
+            self._positions[partition] = self._fetched_to(partition)
+
+    def _apply(self) -> None:
+        """Tell the consumer what to read. It drops what it has fetched and we have not taken."""
+        if self._consumer is None:
+            return
+        self._consumer.assign([self._foreign(partition) for partition in self._positions])
+        for partition, offset in self._positions.items():
+            self._consumer.seek(self._foreign(partition), offset)
+        self._consumer.pause(*map(self._foreign, self._paused & self._positions.keys()))
+
+    def _foreign(self, partition: TopicPartition) -> KafkaPartition:
+        return KafkaPartition(self._settings.named(partition[0]), partition[1])
+
+    # Records
+
+    async def poll(self, *, timeout_seconds: float, max_records: int = 2000) -> list[Record]:
+        consumer = await self._started()
+        loop = asyncio.get_running_loop()
+        deadline = loop.time() + timeout_seconds
+        begin = self._progress()
+        while True:
+            await asyncio.sleep(0)  # a busy reader must not keep the loop to itself
+            wait = 0.0 if self._has_buffered() else min(SLICE_SECONDS, max(0.0, deadline - loop.time()))
+            await self._fetch(consumer, wait)
+            records = self._take(max_records)
+            if records or loop.time() >= deadline or self._progress() != begin:
+                return records
+
+    async def _fetch(self, consumer: AIOKafkaConsumer, wait_seconds: float) -> None:
+        """Move what has been fetched into the buffers; wait for it if there is nothing yet."""
+        if not self._positions:
+            await asyncio.sleep(wait_seconds)
+            return
+        try:
+            fetched = await consumer.getmany(timeout_ms=int(wait_seconds * 1000))
+        except FOREIGN as exc:
+            raise translate(exc, "reading") from exc
+        for (topic, partition), messages in fetched.items():
+            name = self._settings.unnamed(topic)
+            assert name is not None
+            self._buffers.setdefault((name, partition), deque()).extend(
+                Record(name, partition, m.offset, m.key, m.value, m.headers, m.timestamp) for m in messages
+            )
+
+    def _has_buffered(self) -> bool:
+        return any(partition not in self._paused for partition in self._buffers)
+
+    def _progress(self) -> int:
+        return sum(map(self._fetched_to, self._positions))
+
+    def _take(self, limit: int) -> list[Record]:
+        """Take records of all partitions that have some: equal shares, then who is next gets the rest."""
+        records: list[Record] = []
+        ready = [partition for partition in self._buffers if partition not in self._paused]
+        while ready and len(records) < limit:
+            share = max(1, (limit - len(records)) // len(ready))
+            for partition in ready:
+                buffer = self._buffers.pop(partition)
+                for _ in range(min(share, len(buffer), limit - len(records))):
+                    records.append(buffer.popleft())
+                if buffer:
+                    self._buffers[partition] = buffer  # behind the others
+            ready = [partition for partition in ready if partition in self._buffers]
+        return records
+
+    # Life
+
+    async def _started(self) -> AIOKafkaConsumer:
+        """Start the consumer once, however often polls are cancelled meanwhile."""
+        if self._consumer is not None:
+            return self._consumer
+        if self._is_closed:
+            raise TransientError("the reader is closed")
+        if self._starting is None:
+            self._starting = asyncio.create_task(self._start(), name="start of a reader")
+        starting = self._starting
+        try:
+            return await asyncio.shield(starting)
+        except FOREIGN as exc:
+            self._starting = None
+            raise translate(exc, "starting to read") from exc
+
+    async def _start(self) -> AIOKafkaConsumer:
+        consumer = AIOKafkaConsumer(**reader_options(self._settings))
+        try:
+            await consumer.start()
+        except BaseException:
+            await consumer.stop()
+            raise
+        self._consumer = consumer
+        self._apply()
+        return consumer
+
+    async def close(self) -> None:
+        self._is_closed = True
+        if self._starting is not None:
+            self._starting.cancel()
+            await asyncio.wait({self._starting})
+        consumer, self._consumer = self._consumer, None
+        if consumer is not None:
+            await asyncio.wait({asyncio.create_task(consumer.stop())}, timeout=STOP_SECONDS)

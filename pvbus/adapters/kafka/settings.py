@@ -1,0 +1,196 @@
+"""How to reach a Kafka cluster, and every option that our clients run with.
+
+Nothing is left to the library's defaults where a guarantee rests on it: those are auto-commit on, reading
+from the latest record, idempotence off, and a rebalance that must end within the session.
+"""
+
+import asyncio
+import ssl
+from pathlib import Path
+from typing import Any
+
+import msgspec
+from aiokafka.abc import AbstractTokenProvider
+from aiokafka.coordinator.assignors.abstract import AbstractPartitionAssignor
+
+REQUEST_SECONDS = 40
+"""A JoinGroup may be answered after the rebalance timeout only, so requests must wait for longer."""
+
+TRANSACTION_SECONDS = 15.0
+"""What a step, or a new producer, may take. Below the transaction's own timeout, so that we give up first."""
+
+BROKER_TRANSACTION_SECONDS = 20
+"""After this the broker aborts what nobody ended; readers wait for that long behind a dead worker's step."""
+
+FETCH_WAIT_SECONDS = 0.25
+"""How long a fetch waits at the broker for records. A partition that is added or resumed waits for the end
+of the fetch that is under way; idle readers ask that often."""
+
+OVERHEAD_BYTES = 16 * 1024
+"""What a batch may add to the key, value and headers of one record."""
+
+BROKER_MESSAGE_BYTES = 1_048_588
+"""Kafka's own default of max.message.bytes."""
+
+
+class Tls(msgspec.Struct, frozen=True, kw_only=True):
+    """ca_file: "" trusts the machine's authorities. certificate_file, key_file: ours, for mutual TLS."""
+
+    ca_file: str = ""
+    certificate_file: str = ""
+    key_file: str = ""
+    key_password: str = ""
+    verify_hostname: bool = True
+
+
+class Scram(msgspec.Struct, frozen=True, kw_only=True, tag="scram", tag_field="mechanism"):
+    """User name and password, which do not cross the network as such. bits: of SHA."""
+
+    username: str
+    password: str
+    bits: int = 512
+
+
+class OAuthBearer(msgspec.Struct, frozen=True, kw_only=True, tag="oauthbearer", tag_field="mechanism"):
+    """A token of somebody who is trusted, such as a projected service account token.
+
+    token_file: read again for every connection, as tokens are replaced before they expire.
+    """
+
+    token_file: str
+
+
+class KafkaSettings(msgspec.Struct, frozen=True, kw_only=True):
+    """Where Kafka is, and how this installation uses it.
+
+    bootstrap: `host:port` of some brokers. prefix: of all topics, groups and transactional ids, with a
+    point after it, so that installations can share a cluster. session, heartbeat: see the SQLite bus's
+    `Timing`. rebalance_seconds: how long a rebalance waits for a member that lives but does not answer.
+    record_bytes_max: of key, value and headers together. replication: copies of a topic; 0 is three, or as
+    many as there are brokers.
+    """
+
+    bootstrap: tuple[str, ...]
+    prefix: str = ""
+    tls: Tls | None = None
+    sasl: Scram | OAuthBearer | None = None
+    session_seconds: float = 10.0
+    heartbeat_seconds: float = 1.0
+    rebalance_seconds: float = 30.0
+    drain_seconds: float = 2.0
+    record_bytes_max: int = 1_000_000
+    replication: int = 0
+
+    def named(self, name: str) -> str:
+        """Return the name that a topic, group or transactional id has in the cluster."""
+        return f"{self.prefix}.{name}" if self.prefix else name
+
+    def unnamed(self, name: str) -> str | None:
+        """Return our name of a topic in the cluster, None if it is not ours."""
+        if name.startswith("__"):
+            return None
+        if not self.prefix:
+            return name
+        return name.removeprefix(f"{self.prefix}.") if name.startswith(f"{self.prefix}.") else None
+
+    def transactional_id(self, group: str, partition: int) -> str:
+        """One id per claim: fencing one must not touch another."""
+        return f"{self.named(group)}-{partition}"
+
+
+class _TokenFile(AbstractTokenProvider):  # type: ignore[misc]
+    def __init__(self, path: str) -> None:
+        self._path = Path(path)
+
+    async def token(self) -> str:
+        text = await asyncio.to_thread(self._path.read_text, encoding="utf-8")
+        return text.strip()
+
+
+def client_options(settings: KafkaSettings) -> dict[str, Any]:
+    """Return what every client takes: addresses, time limits, security."""
+    options: dict[str, Any] = {
+        "bootstrap_servers": list(settings.bootstrap),
+        "client_id": "pvbus",
+        "request_timeout_ms": REQUEST_SECONDS * 1000,
+        "retry_backoff_ms": 100,
+        "metadata_max_age_ms": 60_000,
+        "connections_max_idle_ms": 540_000,
+        "security_protocol": _protocol(settings),
+    }
+    if settings.tls is not None:
+        options["ssl_context"] = ssl_context(settings.tls)
+    match settings.sasl:
+        case Scram(username=username, password=password, bits=bits):
+            options["sasl_mechanism"] = f"SCRAM-SHA-{bits}"
+            options["sasl_plain_username"] = username
+            options["sasl_plain_password"] = password
+        case OAuthBearer(token_file=path):
+            options["sasl_mechanism"] = "OAUTHBEARER"
+            options["sasl_oauth_token_provider"] = _TokenFile(path)
+    return options
+
+
+def _protocol(settings: KafkaSettings) -> str:
+    transport = "SSL" if settings.tls is not None else "PLAINTEXT"
+    return f"SASL_{transport}" if settings.sasl is not None else transport
+
+
+def ssl_context(tls: Tls) -> ssl.SSLContext:
+    context = ssl.create_default_context(cafile=tls.ca_file or None)
+    context.check_hostname = tls.verify_hostname
+    if tls.certificate_file:
+        context.load_cert_chain(tls.certificate_file, tls.key_file or None, tls.key_password or None)
+    return context
+
+
+def producer_options(settings: KafkaSettings, transactional_id: str) -> dict[str, Any]:
+    return client_options(settings) | {
+        "transactional_id": transactional_id,
+        "transaction_timeout_ms": BROKER_TRANSACTION_SECONDS * 1000,
+        "enable_idempotence": True,
+        "acks": "all",
+        "compression_type": "lz4",
+        "linger_ms": 2,
+        "max_batch_size": 128 * 1024,
+        "max_request_size": settings.record_bytes_max + OVERHEAD_BYTES,
+    }
+
+
+def reader_options(settings: KafkaSettings) -> dict[str, Any]:
+    """For reading tables: committed records only, and from the beginning where a position is gone."""
+    return client_options(settings) | {
+        "group_id": None,
+        "isolation_level": "read_committed",
+        "enable_auto_commit": False,
+        "auto_offset_reset": "earliest",
+        "fetch_max_wait_ms": int(FETCH_WAIT_SECONDS * 1000),
+        "fetch_min_bytes": 1,
+        "fetch_max_bytes": 16 * 1024 * 1024,
+        "max_partition_fetch_bytes": max(1024 * 1024, settings.record_bytes_max + OVERHEAD_BYTES),
+        "check_crcs": True,
+    }
+
+
+def ends_options(settings: KafkaSettings) -> dict[str, Any]:
+    """For asking where partitions end, uncommitted records included (see `KafkaBus.end_offsets`)."""
+    return reader_options(settings) | {"isolation_level": "read_uncommitted"}
+
+
+def member_options(
+    settings: KafkaSettings, group: str, assignor: AbstractPartitionAssignor
+) -> dict[str, Any]:
+    """For being a member of a group. One assignor only: a second one doubles the rebalances.
+
+    The member reads nothing through this, so it has no policy for lost positions, and polls by itself.
+    """
+    return reader_options(settings) | {
+        "group_id": settings.named(group),
+        "group_instance_id": None,
+        "auto_offset_reset": "none",
+        "partition_assignment_strategy": (assignor,),
+        "session_timeout_ms": int(settings.session_seconds * 1000),
+        "heartbeat_interval_ms": int(settings.heartbeat_seconds * 1000),
+        "rebalance_timeout_ms": int(settings.rebalance_seconds * 1000),
+        "max_poll_interval_ms": 300_000,
+    }

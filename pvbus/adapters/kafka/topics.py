@@ -1,0 +1,205 @@
+"""Topics in the cluster: made from their declarations, and compared with them.
+
+A compacted topic is cut into segments that are short beside the time its tombstones are kept, as Kafka
+compacts (and so drops tombstones from) closed segments only.
+"""
+
+import asyncio
+from collections.abc import Mapping, Sequence
+from typing import Any, NamedTuple
+
+from aiokafka import errors
+from aiokafka.admin import AIOKafkaAdminClient, NewTopic
+from aiokafka.admin.config_resource import ConfigResource, ConfigResourceType
+from aiokafka.protocol.metadata import MetadataRequest
+
+from pvbus.adapters.kafka.settings import BROKER_MESSAGE_BYTES, OVERHEAD_BYTES, KafkaSettings
+from pvbus.errors import PermanentError
+from pvbus.ports.bus import TopicSpec
+
+REPLICATION = 3
+SEGMENTS_PER_TOMBSTONE = 24
+KNOWN_SECONDS_MAX = 10.0
+_TOPIC_EXISTS = errors.TopicAlreadyExistsError.errno
+
+
+class _Found(NamedTuple):
+    """A topic as it is in the cluster."""
+
+    spec: TopicSpec
+    replication: int
+    config: Mapping[str, str]
+
+
+class Catalogue:
+    """The topics of this installation. Raises KafkaError, which the bus translates."""
+
+    def __init__(self, admin: AIOKafkaAdminClient, settings: KafkaSettings) -> None:
+        self._admin = admin
+        self._settings = settings
+        self._partitions: dict[str, int] = {}
+
+    async def create(self, specs: Sequence[TopicSpec]) -> None:
+        """Create what is missing, and wait until every broker knows it."""
+        wanted = {spec.name: spec for spec in specs}
+        present = await self._find()
+        copies = await self._replication()
+        for name, spec in wanted.items():
+            if name in present:
+                self._compare(spec, present[name], copies)
+        missing = [spec for name, spec in wanted.items() if name not in present]
+        if not missing:
+            return
+        answer = await self._admin.create_topics([self._new(spec, copies) for spec in missing])
+        for name, code, *text in answer.topic_errors:
+            if code == _TOPIC_EXISTS:
+                continue  # another worker was faster, and is compared with below
+            if code:
+                raise errors.for_code(code)(f"{name}: {text}")
+        await self._wait_until_known([self._settings.named(spec.name) for spec in missing])
+        present = await self._find()
+        for spec in missing:
+            self._compare(spec, present[spec.name], copies)
+
+    async def all(self) -> Mapping[str, TopicSpec]:
+        return {name: found.spec for name, found in (await self._find()).items()}
+
+    async def partitions(self, name: str) -> int:
+        """Return a topic's partition count. Whoever asks for an unknown one made a mistake."""
+        if name not in self._partitions:
+            await self._find()
+        if name not in self._partitions:
+            raise PermanentError(f"no topic {name}", reason="UnknownTopic")
+        return self._partitions[name]
+
+    async def check_partition(self, name: str, partition: int) -> None:
+        count = self._partitions.get(name) or await self.partitions(name)
+        if not 0 <= partition < count:
+            raise PermanentError(
+                f"topic {name} has no partition {partition}, only {count}", reason="UnknownPartition"
+            )
+
+    async def _find(self) -> dict[str, _Found]:
+        listed = {
+            name: topic
+            for topic in await self._admin.describe_topics()
+            if (name := self._settings.unnamed(topic["topic"])) is not None
+        }
+        if not listed:
+            return {}
+        resources = [ConfigResource(ConfigResourceType.TOPIC, self._settings.named(name)) for name in listed]
+        configs: dict[str, dict[str, str]] = {}
+        for answer in await self._admin.describe_configs(resources):
+            for code, text, _, topic, entries in answer.resources:
+                if code:
+                    raise errors.for_code(code)(f"{topic}: {text}")
+                configs[topic] = {entry[0]: entry[1] for entry in entries}
+        found = {
+            name: _found(name, topic["partitions"], configs[self._settings.named(name)])
+            for name, topic in listed.items()
+        }
+        self._partitions = {name: each.spec.partitions for name, each in found.items()}
+        return found
+
+    async def _replication(self) -> int:
+        if self._settings.replication:
+            return self._settings.replication
+        cluster = await self._admin.describe_cluster()
+        return min(REPLICATION, len(cluster["brokers"]))
+
+    def _new(self, spec: TopicSpec, copies: int) -> NewTopic:
+        return NewTopic(
+            self._settings.named(spec.name),
+            spec.partitions,
+            copies,
+            topic_configs=topic_config(spec, copies, self._settings.record_bytes_max),
+        )
+
+    def _compare(self, spec: TopicSpec, found: _Found, copies: int) -> None:
+        """Refuse a topic that is not as declared, and say how to make it so."""
+        name = self._settings.named(spec.name)
+        problems = []
+        if found.spec.partitions != spec.partitions:
+            problems.append(
+                f"it has {found.spec.partitions} partitions instead of {spec.partitions}, and keys would be "
+                "looked for in the wrong one: use the schemas/topics.yaml it was made with, or another prefix"
+            )
+        if found.spec != spec and found.spec.partitions == spec.partitions:
+            wanted = topic_config(spec, copies, self._settings.record_bytes_max)
+            changes = ",".join(f"{k}={wanted[k]}" for k in _GUARANTEES if found.config.get(k) != wanted[k])
+            problems.append(
+                f"its settings differ: kafka-configs.sh --alter --entity-type topics --entity-name {name} "
+                f"--add-config {changes}"
+            )
+        if found.replication < copies:
+            problems.append(
+                f"it has {found.replication} replicas instead of {copies}: kafka-reassign-partitions.sh adds "
+                "some, or set the replication it has"
+            )
+        elif int(found.config["min.insync.replicas"]) < in_sync(copies):
+            problems.append(
+                f"{found.config['min.insync.replicas']} replicas are enough for a write: kafka-configs.sh "
+                f"--alter --entity-type topics --entity-name {name} --add-config "
+                f"min.insync.replicas={in_sync(copies)}"
+            )
+        if problems:
+            raise PermanentError(f"topic {name} differs: " + "; ".join(problems), reason="TopicDiffers")
+
+    async def _wait_until_known(self, names: list[str]) -> None:
+        """Wait until all brokers know the topics and their leaders; each learns by itself."""
+        client = self._admin._client
+        async with asyncio.timeout(KNOWN_SECONDS_MAX):
+            await client.force_metadata_update()
+            for broker in client.cluster.brokers():
+                while True:
+                    if _has_leaders(await client.send(broker.nodeId, MetadataRequest(names))):
+                        break
+                    await asyncio.sleep(0.05)
+
+
+_GUARANTEES = ("cleanup.policy", "retention.ms", "delete.retention.ms")
+
+
+def topic_config(spec: TopicSpec, copies: int, record_bytes_max: int) -> dict[str, str]:
+    """Return what a topic is created with."""
+    config = {
+        "cleanup.policy": spec.cleanup,
+        "retention.ms": "-1" if spec.retention_seconds is None else str(spec.retention_seconds * 1000),
+        "delete.retention.ms": str(spec.tombstone_seconds * 1000),
+        "min.insync.replicas": str(in_sync(copies)),
+        "max.message.bytes": str(max(BROKER_MESSAGE_BYTES, record_bytes_max + OVERHEAD_BYTES)),
+        "unclean.leader.election.enable": "false",
+    }
+    if spec.cleanup == "compact":
+        segment_ms = str(max(1, spec.tombstone_seconds * 1000 // SEGMENTS_PER_TOMBSTONE))
+        config |= {"segment.ms": segment_ms, "max.compaction.lag.ms": segment_ms}
+    return config
+
+
+def in_sync(copies: int) -> int:
+    """One replica may be away, where there are several."""
+    return max(1, copies - 1)
+
+
+def _found(name: str, partitions: list[dict[str, Any]], config: Mapping[str, str]) -> _Found:
+    cleanup = config["cleanup.policy"]
+    retention_ms = int(config["retention.ms"])
+    keeps_for_ever = cleanup == "compact" or retention_ms < 0
+    spec = TopicSpec(
+        name=name,
+        partitions=len(partitions),
+        cleanup=cleanup,
+        retention_seconds=None if keeps_for_ever else retention_ms // 1000,
+        tombstone_seconds=int(config["delete.retention.ms"]) // 1000,
+    )
+    return _Found(spec, min((len(each["replicas"]) for each in partitions), default=0), config)
+
+
+def _has_leaders(answer: Any) -> bool:
+    topics = answer.to_object()["topics"]
+    return all(
+        not topic["error_code"]
+        and topic["partitions"]
+        and all(each["leader"] >= 0 for each in topic["partitions"])
+        for topic in topics
+    )

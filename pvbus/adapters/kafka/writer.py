@@ -1,0 +1,200 @@
+"""The transactional producer of one claim, replaced after every failure.
+
+A producer that met an error, a deadline or a cancellation is never used again: its transaction may be
+half way, and the library answers `OutOfOrderSequenceNumber` from then on. A new one is started at once, in
+the background, which ends the old transaction one way or the other at the broker, so that nobody reads
+behind an open one for long. What the outcome was is known when the new one has started.
+"""
+
+import asyncio
+import contextlib
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+
+from aiokafka import AIOKafkaProducer
+from aiokafka import TopicPartition as KafkaPartition
+
+from pvbus.adapters.kafka.describe import epoch_of
+from pvbus.adapters.kafka.failures import FOREIGN, translate
+from pvbus.adapters.kafka.settings import TRANSACTION_SECONDS, KafkaSettings, producer_options
+from pvbus.errors import FencedError, TransientError
+from pvbus.ports.bus import Output
+
+STOP_SECONDS = 2.0
+"""How long a producer may take to stop by itself: with the coordinator away it never would."""
+
+RETRY_SECONDS = 0.5
+
+Confirm = Callable[[], Awaitable[bool]]
+"""Asks the group whether this worker is still a member. A new producer fences whoever has the claim, so one
+is started by members only. Raises TransientError when the group does not answer."""
+
+
+class Writer:
+    """Writes the steps of one claim, one after the other."""
+
+    def __init__(
+        self,
+        settings: KafkaSettings,
+        group: str,
+        partition: int,
+        *,
+        confirm: Confirm,
+        fenced: Callable[[], None],
+    ) -> None:
+        """fenced: called once, when a step found that somebody has a newer epoch."""
+        self.transactional_id = settings.transactional_id(group, partition)
+        self._settings = settings
+        self._group = settings.named(group)
+        self._partition = partition
+        self._confirm = confirm
+        self._fenced = fenced
+        self._producer: AIOKafkaProducer | None = None
+        self._replacing: asyncio.Task[None] | None = None
+        self._discarding: set[asyncio.Task[None]] = set()
+        self._turn = asyncio.Lock()
+        self.is_fenced = False
+        self.is_closed = False
+        self.offsets: dict[str, int] = {}
+        """What is known to be committed, by topic. Emptied when an outcome is unknown."""
+
+    @property
+    def epoch(self) -> int | None:
+        """The epoch that writes now; rises when the producer is replaced. None while there is no producer."""
+        if self._producer is None:
+            return None
+        manager = self._producer._txn_manager
+        return epoch_of(manager.producer_id, manager.producer_epoch)
+
+    async def start(self) -> int:
+        """Fence every older epoch, and return ours. Raises TransientError."""
+        self._producer = await self._start()
+        epoch = self.epoch
+        assert epoch is not None
+        return epoch
+
+    async def _start(self) -> AIOKafkaProducer:
+        producer = AIOKafkaProducer(**producer_options(self._settings, self.transactional_id))
+        try:
+            async with asyncio.timeout(TRANSACTION_SECONDS):
+                await producer.start()
+        except FOREIGN as exc:
+            self._discard(producer)
+            raise translate(exc, f"starting to write as {self.transactional_id}") from exc
+        except BaseException:
+            self._discard(producer)
+            raise
+        return producer
+
+    async def ready(self) -> None:
+        """Wait until the outcome of all steps is known. Raises FencedError if the claim is not ours."""
+        while self._replacing is not None and not self.is_closed:
+            await asyncio.wait({self._replacing})
+        if self.is_fenced or self.is_closed or self._producer is None:
+            raise FencedError(f"{self.transactional_id}: the claim is lost")
+
+    async def write(self, outputs: Sequence[Output], offsets: Mapping[str, int]) -> None:
+        """Write one transaction. Nothing is awaited after an error: the caller may be cancelled."""
+        async with self._turn:
+            await self.ready()
+            producer = self._producer
+            assert producer is not None
+            try:
+                async with asyncio.timeout(TRANSACTION_SECONDS):
+                    await self._transact(producer, outputs, offsets)
+            except FOREIGN as exc:
+                error = translate(exc, f"step of {self.transactional_id}")
+                self.is_fenced = isinstance(error, FencedError)
+                self._drop()
+                if self.is_fenced:
+                    self._fenced()
+                raise error from exc
+            except BaseException:
+                self._drop()
+                raise
+            self.offsets.update(offsets)
+
+    async def _transact(
+        self, producer: AIOKafkaProducer, outputs: Sequence[Output], offsets: Mapping[str, int]
+    ) -> None:
+        await producer.begin_transaction()
+        sent: list[asyncio.Future[object]] = []
+        for topic, partition, key, value, headers in outputs:
+            future = await producer.send(
+                self._settings.named(topic), value, key=key, partition=partition, headers=list(headers)
+            )
+            future.add_done_callback(_take_notice)
+            sent.append(future)
+        for future in sent:  # the library commits although a batch failed
+            await future
+        if offsets:
+            await producer.send_offsets_to_transaction(
+                {
+                    KafkaPartition(self._settings.named(topic), self._partition): offset
+                    for topic, offset in offsets.items()
+                },
+                self._group,
+            )
+        await producer.commit_transaction()
+
+    # Replacing
+
+    def _drop(self) -> None:
+        """Give up the producer and, unless the claim is lost, begin to start another one."""
+        producer, self._producer = self._producer, None
+        self.offsets.clear()
+        if not self.is_fenced and not self.is_closed:
+            self._replacing = asyncio.create_task(self._replace(), name=f"producer {self.transactional_id}")
+        if producer is not None:
+            self._discard(producer)
+
+    async def _replace(self) -> None:
+        try:
+            while not self.is_closed:
+                with contextlib.suppress(TransientError):
+                    if await self._confirm():
+                        await self.start()
+                    else:
+                        self.is_fenced = True
+                    return
+                await asyncio.sleep(RETRY_SECONDS)
+        finally:
+            self._replacing = None
+
+    def _discard(self, producer: AIOKafkaProducer) -> None:
+        task = asyncio.create_task(discard(producer), name=f"end of producer {self.transactional_id}")
+        self._discarding.add(task)
+        task.add_done_callback(self._discarding.discard)
+
+    async def close(self) -> None:
+        """Stop for good. An open transaction is left to whoever claims next, or to its timeout."""
+        self.is_closed = True
+        if self._replacing is not None:
+            self._replacing.cancel()
+            await asyncio.wait({self._replacing})
+        if self._producer is not None:
+            self._discard(self._producer)
+            self._producer = None
+        if self._discarding:
+            await asyncio.wait(self._discarding)
+
+
+async def discard(producer: AIOKafkaProducer) -> None:
+    """Stop a producer in bounded time, in whatever state it is."""
+    stopping = asyncio.create_task(producer.stop())
+    done, _ = await asyncio.wait({stopping}, timeout=STOP_SECONDS)
+    if not done:
+        stopping.cancel()
+        sender = producer._sender.sender_task
+        while sender is not None and not sender.done():  # it awaits its tasks, one cancellation for each
+            sender.cancel()
+            await asyncio.wait({sender}, timeout=0.05)
+        await asyncio.wait({asyncio.create_task(producer.client.close())}, timeout=STOP_SECONDS)
+    waiter = producer._txn_manager._transaction_waiter
+    if waiter is not None and waiter.done():
+        _take_notice(waiter)
+
+
+def _take_notice(future: "asyncio.Future[object]") -> None:
+    """Take a future's error, which its step has seen or does not wait for any more."""
+    if not future.cancelled():
+        future.exception()

@@ -1,0 +1,297 @@
+"""Starts the real Kafka: brokers from Maven's jars, on free ports, in a folder of their own.
+
+The jars are fetched once into a cache folder outside the repository (`PVBUS_CACHE`, else ~/.cache/pvbus).
+`PVBUS_TEST_KAFKA=host:port[,host:port]` names a running Kafka instead, whose brokers are left alone. Every
+cluster started here is ended by the process ids of its brokers, and by the kernel if this process dies.
+`kafka_one` and `kafka_three` are pytest fixtures: a conftest that wants them imports them.
+"""
+
+import base64
+import contextlib
+import ctypes
+import fcntl
+import os
+import re
+import secrets
+import shutil
+import signal
+import socket
+import subprocess
+import tempfile
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+VERSION = "4.1.1"
+SCALA = "2.13"
+JAVA_MIN = 17
+HEAP = "256m"
+START_SECONDS_MAX = 90.0
+"""A broker listens after 5 s on a free machine; machines that run tests are rarely free."""
+
+_POM = f"""<project xmlns="http://maven.apache.org/POM/4.0.0">
+  <modelVersion>4.0.0</modelVersion>
+  <groupId>pvbus.test</groupId><artifactId>kafka</artifactId><version>1</version><packaging>pom</packaging>
+  <dependencies>
+    <dependency>
+      <groupId>org.apache.kafka</groupId><artifactId>kafka_{SCALA}</artifactId><version>{VERSION}</version>
+    </dependency>
+    <dependency>
+      <groupId>org.apache.kafka</groupId><artifactId>kafka-tools</artifactId><version>{VERSION}</version>
+    </dependency>
+    <dependency>
+      <groupId>org.slf4j</groupId><artifactId>slf4j-simple</artifactId><version>1.7.36</version>
+    </dependency>
+  </dependencies>
+</project>
+"""
+
+
+class KafkaUnavailableError(Exception):
+    """Kafka cannot be started here; the text is one line that says what to install."""
+
+
+def java() -> str:
+    """Return a Java that is new enough."""
+    found = shutil.which("java")
+    answer = (
+        subprocess.run([found, "-version"], capture_output=True, text=True, check=False) if found else None
+    )
+    version = re.search(r'version "(\d+)', answer.stderr) if answer else None
+    if found is None or version is None or int(version.group(1)) < JAVA_MIN:
+        raise KafkaUnavailableError(
+            f"Kafka {VERSION} needs Java {JAVA_MIN} or newer on PATH (Debian: apt install "
+            "openjdk-17-jre-headless maven), or PVBUS_TEST_KAFKA=host:port of a running Kafka"
+        )
+    return found
+
+
+def libraries() -> Path:
+    """Return the folder with Kafka's jars, fetching them if this machine has none yet."""
+    root = Path(os.environ.get("PVBUS_CACHE") or Path.home() / ".cache" / "pvbus")
+    target = root / f"kafka-{SCALA}-{VERSION}"
+    if target.exists():
+        return target
+    root.mkdir(parents=True, exist_ok=True)
+    with (root / ".kafka.lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)  # of several test processes, one fetches
+        if not target.exists():
+            _fetch(root, target)
+    return target
+
+
+def _fetch(root: Path, target: Path) -> None:
+    maven = shutil.which("mvn")
+    if maven is None:
+        raise KafkaUnavailableError(
+            f"Kafka {VERSION} is not in {root} and is fetched with Maven: install it (Debian: apt install "
+            "maven), or set PVBUS_TEST_KAFKA=host:port of a running Kafka"
+        )
+    with tempfile.TemporaryDirectory(dir=root, prefix="kafka-") as folder:
+        (Path(folder) / "pom.xml").write_text(_POM, encoding="utf-8")
+        command = [maven, "-q", "-B", "dependency:copy-dependencies", "-DoutputDirectory=lib"]
+        result = subprocess.run(command, cwd=folder, capture_output=True, text=True, timeout=900, check=False)
+        if result.returncode != 0:
+            raise KafkaUnavailableError(f"mvn could not fetch Kafka {VERSION}: {result.stdout[-2000:]}")
+        (Path(folder) / "lib").rename(target)
+
+
+class Broker:
+    """One broker (and controller) process."""
+
+    def __init__(self, number: int, folder: Path, port: int, controller_port: int) -> None:
+        self.number = number
+        self.port = port
+        self.controller_port = controller_port
+        self.folder = folder / f"broker-{number}"
+        self.process: subprocess.Popen[bytes] | None = None
+
+    @property
+    def _properties(self) -> Path:
+        return self.folder / "server.properties"
+
+    def format(self, settings: dict[str, str], cluster_id: str) -> None:
+        self.folder.mkdir()
+        lines = [f"{name}={value}" for name, value in settings.items()]
+        self._properties.write_text("\n".join(lines) + "\n", encoding="utf-8")
+        command = ["kafka.tools.StorageTool", "format", "-t", cluster_id, "-c", str(self._properties)]
+        result = subprocess.run(_java(*command), capture_output=True, text=True, timeout=120, check=False)
+        if result.returncode != 0:
+            raise KafkaUnavailableError(
+                f"the broker's folder could not be formatted: {result.stderr[-2000:]}"
+            )
+
+    def start(self) -> None:
+        with (self.folder / "log.txt").open("ab") as log:
+            self.process = subprocess.Popen(
+                _java("kafka.Kafka", str(self._properties)),
+                stdout=log,
+                stderr=log,
+                preexec_fn=_die_with_parent,
+            )
+
+    def wait_until_ready(self, deadline: float) -> bool:
+        """Wait until it listens; False if it ended instead (its port may have been taken)."""
+        assert self.process is not None
+        while time.monotonic() < deadline:
+            if self.process.poll() is not None:
+                return False
+            with contextlib.suppress(OSError), socket.create_connection(("127.0.0.1", self.port), timeout=1):
+                return True
+            time.sleep(0.1)
+        raise KafkaUnavailableError(f"broker {self.number} does not listen: {self.tail()}")
+
+    def tail(self) -> str:
+        return (self.folder / "log.txt").read_text(encoding="utf-8", errors="replace")[-2000:]
+
+    def kill(self) -> None:
+        """End it as kill -9 does."""
+        if self.process is not None:
+            self.process.kill()
+            self.process.wait()
+            self.process = None
+
+    def restart(self) -> None:
+        """Start it again after `kill`, on the same port and with the data it had."""
+        self.start()
+        assert self.wait_until_ready(time.monotonic() + START_SECONDS_MAX), self.tail()
+
+    def freeze(self) -> None:
+        assert self.process is not None
+        self.process.send_signal(signal.SIGSTOP)
+
+    def thaw(self) -> None:
+        assert self.process is not None
+        self.process.send_signal(signal.SIGCONT)
+
+
+class KafkaCluster:
+    """Running brokers. `brokers` is empty when they are somebody else's."""
+
+    def __init__(self, brokers: list[Broker], bootstrap: str) -> None:
+        self.brokers = brokers
+        self.bootstrap = bootstrap
+
+
+@contextlib.contextmanager
+def running(brokers: int) -> Iterator[KafkaCluster]:
+    """Run a cluster of so many brokers. Raises KafkaUnavailableError."""
+    given = os.environ.get("PVBUS_TEST_KAFKA")
+    if given:
+        yield KafkaCluster([], given)
+        return
+    with tempfile.TemporaryDirectory(prefix="pvbus-kafka-", ignore_cleanup_errors=True) as folder:
+        cluster = _start(brokers, Path(folder))
+        try:
+            yield cluster
+        finally:
+            for broker in cluster.brokers:
+                broker.kill()
+
+
+def _start(count: int, folder: Path) -> KafkaCluster:
+    for attempt in range(3):  # between choosing a port and listening, somebody else may take it
+        place = folder / str(attempt)
+        place.mkdir()
+        ports = free_ports(2 * count)
+        brokers = [Broker(n + 1, place, ports[2 * n], ports[2 * n + 1]) for n in range(count)]
+        cluster_id = base64.urlsafe_b64encode(secrets.token_bytes(16)).decode().rstrip("=")
+        deadline = time.monotonic() + START_SECONDS_MAX
+        try:
+            for broker in brokers:
+                broker.format(_settings(broker, brokers), cluster_id)
+                broker.start()
+            if all(broker.wait_until_ready(deadline) for broker in brokers):
+                return KafkaCluster(brokers, ",".join(f"127.0.0.1:{broker.port}" for broker in brokers))
+        except BaseException:
+            for broker in brokers:
+                broker.kill()
+            raise
+        for broker in brokers:
+            broker.kill()
+    raise KafkaUnavailableError(f"no broker could be started: {brokers[0].tail()}")
+
+
+def _settings(broker: Broker, brokers: list[Broker]) -> dict[str, str]:
+    copies = min(3, len(brokers))
+    in_sync = max(1, copies - 1)
+    own = f"PLAINTEXT://127.0.0.1:{broker.port}"
+    return {
+        "process.roles": "broker,controller",
+        "node.id": str(broker.number),
+        "controller.quorum.voters": ",".join(f"{b.number}@127.0.0.1:{b.controller_port}" for b in brokers),
+        "listeners": f"{own},CONTROLLER://127.0.0.1:{broker.controller_port}",
+        "advertised.listeners": own,
+        "listener.security.protocol.map": "PLAINTEXT:PLAINTEXT,CONTROLLER:PLAINTEXT",
+        "controller.listener.names": "CONTROLLER",
+        "log.dirs": str(broker.folder / "data"),
+        "auto.create.topics.enable": "false",
+        "offsets.topic.num.partitions": "5",
+        "offsets.topic.replication.factor": str(copies),
+        "transaction.state.log.num.partitions": "5",
+        "transaction.state.log.replication.factor": str(copies),
+        "transaction.state.log.min.isr": str(in_sync),
+        "share.coordinator.state.topic.replication.factor": str(copies),
+        "share.coordinator.state.topic.min.isr": str(in_sync),
+        "min.insync.replicas": str(in_sync),
+        "group.initial.rebalance.delay.ms": "0",
+        "broker.session.timeout.ms": "6000",
+        # Compaction and retention are looked at each half second, so that tests of them need not wait.
+        "log.initial.task.delay.ms": "500",
+        "log.cleaner.backoff.ms": "500",
+        "log.retention.check.interval.ms": "1000",
+        "log.segment.delete.delay.ms": "1000",
+        "log.cleaner.dedupe.buffer.size": "4194304",
+        "num.network.threads": "2",
+        "num.io.threads": "4",
+    }
+
+
+def free_ports(count: int) -> list[int]:
+    """Return ports that nobody listens on now, each another one."""
+    with contextlib.ExitStack() as stack:
+        sockets = [stack.enter_context(socket.socket()) for _ in range(count)]
+        for each in sockets:
+            each.bind(("127.0.0.1", 0))
+        return [each.getsockname()[1] for each in sockets]
+
+
+def tool(main_class: str, *arguments: str) -> list[str]:
+    """Return the command line of one of Kafka's own console tools."""
+    return _java(f"org.apache.kafka.tools.{main_class}", *arguments)
+
+
+def _java(*arguments: str) -> list[str]:
+    flags = [f"-Xms{HEAP}", f"-Xmx{HEAP}", "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1"]
+    flags += ["-Dorg.slf4j.simpleLogger.defaultLogLevel=warn", "-cp", f"{libraries()}/*"]
+    return [java(), *flags, *arguments]
+
+
+def _die_with_parent() -> None:
+    """Ask the kernel to kill the broker when its test process dies, however that happens (Linux only)."""
+    with contextlib.suppress(OSError, AttributeError):
+        ctypes.CDLL(None).prctl(1, signal.SIGKILL)
+
+
+def _fixture(brokers: int) -> Iterator[KafkaCluster]:
+    try:
+        with running(brokers) as cluster:
+            yield cluster
+    except KafkaUnavailableError as error:
+        if os.environ.get("CI") == "true":
+            pytest.fail(str(error))
+        pytest.skip(str(error))
+
+
+@pytest.fixture(scope="session")
+def kafka_one() -> Iterator[KafkaCluster]:
+    """A Kafka of one broker."""
+    yield from _fixture(1)
+
+
+@pytest.fixture(scope="session")
+def kafka_three() -> Iterator[KafkaCluster]:
+    """A Kafka of three brokers."""
+    yield from _fixture(3)
