@@ -1,0 +1,209 @@
+"""Single controllers, fed by hand: what a scenario needs when the order of events is the point of it."""
+
+from collections.abc import Callable
+from typing import Any
+
+import msgspec
+
+from pvbus.codec import encode_row
+from pvbus.core.effects import CatchUp, Outcome, Put
+from pvbus.core.expressions import default_engine
+from pvbus.core.observe import KindName, rows_of, topics_of
+from pvbus.core.records import (
+    OBJECTS,
+    SETRESULTS,
+    SETS,
+    TARGETS,
+    UNROLL,
+    VARIANTS,
+    ChildResult,
+    ChildRow,
+    SetResult,
+    SyncMarker,
+    TargetRow,
+    sync_key,
+)
+from pvbus.core.renderer import RenderController
+from pvbus.core.unroll.children import Limits
+from pvbus.core.unroll.controller import UnrollController
+
+Object = dict[str, Any]
+SET = KindName("config.porch.kpt.dev", "PackageVariantSet")
+VARIANT = KindName("config.porch.kpt.dev", "PackageVariant")
+REPOSITORY = KindName("config.porch.kpt.dev", "Repository")
+REVISION = KindName("porch.kpt.dev", "PackageRevision")
+SITE = KindName("example.org", "Site")
+KINDS = (SET, VARIANT, REPOSITORY, REVISION, SITE)
+
+
+def marker(state: Any, epoch: int = 1, versions: tuple[str, ...] = ("v1", "v1alpha1", "v1alpha2")) -> bytes:
+    value = encode_row(SyncMarker(state=state, epoch=epoch, versions=versions if state == "ok" else ()))
+    assert value is not None
+    return value
+
+
+def obj(kind: KindName, name: str, **fields: Any) -> Object:
+    meta = {
+        "name": name,
+        "namespace": "default",
+        "uid": f"uid-{name}",
+        "generation": 1,
+        "resourceVersion": "1",
+    }
+    meta |= fields.pop("metadata", {})
+    return {"kind": kind.kind, "metadata": meta, **fields}
+
+
+def site(name: str, **labels: str) -> Object:
+    return obj(SITE, name, metadata={"labels": labels})
+
+
+def upstream() -> Object:
+    spec = {"repository": "up", "packageName": "base", "revision": 1, "workspaceName": "v1"}
+    return obj(REVISION, "up.base.v1", spec=spec)
+
+
+def site_set(name: str = "alpha", *, generation: int = 1, template: Any = None, **metadata: Any) -> Object:
+    """A set of one variant per Site with the label `env: prod`, in repository r1."""
+    target = {
+        "objectSelector": {"apiVersion": "example.org/v1", "kind": "Site", "matchLabels": {"env": "prod"}},
+        "template": template or {"downstream": {"repo": "r1", "packageExpr": "target.name"}},
+    }
+    spec = {"upstream": {"repo": "up", "package": "base", "revision": 1}, "targets": [target]}
+    return obj(SET, name, spec=spec, metadata={"generation": generation, **metadata})
+
+
+class UnrollPart:
+    """The unroll controller on one partition, with a render service that agrees to everything."""
+
+    def __init__(self, *, limits: Limits | None = None) -> None:
+        self.controller = UnrollController(partitions=1, engine=default_engine(), limits=limits)
+        self.controller.open(0)
+        self.now = 1_000_000.0
+        self.targets: dict[str, TargetRow] = {}
+        self.children: dict[str, ChildRow] = {}
+        self.rollup: SetResult | None = None
+        self.requests: dict[str, Any] = {}
+        self.on_catch_up: Callable[[], None] = lambda: None
+        self.render_agrees = True
+
+    def synced(self) -> None:
+        for kind in KINDS:
+            self.mark(kind, "ok")
+
+    def mark(self, kind: KindName, state: str, epoch: int = 1) -> None:
+        for topic in {OBJECTS, SETS} if kind == SET else {OBJECTS}:
+            self.controller.load(topic, 0, sync_key(*kind), marker(state, epoch))
+
+    def tell(self, kind: KindName, thing: Object) -> None:
+        for row in rows_of(kind, thing, topics_of(kind, requested=True)):
+            if row.topic in (OBJECTS, SETS):
+                self.controller.load(row.topic, 0, row.key, row.value)
+
+    def tell_gone(self, kind: KindName, thing: Object) -> None:
+        for row in rows_of(kind, thing, topics_of(kind, requested=True)):
+            if row.topic in (OBJECTS, SETS):
+                self.controller.load(row.topic, 0, row.key, None)
+
+    def made(self, name: str) -> None:
+        """Show the PackageVariant that render made of a child."""
+        row = self.children[name]
+        labels = {"config.porch.kpt.dev/packagevariantset": row.set_uid}
+        place = {"repo": row.downstream.repo, "package": row.downstream.package}
+        self.tell(VARIANT, obj(VARIANT, name, metadata={"labels": labels}, spec={"downstream": place}))
+
+    def run(self, skey: str = "default/alpha") -> Outcome:
+        """Reconcile until there is nothing to look at again at once."""
+        while True:
+            outcome = self._once(skey)
+            if outcome.again_after != 0:
+                return outcome
+
+    def _once(self, skey: str) -> Outcome:
+        steps = self.controller.reconcile(skey, self.now)
+        try:
+            effect = next(steps)
+            while True:
+                assert isinstance(effect, CatchUp)
+                self.on_catch_up()
+                effect = steps.send(None)
+        except StopIteration as end:
+            outcome: Outcome = end.value
+        for put in outcome.puts:
+            self._store(put)
+        return outcome
+
+    def _store(self, put: Put) -> None:
+        self.controller.store(0, put)
+        name = put.key.partition("|")[2]
+        if put.topic == UNROLL:
+            self.children.pop(name, None)
+            if isinstance(put.row, ChildRow):
+                self.children[name] = put.row
+                if put.row.state == "present" and self.render_agrees:
+                    self.rendered(put.key, put.row)
+        elif put.topic == TARGETS:
+            name = put.key.partition("|")[0].partition("/")[2]
+            self.targets.pop(name, None)
+            if isinstance(put.row, TargetRow):
+                self.targets[name] = put.row
+        elif put.topic == SETRESULTS:
+            self.rollup = put.row if isinstance(put.row, SetResult) else None
+        else:
+            self.requests[put.key] = put.row
+
+    def rendered(self, key: str, row: ChildRow, **fields: Any) -> None:
+        result = ChildResult(
+            **{"set_uid": row.set_uid, "evaluated": row.digest, "applied": row.digest, **fields}
+        )
+        self.controller.load(SETRESULTS, 0, key, encode_row(result))
+
+    def states(self) -> dict[str, str]:
+        return {name: row.state for name, row in sorted(self.children.items())}
+
+    def orders(self) -> dict[str, str]:
+        """Return what render was told last, by name of the PackageVariant."""
+        return {name: row.state for name, row in sorted(self.targets.items())}
+
+
+class RenderPart:
+    """The render controller on one partition; effects are returned, not applied."""
+
+    def __init__(self) -> None:
+        self.controller = RenderController(engine=default_engine())
+        self.controller.open(0)
+        self.now = 1_000_000.0
+        self.controller.load(VARIANTS, 0, sync_key(*VARIANT), marker("ok"))
+        self.results: dict[str, ChildResult] = {}
+
+    def target(self, row: TargetRow | None, vkey: str, set_name: str = "alpha") -> None:
+        self.controller.load(TARGETS, 0, f"{vkey}|{set_name}", encode_row(row))
+
+    def variant(self, thing: Object | None, vkey: str) -> None:
+        value = None if thing is None else msgspec.json.encode(thing)
+        self.controller.load(VARIANTS, 0, vkey, value)
+
+    def begin(self, vkey: str) -> tuple[Any, Any]:
+        """Return the running decision and its first effect (None: it wants none)."""
+        steps = self.controller.reconcile(vkey, self.now)
+        try:
+            return steps, next(steps)
+        except StopIteration as end:
+            self.finish(end.value)
+            return end.value, None
+
+    def go_on(self, steps: Any, answer: Any) -> Any:
+        """Answer an effect; return the next one, or the outcome."""
+        try:
+            return steps.throw(answer) if isinstance(answer, Exception) else steps.send(answer)
+        except StopIteration as end:
+            self.finish(end.value)
+            return end.value
+
+    def finish(self, outcome: Outcome) -> None:
+        for put in outcome.puts:
+            self.controller.store(0, put)
+            if put.topic == SETRESULTS:
+                self.results.pop(put.key, None)
+                if isinstance(put.row, ChildResult):
+                    self.results[put.key] = put.row

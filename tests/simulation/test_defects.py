@@ -1,0 +1,406 @@
+"""Each known defect, put back, is found: a scenario that holds for the code as it is, and fails with it.
+
+| defect | found by |
+| --- | --- |
+| removal without the sync gate | `gate` |
+| removal without the end-offset barrier | `barrier` |
+| a relist without `syncing` | `relist` |
+| a watch request shared by two sets under one key | `requests` |
+| a cancel without a write | `cancel` |
+| the guard counted per evaluation | `guard` |
+| outputs and offset in two transactions | `tests/contract/bus/test_contract.py`, TwoTransactions |
+| the offset read before the epoch is taken | `tests/contract/bus/test_contract.py`, OffsetBeforeFence |
+| a write although the digest is equal | `silence` |
+| the finalizer taken off without the live list | `finalizer` |
+"""
+
+import asyncio
+from collections.abc import Callable, Iterable
+from contextlib import AbstractContextManager, nullcontext
+from typing import Any
+from unittest.mock import patch
+
+import msgspec
+import pytest
+
+from pvbus.adapters.embedded.cluster import MemoryCluster
+from pvbus.core.effects import WRITES, List, Outcome, Reconciliation
+from pvbus.core.ids import FINALIZER, partition
+from pvbus.core.inject.controller import InjectController
+from pvbus.core.observe import rows_of, topics_of
+from pvbus.core.records import OBJECTS, VARIANTS, WatchRequest, sync_key
+from pvbus.core.renderer import RenderController
+from pvbus.core.tables import SyncView, is_marker
+from pvbus.core.unroll.children import Children, Limits
+from pvbus.core.unroll.controller import UnrollController
+from pvbus.errors import ConflictError
+from pvbus.ports.cluster import Kind
+from pvbus.runtime.effects import perform
+from pvbus.runtime.kindwatch import Emission, KindWatch
+from pvbus.testing.clock import SimulatedClock, run_simulated
+from tests.contract.bus import test_contract
+from tests.simulation.parts import (
+    REPOSITORY,
+    REVISION,
+    SET,
+    SITE,
+    VARIANT,
+    RenderPart,
+    UnrollPart,
+    marker,
+    obj,
+    site,
+    site_set,
+    upstream,
+)
+from tests.simulation.world import PARTITIONS, World
+from tests.simulation.world import REPOSITORY as WORLD_REPOSITORY
+from tests.simulation.world import SET as WORLD_SET
+from tests.simulation.world import SITE as WORLD_SITE
+
+CHILD = "alpha-r1-s1"
+
+
+def unrolled(*names: str, limits: Limits | None = None) -> UnrollPart:
+    """A set whose children exist, one for each Site."""
+    part = UnrollPart(limits=limits)
+    part.tell(REVISION, upstream())
+    part.tell(REPOSITORY, obj(REPOSITORY, "r1", spec={}))
+    part.tell(SET, site_set())
+    for name in names:
+        part.tell(SITE, site(name, env="prod"))
+    part.synced()
+    part.run()
+    for name in list(part.children):
+        part.made(name)
+    part.run()
+    return part
+
+
+# ------------------------------------------------------------ scenarios
+
+
+async def gate() -> None:
+    """While a kind is being listed, what is missing from it removes nothing."""
+    part = unrolled("s1", "s2")
+    part.mark(SITE, "syncing", epoch=2)
+    part.tell_gone(SITE, site("s1", env="prod"))
+    for _ in range(5):
+        part.now += 10
+        part.run()
+    assert part.orders()[CHILD] == "present"
+    part.mark(SITE, "ok", epoch=2)
+    for _ in range(2):
+        part.now += 10
+        part.run()
+    assert part.orders()[CHILD] == "removed"
+
+
+async def barrier() -> None:
+    """What is on the bus already, though not read yet, is read before a removal is decided."""
+    part = unrolled("s1", "s2")
+    part.tell(SITE, site("s1", env="test"))
+    part.run()
+    assert part.states()[CHILD] == "removing"
+    part.on_catch_up = lambda: part.tell(SITE, site("s1", env="prod"))
+    part.now += 10
+    part.run()
+    assert part.orders()[CHILD] == "present"
+
+
+async def relist() -> None:
+    """At no moment of a relist does a reader believe rows that are not all there."""
+    clock = SimulatedClock()
+    cluster = MemoryCluster(now=lambda: "2026-01-01T00:00:00Z")
+    kind = Kind("", "ConfigMap")
+    for name in "ab":
+        cluster.put({"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": name}})
+    emitted: list[Emission] = []
+    known: dict[str, dict[str, str]] = {OBJECTS: {}, "pvbus.injectables": {}}
+    markers: dict[str, str] = {}
+    for change in ("first", "second"):
+        watch = KindWatch(
+            rows_kind := type(SITE)(*kind),
+            cluster,
+            clock,
+            emitted.append,
+            partitions=2,
+            topics=topics_of(rows_kind, requested=True),
+            known=known,
+            markers=markers,
+            content=frozenset(),
+        )
+        task = asyncio.ensure_future(watch.run())
+        await asyncio.sleep(0.1)
+        task.cancel()
+        await asyncio.wait({task})
+        if change == "first":
+            cluster.remove(kind, "default", "a")
+            cluster.put({"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": "c"}})
+    views: list[dict[str, None]] = []
+    sync, rows = SyncView(2), dict[str, None]()
+    for emission in emitted:
+        if is_marker(emission.key):
+            sync.load(emission.partition or 0, emission.key, emission.value)
+        elif emission.value is None:
+            rows.pop(emission.key)
+        else:
+            rows[emission.key] = None
+        if sync.ok("/ConfigMap"):
+            views.append(dict(rows))
+    complete = [{f"/ConfigMap|default|{name}" for name in names} for names in ("ab", "bc")]
+    believed = [set(view) for view in views]
+    assert believed[-1] == complete[1]
+    assert all(view in complete for view in believed), believed
+
+
+async def requests() -> None:
+    """A set that goes leaves the watches of other sets alone."""
+    world = World(limits=Limits(removal_delay_seconds=1.0))
+    world.upstream()
+    world.serve_sites()
+    world.put(WORLD_REPOSITORY, "r1", spec={})
+    target = site_set()["spec"]["targets"]
+    assert partition("default/alpha", PARTITIONS) != partition("default/beta", PARTITIONS)
+    for name in ("alpha", "beta"):
+        world.set(name, target)
+    await world.start()
+    await world.converge()
+    await world.delete(WORLD_SET, "alpha")
+    await world.converge()
+    world.put(WORLD_SITE, "s9", metadata={"labels": {"env": "prod"}})
+    await world.converge()
+    await world.close()
+    assert set(world.variants()) == {"default/beta-r1-s9"}
+
+
+async def cancel() -> None:
+    """A DELETE that was sent before its removal was taken back does not reach the variant."""
+    part = unrolled("s1", "s2")
+    cluster = MemoryCluster(now=lambda: "2026-01-01T00:00:00Z")
+    cluster.put({**site_set(), "apiVersion": "config.porch.kpt.dev/v1alpha2"})
+    vkey, old, new = f"default/{CHILD}", RenderPart(), RenderPart()
+
+    def observe() -> Any:
+        thing = next(o for o in cluster.objects() if o["kind"] == "PackageVariant")
+        for render in (old, new):
+            render.variant(thing, vkey)
+        return thing
+
+    old.target(part.targets[CHILD], vkey)
+    steps, effect = old.begin(vkey)
+    old.go_on(steps, await perform(cluster, effect))
+    uid = observe()["metadata"]["uid"]
+    part.tell(SITE, site("s1", env="test"))
+    for _ in range(3):
+        part.now += 10
+        part.run()
+    old.target(part.targets[CHILD], vkey)
+    steps, effect = old.begin(vkey)
+    frozen = old.go_on(steps, await perform(cluster, effect))  # the DELETE, on its way
+    part.tell(SITE, site("s1", env="prod"))
+    part.run()
+    new.target(part.targets[CHILD], vkey)
+    steps, effect = new.begin(vkey)
+    if effect is not None:
+        new.go_on(steps, await perform(cluster, effect))
+    with pytest.raises(ConflictError):
+        assert not await perform(cluster, frozen), "the variant was deleted"
+    assert observe()["metadata"]["uid"] == uid
+
+
+async def guard() -> None:
+    """Removals that trickle in, each pass a few, are held like those that come at once."""
+    names = [f"s{i}" for i in range(12)]
+    part = unrolled(*names, limits=Limits(removals_max=3, removals_share=0.3))
+    for first in range(0, 12, 2):
+        for name in names[first : first + 2]:
+            part.tell(SITE, site(name, env="test"))
+        for _ in range(3):
+            part.now += 6
+            part.run()
+    assert list(part.orders().values()).count("removed") <= 3
+    assert list(part.states().values()).count("held") == 10
+
+
+async def silence() -> None:
+    """Where the variant is what it should be, nothing is sent."""
+    part = unrolled("s1")
+    cluster = MemoryCluster(now=lambda: "2026-01-01T00:00:00Z")
+    render, vkey = RenderPart(), f"default/{CHILD}"
+    render.target(part.targets[CHILD], vkey)
+    steps, effect = render.begin(vkey)
+    made = await perform(cluster, effect)
+    render.go_on(steps, made)
+    render.variant(made, vkey)
+    _, effect = render.begin(vkey)
+    assert effect is None
+    again = RenderPart()  # a worker that takes the claim over, without the memory of a decision
+    again.target(part.targets[CHILD], vkey)
+    again.variant(made, vkey)
+    _, effect = again.begin(vkey)
+    assert not isinstance(effect, WRITES)
+
+
+async def finalizer() -> None:
+    """A draft that nobody has observed yet goes before its variant does."""
+    cluster = MemoryCluster(now=lambda: "2026-01-01T00:00:00Z")
+    place = {"repo": "r1", "package": "p"}
+    spec = {"upstream": {"repo": "up", "package": "base", "revision": 1}, "downstream": place}
+    going = {"finalizers": [FINALIZER], "deletionTimestamp": "2026-01-01T00:00:00Z"}
+    variant = cluster.put(
+        {**obj(VARIANT, "v", spec=spec, metadata=going), "apiVersion": "config.porch.kpt.dev/v1alpha1"}
+    )
+    owner = {"apiVersion": variant["apiVersion"], "kind": "PackageVariant", "name": "v", "uid": "uid-v"}
+    draft = {
+        "repository": "r1",
+        "packageName": "p",
+        "workspaceName": "packagevariant-1",
+        "lifecycle": "Draft",
+    }
+    cluster.put(
+        {
+            **obj(REVISION, "r1.p.packagevariant-1", spec=draft, metadata={"ownerReferences": [owner]}),
+            "apiVersion": "porch.kpt.dev/v1alpha1",
+        }
+    )
+    controller = InjectController(partitions=1)
+    controller.open(0)
+    for kind in ("porch.kpt.dev/PackageRevision", "config.porch.kpt.dev/Repository"):
+        controller.load(OBJECTS, 0, f"!sync|{kind}", marker("ok"))
+    controller.load(VARIANTS, 0, sync_key(*VARIANT), marker("ok"))
+    for row in rows_of(VARIANT, variant, (VARIANTS,)):
+        controller.load(row.topic, 0, row.key, row.value)
+    for now in (0.0, 5.0):
+        if any(o["kind"] == "PackageVariant" for o in cluster.objects()):
+            await drive(cluster, controller.reconcile("default/v", now))
+    gone = [
+        write.kind for write in cluster.writes if write.verb == "delete" or write.kind == "PackageVariant"
+    ]
+    assert gone == ["PackageRevision", "PackageVariant"], gone
+
+
+async def drive(cluster: MemoryCluster, steps: Reconciliation) -> Outcome:
+    try:
+        effect = next(steps)
+        while True:
+            effect = steps.send(await perform(cluster, effect))
+    except StopIteration as end:
+        outcome: Outcome = end.value
+        return outcome
+
+
+# ------------------------------------------------------------ defects
+
+
+def no_gate() -> AbstractContextManager[Any]:
+    return patch.object(SyncView, "ok", lambda self, kind: True), patch.object(  # type: ignore[return-value]
+        UnrollController, "_require_served", lambda self, kinds: None
+    )
+
+
+def no_barrier() -> AbstractContextManager[Any]:
+    def reconcile(self: UnrollController, key: str, now: float) -> Reconciliation:
+        outcome = self._pass(key, now, caught_up=True)
+        assert outcome is not None
+        return outcome
+        yield
+
+    return patch.object(UnrollController, "reconcile", reconcile)
+
+
+def no_syncing() -> AbstractContextManager[Any]:
+    mark = KindWatch._mark_topic
+
+    def only_ok(self: KindWatch, topic: str, state: str, message: str = "") -> None:
+        if state != "syncing":
+            mark(self, topic, state, message)
+
+    return patch.object(KindWatch, "_mark_topic", only_ok)
+
+
+def shared_requests() -> AbstractContextManager[Any]:
+    def key(request: WatchRequest) -> str:
+        return f"{request.group}/{request.kind}|everybody"
+
+    return patch("pvbus.core.unroll.controller.watch_key", key)
+
+
+def silent_cancel() -> AbstractContextManager[Any]:
+    write, applied = RenderController._write, RenderController._is_applied
+
+    def without_touch(self: RenderController, key: Any, seen: Any, winner: Any, *rest: Any) -> Any:
+        return write(self, key, seen, msgspec.structs.replace(winner, kept=""), *rest)
+
+    def is_applied(desired: Any, winner: Any, living: Any) -> bool:
+        return applied(desired, msgspec.structs.replace(winner, kept=""), living)
+
+    return patch.multiple(RenderController, _write=without_touch, _is_applied=staticmethod(is_applied))
+
+
+def guard_per_evaluation() -> AbstractContextManager[Any]:
+    remove = Children.remove
+
+    def forgetful(self: Children, obj: Any, names: list[str], *rest: Any) -> Any:
+        leaving, self.leaving = self.leaving, set(names)
+        try:
+            return remove(self, obj, names, *rest)
+        finally:
+            self.leaving = leaving
+
+    return patch.object(Children, "remove", forgetful)
+
+
+def write_anyway() -> AbstractContextManager[Any]:
+    numbers = iter(range(10**6))
+    return patch("pvbus.core.renderer.digest", lambda value: f"digest {next(numbers)}")
+
+
+def no_live_list() -> AbstractContextManager[Any]:
+    reconcile = InjectController.reconcile
+
+    def blind(self: InjectController, key: str, now: float) -> Reconciliation:
+        steps = reconcile(self, key, now)
+        try:
+            effect = next(steps)
+            while True:
+                effect = steps.send([] if isinstance(effect, List) else (yield effect))
+        except StopIteration as end:
+            return end.value  # type: ignore[no-any-return]
+
+    return patch.object(InjectController, "reconcile", blind)
+
+
+DEFECTS: tuple[tuple[Callable[[], Any], Callable[[], Any]], ...] = (
+    (no_gate, gate),
+    (no_barrier, barrier),
+    (no_syncing, relist),
+    (shared_requests, requests),
+    (silent_cancel, cancel),
+    (guard_per_evaluation, guard),
+    (write_anyway, silence),
+    (no_live_list, finalizer),
+)
+
+
+def contexts(found: Any) -> Iterable[AbstractContextManager[Any]]:
+    return found if isinstance(found, tuple) else (found, nullcontext())
+
+
+@pytest.mark.parametrize("scenario", [s for _, s in DEFECTS], ids=lambda s: s.__name__)
+def test_holds(scenario: Callable[[], Any]) -> None:
+    run_simulated(scenario())
+
+
+@pytest.mark.parametrize(("defect", "scenario"), DEFECTS, ids=lambda f: f.__name__)
+def test_finds(defect: Callable[[], Any], scenario: Callable[[], Any]) -> None:
+    """With this defect the scenario fails, by a claim of its own."""
+    first, second = contexts(defect())
+    with first, second, pytest.raises((AssertionError, pytest.fail.Exception)):
+        run_simulated(scenario())
+
+
+@pytest.mark.parametrize("defect", ["TwoTransactions", "OffsetBeforeFence"])
+def test_the_bus_contract_finds_its_own(defect: str) -> None:
+    """The two defects of the bus are in the contract suite's own table."""
+    assert defect in {found.__name__ for found, _ in test_contract.DEFECTS}
