@@ -186,10 +186,10 @@ def test_four_nested_loops_over_ten_thousand_elements_fail_fast(engine: Engine) 
         "L", "target.labels"
     )
     program = compile_expression(text, engine=engine)
-    started = time.perf_counter()
+    started = time.process_time()
     with pytest.raises(CelEvalError, match="loops take more than 10000 iterations"):
         program.evaluate({"target": {"labels": labels}})
-    assert time.perf_counter() - started < 2
+    assert time.process_time() - started < 2
 
 
 @pytest.mark.parametrize("built", ["a + b + B", "string(bytes(B))", "[a] + [b] == [] ? '' : B + B"])
@@ -238,9 +238,9 @@ def test_a_long_chain_of_conditions_is_not_deep(engine: Engine) -> None:
 
 def test_a_hostile_pattern_takes_linear_time(engine: Engine) -> None:
     """Regular expressions do not backtrack."""
-    started = time.perf_counter()
+    started = time.process_time()
     assert outcome(f"'{'a' * 2000}!'.matches('^(a+)+$') ? 'yes' : 'no'", engine) == ("result", "no")
-    assert time.perf_counter() - started < 1
+    assert time.process_time() - started < 1
 
 
 # --- what an expression reads
