@@ -1,0 +1,438 @@
+"""One kind observed: what reaches the bus, under which markers, when watches and lists go wrong."""
+
+import asyncio
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable
+from typing import Any
+
+import msgspec
+
+from pvbus.adapters.embedded.cluster import MemoryCluster
+from pvbus.core.ids import okey
+from pvbus.core.observe import KindName, topics_of
+from pvbus.core.records import INJECTABLES, OBJECTS, InjectableRow, SyncMarker
+from pvbus.core.tables import is_marker
+from pvbus.errors import PermanentError, TransientError
+from pvbus.ports.cluster import GoneError, Listing, Object, Resource, WatchEvent
+from pvbus.runtime.kindwatch import Emission, KindWatch
+from pvbus.testing.clock import SimulatedClock, run_simulated
+
+SITE = KindName("example.org", "Site")
+REVISION = KindName("porch.kpt.dev", "PackageRevision")
+PARTITIONS = 2
+
+
+def site(name: str, **fields: Any) -> Object:
+    return {"apiVersion": "example.org/v1", "kind": "Site", "metadata": {"name": name}, **fields}
+
+
+class Server(MemoryCluster):
+    """A cluster in memory whose lists and watches can be made to fail."""
+
+    def __init__(self, objects: Iterable[Object] = ()) -> None:
+        super().__init__(objects, now=lambda: "2026-01-01T00:00:00Z")
+        self.lists = 0
+        self.metadata_only: list[bool] = []
+        self.list_errors: list[Exception] = []
+        self.watch_errors: list[Exception] = []
+        self.cut = asyncio.Event()
+
+    async def list(self, resource: Resource, namespace: str | None = None, **options: Any) -> Listing:
+        self.lists += 1
+        self.metadata_only.append(bool(options.get("metadata_only")))
+        if self.list_errors:
+            raise self.list_errors.pop(0)
+        return await super().list(resource, namespace, **options)
+
+    async def watch(
+        self, resource: Resource, resource_version: str, **options: Any
+    ) -> AsyncIterator[WatchEvent]:
+        stream = super().watch(resource, resource_version)
+        while True:
+            if self.watch_errors:
+                raise self.watch_errors.pop(0)
+            step = asyncio.ensure_future(anext(stream))
+            cut = asyncio.ensure_future(self.cut.wait())
+            await asyncio.wait({step, cut}, return_when=asyncio.FIRST_COMPLETED)
+            cut.cancel()
+            if not step.done():
+                step.cancel()
+                self.cut.clear()
+                if self.watch_errors:
+                    raise self.watch_errors.pop(0)
+                return
+            yield step.result()
+
+
+class Porch(Server):
+    """An aggregated API: no resourceVersion, every watch begins with everything, lists leave things out."""
+
+    def __init__(self, objects: Iterable[Object] = (), *, bookmark: bool = True) -> None:
+        super().__init__(objects)
+        self.left_out: set[str] = set()
+        self.bookmark = bookmark
+        self.watches = 0
+
+    async def list(self, resource: Resource, namespace: str | None = None, **options: Any) -> Listing:
+        listing = await super().list(resource, namespace, **options)
+        return Listing("", [o for o in listing.items if o["metadata"]["name"] not in self.left_out])
+
+    async def watch(
+        self, resource: Resource, resource_version: str, **options: Any
+    ) -> AsyncIterator[WatchEvent]:
+        self.watches += 1
+        version = str(self._version)
+        for obj in (await MemoryCluster.list(self, resource)).items:
+            yield WatchEvent("ADDED", obj)
+        if self.bookmark:
+            annotations = {"k8s.io/initial-events-end": "true"}
+            yield WatchEvent("BOOKMARK", {"metadata": {"resourceVersion": "0", "annotations": annotations}})
+        async for event in super().watch(resource, version):
+            yield event
+
+
+class Watching:
+    """A running KindWatch, and everything it emitted."""
+
+    def __init__(
+        self, server: Server, kind: KindName = SITE, content: Iterable[tuple[str, str]] = ()
+    ) -> None:
+        self.server = server
+        self.kind = kind
+        self.emitted: list[Emission] = []
+        self.known: dict[str, dict[str, str]] = {
+            t: {} for t in (*topics_of(kind, requested=True), INJECTABLES)
+        }
+        self.markers: dict[str, str] = {}
+        self.start(content)
+
+    def start(self, content: Iterable[tuple[str, str]] = ()) -> None:
+        self.watch = KindWatch(
+            self.kind,
+            self.server,
+            SimulatedClock(),
+            self.emitted.append,
+            partitions=PARTITIONS,
+            topics=topics_of(self.kind, requested=True),
+            known=self.known,
+            markers=self.markers,
+            content=frozenset(content),
+        )
+        self.task = asyncio.create_task(self.watch.run())
+
+    async def end(self) -> None:
+        self.task.cancel()
+        await asyncio.wait({self.task})
+
+    def taken(self, topic: str = OBJECTS) -> list[str]:
+        """Take what was emitted to a topic since the last time: +name, -name, or a marker's state."""
+        told = []
+        for emission in self.emitted:
+            if emission.topic != topic:
+                continue
+            if is_marker(emission.key):
+                if emission.partition == PARTITIONS - 1:
+                    told.append(msgspec.json.decode(emission.value or b"", type=SyncMarker).state)
+            else:
+                name = emission.key.split("|")[2]
+                told.append(f"{'-' if emission.value is None else '+'}{name}")
+        self.emitted = self.watch_emitted = []
+        self.watch._emit = self.emitted.append
+        return told
+
+    def content(self, name: str) -> InjectableRow | None:
+        key = okey(*self.kind, "default", name)
+        values = [e.value for e in self.emitted if e.topic == INJECTABLES and e.key == key]
+        return msgspec.json.decode(values[-1], type=InjectableRow) if values and values[-1] else None
+
+
+def simulated(scenario: Callable[[], Awaitable[None]]) -> None:
+    async def main() -> None:
+        await scenario()
+
+    run_simulated(main())
+
+
+def test_a_first_list_is_told_between_its_markers() -> None:
+    async def scenario() -> None:
+        watching = Watching(Server([site("a"), site("b")]))
+        await asyncio.sleep(1)
+        assert watching.taken() == ["syncing", "+a", "+b", "ok"]
+        await watching.end()
+
+    simulated(scenario)
+
+
+def test_a_list_without_news_writes_nothing() -> None:
+    async def scenario() -> None:
+        watching = Watching(Server([site("a")]))
+        await asyncio.sleep(1)
+        watching.taken()
+        await watching.end()
+        watching.start()
+        await asyncio.sleep(1)
+        assert watching.emitted == []
+        await watching.end()
+
+    simulated(scenario)
+
+
+def test_after_410_the_difference_is_told_tombstones_last() -> None:
+    async def scenario() -> None:
+        server = Server([site("a"), site("b")])
+        watching = Watching(server)
+        await asyncio.sleep(1)
+        watching.taken()
+        await watching.end()
+        server.remove(SITE, "default", "a")  # type: ignore[arg-type]
+        server.put(site("c"))
+        server.watch_errors = [GoneError("410")]
+        watching.start()
+        await asyncio.sleep(3)
+        assert watching.taken() == ["syncing", "+c", "-a", "ok"]
+        assert server.lists == 3
+        await watching.end()
+
+    simulated(scenario)
+
+
+def test_status_and_foreign_fields_of_a_target_are_no_news() -> None:
+    async def scenario() -> None:
+        server = Server([site("a")])
+        watching = Watching(server)
+        await asyncio.sleep(1)
+        watching.taken()
+        server.put(site("a", spec={"x": 1}, status={"y": 2}))
+        await asyncio.sleep(1)
+        assert watching.emitted == []
+        server.put({**site("a"), "metadata": {"name": "a", "labels": {"env": "prod"}}})
+        await asyncio.sleep(1)
+        assert watching.taken() == ["+a"]
+        assert server.metadata_only == [True]
+        await watching.end()
+
+    simulated(scenario)
+
+
+def test_a_kind_that_is_not_served_is_unavailable_until_it_is() -> None:
+    async def scenario() -> None:
+        server = Server()
+        watching = Watching(server)
+        await asyncio.sleep(1)
+        assert watching.taken() == ["unavailable"]
+        server.put(site("a"))
+        await asyncio.sleep(1)
+        assert watching.emitted == []
+        watching.watch.probe()
+        await asyncio.sleep(1)
+        assert watching.taken() == ["syncing", "+a", "ok"]
+        await watching.end()
+
+    simulated(scenario)
+
+
+def test_without_a_probe_an_unavailable_kind_is_looked_for_each_minute() -> None:
+    async def scenario() -> None:
+        server = Server([site("a")])
+        server.list_errors = [PermanentError("403 Forbidden", reason="Forbidden")]
+        watching = Watching(server)
+        await asyncio.sleep(1)
+        assert watching.taken() == ["unavailable"]
+        await asyncio.sleep(61)
+        assert watching.taken() == ["syncing", "+a", "ok"]
+        await watching.end()
+
+    simulated(scenario)
+
+
+def test_a_short_interruption_is_no_reason_for_doubt_and_a_long_one_is() -> None:
+    async def scenario() -> None:
+        server = Server([site("a")])
+        watching = Watching(server)
+        await asyncio.sleep(1)
+        watching.taken()
+        server.watch_errors = [TransientError("reset")] * 5
+        server.cut.set()
+        server.put(site("b"))
+        await asyncio.sleep(20)
+        assert watching.taken() == ["+b"]
+        server.watch_errors = [TransientError("reset")] * 45
+        server.cut.set()
+        server.list_errors = [TransientError("503")] * 3
+        await asyncio.sleep(40)
+        server.put(site("c"))
+        await asyncio.sleep(60)
+        told = watching.taken()
+        assert told[0] == "syncing"
+        assert told[-2:] == ["+c", "ok"]
+        assert "-a" not in told
+        await watching.end()
+
+    simulated(scenario)
+
+
+def test_a_list_that_fails_says_nothing_about_what_is_missing() -> None:
+    async def scenario() -> None:
+        server = Server([site("a")])
+        watching = Watching(server)
+        await asyncio.sleep(1)
+        watching.taken()
+        await watching.end()
+        server.list_errors = [TransientError("503")] * 4
+        watching.start()
+        await asyncio.sleep(3)
+        assert watching.emitted == []
+        await asyncio.sleep(30)
+        assert server.list_errors == []
+        assert watching.emitted == []
+        await watching.end()
+
+    simulated(scenario)
+
+
+def test_content_is_told_of_what_was_asked_for_found_or_not() -> None:
+    async def scenario() -> None:
+        server = Server([site("a", spec={"x": 1}), site("b", spec={"secret": 2})])
+        watching = Watching(server, content=[("default", "a"), ("default", "z"), ("default", "")])
+        await asyncio.sleep(1)
+        assert server.metadata_only == [False]
+        found = watching.content("a")
+        assert found is not None
+        assert found.exists
+        assert bytes(found.content) == b'{"x":1}'  # type: ignore[arg-type]
+        missing = watching.content("z")
+        assert missing is not None
+        assert not missing.exists
+        any_one = watching.content("")
+        assert any_one is not None
+        assert any_one.exists
+        assert watching.content("b") is None
+        server.put(site("z", spec={"late": True}))
+        server.remove(SITE, "default", "a")  # type: ignore[arg-type]
+        await asyncio.sleep(1)
+        late, gone = watching.content("z"), watching.content("a")
+        assert late is not None
+        assert late.exists
+        assert gone is not None
+        assert not gone.exists
+        await watching.end()
+
+    simulated(scenario)
+
+
+def test_more_content_is_read_without_a_list_and_less_is_taken_back() -> None:
+    async def scenario() -> None:
+        server = Server([site("a", spec={"x": 1}), site("b", spec={"y": 2})])
+        watching = Watching(server, content=[("default", "a")])
+        await asyncio.sleep(1)
+        watching.taken(INJECTABLES)
+        assert await watching.watch.change_content(frozenset({("default", "a"), ("default", "b")}))
+        assert watching.taken(INJECTABLES) == ["+b"]
+        assert await watching.watch.change_content(frozenset({("default", "b")}))
+        assert watching.taken(INJECTABLES) == ["-a"]
+        assert server.lists == 1
+        assert not await watching.watch.change_content(frozenset())  # metadata will do: another watch
+        await watching.end()
+
+    simulated(scenario)
+
+
+def test_what_a_slow_read_brings_does_not_undo_what_the_watch_told() -> None:
+    async def scenario() -> None:
+        server = Server([site("a", spec={"x": 1}), site("b", spec={"v": 1})])
+        watching = Watching(server, content=[("default", "a")])
+        await asyncio.sleep(1)
+        get = server.get
+
+        async def slow(*place: Any) -> Any:
+            found = await get(*place)
+            await asyncio.sleep(5)
+            return found
+
+        server.get = slow  # type: ignore[method-assign]
+        reading = asyncio.create_task(
+            watching.watch.change_content(frozenset({("default", "a"), ("default", "b")}))
+        )
+        await asyncio.sleep(1)
+        server.put(site("b", spec={"v": 2}))
+        await reading
+        row = watching.content("b")
+        assert row is not None
+        assert bytes(row.content) == b'{"v":2}'  # type: ignore[arg-type]
+        await watching.end()
+
+    simulated(scenario)
+
+
+# ------------------------------------------------------------ Porch's aggregated API
+
+
+def revision(name: str) -> Object:
+    spec = {"repository": "r", "packageName": name, "workspaceName": "v1"}
+    return {
+        "apiVersion": "porch.kpt.dev/v1alpha1",
+        "kind": "PackageRevision",
+        "metadata": {"name": name},
+        "spec": spec,
+    }
+
+
+def test_what_an_aggregated_list_leaves_out_is_asked_for_before_it_is_gone() -> None:
+    async def scenario() -> None:
+        server = Porch([revision("a"), revision("b")])
+        watching = Watching(server, REVISION)
+        await asyncio.sleep(1)
+        assert watching.taken() == ["syncing", "+a", "+b", "ok"]
+        await watching.end()
+        server.left_out = {"a"}
+        server.remove(REVISION, "default", "b")  # type: ignore[arg-type]
+        watching.start()
+        await asyncio.sleep(10)
+        assert watching.taken() == ["syncing", "-b", "ok"]
+        await watching.end()
+
+    simulated(scenario)
+
+
+def test_a_deletion_between_two_watches_is_found_by_the_replay() -> None:
+    for bookmark in (True, False):
+
+        async def scenario(bookmark: bool = bookmark) -> None:
+            server = Porch([revision("a"), revision("b")], bookmark=bookmark)
+            watching = Watching(server, REVISION)
+            await asyncio.sleep(1)
+            watching.taken()
+            listed = asyncio.Event()
+            original = server.list
+
+            async def late(*place: Any, **options: Any) -> Any:
+                found = await original(*place, **options)
+                listed.set()
+                server.remove(REVISION, "default", "a")  # type: ignore[arg-type]
+                return found
+
+            server.list = late  # type: ignore[method-assign]
+            server.cut.set()
+            await listed.wait()
+            await asyncio.sleep(7)  # without a bookmark: five seconds of silence end the replay
+            assert watching.taken() == ["-a"]
+            await watching.end()
+
+        simulated(scenario)
+
+
+def test_events_after_the_replay_are_told_and_the_list_is_repeated() -> None:
+    async def scenario() -> None:
+        server = Porch([revision("a")])
+        watching = Watching(server, REVISION)
+        await asyncio.sleep(20)
+        watching.taken()
+        server.put(revision("c"))
+        await asyncio.sleep(1)
+        assert watching.taken() == ["+c"]
+        lists = server.lists
+        await asyncio.sleep(620)
+        assert server.lists == lists + 1
+        assert watching.emitted == []
+        await watching.end()
+
+    simulated(scenario)

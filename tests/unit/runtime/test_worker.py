@@ -1,0 +1,383 @@
+"""The worker: what it does with errors, pauses, bad bytes and claims that come and go."""
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from itertools import pairwise
+from typing import Any
+
+import msgspec
+import pytest
+
+from pvbus.core.ids import partition
+from pvbus.core.records import DeadLetter
+from pvbus.errors import AlreadyExistsError, ConflictError, InvariantError, PermanentError, TransientError
+from pvbus.runtime import worker as worker_module
+from pvbus.testing.clock import run_simulated
+from tests.unit.runtime.toys import DLQ, IN, OUT, PARTITIONS, SEEN, ToyWorld
+
+KEYS = [f"default/k{i}" for i in range(8)]
+SAME = [key for key in KEYS if partition(key, PARTITIONS) == partition(KEYS[0], PARTITIONS)]
+
+
+def simulated(scenario: Callable[[ToyWorld], Awaitable[None]]) -> None:
+    async def main() -> None:
+        world = await ToyWorld().open()
+        await scenario(world)
+        await world.close()
+
+    run_simulated(main())
+
+
+def test_every_row_is_copied_and_offsets_follow() -> None:
+    async def scenario(world: ToyWorld) -> None:
+        for key in KEYS:
+            await world.send(key, "a")
+        world.worker()
+        await asyncio.sleep(5)
+        assert world.out() == dict.fromkeys(KEYS, "a")
+        ends = await world.bus.end_offsets([(IN, n) for n in range(PARTITIONS)])
+        assert {world.committed(key) for key in KEYS} == set(ends.values())
+
+    simulated(scenario)
+
+
+def test_an_outcome_and_the_offset_of_its_cause_are_one_step() -> None:
+    async def scenario(world: ToyWorld) -> None:
+        *_, bus = world.worker()
+        await asyncio.sleep(3)
+        steps: list[tuple[Any, Any]] = []
+        step = bus.step
+
+        async def watched(claim: Any, outputs: Any, offsets: Any = None) -> None:
+            steps.append((list(outputs), dict(offsets or {})))
+            await step(claim, outputs, offsets)
+
+        bus.step = watched  # type: ignore[method-assign]
+        await world.send(KEYS[0], "a")
+        await asyncio.sleep(5)
+        assert [(len(outputs), offsets) for outputs, offsets in steps] == [(1, {IN: 1})]
+
+    simulated(scenario)
+
+
+@pytest.mark.parametrize(
+    ("error", "least", "most"),
+    [
+        (TransientError("503"), 0.2, 0.7),
+        (TransientError("429", retry_after_seconds=7.0), 7.0, 7.3),
+        (ConflictError("409"), 10.0, 10.3),
+        (AlreadyExistsError("409"), 10.0, 10.3),
+        (PermanentError("422"), 60.0, 60.3),
+    ],
+    ids=lambda value: str(value),
+)
+def test_a_failed_call_is_tried_again_in_its_time(error: Exception, least: float, most: float) -> None:
+    async def scenario(world: ToyWorld) -> None:
+        async def fail_once(name: str) -> None:
+            if len(world.cluster.calls) == 1:
+                raise error
+
+        world.cluster.answer = fail_once
+        world.worker()
+        await world.send(KEYS[0], {"write": True})
+        await asyncio.sleep(80)
+        times = [time for time, _ in world.cluster.calls]
+        assert len(times) == 2
+        assert least <= times[1] - times[0] <= most
+        assert list(world.out()) == [KEYS[0]]
+
+    simulated(scenario)
+
+
+def test_transient_errors_back_off_further_and_further() -> None:
+    async def scenario(world: ToyWorld) -> None:
+        async def fail(name: str) -> None:
+            raise TransientError("503")
+
+        world.cluster.answer = fail
+        world.worker()
+        await world.send(KEYS[0], {"write": True})
+        await asyncio.sleep(1000)
+        times = [time for time, _ in world.cluster.calls]
+        gaps = [later - earlier for earlier, later in pairwise(times)]
+        assert max(gaps) <= 60.3
+        assert sum(gaps[-5:]) > sum(gaps[:5])
+        assert len(times) < 60  # a thousand seconds, and not one try a second
+
+    simulated(scenario)
+
+
+def test_an_echo_ends_the_wait_of_a_conflict() -> None:
+    async def scenario(world: ToyWorld) -> None:
+        async def conflict_once(name: str) -> None:
+            if len(world.cluster.calls) == 1:
+                raise ConflictError("409")
+
+        world.cluster.answer = conflict_once
+        world.worker()
+        await world.send(KEYS[0], {"write": True})
+        await asyncio.sleep(3)
+        await world.send(KEYS[0], {"write": True, "echo": 1})
+        await asyncio.sleep(30)
+        times = [time for time, _ in world.cluster.calls]
+        assert len(times) == 2  # and none when the ten seconds were over
+        assert times[1] - times[0] < 3.5
+
+    simulated(scenario)
+
+
+def test_told_to_wait_all_keys_wait() -> None:
+    async def scenario(world: ToyWorld) -> None:
+        async def throttle_once(name: str) -> None:
+            if len(world.cluster.calls) == 1:
+                raise TransientError("429", retry_after_seconds=5.0)
+
+        world.cluster.answer = throttle_once
+        world.worker()
+        await world.send(KEYS[0], {"write": True})
+        await asyncio.sleep(3)
+        for key in KEYS[1:]:
+            await world.send(key, {"write": True})
+        await asyncio.sleep(20)
+        first, *others = [time for time, _ in world.cluster.calls]
+        assert len(others) == len(KEYS)
+        assert min(others) >= first + 5.0
+
+    simulated(scenario)
+
+
+def test_one_key_never_has_two_calls_and_a_mark_meanwhile_runs_it_again() -> None:
+    async def scenario(world: ToyWorld) -> None:
+        async def slow(name: str) -> None:
+            await asyncio.sleep(4)
+
+        world.cluster.answer = slow  # the toy cluster fails when two calls of a key meet
+        _, toy, _, _ = world.worker()
+        await asyncio.sleep(3)
+        await world.send(KEYS[0], {"write": True})
+        for i in range(3):
+            await asyncio.sleep(1)
+            await world.send(KEYS[0], {"write": True, "n": i})
+        await asyncio.sleep(20)
+        assert len(toy.looks) == 2
+        assert world.out() == {KEYS[0]: '{"write": true, "n": 2}'}
+
+    simulated(scenario)
+
+
+def test_calls_under_way_are_bounded() -> None:
+    async def scenario(world: ToyWorld) -> None:
+        at_once: list[int] = []
+
+        async def slow(name: str) -> None:
+            at_once.append(len(world.cluster.busy))
+            await asyncio.sleep(1)
+
+        world.cluster.answer = slow
+        world.worker()
+        for i in range(200):
+            await world.send(f"default/n{i}", {"write": True})
+        await asyncio.sleep(30)
+        assert max(at_once) == worker_module.EFFECTS_INFLIGHT_MAX
+        assert len(world.out()) == 200
+
+    simulated(scenario)
+
+
+@pytest.mark.parametrize("topic", [IN, SEEN])
+def test_bytes_that_mean_nothing_go_to_the_dead_letters_once(topic: str) -> None:
+    async def scenario(world: ToyWorld) -> None:
+        for _ in range(2):  # of two workers, one tells
+            world.worker()
+        await asyncio.sleep(12)
+        await world.send_bytes(KEYS[0], b"{not json", topic)
+        await world.send(KEYS[0], "good")
+        await asyncio.sleep(5)
+        letters = [msgspec.json.decode(r.value, type=DeadLetter) for r in world.records(DLQ)]
+        assert [(d.topic, d.offset, d.value) for d in letters] == [(topic, 0, b"{not json")]
+        assert world.out() == {KEYS[0]: "good"}
+        for worker in world.workers:
+            worker.stop()
+        await asyncio.gather(*world.tasks)
+        world.worker()  # whoever reads it again later does not tell again
+        await asyncio.sleep(5)
+        assert len(world.records(DLQ)) == 1
+
+    simulated(scenario)
+
+
+def test_an_outcome_that_is_too_large_leaves_the_others_alone() -> None:
+    async def scenario(world: ToyWorld) -> None:
+        for key in SAME:
+            await world.send(key, {"size": 5000 if key == SAME[1] else 10})
+        world.worker()
+        await asyncio.sleep(5)
+        assert sorted(world.out()) == sorted(key for key in SAME if key != SAME[1])
+
+    simulated(scenario)
+
+
+def test_a_catch_up_returns_when_everything_before_it_was_applied() -> None:
+    async def scenario(world: ToyWorld) -> None:
+        _, toy, _, _ = world.worker()
+        await asyncio.sleep(3)
+        await world.send(KEYS[0], "now", SEEN)
+        await world.send(KEYS[0], {"catch": True})
+        await asyncio.sleep(3)
+        assert world.out() == {KEYS[0]: "now"}
+        assert toy.seen == {KEYS[0]: "now"}
+
+    simulated(scenario)
+
+
+@pytest.mark.parametrize("when", ["before", "after"])
+def test_after_a_step_of_unknown_outcome_the_claim_is_restored(when: str) -> None:
+    """Whether it was written or not, the row is there once and nothing is decided on stale tables."""
+
+    async def scenario(world: ToyWorld) -> None:
+        _, toy, _, bus = world.worker()
+        await asyncio.sleep(3)
+        bus.failures.append((when, TransientError("no answer")))
+        number, opened = partition(KEYS[0], PARTITIONS), list(toy.opened)
+        await world.send(KEYS[0], "a")
+        await asyncio.sleep(5)
+        assert toy.opened == [*opened, number]
+        assert world.out() == {KEYS[0]: "a"}
+        assert len([r for r in world.records(OUT) if r.key == KEYS[0].encode()]) == 1
+        await world.send(KEYS[0], "b")
+        await asyncio.sleep(3)
+        assert world.out() == {KEYS[0]: "b"}
+
+    simulated(scenario)
+
+
+def test_a_revoked_claim_drains_before_it_goes() -> None:
+    async def scenario(world: ToyWorld) -> None:
+        async def slow(name: str) -> None:
+            await asyncio.sleep(1)
+
+        world.cluster.answer = slow
+        worker, *_ = world.worker()
+        await asyncio.sleep(3)
+        await world.send(KEYS[0], {"write": True})
+        await asyncio.sleep(0.5)
+        worker.stop()
+        await asyncio.gather(*world.tasks)
+        assert list(world.out()) == [KEYS[0]]  # the call had its answer, and the answer was written
+
+    simulated(scenario)
+
+
+def test_a_call_without_end_does_not_keep_a_worker_from_stopping() -> None:
+    async def scenario(world: ToyWorld) -> None:
+        async def forever(name: str) -> None:
+            await asyncio.Event().wait()
+
+        world.cluster.answer = forever
+        worker, *_ = world.worker()
+        await asyncio.sleep(3)
+        await world.send(KEYS[0], {"write": True})
+        await asyncio.sleep(1)
+        worker.stop()
+        async with asyncio.timeout(10):
+            await asyncio.gather(*world.tasks)
+
+    simulated(scenario)
+
+
+def test_a_worker_without_heartbeats_sends_nothing() -> None:
+    """Frozen for half a session, its claims may belong to somebody else."""
+
+    async def scenario(world: ToyWorld) -> None:
+        _, _, clock, _ = world.worker()
+        await asyncio.sleep(3)
+        clock.freeze()
+        await asyncio.sleep(6)
+        await world.send(KEYS[0], {"write": True})
+        await asyncio.sleep(1)
+        assert world.cluster.calls == []
+        clock.thaw()
+        await asyncio.sleep(20)
+        assert [name for _, name in world.cluster.calls] == [KEYS[0]]
+
+    simulated(scenario)
+
+
+def test_claims_move_and_nothing_is_lost_or_written_twice() -> None:
+    async def scenario(world: ToyWorld) -> None:
+        first, *_ = world.worker()
+        await asyncio.sleep(3)
+        for key in KEYS:
+            await world.send(key, "a")
+        await asyncio.sleep(3)
+        second, toy, _, _ = world.worker()
+        await asyncio.sleep(12)
+        assert first.ready
+        assert second.ready
+        assert len(first.claims()) == len(second.claims()) == 1
+        ends = await world.bus.end_offsets([(OUT, n) for n in range(PARTITIONS)])
+        assert sum(ends.values()) == len(KEYS)  # the new holder looked at its keys, and wrote none
+        assert toy.looks
+        for key in KEYS:
+            await world.send(key, "b")
+        await asyncio.sleep(3)
+        assert world.out() == dict.fromkeys(KEYS, "b")
+
+    simulated(scenario)
+
+
+def test_inputs_pause_while_there_is_too_much_to_do(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(worker_module, "DIRTY_KEYS_MAX", 100)
+    monkeypatch.setattr(worker_module, "EFFECTS_INFLIGHT_MAX", 4)
+
+    async def scenario(world: ToyWorld) -> None:
+        async def slow(name: str) -> None:
+            await asyncio.sleep(0.2)
+
+        world.cluster.answer = slow
+        worker, *_ = world.worker()
+        await asyncio.sleep(3)
+        most = 0
+        for i in range(600):
+            await world.send(f"default/n{i}", {"write": True})
+            if i % 50 == 0:
+                await asyncio.sleep(0.1)
+            most = max(most, worker.dirty_keys)
+        await asyncio.sleep(60)
+        assert most < 250
+        assert len(world.out()) == 600
+
+    simulated(scenario)
+
+
+def test_a_time_that_was_asked_for_is_kept_once_per_key() -> None:
+    async def scenario(world: ToyWorld) -> None:
+        _, toy, _, _ = world.worker()
+        await asyncio.sleep(3)
+        for i in range(5):
+            await world.send(KEYS[0], {"again": 10, "n": i})
+            await asyncio.sleep(1)
+        looks = len(toy.looks)
+        await asyncio.sleep(31)
+        assert len(toy.looks) - looks == 3
+
+    simulated(scenario)
+
+
+def test_an_error_of_our_own_making_ends_the_worker() -> None:
+    async def main() -> None:
+        world = await ToyWorld().open()
+        _, toy, _, _ = world.worker()
+        await asyncio.sleep(3)
+
+        def broken(number: int, put: Any) -> Any:
+            raise InvariantError("impossible")
+
+        toy.store = broken  # type: ignore[method-assign]
+        await world.send(KEYS[0], "a")
+        with pytest.raises(ExceptionGroup) as caught:
+            await asyncio.gather(*world.tasks)
+        assert caught.group_contains(InvariantError)
+        await world.bus.close()
+
+    run_simulated(main())

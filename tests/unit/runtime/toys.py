@@ -1,0 +1,191 @@
+"""A controller and a cluster with as little in them as a worker's tests need."""
+
+import asyncio
+import json
+from collections.abc import Awaitable, Callable, Iterable
+from typing import Any
+
+import msgspec
+
+from pvbus.adapters.embedded.bus import SqliteBus
+from pvbus.core.effects import CatchUp, Create, KindRef, Outcome, Put, Reconciliation
+from pvbus.core.ids import partition
+from pvbus.ports.bus import Output, TopicSpec
+from pvbus.ports.cluster import Kind, Object, Resource
+from pvbus.runtime.worker import Worker
+from pvbus.testing.clock import FreezableClock
+
+PARTITIONS = 2
+IN, OUT, SEEN, DLQ = "toy.in", "toy.out", "toy.seen", "pvbus.dlq"
+THING = KindRef("", "ConfigMap", "v1")
+
+
+class Row(msgspec.Struct, frozen=True):
+    text: str
+
+
+class Toy:
+    """Copies `toy.in` to `toy.out`; what it should do first is in the text, as JSON.
+
+    {"write": true} creates an object; {"again": n} asks for another look; {"catch": true} catches up;
+    {"size": n} makes a row of so many bytes.
+    """
+
+    name = "toy"
+    inputs = (IN,)
+    memory = (OUT,)
+    broadcast = (SEEN,)
+
+    def __init__(self) -> None:
+        self.rows: dict[int, dict[str, str]] = {}
+        self.written: dict[str, str] = {}
+        self.seen: dict[str, str] = {}
+        self.looks: list[str] = []
+        self.opened: list[int] = []
+
+    def open(self, number: int) -> None:
+        self.rows[number] = {}
+        self.opened.append(number)
+
+    def close(self, number: int) -> None:
+        for key in self.rows.pop(number, {}):
+            self.written.pop(key, None)
+
+    def load(self, topic: str, number: int, key: str, value: bytes | None) -> Iterable[str]:
+        text = msgspec.json.decode(value, type=Row).text if value is not None else ""
+        if topic == SEEN:
+            self.seen[key] = text
+            return ()
+        if number not in self.rows:
+            return ()
+        if topic == OUT:
+            self.written[key] = text
+        else:
+            self.rows[number][key] = text
+        return (key,)
+
+    def keys(self, number: int) -> Iterable[str]:
+        return list(self.rows.get(number, ()))
+
+    def reconcile(self, key: str, now: float) -> Reconciliation:
+        self.looks.append(key)
+        text = self.rows[partition(key, PARTITIONS)].get(key, "")
+        order = json.loads(text) if text.startswith("{") else {}
+        if order.get("catch"):
+            yield CatchUp((SEEN,))
+            text = self.seen.get(key, "nothing seen")
+        if order.get("write"):
+            yield Create(THING, {"metadata": {"name": key, "namespace": "default"}})
+        if order.get("size"):
+            text = "x" * order["size"]
+        if self.written.get(key) == text:
+            return Outcome(again_after=order.get("again"))
+        return Outcome((Put(OUT, key, Row(text)),), "changed", again_after=order.get("again"))
+
+    def store(self, number: int, put: Put) -> Iterable[str]:
+        assert isinstance(put.row, Row)
+        self.written[put.key] = put.row.text
+        return ()
+
+
+class ToyCluster:
+    """Answers creates with what `answer` says; notes when they came."""
+
+    def __init__(self) -> None:
+        self.calls: list[tuple[float, str]] = []
+        self.busy: set[str] = set()
+        self.answer: Callable[[str], Awaitable[None]] = self._nothing
+
+    async def _nothing(self, name: str) -> None:
+        return
+
+    async def resource(self, kind: Kind, *, version: str | None = None) -> Resource:
+        return Resource("", "v1", "ConfigMap", "configmaps", True)
+
+    async def create(self, resource: Resource, obj: Object) -> Object:
+        name = obj["metadata"]["name"]
+        assert name not in self.busy, "two calls for one key at once"
+        self.busy.add(name)
+        try:
+            self.calls.append((asyncio.get_running_loop().time(), name))
+            await self.answer(name)
+        finally:
+            self.busy.discard(name)
+        return obj
+
+
+class ToyBus(SqliteBus):
+    """A bus whose next steps fail as told: `before` nothing was written, `after` everything was."""
+
+    failures: list[tuple[str, Exception]]
+
+    async def step(self, claim: Any, outputs: Any, offsets: Any = None) -> None:
+        failure = self.failures.pop(0) if outputs and self.failures else None
+        if failure is not None and failure[0] == "before":
+            raise failure[1]
+        await super().step(claim, outputs, offsets)
+        if failure is not None:
+            raise failure[1]
+
+
+class ToyWorld:
+    """One bus, one cluster, workers as needed."""
+
+    async def open(self) -> "ToyWorld":
+        self.bus = await ToyBus.open(":memory:", clock=FreezableClock(), record_bytes_max=2000)
+        self.bus.failures = []
+        specs = [TopicSpec(name=n, partitions=PARTITIONS, cleanup="compact") for n in (IN, OUT, SEEN)]
+        dlq = TopicSpec(name=DLQ, partitions=1, cleanup="delete", retention_seconds=3600)
+        await self.bus.create_topics([*specs, dlq])
+        self.cluster = ToyCluster()
+        self.tasks: list[asyncio.Task[None]] = []
+        joined: list[Any] = []
+
+        async def assigned(claim: Any) -> None:
+            joined.append(claim)
+
+        async def revoked(claim: Any) -> None:
+            return
+
+        self._writer = await self.bus.join("writer", (SEEN,), assigned=assigned, revoked=revoked)
+        await asyncio.sleep(1.5)
+        self._claim = joined[0]
+        return self
+
+    def worker(self) -> tuple[Worker, Toy, FreezableClock, ToyBus]:
+        clock, toy = FreezableClock(), Toy()
+        peer = self.bus.peer(clock=clock)
+        peer.failures = []
+        worker = Worker(toy, peer, self.cluster, clock, partitions=PARTITIONS)  # type: ignore[arg-type]
+        self.tasks.append(asyncio.create_task(worker.run()))
+        self.workers = [*getattr(self, "workers", []), worker]
+        return worker, toy, clock, peer
+
+    async def send(self, key: str, text: str | dict[str, Any], topic: str = IN) -> None:
+        text = json.dumps(text) if isinstance(text, dict) else text
+        await self.send_bytes(key, msgspec.json.encode(Row(text)), topic)
+
+    async def send_bytes(self, key: str, value: bytes, topic: str = IN) -> None:
+        number = partition(key, PARTITIONS)
+        await self.bus.step(self._claim, [Output(topic, number, key.encode(), value)])
+
+    def records(self, topic: str) -> list[Any]:
+        store, found = self.bus._store, []
+        for number in range(1 if topic == DLQ else PARTITIONS):
+            lane = store.lane(topic, number)
+            found += store.read(topic, number, lane, 0, store.ends[lane], 100_000)
+        return found
+
+    def out(self) -> dict[str, str]:
+        rows = {r.key.decode(): msgspec.json.decode(r.value, type=Row).text for r in self.records(OUT)}
+        return dict(sorted(rows.items()))
+
+    def committed(self, key: str) -> int:
+        _, offsets = self.bus._store.committed("pvbus-toy", partition(key, PARTITIONS))
+        return offsets.get(IN, 0)
+
+    async def close(self) -> None:
+        for worker in self.workers:
+            worker.stop()
+        await asyncio.gather(*self.tasks)
+        await self.bus.close()
