@@ -11,15 +11,11 @@ from pathlib import Path
 from typing import Any
 
 import click
-from rich.console import Console
-from rich.markup import escape
 
 from pvbus.cli.manifests import Manifest, read_manifests
 from pvbus.contracts import crds
 from pvbus.core.expressions import Engine, default_engine, engine_named
 from pvbus.embedded.apiserver.structural import Schema, compile_schema
-from pvbus.embedded.packages.functions.registry import FunctionRegistry
-from pvbus.embedded.packages.render import render as run_pipeline
 from pvbus.errors import UsageError
 from pvbus.ports.cluster import Object
 from pvbus.runtime.preview import Only, Preview, preview
@@ -116,6 +112,9 @@ def _short(value: Any) -> str:
 
 
 def _print_text(document: dict[str, Any], given: dict[tuple[str, str, str], Object]) -> None:
+    from rich.console import Console
+    from rich.markup import escape
+
     console = Console(highlight=False, soft_wrap=True)
     marks = {"create": "[green]+[/]", "delete": "[red]-[/]"}
     for action in document["actions"]:
@@ -187,6 +186,9 @@ def plan(
 
 def render_packages(document: dict[str, Any]) -> None:
     """Run the pipelines of the drafts that the plan would write, and tell which cannot run."""
+    from pvbus.embedded.packages.functions.registry import FunctionRegistry
+    from pvbus.embedded.packages.render import render as run_pipeline
+
     written = {a["name"]: a["namespace"] for a in document["actions"] if a["kind"] in PACKAGE_KINDS}
     for name, namespace in written.items():
         key = f"{namespace}/{name}"

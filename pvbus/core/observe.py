@@ -141,6 +141,8 @@ def _revision(obj: Mapping[str, Any]) -> RevisionFacts:
         lock_directory=lock.get("directory", ""),
         lock_ref=lock.get("ref", ""),
         lock_commit=lock.get("commit", ""),
+        self_repo=own.get("repo", ""),
+        self_directory=own.get("directory", ""),
         self_commit=own.get("commit", ""),
         clone_upstream=_clone_upstream(spec),
         conditions=tuple(

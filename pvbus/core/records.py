@@ -83,7 +83,7 @@ class Owner(_Row, frozen=True, kw_only=True):
 
 
 class RevisionFacts(_Row, frozen=True, kw_only=True):
-    """What a PackageRevision adds. `lock_*`: status.upstreamLock.git."""
+    """What a PackageRevision adds. `lock_*`: status.upstreamLock.git; `self_*`: status.selfLock.git."""
 
     repository: str
     package: str
@@ -94,6 +94,8 @@ class RevisionFacts(_Row, frozen=True, kw_only=True):
     lock_directory: str = ""
     lock_ref: str = ""
     lock_commit: str = ""
+    self_repo: str = ""
+    self_directory: str = ""
     self_commit: str = ""
     clone_upstream: str = ""
     conditions: tuple[Condition, ...] = ()
@@ -255,6 +257,7 @@ class InjectedObject(_Row, frozen=True, kw_only=True):
 
     file: str
     group: str
+    version: str = ""
     kind: str
     condition_type: str
     required: bool = False
@@ -269,7 +272,8 @@ class ResultRow(_Row, frozen=True, kw_only=True):
 
     input_digest: over everything the outcome depends on; equal means nothing to do. downstreams:
     every (repo, package) that ever had a revision of ours and may still have one.
-    waiting: what it waits for, in words. cause: wall time in seconds of the change answered.
+    requests: keys in `watches` that this variant needs. waiting: what it waits for, in words. cause:
+    wall time in seconds of the change answered.
     """
 
     uid: str
@@ -282,6 +286,7 @@ class ResultRow(_Row, frozen=True, kw_only=True):
     downstreams: tuple[Downstream, ...] = ()
     targets: tuple[DownstreamTarget, ...] = ()
     conditions: tuple[Condition, ...] = ()
+    requests: tuple[str, ...] = ()
     waiting: tuple[str, ...] = ()
     cause: float = 0
 

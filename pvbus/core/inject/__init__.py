@@ -1,6 +1,6 @@
 """Injection: one PackageVariant, one draft with context, pipeline and configuration in it.
 
-`view` holds revisions, Repositories and injectable objects with their reverse maps, `downstream`
-the choice among existing revisions, `ensure` the state machine that makes and mutates drafts,
-`deletion` the end of a PackageVariant, `controller` the decision for one key.
+`view` holds revisions, Repositories and injectable objects with their reverse maps, `requests` whose
+content is asked for, `ensure` the state machine that makes and mutates drafts, `owning` how revisions
+are taken over and let go, `report` what is told, `controller` the decision for one key.
 """

@@ -6,25 +6,20 @@ nothing is read or written, which is what makes a restart silent.
 """
 
 from collections import OrderedDict
-from collections.abc import Iterable
-from typing import Any
+from collections.abc import Generator, Iterable
+from typing import Any, NamedTuple
 
 import msgspec
 
-from pvbus.core.effects import Get, KindRef, Outcome, Put, Reconciliation, Update
-from pvbus.core.ids import FINALIZER, HOLD, digest, okey
-from pvbus.core.inject.ensure import (
-    RESOURCES,
-    Ensured,
-    Ensurer,
-    disown,
-    list_place,
-    owned_by,
-    release,
-)
-from pvbus.core.inject.view import REPOSITORY_KIND, REVISION_KIND, Revision, View, ViewCandidates
-from pvbus.core.model import CONFIG_GROUP, Condition, Downstream, PackageVariant
-from pvbus.core.mutations import InjectionPoints, injection_points, validate_variant, wanted
+from pvbus.core.effects import Effect, Get, Outcome, Put, Reconciliation, Update
+from pvbus.core.ids import FINALIZER, HOLD, digest, okey, sha1_head
+from pvbus.core.inject import report
+from pvbus.core.inject.ensure import ContentName, ContentNeededError, Ensurer, NotYetError
+from pvbus.core.inject.owning import RESOURCES, VARIANT, terminate
+from pvbus.core.inject.requests import Requests, requester
+from pvbus.core.inject.view import REPOSITORY_KIND, REVISION_KIND, Place, Revision, View, ViewCandidates
+from pvbus.core.model import CONFIG_GROUP, Downstream, PackageVariant
+from pvbus.core.mutations import InjectionPoint, InjectionPoints, injection_points, validate_variant, wanted
 from pvbus.core.records import (
     DESIRED,
     INJECTABLES,
@@ -33,39 +28,99 @@ from pvbus.core.records import (
     VARIANTS,
     WATCHES,
     DesiredRow,
-    InjectedObject,
     ResultRow,
     WatchRequest,
     watch_key,
 )
 from pvbus.core.tables import SyncView, is_marker
-from pvbus.errors import ConflictError, PermanentError
+from pvbus.errors import ConflictError, PermanentError, TransientError
 
-VARIANT = KindRef(CONFIG_GROUP, "PackageVariant", "v1alpha1")
 VARIANT_KIND = f"{CONFIG_GROUP}/PackageVariant"
 POINTS_KEPT = 256  # upstream contents whose injection points are remembered
 REFUSED_RETRY_SECONDS = 60.0
-SETTLE_SECONDS = 1.0
+TERMINATING_RETRY_SECONDS = 5.0
+ECHO_SECONDS = 10.0  # how long an echo of our own write is believed to be on its way
+WAIT_TOLD_SECONDS = 2.0  # shorter waits are part of every change; telling them would make Ready flap
+TROUBLE_TOLD_SECONDS = 5.0  # shorter trouble is a restart of somebody else
+BACKOFF_SECONDS = (0.2, 60.0)
 
 _variant = msgspec.json.Decoder(PackageVariant)
 _desired = msgspec.json.Decoder(DesiredRow)
 _result = msgspec.json.Decoder(ResultRow)
-_request = msgspec.json.Decoder(WatchRequest)
-ContentName = tuple[str, str, str, str]
-"""(group, version, kind, name)."""
+
+
+class Written(NamedTuple):
+    """Revisions we wrote and whose echo is awaited until a time.
+
+    others: digest of all else that the outcome depends on. versions: of each revision, as they
+    followed one another.
+    """
+
+    others: str
+    versions: dict[str, tuple[str, ...]]
+    until: float
+
+
+class Refused(NamedTuple):
+    """An attempt on these inputs that failed for good, as far as anybody knows, until a time."""
+
+    inputs: str
+    until: float
 
 
 class Seen:
-    """One variant key: the object, its set's decision, and what was last done."""
+    """One variant key: the object, its set's decision, and what was last done.
 
-    __slots__ = ("desired", "names", "raw", "requests", "result")
+    waiting_since, trouble: since when it waits, or (since, attempts) it meets with errors that may
+    pass. content: names that only a revision of ours made known.
+    """
+
+    __slots__ = (
+        "content",
+        "desired",
+        "names",
+        "raw",
+        "refused",
+        "result",
+        "trouble",
+        "waiting_since",
+        "written",
+    )
 
     def __init__(self) -> None:
         self.raw: bytes | None = None
         self.desired: DesiredRow | None = None
         self.result: ResultRow | None = None
-        self.requests: dict[str, WatchRequest] = {}
         self.names: tuple[ContentName, ...] = ()
+        self.content: tuple[ContentName, ...] = ()
+        self.written: Written | None = None
+        self.refused: Refused | None = None
+        self.waiting_since: float | None = None
+        self.trouble: tuple[float, int] | None = None
+
+
+class Pass(NamedTuple):
+    """One reconciliation: whose, and when."""
+
+    partition: int
+    key: str
+    seen: Seen
+    variant: PackageVariant
+    now: float
+
+    @property
+    def namespace(self) -> str:
+        return self.variant.metadata.namespace
+
+    @property
+    def uid(self) -> str:
+        return self.variant.metadata.uid
+
+    @property
+    def result(self) -> ResultRow | None:
+        """What was last done for this very object; a row of another uid is not acted upon."""
+        row = self.seen.result
+        return row if row is not None and row.uid == self.uid else None
 
 
 class InjectController:
@@ -80,21 +135,19 @@ class InjectController:
         self.view = View(partitions)
         self._keys: dict[int, dict[str, Seen]] = {}
         self._sync: dict[int, SyncView] = {}
-        self._requests: dict[str, dict[str, WatchRequest]] = {}
-        self._users: dict[int, dict[str, set[str]]] = {}
+        self._requests = Requests()
         self._points: OrderedDict[str, InjectionPoints] = OrderedDict()
 
     # ------------------------------------------------------------ records in
 
     def open(self, partition: int) -> None:
         self._keys[partition] = {}
-        self._users[partition] = {}
         self._sync[partition] = SyncView(1)
 
     def close(self, partition: int) -> None:
         for vkey in self._keys.pop(partition, {}):
             self.view.forget(vkey)
-        self._users.pop(partition, None)
+        self._requests.close(partition)
         self._sync.pop(partition, None)
 
     def keys(self, partition: int) -> Iterable[str]:
@@ -107,7 +160,8 @@ class InjectController:
         if topic == INJECTABLES:
             return self.view.load_injectable(partition, key, value)
         if topic == WATCHES:
-            return self._load_request(key, value)
+            self._requests.load(key, value)
+            return ()
         if partition not in self._keys:
             return ()
         if is_marker(key):
@@ -119,25 +173,25 @@ class InjectController:
         elif topic == DESIRED:
             seen.desired = _desired.decode(value) if value is not None else None
         else:
-            seen.result = _result.decode(value) if value is not None else None
+            self._remember(partition, key, _result.decode(value) if value is not None else None)
         return (key,)
 
     def _all_keys(self) -> list[str]:
         return [key for partition in self._keys for key in self.keys(partition)]
 
-    def _load_request(self, key: str, value: bytes | None) -> tuple[str, ...]:
-        requester = key.split("|")[1]
-        if value is None:
-            self._requests.get(requester, {}).pop(key, None)
-        elif requester.startswith("inject-"):
-            self._requests.setdefault(requester, {})[key] = _request.decode(value)
-        return ()
-
     def store(self, partition: int, put: Put) -> Iterable[str]:
         if put.topic == RESULTS and partition in self._keys:
-            seen = self._keys[partition].setdefault(put.key, Seen())
-            seen.result = put.row if isinstance(put.row, ResultRow) else None
+            self._remember(partition, put.key, put.row if isinstance(put.row, ResultRow) else None)
         return ()
+
+    def _remember(self, partition: int, key: str, row: ResultRow | None) -> None:
+        table = self._keys[partition]
+        seen = table.setdefault(key, Seen())
+        seen.result = row
+        if row is not None:
+            self._requests.remember(partition, key, row.requests)
+        elif seen.raw is None and seen.desired is None:
+            del table[key]
 
     # ------------------------------------------------------------ deciding
 
@@ -148,36 +202,50 @@ class InjectController:
         seen = self._keys[partition][key]
         if seen.raw is None:
             return self._gone(partition, key, seen)
+        one = Pass(partition, key, seen, _variant.decode(seen.raw), now)
+        try:
+            return (yield from self._decide(one))
+        except NotYetError as wait:
+            return self._waits(one, (str(wait),))
+        except (ConflictError, TransientError) as error:
+            told = self._troubled(one, error)
+            if told is None:
+                raise
+            return told
+        except PermanentError as error:
+            outcome = self._ended(one, report.failed_conditions(one.variant, str(error)))
+            return outcome._replace(result="failed", again_after=REFUSED_RETRY_SECONDS)
+
+    def _decide(self, one: Pass) -> Reconciliation:
         for kind in (REVISION_KIND, REPOSITORY_KIND):
             if not self.view.sync.ok(kind):
-                return Outcome(result="waiting", waiting=(f"{kind} is being listed",))
-        raw = seen.raw  # records that arrive while effects run replace it
-        variant = _variant.decode(raw)
-        if variant.metadata.deletion_timestamp:
-            return (yield from self._terminate(partition, key, seen, raw, variant))
+                words = (f"the list of {kind}",)
+                if one.result is not None:  # what is known stays true: a relist is no news of this variant
+                    return Outcome(result="waiting", waiting=words)
+                return self._waits(one, words)
+        variant = one.variant
         if variant.metadata.annotations.get(HOLD) == "true":
-            message = "nothing is written for this variant while it has the annotation pvbus.dev/hold"
-            return self._ended(
-                key, seen, variant, [_condition("OnHold", True, "Annotation", message, variant)]
-            )
-        if self._set_will_change_it(seen, variant):
-            return Outcome(result="waiting", waiting=("its set is about to change it",))
-        return (yield from self._ensure(partition, key, seen, raw, variant, now))
+            return self._ended(one, report.held_conditions(variant))
+        if variant.metadata.deletion_timestamp:
+            return (yield from self._terminate(one))
+        if self._set_will_change_it(one):
+            return self._waits(one, ("its PackageVariantSet to change it",))
+        return (yield from self._ensure(one))
 
     @staticmethod
-    def _set_will_change_it(seen: Seen, variant: PackageVariant) -> bool:
-        desired = seen.desired
+    def _set_will_change_it(one: Pass) -> bool:
+        desired = one.seen.desired
         return (
             desired is not None
             and desired.outcome == "applied"
-            and desired.uid == variant.metadata.uid
-            and desired.spec_digest != digest(variant.spec)
+            and desired.uid == one.uid
+            and desired.spec_digest != digest(one.variant.spec)
         )
 
     def _gone(self, partition: int, key: str, seen: Seen) -> Outcome:
         if not self._sync[partition].ok(VARIANT_KIND):
-            return Outcome(result="waiting", waiting=("PackageVariants are being listed",))
-        puts = self._request_puts(partition, key, seen, {})
+            return Outcome(result="waiting", waiting=("the list of PackageVariants",))
+        puts = self._requests.change(partition, key, {})
         if seen.result is not None:
             puts.append(Put(RESULTS, key, None))
         self.view.forget(key)
@@ -185,296 +253,230 @@ class InjectController:
             del self._keys[partition][key]
         return Outcome(tuple(puts), "changed" if puts else "unchanged")
 
-    def _ensure(
-        self, partition: int, key: str, seen: Seen, raw: bytes, variant: PackageVariant, now: float
-    ) -> Reconciliation:
-        if FINALIZER not in variant.metadata.finalizers:
-            obj = msgspec.json.decode(raw)
+    def _terminate(self, one: Pass) -> Reconciliation:
+        """Let the revisions go, and the finalizer when all are gone."""
+        if FINALIZER not in one.variant.metadata.finalizers:
+            return Outcome(result="waiting", waiting=("its other finalizers",))
+        places = dict.fromkeys(one.result.downstreams if one.result is not None else ())
+        if one.variant.spec.downstream is not None:
+            places[one.variant.spec.downstream] = None
+        for revision in self.view.owned(one.uid):
+            places[Downstream(repo=revision.facts.repository, package=revision.facts.package)] = None
+        self.view.use(one.key, one.uid, places=[(one.namespace, p.repo, p.package) for p in places])
+        left = yield from terminate(one.variant, msgspec.json.decode(one.seen.raw or b""), places)
+        if not left:
+            return Outcome(result="changed")
+        outcome = self._ended(one, report.terminating_conditions(one.variant, left), waiting=tuple(left))
+        return outcome._replace(result="waiting", again_after=TERMINATING_RETRY_SECONDS)
+
+    def _ensure(self, one: Pass) -> Reconciliation:
+        if FINALIZER not in one.variant.metadata.finalizers:
+            obj = msgspec.json.decode(one.seen.raw or b"")
             obj["metadata"]["finalizers"] = [*(obj["metadata"].get("finalizers") or ()), FINALIZER]
             yield Update(VARIANT, obj)
-            return Outcome(result="changed", waiting=("the echo of its finalizer",))
-        problems = validate_variant(variant.spec)
+        spec = one.variant.spec
+        problems = validate_variant(spec)
         if problems:
-            return self._invalid(key, seen, variant, "; ".join(problems))
-        assert variant.spec.upstream is not None
-        assert variant.spec.downstream is not None
-        up, down = variant.spec.upstream, variant.spec.downstream
-        namespace = variant.metadata.namespace
-        places = [(namespace, up.repo, up.package), (namespace, down.repo, down.package)]
-        self.view.use(key, variant.metadata.uid, places=places)
-        upstream = self.view.upstream(namespace, up)
+            return self._ended(one, report.invalid_conditions(one.variant, "; ".join(problems)))
+        assert spec.upstream is not None
+        assert spec.downstream is not None
+        ends = (spec.upstream, spec.downstream)
+        places = [(one.namespace, end.repo, end.package) for end in ends]
+        upstream = self.view.upstream(one.namespace, spec.upstream)
         if upstream is None:
-            asked = ", ".join(
-                f"{k} {v}" for k, v in (("revision", up.revision), ("workspace", up.workspace_name)) if v
+            self.view.use(one.key, one.uid, places=places)
+            return self._ended(
+                one, report.invalid_conditions(one.variant, report.upstream_missing(spec.upstream))
             )
-            message = (
-                f'could not find upstream package revision of package "{up.package}" in repository '
-                f'"{up.repo}" ({asked or "workspace main"})'
-            )
-            return self._invalid(key, seen, variant, message)
-        waiting = yield from self._gather(partition, key, seen, variant, upstream, places)
-        if isinstance(waiting, Outcome):
-            return waiting
-        inputs = self._input_digest(seen, variant, upstream)
-        if seen.result is not None and seen.result.input_digest == inputs:
-            return Outcome()
-        return (yield from self._apply(key, seen, variant, upstream, inputs, now))
+        names = yield from self._content_names(one, upstream)
+        puts, unknown = self._gather(one, names, places)
+        if unknown:
+            return self._waits(one, tuple(f"the content of {what}" for what in unknown), puts)
+        if puts:
+            return Outcome(tuple(puts), "changed", again_after=0)
+        return (yield from self._look(one, upstream))
 
-    def _apply(
-        self, key: str, seen: Seen, variant: PackageVariant, upstream: Revision, inputs: str, now: float
-    ) -> Reconciliation:
-        before = {
-            t.name: t for t in (seen.result.targets if seen.result else variant.status.downstream_targets)
-        }
-        candidates = ViewCandidates(self.view, variant.metadata.namespace, seen.names)
-        ensurer = Ensurer(variant, upstream, self.view, candidates, before)
-        valid = _condition("Stalled", False, "Valid", "all validation checks passed", variant)
+    def _look(self, one: Pass, upstream: Revision) -> Reconciliation:
+        """Compare the inputs with those of the last attempt, and make another one if they differ."""
+        seen = one.seen
+        inputs = self._inputs(one, upstream)
+        if one.result is not None and one.result.input_digest == inputs:
+            seen.waiting_since = seen.trouble = seen.refused = None
+            return Outcome()
+        if seen.refused is not None and seen.refused.inputs == inputs and one.now < seen.refused.until:
+            return Outcome(result="failed", again_after=seen.refused.until - one.now)
+        if seen.written is not None:
+            echo = self._echo(one, upstream, inputs, seen.written)
+            if echo is not None:
+                return echo
+        return (yield from self._attempt(one, upstream, inputs))
+
+    def _echo(self, one: Pass, upstream: Revision, inputs: str, written: Written) -> Outcome | None:
+        """Tell whether all that changed is our own writing; None when something else did."""
+        observed = {r.name: r.row.resource_version for r in self._revisions(one)}
+        versions = {name: observed.get(name, "") for name in written.versions}
+        known = all(not v or v in written.versions[name] for name, v in versions.items())
+        others = self._inputs(one, upstream, without=written.versions)
+        if not known or others != written.others or one.now >= written.until:
+            one.seen.written = None
+            return None
+        if any(v != written.versions[name][-1] for name, v in versions.items()):
+            return Outcome(result="waiting", again_after=written.until - one.now, waiting=("an echo",))
+        one.seen.written = None
+        assert one.result is not None
+        row = msgspec.structs.replace(one.result, input_digest=inputs)
+        return Outcome((Put(RESULTS, one.key, row),), "changed")
+
+    def _attempt(self, one: Pass, upstream: Revision, inputs: str) -> Reconciliation:
+        seen = one.seen
+        told = one.result.targets if one.result is not None else one.variant.status.downstream_targets
+        before = {target.name: target for target in told}
+        candidates = ViewCandidates(self.view, one.namespace, seen.names)
+        ensurer = Ensurer(one.variant, upstream, self.view, candidates, seen.names, before)
         try:
             ensured = yield from ensurer.run()
+        except ContentNeededError as needed:
+            seen.content = needed.names
+            return Outcome(result="changed", again_after=0)
         except ConflictError:
             raise
         except PermanentError as error:
-            failed = _condition("Ready", False, "Error", str(error), variant)
-            outcome = self._ended(key, seen, variant, [valid, failed], upstream=upstream)
+            seen.refused = Refused(inputs, one.now + REFUSED_RETRY_SECONDS)
+            conditions = report.failed_conditions(one.variant, str(error))
+            outcome = self._ended(one, conditions, upstream=upstream)
             return outcome._replace(result="failed", again_after=REFUSED_RETRY_SECONDS)
-        conditions = [valid, self._ready(variant, ensured), *self._injection(variant, ensured)]
-        return self._ended(
-            key, seen, variant, conditions, upstream=upstream, ensured=ensured, input_digest=inputs, cause=now
+        seen.content, seen.refused = (), None
+        conditions = report.ensured_conditions(one.variant, ensured)
+        outcome = self._ended(
+            one, conditions, upstream=upstream, ensured=ensured, input_digest=inputs, cause=one.now
         )
+        if ensured.written:
+            others = self._inputs(one, upstream, without=ensured.written)
+            seen.written = Written(others, dict(ensured.written), one.now + ECHO_SECONDS)
+        return outcome
 
-    def _ready(self, variant: PackageVariant, ensured: Ensured) -> Condition:
-        if ensured.problem is not None:
-            return _condition("Ready", False, *ensured.problem, variant)
-        failure = self._render_failure(variant, ensured)
-        if failure:
-            return _condition("Ready", False, "RenderFailed", failure, variant)
-        message = "successfully ensured downstream package variant"
-        return _condition("Ready", True, "NoErrors", message, variant)
+    # ------------------------------------------------------------ inputs
 
-    def _render_failure(self, variant: PackageVariant, ensured: Ensured) -> str:
-        """Return why a target's pipeline could not run: from the answer of the save, else as observed."""
-        revisions = {r.name: r for r in self.view.owned(variant.metadata.uid)}
-        for target in ensured.targets:
-            error = (target.render_status or {}).get("error")
-            if error:
-                return f"{target.name}: {error}"
-            revision = revisions.get(target.name)
-            for condition in revision.facts.conditions if revision else ():
-                if condition.type == "Rendered" and condition.status == "False":
-                    return f"{target.name}: {condition.message}"
-        return ""
+    def _content_names(
+        self, one: Pass, upstream: Revision
+    ) -> Generator[Effect, Any, tuple[ContentName, ...]]:
+        """Return what may be injected: for the points of the package as it was last seen, else as the
+        upstream has it."""
+        injectors = one.variant.spec.injectors
+        if not injectors:
+            return ()
+        row = one.result
+        points = [
+            InjectionPoint(i.file, 0, i.group, i.version, i.kind, "", i.required, i.condition_type)
+            for i in (row.injected if row is not None else ())
+        ]
+        if row is None or not row.input_digest or row.upstream_identity != upstream.identity:
+            points += (yield from self._points_of(one.namespace, upstream)).points
+        return tuple(dict.fromkeys((*wanted(points, injectors), *one.seen.content)))
 
-    @staticmethod
-    def _injection(variant: PackageVariant, ensured: Ensured) -> list[Condition]:
-        if not ensured.injected:
-            return []
-        missing = [i for i in ensured.injected if i.required and i.source_name is None]
-        if missing:
-            message = "; ".join(f"{i.condition_type}: {i.message}" for i in missing)
-            return [_condition("ConfigInjected", False, "RequiredNotInjected", message, variant)]
-        message = f"{len(ensured.injected)} injection points processed"
-        return [_condition("ConfigInjected", True, "Complete", message, variant)]
-
-    def _invalid(self, key: str, seen: Seen, variant: PackageVariant, message: str) -> Outcome:
-        stalled = _condition("Stalled", True, "ValidationError", message, variant)
-        ready = _condition("Ready", False, "Error", "invalid packagevariant object", variant)
-        return self._ended(key, seen, variant, [stalled, ready])
-
-    # ------------------------------------------------------------ content to inject
+    def _points_of(self, namespace: str, upstream: Revision) -> Generator[Effect, Any, InjectionPoints]:
+        """Return the injection points of an upstream's content, read once per content."""
+        found = self._points.get(upstream.identity)
+        if found is None:
+            resources = yield Get(RESOURCES, namespace, upstream.name)
+            files = ((resources or {}).get("spec") or {}).get("resources") or {}
+            found = injection_points(files)
+            if resources is not None and upstream.facts.lifecycle == "Published":  # others change in place
+                self._points[upstream.identity] = found
+        else:
+            self._points.move_to_end(upstream.identity)
+        while len(self._points) > POINTS_KEPT:
+            self._points.popitem(last=False)
+        return found
 
     def _gather(
-        self,
-        partition: int,
-        key: str,
-        seen: Seen,
-        variant: PackageVariant,
-        upstream: Revision,
-        places: list[tuple[str, str, str]],
-    ) -> Any:
-        """Ask for what may be injected; return an Outcome that waits, or None when all is known."""
-        namespace = variant.metadata.namespace
-        names: tuple[ContentName, ...] = ()
-        if variant.spec.injectors:
-            points = yield from self._points_of(namespace, upstream.name, upstream.identity)
-            found = list(points.points)
-            for revision in self.view.owned(variant.metadata.uid):
-                own = yield from self._points_of(namespace, revision.name, _content_identity(revision))
-                found += own.points
-            names = wanted(found, variant.spec.injectors)
-        seen.names = names
-        requests = {}
-        kinds = set()
-        objects = set()
-        for group, _, kind, name in names:
+        self, one: Pass, names: tuple[ContentName, ...], places: list[Place]
+    ) -> tuple[list[Put], list[str]]:
+        """Ask for what may be injected; returns the requests to write, and what is not known yet."""
+        one.seen.names = names
+        requests: dict[str, WatchRequest] = {}
+        objects: set[str] = set()
+        unknown = []
+        for group, version, kind, name in names:
             request = WatchRequest(
                 group=group,
                 kind=kind,
-                requester=f"inject-{partition}",
+                requester=requester(one.partition),
                 content=True,
-                namespace=namespace,
+                namespace=one.namespace,
                 name=name,
             )
             requests[watch_key(request)] = request
-            kinds.add(f"{group}/{kind}")
-            objects |= {okey(group, kind, namespace, name), okey(group, kind, namespace, "")}
-        self.view.use(key, variant.metadata.uid, places=places, objects=objects, kinds=kinds)
-        puts = self._request_puts(partition, key, seen, requests)
-        unknown = [
-            f"{kind} {name}"
-            for group, version, kind, name in names
-            if self.view.injectable(group, kind, namespace, name) is None
-            and not self.view.unavailable(group, version, kind)
-        ]
-        if unknown or puts:
-            return Outcome(
-                tuple(puts),
-                "waiting" if unknown else "changed",
-                waiting=tuple(f"content of {what}" for what in unknown),
-                again_after=None if unknown else 0,
-            )
-        return None
+            objects |= {okey(group, kind, one.namespace, name), okey(group, kind, one.namespace, "")}
+            if self.view.injectable(group, kind, one.namespace, name) is None:
+                if not self.view.unavailable(group, version, kind):
+                    unknown.append(f"{kind} {name}")
+        kinds = {f"{group}/{kind}" for group, _, kind, _ in names}
+        self.view.use(one.key, one.uid, places=places, objects=objects, kinds=kinds)
+        return self._requests.change(one.partition, one.key, requests), unknown
 
-    def _points_of(self, namespace: str, name: str, identity: str) -> Any:
-        """Return the injection points of a revision's content, read once per content."""
-        found = self._points.get(identity)
-        if found is None:
-            resources = yield Get(RESOURCES, namespace, name)
-            files = ((resources or {}).get("spec") or {}).get("resources") or {}
-            found = self._points[identity] = injection_points(files)
-            if len(self._points) > POINTS_KEPT:
-                self._points.popitem(last=False)
-        return found
+    def _revisions(self, one: Pass) -> list[Revision]:
+        """Return the observed revisions that the outcome depends on, by name."""
+        assert one.variant.spec.downstream is not None
+        found = {r.name: r for r in self.view.at(one.namespace, one.variant.spec.downstream)}
+        found |= {r.name: r for r in self.view.owned(one.uid)}
+        return [found[name] for name in sorted(found)]
 
-    def _request_puts(
-        self, partition: int, key: str, seen: Seen, requests: dict[str, WatchRequest]
-    ) -> list[Put]:
-        """Add and withdraw requests; one that another variant of the claim makes too stays."""
-        users = self._users[partition]
-        own = self._requests.get(f"inject-{partition}", {})
-        puts = []
-        for name, request in requests.items():
-            users.setdefault(name, set()).add(key)
-            if name not in own and name not in seen.requests:
-                puts.append(Put(WATCHES, name, request))
-        for name in seen.requests:
-            if name not in requests:
-                users[name].discard(key)
-                if not users[name]:
-                    del users[name]
-                    puts.append(Put(WATCHES, name, None))
-        seen.requests = requests
-        return puts
+    def _inputs(self, one: Pass, upstream: Revision, without: Iterable[str] = ()) -> str:
+        """Digest everything the outcome depends on; without: names of revisions left out."""
+        contents = []
+        for group, version, kind, name in sorted(set(one.seen.names)):
+            row = self.view.injectable(group, kind, one.namespace, name)
+            presence = self.view.injectable(group, kind, one.namespace, "")
+            missing = self.view.unavailable(group, version, kind)
+            contents.append([group, version, kind, name, row, presence, missing])
+        facts = [[r.name, r.row.digest] for r in self._revisions(one) if r.name not in without]
+        assert one.variant.spec.downstream is not None
+        place = self.view.has_repository(one.namespace, one.variant.spec.downstream.repo)
+        return digest([one.uid, one.variant.spec, upstream.identity, facts, contents, place])
 
     # ------------------------------------------------------------ ending
 
-    def _input_digest(self, seen: Seen, variant: PackageVariant, upstream: Revision) -> str:
-        """Digest everything the outcome depends on."""
-        assert variant.spec.downstream is not None
-        namespace = variant.metadata.namespace
-        revisions = {r.name: r for r in self.view.at(namespace, variant.spec.downstream)}
-        revisions |= {r.name: r for r in self.view.owned(variant.metadata.uid)}
-        contents = []
-        for group, version, kind, name in seen.names:
-            row = self.view.injectable(group, kind, namespace, name)
-            contents.append([group, kind, name, row, self.view.unavailable(group, version, kind)])
-        facts = [[r.name, r.row.digest] for _, r in sorted(revisions.items())]
-        return digest([variant.metadata.uid, variant.spec, upstream.identity, facts, contents])
-
     def _ended(
-        self,
-        key: str,
-        seen: Seen,
-        variant: PackageVariant,
-        conditions: list[Condition],
-        *,
-        upstream: Revision | None = None,
-        ensured: Ensured | None = None,
-        input_digest: str = "",
-        cause: float = 0,
+        self, one: Pass, conditions: report.Conditions, *, waiting: tuple[str, ...] = (), **facts: Any
     ) -> Outcome:
-        old = seen.result if seen.result is not None and seen.result.uid == variant.metadata.uid else None
-        downstreams = list(old.downstreams) if old is not None else []
-        if upstream is not None and variant.spec.downstream is not None:
-            if variant.spec.downstream not in downstreams:
-                downstreams.append(variant.spec.downstream)
-        targets = ensured.targets if ensured is not None else old.targets if old is not None else ()
-        row = ResultRow(
-            uid=variant.metadata.uid,
-            generation=variant.metadata.generation,
-            input_digest=input_digest,
-            upstream=upstream.name if upstream is not None else "",
-            upstream_identity=upstream.identity if upstream is not None else "",
-            revisions=tuple(t.name for t in targets),
-            injected=tuple(
-                InjectedObject(
-                    file=i.file,
-                    group=i.group,
-                    kind=i.kind,
-                    condition_type=i.condition_type,
-                    required=i.required,
-                    name=i.source_name or "",
-                    hash=i.hash or "",
-                    reason=i.reason,
-                    message=i.message,
-                )
-                for i in (ensured.injected if ensured is not None else ())
-            ),
-            downstreams=tuple(downstreams),
-            targets=targets,
-            conditions=tuple(conditions),
-            cause=cause,
-        )
+        """End with what is to be told. facts: see `report.result_row`."""
+        one.seen.trouble = one.seen.written = None
+        if not waiting:
+            one.seen.waiting_since = None
+        requests = self._requests.of(one.partition, one.key)
+        old = one.result
+        row = report.result_row(one.variant, old, conditions, requests=requests, waiting=waiting, **facts)
         if old is not None and msgspec.structs.replace(row, cause=old.cause) == old:
             return Outcome()
-        return Outcome((Put(RESULTS, key, row),), "changed")
+        return Outcome((Put(RESULTS, one.key, row),), "changed")
 
-    # ------------------------------------------------------------ deletion
+    def _waits(self, one: Pass, waiting: tuple[str, ...], puts: Iterable[Put] = ()) -> Outcome:
+        """Wait; a wait that lasts is told in the conditions."""
+        seen = one.seen
+        if seen.waiting_since is None:
+            seen.waiting_since = one.now
+        rest = seen.waiting_since + WAIT_TOLD_SECONDS - one.now
+        if rest > 0:
+            return Outcome(tuple(puts), "waiting", rest, waiting)
+        told = self._ended(one, report.waiting_conditions(one.variant, waiting), waiting=waiting)
+        return Outcome((*puts, *told.puts), "waiting", None, waiting)
 
-    def _terminate(
-        self, partition: int, key: str, seen: Seen, raw: bytes, variant: PackageVariant
-    ) -> Reconciliation:
-        """Let all our revisions go, look again live, and only then take the finalizer off."""
-        puts = self._request_puts(partition, key, seen, {})
-        if FINALIZER not in variant.metadata.finalizers:
-            return Outcome(tuple(puts), "waiting", waiting=("its other finalizers",))
-        for obj in (yield from self._live_owned(seen, variant)):
-            after = yield from release(obj, variant)
-            if after is not None and after["spec"].get("lifecycle") == "DeletionProposed":
-                yield from disown(after, variant)  # else it would be collected without approval
-        left = yield from self._live_owned(seen, variant)
-        if left:
-            names = tuple(f"PackageRevision {obj['metadata']['name']}" for obj in left)
-            return Outcome(tuple(puts), "waiting", again_after=SETTLE_SECONDS, waiting=names)
-        obj = msgspec.json.decode(raw)
-        obj["metadata"]["finalizers"] = [f for f in obj["metadata"]["finalizers"] if f != FINALIZER]
-        yield Update(VARIANT, obj)
-        return Outcome(tuple(puts), "changed")
-
-    def _live_owned(self, seen: Seen, variant: PackageVariant) -> Any:
-        """List live, at every place that ever had a revision of ours, those that still are."""
-        places: dict[Downstream, None] = {}
-        if variant.spec.downstream is not None:
-            places[variant.spec.downstream] = None
-        if seen.result is not None:
-            places |= dict.fromkeys(seen.result.downstreams)
-        for revision in self.view.owned(variant.metadata.uid):
-            places[Downstream(repo=revision.facts.repository, package=revision.facts.package)] = None
-        found = []
-        for place in places:
-            live = yield from list_place(variant.metadata.namespace, place)
-            found += [obj for obj in live if owned_by(obj, variant.metadata.uid)]
-        return found
-
-
-def _content_identity(revision: Revision) -> str:
-    return f"{revision.name}@{revision.row.uid}@{revision.facts.self_commit or revision.row.digest}"
-
-
-def _condition(kind: str, status: bool, reason: str, message: str, variant: PackageVariant) -> Condition:
-    return Condition(
-        type=kind,
-        status="True" if status else "False",
-        reason=reason,
-        message=message,
-        observed_generation=variant.metadata.generation,
-    )
+    def _troubled(self, one: Pass, error: ConflictError | TransientError) -> Outcome | None:
+        """Tell of errors that may pass once they have gone on for a while; None: the shell backs off."""
+        seen = one.seen
+        since, attempts = seen.trouble or (one.now, 0)
+        trouble = (since, attempts + 1)
+        seen.trouble = trouble
+        if one.now - since < TROUBLE_TOLD_SECONDS:
+            return None
+        outcome = self._ended(one, report.failed_conditions(one.variant, str(error)))
+        seen.trouble = trouble
+        if isinstance(error, ConflictError):
+            return outcome._replace(result="conflict", again_after=ECHO_SECONDS)
+        least, most = BACKOFF_SECONDS
+        spread = int(sha1_head(f"{one.key}/{attempts}"), 16) / 0xFFFFFFFF
+        seconds = least + spread * (min(most, least * 2.0 ** min(attempts, 20)) - least)
+        return outcome._replace(
+            result="transient", again_after=max(seconds, error.retry_after_seconds or 0.0)
+        )

@@ -2,42 +2,75 @@
 
 NO_DOWNSTREAM clones, UPSTREAM_CHANGED makes an upgrade draft from the published revision,
 MUTATIONS_CHANGED edits the open draft in place or makes an edit draft, UP_TO_DATE writes nothing.
-Revisions are never approved or published here. Everything is a generator of effects.
+Revisions are never approved or published here. Everything is a generator of effects, and may stop
+after any of them: the next run finds what is there, live before it creates anything.
 
 Source: Porch v1.5.8, packagevariant_controller.go; departures: a Proposed revision is not written
 to, the upstream is compared by identity, an upgrade of an open draft is waited for.
 """
 
 from collections.abc import Generator, Iterable, Mapping
+from types import MappingProxyType
 from typing import Any, NamedTuple
 
-from pvbus.core.effects import Create, Delete, Effect, Get, KindRef, List, Update
+from pvbus.core.effects import Create, Effect, Get, Update
 from pvbus.core.ids import next_workspace
-from pvbus.core.inject.view import Revision, View
-from pvbus.core.model import (
-    PORCH_GROUP,
-    VARIANT_API,
-    Downstream,
-    DownstreamTarget,
-    PackageVariant,
+from pvbus.core.inject.owning import (
+    PUBLISHED,
+    RESOURCES,
+    REVISION,
+    Effects,
+    Object,
+    adopt,
+    is_terminating,
+    lifecycle_of,
+    list_place,
+    living_owner,
+    owned_by,
+    owner_reference,
+    release,
 )
-from pvbus.core.mutations import Candidates, Injected, mutate
-from pvbus.errors import PermanentError
+from pvbus.core.inject.view import Revision, View
+from pvbus.core.model import PORCH_GROUP, Downstream, DownstreamTarget, PackageVariant
+from pvbus.core.mutations import Candidates, Injected, Mutation, injection_points, mutate, wanted
+from pvbus.errors import ConflictError, PermanentError
 
-REVISION = KindRef(PORCH_GROUP, "PackageRevision", "v1alpha1")
-RESOURCES = KindRef(PORCH_GROUP, "PackageRevisionResources", "v1alpha1")
-PUBLISHED = ("Published", "DeletionProposed")
 DEFER_RENDER = "pvbus.dev/defer-render"
+"""Asks the package store not to run a clone's pipeline before the mutations are in, as a pipeline need
+not be idempotent. Porch's own server does not know the annotation, and renders."""
 
-Effects = Generator[Effect, Any, Any]
+PLACEHOLDER = -1
+
+ContentName = tuple[str, str, str, str]
+"""(group, version, kind, name) of an object whose content may be injected."""
 
 
 class Ensured(NamedTuple):
-    """What became of the downstream. problem: (reason, message) that keeps it from being ready."""
+    """What became of the downstream.
+
+    problem: (reason, message) that keeps it from being ready. unrendered: why a target's pipeline
+    could not run, by the target's name. written: resourceVersions of each revision that was written,
+    as they followed one another.
+    """
 
     targets: tuple[DownstreamTarget, ...]
     injected: tuple[Injected, ...]
-    problem: tuple[str, str] | None = None
+    problem: tuple[str, str] | None
+    unrendered: Mapping[str, str]
+    written: Mapping[str, tuple[str, ...]]
+
+
+class ContentNeededError(Exception):
+    """A revision of ours has injection points that the upstream has not: their candidates must be
+    known first."""
+
+    def __init__(self, names: tuple[ContentName, ...]) -> None:
+        super().__init__()
+        self.names = names
+
+
+class NotYetError(Exception):
+    """Nothing can be done until something else has happened; the text says what."""
 
 
 class Ensurer:
@@ -49,8 +82,11 @@ class Ensurer:
         upstream: Revision,
         view: View,
         candidates: Candidates,
+        known: Iterable[ContentName],
         before: Mapping[str, DownstreamTarget],
     ) -> None:
+        """candidates: what can be injected, of the objects that are known. before: targets as they
+        were last reported, by name."""
         assert variant.spec.downstream is not None
         self.variant = variant
         self.upstream = upstream
@@ -59,99 +95,116 @@ class Ensurer:
         self.place = variant.spec.downstream
         self.namespace = variant.metadata.namespace
         self.uid = variant.metadata.uid
+        self._known = frozenset(known)
         self._before = before
         self._injected: list[Injected] = []
         self._problem: tuple[str, str] | None = None
+        self._unrendered: dict[str, str] = {}
+        self._written: dict[str, list[str]] = {}
 
     # ------------------------------------------------------------ choosing
 
     def run(self) -> Generator[Effect, Any, Ensured]:
         yield from self._leave_other_places()
-        found: list[dict[str, Any]] = []
-        for revision in self.view.at(self.namespace, self.place):
-            if self._is_ours(revision.row.owners) or self._adopts(revision.facts.revision):
-                obj = yield Get(REVISION, self.namespace, revision.name)
-                if obj is not None:
-                    found.append((yield from self._adopted(obj)))
-        if not found:
-            live = yield from list_place(self.namespace, self.place)
-            mine = [obj for obj in live if owned_by(obj, self.uid)]
-            if not mine:
-                return (yield from self._clone(live))
-            found = mine  # a worker before us made it, and its echo is not here yet
-        chosen = choose(found)
+        chosen = yield from self._observed()
         if not chosen:
             live = yield from list_place(self.namespace, self.place)
-            return (yield from self._clone(live))
+            chosen = yield from self._found_live(live)
+            if not chosen:
+                chosen = [(yield from self._cloned(live))]
         targets = []
         for obj in chosen:
             targets.append((yield from self._updated(obj)))
-        return self._ensured(targets)
+        written = {name: tuple(versions) for name, versions in self._written.items()}
+        return Ensured(tuple(targets), tuple(self._injected), self._problem, self._unrendered, written)
 
-    def _ensured(self, targets: list[DownstreamTarget]) -> Ensured:
-        return Ensured(tuple(targets), tuple(self._injected), self._problem)
+    def _observed(self) -> Generator[Effect, Any, list[Object]]:
+        """Read those of the observed revisions that are to be updated; adopt the others' first."""
+        revisions = []
+        for revision in self.view.at(self.namespace, self.place):
+            if revision.row.deleted:
+                continue
+            if revision.owned_by(self.uid):
+                revisions.append(revision)
+            elif self._adopts(revision.facts.revision):
+                obj = yield Get(REVISION, self.namespace, revision.name)
+                if obj is not None:
+                    yield from self._adopted(obj)
+                    revisions.append(revision)
+        found = []
+        for revision in choose(revisions, lambda r: (r.facts.lifecycle or "Draft", r.facts.revision)):
+            obj = yield Get(REVISION, self.namespace, revision.name)
+            if obj is not None and not is_terminating(obj):
+                found.append(obj)
+        return found
 
-    def _is_ours(self, owners: Iterable[Any]) -> bool:
-        return any(owner.uid == self.uid for owner in owners)
+    def _found_live(self, live: list[Object]) -> Generator[Effect, Any, list[Object]]:
+        """Choose among what is there now: a worker before us may have made it, its echo not here yet."""
+        mine = [obj for obj in live if owned_by(obj, self.uid)]
+        going = [obj["metadata"]["name"] for obj in mine if is_terminating(obj)]
+        for obj in live:
+            if not owned_by(obj, self.uid) and self._adopts(obj["spec"].get("revision", 0)):
+                mine.append((yield from self._adopted(obj)))
+        staying = [obj for obj in mine if not is_terminating(obj)]
+        chosen = choose(staying, lambda obj: (lifecycle_of(obj), obj["spec"].get("revision", 0)))
+        if not chosen and going:
+            raise NotYetError(f"the deletion of PackageRevision {', '.join(going)}")
+        return chosen
 
     def _adopts(self, revision: int) -> bool:
-        return self.variant.spec.adoption_policy == "adoptExisting" and revision != -1
+        return self.variant.spec.adoption_policy == "adoptExisting" and revision != PLACEHOLDER
+
+    def _adopted(self, obj: Object) -> Generator[Effect, Any, Object]:
+        updated = yield from adopt(obj, self.variant)
+        self._wrote(updated["metadata"]["name"], obj, updated)
+        return updated
 
     def _leave_other_places(self) -> Effects:
         """Treat our revisions of a former downstream as the deletion policy says."""
         for revision in self.view.owned(self.uid):
             here = (revision.facts.repository, revision.facts.package)
-            if here != (self.place.repo, self.place.package):
-                obj = yield Get(REVISION, self.namespace, revision.name)
-                if obj is not None:
-                    yield from release(obj, self.variant)
-
-    def _adopted(self, obj: dict[str, Any]) -> Generator[Effect, Any, dict[str, Any]]:
-        """Take over a revision that is not ours: owner reference, labels, annotations."""
-        if owned_by(obj, self.uid):
-            return obj
-        meta = obj["metadata"]
-        others = [o for o in meta.get("ownerReferences") or () if o.get("controller")]
-        if others:
-            owner = f"{others[0]['kind']} {others[0]['name']}"
-            raise PermanentError(
-                f"package revision {meta['name']} belongs to {owner}; it is not adopted",
-                reason="OwnedByOther",
-            )
-        meta["ownerReferences"] = [*(meta.get("ownerReferences") or ()), owner_reference(self.variant)]
-        for field in ("labels", "annotations"):
-            wanted = getattr(self.variant.spec, field)
-            if wanted:
-                meta[field] = {**(meta.get(field) or {}), **wanted}
-        updated: dict[str, Any] = yield Update(REVISION, obj)
-        return updated
+            if here == (self.place.repo, self.place.package) or revision.row.deleted:
+                continue
+            if (
+                revision.facts.lifecycle == "DeletionProposed"
+                and self.variant.spec.deletion_policy != "orphan"
+            ):
+                continue
+            obj = yield Get(REVISION, self.namespace, revision.name)
+            if obj is None or is_terminating(obj):
+                continue
+            try:
+                yield from release(obj, self.variant)
+            except PermanentError as error:  # the new place must not wait for the old one
+                self._problem = ("Error", f"{revision.name} of the former downstream stays: {error}")
 
     # ------------------------------------------------------------ making
 
-    def _clone(self, live: list[dict[str, Any]]) -> Generator[Effect, Any, Ensured]:
+    def _cloned(self, live: list[Object]) -> Generator[Effect, Any, Object]:
+        for obj in live:
+            owner = yield from living_owner(obj, self.variant)
+            if owner:
+                message = (
+                    f'package "{self.place.package}" in repository "{self.place.repo}" belongs to {owner} '
+                    f"({obj['metadata']['name']}); it is left alone"
+                )
+                raise PermanentError(message, reason="OwnedByOther")
         task = {"type": "clone", "clone": {"upstreamRef": {"upstreamRef": {"name": self.upstream.name}}}}
-        obj = yield from self._make(live, {"tasks": [task]}, deferred=True)
-        target = yield from self._mutated(obj)
-        return self._ensured([target])
+        return (yield from self._made(live, {"tasks": [task]}, {DEFER_RENDER: "true"}))
 
-    def _make(
-        self, live: list[dict[str, Any]], spec: dict[str, Any], *, deferred: bool = False
-    ) -> Generator[Effect, Any, dict[str, Any]]:
-        """Create a revision in our name.
-
-        deferred: ask the package store not to run the pipeline before the mutations are in, as a
-        pipeline need not be idempotent; Porch's own server does not know the annotation and renders.
-        """
-        metadata: dict[str, Any] = {
+    def _made(
+        self, live: list[Object], spec: Object, annotations: Mapping[str, str] = MappingProxyType({})
+    ) -> Generator[Effect, Any, Object]:
+        """Create a revision in our name."""
+        workspace = next_workspace(obj["spec"].get("workspaceName", "") for obj in live)
+        metadata: Object = {
             "namespace": self.namespace,
             "ownerReferences": [owner_reference(self.variant)],
         }
-        annotations = {**self.variant.spec.annotations, **({DEFER_RENDER: "true"} if deferred else {})}
-        if annotations:
-            metadata["annotations"] = annotations
+        if annotations or self.variant.spec.annotations:
+            metadata["annotations"] = {**self.variant.spec.annotations, **annotations}
         if self.variant.spec.labels:
             metadata["labels"] = dict(self.variant.spec.labels)
-        workspace = next_workspace(obj["spec"].get("workspaceName", "") for obj in live)
         body = {
             "apiVersion": f"{PORCH_GROUP}/v1alpha1",
             "kind": "PackageRevision",
@@ -163,56 +216,62 @@ class Ensurer:
                 **spec,
             },
         }
-        created: dict[str, Any] = yield Create(REVISION, body)
+        created: Object = yield Create(REVISION, body)
+        self._wrote(created["metadata"]["name"], None, created)
         return created
 
-    def _draft_from(self, source: dict[str, Any], task: dict[str, Any]) -> Effects:
-        """Make an upgrade or edit draft: the source's spec with another workspace and task."""
+    def _draft_from(self, source: Object, task: Object) -> Generator[Effect, Any, Object]:
+        """Make an upgrade or edit draft: the source's spec with another workspace and task. A draft of
+        ours that nobody has observed yet is taken instead."""
         live = yield from list_place(self.namespace, self.place)
+        for obj in live:
+            if owned_by(obj, self.uid) and lifecycle_of(obj) not in PUBLISHED and not is_terminating(obj):
+                return obj
         kept = {k: v for k, v in source["spec"].items() if k not in ("revision", "workspaceName", "tasks")}
-        return (yield from self._make(live, {**kept, "lifecycle": "Draft", "tasks": [task]}))
+        return (yield from self._made(live, {**kept, "lifecycle": "Draft", "tasks": [task]}))
 
     # ------------------------------------------------------------ updating
 
-    def _updated(self, obj: dict[str, Any]) -> Generator[Effect, Any, DownstreamTarget]:
-        lifecycle = obj["spec"].get("lifecycle") or "Draft"
+    def _updated(self, obj: Object) -> Generator[Effect, Any, DownstreamTarget]:
         name = obj["metadata"]["name"]
-        if lifecycle == "DeletionProposed":
-            obj["spec"]["lifecycle"] = "Published"
-            obj = yield Update(REVISION, obj)
-        if not self._is_up_to_date(obj):
-            if lifecycle not in PUBLISHED:
-                self._problem = (
-                    "UpstreamChanged",
-                    f'the upstream is now {self.upstream.name}, but "{name}" is {lifecycle}: publish it, '
-                    "or delete it to have it made anew",
-                )
-                return self._target(name)
-            obj = yield from self._draft_from(obj, self._upgrade_task(obj))
+        if lifecycle_of(obj) == "DeletionProposed":
+            before = obj
+            obj = yield Update(REVISION, {**obj, "spec": {**obj["spec"], "lifecycle": "Published"}})
+            self._wrote(name, before, obj)
+        if self._is_up_to_date(obj):
+            if lifecycle_of(obj) == "Published":
+                return (yield from self._edited(obj))
             return (yield from self._mutated(obj))
-        if lifecycle == "Proposed":
-            return self._target(name)
-        if lifecycle in PUBLISHED:
-            return (yield from self._edited(obj))
-        return (yield from self._mutated(obj))
+        if lifecycle_of(obj) != "Published":
+            self._problem = (
+                "UpstreamChanged",
+                f'the upstream is now {self.upstream.name}, but "{name}" is {lifecycle_of(obj)}: publish it, '
+                "or delete it to have it made anew",
+            )
+            return self._target(obj)
+        draft = yield from self._draft_from(obj, self._upgrade_task(obj))
+        return (yield from self._mutated(draft))
 
-    def _is_up_to_date(self, obj: dict[str, Any]) -> bool:
+    def _is_up_to_date(self, obj: Object) -> bool:
         """Compare the upstream in use with the one recorded; where nothing is recorded, believe it.
 
-        A placeholder is compared by commit, any other revision by name where the clone task tells
-        it, else by the number in the lock.
+        A placeholder and a draft are compared by commit, a published revision by number, repository
+        and directory.
         """
         lock = ((obj.get("status") or {}).get("upstreamLock") or {}).get("git") or {}
+        facts = self.upstream.facts
         if not lock.get("ref"):
             return True
         if self.upstream.is_placeholder:
-            commit = self.upstream.facts.self_commit
-            return not commit or not lock.get("commit") or bool(lock["commit"] == commit)
+            return not facts.self_commit or lock.get("commit") in (None, "", facts.self_commit)
         if lock["ref"].startswith("drafts"):
-            return bool(lock.get("commit") and lock["commit"] == self.upstream.facts.self_commit)
-        return _number(lock["ref"]) == self.upstream.facts.revision
+            return bool(facts.self_commit) and lock.get("commit") == facts.self_commit
+        if _number(lock["ref"]) != facts.revision:
+            return False
+        places = ((lock.get("repo"), facts.self_repo), (lock.get("directory"), facts.self_directory))
+        return all(not recorded or not own or recorded == own for recorded, own in places)
 
-    def _upgrade_task(self, source: dict[str, Any]) -> dict[str, Any]:
+    def _upgrade_task(self, source: Object) -> Object:
         lock = source["status"]["upstreamLock"]["git"]
         number = _number(lock["ref"])
         if number == 0:
@@ -234,106 +293,110 @@ class Ensurer:
         message = f"could not find upstream package revision {up.package}/v{number} in repository {up.repo}"
         raise PermanentError(message, reason="NoAncestor")
 
-    def _edited(self, obj: dict[str, Any]) -> Generator[Effect, Any, DownstreamTarget]:
+    def _edited(self, obj: Object) -> Generator[Effect, Any, DownstreamTarget]:
         """Make an edit draft of a published revision, but only if the mutations change it."""
         name = obj["metadata"]["name"]
         resources = yield Get(RESOURCES, self.namespace, name)
         mutation = self._mutation(name, resources)
         if not mutation.changed:
             self._injected += mutation.injected
-            return self._target(name)
+            return self._target(obj)
         draft = yield from self._draft_from(obj, {"type": "edit", "edit": {"sourceRef": {"name": name}}})
         return (yield from self._mutated(draft))
 
-    def _mutated(self, obj: dict[str, Any]) -> Generator[Effect, Any, DownstreamTarget]:
+    def _mutated(self, obj: Object) -> Generator[Effect, Any, DownstreamTarget]:
         """Apply the mutations to a draft; a deferred render is run by saving, changed or not."""
         name = obj["metadata"]["name"]
         resources = yield Get(RESOURCES, self.namespace, name)
+        if resources is None:
+            raise ConflictError(f"PackageRevisionResources {name} are gone")
         mutation = self._mutation(name, resources)
         self._injected += mutation.injected
-        deferred = (obj["metadata"].get("annotations") or {}).get(DEFER_RENDER) == "true"
-        if not mutation.changed and not deferred:
-            return self._target(name)
+        if not mutation.changed and not _is_deferred(obj):
+            return self._target(obj)
+        if lifecycle_of(obj) != "Draft":
+            what = f'"{name}" is {lifecycle_of(obj)} and would have to change: reject it, or publish it'
+            self._problem = self._problem or ("NotDraft", what)
+            return self._target(obj)
+        before = resources["metadata"].get("resourceVersion")
         resources["spec"]["resources"] = mutation.resources
         saved = yield Update(RESOURCES, resources)
-        status = (saved.get("status") or {}).get("renderStatus")
-        return DownstreamTarget(name=name, render_status=status or None)
+        if before == obj["metadata"].get("resourceVersion"):  # the server versions both as one
+            self._wrote(name, obj, saved)
+        status = render_status((saved.get("status") or {}).get("renderStatus"))
+        if status and status["error"]:
+            self._unrendered[name] = status["error"]
+        return DownstreamTarget(name=name, render_status=status)
 
-    def _mutation(self, name: str, resources: dict[str, Any] | None) -> Any:
+    def _mutation(self, name: str, resources: Object | None) -> Mutation:
         files = ((resources or {}).get("spec") or {}).get("resources") or {}
+        if self.variant.spec.injectors:
+            names = wanted(injection_points(files).points, self.variant.spec.injectors)
+            if not self._known.issuperset(names):
+                raise ContentNeededError(names)
         return mutate(files, self.variant, self.candidates, revision_name=name, namespace=self.namespace)
 
-    def _target(self, name: str) -> DownstreamTarget:
-        return self._before.get(name, DownstreamTarget(name=name))
+    # ------------------------------------------------------------ telling
+
+    def _wrote(self, name: str, before: Object | None, after: Object) -> None:
+        versions = self._written.setdefault(name, [])
+        for obj in (before, after):
+            version = obj["metadata"].get("resourceVersion", "") if obj is not None else ""
+            if version and version not in versions:
+                versions.append(version)
+
+    def _target(self, obj: Object) -> DownstreamTarget:
+        """Return the target of a revision that was not saved now: what its last save answered, unless
+        somebody else has saved it better since."""
+        name = obj["metadata"]["name"]
+        told = self._before.get(name, DownstreamTarget(name=name))
+        rendered = _condition(obj, "Rendered")
+        if rendered.get("status") == "False":
+            self._unrendered[name] = (told.render_status or {}).get("error") or rendered.get("message", "")
+        elif rendered and (told.render_status or {}).get("error"):
+            return DownstreamTarget(name=name)
+        return told
 
 
-def choose(found: list[dict[str, Any]]) -> list[dict[str, Any]]:
-    """Pick all drafts if there are any, else the published revision with the highest number."""
-    drafts = [obj for obj in found if (obj["spec"].get("lifecycle") or "Draft") not in PUBLISHED]
+def choose(found: list[Any], facts: Any) -> list[Any]:
+    """Pick all drafts if there are any, else the published revision with the highest number.
+
+    facts: tells (lifecycle, revision number) of one.
+    """
+    drafts = [one for one in found if facts(one)[0] not in PUBLISHED]
     if drafts:
         return drafts
-    published = [obj for obj in found if obj["spec"].get("revision", 0) > -1]
-    return [max(published, key=lambda obj: obj["spec"].get("revision", 0))] if published else []
+    published = [one for one in found if facts(one)[1] > PLACEHOLDER]
+    return [max(published, key=lambda one: facts(one)[1])] if published else []
 
 
-def list_place(namespace: str, place: Downstream) -> Generator[Effect, Any, list[dict[str, Any]]]:
-    """List live the revisions of one package; the answer is checked, as selectors are not exact."""
-    selector = f"spec.repository={place.repo},spec.packageName={place.package}"
-    items = yield List(REVISION, namespace, field_selector=selector)
-    return [
-        obj
-        for obj in items
-        if (obj["spec"].get("repository"), obj["spec"].get("packageName")) == (place.repo, place.package)
-    ]
-
-
-def owned_by(obj: dict[str, Any], uid: str) -> bool:
-    return any(owner.get("uid") == uid for owner in obj["metadata"].get("ownerReferences") or ())
-
-
-def owner_reference(variant: PackageVariant) -> dict[str, Any]:
-    return {
-        "apiVersion": VARIANT_API,
-        "kind": "PackageVariant",
-        "name": variant.metadata.name,
-        "uid": variant.metadata.uid,
-        "controller": True,
-    }
-
-
-def release(obj: dict[str, Any], variant: PackageVariant) -> Effects:
-    """Let one of our revisions go as the deletion policy says.
-
-    Returns the object afterwards, None when it was deleted.
-    """
-    if variant.spec.deletion_policy == "orphan":
-        return (yield from disown(obj, variant))
-    lifecycle = obj["spec"].get("lifecycle") or "Draft"
-    meta = obj["metadata"]
-    if lifecycle in ("Draft", "Proposed"):
-        yield Delete(
-            REVISION,
-            meta["namespace"],
-            meta["name"],
-            uid=meta.get("uid", ""),
-            resource_version=meta.get("resourceVersion", ""),
-        )
+def render_status(told: Mapping[str, Any] | None) -> dict[str, Any] | None:
+    """Return a renderStatus with what the API requires of one; None for an empty one."""
+    if not told:
         return None
-    if lifecycle == "Published":
-        obj["spec"]["lifecycle"] = "DeletionProposed"
-        return (yield Update(REVISION, obj))
-    return obj
+    status = {"error": "", **told}
+    if status.get("result") is not None:
+        result = {"exitCode": 0, **status["result"]}
+        if result.get("items"):
+            result["items"] = [{"exitCode": 0, **item} for item in result["items"]]
+        status["result"] = result
+    return status
 
 
-def disown(obj: dict[str, Any], variant: PackageVariant) -> Effects:
-    """Take our owner reference off a revision."""
-    meta = obj["metadata"]
-    references = meta.get("ownerReferences") or []
-    meta["ownerReferences"] = [o for o in references if o.get("uid") != variant.metadata.uid]
-    return (yield Update(REVISION, obj))
+def _condition(obj: Object, name: str) -> Mapping[str, Any]:
+    for condition in (obj.get("status") or {}).get("conditions") or ():
+        if condition.get("type") == name:
+            return dict(condition)
+    return {}
+
+
+def _is_deferred(obj: Object) -> bool:
+    """Whether the package store waits for the first save to run the pipeline. The annotation alone
+    does not tell: Porch's own server keeps it and has rendered long ago."""
+    return _condition(obj, "Rendered").get("reason") == "Deferred"
 
 
 def _number(ref: str) -> int:
     """Return the revision a lock's ref names: the integer behind the last slash, else -1."""
     tail = ref.rpartition("/")[2].removeprefix("v")
-    return int(tail) if tail.isdigit() else -1
+    return int(tail) if tail.isdigit() else PLACEHOLDER

@@ -1,7 +1,7 @@
 """The broadcast tables of inject, and from every input the variants that it can change.
 
-Upstream packages, downstream packages, owners and injected objects are indexed whether they were
-found or not, so a change touches exactly the variants that looked for it.
+Upstream packages, downstream packages and their repositories, owners and injected objects are
+indexed whether they were found or not, so a change touches exactly the variants that looked for it.
 """
 
 from collections.abc import Iterable
@@ -22,6 +22,15 @@ _row = msgspec.json.Decoder(ObjectRow)
 _injectable = msgspec.json.Decoder(InjectableRow)
 Place = tuple[str, str, str]
 """(namespace, repository, package)."""
+
+
+class Uses(NamedTuple):
+    """What a variant looks at. objects: okeys; kinds: `<group>/<kind>`."""
+
+    uid: str
+    places: frozenset[Place]
+    objects: frozenset[str]
+    kinds: frozenset[str]
 
 
 class Revision(NamedTuple):
@@ -56,12 +65,13 @@ class View:
         self._revisions: dict[str, Revision] = {}
         self._at: dict[Place, dict[str, None]] = {}
         self._owned: dict[str, dict[str, None]] = {}
+        self._repositories: set[str] = set()
         self._injectables: dict[str, bytes] = {}
         self._place_users: dict[Place, set[str]] = {}
         self._object_users: dict[str, set[str]] = {}
         self._kind_users: dict[str, set[str]] = {}
         self._uid_users: dict[str, str] = {}
-        self._uses: dict[str, tuple[set[Place], set[str], set[str]]] = {}
+        self._uses: dict[str, Uses] = {}
 
     # ------------------------------------------------------------ records in
 
@@ -72,7 +82,10 @@ class View:
             if kind in (REVISION_KIND, REPOSITORY_KIND) and self.sync.load(partition, key, value):
                 return None
             return ()
-        if not key.startswith(REVISION_KIND):
+        if key.startswith(f"{REPOSITORY_KIND}|"):
+            self._repositories.discard(key) if value is None else self._repositories.add(key)
+            return self._object_users.get(key, set())
+        if not key.startswith(f"{REVISION_KIND}|"):
             return ()
         name = parse_okey(key)
         old = self._revisions.pop(key, None)
@@ -131,28 +144,31 @@ class View:
         kinds: Iterable[str] = (),
     ) -> None:
         """Say what a variant looks at, in place of what it looked at before."""
+        places = frozenset(places)
+        repositories = {_repository_key(namespace, repository) for namespace, repository, _ in places}
+        uses = Uses(uid, places, frozenset({*objects, *repositories}), frozenset(kinds))
+        if self._uses.get(vkey) == uses:
+            return
         self.forget(vkey)
-        uses = (set(places), set(objects), set(kinds))
         self._uses[vkey] = uses
         self._uid_users[uid] = vkey
         for table, names in self._tables(uses):
             for name in names:
                 table.setdefault(name, set()).add(vkey)
 
-    def _tables(
-        self, uses: tuple[set[Place], set[str], set[str]]
-    ) -> list[tuple[dict[Any, set[str]], set[Any]]]:
-        places, objects, kinds = uses
+    def _tables(self, uses: Uses) -> list[tuple[dict[Any, set[str]], frozenset[Any]]]:
         return [
-            (self._place_users, places),
-            (self._object_users, objects),
-            (self._kind_users, kinds),
+            (self._place_users, uses.places),
+            (self._object_users, uses.objects),
+            (self._kind_users, uses.kinds),
         ]
 
     def forget(self, vkey: str) -> None:
         uses = self._uses.pop(vkey, None)
         if uses is None:
             return
+        if self._uid_users.get(uses.uid) == vkey:
+            del self._uid_users[uses.uid]
         for table, names in self._tables(uses):
             for name in names:
                 users = table.get(name)
@@ -162,6 +178,9 @@ class View:
                         del table[name]
 
     # ------------------------------------------------------------ reading
+
+    def has_repository(self, namespace: str, name: str) -> bool:
+        return _repository_key(namespace, name) in self._repositories
 
     def at(self, namespace: str, place: Downstream) -> list[Revision]:
         keys = self._at.get((namespace, place.repo, place.package), ())
@@ -204,6 +223,10 @@ class View:
         if marker.state == "unavailable":
             return unknown if marker.message.startswith("no matches") else marker.message
         return unknown if marker.versions and version not in marker.versions else ""
+
+
+def _repository_key(namespace: str, name: str) -> str:
+    return okey(CONFIG_GROUP, "Repository", namespace, name)
 
 
 def _place(revision: Revision) -> Place:

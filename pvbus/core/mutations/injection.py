@@ -76,6 +76,7 @@ class Injected(NamedTuple):
     file: str
     kind: str
     group: str
+    version: str
     condition_type: str
     required: bool
     source_name: str | None
@@ -217,6 +218,7 @@ def _not_injected(point: InjectionPoint, message: str) -> Injected:
         file=point.file,
         kind=point.kind,
         group=point.group,
+        version=point.version,
         condition_type=point.condition_type,
         required=point.required,
         source_name=None,

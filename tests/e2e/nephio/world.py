@@ -164,12 +164,19 @@ class Nephio:
     async def until_answered(self, count: int) -> dict[str, Object]:
         """Wait until so many PackageVariants have a condition Ready of their own generation and a target."""
 
-        async def answered() -> dict[str, Object]:
-            found = {obj["metadata"]["name"]: obj for obj in await self.all(VARIANT)}
-            done = len(found) == count and all(_is_answered(obj) for obj in found.values())
-            return found if done else {}
+        found: dict[str, Object] = {}
 
-        return await self.until(answered)
+        async def answered() -> bool:
+            found.clear()
+            found.update({obj["metadata"]["name"]: obj for obj in await self.all(VARIANT)})
+            return len(found) == count and all(_is_answered(obj) for obj in found.values())
+
+        try:
+            await self.until(answered)
+        except TimeoutError:
+            status = {name: obj.get("status") for name, obj in found.items()}
+            raise AssertionError(f"not {count} answered variants: {status}") from None
+        return found
 
 
 def _is_answered(variant: Object) -> bool:

@@ -1,0 +1,153 @@
+"""What is told about a PackageVariant: its conditions, and the row that remembers them.
+
+Source of types, reasons and messages of Stalled and Ready: Porch v1.5.8; the others are ours.
+"""
+
+from collections.abc import Sequence
+
+import msgspec
+
+from pvbus.core.inject.ensure import Ensured
+from pvbus.core.inject.view import Revision
+from pvbus.core.model import Condition, PackageVariant, Upstream
+from pvbus.core.mutations import Injected
+from pvbus.core.records import InjectedObject, ResultRow
+
+Conditions = list[Condition]
+ON_HOLD = "nothing is written for this variant while it has the annotation pvbus.dev/hold"
+
+
+def condition(kind: str, status: bool, reason: str, message: str, variant: PackageVariant) -> Condition:
+    return Condition(
+        type=kind,
+        status="True" if status else "False",
+        reason=reason,
+        message=message,
+        observed_generation=variant.metadata.generation,
+    )
+
+
+def ensured_conditions(variant: PackageVariant, ensured: Ensured) -> Conditions:
+    """Return the conditions after everything was done that can be."""
+    if ensured.problem is not None:
+        ready = condition("Ready", False, *ensured.problem, variant)
+    elif ensured.unrendered:
+        message = "; ".join(f"{name}: {why}" for name, why in ensured.unrendered.items())
+        ready = condition("Ready", False, "RenderFailed", message, variant)
+    else:
+        message = "successfully ensured downstream package variant"
+        ready = condition("Ready", True, "NoErrors", message, variant)
+    return [_valid(variant), ready, *_injection(variant, ensured.injected)]
+
+
+def _valid(variant: PackageVariant) -> Condition:
+    return condition("Stalled", False, "Valid", "all validation checks passed", variant)
+
+
+def _injection(variant: PackageVariant, injected: Sequence[Injected]) -> Conditions:
+    if not injected and not variant.spec.injectors:
+        return []
+    missing = [i for i in injected if i.required and i.source_name is None]
+    if missing:
+        message = "; ".join(f"{i.condition_type}: {i.message}" for i in missing)
+        return [condition("ConfigInjected", False, "RequiredNotInjected", message, variant)]
+    message = f"{len(injected)} injection points processed"
+    return [condition("ConfigInjected", True, "Complete", message, variant)]
+
+
+def invalid_conditions(variant: PackageVariant, message: str) -> Conditions:
+    """Return the conditions of a spec that cannot be followed, or whose upstream is not there."""
+    stalled = condition("Stalled", True, "ValidationError", message, variant)
+    ready = condition("Ready", False, "Error", "invalid packagevariant object", variant)
+    return [stalled, ready, *_incomplete(variant, message)]
+
+
+def failed_conditions(variant: PackageVariant, message: str) -> Conditions:
+    """Return the conditions of an attempt that ended in an error."""
+    ready = condition("Ready", False, "Error", message, variant)
+    return [_valid(variant), ready, *_incomplete(variant, message)]
+
+
+def waiting_conditions(variant: PackageVariant, waiting: Sequence[str]) -> Conditions:
+    message = f"waits for {'; '.join(waiting)}"
+    return [_valid(variant), condition("Ready", False, "Waiting", message, variant)]
+
+
+def terminating_conditions(variant: PackageVariant, left: Sequence[str]) -> Conditions:
+    return [condition("Ready", False, "Terminating", f"waits for {'; '.join(left)}", variant)]
+
+
+def held_conditions(variant: PackageVariant) -> Conditions:
+    return [
+        condition("OnHold", True, "Annotation", ON_HOLD, variant),
+        condition("Ready", False, "OnHold", ON_HOLD, variant),
+    ]
+
+
+def _incomplete(variant: PackageVariant, message: str) -> Conditions:
+    if not variant.spec.injectors:
+        return []
+    return [condition("ConfigInjected", False, "Incomplete", message, variant)]
+
+
+def upstream_missing(upstream: Upstream) -> str:
+    asked = [f"revision {upstream.revision}"] if upstream.revision > 0 else []
+    if upstream.workspace_name or not asked:
+        asked.append(f"workspace {upstream.workspace_name or 'main'}")
+    return (
+        f'could not find upstream package revision of package "{upstream.package}" in repository '
+        f'"{upstream.repo}" ({", ".join(asked)})'
+    )
+
+
+def result_row(
+    variant: PackageVariant,
+    old: ResultRow | None,
+    conditions: Conditions,
+    *,
+    requests: tuple[str, ...],
+    upstream: Revision | None = None,
+    ensured: Ensured | None = None,
+    input_digest: str = "",
+    waiting: tuple[str, ...] = (),
+    cause: float = 0,
+) -> ResultRow:
+    """Return the row after an attempt; old: the row before, of the same object. What the attempt did not
+    get to stays as it was."""
+    row = old if old is not None else ResultRow(uid=variant.metadata.uid)
+    downstream = variant.spec.downstream
+    if upstream is not None and downstream is not None and downstream not in row.downstreams:
+        row = msgspec.structs.replace(row, downstreams=(*row.downstreams, downstream))
+    if ensured is not None:
+        row = msgspec.structs.replace(
+            row,
+            targets=ensured.targets,
+            revisions=tuple(target.name for target in ensured.targets),
+            injected=tuple(injected_object(one) for one in ensured.injected),
+        )
+    return msgspec.structs.replace(
+        row,
+        generation=variant.metadata.generation,
+        input_digest=input_digest,
+        upstream=upstream.name if upstream is not None else "",
+        upstream_identity=upstream.identity if upstream is not None else "",
+        conditions=tuple(conditions),
+        requests=requests,
+        waiting=waiting,
+        cause=cause or row.cause,
+    )
+
+
+def injected_object(one: Injected) -> InjectedObject:
+    return InjectedObject(
+        file=one.file,
+        group=one.group,
+        version=one.version,
+        kind=one.kind,
+        condition_type=one.condition_type,
+        required=one.required,
+        name=one.source_name or "",
+        hash=one.hash or "",
+        reason=one.reason,
+        message=one.message,
+    )
