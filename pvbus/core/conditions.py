@@ -15,7 +15,7 @@ from msgspec.structs import replace
 from pvbus.core.cloudevents import condition_headers
 from pvbus.core.effects import KindRef, Outcome, Put, Reconciliation, Update
 from pvbus.core.ids import CONFIRM_DELETION, Key, sha1_head
-from pvbus.core.model import CONFIG_GROUP, Condition, PackageVariant, PackageVariantSet
+from pvbus.core.model import CONFIG_GROUP, Condition, DownstreamTarget, PackageVariant, PackageVariantSet
 from pvbus.core.records import (
     CONDITIONS,
     LATEST,
@@ -259,7 +259,7 @@ class ConditionsController:
             if result.uid != obj.metadata.uid:
                 return None, {}
             wanted = result.conditions
-            targets = [msgspec.to_builtins(t) for t in result.targets]
+            targets = [_as_stored(t) for t in result.targets]
             extra = {"downstreamTargets": targets} if targets else {}
         ours = {c.type for c in wanted}
         published = max((c.observed_generation for c in obj.status.conditions if c.type in ours), default=0)
@@ -333,6 +333,16 @@ def _is_news(old: Condition, new: Condition) -> bool:
         "AllApplied",
         "NothingSelected",
     )
+
+
+def _as_stored(target: DownstreamTarget) -> dict[str, Any]:
+    """Return a target as an API server keeps it: the definition has no fields for the metadata of a
+    FunctionResultList, so they are dropped, and comparing with them would never end."""
+    stored: dict[str, Any] = msgspec.to_builtins(target)
+    result = (stored.get("renderStatus") or {}).get("result") or {}
+    if result.get("metadata"):
+        result["metadata"] = {}
+    return stored
 
 
 def _extra(obj: PackageVariant | PackageVariantSet) -> dict[str, Any]:
