@@ -183,30 +183,26 @@ async def _watch(host: Host, stop: asyncio.Event, options: Options, screen: Scre
     """Show progress; with --once decide when it is over."""
     began = time.monotonic()
     progress = Progress(host.bus, partition_count())
-    quiet_since: float | None = None
+    quiet_since = began
     try:
         with screen.live():
             while not stop.is_set():
                 await progress.update(LOOK_SECONDS)
-                seconds = time.monotonic() - began
-                screen.progress(progress.tally, seconds=seconds)
+                now = time.monotonic()
+                screen.progress(progress.tally, seconds=now - began)
                 if not options.once:
                     continue
-                if not await _is_settled(host):
-                    quiet_since = None
-                elif quiet_since is None:
-                    quiet_since = time.monotonic()
-                if quiet_since is not None and progress.tally.complete:
-                    troubles = await _troubles(host, progress)
-                    if not troubles and await _is_settled(host):
-                        break
-                if quiet_since is not None and time.monotonic() - quiet_since > QUIET_SECONDS:
+                if progress.tally.complete and await _is_done(host, progress):
+                    break
+                if not await _is_settled(host, horizon_seconds=HORIZON_SECONDS):
+                    quiet_since = now
+                if now - quiet_since > QUIET_SECONDS:
                     troubles = await _troubles(host, progress)
                     if troubles and not unsettled_repositories(troubles):
                         return _explain(screen, "stalled", troubles)
-                if seconds > options.timeout_seconds:
-                    troubles = await _troubles(host, progress)
-                    return _explain(screen, f"not ready after {seconds:.0f} s", troubles)
+                if now - began > options.timeout_seconds:
+                    outcome = f"not ready after {now - began:.0f} s{_busy(host)}"
+                    return _explain(screen, outcome, await _troubles(host, progress))
         if not stop.is_set():
             screen.line(f"all ready after {time.monotonic() - began:.1f} s: {progress.tally}")
     finally:
@@ -214,12 +210,31 @@ async def _watch(host: Host, stop: asyncio.Event, options: Options, screen: Scre
     return 0
 
 
-async def _is_settled(host: Host) -> bool:
+async def _is_done(host: Host, progress: Progress) -> bool:
+    """Nothing is under way, the API server itself says that all is ready, and still nothing is.
+
+    Only unroll's timers stand for work to come (removals, roll-ups); others look again at what is done.
+    """
+    unroll = host.services["unroll"].next_timer_seconds
+    if unroll is not None and unroll <= HORIZON_SECONDS:
+        return False
+    if not await _is_settled(host) or await _troubles(host, progress):
+        return False
+    return await _is_settled(host)
+
+
+async def _is_settled(host: Host, *, horizon_seconds: float = 0.0) -> bool:
     ingest = host.services["ingest"]
     assert isinstance(ingest, IngestWorker)
     if not ingest.observed:
         return False
-    return await settled(host.services.values(), host.bus, horizon_seconds=HORIZON_SECONDS)
+    return await settled(host.services.values(), host.bus, horizon_seconds=horizon_seconds)
+
+
+def _busy(host: Host) -> str:
+    """Name the services that have work under way."""
+    busy = [name for name, service in host.services.items() if not service.idle]
+    return f" (still working: {', '.join(busy)})" if busy else ""
 
 
 async def _troubles(host: Host, progress: Progress) -> list[Trouble]:

@@ -1,0 +1,63 @@
+"""Settings: where they come from, and that everything wrong is told at once."""
+
+from pathlib import Path
+
+import pytest
+
+from pvbus.config import ApiServerConfig, ServiceConfig, ServicesConfig, UnrollConfig, load_config
+from pvbus.errors import UsageError
+
+
+def test_defaults_need_nothing() -> None:
+    """Every setting has a default."""
+    assert load_config(ServicesConfig, {}) == ServicesConfig()
+
+
+def test_a_variable_goes_before_the_file(tmp_path: Path) -> None:
+    """Both are read, and the variable wins; text becomes the type of the field."""
+    file = tmp_path / "pvbus.yaml"
+    file.write_text("logLevel: debug\nremovalsMax: 5\nfetchSeconds: 3\n")
+    given = {"PVBUS_CONFIG": str(file), "PVBUS_REMOVALS_MAX": "7", "PVBUS_REMOVALS_SHARE": "0.5"}
+    config = load_config(UnrollConfig, given)
+    assert config.log_level == "debug"
+    assert config.limits == (5.0, 7, 0.5)
+
+
+def test_a_mapping_is_written_as_yaml() -> None:
+    """Functions may stand in a variable."""
+    given = {"PVBUS_FUNCTIONS": "{search-replace: /bin/sr --fast}", "PVBUS_ALLOW_EXEC": "true"}
+    config = load_config(ApiServerConfig, given)
+    assert config.functions == {"search-replace": "/bin/sr --fast"}
+    assert config.allow_exec is True
+
+
+def test_every_problem_is_told() -> None:
+    """Three wrong variables are three lines."""
+    given = {"PVBUS_HEALTH_PORT": "70000", "PVBUS_LOG_LEVEL": "loud", "PVBUS_LOG_FORMAT": "xml"}
+    with pytest.raises(UsageError) as caught:
+        load_config(ServiceConfig, given)
+    lines = str(caught.value).splitlines()[1:]
+    assert [line.split(":")[0].strip() for line in lines] == [
+        "PVBUS_LOG_LEVEL",
+        "PVBUS_LOG_FORMAT",
+        "PVBUS_HEALTH_PORT",
+    ]
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [("a: [", "cannot be read"), ("- a", "must be a mapping"), ("removalMax: 1", "no setting is called")],
+)
+def test_a_file_that_is_wrong(tmp_path: Path, text: str, words: str) -> None:
+    """No YAML, no mapping, or a name that nobody knows."""
+    file = tmp_path / "pvbus.yaml"
+    file.write_text(text)
+    with pytest.raises(UsageError, match=words):
+        load_config(ServiceConfig, {"PVBUS_CONFIG": str(file)})
+
+
+def test_an_empty_file_is_no_settings(tmp_path: Path) -> None:
+    """Nothing but comments is fine."""
+    file = tmp_path / "pvbus.yaml"
+    file.write_text("# nothing\n")
+    assert load_config(ServiceConfig, {"PVBUS_CONFIG": str(file)}) == ServiceConfig()
