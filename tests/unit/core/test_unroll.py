@@ -1,0 +1,486 @@
+"""Unrolling, row by row of the requirements: selection, names, errors, removal and the guard."""
+
+from typing import Any
+
+import pytest
+
+from pvbus.core.ids import HOLD, colliding_variant_name, deletion_token, variant_name
+from pvbus.core.observe import rows_of
+from pvbus.core.records import OBJECTS
+from pvbus.core.unroll.children import Limits
+from tests.simulation.parts import (
+    REPOSITORY,
+    REVISION,
+    SET,
+    SITE,
+    VARIANT,
+    UnrollPart,
+    obj,
+    site,
+    site_set,
+    upstream,
+)
+
+FLEET = {"downstream": {"repo": "r1", "packageExpr": "target.name"}}
+
+
+def part(*targets: Any, sites: tuple[str, ...] = (), limits: Limits | None = None, **meta: Any) -> UnrollPart:
+    """A world with upstream and Repository r1; a set with these targets, or one variant per Site."""
+    found = UnrollPart(limits=limits)
+    found.tell(REVISION, upstream())
+    found.tell(REPOSITORY, obj(REPOSITORY, "r1", spec={}, metadata={"labels": {"fleet": "a"}}))
+    for name in sites:
+        found.tell(SITE, site(name, env="prod"))
+    change(found, *targets, **meta)
+    found.synced()
+    found.run()
+    return found
+
+
+def change(found: UnrollPart, *targets: Any, generation: int = 1, up: Any = None, **meta: Any) -> None:
+    thing = site_set(generation=generation, **meta)
+    if targets:
+        thing["spec"]["targets"] = list(targets)
+    if up is not None:
+        thing["spec"]["upstream"] = up
+    found.tell(SET, thing)
+
+
+def told(found: UnrollPart) -> tuple[str, str]:
+    found.now += 2
+    found.run()
+    assert found.rollup is not None
+    return found.rollup.reason, found.rollup.message
+
+
+def live_on(found: UnrollPart, seconds: float = 30.0) -> None:
+    for _ in range(int(seconds / 3)):
+        found.now += 3
+        found.run()
+
+
+def places(found: UnrollPart) -> set[tuple[str, str]]:
+    return {
+        (r.downstream.repo, r.downstream.package) for r in found.children.values() if r.state == "present"
+    }
+
+
+def selecting(kind: str = "Site", api: str = "example.org/v1", **fields: Any) -> dict[str, Any]:
+    return {"objectSelector": {"apiVersion": api, "kind": kind, **fields}, "template": FLEET}
+
+
+# ------------------------------------------------------------ selection
+
+
+def test_a_list_gives_each_repository_times_each_package() -> None:
+    """S2: an empty list of packages means the upstream's."""
+    repositories = [
+        {"name": "r1", "packageNames": ["a", "b"]},
+        {"name": "r2", "packageNames": ["c"]},
+        {"name": "r3"},
+    ]
+    found = part({"repositories": repositories})
+    assert places(found) == {("r1", "a"), ("r1", "b"), ("r2", "c"), ("r3", "base")}
+
+
+def test_a_repository_enters_and_leaves_by_its_labels() -> None:
+    """S3: the others are not touched."""
+    found = part({"repositorySelector": {"matchLabels": {"fleet": "a"}}})
+    assert places(found) == {("r1", "base")}
+    before = found.targets["alpha-r1-base"]
+    found.tell(REPOSITORY, obj(REPOSITORY, "r2", spec={}, metadata={"labels": {"fleet": "a"}}))
+    found.run()
+    assert places(found) == {("r1", "base"), ("r2", "base")}
+    found.made("alpha-r2-base")
+    found.tell(REPOSITORY, obj(REPOSITORY, "r2", spec={}, metadata={"labels": {"fleet": "b"}}))
+    live_on(found)
+    assert found.orders() == {"alpha-r1-base": "present", "alpha-r2-base": "removed"}
+    assert found.targets["alpha-r1-base"] is before
+
+
+@pytest.mark.parametrize(
+    ("selector", "expected"),
+    [
+        (selecting(matchLabels={"env": "prod"}), {"s1", "s2"}),
+        (selecting(name="s2"), {"s2"}),
+        (selecting(matchExpressions=[{"key": "env", "operator": "NotIn", "values": ["prod"]}]), {"s3"}),
+        (selecting(matchExpressions=[{"key": "env", "operator": "Exists"}], name="s3"), {"s3"}),
+        (selecting(), {"s1", "s2", "s3"}),
+    ],
+    ids=lambda value: str(value)[:60],
+)
+def test_objects_are_selected_by_labels_expressions_and_name(selector: Any, expected: set[str]) -> None:
+    """S4: of the set's own namespace only."""
+    found = part(selector, sites=("s1", "s2"))
+    found.tell(SITE, site("s3", env="test"))
+    found.tell(SITE, obj(SITE, "s9", metadata={"namespace": "other", "labels": {"env": "prod"}}))
+    found.run()
+    assert places(found) == {("r1", name) for name in expected}
+
+
+def test_a_kind_that_is_not_served_is_told_and_recovers_by_itself() -> None:
+    """S5, S20: nobody has to touch the set."""
+    found = part(sites=("s1",))
+    found.mark(SITE, "unavailable", epoch=2)
+    reason, message = told(found)
+    assert (reason, found.orders()) == ("NoMatchingTargets", {"alpha-r1-s1": "present"})
+    assert message == 'no matches for kind "Site" in version "example.org/v1"'
+    found.mark(SITE, "ok", epoch=3)
+    assert told(found) == ("Valid", "")
+
+
+def test_nothing_selected_is_no_error_and_is_counted() -> None:
+    """S6."""
+    found = part()
+    assert told(found) == ("Valid", "")
+    assert found.rollup is not None
+    assert found.rollup.counts.desired == 0
+
+
+def test_an_emptied_selector_leaves_a_hundred_variants_until_confirmed() -> None:
+    """S6, M3: nothing is removed without a person's word, and all of it with it."""
+    names = tuple(f"s{i:03}" for i in range(100))
+    found = part(sites=names)
+    for name in list(found.children):
+        found.made(name)
+    change(found, selecting(matchLabels={"env": "nowhere"}), generation=2)
+    live_on(found)
+    assert set(found.orders().values()) == {"present"}
+    assert set(found.states().values()) == {"held"}
+    token = deletion_token(f"default/{name}" for name in found.children)
+    assert found.rollup is not None
+    assert found.rollup.held == {token: 100}
+    change(
+        found,
+        selecting(matchLabels={"env": "nowhere"}),
+        generation=2,
+        annotations={"pvbus.dev/confirm-deletion": f"other,{token}"},
+    )
+    live_on(found)
+    assert set(found.orders().values()) == {"removed"}
+
+
+def test_an_upstream_needs_both_halves_that_are_given() -> None:
+    """S11: a draft of revision 0 is not revision 3, nor is another workspace."""
+    found = part({"repositories": [{"name": "r1"}]}, up={"repo": "up", "package": "base", "revision": 3})
+    draft = {"repository": "up", "packageName": "base", "revision": 0, "workspaceName": "v3"}
+    found.tell(REVISION, obj(REVISION, "up.base.v3", spec=draft))
+    reason, message = told(found)
+    assert (reason, found.children) == ("UpstreamNotFound", {})
+    assert message == "could not find upstream package revision 'base/3' in repo 'up'"
+    change(
+        found,
+        {"repositories": [{"name": "r1"}]},
+        generation=2,
+        up={"repo": "up", "package": "base", "revision": 1, "workspaceName": "v3"},
+    )
+    assert told(found)[0] == "UpstreamNotFound"
+    change(
+        found,
+        {"repositories": [{"name": "r1"}]},
+        generation=3,
+        up={"repo": "up", "package": "base", "revision": 1, "workspaceName": "v1"},
+    )
+    assert told(found)[0] == "Valid"
+
+
+# ------------------------------------------------------------ names and identity
+
+
+def test_names_are_porchs_and_collisions_get_another() -> None:
+    """S13: the identity is set, repository and package; never the text they join to."""
+    found = part(
+        {"repositories": [{"name": "b-c", "packageNames": ["d"]}, {"name": "b", "packageNames": ["c-d"]}]}
+    )
+    assert set(found.children) == {"alpha-b-c-d", colliding_variant_name("alpha", "b", "c-d")}
+
+
+def test_a_name_never_changes_while_its_target_lives() -> None:
+    found = part({"repositories": [{"name": "b", "packageNames": ["c-d"]}]})
+    change(
+        found,
+        {"repositories": [{"name": "b-c", "packageNames": ["d"]}, {"name": "b", "packageNames": ["c-d"]}]},
+        generation=2,
+    )
+    found.run()
+    assert found.children["alpha-b-c-d"].downstream.repo == "b"
+    assert found.children[colliding_variant_name("alpha", "b-c", "d")].downstream.repo == "b-c"
+
+
+def test_a_child_that_exists_keeps_its_name() -> None:
+    """Matched by its downstream, whatever it is called."""
+    found = UnrollPart()
+    found.tell(REVISION, upstream())
+    labels = {"config.porch.kpt.dev/packagevariantset": "uid-alpha"}
+    spec = {"downstream": {"repo": "r1", "package": "base"}}
+    found.tell(VARIANT, obj(VARIANT, "odd-name", metadata={"labels": labels}, spec=spec))
+    change(found, {"repositories": [{"name": "r1"}]})
+    found.synced()
+    found.run()
+    assert found.states() == {"odd-name": "present"}
+
+
+def test_two_targets_with_one_downstream_are_an_error_that_names_both() -> None:
+    """S14: that downstream's child stays, other targets go on."""
+    found = part({"repositories": [{"name": "r1"}]})
+    twice = [{"repositories": [{"name": "r1"}]}, {"repositories": [{"name": "r1"}, {"name": "r2"}]}]
+    change(found, *twice, generation=2)
+    live_on(found)
+    reason, message = told(found)
+    assert reason == "ValidationError"
+    assert "spec.targets[0] and spec.targets[1]" in message
+    assert found.orders() == {"alpha-r1-base": "present", "alpha-r2-base": "present"}
+
+
+# ------------------------------------------------------------ errors
+
+
+def test_one_bad_target_leaves_the_others_alone() -> None:
+    """S15, S21: the message has the path of the field."""
+    template = {"downstream": {"repo": "r1", "packageExpr": "target.labels['pkg']"}}
+    found = part({**selecting(matchLabels={"env": "prod"}), "template": template})
+    for i in range(20):
+        labels = {"env": "prod"} | ({"pkg": f"p{i}"} if i != 7 else {})
+        found.tell(SITE, site(f"s{i}", **labels))
+    found.run()
+    assert len(places(found)) == 19
+    reason, message = told(found)
+    assert reason == "UnexpectedError"
+    assert message.startswith("template.downstream.packageExpr: ")
+
+
+def test_an_expression_that_does_not_compile_is_told_once() -> None:
+    """S21: once for the set, whatever the number of its targets."""
+    template = {"downstream": {"repo": "r1", "packageExpr": "target.name +"}}
+    found = part({**selecting(matchLabels={"env": "prod"}), "template": template}, sites=("s1", "s2", "s3"))
+    reason, message = told(found)
+    assert (reason, found.children) == ("UnexpectedError", {})
+    assert message.count("template.downstream.packageExpr") == 1
+
+
+def test_an_invalid_set_is_told_and_removes_nothing() -> None:
+    """S9, S12, S20: problems are joined, and what exists stays."""
+    found = part({"repositories": [{"name": "r1"}]})
+    found.made("alpha-r1-base")
+    change(found, {"repositories": []}, generation=2, up={"package": "base", "revision": 1})
+    live_on(found)
+    reason, message = told(found)
+    assert reason == "ValidationError"
+    assert "; " in message
+    assert found.orders() == {"alpha-r1-base": "present"}
+
+
+@pytest.mark.parametrize("kind", [VARIANT, REVISION, REPOSITORY], ids=lambda k: k.kind)
+def test_nothing_is_removed_while_a_kind_is_being_listed(kind: Any) -> None:
+    found = part(sites=("s1", "s2"))
+    found.made("alpha-r1-s1")
+    found.mark(kind, "syncing", epoch=2)
+    found.tell(SITE, site("s1", env="test"))
+    live_on(found)
+    assert set(found.orders().values()) == {"present"}
+    found.mark(kind, "ok", epoch=2)
+    live_on(found)
+    assert found.orders()["alpha-r1-s1"] == "removed"
+
+
+def test_a_service_that_cannot_be_read_is_told() -> None:
+    found = part(sites=("s1",))
+    found.mark(REVISION, "unavailable", epoch=2)
+    reason, message = told(found)
+    assert reason == "UnexpectedError"
+    assert message.startswith("porch.kpt.dev/PackageRevision cannot be read")
+    assert found.orders() == {"alpha-r1-s1": "present"}
+
+
+# ------------------------------------------------------------ removal
+
+
+def removing(**meta: Any) -> UnrollPart:
+    """Two Sites, both with a living variant; the first is about to be unwanted."""
+    found = part(sites=("s1", "s2"), **meta)
+    for name in list(found.children):
+        found.made(name)
+    found.run()
+    found.tell(SITE, site("s1", env="test"))
+    found.run()
+    return found
+
+
+def test_a_removal_stands_for_a_while_before_it_is_told() -> None:
+    found = removing()
+    found.now += 4.9
+    found.run()
+    assert found.orders()["alpha-r1-s1"] == "present"
+    found.now += 0.2
+    found.run()
+    assert found.targets["alpha-r1-s1"].state == "removed"
+    assert found.targets["alpha-r1-s1"].generation == 1
+
+
+def test_a_target_that_comes_back_in_time_was_never_gone() -> None:
+    found = removing()
+    before = found.targets["alpha-r1-s1"]
+    found.tell(SITE, site("s1", env="prod"))
+    live_on(found)
+    assert found.targets["alpha-r1-s1"] is before
+    assert found.states()["alpha-r1-s1"] == "present"
+
+
+def test_taking_a_removal_back_leaves_a_trace_that_render_must_write() -> None:
+    found = removing()
+    live_on(found)
+    found.tell(SITE, site("s1", env="prod"))
+    found.run()
+    row = found.targets["alpha-r1-s1"]
+    assert (row.state, bool(row.kept)) == ("present", True)
+
+
+def test_removals_wait_until_render_looked_at_everything() -> None:
+    """Nothing goes while any present child is unseen or failing; a person's hold is no failure."""
+    found = removing()
+    key, row = "default/alpha|alpha-r1-s2", found.children["alpha-r1-s2"]
+    for fields in ({"evaluated": "older"}, {"error": "template.labels: no", "reason": "UnexpectedError"}):
+        found.rendered(key, row, **fields)
+        live_on(found)
+        assert found.orders()["alpha-r1-s1"] == "present"
+    found.rendered(key, row, error="on hold by annotation", reason="OnHold", applied="")
+    live_on(found)
+    assert found.orders()["alpha-r1-s1"] == "removed"
+
+
+def test_an_order_to_remove_is_given_again_at_another_generation() -> None:
+    found = removing()
+    live_on(found)
+    change(found, generation=2)
+    found.run()
+    assert (found.targets["alpha-r1-s1"].state, found.targets["alpha-r1-s1"].generation) == ("removed", 2)
+
+
+def test_a_removed_child_is_forgotten_when_it_is_seen_gone_and_not_before() -> None:
+    found = removing()
+    live_on(found)
+    labels = {"config.porch.kpt.dev/packagevariantset": "uid-alpha"}
+    found.tell_gone(VARIANT, obj(VARIANT, "alpha-r1-s1", metadata={"labels": labels}, spec={}))
+    found.run()
+    assert "alpha-r1-s1" not in found.targets
+    assert found.states()["alpha-r1-s1"] == "gone"
+    live_on(found, 700)
+    assert found.states() == {"alpha-r1-s2": "present"}
+
+
+def test_a_variant_that_appears_after_it_was_taken_for_gone_is_removed_after_all() -> None:
+    """A create that was under way when its target went."""
+    found = part(sites=("s1", "s2"))
+    found.made("alpha-r1-s2")
+    found.tell(SITE, site("s1", env="test"))
+    live_on(found)
+    assert found.states()["alpha-r1-s1"] == "gone"
+    found.made("alpha-r1-s1")
+    live_on(found)
+    assert found.orders()["alpha-r1-s1"] == "removed"
+
+
+def test_ten_may_go_and_more_are_held() -> None:
+    """M3: ten removals, or three in ten, in ten minutes."""
+    names = tuple(f"s{i:02}" for i in range(30))
+    found = part(sites=names)
+    for name in list(found.children):
+        found.made(name)
+    for name in names[:10]:
+        found.tell(SITE, site(name, env="test"))
+    live_on(found)
+    assert list(found.orders().values()).count("removed") == 10
+    found.tell(SITE, site(names[10], env="test"))
+    live_on(found)
+    assert found.states()["alpha-r1-s10"] == "held"
+    found.tell(SITE, site(names[10], env="prod"))
+    live_on(found)
+    assert (found.states()["alpha-r1-s10"], found.orders()["alpha-r1-s10"]) == ("present", "present")
+
+
+def test_a_deleted_set_lets_go_and_deletes_nothing() -> None:
+    """Its variants go by garbage collection; a terminating set is the same."""
+    for terminating in (True, False):
+        found = part(sites=("s1",))
+        if terminating:
+            change(found, deletionTimestamp="2026-01-01T00:00:00Z")
+        else:
+            found.tell_gone(SET, site_set())
+        found.run()
+        assert (found.targets, found.children) == ({}, {})
+
+
+def test_a_set_of_the_same_name_begins_anew() -> None:
+    found = part(sites=("s1",))
+    change(found, uid="uid-second")
+    found.run()
+    assert {row.set_uid for row in found.children.values()} == {"uid-second"}
+    assert {row.set_uid for row in found.targets.values()} == {"uid-second"}
+
+
+def test_a_set_on_hold_changes_nothing() -> None:
+    found = part(sites=("s1",), annotations={HOLD: "true"})
+    found.tell(SITE, site("s2", env="prod"))
+    live_on(found)
+    assert found.targets == {}
+    assert found.rollup is not None
+    assert found.rollup.on_hold
+
+
+# ------------------------------------------------------------ cost and silence
+
+
+def test_the_second_look_at_unchanged_inputs_writes_nothing() -> None:
+    """S15."""
+    found = part(sites=("s1", "s2"))
+    live_on(found)
+    assert found.run().puts == ()
+
+
+def test_only_sets_whose_answer_can_change_look_again() -> None:
+    """S22, M7: of many sets, an object touches those that select it, and evaluates one target."""
+    found = UnrollPart()
+    found.tell(REVISION, upstream())
+    found.tell(REPOSITORY, obj(REPOSITORY, "r1", spec={}))
+    for i in range(50):
+        thing = site_set(f"set{i}")
+        thing["spec"]["targets"] = [selecting(matchLabels={"group": f"g{i % 10}"})]
+        found.tell(SET, thing)
+        found.tell(SITE, site(f"s{i}", group=f"g{i % 10}"))
+    found.synced()
+    for i in range(50):
+        found.run(f"default/set{i}")
+    controller = found.controller
+    before = controller.target_evaluations
+    row = rows_of(SITE, site("s3", group="g3", more="x"), (OBJECTS,))[0]
+    dirty = set(controller.load(OBJECTS, 0, row.key, row.value))
+    assert dirty == {f"default/set{i}" for i in (3, 13, 23, 33, 43)}
+    for skey in dirty:
+        found.run(skey)
+    assert controller.target_evaluations - before == 5
+    unrelated = {"repository": "elsewhere", "packageName": "x", "revision": 1, "workspaceName": "v1"}
+    row = rows_of(REVISION, obj(REVISION, "elsewhere.x.v1", spec=unrelated), (OBJECTS,))[0]
+    assert list(controller.load(OBJECTS, 0, row.key, row.value)) == []
+
+
+def test_a_roll_up_never_speaks_of_rows_that_are_not_written() -> None:
+    """Ready at a new generation is not told before the children are at it."""
+    found = part(sites=("s1",))
+    found.render_agrees = False
+    change(
+        found,
+        generation=2,
+        template={"downstream": {"repo": "r1", "packageExpr": "target.name"}, "labels": {"a": "b"}},
+    )
+    found.run()
+    found.now += 2
+    found.run()
+    assert found.rollup is not None
+    assert (found.rollup.generation, found.rollup.counts.desired, found.rollup.counts.applied) == (2, 1, 0)
+
+
+def test_the_longest_name_is_cut_and_told_apart() -> None:
+    """S13."""
+    name = variant_name("s" * 40, "r" * 30, "p" * 10)
+    assert len(name) == 63
+    assert name.startswith("s" * 40 + "-" + "r" * 13 + "-")

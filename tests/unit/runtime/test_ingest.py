@@ -1,0 +1,232 @@
+"""Ingest: requests become watches, rows keep their place among markers, and the bus may fail."""
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from typing import Any
+
+import msgspec
+import pytest
+
+from pvbus.core.ids import partition
+from pvbus.core.records import INJECTABLES, OBJECTS, SETS, WATCHES, SyncMarker, WatchRequest, watch_key
+from pvbus.core.tables import SyncView, is_marker
+from pvbus.errors import TransientError
+from pvbus.ports.bus import Claim, Output
+from pvbus.ports.cluster import Kind
+from pvbus.runtime.ingest import IngestClaim
+from pvbus.runtime.kindwatch import Emission
+from pvbus.runtime.mirror import Mirror
+from pvbus.testing.clock import run_simulated
+from tests.simulation.world import CONFIG_MAP, PARTITIONS, SET, SITE, World
+
+CLAIM = Claim(group="g", partition=0, epoch=1)
+
+
+def simulated(scenario: Callable[[World], Awaitable[None]], *, workers: int = 1) -> None:
+    async def main() -> None:
+        world = World(workers=workers)
+        world.serve_sites()
+        await world.start(["ingest"])
+        await world.converge(quiet=3)
+        await scenario(world)
+        await world.close()
+
+    run_simulated(main())
+
+
+async def ask(world: World, request: WatchRequest | str, *, withdraw: bool = False) -> None:
+    """Write a request as another service would, past any claim."""
+    key = request if isinstance(request, str) else watch_key(request)
+    value = None if withdraw or isinstance(request, str) else msgspec.json.encode(request)
+    kind = key.partition("|")[0]
+    output = Output(WATCHES, partition(kind, PARTITIONS), key.encode(), value)
+    await world.bus._store.write(lambda: world.bus._store.append([output], 0))
+    await world.converge(quiet=3)
+
+
+def site_request(requester: str = "unroll-0", **fields: Any) -> WatchRequest:
+    return WatchRequest(group="example.org", kind="Site", requester=requester, **fields)
+
+
+def state(world: World, kind: Kind, topic: str = OBJECTS) -> str:
+    """Return what a reader of the whole topic knows of a kind."""
+    view = SyncView(PARTITIONS)
+    for record in world.records(topic):
+        key = record.key.decode()
+        if is_marker(key):
+            view.load(record.partition, key, record.value)
+    marker = view.marker(str(kind))
+    return marker.state if marker is not None else ""
+
+
+def names(world: World, topic: str = OBJECTS, kind: str = "Site") -> list[str]:
+    rows = world.table(topic)
+    return sorted(k.split("|")[2] for k in rows if f"{kind}|" in k and not is_marker(k))
+
+
+def test_a_kind_is_watched_while_somebody_asks_for_it() -> None:
+    async def scenario(world: World) -> None:
+        world.put(SITE, "a")
+        await world.converge(quiet=3)
+        assert names(world) == []
+        await ask(world, site_request("unroll-0"))
+        await ask(world, site_request("unroll-1"))
+        assert (names(world), state(world, SITE)) == (["a"], "ok")
+        await ask(world, site_request("unroll-0"), withdraw=True)
+        assert (names(world), state(world, SITE)) == (["a"], "ok")
+        await ask(world, site_request("unroll-1"), withdraw=True)
+        assert (names(world), state(world, SITE)) == ([], "unwatched")
+        await ask(world, site_request("unroll-1"))
+        assert (names(world), state(world, SITE)) == (["a"], "ok")
+
+    simulated(scenario)
+
+
+def test_sets_can_be_selected_like_any_object() -> None:
+    """Their rows as objects exist only while somebody asks, though sets are always watched."""
+
+    async def scenario(world: World) -> None:
+        world.set("alpha", [])
+        await world.converge(quiet=3)
+        assert names(world, kind="PackageVariantSet") == []
+        request = WatchRequest(group=SET.group, kind=SET.kind, requester="unroll-0")
+        await ask(world, request)
+        assert names(world, kind="PackageVariantSet") == ["alpha"]
+        assert state(world, SET) == "ok"
+        await ask(world, request, withdraw=True)
+        assert (names(world, kind="PackageVariantSet"), state(world, SET)) == ([], "unwatched")
+        assert state(world, SET, SETS) == "ok"
+
+    simulated(scenario)
+
+
+def test_content_comes_with_its_request_and_goes_with_it() -> None:
+    async def scenario(world: World) -> None:
+        world.put(SITE, "a", spec={"x": 1})
+        wish = {"content": True, "namespace": "default"}
+        await ask(world, site_request("inject-0", name="a", **wish))
+        assert names(world, INJECTABLES) == ["", "a"]
+        await ask(world, site_request("inject-1", name="b", **wish))
+        assert names(world, INJECTABLES) == ["", "a", "b"]
+        await ask(world, site_request("inject-0", name="a", **wish), withdraw=True)
+        assert names(world, INJECTABLES) == ["", "b"]
+
+    simulated(scenario)
+
+
+def test_a_definition_that_comes_later_is_noticed_at_once() -> None:
+    async def scenario(world: World) -> None:
+        world.unserve(SITE)
+        await ask(world, site_request())
+        await asyncio.sleep(5)
+        assert state(world, SITE) == "unavailable"
+        world.serve_sites()
+        world.put(SITE, "a")
+        await asyncio.sleep(5)
+        assert (names(world), state(world, SITE)) == (["a"], "ok")
+
+    simulated(scenario)
+
+
+def test_a_restart_writes_nothing_though_steps_were_cut_anywhere() -> None:
+    """Whatever prefix of a list reached the bus, the next worker completes it, and a third is silent."""
+
+    async def scenario(world: World) -> None:
+        for i in range(5):
+            world.put(CONFIG_MAP, f"c{i}", data={})
+        request = WatchRequest(group="", kind="ConfigMap", requester="unroll-0")
+        await ask(world, request)
+        kept = world.table(OBJECTS)
+        await world.stop()
+        store = world.bus._store
+        rows = [r for r in world.records(OBJECTS) if "ConfigMap" in r.key.decode()]
+        for cut in range(len(rows)):
+            number, marker = rows[cut].partition, SyncMarker(state="syncing", epoch=50 + cut)
+            headers = (("pvbus-digest", f"syncing|{50 + cut}||".encode()),)
+            key = b"!sync|/ConfigMap"
+            output = Output(OBJECTS, number, key, msgspec.json.encode(marker), headers)
+            gone = Output(OBJECTS, number, rows[cut].key, None)
+            await store.write(lambda o=output, g=gone: store.append([o, g], 0))  # type: ignore[misc]
+            await world.start(["ingest"])
+            await world.converge(quiet=3)
+            assert state(world, CONFIG_MAP) == "ok"
+            assert set(world.table(OBJECTS)) == set(kept)
+            await world.stop()
+            ends = await world.ends()
+            await world.start(["ingest"])
+            await world.converge(quiet=3)
+            await world.stop()
+            assert await world.ends() == ends
+
+    simulated(scenario)
+
+
+@pytest.mark.parametrize("when", ["before", "after"])
+def test_after_a_step_of_unknown_outcome_the_rows_are_there(when: str) -> None:
+    async def scenario(world: World) -> None:
+        await ask(world, site_request())
+        buses = [r.bus for r in world.running.values()]
+        for bus in buses:
+            step = bus.step
+
+            async def failing(claim: Any, outputs: Any, offsets: Any = None, step: Any = step) -> None:
+                if failures:
+                    failure = failures.pop()
+                    if failure == "after":
+                        await step(claim, outputs, offsets)
+                    raise TransientError("no answer")
+                await step(claim, outputs, offsets)
+
+            bus.step = failing  # type: ignore[method-assign]
+        failures = [when, when]
+        world.put(SITE, "a", metadata={"labels": {"env": "prod"}})
+        await asyncio.sleep(1)
+        world.put(SITE, "b")
+        await world.converge(quiet=3)
+        assert failures == []
+        assert names(world) == ["a", "b"]
+
+    simulated(scenario, workers=2)
+
+
+def test_rows_do_not_move_past_markers() -> None:
+    def emission(key: str, digest: str) -> Emission:
+        return Emission(OBJECTS, key, digest.encode(), digest)
+
+    opened = IngestClaim(CLAIM)
+    for key, digest in [
+        ("a", "a1"),
+        ("a", "a2"),
+        ("!sync|x", "syncing"),
+        ("b", "b1"),
+        ("a", "a3"),
+        ("!sync|x", "ok"),
+        ("b", "b2"),
+        ("b", "b3"),
+    ]:
+        opened.add(OBJECTS, key, 0, emission(key, digest))
+    assert [e.digest for e in opened.pending.values()] == ["a2", "syncing", "b1", "a3", "ok", "b3"]
+
+
+def test_markers_that_disagree_are_no_completeness() -> None:
+    async def main() -> None:
+        world = World()
+        await world.open()
+        store, key = world.bus._store, b"!sync|/ConfigMap"
+
+        def marker(number: int, told: str) -> Output:
+            return Output(OBJECTS, number, key, b"{}", (("pvbus-digest", told.encode()),))
+
+        mirror = Mirror(world.bus, (OBJECTS,), PARTITIONS)
+        for outputs, expected in (
+            ([marker(n, "ok|4|v1|") for n in range(PARTITIONS - 1)], "syncing|4||"),
+            ([marker(PARTITIONS - 1, "ok|4|v1|")], "ok|4|v1|"),
+            ([marker(1, "syncing|7||")], "syncing|7||"),
+        ):
+            await store.write(lambda o=outputs: store.append(o, 0))  # type: ignore[misc]
+            await mirror.catch_up()
+            assert mirror.marker(OBJECTS, key.decode()) == expected
+        await mirror.close()
+        await world.close()
+
+    run_simulated(main())
