@@ -58,7 +58,12 @@ async def _serve_child(paths: DataPaths, port: int, config: ApiServerConfig) -> 
     loop = asyncio.get_running_loop()
     stop = asyncio.Event()
     loop.add_signal_handler(signal.SIGTERM, stop.set)
-    loop.add_reader(sys.stdin.fileno(), stop.set)
+
+    def parent_ended() -> None:
+        loop.remove_reader(sys.stdin.fileno())  # the end of a pipe can be read for ever
+        stop.set()
+
+    loop.add_reader(sys.stdin.fileno(), parent_ended)
     try:
         async with patient_control_plane(paths.root, port, config) as address:
             _tell({"url": address.url, "kubeconfig": str(address.kubeconfig)})

@@ -241,7 +241,7 @@ class Keeper:
     async def _run(self, after: "Keeper | None") -> None:
         if after is not None:
             await after.stop()
-        while True:
+        while not self._stopped:  # before Python 3.12 `wait_for` can swallow a cancellation
             pause = max(0.0, self._next_look - time.monotonic())
             batch = await self._batch(min(pause, LATER_SECONDS) if self._later else pause)
             try:
