@@ -1,0 +1,334 @@
+"""The inject controller alone over a cluster in memory: effects one by one, echoes when asked for.
+
+What the cluster did is not seen by the controller before `observe`; `run` may stop after any number
+of effects, and `restart` forgets everything that is not a row on the bus.
+"""
+
+import copy
+from collections.abc import Iterable
+from typing import Any
+
+import msgspec
+
+from pvbus.adapters.embedded.cluster import MemoryCluster, Write
+from pvbus.core.effects import Outcome, Put
+from pvbus.core.ids import FINALIZER
+from pvbus.core.inject.controller import InjectController
+from pvbus.core.observe import (
+    REPOSITORY,
+    REVISION,
+    VARIANT,
+    KindName,
+    injectable_row,
+    presence_row,
+    rows_of,
+    topics_of,
+)
+from pvbus.core.records import (
+    INJECTABLES,
+    OBJECTS,
+    RESULTS,
+    VARIANTS,
+    WATCHES,
+    ResultRow,
+    SyncMarker,
+    WatchRequest,
+    sync_key,
+)
+from pvbus.errors import ConflictError, PermanentError, TransientError
+from pvbus.ports.cluster import Kind, Object
+from pvbus.runtime.effects import perform
+
+NAMESPACE = "default"
+RESOURCES = Kind("porch.kpt.dev", "PackageRevisionResources")
+KPTFILE = "apiVersion: kpt.dev/v1\nkind: Kptfile\nmetadata:\n  name: app\n"
+POINT = """\
+apiVersion: example.com/v1
+kind: Site
+metadata:
+  name: site
+  annotations:
+    kpt.dev/config-injection: required
+spec:
+  region: none
+"""
+SITES: Object = {
+    "apiVersion": "apiextensions.k8s.io/v1",
+    "kind": "CustomResourceDefinition",
+    "metadata": {"name": "sites.example.com"},
+    "spec": {
+        "group": "example.com",
+        "names": {"kind": "Site", "plural": "sites"},
+        "scope": "Namespaced",
+        "versions": [{"name": "v1", "served": True, "storage": True}],
+    },
+}
+PIPELINE = {"mutators": [{"name": "label", "image": "set-labels:v0.2", "configMap": {"app": "x"}}]}
+
+
+def variant(name: str = "v", *, repo: str = "edge", package: str = "app", **spec: Any) -> Object:
+    return {
+        "apiVersion": "config.porch.kpt.dev/v1alpha1",
+        "kind": "PackageVariant",
+        "metadata": {"name": name, "namespace": NAMESPACE, "uid": f"uid-{name}", "finalizers": [FINALIZER]},
+        "spec": {
+            "upstream": {"repo": "blue", "package": "app", "workspaceName": "v1"},
+            "downstream": {"repo": repo, "package": package},
+            **spec,
+        },
+    }
+
+
+def owner(name: str, uid: str = "") -> Object:
+    return {
+        "apiVersion": "config.porch.kpt.dev/v1alpha1",
+        "kind": "PackageVariant",
+        "name": name,
+        "uid": uid or f"uid-{name}",
+        "controller": True,
+    }
+
+
+def package(
+    repo: str,
+    name: str,
+    workspace: str,
+    *,
+    lifecycle: str = "Draft",
+    revision: int = 0,
+    owners: Iterable[Object] = (),
+    files: dict[str, str] | None = None,
+    status: Object | None = None,
+) -> list[Object]:
+    """A PackageRevision and its files."""
+    meta = {"name": f"{repo}.{name}.{workspace}", "namespace": NAMESPACE}
+    spec = {"repository": repo, "packageName": name, "workspaceName": workspace}
+    found: Object = {
+        "apiVersion": "porch.kpt.dev/v1alpha1",
+        "kind": "PackageRevision",
+        "metadata": {**meta, "ownerReferences": list(owners)},
+        "spec": {**spec, "lifecycle": lifecycle, "revision": revision},
+        "status": status or {},
+    }
+    resources = {
+        "apiVersion": "porch.kpt.dev/v1alpha1",
+        "kind": "PackageRevisionResources",
+        "metadata": dict(meta),
+        "spec": {**spec, "resources": files or {"Kptfile": KPTFILE}},
+    }
+    return [found, resources]
+
+
+def upstream(**files: str) -> list[Object]:
+    contents = {"Kptfile": KPTFILE, **{f"{name}.yaml": text for name, text in files.items()}}
+    return package("blue", "app", "v1", lifecycle="Published", revision=1, files=contents)
+
+
+def site(name: str, region: str = "north") -> Object:
+    return {
+        "apiVersion": "example.com/v1",
+        "kind": "Site",
+        "metadata": {"name": name, "namespace": NAMESPACE},
+        "spec": {"region": region},
+    }
+
+
+class CrashedError(Exception):
+    """The worker is gone after so many effects."""
+
+
+class World:
+    """See the module."""
+
+    def __init__(self, objects: Iterable[Object]) -> None:
+        self.cluster = MemoryCluster(objects, now=lambda: "2026-01-01T00:00:00Z")
+        self.now = 1_000.0
+        self.rows: dict[tuple[str, str], bytes] = {}
+        self.dirty: dict[str, None] = {}
+        self.effects: list[Any] = []
+        self.ran: list[str] = []
+        self.unserved: set[KindName] = set()
+        self.controller = self._new_controller()
+
+    # ------------------------------------------------------------ the controller's side
+
+    def _new_controller(self) -> InjectController:
+        controller = InjectController(partitions=1)
+        controller.open(0)
+        return controller
+
+    def restart(self, *, observe: bool = True) -> None:
+        """Lose the memory; the bus keeps its rows, and every key is dirty once."""
+        self.controller = self._new_controller()
+        for (topic, key), value in self.rows.items():
+            self.controller.load(topic, 0, key, value)
+        if observe:
+            self.observe()
+        self.dirty.update(dict.fromkeys(self.controller.keys(0)))
+
+    def _load(self, topic: str, key: str, value: bytes | None) -> None:
+        if self.rows.get((topic, key)) == value:
+            return
+        if value is None:
+            self.rows.pop((topic, key), None)
+        else:
+            self.rows[topic, key] = value
+        self.dirty.update(dict.fromkeys(self.controller.load(topic, 0, key, value)))
+
+    def observe(self) -> None:
+        """Let every echo arrive, and ingest answer every request."""
+        wanted: dict[tuple[str, str], bytes] = {}
+        for kind in (REVISION, REPOSITORY, VARIANT):
+            topics = topics_of(kind, requested=False)
+            for obj in self.all(Kind(*kind)):
+                wanted |= {(row.topic, row.key): row.value for row in rows_of(kind, obj, topics)}
+            for topic in topics:
+                wanted[topic, sync_key(*kind)] = msgspec.json.encode(SyncMarker(state="ok", epoch=1))
+        wanted |= self._answers()
+        for topic, key in [k for k in self.rows if k[0] in (OBJECTS, VARIANTS, INJECTABLES)]:
+            if (topic, key) not in wanted:
+                self._load(topic, key, None)
+        for (topic, key), value in wanted.items():
+            self._load(topic, key, value)
+
+    def _answers(self) -> dict[tuple[str, str], bytes]:
+        found = {}
+        for topic, key in list(self.rows):
+            if topic != WATCHES:
+                continue
+            request = msgspec.json.decode(self.rows[topic, key], type=WatchRequest)
+            kind = KindName(request.group, request.kind)
+            if kind in self.unserved:
+                version = "v1"
+                marker = SyncMarker(state="unavailable", epoch=2, message=f"no matches for {kind} {version}")
+                found[INJECTABLES, sync_key(*kind)] = msgspec.json.encode(marker)
+                continue
+            objects = {obj["metadata"]["name"]: obj for obj in self.all(Kind(*kind))}
+            marker = SyncMarker(state="ok", epoch=3, versions=("v1",))
+            found[INJECTABLES, sync_key(*kind)] = msgspec.json.encode(marker)
+            row = injectable_row(kind, request.namespace, request.name, objects.get(request.name))
+            presence = presence_row(kind, request.namespace, exists=bool(objects))
+            found |= {(INJECTABLES, r.key): r.value for r in (row, presence)}
+        return found
+
+    async def run(self, key: str = f"{NAMESPACE}/v", *, crash_after: int | None = None) -> Outcome:
+        """Reconcile once. Raises CrashedError after so many effects."""
+        self.dirty.pop(key, None)
+        self.ran.append(key)
+        steps = self.controller.reconcile(key, self.now)
+        done = 0
+        try:
+            effect = next(steps)
+            while True:
+                if done == crash_after:
+                    steps.close()
+                    raise CrashedError
+                self.effects.append(effect)
+                try:
+                    answer = await perform(self.cluster, effect)
+                except (ConflictError, PermanentError, TransientError) as error:
+                    effect = steps.throw(error)
+                else:
+                    effect = steps.send(answer)
+                done += 1
+        except StopIteration as end:
+            outcome: Outcome = end.value
+        for put in outcome.puts:
+            self._step(put)
+        return outcome
+
+    def _step(self, put: Put) -> None:
+        self._load(put.topic, put.key, msgspec.json.encode(put.row) if put.row is not None else None)
+        if put.topic == RESULTS:
+            self.dirty.pop(put.key, None)  # a worker does not read its own memory back
+            self.controller.store(0, put)
+
+    async def settle(self, limit: int = 50) -> None:
+        """Observe and reconcile until nothing is dirty."""
+        for _ in range(limit):
+            self.observe()
+            if not self.dirty:
+                return
+            for key in list(self.dirty):
+                try:
+                    outcome = await self.run(key)
+                except (ConflictError, TransientError):
+                    self.dirty[key] = None
+                    continue
+                if outcome.again_after == 0:
+                    self.dirty[key] = None
+        raise AssertionError(f"not settled: {list(self.dirty)}")
+
+    # ------------------------------------------------------------ the cluster's side
+
+    def all(self, kind: Kind) -> list[Object]:
+        found = []
+        for obj in self.cluster.objects():
+            group = obj["apiVersion"].rpartition("/")[0]
+            if (group, obj["kind"]) == tuple(kind):
+                found.append(copy.deepcopy(obj))
+        return found
+
+    def revisions(self) -> dict[str, Object]:
+        """All PackageRevisions but the upstream, by name."""
+        found = {obj["metadata"]["name"]: obj for obj in self.all(Kind(*REVISION))}
+        return {name: obj for name, obj in found.items() if not name.startswith("blue.")}
+
+    def lifecycles(self) -> dict[str, str]:
+        return {name: obj["spec"].get("lifecycle", "Draft") for name, obj in self.revisions().items()}
+
+    def owners(self, name: str) -> list[str]:
+        references = self.revisions()[name]["metadata"].get("ownerReferences") or ()
+        return [reference["uid"] for reference in references]
+
+    def files(self, name: str) -> dict[str, str]:
+        found = {obj["metadata"]["name"]: obj["spec"]["resources"] for obj in self.all(RESOURCES)}
+        return dict(found[name])
+
+    def variant(self, name: str = "v") -> Object | None:
+        found = {obj["metadata"]["name"]: obj for obj in self.all(Kind(*VARIANT))}
+        return found.get(name)
+
+    def change(
+        self, name: str = "v", *, deleted: bool = False, annotations: Object | None = None, **spec: Any
+    ) -> None:
+        """Change a PackageVariant as its user does."""
+        obj = self.variant(name)
+        assert obj is not None
+        obj["spec"].update(spec)
+        obj["metadata"]["generation"] = obj["metadata"].get("generation", 1) + 1
+        if deleted:
+            obj["metadata"]["deletionTimestamp"] = "2026-01-01T00:00:01Z"
+        if annotations is not None:
+            obj["metadata"]["annotations"] = annotations
+        self.cluster.put(obj)
+
+    def touch(self, name: str, **changes: Any) -> None:
+        """Change a PackageRevision's spec as a person does."""
+        obj = self.revisions()[name]
+        obj["spec"].update(changes)
+        self.cluster.put(obj)
+
+    def writes(self) -> list[Write]:
+        return self.cluster.writes
+
+    # ------------------------------------------------------------ what is told
+
+    def result(self, name: str = "v") -> ResultRow:
+        return msgspec.json.decode(self.rows[RESULTS, f"{NAMESPACE}/{name}"], type=ResultRow)
+
+    def told(self, kind: str = "Ready", name: str = "v") -> tuple[str, str, str]:
+        """Status, reason and message of a condition of the result."""
+        for condition in self.result(name).conditions:
+            if condition.type == kind:
+                return condition.status, condition.reason, condition.message
+        return "", "", ""
+
+    def snapshot(self) -> list[Object]:
+        """The world without what a server counts and names by itself."""
+        found = []
+        for obj in self.cluster.objects():
+            for field in ("resourceVersion", "uid", "generation", "creationTimestamp"):
+                obj = {**obj, "metadata": {k: v for k, v in obj["metadata"].items() if k != field}}
+            found.append(obj)
+        return found

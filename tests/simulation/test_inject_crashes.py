@@ -1,0 +1,137 @@
+"""A worker may die after any effect, with or without its echo: the next one reaches the same world."""
+
+from collections.abc import Callable
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from pvbus.errors import ConflictError
+from tests.simulation.inject_world import (
+    PIPELINE,
+    POINT,
+    SITES,
+    CrashedError,
+    World,
+    owner,
+    package,
+    site,
+    upstream,
+    variant,
+)
+
+EFFECTS_MAX = 12
+MINE = [owner("v")]
+
+
+def fresh() -> World:
+    return World([*upstream(), variant(pipeline=PIPELINE)])
+
+
+def injected() -> World:
+    world = World([SITES, site("s"), *upstream(site=POINT), variant(injectors=[{"name": "s"}])])
+    world.observe()
+    return world
+
+
+def edited() -> World:
+    """The mutations of a published package change: an edit draft is made."""
+    published = package("edge", "app", "packagevariant-1", lifecycle="Published", revision=1, owners=MINE)
+    return World([*upstream(), *published, variant(pipeline=PIPELINE)])
+
+
+def adopted() -> World:
+    foreign = package("edge", "app", "by-hand", lifecycle="Draft")
+    return World([*upstream(), *foreign, variant(adoptionPolicy="adoptExisting", labels={"a": "b"})])
+
+
+def retargeted() -> World:
+    old = package("old", "app", "packagevariant-1", owners=MINE)
+    old += package("old", "app", "packagevariant-2", lifecycle="Published", revision=1, owners=MINE)
+    return World([*upstream(), *old, variant(pipeline=PIPELINE)])
+
+
+def deleted() -> World:
+    mine = package("edge", "app", "packagevariant-1", lifecycle="Published", revision=1, owners=MINE)
+    mine += package("edge", "app", "packagevariant-2", owners=MINE)
+    world = World([*upstream(), *mine, variant()])
+    world.change(deleted=True)
+    return world
+
+
+SCENARIOS = [fresh, injected, edited, adopted, retargeted, deleted]
+
+
+async def converged(make: Callable[[], World]) -> World:
+    world = make()
+    await world.settle()
+    return world
+
+
+@pytest.mark.parametrize("stale", [False, True], ids=["echoed", "stale"])
+@pytest.mark.parametrize("make", SCENARIOS)
+async def test_a_crash_after_each_effect_and_a_rerun_reach_the_same_world(
+    make: Callable[[], World], stale: bool
+) -> None:
+    expected = (await converged(make)).snapshot()
+    crashes = 0
+    for crash_after in range(EFFECTS_MAX):
+        world = make()
+        world.observe()
+        for _ in range(3):  # requests for content come before the effects
+            try:
+                await world.run(crash_after=crash_after)
+            except CrashedError:
+                crashes += 1
+                world.restart(observe=not stale)
+                if stale:  # the next worker decides before anything of the first one is observed
+                    try:
+                        await world.run()
+                    except ConflictError:
+                        world.dirty["default/v"] = None
+                break
+            world.observe()
+        await world.settle()
+        assert world.snapshot() == expected, f"crash after {crash_after} effects"
+    assert crashes > 0
+
+
+@settings(deadline=None, max_examples=60)
+@given(
+    script=st.lists(
+        st.sampled_from(["run", "observe", "restart", "crash-1", "crash-2", "crash-3"]), max_size=30
+    )
+)
+async def test_any_order_of_duplicates_echoes_and_crashes_makes_one_draft(script: list[str]) -> None:
+    world = fresh()
+    world.observe()
+    for act in script:
+        match act.partition("-"):
+            case ("run", _, _):
+                await world.run()
+            case ("observe", _, _):
+                world.observe()
+            case ("restart", _, _):
+                world.restart(observe=False)
+            case (_, _, effects):
+                try:
+                    await world.run(crash_after=int(effects))
+                except CrashedError:
+                    world.restart(observe=False)
+        assert len(world.revisions()) <= 1
+    await world.settle()
+    assert world.lifecycles() == {"edge.app.packagevariant-1": "Draft"}
+    creates = [write for write in world.writes() if write.verb == "create"]
+    assert len(creates) == 1
+
+
+@pytest.mark.parametrize("make", SCENARIOS[:-1])
+async def test_a_converged_variant_costs_nothing_again(make: Callable[[], World]) -> None:
+    """Not after its own echoes, and not after a restart: no write, no row, no request to the cluster."""
+    world = await converged(make)
+    writes, effects, row = len(world.writes()), len(world.effects), world.result()
+    world.restart()
+    await world.settle()
+    for _ in range(3):
+        assert (await world.run()).puts == ()
+    assert (len(world.writes()), len(world.effects), world.result()) == (writes, effects, row)

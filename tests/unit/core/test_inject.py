@@ -1,0 +1,479 @@
+"""The decisions of inject, case by case, over a cluster in memory."""
+
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+from pvbus.adapters.embedded.cluster import REVISION
+from pvbus.core.effects import Get, List, Update
+from pvbus.core.inject.ensure import render_status
+from pvbus.core.observe import KindName
+from pvbus.core.records import WATCHES
+from pvbus.errors import ConflictError, PermanentError, TransientError
+from pvbus.ports.cluster import Kind, Object
+from tests.simulation.inject_world import (
+    NAMESPACE,
+    PIPELINE,
+    POINT,
+    SITES,
+    World,
+    owner,
+    package,
+    site,
+    upstream,
+    variant,
+)
+
+MINE = [owner("v")]
+FIRST = "edge.app.packagevariant-1"
+SITE = KindName("example.com", "Site")
+INJECT = [{"name": "s"}]
+
+
+async def settled(*objects: Object, delete: bool = False) -> World:
+    world = World(objects)
+    if delete:
+        world.change(deleted=True)
+    await world.settle()
+    return world
+
+
+def published(workspace: str = "packagevariant-1", **more: Any) -> list[Object]:
+    return package("edge", "app", workspace, lifecycle="Published", revision=1, **{"owners": MINE, **more})
+
+
+# ------------------------------------------------------------ deletion
+
+
+@pytest.mark.parametrize(
+    ("policy", "lifecycle", "after"),
+    [
+        ("delete", "Draft", None),
+        ("delete", "Proposed", None),
+        ("delete", "Published", "DeletionProposed"),
+        ("delete", "DeletionProposed", "DeletionProposed"),
+        ("orphan", "Draft", "Draft"),
+        ("orphan", "Proposed", "Proposed"),
+        ("orphan", "Published", "Published"),
+        ("orphan", "DeletionProposed", "DeletionProposed"),
+        ("", "Draft", None),
+        ("Orphan", "Draft", "Draft"),
+    ],
+)
+async def test_deletion_treats_each_lifecycle_as_the_policy_says(
+    policy: str, lifecycle: str, after: str | None
+) -> None:
+    """What stays has lost its owner, or garbage collection would take it; the variant is gone last."""
+    mine = package("edge", "app", "packagevariant-1", lifecycle=lifecycle, owners=MINE)
+    world = await settled(*upstream(), *mine, variant(deletionPolicy=policy), delete=True)
+    assert world.lifecycles() == ({FIRST: after} if after else {})
+    if after:
+        assert world.owners(FIRST) == []
+    assert world.variant() is None
+    assert (world.writes()[-1].kind, world.writes()[-1].verb) == ("PackageVariant", "update")
+
+
+async def test_the_finalizer_goes_only_after_a_live_list_without_revisions_of_ours() -> None:
+    """A draft that nobody observed, made by a worker that died, is found by the list and let go."""
+    world = await settled(*upstream(), variant())
+    world.touch(FIRST)  # exists in the cluster; the controller is about to lose sight of it
+    world.change(deleted=True)
+    world.restart()
+    for table in (world.controller.view._revisions, world.controller.view._at, world.controller.view._owned):
+        table.clear()
+    await world.run()
+    assert world.revisions() == {}
+    assert world.variant() is None
+    last_list = max(i for i, effect in enumerate(world.effects) if isinstance(effect, List))
+    taken_off = [i for i, e in enumerate(world.effects) if isinstance(e, Update) and "finalizers" in str(e)]
+    assert taken_off[-1] > last_list
+
+
+async def test_a_revision_that_cannot_go_keeps_the_finalizer_and_is_named() -> None:
+    world = await settled(*upstream(), variant())
+
+    def refuse(verb: str, obj: Object) -> None:
+        if verb == "delete":
+            raise PermanentError("403 Forbidden: it is referenced as upstream by: x", reason="Forbidden")
+
+    world.cluster.before_write = refuse
+    world.change(deleted=True)
+    world.observe()
+    outcome = await world.run()
+    assert outcome.again_after is not None
+    assert world.variant() is not None
+    status, reason, message = world.told()
+    assert (status, reason) == ("False", "Terminating")
+    assert FIRST in message
+    assert "referenced as upstream" in message
+    world.cluster.before_write = None
+    await world.run()
+    assert (world.revisions(), world.variant()) == ({}, None)
+
+
+async def test_a_deleted_variant_leaves_no_row_and_no_request() -> None:
+    world = await settled(SITES, site("s"), *upstream(site=POINT), variant(injectors=INJECT))
+    assert [key for topic, key in world.rows if topic == WATCHES]
+    world.change(deleted=True)
+    world.restart()
+    await world.settle()
+    assert [key for topic, key in world.rows if topic in (WATCHES, "pvbus.results")] == []
+
+
+# ------------------------------------------------------------ downstream
+
+
+async def test_a_changed_downstream_leaves_the_old_place_by_the_policy_and_comes_back_to_it() -> None:
+    world = await settled(*upstream(), *published(), variant())
+    world.change(downstream={"repo": "west", "package": "app"})
+    await world.settle()
+    assert world.lifecycles() == {FIRST: "DeletionProposed", "west.app.packagevariant-1": "Draft"}
+    world.change(downstream={"repo": "edge", "package": "app"})
+    await world.settle()
+    assert world.lifecycles() == {FIRST: "Published"}
+
+
+async def test_adopt_none_makes_a_revision_beside_unowned_ones() -> None:
+    world = await settled(*upstream(), *package("edge", "app", "by-hand"), variant())
+    assert sorted(world.lifecycles()) == ["edge.app.by-hand", FIRST]
+    assert world.owners("edge.app.by-hand") == []
+
+
+async def test_adopt_existing_takes_ownership_and_keeps_the_content() -> None:
+    files = {"Kptfile": "apiVersion: kpt.dev/v1\nkind: Kptfile\nmetadata:\n  name: app\n", "a.txt": "kept\n"}
+    foreign = package("edge", "app", "by-hand", files=files)
+    foreign[0]["metadata"]["labels"] = {"old": "1", "team": "x"}
+    asked = variant(adoptionPolicy="adoptExisting", labels={"team": "y"}, annotations={"note": "z"})
+    world = await settled(*upstream(), *foreign, asked)
+    found = world.revisions()["edge.app.by-hand"]
+    assert world.owners("edge.app.by-hand") == ["uid-v"]
+    assert found["metadata"]["labels"] == {"old": "1", "team": "y"}
+    assert found["metadata"]["annotations"] == {"note": "z"}
+    assert world.files("edge.app.by-hand") == files
+    assert world.told()[:2] == ("True", "NoErrors")
+
+
+async def test_a_placeholder_is_never_adopted() -> None:
+    branch = package("edge", "app", "main", lifecycle="Published", revision=-1)
+    world = await settled(*upstream(), *branch, variant(adoptionPolicy="adoptExisting"))
+    assert world.owners("edge.app.main") == []
+
+
+@pytest.mark.parametrize("policy", ["adoptNone", "adoptExisting"])
+async def test_a_package_of_another_living_variant_is_left_alone_and_its_owner_named(policy: str) -> None:
+    """When the owner lets go, the second variant goes on by itself."""
+    world = await settled(
+        *upstream(), *package("edge", "app", "packagevariant-1", owners=[owner("first")]),
+        variant("first"), variant(adoptionPolicy=policy),
+    )  # fmt: skip
+    status, reason, message = world.told()
+    assert (status, reason) == ("False", "Error")
+    assert "PackageVariant first" in message
+    assert FIRST in message
+    assert world.owners(FIRST) == ["uid-first"]
+    assert world.told(name="first")[0] == "True"
+    world.change("first", deleted=True, deletionPolicy="orphan")
+    await world.settle()
+    assert world.told()[:2] == ("True", "NoErrors")
+
+
+async def test_a_revision_whose_owner_lives_no_more_is_adopted_with_one_controller() -> None:
+    """As after a restore: the object came back with another uid."""
+    mine = package("edge", "app", "packagevariant-1", owners=[owner("v", "uid-of-before")])
+    world = await settled(*upstream(), *mine, variant(adoptionPolicy="adoptExisting"))
+    assert world.owners(FIRST) == ["uid-v"]
+
+
+async def test_a_proposed_revision_is_not_written_to_and_what_it_lacks_is_told() -> None:
+    mine = package("edge", "app", "packagevariant-1", lifecycle="Proposed", owners=MINE)
+    world = await settled(*upstream(), *mine, variant(pipeline=PIPELINE))
+    assert world.writes() == []
+    assert world.told()[:2] == ("False", "NotDraft")
+    world.touch(FIRST, lifecycle="Draft")
+    await world.settle()
+    assert world.told()[0] == "True"
+    assert "set-labels" in world.files(FIRST)["Kptfile"]
+
+
+async def test_a_draft_that_is_being_deleted_is_waited_for_and_made_anew() -> None:
+    world = await settled(*upstream(), variant())
+    gone = world.revisions()[FIRST]
+    gone["metadata"]["deletionTimestamp"] = "2026-01-01T00:00:01Z"
+    world.cluster.put(gone)
+    world.observe()
+    outcome = await world.run()
+    assert outcome.waiting == (f"the deletion of PackageRevision {FIRST}",)
+    world.cluster.remove(REVISION, NAMESPACE, FIRST)
+    await world.settle()
+    assert world.lifecycles() == {FIRST: "Draft"}
+
+
+# ------------------------------------------------------------ upstream
+
+
+async def test_a_missing_upstream_stalls_and_its_appearance_is_enough_to_go_on() -> None:
+    world = await settled(variant())
+    assert world.told("Stalled")[:2] == ("True", "ValidationError")
+    assert 'package "app" in repository "blue" (workspace v1)' in world.told("Stalled")[2]
+    for obj in upstream():
+        world.cluster.put(obj)
+    await world.settle()
+    assert world.told("Stalled")[0] == "False"
+    assert world.lifecycles() == {FIRST: "Draft"}
+
+
+def _placeholder(commit: str) -> list[Object]:
+    lock = {"selfLock": {"git": {"repo": "r", "directory": "app", "ref": "main", "commit": commit}}}
+    return package("blue", "app", "main", lifecycle="Published", revision=-1, status=lock)
+
+
+async def test_the_identity_of_a_placeholder_is_its_commit() -> None:
+    """A moved branch is news for an open draft; the same commit under another version is not."""
+    status = {"upstreamLock": {"git": {"repo": "r", "directory": "app", "ref": "main", "commit": "c1"}}}
+    mine = package("edge", "app", "packagevariant-1", owners=MINE, status=status)
+    asked = variant(upstream={"repo": "blue", "package": "app", "workspaceName": "main"})
+    world = await settled(*_placeholder("c1"), *mine, asked)
+    assert world.told()[:2] == ("True", "NoErrors")
+    world.cluster.put(_placeholder("c2")[0])
+    await world.settle()
+    assert world.told()[:2] == ("False", "UpstreamChanged")
+    assert FIRST in world.told()[2]
+    assert world.lifecycles() == {FIRST: "Draft"}
+
+
+async def test_another_package_of_the_same_number_is_another_upstream() -> None:
+    own = {"selfLock": {"git": {"repo": "r", "directory": "other", "ref": "other/v1", "commit": "c9"}}}
+    other = package("blue", "other", "v1", lifecycle="Published", revision=1, status=own)
+    status = {"upstreamLock": {"git": {"repo": "r", "directory": "app", "ref": "app/v1", "commit": "c1"}}}
+    mine = package("edge", "app", "packagevariant-1", owners=MINE, status=status)
+    world = await settled(*upstream(), *other, *mine, variant())
+    assert world.told()[0] == "True"
+    world.change(upstream={"repo": "blue", "package": "other", "workspaceName": "v1"})
+    await world.settle()
+    assert world.told()[:2] == ("False", "UpstreamChanged")
+
+
+# ------------------------------------------------------------ injection
+
+
+async def test_a_changed_object_reconciles_exactly_the_variants_that_inject_it() -> None:
+    names = [f"v{number}" for number in range(30)]
+    wanting = {f"v{number}" for number in range(0, 30, 3)}
+    asked = [
+        variant(name, repo=name, injectors=[{"name": "shared" if name in wanting else "other"}])
+        for name in names
+    ]
+    world = await settled(SITES, site("shared"), site("other"), *upstream(site=POINT), *asked)
+    world.ran.clear()
+    world.cluster.put(site("shared", "south"))
+    world.observe()
+    assert {key.partition("/")[2] for key in world.dirty} == wanting
+    await world.settle()
+    assert {key.partition("/")[2] for key in world.ran} == wanting
+    for name in names:
+        text = world.files(f"{name}.app.packagevariant-1")["site.yaml"]
+        assert ("region: south" in text) == (name in wanting)
+    world.ran.clear()
+    world.cluster.put(site("unrelated"))
+    world.observe()
+    assert not world.dirty
+
+
+async def test_an_object_that_disappears_leaves_its_content_and_turns_the_condition() -> None:
+    world = await settled(SITES, site("s"), *upstream(site=POINT), variant(injectors=INJECT))
+    assert world.told("ConfigInjected")[:2] == ("True", "Complete")
+    before = world.files(FIRST)["site.yaml"]
+    assert "region: north" in before
+    world.cluster.remove(Kind(*SITE), NAMESPACE, "s")
+    await world.settle()
+    assert world.files(FIRST)["site.yaml"] == before
+    assert world.told("ConfigInjected")[:2] == ("False", "RequiredNotInjected")
+    assert 'status: "False"' in world.files(FIRST)["Kptfile"]
+    world.cluster.put(site("s", "east"))
+    await world.settle()
+    assert "region: east" in world.files(FIRST)["site.yaml"]
+    assert world.told("ConfigInjected")[0] == "True"
+
+
+async def test_a_kind_that_does_not_exist_is_told_and_its_definition_is_enough_to_recover() -> None:
+    world = World([*upstream(site=POINT), variant(injectors=INJECT)])
+    world.unserved.add(SITE)
+    await world.settle()
+    assert world.told("ConfigInjected")[:2] == ("False", "RequiredNotInjected")
+    assert 'no matches for kind "Site" in version "example.com/v1"' in world.told("ConfigInjected")[2]
+    world.unserved.clear()
+    world.cluster.put(SITES)
+    world.cluster.put(site("s"))
+    await world.settle()
+    assert world.told("ConfigInjected")[:2] == ("True", "Complete")
+    assert "region: north" in world.files(FIRST)["site.yaml"]
+
+
+async def test_a_bad_annotation_value_fails_the_variant_and_nothing_is_injected() -> None:
+    bad = POINT.replace("required", "perhaps")
+    world = await settled(SITES, site("s"), *upstream(site=bad), variant(injectors=INJECT))
+    assert world.told()[:2] == ("False", "Error")
+    assert "invalid" in world.told()[2]
+    assert world.told("ConfigInjected")[:2] == ("False", "Incomplete")
+
+
+async def test_points_that_only_the_downstream_has_are_filled_too() -> None:
+    """Their candidates are asked for when the content is seen, and known without a look afterwards."""
+    files = {"Kptfile": "apiVersion: kpt.dev/v1\nkind: Kptfile\nmetadata:\n  name: app\n", "own.yaml": POINT}
+    mine = package("edge", "app", "packagevariant-1", owners=MINE, files=files)
+    world = await settled(SITES, site("s"), *upstream(), *mine, variant(injectors=INJECT))
+    assert "region: north" in world.files(FIRST)["own.yaml"]
+    world.cluster.put(site("s", "south"))
+    await world.settle()
+    assert "region: south" in world.files(FIRST)["own.yaml"]
+
+
+async def test_one_request_serves_many_variants_and_goes_with_the_last() -> None:
+    asked = [variant(name, repo=name, injectors=INJECT) for name in ("a", "b")]
+    world = await settled(SITES, site("s"), *upstream(site=POINT), *asked)
+
+    def requests() -> list[str]:
+        return [key for topic, key in world.rows if topic == WATCHES]
+
+    assert len(requests()) == 1
+    world.change("a", injectors=[])
+    await world.settle()
+    assert len(requests()) == 1
+    world.restart()  # whose request it is must not be forgotten with the memory
+    await world.settle()
+    world.change("b", injectors=[])
+    await world.settle()
+    assert requests() == []
+
+
+# ------------------------------------------------------------ telling
+
+
+def _failing(message: str = "step mutators[3]: no function for image x") -> Iterator[Object]:
+    condition = {"type": "Rendered", "status": "False", "reason": "Failed", "message": message}
+    yield from package("edge", "app", "packagevariant-1", owners=MINE, status={"conditions": [condition]})
+
+
+async def test_a_pipeline_that_cannot_run_is_told_until_somebody_renders_it() -> None:
+    world = await settled(*upstream(), *_failing(), variant())
+    assert world.told() == ("False", "RenderFailed", f"{FIRST}: step mutators[3]: no function for image x")
+    mended = world.revisions()[FIRST]
+    mended["status"]["conditions"][0].update(status="True", message="")
+    world.cluster.put(mended)
+    await world.settle()
+    assert world.told()[:2] == ("True", "NoErrors")
+
+
+@pytest.mark.parametrize(
+    ("told", "expected"),
+    [
+        (None, None),
+        ({}, None),
+        ({"error": "x"}, {"error": "x"}),
+        ({"result": {"kind": "R"}}, {"error": "", "result": {"exitCode": 0, "kind": "R"}}),
+        (
+            {"error": "e", "result": {"exitCode": 1, "items": [{"image": "i"}]}},
+            {"error": "e", "result": {"exitCode": 1, "items": [{"exitCode": 0, "image": "i"}]}},
+        ),
+    ],
+)
+def test_a_render_status_has_what_the_api_requires(told: Any, expected: Any) -> None:
+    assert render_status(told) == expected
+
+
+async def test_every_problem_of_a_spec_is_told_at_once_and_a_good_spec_recovers() -> None:
+    world = await settled(*upstream(), variant(deletionPolicy="x", adoptionPolicy="y"))
+    message = world.told("Stalled")[2]
+    assert "adoptionPolicy" in message
+    assert "deletionPolicy" in message
+    assert world.revisions() == {}
+    world.change(deletionPolicy="delete", adoptionPolicy="adoptNone")
+    await world.settle()
+    assert world.told()[0] == "True"
+    assert {c.observed_generation for c in world.result().conditions} == {2}
+
+
+async def test_nothing_is_written_for_a_held_variant_not_even_its_deletion() -> None:
+    world = await settled(*upstream(), variant())
+    writes = len(world.writes())
+    world.change(pipeline=PIPELINE, annotations={"pvbus.dev/hold": "true"})
+    world.change(deleted=True)
+    await world.settle()
+    assert len(world.writes()) == writes
+    assert world.told("OnHold")[:2] == ("True", "Annotation")
+    world.change(annotations={})
+    await world.settle()
+    assert world.variant() is None
+
+
+async def test_a_wait_is_told_once_it_lasts_and_not_before() -> None:
+    world = World([SITES, site("s"), *upstream(site=POINT), variant(injectors=INJECT)])
+    world.observe()
+    outcome = await world.run()  # asks for the content; nobody answers
+    assert outcome.waiting == ("the content of Site s",)
+    assert outcome.again_after == 2.0
+    assert ("pvbus.results", "default/v") not in world.rows
+    world.now += 2.0
+    outcome = await world.run()
+    assert world.result().waiting == ("the content of Site s",)
+    assert world.told() == ("False", "Waiting", "waits for the content of Site s")
+    assert outcome.again_after is None
+    await world.settle()
+    assert (world.told()[0], world.result().waiting) == ("True", ())
+
+
+@pytest.mark.parametrize("error", [TransientError("503: git is down"), ConflictError("busy")])
+async def test_trouble_that_goes_on_is_told_and_the_attempts_go_on(error: Exception) -> None:
+    world = World([*upstream(), variant()])
+
+    def fail(verb: str, obj: Object) -> None:
+        raise error
+
+    world.cluster.before_write = fail
+    world.observe()
+    with pytest.raises(type(error)):
+        await world.run()
+    world.now += 6.0
+    outcome = await world.run()
+    assert outcome.again_after is not None
+    assert 0.2 <= outcome.again_after <= 60
+    assert world.told() == ("False", "Error", str(error))
+    world.cluster.before_write = None
+    world.now += outcome.again_after
+    await world.run()
+    assert world.told()[:2] == ("True", "NoErrors")
+
+
+async def test_what_was_refused_is_not_tried_again_before_something_changes() -> None:
+    world = World([*upstream(), variant()])
+
+    def refuse(verb: str, obj: Object) -> None:
+        raise PermanentError('404 NotFound: repositories "edge" not found', reason="NotFound")
+
+    world.cluster.before_write = refuse
+    world.observe()
+    await world.run()
+    assert world.told()[:2] == ("False", "Error")
+    asked = len(world.effects)
+    outcome = await world.run()
+    assert len(world.effects) == asked
+    assert outcome.again_after == pytest.approx(60.0)
+    world.cluster.before_write = None
+    world.cluster.put(
+        {
+            "apiVersion": "config.porch.kpt.dev/v1alpha1",
+            "kind": "Repository",
+            "metadata": {"name": "edge", "namespace": NAMESPACE},
+            "spec": {},
+        }
+    )
+    await world.settle()
+    assert world.told()[0] == "True"
+
+
+async def test_a_new_variant_takes_one_list_one_create_one_read_and_one_save() -> None:
+    world = await settled(*upstream(), variant(pipeline=PIPELINE))
+    kinds = [type(effect).__name__ for effect in world.effects]
+    assert kinds == ["List", "Create", "Get", "Update"]
+    assert not [e for e in world.effects if isinstance(e, Get) and e.name == "v"]
