@@ -43,7 +43,8 @@ class TopicSpec(msgspec.Struct, frozen=True, kw_only=True):
     """A topic as `schemas/topics.yaml` declares it.
 
     cleanup: "compact" keeps the last record of a key, and drops a tombstone `tombstone_seconds`
-    after it was written; "delete" drops records after `retention_seconds`.
+    after it was written at the earliest, and later where nobody writes on; "delete" drops records after
+    `retention_seconds`.
     """
 
     name: str

@@ -17,7 +17,7 @@ from aiokafka.admin import AIOKafkaAdminClient
 from pvbus.adapters.clock import SystemClock
 from pvbus.adapters.kafka.describe import describe_transaction
 from pvbus.adapters.kafka.failures import FOREIGN, translate
-from pvbus.adapters.kafka.membership import KafkaMembership, stop_consumer
+from pvbus.adapters.kafka.membership import KafkaMembership
 from pvbus.adapters.kafka.reader import KafkaReader
 from pvbus.adapters.kafka.settings import (
     TRANSACTION_SECONDS,
@@ -25,6 +25,7 @@ from pvbus.adapters.kafka.settings import (
     client_options,
     ends_options,
 )
+from pvbus.adapters.kafka.stopping import stop_consumer
 from pvbus.adapters.kafka.topics import Catalogue
 from pvbus.adapters.kafka.writer import Writer
 from pvbus.errors import FencedError, InvariantError, PermanentError, TooLargeError

@@ -21,13 +21,13 @@ from aiokafka.abc import ConsumerRebalanceListener
 from pvbus.adapters.kafka.assignor import CoPartitioningAssignor
 from pvbus.adapters.kafka.failures import FOREIGN, translate
 from pvbus.adapters.kafka.settings import TRANSACTION_SECONDS, KafkaSettings, member_options
+from pvbus.adapters.kafka.stopping import stop_consumer
 from pvbus.adapters.kafka.writer import Writer
 from pvbus.errors import FencedError, TransientError
 from pvbus.ports.bus import Assigned, Claim, Revoked
 from pvbus.ports.clock import Clock
 
 WATCH_SECONDS = 1.0
-STOP_SECONDS = 3.0
 RETRY_SECONDS = 0.5
 
 
@@ -319,22 +319,3 @@ async def _call(callback: Callable[[Claim], Any], claim: Claim) -> None:
     """Run a callback. To be fenced is no failure of it: the claim is revoked then."""
     with contextlib.suppress(FencedError):
         await callback(claim)
-
-
-async def stop_consumer(consumer: AIOKafkaConsumer) -> None:
-    """Leave the group and stop, in bounded time: a JoinGroup under way, or no coordinator, would hold it.
-
-    Where its coordination task has failed, the library stops half way; the rest is done here.
-    """
-    stopping = asyncio.create_task(consumer.stop())
-    await asyncio.wait({stopping}, timeout=STOP_SECONDS)
-    if not stopping.done() and consumer._coordinator is not None:
-        consumer._coordinator._coordination_task.cancel()
-        await asyncio.wait({stopping}, timeout=STOP_SECONDS)
-    if stopping.done() and not stopping.cancelled() and stopping.exception() is None:
-        return
-    stopping.cancel()
-    closing = [consumer._client.close()]
-    if consumer._fetcher is not None:
-        closing.append(consumer._fetcher.close())
-    await asyncio.wait({asyncio.create_task(each) for each in closing}, timeout=STOP_SECONDS)

@@ -14,13 +14,12 @@ from aiokafka import TopicPartition as KafkaPartition
 
 from pvbus.adapters.kafka.failures import FOREIGN, translate
 from pvbus.adapters.kafka.settings import KafkaSettings, reader_options
+from pvbus.adapters.kafka.stopping import stop_consumer
 from pvbus.errors import TransientError
 from pvbus.ports.bus import Record, TopicPartition
 
 SLICE_SECONDS = 0.2
 """How often a waiting poll looks whether positions moved without a record: over markers and gaps."""
-
-STOP_SECONDS = 3.0
 
 
 class KafkaReader:
@@ -166,7 +165,7 @@ class KafkaReader:
         try:
             await consumer.start()
         except BaseException:
-            await consumer.stop()
+            await stop_consumer(consumer)
             raise
         self._consumer = consumer
         self._apply()
@@ -179,4 +178,4 @@ class KafkaReader:
             await asyncio.wait({self._starting})
         consumer, self._consumer = self._consumer, None
         if consumer is not None:
-            await asyncio.wait({asyncio.create_task(consumer.stop())}, timeout=STOP_SECONDS)
+            await stop_consumer(consumer)

@@ -16,11 +16,9 @@ from aiokafka import TopicPartition as KafkaPartition
 from pvbus.adapters.kafka.describe import epoch_of
 from pvbus.adapters.kafka.failures import FOREIGN, translate
 from pvbus.adapters.kafka.settings import TRANSACTION_SECONDS, KafkaSettings, producer_options
+from pvbus.adapters.kafka.stopping import discard, take_notice
 from pvbus.errors import FencedError, TransientError
 from pvbus.ports.bus import Output
-
-STOP_SECONDS = 2.0
-"""How long a producer may take to stop by itself: with the coordinator away it never would."""
 
 RETRY_SECONDS = 0.5
 
@@ -122,7 +120,7 @@ class Writer:
             future = await producer.send(
                 self._settings.named(topic), value, key=key, partition=partition, headers=list(headers)
             )
-            future.add_done_callback(_take_notice)
+            future.add_done_callback(take_notice)
             sent.append(future)
         for future in sent:  # the library commits although a batch failed
             await future
@@ -176,25 +174,3 @@ class Writer:
             self._producer = None
         if self._discarding:
             await asyncio.wait(self._discarding)
-
-
-async def discard(producer: AIOKafkaProducer) -> None:
-    """Stop a producer in bounded time, in whatever state it is."""
-    stopping = asyncio.create_task(producer.stop())
-    done, _ = await asyncio.wait({stopping}, timeout=STOP_SECONDS)
-    if not done:
-        stopping.cancel()
-        sender = producer._sender.sender_task
-        while sender is not None and not sender.done():  # it awaits its tasks, one cancellation for each
-            sender.cancel()
-            await asyncio.wait({sender}, timeout=0.05)
-        await asyncio.wait({asyncio.create_task(producer.client.close())}, timeout=STOP_SECONDS)
-    waiter = producer._txn_manager._transaction_waiter
-    if waiter is not None and waiter.done():
-        _take_notice(waiter)
-
-
-def _take_notice(future: "asyncio.Future[object]") -> None:
-    """Take a future's error, which its step has seen or does not wait for any more."""
-    if not future.cancelled():
-        future.exception()

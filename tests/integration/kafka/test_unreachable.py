@@ -1,0 +1,99 @@
+"""A broker that does not answer: nothing hangs, nothing is half done, and afterwards all goes on."""
+
+import asyncio
+import time
+
+import pytest
+
+from pvbus.adapters.kafka import writer
+from pvbus.adapters.kafka.bus import KafkaBus
+from pvbus.adapters.kafka.settings import KafkaSettings
+from pvbus.errors import TransientError
+from pvbus.ports.bus import Output
+from pvbus.testing.bus_contract import expect, fold, holder, read_all
+from tests.contract.bus.kafka_harness import KafkaHarness
+from tests.tools.kafka import Broker, KafkaCluster, free_ports
+
+pytestmark = [pytest.mark.kafka, pytest.mark.slow, pytest.mark.timeout(300)]
+
+DEADLINE_SECONDS = 3.0
+CLOSE_SECONDS = 20.0
+
+
+@pytest.fixture
+def short_deadline(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(writer, "TRANSACTION_SECONDS", DEADLINE_SECONDS)
+
+
+async def step_against_frozen(kafka: KafkaCluster, within_seconds: float) -> None:
+    """Step while the broker is stopped; then let it go on, and look at what is there."""
+    (broker,) = kafka.brokers
+    harness = KafkaHarness(kafka.bootstrap)
+    try:
+        await _step_against_frozen(harness, broker, within_seconds)
+    finally:
+        await harness.close()
+
+
+async def _step_against_frozen(harness: KafkaHarness, broker: Broker, within_seconds: float) -> None:
+    async with holder(harness) as (bus, claims):
+        await bus.step(claims[0], [Output("out", 0, b"k", b"before")], {"table": 1})
+        broker.freeze()
+        try:
+            async with asyncio.timeout(within_seconds):
+                await expect(
+                    TransientError, bus.step(claims[0], [Output("out", 0, b"k", b"lost")], {"table": 2})
+                )
+        finally:
+            broker.thaw()
+        committed = (await bus.committed(claims[0], ["table"]))["table"]
+        table = fold(await read_all(bus, "out"))
+        assert (committed, table) in ((1, {b"k": b"before"}), (2, {b"k": b"lost"}))
+        await bus.step(claims[0], [Output("out", 0, b"k", b"after")], {"table": 3})
+        assert fold(await read_all(bus, "out")) == {b"k": b"after"}
+
+
+@pytest.mark.usefixtures("short_deadline")
+async def test_a_step_has_a_deadline(kafka_to_break: KafkaCluster) -> None:
+    """A step against a broker that does not answer ends in time, whole or not at all; the claim goes on."""
+    await step_against_frozen(kafka_to_break, DEADLINE_SECONDS + 1)
+
+
+async def test_without_a_deadline_a_step_hangs(
+    kafka_to_break: KafkaCluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """With the deadline taken out, the same step does not end."""
+    monkeypatch.setattr(writer, "TRANSACTION_SECONDS", 3600.0)
+    with pytest.raises(TimeoutError):
+        await step_against_frozen(kafka_to_break, DEADLINE_SECONDS + 1)
+
+
+@pytest.mark.usefixtures("short_deadline")
+async def test_closing_does_not_need_the_broker(kafka_to_break: KafkaCluster) -> None:
+    """With the broker dead in the middle of a step, a bus closes in time and leaves no task behind."""
+    harness = KafkaHarness(kafka_to_break.bootstrap)
+    async with holder(harness) as (bus, claims):
+        await bus.step(claims[0], [Output("out", 0, b"k", b"v")], {"table": 1})
+        reader = bus.reader({("out", 0): 0})
+        await reader.poll(timeout_seconds=1)
+        kafka_to_break.brokers[0].kill()
+        steps = [
+            asyncio.create_task(bus.step(claim, [Output("out", 1, b"k", b"v")], {"table": 2}))
+            for claim in claims
+        ]
+        done, _ = await asyncio.wait(steps, timeout=DEADLINE_SECONDS + 2)
+        assert len(done) == len(steps)
+        assert {type(task.exception()) for task in steps} == {TransientError}
+        began = time.monotonic()
+        await harness.close()
+        assert time.monotonic() - began < CLOSE_SECONDS
+    await asyncio.sleep(1)
+    left = asyncio.all_tasks() - {asyncio.current_task()}
+    assert left == set()
+
+
+async def test_opening_without_a_broker() -> None:
+    """A bus that cannot be reached is a transient failure that names the address."""
+    (port,) = free_ports(1)
+    with pytest.raises(TransientError, match=f"127.0.0.1:{port}"):
+        await KafkaBus.open(KafkaSettings(bootstrap=(f"127.0.0.1:{port}",)))
