@@ -15,6 +15,10 @@ import aiohttp
 import msgspec
 
 from pvbus.adapters.embedded.bus import SqliteBus
+from pvbus.adapters.kubernetes.cluster import HttpCluster
+from pvbus.cli.apply import apply
+from pvbus.cli.controlplane import ControlPlaneProcess
+from pvbus.cli.examples import fleet as example
 from tests.bench import apiserver
 from tests.bench.children import Child, eventually
 
@@ -92,10 +96,12 @@ def variant_set(name: str, match: dict[str, str], template: dict[str, Any]) -> d
 class Fleet:
     """An API server in a process of its own, and requests to it."""
 
-    def __init__(self, folder: Path, server: asyncio.subprocess.Process, kubeconfig: Path) -> None:
+    def __init__(
+        self, folder: Path, kubeconfig: Path, server: asyncio.subprocess.Process | None = None
+    ) -> None:
         self.folder = folder
-        self.server = server
         self.kubeconfig = kubeconfig
+        self._server = server
         self.http = apiserver.session(kubeconfig)
 
     @classmethod
@@ -104,10 +110,27 @@ class Fleet:
         with tempfile.TemporaryDirectory(prefix="pvbus-bench-") as name:
             folder = Path(name)
             async with apiserver.started(str(folder / "data")) as (server, kubeconfig):
-                fleet = cls(folder, server, kubeconfig)
+                fleet = cls(folder, kubeconfig, server)
                 async with fleet.http:
                     await fleet.post(REVISIONS, package_revision("blueprints.app.v1", "app"))
                     await fleet.post(REPOSITORIES, repository("deploy"))
+                    yield fleet
+
+    @classmethod
+    @asynccontextmanager
+    async def of_example(cls) -> AsyncIterator["Fleet"]:
+        """The example fleet of `pvbus up`, with the package store: 200 variants become drafts in git."""
+        with tempfile.TemporaryDirectory(prefix="pvbus-bench-") as name:
+            folder = Path(name)
+            async with ControlPlaneProcess(folder / "data", 0) as process:
+                kubeconfig = process.address.kubeconfig
+                cluster = await HttpCluster.connect(kubeconfig)
+                try:
+                    await apply(cluster, example.make(folder / "example"))
+                finally:
+                    await cluster.close()
+                fleet = cls(folder, kubeconfig)
+                async with fleet.http:
                     yield fleet
 
     def services(self, *names: str) -> Child:
@@ -166,7 +189,16 @@ class Fleet:
         return int((await self.get(f"{REPOSITORIES}?limit=1"))["metadata"]["resourceVersion"])
 
     async def server_cpu_seconds(self) -> float:
-        return await apiserver.cpu_seconds(self.server)
+        assert self._server is not None
+        return await apiserver.cpu_seconds(self._server)
+
+    async def count_ready(self) -> int:
+        """Return how many PackageVariants are Ready."""
+        variants = (await self.get(VARIANTS))["items"]
+        conditions = [
+            condition for one in variants for condition in one.get("status", {}).get("conditions", ())
+        ]
+        return sum(one["type"] == "Ready" and one["status"] == "True" for one in conditions)
 
 
 async def bus_ends(path: Path) -> dict[tuple[str, int], int]:

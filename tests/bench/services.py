@@ -11,6 +11,7 @@ import argparse
 import asyncio
 import contextlib
 import cProfile
+import gc
 import os
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
@@ -26,7 +27,7 @@ from pvbus.ports.bus import Bus
 from pvbus.ports.cluster import Cluster
 from pvbus.runtime.assembly import Service, build_service, partition_count, run_all, settled
 from pvbus.runtime.clock import SystemClock
-from pvbus.runtime.hosting import hosted
+from pvbus.runtime.hosting import COLLECTOR_THRESHOLDS, hosted
 from pvbus.runtime.ingest import IngestWorker
 from pvbus.runtime.installation import ensure_installation
 from pvbus.runtime.worker import Worker
@@ -81,6 +82,7 @@ def is_ready(service: Service) -> bool:
 
 async def serve(kubeconfig: str, path: str, names: list[str]) -> None:
     logs.configure("warning")
+    gc.set_threshold(*COLLECTOR_THRESHOLDS)
     empty = usage()["residentBytes"]
     places = (
         against_nothing(path, names) if kubeconfig == "-" else against_api_server(kubeconfig, path, names)
