@@ -9,13 +9,12 @@ from collections.abc import Iterable
 from typing import Any
 
 import msgspec
-import pytest
 from hypothesis import given, note, settings
 from hypothesis import strategies as st
 
 from pvbus.codec import encode_row
 from pvbus.core.effects import CatchUp, Create, Delete, Get, Update
-from pvbus.core.expressions import engine_named
+from pvbus.core.expressions import compile_expression, engine_named
 from pvbus.core.ids import SET_UID_LABEL, colliding_variant_name, digest
 from pvbus.core.model import PackageVariant, PackageVariantSet
 from pvbus.core.observe import KindName, rows_of, topics_of
@@ -26,9 +25,11 @@ from pvbus.core.unroll.children import Limits
 from pvbus.core.unroll.controller import UnrollController
 from pvbus.testing.oracle import Names, Thing, expected_variants
 
-
 Object = dict[str, Any]
 ENGINE = engine_named("cel-python")
+compile_expression(
+    "'warm'", engine=ENGINE
+)  # it raises the recursion limit once: before Hypothesis looks
 SITE = KindName("example.org", "Site")
 KINDS = {
     "PackageVariantSet": KindName("config.porch.kpt.dev", "PackageVariantSet"),
