@@ -163,7 +163,7 @@ async def no_op(*, small: bool) -> list[Row]:
             # A new generation is told, as Kubernetes has it: one write of the set's status.
             rows += await _no_op_rows(f"set of {count:,} edited to mean the same", services, quiet, told=1)
         rows += await _restart_rows(fleet, quiet, f"{count:,} variants")
-    return [*rows, *await _example_rows()]
+    return rows if small else [*rows, *await _example_rows()]
 
 
 async def _restart_rows(fleet: Fleet, quiet: Quiet, what: str, *names: str) -> list[Row]:
