@@ -46,6 +46,7 @@ class Children:
         self.leaving: set[str] = set()
         self._names: dict[Downstream, str] = {}
         self._named: dict[str, Downstream] = {}
+        self._uids: dict[str, int] = {}
 
     def _name(self, downstream: Downstream, name: str) -> None:
         self._names[downstream] = name
@@ -64,10 +65,12 @@ class Children:
         old = self.rows.pop(name, None)
         if old is not None:
             self._unname(old.downstream, name)
+            self._uids[old.set_uid] -= 1
         self.leaving.discard(name)
         if row is None:
             return
         self.rows[name] = row
+        self._uids[row.set_uid] = self._uids.get(row.set_uid, 0) + 1
         if row.state != "gone":
             self._name(row.downstream, name)
         if row.state != "present":
@@ -252,7 +255,9 @@ class Children:
         return puts
 
     def former(self, uid: str) -> list[str]:
-        """Return the children of a deleted set of the same name."""
+        """Return the children of a deleted set of the same name; costs nothing where there are none."""
+        if self._uids.get(uid, 0) == len(self.rows):
+            return []
         return [name for name, row in self.rows.items() if row.set_uid != uid]
 
     def let_go(self, names: Iterable[str], puts_max: int) -> list[Put]:
