@@ -38,6 +38,10 @@ PERMANENT_RETRY_SECONDS = 60.0
 OFFSET_COMMIT_SECONDS = 1.0  # offsets alone are for lag and scaling: not worth a step each
 
 
+class _StoppedError(Exception):
+    """Ends the tasks of a worker that has left its group."""
+
+
 class Worker:
     """Runs one controller. `run` returns when `stop` was called; errors of our own making end it."""
 
@@ -84,15 +88,8 @@ class Worker:
         try:
             async with asyncio.TaskGroup() as tasks:
                 self._tasks = tasks
-                loops = [
+                for loop in (self._restoring_broadcast, self._reading, self._dispatching, self._keeping_time):
                     tasks.create_task(loop())
-                    for loop in (
-                        self._restoring_broadcast,
-                        self._reading,
-                        self._dispatching,
-                        self._keeping_time,
-                    )
-                ]
                 topics = (*self.controller.inputs, *self.controller.memory)
                 self._membership = await self._bus.join(
                     f"pvbus-{self.controller.name}", topics, assigned=self._assigned, revoked=self._revoked
@@ -100,8 +97,9 @@ class Worker:
                 tasks.create_task(self._membership.wait_left())  # its failure is ours
                 await self._stopping.wait()
                 await self._membership.leave()
-                for loop in loops:
-                    loop.cancel()
+                raise _StoppedError  # what is still under way had its time: it may wait for ever
+        except* _StoppedError:
+            pass
         finally:
             await self._intake.close()
 
