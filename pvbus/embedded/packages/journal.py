@@ -2,7 +2,8 @@
 
 A draft is pushed first and stored as an object second; its owner, labels and annotations are only in
 the object. They are noted in a file before the push, so that a draft found without an object after
-a crash comes back with its owner.
+a crash comes back with its owner. The same is done for the package revisions of a Repository that is
+deleted: it may come back, and with it the drafts that are still in git.
 """
 
 from pathlib import Path
@@ -12,7 +13,7 @@ import msgspec
 
 
 class Note(NamedTuple):
-    """metadata: of the PackageRevision being created; commit: its first."""
+    """metadata: of the PackageRevision; commit: its first when it is being created, else its last."""
 
     commit: str
     metadata: dict[str, Any]

@@ -35,6 +35,8 @@ from pvbus.ports.cluster import Kind, Object
 PACKAGE_REVISION = Kind(PORCH_GROUP, "PackageRevision")
 SECRET = Kind("", "Secret")
 DEFER_RENDER = "pvbus.dev/defer-render"
+MIRROR = "mirror.git"
+JOURNAL = "creating"
 
 BATCH_MAX = 64
 """Changes in one push: more would lengthen the wait of the first, fewer gain nothing (2 ms each)."""
@@ -98,7 +100,7 @@ class Keeper:
     ) -> None:
         self.settings = settings
         self.problem = "it has not been read yet"
-        self.journal = Journal(folder / "creating")
+        self.journal = Journal(folder / JOURNAL)
         self._objects = objects
         self._folder = folder
         self._executor = executor
@@ -350,7 +352,7 @@ class Keeper:
             if self._mirror is not None:
                 self._mirror.use(self._git)
         if self._mirror is None:
-            self._mirror = Mirror(self._folder / "mirror.git", self.settings.url, self._git)
+            self._mirror = Mirror(self._folder / MIRROR, self.settings.url, self._git)
             self._mirror.pack()
         return self._mirror
 

@@ -9,15 +9,17 @@ no place for (labels, annotations, owners, finalizers).
 import asyncio
 import contextlib
 import shutil
+from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import structlog
 
 from pvbus.embedded.apiserver.hooks import Objects
+from pvbus.embedded.packages.journal import Journal, Note
 from pvbus.embedded.packages.rendering import Render
 from pvbus.embedded.packages.reporting import REPOSITORY, report
-from pvbus.embedded.packages.repository import PACKAGE_REVISION, Keeper, Load
+from pvbus.embedded.packages.repository import JOURNAL, MIRROR, PACKAGE_REVISION, Keeper, Load
 from pvbus.embedded.packages.repository_hooks import RepositoryHooks
 from pvbus.embedded.packages.resources import ResourcesKind
 from pvbus.embedded.packages.revision_hooks import RevisionHooks
@@ -112,7 +114,7 @@ class PackageStore:
         if present is not None:
             self._end(present)
         namespace, name = key
-        folder = self._folder / (namespace or "_") / name
+        folder = self._folder_of(namespace, name)
         keeper = Keeper(self._objects, settings, folder, self._executor, self._options, self._load)
         self._keepers[key] = keeper
         keeper.start(after=present)
@@ -124,27 +126,54 @@ class PackageStore:
         task.add_done_callback(self._ending.discard)
 
     async def _let_go(self, repository: Object) -> None:
-        """Forget a Repository that was deleted: its objects and its mirror, but nothing in git."""
+        """Forget a Repository that was deleted: its objects and its mirror, but nothing in git.
+
+        What only the objects know is noted, so that drafts have their owners again when it comes back.
+        """
         key = _key(repository)
         if self._objects.get(REPOSITORY, *key) is not None:
             return  # created anew in the meantime
         keeper = self._keepers.pop(key, None)
         if keeper is not None:
             await keeper.stop()
-        for obj in self._objects.list(PACKAGE_REVISION, key[0]):
-            if obj["spec"].get("repository") == key[1]:
-                await self._objects.remove(PACKAGE_REVISION, key[0], obj["metadata"]["name"])
+        revisions = self._objects.list(PACKAGE_REVISION, key[0])
+        await self._forget([obj for obj in revisions if obj["spec"].get("repository") == key[1]])
         with contextlib.suppress(OSError):
             await asyncio.get_running_loop().run_in_executor(
-                self._executor, shutil.rmtree, self._folder / (key[0] or "_") / key[1]
+                self._executor, shutil.rmtree, self._folder_of(*key) / MIRROR
             )
+
+    def _folder_of(self, namespace: str, name: str) -> Path:
+        return self._folder / (namespace or "_") / name
+
+    async def _forget(self, revisions: Sequence[Object]) -> None:
+        """Note the metadata of package revisions, and then remove them; git keeps its part."""
+        loop = asyncio.get_running_loop()
+        await loop.run_in_executor(self._executor, self._note, revisions)
+        for obj in revisions:
+            metadata = obj["metadata"]
+            await self._objects.remove(PACKAGE_REVISION, metadata.get("namespace", ""), metadata["name"])
+
+    def _note(self, revisions: Sequence[Object]) -> None:
+        journals: dict[tuple[str, str], Journal] = {}
+        for obj in revisions:
+            metadata = obj["metadata"]
+            commit = ((obj.get("status", {}).get("selfLock") or {}).get("git") or {}).get("commit", "")
+            place = (metadata.get("namespace", ""), obj["spec"].get("repository", ""))
+            if commit and not metadata.get("deletionTimestamp"):
+                if place not in journals:
+                    journals[place] = Journal(self._folder_of(*place) / JOURNAL)
+                journals[place].write(metadata["name"], Note(commit, metadata))
 
     async def _remove_orphans(self) -> None:
         """Remove package revisions whose Repository went while nobody looked."""
-        for obj in self._objects.list(PACKAGE_REVISION):
-            namespace = obj["metadata"].get("namespace", "")
-            if self._objects.get(REPOSITORY, namespace, obj["spec"].get("repository", "")) is None:
-                await self._objects.remove(PACKAGE_REVISION, namespace, obj["metadata"]["name"])
+        await self._forget(
+            [obj for obj in self._objects.list(PACKAGE_REVISION) if not self._has_repository(obj)]
+        )
+
+    def _has_repository(self, revision: Object) -> bool:
+        place = (revision["metadata"].get("namespace", ""), revision["spec"].get("repository", ""))
+        return self._objects.get(REPOSITORY, *place) is not None
 
 
 def _key(repository: Object) -> tuple[str, str]:

@@ -150,9 +150,25 @@ async def test_a_deleted_repository_takes_its_objects_along_but_nothing_in_git(
     await fleet.objects.remove(REPOSITORY, NAMESPACE, "edge")
     await fleet.until(lambda: fleet.revision("edge.app-1.ws") is None)
     assert refs(edge) == ["refs/heads/drafts/app-1/ws"]
-    await fleet.until(lambda: not (fleet.data / "repositories" / NAMESPACE / "edge").exists())
+    await fleet.until(lambda: not (fleet.data / "repositories" / NAMESPACE / "edge" / "mirror.git").exists())
     await fleet.add_repository("edge", edge)
     assert fleet.revision("edge.app-1.ws")
+
+
+async def test_a_repository_that_comes_back_has_its_drafts_with_their_owners(
+    fleet: World, edge: Path
+) -> None:
+    """Owners, labels and uid are in no git repository: they are noted when the Repository goes."""
+    wanted = revision("edge", "app-1", "ws", clone_of("blue.app.v1"))
+    owner = {"apiVersion": "v1", "kind": "Owner", "name": "o", "uid": "uid-of-o", "controller": True}
+    wanted["metadata"] |= {"ownerReferences": [owner], "labels": {"a": "b"}}
+    before = (await fleet.create(wanted))["metadata"]
+    await fleet.objects.remove(REPOSITORY, NAMESPACE, "edge")
+    await fleet.until(lambda: fleet.revision("edge.app-1.ws") is None)
+    await fleet.add_repository("edge", edge)
+    after = (await fleet.until(lambda: fleet.revision("edge.app-1.ws")))["metadata"]
+    for field in ("uid", "ownerReferences", "labels"):
+        assert after[field] == before[field]
 
 
 async def test_a_repository_deleted_while_nobody_looked_leaves_no_revisions(fleet: World) -> None:
