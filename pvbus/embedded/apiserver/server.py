@@ -94,11 +94,14 @@ class ApiServer:
         return self._folder.kubeconfig
 
     async def start(self) -> None:
-        """Open the data, serve. Raises PermanentError: data in use or damaged, port in use."""
+        """Open the data, serve. Raises PermanentError: data in use or damaged, disk full, port in use."""
         self._folder.open()
         try:
             await self._open()
             await self._listen()
+        except StoreError as exc:
+            await self.stop()
+            raise PermanentError(str(exc), reason="DiskFull") from exc
         except BaseException:
             await self.stop()
             raise

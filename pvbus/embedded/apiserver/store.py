@@ -154,6 +154,7 @@ class Store:
 
     def __init__(self, path: Path | None) -> None:
         """Open the file, or keep everything in memory when there is none."""
+        self._path = path
         self._database = _open(path) if path else None
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="apiserver-store")
         self._tables: dict[Kind, Table] = {}
@@ -275,7 +276,8 @@ class Store:
             if self._database is not None and batch.changes:
                 await loop.run_in_executor(self._thread, self._write, batch.changes)
         except (sqlite3.Error, OSError) as exc:
-            self._give_up(StoreError(f"the objects could not be stored: {exc}"))
+            advice = "make room on the disk and try again; nothing of this request was stored"
+            self._give_up(StoreError(f"the objects could not be stored in {self._path} ({exc}): {advice}"))
         else:
             self._publish(batch)
 
@@ -329,6 +331,13 @@ class Store:
 
 
 def _damaged(path: Path, exc: Exception) -> PermanentError:
+    code = getattr(exc, "sqlite_errorcode", sqlite3.SQLITE_CORRUPT) & 0xFF  # without what refines it
+    if code in (sqlite3.SQLITE_FULL, sqlite3.SQLITE_IOERR, sqlite3.SQLITE_READONLY, sqlite3.SQLITE_CANTOPEN):
+        return PermanentError(
+            f"{path} cannot be used as the API server's database ({exc}): make room on the disk, and check "
+            "that the file may be written",
+            reason="DiskFull",
+        )
     return PermanentError(
         f"{path} cannot be opened as the API server's database: {exc}; restore a backup or move it away",
         reason="DataDamaged",
