@@ -89,13 +89,15 @@ async def test_after_any_kills_the_world_is_what_the_oracle_expects(
                 await ready(installation)
                 await asyncio.sleep(chance.uniform(0.1, 1.5))
             await strike(installation, chance)
-            now = Snapshot.of(installation.bus)
-            assert [*now.problems(), *now.problems_since(before)] == [], f"seed {SEED}, kill {number}"
+            now = await asyncio.to_thread(Snapshot.of, installation.bus)
+            problems = [*now.problems(), *now.problems_since(before)]
+            assert not problems, f"seed {SEED}, kill {number}:\n" + "\n".join(problems)
             before = now
             installation.start()
             if number % 5 != 3:
                 seconds_to_ready.append(await ready(installation))
-                assert await fleet.lost_writes() == [], f"seed {SEED}, kill {number}"
+                lost = await fleet.lost_writes()
+                assert not lost, f"seed {SEED}, kill {number}:\n" + "\n".join(lost)
     finally:
         stop.set()
         await load

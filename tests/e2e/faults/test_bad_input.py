@@ -1,0 +1,427 @@
+"""Bad input and faults: one table of what is done, what is then told where, and what must not be lost.
+
+A message says what is wrong, where, and what to do about it; `told` is what it must contain. `kept` says
+in words what the deed checks (see `deeds`): whatever it finds missing fails the row.
+"""
+
+import asyncio
+import re
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping
+from functools import partial
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import pytest
+
+from pvbus.adapters.kubernetes.cluster import HttpCluster
+from tests.e2e.faults import deeds
+from tests.e2e.faults.deeds import Told
+from tests.e2e.faults.world import NAMESPACE, World
+from tests.tools.installation import Installation
+
+SETTINGS = {"PVBUS_REMOVAL_DELAY_SECONDS": "0.3", "PVBUS_POLL_SECONDS": "0.3"}
+
+
+class Fault(NamedTuple):
+    """A row. told: pieces of text, each of which must be found, in this order, at the place `where`."""
+
+    name: str
+    deed: Callable[[World], Awaitable[Told]]
+    where: str
+    told: tuple[str, ...]
+    kept: str
+
+
+UPSTREAM = {"repo": "blueprints", "package": "base", "revision": 1}
+EDGE = {"repositories": [{"name": "edge"}]}
+
+
+def invalid(name: str, told: str, spec: Mapping[str, Any]) -> Fault:
+    """A row of the sets' validation."""
+    deed = partial(deeds.set_stalls, spec=spec)
+    return Fault(name, deed, "condition Stalled of the set", (told,), "nothing is made for this set")
+
+
+def target(name: str, told: str, *targets: Mapping[str, Any]) -> Fault:
+    return invalid(name, told, {"upstream": UPSTREAM, "targets": list(targets)})
+
+
+def template(name: str, told: str, **fields: Any) -> Fault:
+    return target(name, f"spec.targets[0].template{told}", {**EDGE, "template": fields})
+
+
+def expression(name: str, told: str, text: str) -> Fault:
+    deed = partial(deeds.expression_breaks, expression=text)
+    where = ("template.downstream.packageExpr: ", told)
+    return Fault(name, deed, "condition Stalled of the set", where, "the variants made before")
+
+
+BOTH_KEYS = [{"key": "a", "keyExpr": "'a'", "value": "b"}]
+BOTH_VALUES = [{"key": "a", "value": "b", "valueExpr": "'b'"}]
+
+VALIDATION = (
+    invalid("no upstream", "spec.upstream is a required field", {"targets": [EDGE]}),
+    invalid(
+        "no upstream package",
+        "spec.upstream.package is a required field",
+        {"upstream": {"repo": "blueprints", "revision": 1}, "targets": [EDGE]},
+    ),
+    invalid(
+        "no upstream repo",
+        "spec.upstream.repo is a required field",
+        {"upstream": {"package": "base", "revision": 1}, "targets": [EDGE]},
+    ),
+    invalid(
+        "no upstream revision",
+        "either spec.upstream.revision or spec.upstream.workspaceName must be specified",
+        {"upstream": {"repo": "blueprints", "package": "base"}, "targets": [EDGE]},
+    ),
+    target("no targets", "must specify at least one item in spec.targets"),
+    target(
+        "a target that selects nothing",
+        "spec.targets[0] must specify one of `repositories`, `repositorySelector`, or `objectSelector`",
+        {},
+    ),
+    target(
+        "a target that selects twice",
+        "spec.targets[0] must specify one of `repositories`, `repositorySelector`, or `objectSelector`",
+        {**EDGE, "repositorySelector": {"matchLabels": {"a": "b"}}},
+    ),
+    target(
+        "an empty list of repositories",
+        "spec.targets[0].repositories must not be an empty list",
+        {"repositories": []},
+    ),
+    target(
+        "a repository without name",
+        "spec.targets[0].repositories[0].name cannot be empty",
+        {"repositories": [{"name": ""}]},
+    ),
+    target(
+        "an empty package name",
+        "spec.targets[0].repositories[0].packageNames[1] cannot be empty",
+        {"repositories": [{"name": "edge", "packageNames": ["a", ""]}]},
+    ),
+    target(
+        "a selector without apiVersion",
+        "spec.targets[0].objectselector.apiVersion cannot be empty",
+        {"objectSelector": {"kind": "ConfigMap"}},
+    ),
+    target(
+        "a selector without kind",
+        "spec.targets[0].objectselector.kind cannot be empty",
+        {"objectSelector": {"apiVersion": "v1"}},
+    ),
+    template(
+        "another adoption policy",
+        '.adoptionPolicy can only be "adoptNone" or "adoptExisting"',
+        adoptionPolicy="x",
+    ),
+    template(
+        "another deletion policy", '.deletionPolicy can only be "orphan" or "delete"', deletionPolicy="x"
+    ),
+    template(
+        "two repos",
+        " may specify only one of `downstream.repo` and `downstream.repoExpr`",
+        downstream={"repo": "a", "repoExpr": "'a'"},
+    ),
+    template(
+        "two packages",
+        " may specify only one of `downstream.package` and `downstream.packageExpr`",
+        downstream={"package": "a", "packageExpr": "'a'"},
+    ),
+    template(
+        "two keys of a label",
+        ".labelExprs[0] may specify only one of `key` and `keyExpr`",
+        labelExprs=BOTH_KEYS,
+    ),
+    template(
+        "two values of a label",
+        ".labelExprs[0] may specify only one of `value` and `valueExpr`",
+        labelExprs=BOTH_VALUES,
+    ),
+    template(
+        "two keys of an annotation",
+        ".annotationExprs[0] may specify only one of `key`",
+        annotationExprs=BOTH_KEYS,
+    ),
+    template(
+        "two values of an annotation",
+        ".annotationExprs[0] may specify only one of `value`",
+        annotationExprs=BOTH_VALUES,
+    ),
+    template(
+        "two keys of data",
+        ".packageContext.dataExprs[0] may specify only one of `key`",
+        packageContext={"dataExprs": BOTH_KEYS},
+    ),
+    template(
+        "two values of data",
+        ".packageContext.dataExprs[0] may specify only one of `value`",
+        packageContext={"dataExprs": BOTH_VALUES},
+    ),
+    template(
+        "two keys of a function's configuration",
+        ".pipeline.mutators[0].configMapExprs[0] may specify only one of `key`",
+        pipeline={"mutators": [{"image": "set-labels", "configMapExprs": BOTH_KEYS}]},
+    ),
+    template(
+        "two names of an injector",
+        ".injectors[0] may specify only one of `name` and `nameExpr`",
+        injectors=[{"name": "a", "nameExpr": "'a'"}],
+    ),
+    template(
+        "no name of an injector",
+        ".injectors[0] must specify either `name` or `nameExpr`",
+        injectors=[{"kind": "Site"}],
+    ),
+    template(
+        "a function without image",
+        ".pipeline.mutators[0].image must not be empty",
+        pipeline={"mutators": [{"name": "a", "image": ""}]},
+    ),
+    template(
+        "a function with a dot in its name",
+        ".pipeline.validators[0].name must not contain '.'",
+        pipeline={"validators": [{"image": "a", "name": "a.b"}]},
+    ),
+    invalid(
+        "several problems at once",
+        "spec.upstream.package is a required field; spec.upstream.repo is a required field; either "
+        "spec.upstream.revision or spec.upstream.workspaceName must be specified; must specify at least one",
+        {"upstream": {}, "targets": []},
+    ),
+)
+
+MISSPELT = """\
+apiVersion: config.porch.kpt.dev/v1alpha2
+kind: PackageVariantSet
+metadata:
+  name: misspelt
+spec:
+  upstreem:
+    repo: blueprints
+"""
+
+FAULTS = (
+    Fault(
+        "invalid YAML in a file",
+        partial(deeds.manifest_refused, text="kind: PackageVariantSet\nspec: [1, 2\n"),
+        "stderr of pvbus up, exit code 2",
+        ("manifests.yaml", "not valid YAML", "line"),
+        "nothing was started",
+    ),
+    Fault(
+        "invalid YAML in a request",
+        partial(deeds.body_refused, body="kind: [PackageVariantSet\n"),
+        "400 of the API server",
+        ("400 ", "not valid YAML", "line 2"),
+        "what is stored",
+    ),
+    Fault(
+        "an object without a kind",
+        partial(deeds.manifest_refused, text="apiVersion: v1\nmetadata: {name: a}\n"),
+        "stderr of pvbus up, exit code 2",
+        ("manifests.yaml, document 2", "has no kind"),
+        "nothing was started",
+    ),
+    Fault(
+        "an unknown field in a file",
+        partial(deeds.manifest_refused, text=MISSPELT),
+        "stderr of pvbus up, exit code 2",
+        ("manifests.yaml, document 2", "PackageVariantSet misspelt", 'unknown field "spec.upstreem"'),
+        "a mistyped field is not silently left out",
+    ),
+    Fault(
+        "an unknown field in a request",
+        partial(deeds.body_refused, body=MISSPELT),
+        "400 of the API server",
+        ("400 ", 'unknown field "spec.upstreem"'),
+        "what is stored",
+    ),
+    Fault(
+        "a field of another type",
+        partial(deeds.refused_write, spec={"upstream": UPSTREAM, "targets": "all"}),
+        "422 of the API server",
+        ("spec.targets: Invalid value", "must be of type array"),
+        "what is stored",
+    ),
+    *VALIDATION,
+    expression("CEL that does not parse", "Syntax error", "target.name +"),
+    expression("CEL with a sixth variable", "undeclared reference to 'cluster'", "cluster.name"),
+    expression("CEL that divides by zero", "division by zero", "string(1 / 0)"),
+    expression("CEL that gives a list", "type conversion error from list to 'string'", "[target.name]"),
+    expression(
+        "CEL that loops over 10,000 elements four deep",
+        "loops take more than 10000 iterations",
+        "target.annotations.all(a, target.annotations.all(b, target.annotations.all(c,"
+        " target.annotations.all(d, true)))) ? 'x' : 'y'",
+    ),
+    Fault(
+        "a selector that matches nothing",
+        deeds.nothing_selected,
+        "condition TargetsApplied of the set",
+        ("TargetsApplied", "NothingSelected", "no target selects anything", "spec.targets"),
+        "it is no error",
+    ),
+    Fault(
+        "a selector that suddenly matches nothing",
+        deeds.suddenly_nothing,
+        "condition DeletionHeld of the set, and pvbus explain",
+        ("DeletionHeld=True", "14 deletions are held", "pvbus.dev/confirm-deletion=", "to confirm"),
+        "every variant, until its removal was confirmed",
+    ),
+    Fault(
+        "a selector that suddenly matches everything",
+        deeds.suddenly_everything,
+        "condition DeletionHeld of the set, and pvbus explain",
+        ("DeletionHeld=True", "16 deletions are held", "pvbus.dev/confirm-deletion=", "to confirm"),
+        "every variant, until its removal was confirmed; the one that was meant for ever",
+    ),
+    Fault(
+        "a Repository that vanishes",
+        deeds.repository_vanishes,
+        "condition Ready of the variant",
+        ("Ready=False", 'repositories.config.porch.kpt.dev "edge" not found'),
+        "the variant and its branch; no second draft when it comes back",
+    ),
+    Fault(
+        "the upstream's Repository vanishes",
+        deeds.upstream_vanishes,
+        "condition Stalled of the set",
+        (
+            "Stalled=True (UpstreamNotFound)",
+            "could not find upstream package revision 'base/1' in repo 'blueprints'",
+        ),
+        "the variant and its draft",
+    ),
+    Fault(
+        "a git remote that is down",
+        deeds.remote_is_down,
+        "condition Ready of the Repository and of the variant",
+        (
+            "Ready=False",
+            "the remote cannot be reached: check the address",
+            "variant: Ready=False",
+            "cannot be reached",
+        ),
+        "the variants of other repositories are made",
+    ),
+    Fault(
+        "a git repository that is moved away",
+        deeds.remote_moves_away,
+        "condition Ready of the Repository",
+        ("Ready=False", "there is nothing at", "correct spec.git.repo"),
+        "variants and drafts, in the API and in git",
+    ),
+    Fault(
+        "a git remote that refuses the push",
+        deeds.push_refused,
+        "condition Ready of the variant",
+        ("Ready=False", "a hook of the remote repository refused the push", "frozen until Monday"),
+        "the drafts that are there; what was refused is made when the hook agrees",
+    ),
+    Fault(
+        "a git remote that moved under us",
+        deeds.remote_moved_under_us,
+        "condition Ready of the variant",
+        ("Ready=True",),
+        "what a person pushed to the draft and to main, and the change of the set",
+    ),
+    Fault(
+        "a package without Kptfile",
+        deeds.no_kptfile,
+        "condition Stalled of the set, and Ready of the Repository",
+        (
+            "could not find upstream package revision 'raw/1'",
+            "without a Kptfile",
+            "refs/tags/raw/v1",
+            "Add a Kptfile",
+        ),
+        "with a Kptfile it works",
+    ),
+    Fault(
+        "a package whose Kptfile is broken",
+        deeds.broken_kptfile,
+        "condition Ready of the variant",
+        ("Ready=False", 'upstream package revision "blueprints.bad.v1" cannot be cloned', "yaml: line 2"),
+        "variants of the repository's other packages are made",
+    ),
+    Fault(
+        "a full disk at the start",
+        deeds.disk_full_at_start,
+        "stderr of pvbus up, exit code 1",
+        ("error: ", "disk"),
+        "the folder works once there is room",
+    ),
+    Fault(
+        "a disk that fills up",
+        deeds.disk_full_while_running,
+        "the answer of the API server",
+        ("could not be stored in", "objects.db", "make room on the disk"),
+        "every answered write",
+    ),
+    Fault(
+        "a second pvbus up on the same folder",
+        deeds.second_up,
+        "stderr of pvbus up, exit code 1",
+        ("is in use by another pvbus (process ", "stop that one first, or choose another folder with --data"),
+        "the first one goes on",
+    ),
+    Fault(
+        "a port that is in use",
+        deeds.port_in_use,
+        "stderr of pvbus up, exit code 1",
+        ("port", "in use", "--port"),
+        "",
+    ),
+    Fault(
+        "kill -9 of pvbus up",
+        deeds.killed,
+        "nothing is told: it starts as if nothing had been",
+        ("API server: https://127.0.0.1:",),
+        "answered writes, the variant and its one draft (test_kill.py does this 50 times, under load)",
+    ),
+    Fault(
+        "kill -9 of the API server's process",
+        deeds.api_server_dies,
+        "stderr of pvbus up, exit code 1",
+        ("the API server's process ended", "Start again"),
+        "answered writes",
+    ),
+)
+
+
+@pytest.fixture(scope="module")
+def installation(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Installation]:
+    """One running `pvbus up` for all rows: each has a namespace of its own."""
+    made = Installation(tmp_path_factory.mktemp("faults") / "data", settings=SETTINGS)
+    made.start()
+    made.wait_ready()
+    yield made
+    made.kill()
+
+
+@pytest.fixture
+async def world(
+    installation: Installation, tmp_path: Path, request: pytest.FixtureRequest
+) -> AsyncIterator[World]:
+    if not installation.is_running:
+        installation.start()
+        await asyncio.to_thread(installation.wait_ready)
+    cluster = await HttpCluster.connect(installation.kubeconfig)
+    name = "f-" + re.sub("[^a-z0-9]+", "-", str(request.node.callspec.id).lower()).strip("-")[:50]
+    resource = await cluster.resource(NAMESPACE)
+    assert resource is not None
+    await cluster.create(resource, {"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": name}})
+    yield World(installation, cluster, name.strip("-"), tmp_path)
+    await cluster.close()
+
+
+@pytest.mark.parametrize("fault", FAULTS, ids=lambda fault: fault.name)
+async def test_a_fault_is_told_clearly_and_loses_nothing(fault: Fault, world: World) -> None:
+    """Each row: its words are at its place, in their order, and nothing that must stay is gone."""
+    told = await fault.deed(world)
+    expected = ".*".join(re.escape(piece) for piece in fault.told)
+    assert re.search(expected, told.text, re.DOTALL), f"{fault.where} should say {fault.told}:\n{told.text}"
+    assert told.lost == (), f"kept must be: {fault.kept}\n{told.text}"
