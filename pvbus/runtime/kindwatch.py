@@ -34,6 +34,7 @@ from pvbus.telemetry import metrics
 from pvbus.telemetry.logs import get_logger
 
 UNAVAILABLE_PROBE_SECONDS = 60.0
+DEFINED_PROBE_SECONDS = 1.0  # a definition is told before it is served: look again soon, then ever later
 UNWATCHED_SECONDS = 30.0  # without a watch for so long, absence is no longer believed
 BACKOFF_SECONDS = (0.2, 30.0)
 RESUME_SECONDS = 1.0  # between two tries of a watch
@@ -95,6 +96,7 @@ class KindWatch:
         self.observed = False  # whether it was listed once, or is known not to be served
         self._lost_at: float | None = None
         self._probe = asyncio.Event()
+        self._patience_seconds = UNAVAILABLE_PROBE_SECONDS
         self._log = get_logger("ingest")
 
     # ------------------------------------------------------------ requests
@@ -106,6 +108,7 @@ class KindWatch:
 
     def probe(self) -> None:
         """Look again whether the kind is served: a CustomResourceDefinition changed."""
+        self._patience_seconds = DEFINED_PROBE_SECONDS
         self._probe.set()
 
     async def change_content(self, content: frozenset[Name]) -> bool:
@@ -134,6 +137,7 @@ class KindWatch:
     async def run(self) -> None:
         attempt = 0
         while True:
+            self._probe.clear()  # before the question: one that comes while it is asked must count
             try:
                 resource = await self._cluster.resource(Kind(*self.kind))
                 if resource is None:
@@ -174,15 +178,15 @@ class KindWatch:
         return True
 
     async def _unavailable(self, message: str) -> None:
-        """Say so, and wait for a minute or a change of CustomResourceDefinitions."""
+        """Say so, and wait for a while or a change of CustomResourceDefinitions."""
         message = message or f'no matches for kind "{self.kind.kind}" in group "{self.kind.group}"'
         self._live_resource = None
         for topic in (*self.topics, *((INJECTABLES,) if self.content else ())):
             self._mark_topic(topic, "unavailable", message)
         self.observed = True
-        self._probe.clear()
         waiting = asyncio.create_task(self._probe.wait())
-        timer = asyncio.create_task(self._clock.sleep(UNAVAILABLE_PROBE_SECONDS))
+        timer = asyncio.create_task(self._clock.sleep(self._patience_seconds))
+        self._patience_seconds = min(UNAVAILABLE_PROBE_SECONDS, 2 * self._patience_seconds)
         try:
             await asyncio.wait({waiting, timer}, return_when=asyncio.FIRST_COMPLETED)
         finally:

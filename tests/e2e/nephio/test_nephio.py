@@ -122,3 +122,68 @@ async def test_edge_clusters_and_their_user_planes(fleet: Nephio, clusters: tupl
         check_user_plane(fleet, name, variants[f"edge-free5gc-upf-{name}-free5gc-upf"])
     for name in clusters:
         assert fleet.commit_titles("mgmt", name) == ["Rendering package", "Creating new revision by cloning"]
+
+
+VARIANT = """\
+apiVersion: config.porch.kpt.dev/v1alpha1
+kind: PackageVariant
+metadata:
+  name: upf
+  namespace: default
+spec:
+  upstream: {repo: catalog-workloads-free5gc, package: pkg-example-upf-bp, workspaceName: main}
+  downstream: {repo: edge01, package: upf}
+  injectors:
+  - name: edge01
+"""
+CLUSTER = """\
+apiVersion: infra.nephio.org/v1alpha1
+kind: WorkloadCluster
+metadata:
+  name: edge01
+  namespace: default
+spec:
+  clusterName: edge01
+  cnis: [macvlan]
+  masterInterface: eth1
+"""
+
+
+async def test_what_is_injected_follows_its_object_until_the_variant_is_gone(fleet: Nephio) -> None:
+    """Kind unknown, object made, changed, and deleted; services restarted; variant deleted."""
+    await fleet.register("edge01")
+    await fleet.apply(VARIANT)
+    (upf,) = (await fleet.until_answered(1)).values()
+    injection = condition(upf, "ConfigInjected")
+    assert injection is not None
+    assert (injection["status"], injection["reason"]) == ("False", "RequiredNotInjected")
+    assert 'no matches for kind "WorkloadCluster"' in injection["message"]
+
+    await fleet.apply((CATALOG / WORKLOAD_CLUSTER_CRD).read_text(encoding="utf-8"))
+    await fleet.kubectl(
+        "wait --for=condition=Established crd/workloadclusters.infra.nephio.org --timeout=20s"
+    )
+    await fleet.apply(CLUSTER)
+    await fleet.kubectl("wait packagevariant/upf --for=condition=ConfigInjected --timeout=12s")
+    assert "masterInterface: eth1" in fleet.draft_tree("edge01", "upf")["workload-cluster.yaml"]
+
+    await fleet.apply(CLUSTER.replace("eth1", "eth2"))
+
+    async def follows() -> bool:
+        return "masterInterface: eth2" in fleet.draft_tree("edge01", "upf")["workload-cluster.yaml"]
+
+    await fleet.until(follows)
+    await fleet.until_settled()
+    before = (await fleet.records(), fleet.commit_titles("edge01", "upf"))
+    await fleet.stop()
+    fleet.start()
+    await fleet.until_settled()
+    assert (await fleet.records(), fleet.commit_titles("edge01", "upf")) == before
+
+    await fleet.kubectl("delete workloadcluster edge01")
+    await fleet.kubectl("wait packagevariant/upf --for=condition=ConfigInjected=False --timeout=20s")
+    assert await follows()
+    assert fleet.drafts("edge01") == ["drafts/upf/packagevariant-1"]
+
+    await fleet.kubectl("delete packagevariant upf --timeout=20s")
+    assert fleet.drafts("edge01") == []

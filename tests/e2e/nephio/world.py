@@ -6,6 +6,7 @@ and git where the packages are looked at.
 
 import asyncio
 import os
+import shlex
 import subprocess
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
@@ -21,7 +22,7 @@ from pvbus.config import ApiServerConfig
 from pvbus.contracts import topics
 from pvbus.core.expressions import default_engine
 from pvbus.ports.cluster import Kind, Object
-from pvbus.runtime.assembly import SERVICES, build_service, run_all
+from pvbus.runtime.assembly import SERVICES, Service, build_service, run_all, settled
 from pvbus.runtime.clock import SystemClock
 from tests.tools.kubectl import KubectlUnavailableError, find_or_build
 
@@ -62,11 +63,47 @@ def manifest(name: str) -> str:
 class Nephio:
     """See the module."""
 
-    def __init__(self, folder: Path, cluster: HttpCluster, kubectl: Path, kubeconfig: Path) -> None:
+    def __init__(
+        self, folder: Path, cluster: HttpCluster, bus: SqliteBus, kubectl: Path, kubeconfig: Path
+    ) -> None:
         self.folder = folder
         self.cluster = cluster
+        self.bus = bus
         self._kubectl = kubectl
         self._kubeconfig = kubeconfig
+        self._services: list[Service] = []
+        self._running: asyncio.Task[None] | None = None
+
+    # ------------------------------------------------------------ services
+
+    def start(self) -> None:
+        clock, engine = SystemClock(), default_engine()
+        self._services = [
+            build_service(name, self.bus.peer(), self.cluster, clock, engine=engine) for name in SERVICES
+        ]
+        self._running = asyncio.create_task(run_all(self._services))
+
+    async def stop(self) -> None:
+        for service in self._services:
+            service.stop()
+        if self._running is not None:
+            await self._running
+
+    async def until_settled(self) -> None:
+        """Wait until nothing is left to do, twice in a row."""
+        quiet = 0
+
+        async def settled_twice() -> bool:
+            nonlocal quiet
+            quiet = quiet + 1 if await settled(self._services, self.bus) else 0
+            return quiet > 3
+
+        await self.until(settled_twice)
+
+    async def records(self) -> int:
+        """Count what was ever written to the bus."""
+        parts = [(spec.name, number) for spec in topics() for number in range(spec.partitions)]
+        return sum((await self.bus.end_offsets(parts)).values())
 
     # ------------------------------------------------------------ repositories
 
@@ -132,13 +169,15 @@ class Nephio:
     # ------------------------------------------------------------ the API
 
     async def apply(self, manifests: str) -> str:
-        """kubectl apply -f -"""
-        command = [str(self._kubectl), "--kubeconfig", str(self._kubeconfig), "apply", "-f", "-"]
+        return await self.kubectl("apply -f -", manifests)
+
+    async def kubectl(self, arguments: str, given: str = "") -> str:
+        command = [str(self._kubectl), "--kubeconfig", str(self._kubeconfig), *shlex.split(arguments)]
         pipe = asyncio.subprocess.PIPE
         process = await asyncio.create_subprocess_exec(
             *command, stdin=pipe, stdout=pipe, stderr=pipe, env={**os.environ, "HOME": str(self.folder)}
         )
-        out, error = await process.communicate(manifests.encode())
+        out, error = await process.communicate(given.encode())
         assert process.returncode == 0, error.decode()
         return out.decode()
 
@@ -196,23 +235,19 @@ def condition(obj: Object, name: str) -> Object | None:
 
 @asynccontextmanager
 async def nephio(folder: Path, kubectl: Path) -> AsyncIterator[Nephio]:
-    """Start everything, and end it."""
+    """Start everything, and end it. The bus outlives the services."""
     data, git_folder = folder / "data", folder / "git"
     git_folder.mkdir(parents=True)
     config = ApiServerConfig(fetch_seconds=5.0, poll_seconds=0.5)
     async with control_plane(data, 0, config) as address:
         cluster = await HttpCluster.connect(address.kubeconfig)
-        clock = SystemClock()
-        bus = await SqliteBus.open(":memory:", clock=clock)
+        bus = await SqliteBus.open(":memory:", clock=SystemClock())
         await bus.create_topics(topics())
-        engine = default_engine()
-        services = [build_service(name, bus.peer(), cluster, clock, engine=engine) for name in SERVICES]
-        running = asyncio.create_task(run_all(services))
+        running = Nephio(git_folder, cluster, bus, kubectl, address.kubeconfig)
+        running.start()
         try:
-            yield Nephio(git_folder, cluster, kubectl, address.kubeconfig)
+            yield running
         finally:
-            for service in services:
-                service.stop()
-            await running
+            await running.stop()
             await bus.close()
             await cluster.close()

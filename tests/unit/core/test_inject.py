@@ -365,6 +365,16 @@ async def test_a_pipeline_that_cannot_run_is_told_until_somebody_renders_it() ->
     assert world.told()[:2] == ("True", "NoErrors")
 
 
+async def test_the_error_of_a_save_is_forgotten_when_somebody_saved_better_since() -> None:
+    asked = variant()
+    asked["status"] = {"downstreamTargets": [{"name": FIRST, "renderStatus": {"error": "no function"}}]}
+    rendered = {"conditions": [{"type": "Rendered", "status": "True", "reason": "RenderSuccess"}]}
+    mine = package("edge", "app", "packagevariant-1", owners=MINE, status=rendered)
+    world = await settled(*upstream(), *mine, asked)
+    (target,) = world.result().targets
+    assert (target.name, target.render_status) == (FIRST, None)
+
+
 @pytest.mark.parametrize(
     ("told", "expected"),
     [

@@ -12,7 +12,7 @@ from pvbus.core.observe import KindName, topics_of
 from pvbus.core.records import INJECTABLES, OBJECTS, InjectableRow, SyncMarker
 from pvbus.core.tables import is_marker
 from pvbus.errors import PermanentError, TransientError
-from pvbus.ports.cluster import GoneError, Listing, Object, Resource, WatchEvent
+from pvbus.ports.cluster import GoneError, Kind, Listing, Object, Resource, WatchEvent
 from pvbus.runtime.kindwatch import Emission, KindWatch
 from pvbus.testing.clock import SimulatedClock, run_simulated
 
@@ -227,6 +227,44 @@ def test_a_kind_that_is_not_served_is_unavailable_until_it_is() -> None:
         assert watching.taken() == ["syncing", "+a", "ok"]
         await watching.end()
 
+    simulated(scenario)
+
+
+def test_a_definition_that_is_told_before_it_is_served_is_looked_for_again_soon() -> None:
+    async def scenario() -> None:
+        server = Server()
+        watching = Watching(server)
+        await asyncio.sleep(1)
+        assert watching.taken() == ["unavailable"]
+        watching.watch.probe()
+        await asyncio.sleep(0.5)
+        server.put(site("a"))
+        await asyncio.sleep(2)
+        assert watching.taken() == ["syncing", "+a", "ok"]
+        await watching.end()
+
+    simulated(scenario)
+
+
+def test_a_probe_that_comes_while_the_kind_is_asked_for_is_not_lost() -> None:
+    class Late(Server):
+        """Serves the kind right after having said that it does not."""
+
+        async def resource(self, kind: Kind, *, version: str | None = None) -> Resource | None:
+            found = await super().resource(kind, version=version)
+            if found is None:
+                self.put(site("a"))
+                watching.watch.probe()
+            return found
+
+    async def scenario() -> None:
+        nonlocal watching
+        watching = Watching(Late())
+        await asyncio.sleep(0.5)
+        assert watching.taken()[-2:] == ["+a", "ok"]
+        await watching.end()
+
+    watching: Watching
     simulated(scenario)
 
 
