@@ -9,7 +9,7 @@ from collections import deque
 from collections.abc import Collection, Iterable, Mapping
 
 from pvbus.core.effects import Put
-from pvbus.ports.bus import Claim
+from pvbus.ports.bus import Claim, Membership
 
 Finished = tuple[str, tuple[Put, ...]]
 """A key whose reconciliation ended, and the rows of its outcome."""
@@ -118,6 +118,16 @@ class OpenClaim:
     def acts(self) -> bool:
         """Whether keys may be decided: the tables are what the bus says, and the claim is held."""
         return self.restored and not self.revoked and not self.doubt.is_set()
+
+    def may_write(self, membership: Membership | None, now: float, seconds: float) -> bool:
+        """Whether the cluster may be written to: a claim that may have been given away is silent.
+
+        seconds: how long ago the last proof may be that it is ours, a heartbeat or a step.
+        """
+        if membership is None or self.revoked or self.doubt.is_set():
+            return False
+        is_ours = membership.claims().get(self.claim.partition) == self.claim
+        return is_ours and now - max(membership.last_heartbeat(), self.last_step) <= seconds
 
     @property
     def in_flight(self) -> bool:

@@ -6,7 +6,7 @@ one stepper per claim. Effects run as tasks of their claim, which end with it.
 """
 
 import asyncio
-import random
+import traceback
 from collections import Counter
 from collections.abc import Coroutine, Mapping
 from typing import Any
@@ -17,13 +17,21 @@ from pvbus.codec import encode_row
 from pvbus.core.effects import WRITES, CatchUp, Controller, Effect, Outcome, Put, Reconciliation
 from pvbus.core.ids import partition as partition_of
 from pvbus.core.records import DLQ, DeadLetter, partition_key
-from pvbus.errors import ConflictError, FencedError, PermanentError, PvbusError, TransientError
+from pvbus.errors import (
+    ConflictError,
+    FencedError,
+    InvariantError,
+    PermanentError,
+    PvbusError,
+    TransientError,
+)
 from pvbus.ports.bus import Bus, Claim, Membership, Output, Record, TopicPartition
 from pvbus.ports.clock import Clock
 from pvbus.ports.cluster import Cluster
 from pvbus.runtime.claims import Finished, OpenClaim
 from pvbus.runtime.effects import perform
 from pvbus.runtime.intake import Intake
+from pvbus.runtime.retries import BACKOFF_SECONDS, retry_of
 from pvbus.runtime.timers import Timers
 from pvbus.telemetry import metrics
 from pvbus.telemetry.logs import get_logger
@@ -32,9 +40,7 @@ EFFECTS_INFLIGHT_MAX = 64  # an API server on two cores gains nothing above; few
 DIRTY_KEYS_MAX = 50_000  # beyond, inputs pause: memory stays bounded when the cluster is slow
 SLICE_SECONDS = 0.02  # one turn of dispatching; longer and heartbeats and reads would wait
 STEP_RECORDS_MAX = 2_000
-BACKOFF_SECONDS = (0.2, 60.0)
-ECHO_SECONDS = 10.0  # how long a lost echo can hold a key back
-PERMANENT_RETRY_SECONDS = 60.0
+TICK_SECONDS = (0.1, 0.25)  # how exactly times are kept: while one is near, and otherwise
 OFFSET_COMMIT_SECONDS = 1.0  # offsets alone are for lag and scaling: not worth a step each
 
 
@@ -88,7 +94,7 @@ class Worker:
         try:
             async with asyncio.TaskGroup() as tasks:
                 self._tasks = tasks
-                for loop in (self._restoring_broadcast, self._reading, self._dispatching, self._keeping_time):
+                for loop in (self._restoring, self._reading, self._dispatching, self._keeping_time):
                     tasks.create_task(loop())
                 topics = (*self.controller.inputs, *self.controller.memory)
                 self._membership = await self._bus.join(
@@ -182,7 +188,7 @@ class Worker:
         metrics.CLAIMS.labels(controller.name).inc()
         self._wake.set()
 
-    async def _restoring_broadcast(self) -> None:
+    async def _restoring(self) -> None:
         partitions = [(t, p) for t in self.controller.broadcast for p in range(self.partitions)]
         while True:
             try:
@@ -259,18 +265,14 @@ class Worker:
         Many workers read the same record of a broadcast topic: the one that holds the claim of its
         partition writes the letter.
         """
-        topic, partition, offset = record.topic, record.partition, record.offset
-        opened = self._claims.get(partition)
-        if opened is None:
-            return
-        metrics.DEAD_LETTERS.labels(topic).inc()
-        self._log.error(
-            "record cannot be decoded", topic=topic, partition=partition, offset=offset, error=str(error)
-        )
-        letter = DeadLetter(
-            topic=topic, partition=partition, offset=offset, error=str(error), value=record.value or b""
-        )
-        opened.puts.append(("", (Put(DLQ, record.key.decode(errors="replace"), letter),)))
+        opened = self._claims.get(record.partition)
+        if opened is not None:
+            metrics.DEAD_LETTERS.labels(record.topic).inc()
+            key = record.key.decode(errors="replace")
+            place = {"topic": record.topic, "partition": record.partition, "offset": record.offset}
+            self._log.error("record cannot be decoded", key=key, error=str(error), **place)
+            letter = msgspec.convert({"error": str(error), "value": record.value or b"", **place}, DeadLetter)
+            opened.puts.append(("", (Put(DLQ, key, letter),)))
 
     def _consume(self, record: Record) -> None:
         keys = self._load(record)
@@ -330,8 +332,8 @@ class Worker:
             effect = next(steps)
         except StopIteration as end:
             self._finish(opened, key, end.value)
-        except PermanentError as exc:
-            self._retry(opened, key, "permanent", PERMANENT_RETRY_SECONDS, exc)
+        except Exception as exc:
+            self._failed(opened, key, exc)
         else:
             self._effects += 1
             task = self._spawn(opened, self._with_effects(opened, key, steps, effect))
@@ -344,12 +346,8 @@ class Worker:
     async def _with_effects(self, opened: OpenClaim, key: str, steps: Reconciliation, effect: Effect) -> None:
         try:
             outcome = await self._drive(opened, steps, effect)
-        except TransientError as exc:
-            self._retry(opened, key, "transient", self._backoff(opened, key, exc), exc)
-        except ConflictError as exc:
-            self._retry(opened, key, "conflict", ECHO_SECONDS, exc)
-        except PermanentError as exc:
-            self._retry(opened, key, "permanent", PERMANENT_RETRY_SECONDS, exc)
+        except Exception as exc:
+            self._failed(opened, key, exc)
         else:
             self._finish(opened, key, outcome)
         finally:
@@ -374,8 +372,10 @@ class Worker:
             return await self._catch_up(opened, effect.topics)
         while (pause := self._paused_until - self._clock.monotonic()) > 0:
             await self._clock.sleep(pause)
-        if isinstance(effect, WRITES):
-            self._check_alive(opened)
+        if isinstance(effect, WRITES) and not opened.may_write(
+            self._membership, self._clock.monotonic(), self._session_seconds / 2
+        ):
+            raise TransientError("the claim may have been lost")
         assert self._cluster is not None
         try:
             return await perform(self._cluster, effect)
@@ -385,25 +385,21 @@ class Worker:
                 self._paused_until = max(self._paused_until, until)
             raise
 
-    def _check_alive(self, opened: OpenClaim) -> None:
-        """A claim that may have been given away writes nothing to the cluster."""
-        membership = self._membership
-        if membership is not None and not opened.revoked and not opened.doubt.is_set():
-            seen = max(membership.last_heartbeat(), opened.last_step)
-            is_ours = membership.claims().get(opened.claim.partition) == opened.claim
-            if is_ours and self._clock.monotonic() - seen <= self._session_seconds / 2:
-                return
-        raise TransientError("the claim may have been lost")
-
-    def _backoff(self, opened: OpenClaim, key: str, error: TransientError) -> float:
+    def _failed(self, opened: OpenClaim, key: str, error: Exception) -> None:
+        """Look at the key again in time; one that fails leaves the others alone."""
+        if isinstance(error, InvariantError):
+            raise error
         attempt = opened.attempts[key] = opened.attempts.get(key, 0) + 1
-        least, most = BACKOFF_SECONDS
-        ceiling = min(most, least * 2.0 ** min(attempt, 20))
-        return max(error.retry_after_seconds or 0.0, random.uniform(least, ceiling))
-
-    def _retry(self, opened: OpenClaim, key: str, outcome: str, seconds: float, error: Exception) -> None:
-        log = self._log.debug if outcome == "conflict" else self._log.warning
-        log("will be tried again", key=key, outcome=outcome, seconds=round(seconds, 2), error=str(error))
+        outcome, seconds = retry_of(error, attempt)
+        about = {"key": key, "outcome": outcome, "seconds": round(seconds, 2), "error": str(error)}
+        match outcome:
+            case "defect":
+                trace = "".join(traceback.format_exception(error))
+                self._log.error("a decision failed; this is a bug in pvbus", trace=trace, **about)
+            case "conflict":
+                self._log.debug("will be tried again", **about)
+            case _:
+                self._log.warning("will be tried again", **about)
         self._outcomes[outcome].inc()
         self._timers.set(key, self._clock.monotonic() + seconds)
         opened.done(key)
@@ -424,7 +420,8 @@ class Worker:
     async def _keeping_time(self) -> None:
         committed_at = 0.0
         while True:
-            await self._clock.sleep(0.1)
+            soon = self.next_timer_seconds
+            await self._clock.sleep(TICK_SECONDS[0] if soon is not None and soon < 1 else TICK_SECONDS[1])
             now = self._clock.monotonic()
             for key in self._timers.due(now):
                 self._mark(key)

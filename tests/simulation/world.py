@@ -12,6 +12,7 @@ from datetime import UTC, datetime
 from typing import Any, NamedTuple
 
 import msgspec
+from prometheus_client import REGISTRY
 
 from pvbus.adapters.embedded.cluster import MemoryCluster, Write
 from pvbus.contracts import topics
@@ -48,6 +49,12 @@ API_VERSIONS = {
     CONFIG_MAP: "v1",
     CRD: "apiextensions.k8s.io/v1",
 }
+
+
+def defects() -> float:
+    """Return how often a decision failed by a bug, in this process so far."""
+    names = [{"service": service, "outcome": "defect"} for service in SERVICES]
+    return sum(REGISTRY.get_sample_value("pvbus_reconcile_total", name) or 0.0 for name in names)
 
 
 class Running(NamedTuple):
@@ -87,6 +94,7 @@ class World:
         self.history: list[Inputs] = []
         self.deleted: list[tuple[float, str, str]] = []
         self._number = 0
+        self._defects = defects()
         self._collector: asyncio.Task[None] | None = None
 
     def _stamp(self) -> str:
@@ -146,6 +154,7 @@ class World:
         self.running.clear()
 
     async def close(self) -> None:
+        assert defects() == self._defects, "a decision raised what it must not: see the log"
         self.faults.calm()
         for running in self.running.values():
             running.clock.thaw()

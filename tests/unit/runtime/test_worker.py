@@ -364,7 +364,25 @@ def test_a_time_that_was_asked_for_is_kept_once_per_key() -> None:
     simulated(scenario)
 
 
-def test_an_error_of_our_own_making_ends_the_worker() -> None:
+def test_a_bug_in_one_decision_leaves_the_other_keys_running() -> None:
+    async def scenario(world: ToyWorld) -> None:
+        _, toy, _, _ = world.worker()
+        await asyncio.sleep(3)
+        await world.send(KEYS[0], "{not JSON")
+        await world.send(KEYS[1], "a")
+        await asyncio.sleep(3)
+        assert world.out() == {KEYS[1]: "a"}
+        looks = toy.looks.count(KEYS[0])
+        await asyncio.sleep(61)
+        assert toy.looks.count(KEYS[0]) == looks + 1
+        await world.send(KEYS[0], "b")
+        await asyncio.sleep(3)
+        assert world.out() == {KEYS[0]: "b", KEYS[1]: "a"}
+
+    simulated(scenario)
+
+
+def test_an_impossible_transition_ends_the_worker() -> None:
     async def main() -> None:
         world = await ToyWorld().open()
         _, toy, _, _ = world.worker()
