@@ -27,9 +27,7 @@ from pvbus.testing.oracle import Names, Thing, expected_variants
 
 Object = dict[str, Any]
 ENGINE = engine_named("cel-python")
-compile_expression(
-    "'warm'", engine=ENGINE
-)  # it raises the recursion limit once: before Hypothesis looks
+compile_expression("'warm'", engine=ENGINE)  # it raises the recursion limit once: before Hypothesis looks
 SITE = KindName("example.org", "Site")
 KINDS = {
     "PackageVariantSet": KindName("config.porch.kpt.dev", "PackageVariantSet"),
