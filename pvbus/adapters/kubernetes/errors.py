@@ -49,7 +49,7 @@ def error_of(
         return GoneError(message)
     if code in (401, 408, 429):
         return TransientError(message, retry_after_seconds=seconds)
-    if code < 500:
+    if code < 500 or code == 501:
         return PermanentError(message, reason=status.reason or "Invalid")
     if _STALE in status.message or any(text in status.message for text in _AGAIN_ON_ECHO):
         return ConflictError(message)

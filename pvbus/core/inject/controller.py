@@ -225,7 +225,7 @@ class InjectController:
                 return self._waits(one, words)
         variant = one.variant
         if variant.metadata.annotations.get(HOLD) == "true":
-            return self._ended(one, report.held_conditions(variant))
+            return self._ended(one, report.held_conditions(variant), waiting=(report.UNHOLD,))
         if variant.metadata.deletion_timestamp:
             return (yield from self._terminate(one))
         if self._set_will_change_it(one):
@@ -285,9 +285,8 @@ class InjectController:
         upstream = self.view.upstream(one.namespace, spec.upstream)
         if upstream is None:
             self.view.use(one.key, one.uid, places=places)
-            return self._ended(
-                one, report.invalid_conditions(one.variant, report.upstream_missing(spec.upstream))
-            )
+            conditions = report.invalid_conditions(one.variant, report.upstream_missing(spec.upstream))
+            return self._ended(one, conditions, waiting=(report.upstream_wanted(spec.upstream),))
         names = yield from self._content_names(one, upstream)
         puts, unknown = self._gather(one, names, places)
         if unknown:
@@ -346,9 +345,14 @@ class InjectController:
             outcome = self._ended(one, conditions, upstream=upstream)
             return outcome._replace(result="failed", again_after=REFUSED_RETRY_SECONDS)
         seen.content, seen.refused = (), None
-        conditions = report.ensured_conditions(one.variant, ensured)
         outcome = self._ended(
-            one, conditions, upstream=upstream, ensured=ensured, input_digest=inputs, cause=one.now
+            one,
+            report.ensured_conditions(one.variant, ensured),
+            waiting=report.awaited(ensured),
+            upstream=upstream,
+            ensured=ensured,
+            input_digest=inputs,
+            cause=one.now,
         )
         if ensured.written:
             others = self._inputs(one, upstream, without=ensured.written)
@@ -441,9 +445,7 @@ class InjectController:
         self, one: Pass, conditions: report.Conditions, *, waiting: tuple[str, ...] = (), **facts: Any
     ) -> Outcome:
         """End with what is to be told. facts: see `report.result_row`."""
-        one.seen.trouble = one.seen.written = None
-        if not waiting:
-            one.seen.waiting_since = None
+        one.seen.trouble = one.seen.written = one.seen.waiting_since = None
         requests = self._requests.of(one.partition, one.key)
         old = one.result
         row = report.result_row(one.variant, old, conditions, requests=requests, waiting=waiting, **facts)
@@ -459,7 +461,9 @@ class InjectController:
         rest = seen.waiting_since + WAIT_TOLD_SECONDS - one.now
         if rest > 0:
             return Outcome(tuple(puts), "waiting", rest, waiting)
+        since = seen.waiting_since
         told = self._ended(one, report.waiting_conditions(one.variant, waiting), waiting=waiting)
+        seen.waiting_since = since
         return Outcome((*puts, *told.puts), "waiting", None, waiting)
 
     def _troubled(self, one: Pass, error: ConflictError | TransientError) -> Outcome | None:

@@ -15,6 +15,7 @@ from pvbus.core.records import InjectedObject, ResultRow
 
 Conditions = list[Condition]
 ON_HOLD = "nothing is written for this variant while it has the annotation pvbus.dev/hold"
+UNHOLD = "its annotation pvbus.dev/hold to be taken off"
 
 
 def condition(kind: str, status: bool, reason: str, message: str, variant: PackageVariant) -> Condition:
@@ -91,13 +92,26 @@ def _incomplete(variant: PackageVariant, message: str) -> Conditions:
 
 
 def upstream_missing(upstream: Upstream) -> str:
+    return f"could not find upstream {_upstream(upstream)}"
+
+
+def upstream_wanted(upstream: Upstream) -> str:
+    return f"the upstream {_upstream(upstream)}"
+
+
+def _upstream(upstream: Upstream) -> str:
     asked = [f"revision {upstream.revision}"] if upstream.revision > 0 else []
     if upstream.workspace_name or not asked:
         asked.append(f"workspace {upstream.workspace_name or 'main'}")
-    return (
-        f'could not find upstream package revision of package "{upstream.package}" in repository '
-        f'"{upstream.repo}" ({", ".join(asked)})'
-    )
+    where = f'package "{upstream.package}" in repository "{upstream.repo}"'
+    return f"package revision of {where} ({', '.join(asked)})"
+
+
+def awaited(ensured: Ensured) -> tuple[str, ...]:
+    """Return what would change the outcome if it came: an action of a person, an object to inject."""
+    found = [ensured.problem[1]] if ensured.problem is not None else []
+    missing = [one for one in ensured.injected if one.required and one.source_name is None]
+    return (*found, *(f"something to inject for {one.condition_type}: {one.message}" for one in missing))
 
 
 def result_row(

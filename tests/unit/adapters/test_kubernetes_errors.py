@@ -29,6 +29,7 @@ STALE = "the object has been modified; please apply your changes to the latest v
         (500, "InternalError", "package must be Draft: cannot update a package revision with lifecycle value",
          "PUT", PermanentError, "a business rule of Porch"),
         (500, "InternalError", "etcd leader changed", "PUT", TransientError, "the server's trouble"),
+        (501, "NotImplemented", "upgrade", "POST", PermanentError, "asking again does not build it"),
         (503, "ServiceUnavailable", "starting", "GET", TransientError, "later"),
     ],
 )  # fmt: skip

@@ -215,7 +215,9 @@ async def test_a_draft_that_is_being_deleted_is_waited_for_and_made_anew() -> No
 async def test_a_missing_upstream_stalls_and_its_appearance_is_enough_to_go_on() -> None:
     world = await settled(variant())
     assert world.told("Stalled")[:2] == ("True", "ValidationError")
-    assert 'package "app" in repository "blue" (workspace v1)' in world.told("Stalled")[2]
+    words = 'package revision of package "app" in repository "blue" (workspace v1)'
+    assert words in world.told("Stalled")[2]
+    assert world.result().waiting == (f"the upstream {words}",)
     for obj in upstream():
         world.cluster.put(obj)
     await world.settle()
@@ -289,6 +291,8 @@ async def test_an_object_that_disappears_leaves_its_content_and_turns_the_condit
     await world.settle()
     assert world.files(FIRST)["site.yaml"] == before
     assert world.told("ConfigInjected")[:2] == ("False", "RequiredNotInjected")
+    (awaited,) = world.result().waiting
+    assert awaited.startswith("something to inject for config.injection.Site.site: no in-cluster resources")
     assert 'status: "False"' in world.files(FIRST)["Kptfile"]
     world.cluster.put(site("s", "east"))
     await world.settle()
@@ -412,6 +416,7 @@ async def test_nothing_is_written_for_a_held_variant_not_even_its_deletion() -> 
     await world.settle()
     assert len(world.writes()) == writes
     assert world.told("OnHold")[:2] == ("True", "Annotation")
+    assert world.result().waiting == ("its annotation pvbus.dev/hold to be taken off",)
     world.change(annotations={})
     await world.settle()
     assert world.variant() is None
