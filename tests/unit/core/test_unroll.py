@@ -484,3 +484,43 @@ def test_the_longest_name_is_cut_and_told_apart() -> None:
     name = variant_name("s" * 40, "r" * 30, "p" * 10)
     assert len(name) == 63
     assert name.startswith("s" * 40 + "-" + "r" * 13 + "-")
+
+
+def test_problems_are_told_one_after_the_other_in_the_order_of_the_flow() -> None:
+    """S1, S19: validation, upstream, kinds, expressions; each ends the pass, and is told once."""
+    found = UnrollPart()
+    for kind in (SET, VARIANT, REPOSITORY, REVISION):
+        found.mark(kind, "ok")
+    found.mark(SITE, "unavailable")
+    broken = {
+        **selecting(matchLabels={"env": "prod"}),
+        "template": {"downstream": {"repo": "r1", "packageExpr": "+"}},
+    }
+    upstream_of = {"repo": "up", "package": "base", "revision": 1}
+    told_reasons = []
+
+    def look() -> None:
+        found.now += 2
+        outcome = found.run()
+        told_reasons.append(found.rollup.reason if found.rollup else "")
+        assert sum(put.key == "default/alpha" for put in outcome.puts) == 1
+
+    change(found, broken, generation=1, up={**upstream_of, "repo": ""})
+    look()
+    change(found, broken, generation=2, up=upstream_of)
+    look()
+    found.tell(REVISION, upstream())
+    look()
+    found.mark(SITE, "ok", epoch=2)
+    look()
+    change(found, generation=3)
+    look()
+    assert told_reasons == [
+        "ValidationError",
+        "UpstreamNotFound",
+        "NoMatchingTargets",
+        "UnexpectedError",
+        "Valid",
+    ]
+    assert found.rollup is not None
+    assert found.rollup.generation == 3
