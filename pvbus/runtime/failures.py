@@ -10,3 +10,7 @@ def causes(error: BaseException) -> Iterator[BaseException]:
             yield from causes(each)
     else:
         yield error
+
+
+class StoppedError(Exception):
+    """Ends the tasks of a worker that has left its group, those that would wait for ever included."""

@@ -31,6 +31,7 @@ from pvbus.errors import ConflictError, FencedError, PermanentError, TransientEr
 from pvbus.ports.bus import Bus, Claim, Membership, Output, Record, TopicPartition
 from pvbus.ports.clock import Clock
 from pvbus.ports.cluster import Cluster
+from pvbus.runtime.failures import StoppedError
 from pvbus.runtime.intake import Intake
 from pvbus.runtime.kindwatch import Emission, KindWatch
 from pvbus.runtime.mirror import DIGEST_HEADER, Mirror
@@ -121,14 +122,16 @@ class IngestWorker:
         try:
             async with asyncio.TaskGroup() as tasks:
                 self._tasks = tasks
-                reading = tasks.create_task(self._reading())
+                tasks.create_task(self._reading())
                 self._membership = await self._bus.join(
                     "pvbus-ingest", (WATCHES,), assigned=self._assigned, revoked=self._revoked
                 )
                 tasks.create_task(self._membership.wait_left())  # its failure is ours
                 await self._stopping.wait()
                 await self._membership.leave()
-                reading.cancel()
+                raise StoppedError
+        except* StoppedError:
+            pass
         finally:
             await self._intake.close()
             await self._mirror.close()

@@ -30,6 +30,7 @@ from pvbus.ports.clock import Clock
 from pvbus.ports.cluster import Cluster
 from pvbus.runtime.claims import Finished, OpenClaim
 from pvbus.runtime.effects import perform
+from pvbus.runtime.failures import StoppedError
 from pvbus.runtime.intake import Intake
 from pvbus.runtime.retries import BACKOFF_SECONDS, retry_of
 from pvbus.runtime.timers import Timers
@@ -42,10 +43,6 @@ SLICE_SECONDS = 0.02  # one turn of dispatching; longer and heartbeats and reads
 STEP_RECORDS_MAX = 2_000
 TICK_SECONDS = (0.1, 0.25)  # how exactly times are kept: while one is near, and otherwise
 OFFSET_COMMIT_SECONDS = 1.0  # offsets alone are for lag and scaling: not worth a step each
-
-
-class _StoppedError(Exception):
-    """Ends the tasks of a worker that has left its group."""
 
 
 class Worker:
@@ -103,8 +100,8 @@ class Worker:
                 tasks.create_task(self._membership.wait_left())  # its failure is ours
                 await self._stopping.wait()
                 await self._membership.leave()
-                raise _StoppedError  # what is still under way had its time: it may wait for ever
-        except* _StoppedError:
+                raise StoppedError  # what is still under way had its time: it may wait for ever
+        except* StoppedError:
             pass
         finally:
             await self._intake.close()
