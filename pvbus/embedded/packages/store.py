@@ -15,6 +15,7 @@ from pathlib import Path
 
 import structlog
 
+from pvbus.codec import prepare_types
 from pvbus.embedded.apiserver.hooks import Objects
 from pvbus.embedded.packages.journal import Journal, Note
 from pvbus.embedded.packages.rendering import Render
@@ -49,6 +50,7 @@ class PackageStore:
         self._objects = objects
         self._folder = data / "repositories"
         self._options = options or StoreOptions()
+        prepare_types()
         self._executor = ThreadPoolExecutor(THREADS_MAX, thread_name_prefix="packages")
         self._keepers: dict[tuple[str, str], Keeper] = {}
         self._ending: set[asyncio.Task[None]] = set()
