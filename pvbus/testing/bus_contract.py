@@ -33,8 +33,9 @@ class Harness(Protocol):
     handover_seconds: how long at most until claims have found their new owners, once the old ones are
     known to be gone or willing. expiry_seconds: how long after its time a record may still be there.
     wake_seconds: how long after a step a waiting reader may still wait. visible_within_seconds: how
-    much later than one part of a step another part may be seen (0: never). suspensions_min: at how many
-    points, at least, a contended step can be cut.
+    much later than one part of a step another part may be seen (0: never). margin_seconds: for the work
+    itself, where time is real: callbacks, commits, reading. suspensions_min: at how many points, at least, a
+    contended step can be cut.
     """
 
     record_bytes_max: int
@@ -44,6 +45,7 @@ class Harness(Protocol):
     expiry_seconds: float
     wake_seconds: float
     visible_within_seconds: float
+    margin_seconds: float
     suspensions_min: int
 
     async def open(self) -> Bus:
@@ -456,6 +458,8 @@ async def check_no_partition_starves(harness: Harness) -> None:
         while True:
             polls += 1
             records = await reader.poll(timeout_seconds=1, max_records=100)
+            if polls == 1:
+                await asyncio.sleep(harness.wake_seconds)  # until the others have come in, too
             assert 0 < len(records) <= 100
             if any(record.key == b"single" for record in records):
                 break

@@ -27,8 +27,6 @@ from pvbus.testing.bus_contract import (
 
 CHURN_SEEDS = range(6)
 CHURN_STEPS = 40
-MARGIN_SECONDS = 0.5
-"""For the work itself, where time is real: callbacks, commits, reading."""
 
 
 class Worker:
@@ -127,7 +125,9 @@ async def check_killed_worker_is_replaced(harness: Harness) -> None:
     second = await (await Worker.open(harness)).join()
     await all_owned([first, second], 2 * harness.handover_seconds)
     await harness.kill(first.bus)
-    await second.holds(PARTITIONS, harness.session_seconds + harness.handover_seconds + MARGIN_SECONDS)
+    await second.holds(
+        PARTITIONS, harness.session_seconds + harness.handover_seconds + harness.margin_seconds
+    )
     for claim in second.claims().values():
         await second.bus.step(claim, [Output("out", claim.partition, b"k", b"v")], {"table": 1})
 
@@ -155,8 +155,12 @@ async def check_old_claim_cannot_step(harness: Harness) -> None:
 
     second.on_assigned = try_the_old_one
     await second.join()
-    await second.holds(PARTITIONS, harness.session_seconds + harness.handover_seconds + MARGIN_SECONDS)
-    await settled(lambda: sorted(refused) == list(range(PARTITIONS)), MARGIN_SECONDS, "all were refused")
+    await second.holds(
+        PARTITIONS, harness.session_seconds + harness.handover_seconds + harness.margin_seconds
+    )
+    await settled(
+        lambda: sorted(refused) == list(range(PARTITIONS)), harness.margin_seconds, "all were refused"
+    )
     assert fold(await read_all(second.bus, "out")) == {b"k": b"first"}
     assert await second.bus.committed(second.claims()[0], ["table"]) == {"table": 1}
     await second.bus.step(second.claims()[0], [Output("out", 0, b"k", b"second")], {"table": 2})
@@ -170,7 +174,9 @@ async def check_frozen_worker_comes_back(harness: Harness) -> None:
     old = first.claims()
     harness.freeze(first.bus)
     second = await (await Worker.open(harness)).join()
-    await second.holds(PARTITIONS, harness.session_seconds + harness.handover_seconds + MARGIN_SECONDS)
+    await second.holds(
+        PARTITIONS, harness.session_seconds + harness.handover_seconds + harness.margin_seconds
+    )
     assert first.taken == []
     harness.thaw(first.bus)
     await all_owned([first, second], 3 * harness.handover_seconds)
@@ -201,7 +207,7 @@ async def check_offsets_are_read_after_the_fence(harness: Harness) -> None:
     second.on_assigned = start
     await second.join()
     await all_owned([first, second], 2 * harness.handover_seconds)
-    await settled(lambda: len(started) == PARTITIONS // 2, MARGIN_SECONDS, "the new owner started")
+    await settled(lambda: len(started) == PARTITIONS // 2, harness.margin_seconds, "the new owner started")
     assert set(started.values()) == {5}
     assert len(fold(await read_all(second.bus, "out"))) == PARTITIONS // 2
 
@@ -252,7 +258,7 @@ async def check_drain_has_a_deadline(harness: Harness) -> None:
     old = first.claims()
     second = await (await Worker.open(harness)).join()
     await second.holds(PARTITIONS // 2, 2 * harness.handover_seconds + harness.drain_seconds)
-    await all_owned([first, second], MARGIN_SECONDS)
+    await all_owned([first, second], harness.margin_seconds)
     for number in second.claims():
         await expect(FencedError, first.bus.step(old[number], [], {"table": 1}))
     assert sorted(ended) == sorted(second.claims())

@@ -21,6 +21,7 @@ import tempfile
 import time
 from collections.abc import Iterator
 from pathlib import Path
+from typing import NamedTuple
 
 import pytest
 
@@ -101,10 +102,9 @@ def _fetch(root: Path, target: Path) -> None:
 class Broker:
     """One broker (and controller) process."""
 
-    def __init__(self, number: int, folder: Path, port: int, controller_port: int) -> None:
+    def __init__(self, number: int, folder: Path, ports: list[int]) -> None:
         self.number = number
-        self.port = port
-        self.controller_port = controller_port
+        self.port, self.controller_port, self.secure_port = ports
         self.folder = folder / f"broker-{number}"
         self.process: subprocess.Popen[bytes] | None = None
 
@@ -112,11 +112,19 @@ class Broker:
     def _properties(self) -> Path:
         return self.folder / "server.properties"
 
-    def format(self, settings: dict[str, str], cluster_id: str) -> None:
+    def format(self, settings: dict[str, str], cluster_id: str, *options: str) -> None:
         self.folder.mkdir()
         lines = [f"{name}={value}" for name, value in settings.items()]
         self._properties.write_text("\n".join(lines) + "\n", encoding="utf-8")
-        command = ["kafka.tools.StorageTool", "format", "-t", cluster_id, "-c", str(self._properties)]
+        command = [
+            "kafka.tools.StorageTool",
+            "format",
+            "-t",
+            cluster_id,
+            "-c",
+            str(self._properties),
+            *options,
+        ]
         result = subprocess.run(_java(*command), capture_output=True, text=True, timeout=120, check=False)
         if result.returncode != 0:
             raise KafkaUnavailableError(
@@ -167,6 +175,18 @@ class Broker:
         self.process.send_signal(signal.SIGCONT)
 
 
+class Security(NamedTuple):
+    """A second listener, with TLS and SASL. keystore: PEM of the key and its certificate, for 127.0.0.1.
+
+    It takes user and password (SCRAM-SHA-512), and as OAUTHBEARER any unsigned token of Kafka's own
+    development handler.
+    """
+
+    keystore: Path
+    user: str
+    password: str
+
+
 class KafkaCluster:
     """Running brokers. `brokers` is empty when they are somebody else's."""
 
@@ -176,14 +196,14 @@ class KafkaCluster:
 
 
 @contextlib.contextmanager
-def running(brokers: int) -> Iterator[KafkaCluster]:
+def running(brokers: int, security: Security | None = None) -> Iterator[KafkaCluster]:
     """Run a cluster of so many brokers. Raises KafkaUnavailableError."""
     given = os.environ.get("PVBUS_TEST_KAFKA")
     if given:
         yield KafkaCluster([], given)
         return
     with tempfile.TemporaryDirectory(prefix="pvbus-kafka-", ignore_cleanup_errors=True) as folder:
-        cluster = _start(brokers, Path(folder))
+        cluster = _start(brokers, Path(folder), security)
         try:
             yield cluster
         finally:
@@ -191,17 +211,18 @@ def running(brokers: int) -> Iterator[KafkaCluster]:
                 broker.kill()
 
 
-def _start(count: int, folder: Path) -> KafkaCluster:
+def _start(count: int, folder: Path, security: Security | None) -> KafkaCluster:
     for attempt in range(3):  # between choosing a port and listening, somebody else may take it
         place = folder / str(attempt)
         place.mkdir()
-        ports = free_ports(2 * count)
-        brokers = [Broker(n + 1, place, ports[2 * n], ports[2 * n + 1]) for n in range(count)]
+        ports = free_ports(3 * count)
+        brokers = [Broker(n + 1, place, ports[3 * n : 3 * n + 3]) for n in range(count)]
         cluster_id = base64.urlsafe_b64encode(secrets.token_bytes(16)).decode().rstrip("=")
         deadline = time.monotonic() + START_SECONDS_MAX
         try:
             for broker in brokers:
-                broker.format(_settings(broker, brokers), cluster_id)
+                secure, options = _secure(broker, security) if security else ({}, ())
+                broker.format(_settings(broker, brokers) | secure, cluster_id, *options)
                 broker.start()
             if all(broker.wait_until_ready(deadline) for broker in brokers):
                 return KafkaCluster(brokers, ",".join(f"127.0.0.1:{broker.port}" for broker in brokers))
@@ -247,6 +268,32 @@ def _settings(broker: Broker, brokers: list[Broker]) -> dict[str, str]:
         "num.network.threads": "2",
         "num.io.threads": "4",
     }
+
+
+def _secure(broker: Broker, security: Security) -> tuple[dict[str, str], tuple[str, ...]]:
+    """Return what a broker with a secure listener has besides, and how its users are made."""
+    open_, controller = (
+        f"PLAINTEXT://127.0.0.1:{broker.port}",
+        f"CONTROLLER://127.0.0.1:{broker.controller_port}",
+    )
+    secure = f"SECURE://127.0.0.1:{broker.secure_port}"
+    modules = "org.apache.kafka.common.security"
+    own = "listener.name.secure"
+    settings = {
+        "listeners": f"{open_},{secure},{controller}",
+        "advertised.listeners": f"{open_},{secure}",
+        "listener.security.protocol.map": "PLAINTEXT:PLAINTEXT,CONTROLLER:PLAINTEXT,SECURE:SASL_SSL",
+        "inter.broker.listener.name": "PLAINTEXT",
+        f"{own}.ssl.keystore.type": "PEM",
+        f"{own}.ssl.keystore.location": str(security.keystore),
+        f"{own}.sasl.enabled.mechanisms": "SCRAM-SHA-512,OAUTHBEARER",
+        f"{own}.scram-sha-512.sasl.jaas.config": f"{modules}.scram.ScramLoginModule required;",
+        f"{own}.oauthbearer.sasl.jaas.config": (
+            f'{modules}.oauthbearer.OAuthBearerLoginModule required unsecuredLoginStringClaim_sub="broker";'
+        ),
+    }
+    user = f"SCRAM-SHA-512=[name={security.user},password={security.password}]"
+    return settings, ("--add-scram", user)
 
 
 def free_ports(count: int) -> list[int]:

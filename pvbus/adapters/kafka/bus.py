@@ -53,7 +53,7 @@ class KafkaBus:
         self._ends = ends
         self._catalogue = Catalogue(admin, settings)
         self._memberships: list[KafkaMembership] = []
-        self._readers: list[KafkaReader] = []
+        self._readers: set[KafkaReader] = set()
 
     @classmethod
     async def open(cls, settings: KafkaSettings, *, clock: Clock | None = None) -> "KafkaBus":
@@ -83,7 +83,7 @@ class KafkaBus:
         await self._disconnect()
 
     async def _disconnect(self) -> None:
-        await asyncio.gather(*(reader.close() for reader in self._readers))
+        await asyncio.gather(*(reader.close() for reader in tuple(self._readers)))
         await stop_consumer(self._ends)
         await self._admin.close()
 
@@ -111,8 +111,8 @@ class KafkaBus:
             return {names[partition]: end for partition, end in ends.items()}
 
     def reader(self, positions: Mapping[TopicPartition, int] | None = None) -> KafkaReader:
-        reader = KafkaReader(self._settings, positions or {})
-        self._readers.append(reader)
+        reader = KafkaReader(self._settings, positions or {}, closed=self._readers.discard)
+        self._readers.add(reader)
         return reader
 
     # Claims

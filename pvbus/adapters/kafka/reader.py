@@ -7,7 +7,7 @@ first. The consumer's positions run ahead of ours by what is buffered.
 
 import asyncio
 from collections import deque
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 
 from aiokafka import AIOKafkaConsumer
 from aiokafka import TopicPartition as KafkaPartition
@@ -25,8 +25,16 @@ SLICE_SECONDS = 0.2
 class KafkaReader:
     """Implements `pvbus.ports.bus.Reader`."""
 
-    def __init__(self, settings: KafkaSettings, positions: Mapping[TopicPartition, int]) -> None:
+    def __init__(
+        self,
+        settings: KafkaSettings,
+        positions: Mapping[TopicPartition, int],
+        *,
+        closed: Callable[["KafkaReader"], None],
+    ) -> None:
+        """closed: called when this reader is closed, which the bus does at its end at the latest."""
         self._settings = settings
+        self._closed = closed
         self._positions = dict(positions)
         self._paused: set[TopicPartition] = set()
         self._buffers: dict[TopicPartition, deque[Record]] = {}
@@ -173,6 +181,7 @@ class KafkaReader:
 
     async def close(self) -> None:
         self._is_closed = True
+        self._closed(self)
         if self._starting is not None:
             self._starting.cancel()
             await asyncio.wait({self._starting})

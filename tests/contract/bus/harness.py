@@ -23,6 +23,7 @@ class MemoryHarness:
     expiry_seconds = EXPIRE_SECONDS + 1
     wake_seconds = 0.0
     visible_within_seconds = 0.0
+    margin_seconds = 0.5
     suspensions_min = 1
 
     def __init__(self, bus_class: type[SqliteBus] = SqliteBus) -> None:

@@ -1,0 +1,124 @@
+"""TLS and SASL against a real broker that insists on them."""
+
+import base64
+import datetime
+import ipaddress
+import json
+import os
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from cryptography import x509
+from cryptography.hazmat.primitives import hashes, serialization
+from cryptography.hazmat.primitives.asymmetric import ec
+from cryptography.x509.oid import NameOID
+
+from pvbus.adapters.kafka.bus import KafkaBus
+from pvbus.adapters.kafka.settings import KafkaSettings, OAuthBearer, Scram, Tls
+from pvbus.errors import TransientError
+from pvbus.ports.bus import Output
+from pvbus.testing.bus_contract import fold, holder, read_all
+from tests.contract.bus.kafka_harness import KafkaHarness
+from tests.tools.kafka import KafkaCluster, KafkaUnavailableError, Security, running
+
+pytestmark = [pytest.mark.kafka, pytest.mark.slow, pytest.mark.timeout(300)]
+
+USER, PASSWORD = "pvbus", "not-a-secret"
+
+
+def make_certificate(folder: Path) -> tuple[Path, Path]:
+    """Return a key store with a self-signed certificate for 127.0.0.1, and the certificate alone."""
+    key = ec.generate_private_key(ec.SECP256R1())
+    name = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, "broker of a test")])
+    now = datetime.datetime.now(datetime.UTC)
+    certificate = (
+        x509.CertificateBuilder()
+        .subject_name(name)
+        .issuer_name(name)
+        .public_key(key.public_key())
+        .serial_number(x509.random_serial_number())
+        .not_valid_before(now - datetime.timedelta(days=1))
+        .not_valid_after(now + datetime.timedelta(days=1))
+        .add_extension(
+            x509.SubjectAlternativeName([x509.IPAddress(ipaddress.ip_address("127.0.0.1"))]), critical=False
+        )
+        .add_extension(x509.BasicConstraints(ca=True, path_length=0), critical=True)
+        .sign(key, hashes.SHA256())
+    )
+    pem = certificate.public_bytes(serialization.Encoding.PEM)
+    key_pem = key.private_bytes(
+        serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, serialization.NoEncryption()
+    )
+    authority, keystore = folder / "ca.pem", folder / "keystore.pem"
+    authority.write_bytes(pem)
+    keystore.write_bytes(key_pem + pem)
+    return keystore, authority
+
+
+@pytest.fixture(scope="module")
+def authority_and_cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Path, KafkaCluster]]:
+    if os.environ.get("PVBUS_TEST_KAFKA"):
+        pytest.skip("a Kafka that is not ours has its own users and certificates")
+    keystore, authority = make_certificate(tmp_path_factory.mktemp("tls"))
+    try:
+        with running(1, Security(keystore, USER, PASSWORD)) as cluster:
+            yield authority, cluster
+    except KafkaUnavailableError as error:
+        if os.environ.get("CI") == "true":
+            pytest.fail(str(error))
+        pytest.skip(str(error))
+
+
+def token_file(folder: Path) -> str:
+    """Write a token as Kafka's development handler takes it: unsigned, with a subject and an end."""
+
+    def part(content: dict[str, object]) -> str:
+        return base64.urlsafe_b64encode(json.dumps(content).encode()).decode().rstrip("=")
+
+    file = folder / "token"
+    now = time.time()
+    file.write_text(f"{part({'alg': 'none'})}.{part({'sub': USER, 'iat': now, 'exp': now + 3600})}.")
+    return str(file)
+
+
+async def works(cluster: KafkaCluster, tls: Tls, sasl: Scram | OAuthBearer) -> None:
+    """Create topics, claim, write, read and commit."""
+    harness = KafkaHarness(f"127.0.0.1:{cluster.brokers[0].secure_port}", tls=tls, sasl=sasl)
+    try:
+        async with holder(harness) as (bus, claims):
+            await bus.step(claims[1], [Output("out", 1, b"k", b"v")], {"table": 3})
+            assert fold(await read_all(bus, "out")) == {b"k": b"v"}
+            assert await bus.committed(claims[1], ["table"]) == {"table": 3}
+    finally:
+        await harness.close()
+
+
+async def test_scram(authority_and_cluster: tuple[Path, KafkaCluster]) -> None:
+    """Everything works with user and password over TLS."""
+    authority, cluster = authority_and_cluster
+    await works(cluster, Tls(ca_file=str(authority)), Scram(username=USER, password=PASSWORD))
+
+
+async def test_bearer_token(authority_and_cluster: tuple[Path, KafkaCluster], tmp_path: Path) -> None:
+    """Everything works with a token from a file over TLS."""
+    authority, cluster = authority_and_cluster
+    await works(cluster, Tls(ca_file=str(authority)), OAuthBearer(token_file=token_file(tmp_path)))
+
+
+@pytest.mark.parametrize(
+    ("has_authority", "password"), [(True, "wrong"), (False, PASSWORD)], ids=["password", "authority"]
+)
+async def test_who_is_not_trusted(
+    authority_and_cluster: tuple[Path, KafkaCluster], has_authority: bool, password: str
+) -> None:
+    """A wrong password, and a certificate of somebody else's, are refused."""
+    authority, cluster = authority_and_cluster
+    settings = KafkaSettings(
+        bootstrap=(f"127.0.0.1:{cluster.brokers[0].secure_port}",),
+        tls=Tls(ca_file=str(authority) if has_authority else ""),
+        sasl=Scram(username=USER, password=password),
+    )
+    with pytest.raises(TransientError):
+        await KafkaBus.open(settings)

@@ -1,0 +1,34 @@
+"""The table of Kafka's errors."""
+
+import pytest
+from aiokafka import errors
+
+from pvbus.adapters.kafka.failures import translate
+from pvbus.errors import FencedError, PermanentError, TooLargeError, TransientError
+
+
+def caused(outer: Exception, inner: Exception) -> Exception:
+    outer.__cause__ = inner
+    return outer
+
+
+@pytest.mark.parametrize(
+    ("error", "expected"),
+    [
+        (errors.ProducerFenced(), FencedError),
+        (errors.InvalidProducerEpoch(), FencedError),
+        (caused(errors.KafkaError("unexpected"), errors.InvalidProducerIdMapping()), FencedError),
+        (errors.MessageSizeTooLargeError(), TooLargeError),
+        (errors.InvalidTopicError(), PermanentError),
+        (errors.InconsistentGroupProtocolError(), PermanentError),
+        (errors.KafkaTimeoutError(), TransientError),
+        (errors.OutOfOrderSequenceNumber(), TransientError),
+        (errors.TopicAuthorizationFailedError("t"), TransientError),
+        (errors.KafkaConnectionError("away"), TransientError),
+        (TimeoutError(), TransientError),
+    ],
+    ids=lambda value: getattr(value, "__name__", type(value).__name__),
+)
+def test_translation(error: Exception, expected: type[Exception]) -> None:
+    """Each kind of error has its class, also behind the library's own wrapper."""
+    assert type(translate(error, "trying")) is expected
