@@ -524,3 +524,32 @@ def test_problems_are_told_one_after_the_other_in_the_order_of_the_flow() -> Non
     ]
     assert found.rollup is not None
     assert found.rollup.generation == 3
+
+
+def test_a_watch_is_asked_for_once_per_claim_and_withdrawn_with_its_last_set() -> None:
+    """And asked for anew at once, though the bus has not told of the withdrawal yet."""
+    found = part(sites=("s1",))
+    found.tell(SET, site_set("beta"))
+    found.run("default/beta")
+    (key,) = found.requests
+    found.tell_gone(SET, site_set("alpha"))
+    found.run()
+    assert found.requests[key] is not None
+    found.tell_gone(SET, site_set("beta"))
+    found.run("default/beta")
+    assert found.requests == {key: None}
+    found.tell(SET, site_set("gamma"))
+    found.run("default/gamma")
+    assert found.requests[key] is not None
+
+
+def test_a_set_on_hold_keeps_its_watch() -> None:
+    found = part(sites=("s1",))
+    (key,) = found.requests
+    change(found, annotations={HOLD: "true"})
+    found.run()
+    found.tell(SET, site_set("beta"))
+    found.run("default/beta")
+    found.tell_gone(SET, site_set("beta"))
+    found.run("default/beta")
+    assert found.requests[key] is not None
