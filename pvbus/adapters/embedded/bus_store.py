@@ -93,6 +93,7 @@ class Listener(Protocol):
     def wake(self) -> None: ...
 
 
+_NO_ROOM = (sqlite3.SQLITE_FULL, sqlite3.SQLITE_IOERR)
 _REASONS = {sqlite3.SQLITE_CORRUPT: "Corrupt", sqlite3.SQLITE_NOTADB: "Corrupt"}
 
 
@@ -101,6 +102,10 @@ def translated(exc: sqlite3.Error) -> PvbusError:
     code = getattr(exc, "sqlite_errorcode", 0) & 0xFF  # the primary code, without what refines it
     if reason := _REASONS.get(code):
         return PermanentError(f"the bus's file is damaged ({exc}); restore it from a backup", reason=reason)
+    if code in _NO_ROOM:
+        return TransientError(
+            f"the bus's file cannot be written ({exc}): make room on the disk; it is tried again"
+        )
     return TransientError(f"bus: {exc}")
 
 
