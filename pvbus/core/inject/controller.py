@@ -41,6 +41,7 @@ REFUSED_RETRY_SECONDS = 60.0
 TERMINATING_RETRY_SECONDS = 5.0
 ECHO_SECONDS = 10.0  # how long an echo of our own write is believed to be on its way
 WAIT_TOLD_SECONDS = 2.0  # shorter waits are part of every change; telling them would make Ready flap
+LIST_TOLD_SECONDS = 10.0  # the first list of a large cluster takes a while, and holds everybody up
 TROUBLE_TOLD_SECONDS = 5.0  # shorter trouble is a restart of somebody else
 BACKOFF_SECONDS = (0.2, 60.0)
 
@@ -222,7 +223,7 @@ class InjectController:
                 words = (f"the list of {kind}",)
                 if one.result is not None:  # what is known stays true: a relist is no news of this variant
                     return Outcome(result="waiting", waiting=words)
-                return self._waits(one, words)
+                return self._waits(one, words, told_after=LIST_TOLD_SECONDS)
         variant = one.variant
         if variant.metadata.annotations.get(HOLD) == "true":
             return self._ended(one, report.held_conditions(variant), waiting=(report.UNHOLD,))
@@ -453,12 +454,19 @@ class InjectController:
             return Outcome()
         return Outcome((Put(RESULTS, one.key, row),), "changed")
 
-    def _waits(self, one: Pass, waiting: tuple[str, ...], puts: Iterable[Put] = ()) -> Outcome:
+    def _waits(
+        self,
+        one: Pass,
+        waiting: tuple[str, ...],
+        puts: Iterable[Put] = (),
+        *,
+        told_after: float = WAIT_TOLD_SECONDS,
+    ) -> Outcome:
         """Wait; a wait that lasts is told in the conditions."""
         seen = one.seen
         if seen.waiting_since is None:
             seen.waiting_since = one.now
-        rest = seen.waiting_since + WAIT_TOLD_SECONDS - one.now
+        rest = seen.waiting_since + told_after - one.now
         if rest > 0:
             return Outcome(tuple(puts), "waiting", rest, waiting)
         since = seen.waiting_since

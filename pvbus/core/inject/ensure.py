@@ -155,6 +155,8 @@ class Ensurer:
         return self.variant.spec.adoption_policy == "adoptExisting" and revision != PLACEHOLDER
 
     def _adopted(self, obj: Object) -> Generator[Effect, Any, Object]:
+        if owned_by(obj, self.uid):  # the echo of our own adoption is not here yet
+            return obj
         updated = yield from adopt(obj, self.variant)
         self._wrote(updated["metadata"]["name"], obj, updated)
         return updated

@@ -3,13 +3,14 @@
 from collections.abc import Iterator
 from typing import Any
 
+import msgspec
 import pytest
 
 from pvbus.adapters.embedded.cluster import REVISION
 from pvbus.core.effects import Get, List, Update
 from pvbus.core.inject.ensure import render_status
 from pvbus.core.observe import KindName
-from pvbus.core.records import WATCHES
+from pvbus.core.records import OBJECTS, WATCHES, SyncMarker, sync_key
 from pvbus.errors import ConflictError, PermanentError, TransientError
 from pvbus.ports.cluster import Kind, Object
 from tests.simulation.inject_world import (
@@ -152,6 +153,15 @@ async def test_adopt_existing_takes_ownership_and_keeps_the_content() -> None:
     assert found["metadata"]["annotations"] == {"note": "z"}
     assert world.files("edge.app.by-hand") == files
     assert world.told()[:2] == ("True", "NoErrors")
+
+
+async def test_an_adoption_that_is_not_observed_yet_is_not_written_again() -> None:
+    world = World([*upstream(), *package("edge", "app", "by-hand"), variant(adoptionPolicy="adoptExisting")])
+    world.observe()
+    await world.run()
+    world.controller._keys[0]["default/v"].result = None  # as if the step of the first pass was lost
+    await world.run()
+    assert len([effect for effect in world.effects if isinstance(effect, Update)]) == 1
 
 
 async def test_a_placeholder_is_never_adopted() -> None:
@@ -436,6 +446,27 @@ async def test_a_wait_is_told_once_it_lasts_and_not_before() -> None:
     assert outcome.again_after is None
     await world.settle()
     assert (world.told()[0], world.result().waiting) == ("True", ())
+
+
+async def test_the_first_list_is_waited_for_in_silence_and_a_later_one_changes_nothing() -> None:
+    world = World([*upstream(), variant()])
+    world.observe()
+    marker = sync_key("porch.kpt.dev", "PackageRevision")
+    syncing = msgspec.json.encode(SyncMarker(state="syncing", epoch=2))
+    world.controller.load(OBJECTS, 0, marker, syncing)
+    outcome = await world.run()
+    assert (outcome.puts, outcome.again_after) == ((), 10.0)
+    world.now += 10.0
+    await world.run()
+    assert world.told()[:2] == ("False", "Waiting")
+    world.controller.load(OBJECTS, 0, marker, world.rows[OBJECTS, marker])
+    await world.run()
+    told = world.told()
+    assert told[0] == "True"
+    world.controller.load(OBJECTS, 0, marker, syncing)
+    world.now += 100.0
+    assert (await world.run()).puts == ()
+    assert world.told() == told
 
 
 @pytest.mark.parametrize("error", [TransientError("503: git is down"), ConflictError("busy")])
