@@ -145,10 +145,18 @@ class Installation:
         self._process.wait()
 
     def kill_child(self) -> None:
-        """kill -9 of the API server only: the services have to notice and end by themselves."""
+        """kill -9 of the API server only: the services have to notice and end by themselves.
+
+        Waits until there is one. Raises NotReadyError where processes cannot be looked at as in Linux.
+        """
         children = Path(f"/proc/{self.pid}/task/{self.pid}/children")
-        for child in children.read_text().split() if children.exists() else ():
-            os.kill(int(child), signal.SIGKILL)
+        deadline = time.monotonic() + READY_SECONDS_MAX
+        while self.is_running and time.monotonic() < deadline and children.exists():
+            if found := children.read_text().split():
+                os.kill(int(found[0]), signal.SIGKILL)
+                return
+            time.sleep(0.02)
+        raise NotReadyError(f"no API server could be killed:\n{self.output}")
 
     def stop(self) -> int:
         """End it as Ctrl-C does; returns the exit code."""

@@ -130,7 +130,7 @@ async def strike(installation: Installation, chance: random.Random) -> None:
         case 0:
             installation.kill_parent()
         case 1:
-            installation.kill_child()
+            await asyncio.to_thread(installation.kill_child)
             await asyncio.to_thread(installation.wait_ended)
         case _:
             installation.kill()
