@@ -1,0 +1,74 @@
+"""A set, its targets and a render service that agrees: what tests of unrolling share."""
+
+from typing import Any
+
+from pvbus.core.unroll.children import Limits
+from tests.simulation.parts import (
+    REPOSITORY,
+    REVISION,
+    SET,
+    SITE,
+    UnrollPart,
+    obj,
+    site,
+    site_set,
+    upstream,
+)
+
+FLEET = {"downstream": {"repo": "r1", "packageExpr": "target.name"}}
+
+
+def part(*targets: Any, sites: tuple[str, ...] = (), limits: Limits | None = None, **meta: Any) -> UnrollPart:
+    """A world with upstream and Repository r1; a set with these targets, or one variant per Site."""
+    found = UnrollPart(limits=limits)
+    found.tell(REVISION, upstream())
+    found.tell(REPOSITORY, obj(REPOSITORY, "r1", spec={}, metadata={"labels": {"fleet": "a"}}))
+    for name in sites:
+        found.tell(SITE, site(name, env="prod"))
+    change(found, *targets, **meta)
+    found.synced()
+    found.run()
+    return found
+
+
+def change(found: UnrollPart, *targets: Any, generation: int = 1, up: Any = None, **meta: Any) -> None:
+    thing = site_set(generation=generation, **meta)
+    if targets:
+        thing["spec"]["targets"] = list(targets)
+    if up is not None:
+        thing["spec"]["upstream"] = up
+    found.tell(SET, thing)
+
+
+def told(found: UnrollPart) -> tuple[str, str]:
+    found.now += 2
+    found.run()
+    assert found.rollup is not None
+    return found.rollup.reason, found.rollup.message
+
+
+def live_on(found: UnrollPart, seconds: float = 30.0) -> None:
+    for _ in range(int(seconds / 3)):
+        found.now += 3
+        found.run()
+
+
+def places(found: UnrollPart) -> set[tuple[str, str]]:
+    return {
+        (r.downstream.repo, r.downstream.package) for r in found.children.values() if r.state == "present"
+    }
+
+
+def selecting(kind: str = "Site", api: str = "example.org/v1", **fields: Any) -> dict[str, Any]:
+    return {"objectSelector": {"apiVersion": api, "kind": kind, **fields}, "template": FLEET}
+
+
+def removing(**meta: Any) -> UnrollPart:
+    """Two Sites, both with a living variant; the first is about to be unwanted."""
+    found = part(sites=("s1", "s2"), **meta)
+    for name in list(found.children):
+        found.made(name)
+    found.run()
+    found.tell(SITE, site("s1", env="test"))
+    found.run()
+    return found
