@@ -44,6 +44,15 @@ def pvbus(
     )
 
 
+def children_of(pid: int) -> list[int]:
+    """Return the processes that a process has started: from Linux, else from pgrep."""
+    listed = Path(f"/proc/{pid}/task/{pid}/children")
+    if listed.exists():
+        return [int(child) for child in listed.read_text().split()]
+    asked = subprocess.run(["pgrep", "-P", str(pid)], capture_output=True, text=True, check=False)
+    return [int(child) for child in asked.stdout.split()]
+
+
 class Installation:
     """One data folder, and the `pvbus up` that may run on it."""
 
@@ -147,13 +156,12 @@ class Installation:
     def kill_child(self) -> None:
         """kill -9 of the API server only: the services have to notice and end by themselves.
 
-        Waits until there is one. Raises NotReadyError where processes cannot be looked at as in Linux.
+        Waits until there is one.
         """
-        children = Path(f"/proc/{self.pid}/task/{self.pid}/children")
         deadline = time.monotonic() + READY_SECONDS_MAX
-        while self.is_running and time.monotonic() < deadline and children.exists():
-            if found := children.read_text().split():
-                os.kill(int(found[0]), signal.SIGKILL)
+        while self.is_running and time.monotonic() < deadline:
+            if found := children_of(self.pid):
+                os.kill(found[0], signal.SIGKILL)
                 return
             time.sleep(0.02)
         raise NotReadyError(f"no API server could be killed:\n{self.output}")
