@@ -158,7 +158,11 @@ class Bus(Protocol):
         ...
 
     async def end_offsets(self, partitions: Sequence[TopicPartition]) -> Mapping[TopicPartition, int]:
-        """Return the offset after the last committed record of each partition."""
+        """Return the offset after the last committed record of each partition, or a later one.
+
+        Whoever reads up to there has read every step that had returned before the call; for what was
+        being committed at that moment the reader waits.
+        """
         ...
 
     def reader(self, positions: Mapping[TopicPartition, int] | None = None) -> Reader: ...
@@ -166,8 +170,9 @@ class Bus(Protocol):
     async def step(
         self, claim: Claim, outputs: Sequence[Output], offsets: Mapping[str, int] | None = None
     ) -> None:
-        """Make outputs and the claim's next offsets (topic -> offset) visible at once.
+        """Make outputs and the claim's next offsets (topic -> offset) visible, all or nothing.
 
+        Other workers may see the parts some milliseconds apart, but never one without the others to come.
         Raises FencedError (an epoch is newer: nothing is visible), TooLargeError (nothing is
         visible, the bus stays usable), TransientError (outcome unknown: restore the claim). As
         bugs of the caller, with nothing visible: InvariantError where an offset would go back,

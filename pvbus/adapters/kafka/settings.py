@@ -5,6 +5,7 @@ from the latest record, idempotence off, and a rebalance that must end within th
 """
 
 import asyncio
+import re
 import ssl
 from pathlib import Path
 from typing import Any
@@ -12,6 +13,8 @@ from typing import Any
 import msgspec
 from aiokafka.abc import AbstractTokenProvider
 from aiokafka.coordinator.assignors.abstract import AbstractPartitionAssignor
+
+from pvbus.errors import UsageError
 
 REQUEST_SECONDS = 40
 """A JoinGroup may be answered after the rebalance timeout only, so requests must wait for longer."""
@@ -96,6 +99,15 @@ class KafkaSettings(msgspec.Struct, frozen=True, kw_only=True):
     def transactional_id(self, group: str, partition: int) -> str:
         """One id per claim: fencing one must not touch another."""
         return f"{self.named(group)}-{partition}"
+
+
+def settings_of(url: str) -> KafkaSettings:
+    """Read `kafka://host:port[,host:port...][/prefix]`. Raises UsageError."""
+    found = re.fullmatch(r"kafka://([^/]+?)(?:/([A-Za-z0-9._-]+))?/?", url)
+    brokers = tuple(found.group(1).split(",")) if found else ()
+    if found is None or not all(re.fullmatch(r"\S+:\d+", broker) for broker in brokers):
+        raise UsageError(f'"{url}" is no Kafka: give kafka://HOST:PORT[,HOST:PORT...][/PREFIX]')
+    return KafkaSettings(bootstrap=brokers, prefix=found.group(2) or "")
 
 
 class _TokenFile(AbstractTokenProvider):  # type: ignore[misc]

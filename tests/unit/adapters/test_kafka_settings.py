@@ -20,7 +20,9 @@ from pvbus.adapters.kafka.settings import (
     member_options,
     producer_options,
     reader_options,
+    settings_of,
 )
+from pvbus.errors import UsageError
 
 SETTINGS = KafkaSettings(bootstrap=("one:9092", "two:9092"), prefix="here")
 ASSIGNOR = CoPartitioningAssignor(["a"], 2, held=list, given=lambda numbers: None)
@@ -89,6 +91,15 @@ def test_names() -> None:
     bare = KafkaSettings(bootstrap=("one:9092",))
     assert (bare.named("topic"), bare.unnamed("topic")) == ("topic", "topic")
     assert bare.unnamed("__consumer_offsets") is None
+
+
+def test_url() -> None:
+    """Brokers and prefix come from one URL; what is none says how one looks."""
+    assert settings_of("kafka://one:9092,two:9093") == KafkaSettings(bootstrap=("one:9092", "two:9093"))
+    assert settings_of("kafka://one:9092/fleet.a").prefix == "fleet.a"
+    for wrong in ("kafka://", "kafka://one", "sqlite:x", "kafka://one:9092,two", "kafka://one:9092/a/b"):
+        with pytest.raises(UsageError, match="HOST:PORT"):
+            settings_of(wrong)
 
 
 def test_plain_without_security() -> None:
