@@ -91,9 +91,11 @@ class KafkaMembership:
         try:
             async with asyncio.timeout(TRANSACTION_SECONDS):
                 await self._consumer.start()
-        except FOREIGN as exc:
-            await self._consumer.stop()
-            raise translate(exc, f"joining {self._group}") from exc
+        except BaseException as exc:
+            await stop_consumer(self._consumer)
+            if isinstance(exc, FOREIGN):
+                raise translate(exc, f"joining {self._group}") from exc
+            raise
         self._observe_heartbeats()
         self._consumer.subscribe(self._topics, listener=_Listener())
         self._last_heartbeat = self._clock.monotonic()
