@@ -131,7 +131,7 @@ class Broker:
         ]
         result = subprocess.run(_java(*command), capture_output=True, text=True, timeout=120, check=False)
         if result.returncode != 0:
-            raise KafkaUnavailableError(
+            raise KafkaFailedError(
                 f"the broker's folder could not be formatted: {result.stderr[-2000:]}"
             )
 
