@@ -14,6 +14,7 @@ import msgspec
 from pvbus.core.effects import Effect, Get, Outcome, Put, Reconciliation, Update
 from pvbus.core.ids import FINALIZER, HOLD, digest, okey, sha1_head
 from pvbus.core.inject import report
+from pvbus.core.inject.attempts import Inputs, Refused, Written
 from pvbus.core.inject.ensure import ContentName, ContentNeededError, Ensurer, NotYetError
 from pvbus.core.inject.owning import RESOURCES, VARIANT, terminate
 from pvbus.core.inject.requests import Requests, requester
@@ -48,25 +49,6 @@ BACKOFF_SECONDS = (0.2, 60.0)
 _variant = msgspec.json.Decoder(PackageVariant)
 _desired = msgspec.json.Decoder(DesiredRow)
 _result = msgspec.json.Decoder(ResultRow)
-
-
-class Written(NamedTuple):
-    """Revisions we wrote and whose echo is awaited until a time.
-
-    others: digest of all else that the outcome depends on. versions: of each revision, as they
-    followed one another.
-    """
-
-    others: str
-    versions: dict[str, tuple[str, ...]]
-    until: float
-
-
-class Refused(NamedTuple):
-    """An attempt on these inputs that failed for good, as far as anybody knows, until a time."""
-
-    inputs: str
-    until: float
 
 
 class Seen:
@@ -300,23 +282,27 @@ class InjectController:
         """Compare the inputs with those of the last attempt, and make another one if they differ."""
         seen = one.seen
         inputs = self._inputs(one, upstream)
-        if one.result is not None and one.result.input_digest == inputs:
+        if one.result is not None and one.result.input_digest == inputs.digest():
             seen.waiting_since = seen.trouble = seen.refused = None
             return Outcome()
-        if seen.refused is not None and seen.refused.inputs == inputs and one.now < seen.refused.until:
+        if (
+            seen.refused is not None
+            and seen.refused.inputs == inputs.digest()
+            and one.now < seen.refused.until
+        ):
             return Outcome(result="failed", again_after=seen.refused.until - one.now)
         if seen.written is not None:
-            echo = self._echo(one, upstream, inputs, seen.written)
+            echo = self._echo(one, inputs, seen.written)
             if echo is not None:
                 return echo
         return (yield from self._attempt(one, upstream, inputs))
 
-    def _echo(self, one: Pass, upstream: Revision, inputs: str, written: Written) -> Outcome | None:
+    def _echo(self, one: Pass, inputs: Inputs, written: Written) -> Outcome | None:
         """Tell whether all that changed is our own writing; None when something else did."""
         observed = {r.name: r.row.resource_version for r in self._revisions(one)}
         versions = {name: observed.get(name, "") for name in written.versions}
         known = all(not v or v in written.versions[name] for name, v in versions.items())
-        others = self._inputs(one, upstream, without=written.versions)
+        others = inputs.digest(without=written.versions)
         if not known or others != written.others or one.now >= written.until:
             one.seen.written = None
             return None
@@ -324,10 +310,11 @@ class InjectController:
             return Outcome(result="waiting", again_after=written.until - one.now, waiting=("an echo",))
         one.seen.written = None
         assert one.result is not None
-        row = msgspec.structs.replace(one.result, input_digest=inputs)
+        row = msgspec.structs.replace(one.result, input_digest=inputs.digest())
         return Outcome((Put(RESULTS, one.key, row),), "changed")
 
-    def _attempt(self, one: Pass, upstream: Revision, inputs: str) -> Reconciliation:
+    def _attempt(self, one: Pass, upstream: Revision, inputs: Inputs) -> Reconciliation:
+        """inputs: as they are before it begins; what changes while it runs must be another attempt."""
         seen = one.seen
         told = one.result.targets if one.result is not None else one.variant.status.downstream_targets
         before = {target.name: target for target in told}
@@ -341,7 +328,7 @@ class InjectController:
         except ConflictError:
             raise
         except PermanentError as error:
-            seen.refused = Refused(inputs, one.now + REFUSED_RETRY_SECONDS)
+            seen.refused = Refused(inputs.digest(), one.now + REFUSED_RETRY_SECONDS)
             conditions = report.failed_conditions(one.variant, str(error))
             outcome = self._ended(one, conditions, upstream=upstream)
             return outcome._replace(result="failed", again_after=REFUSED_RETRY_SECONDS)
@@ -352,11 +339,11 @@ class InjectController:
             waiting=report.awaited(ensured),
             upstream=upstream,
             ensured=ensured,
-            input_digest=inputs,
+            input_digest=inputs.digest(),
             cause=one.now,
         )
         if ensured.written:
-            others = self._inputs(one, upstream, without=ensured.written)
+            others = inputs.digest(without=ensured.written)
             seen.written = Written(others, dict(ensured.written), one.now + ECHO_SECONDS)
         return outcome
 
@@ -427,18 +414,17 @@ class InjectController:
         found |= {r.name: r for r in self.view.owned(one.uid)}
         return [found[name] for name in sorted(found)]
 
-    def _inputs(self, one: Pass, upstream: Revision, without: Iterable[str] = ()) -> str:
-        """Digest everything the outcome depends on; without: names of revisions left out."""
+    def _inputs(self, one: Pass, upstream: Revision) -> Inputs:
         contents = []
         for group, version, kind, name in sorted(set(one.seen.names)):
             row = self.view.injectable(group, kind, one.namespace, name)
             presence = self.view.injectable(group, kind, one.namespace, "")
             missing = self.view.unavailable(group, version, kind)
             contents.append([group, version, kind, name, row, presence, missing])
-        facts = [[r.name, r.row.digest] for r in self._revisions(one) if r.name not in without]
+        revisions = tuple((r.name, r.row.digest) for r in self._revisions(one))
         assert one.variant.spec.downstream is not None
         place = self.view.has_repository(one.namespace, one.variant.spec.downstream.repo)
-        return digest([one.uid, one.variant.spec, upstream.identity, facts, contents, place])
+        return Inputs(revisions, digest([one.uid, one.variant.spec, upstream.identity, contents, place]))
 
     # ------------------------------------------------------------ ending
 

@@ -292,6 +292,27 @@ async def test_a_changed_object_reconciles_exactly_the_variants_that_inject_it()
     assert not world.dirty
 
 
+async def test_an_object_that_changes_during_an_attempt_is_injected_by_another_one() -> None:
+    """The echo of the attempt's own write must not pass for all that happened meanwhile."""
+    world = World((SITES, site("s"), *upstream(site=POINT), variant(injectors=INJECT)))
+    update, regions = world.cluster.update, ["west"]
+
+    async def meanwhile(resource: Any, obj: Object, *, subresource: str = "") -> Object:
+        answer = await update(resource, obj, subresource=subresource)
+        if resource.kind == "PackageRevisionResources" and regions:
+            world.cluster.put(site("s", regions.pop()))
+            for (topic, key), value in world._answers().items():
+                world._load(topic, key, value)
+        return answer
+
+    world.cluster.update = meanwhile  # type: ignore[method-assign]
+    await world.settle()
+    assert not regions
+    world.dirty[f"{NAMESPACE}/v"] = None  # as a worker keeps the mark that was set meanwhile
+    await world.settle()
+    assert "region: west" in world.files(FIRST)["site.yaml"]
+
+
 async def test_an_object_that_disappears_leaves_its_content_and_turns_the_condition() -> None:
     world = await settled(SITES, site("s"), *upstream(site=POINT), variant(injectors=INJECT))
     assert world.told("ConfigInjected")[:2] == ("True", "Complete")
