@@ -11,7 +11,7 @@ group: whatever it held is lost. For each partition the next claim waits for the
 
 import asyncio
 import contextlib
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Coroutine, Iterable, Mapping, Sequence
 from typing import Any
 
 from aiokafka import AIOKafkaConsumer
@@ -196,6 +196,14 @@ class KafkaMembership:
         finally:
             await self._give_up_place()
 
+    def _spawn(self, coroutine: Coroutine[Any, Any, None]) -> "asyncio.Task[None]":
+        """Run something as a part of this life. Raises RuntimeError at the moment when that is failing."""
+        try:
+            return self._tasks.create_task(coroutine)
+        except RuntimeError:
+            coroutine.close()
+            raise
+
     async def _vacate_all(self) -> None:
         for place in tuple(self._places.values()):
             self._vacate(place)
@@ -222,6 +230,8 @@ class KafkaMembership:
     # The two moments of a rebalance
 
     def _tell_held(self) -> Iterable[int]:
+        if self._is_over:
+            return ()
         if not self._consumer._coordinator.member_id:
             self._lose_everything()
         return tuple(self._places)
@@ -257,7 +267,7 @@ class KafkaMembership:
         )
         self._writers.add(writer)
         place = self._places[number] = _Place(number, writer, self._leftovers.pop(number, None))
-        place.occupying = self._tasks.create_task(self._claim(place))
+        place.occupying = self._spawn(self._claim(place))
 
     async def _claim(self, place: _Place) -> None:
         """Fence the old holder, and only then call back: what is read from now on stands."""
@@ -275,7 +285,7 @@ class KafkaMembership:
 
     def _vacate(self, place: _Place) -> None:
         if place.vacating is None:
-            place.vacating = self._tasks.create_task(self._drain(place))
+            place.vacating = self._spawn(self._drain(place))
 
     async def _drain(self, place: _Place) -> None:
         """Call back, close the producer when that is done or late, and let the group know."""
@@ -304,7 +314,7 @@ class KafkaMembership:
         """Somebody fenced a claim that we hold: if we still are a member, we claim it again."""
         place = self._places.get(number)
         if place is not None:
-            self._tasks.create_task(self._claim_again(place))
+            self._spawn(self._claim_again(place))
 
     async def _claim_again(self, place: _Place) -> None:
         while True:
