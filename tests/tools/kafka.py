@@ -131,9 +131,7 @@ class Broker:
         ]
         result = subprocess.run(_java(*command), capture_output=True, text=True, timeout=120, check=False)
         if result.returncode != 0:
-            raise KafkaFailedError(
-                f"the broker's folder could not be formatted: {result.stderr[-2000:]}"
-            )
+            raise KafkaFailedError(f"the broker's folder could not be formatted: {result.stderr[-2000:]}")
 
     def start(self) -> None:
         with (self.folder / "log.txt").open("ab") as log:
