@@ -206,14 +206,15 @@ class DesiredRow(_Row, frozen=True, kw_only=True):
     """What render last decided for a PackageVariant.
 
     outcome: `applied` (the PackageVariant has spec_digest), `error` (the template), `refused` (by the
-    API server), `conflict`, `held`, `removed`. told: digest of what each set was last told, by set name.
+    API server), `conflict`, `held`, `waiting` (for the former one to go), `removed`. told: digest of
+    what each set was last told, by set name.
     """
 
     set_name: str = ""
     set_uid: str = ""
     input_digest: str = ""
     spec_digest: str = ""
-    outcome: Literal["applied", "error", "refused", "conflict", "held", "removed"] = "applied"
+    outcome: Literal["applied", "error", "refused", "conflict", "held", "waiting", "removed"] = "applied"
     uid: str = ""
     error: str = ""
     told: Mapping[str, str] = {}

@@ -181,7 +181,7 @@ class RenderController:
             assert living is not None
             return self._conflict(key, seen, present, living)
         if living is not None and living.metadata.deletion_timestamp:
-            return Outcome(result="waiting", waiting=("the former PackageVariant is terminating",))
+            return self._terminating(key, seen, present, winner, living)
         if living is not None and living.metadata.annotations.get(HOLD) == "true":
             return self._told(
                 key, seen, present, winner, living, outcome="held", error="on hold by annotation"
@@ -208,6 +208,24 @@ class RenderController:
             seen.response, seen.expires = msgspec.json.encode(written), now + ECHO_SECONDS
             living = seen.living(now)
         return self._told(key, seen, present, winner, living, spec_digest=digest(spec))
+
+    def _terminating(
+        self,
+        key: Key,
+        seen: Seen,
+        present: dict[str, TargetRow],
+        winner: TargetRow,
+        living: PackageVariant,
+    ) -> Outcome:
+        """Wait for the former PackageVariant to go, but evaluate: what hangs must not hold up others,
+        whose removal waits until every target of the set was evaluated."""
+        try:
+            self.evaluations += 1
+            render_row(winner, self._templates)
+        except RenderError as error:
+            return self._told(key, seen, present, winner, living, outcome="error", error=str(error))
+        told = self._told(key, seen, present, winner, living, outcome="waiting")
+        return told._replace(result="waiting", waiting=("the former PackageVariant is terminating",))
 
     @staticmethod
     def _is_applied(desired: DesiredRow, winner: TargetRow, living: PackageVariant) -> bool:

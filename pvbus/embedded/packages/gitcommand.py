@@ -11,6 +11,7 @@ import re
 import signal
 import subprocess
 import threading
+import time
 from collections.abc import Mapping, Sequence
 from enum import Enum
 from pathlib import Path
@@ -18,6 +19,10 @@ from typing import NamedTuple
 
 NETWORK_SECONDS_MAX = 120.0
 """A fetch of a large repository over a slow line still ends within it; a dead line is given up."""
+
+STALE_LOCK_SECONDS = 30.0
+"""Age of a lock file that nobody can still hold: git holds one for milliseconds, and on a disk that
+hangs for seconds. Longer, and a package whose push was killed waits longer."""
 
 _SETTINGS = {
     "core.hooksPath": "/dev/null",
@@ -124,21 +129,31 @@ class Git:
 
     def fetch(self, mirror: Path, url: str) -> None:
         """Make the mirror's branches and tags those of the remote."""
-        self.run(
+        command = (
             "fetch", "--quiet", "--prune", "--no-tags", "--force", "--no-write-fetch-head",
             "--", url, "+refs/heads/*:refs/heads/*", "+refs/tags/*:refs/tags/*",
-            directory=mirror,
         )  # fmt: skip
+        self._run_past_locks(command, mirror, url)
 
     def push(self, mirror: Path, url: str, updates: Sequence[RefUpdate]) -> None:
         """Move refs of the remote, all or none, each only if it still is what we believe."""
         receiver = [f"--receive-pack={_LOCAL_RECEIVER}"] if is_path(url) else []
         leases = [f"--force-with-lease={update.ref}:{update.old or ''}" for update in updates]
         refspecs = [f"{update.new or ''}:{update.ref}" for update in updates]
-        self.run(
+        command = (
             "push", "--porcelain", "--atomic", "--no-verify", *receiver, *leases, "--", url, *refspecs,
-            directory=mirror,
         )  # fmt: skip
+        self._run_past_locks(command, mirror, url)
+
+    def _run_past_locks(self, command: Sequence[str], mirror: Path, url: str) -> None:
+        """Run a command; where a lock that a killed git left is in the way, remove it and run again."""
+        try:
+            self.run(*command, directory=mirror)
+        except GitError as error:
+            folders = [mirror, *([Path(url)] if is_path(url) else [])]
+            if not remove_stale_locks(str(error), folders):
+                raise
+            self.run(*command, directory=mirror)
 
     def interrupt(self) -> None:
         """End what runs and start nothing more."""
@@ -146,6 +161,25 @@ class Git:
             self._stopped = True
             for process in self._running:
                 _kill(process)
+
+
+def remove_stale_locks(message: str, folders: Sequence[Path]) -> bool:
+    """Remove the lock files that a message of git names, if they are in these folders and old.
+
+    git holds a lock for milliseconds; one that is older than STALE_LOCK_SECONDS was left by a git that
+    was killed, and would stand for ever. Returns whether any was removed.
+    """
+    removed = False
+    for name in re.findall(r"Unable to create '([^']+\.lock)': File exists", message):
+        lock = Path(name).resolve()
+        inside = any(lock.is_relative_to(folder.resolve()) for folder in folders)
+        try:
+            if inside and time.time() - lock.stat().st_mtime > STALE_LOCK_SECONDS:
+                lock.unlink()
+                removed = True
+        except FileNotFoundError:
+            removed = True  # its holder was alive and is done
+    return removed
 
 
 def _kill(process: subprocess.Popen[str]) -> None:

@@ -1,6 +1,7 @@
 """Remotes that refuse, move or hang: the request fails with clear words, and nothing is half done."""
 
 import asyncio
+import os
 import socket
 import threading
 import time
@@ -10,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from pvbus.embedded.apiserver.hooks import StatusError
-from pvbus.embedded.packages.gitcommand import Failure, Git, GitError, RefUpdate
+from pvbus.embedded.packages.gitcommand import STALE_LOCK_SECONDS, Failure, Git, GitError, RefUpdate
 from pvbus.embedded.packages.gitrepo import LOOSE_REFS_MAX, Author, File, Mirror, Staging, commit_all
 from tests.integration.packages.support import (
     KPTFILE,
@@ -228,6 +229,26 @@ def test_a_push_with_a_lease_that_does_not_hold_moves_nothing(mirror: Mirror, ed
     assert refused.value.failure is Failure.MOVED
     assert refs(edge) == before
     assert "refs/heads/fine" not in mirror.refs
+
+
+@pytest.mark.parametrize("age_seconds", [STALE_LOCK_SECONDS + 5, 0])
+def test_a_lock_that_a_killed_git_left_is_removed_and_a_fresh_one_is_not(
+    mirror: Mirror, edge: Path, age_seconds: float
+) -> None:
+    tree_id = mirror.write_files({"Kptfile": File(b"x")})
+    commit = mirror.write_commit(mirror.graft(None, "p", tree_id), [], "one", Author())
+    lock = edge / "refs" / "heads" / "fine.lock"
+    lock.touch()
+    os.utime(lock, (time.time() - age_seconds,) * 2)
+    updates = [RefUpdate("refs/heads/fine", None, commit)]
+    if age_seconds:
+        mirror.push(updates)
+        assert git(edge, "rev-parse", "refs/heads/fine").strip() == commit
+        assert not lock.exists()
+    else:
+        with pytest.raises(GitError):
+            mirror.push(updates)
+        assert lock.exists()
 
 
 def test_a_build_that_fails_takes_back_what_it_staged(mirror: Mirror, edge: Path) -> None:

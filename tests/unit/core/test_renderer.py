@@ -320,6 +320,15 @@ def test_a_terminating_variant_is_waited_for_and_made_anew() -> None:
     assert isinstance(effect, Create)
 
 
+def test_what_waits_for_a_terminating_variant_is_told_as_evaluated_but_not_applied() -> None:
+    """The set's removals wait until all is evaluated: one variant that cannot go must not hold them up."""
+    part, thing = applied()
+    part.variant(stored(thing, "2", deletionTimestamp="2026-01-01T00:00:00Z"), VKEY)
+    outcome, _ = part.begin(VKEY)
+    told = [put.row for put in outcome.puts if isinstance(put.row, ChildResult)]
+    assert [(bool(row.evaluated), row.applied, row.error) for row in told] == [(True, "", "")]
+
+
 def test_nothing_is_decided_while_variants_are_being_listed() -> None:
     part = RenderPart()
     part.controller.load(VARIANTS_TOPIC, 0, sync_key(*VARIANT), marker("syncing", 2))
