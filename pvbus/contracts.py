@@ -96,11 +96,6 @@ def owned_topics(service: str) -> list[str]:
     return [contract.spec.name for contract in topic_contracts() if service in contract.owners]
 
 
-def read_topics(service: str) -> list[str]:
-    """Return the topics that a service reads whole."""
-    return [contract.spec.name for contract in topic_contracts() if service in contract.readers]
-
-
 def value_types(topic: str) -> dict[str, type[msgspec.Struct]]:
     """Return the types of a topic's values by name, whole API objects included."""
     contract = next(contract for contract in topic_contracts() if contract.spec.name == topic)

@@ -12,7 +12,7 @@ import uuid
 from bisect import bisect_right
 from collections.abc import AsyncIterator, Callable, Iterable, Mapping
 from operator import itemgetter
-from typing import Any, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 from pvbus.core.ids import revision_name
 from pvbus.core.model import CONFIG_GROUP, PORCH_GROUP
@@ -133,11 +133,11 @@ class MemoryCluster:
 
     def _store(self, kind: Kind, obj: Object) -> Object:
         key = (kind, obj["metadata"].get("namespace", ""), obj["metadata"]["name"])
-        event = "MODIFIED" if key in self._objects else "ADDED"
+        event: Literal["ADDED", "MODIFIED"] = "MODIFIED" if key in self._objects else "ADDED"
         self._version += 1
         obj["metadata"]["resourceVersion"] = str(self._version)
         self._objects[key] = obj
-        self._tell(kind, WatchEvent(event, copy.deepcopy(obj)))  # type: ignore[arg-type]
+        self._tell(kind, WatchEvent(event, copy.deepcopy(obj)))
         return copy.deepcopy(obj)
 
     def _tell(self, kind: Kind, event: WatchEvent) -> None:

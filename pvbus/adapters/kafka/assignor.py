@@ -40,7 +40,7 @@ def share_out(partitions: int, holders: Mapping[str, Sequence[int]]) -> dict[str
     return shares
 
 
-class CoPartitioningAssignor(AbstractPartitionAssignor):  # type: ignore[misc]
+class CoPartitioningAssignor(AbstractPartitionAssignor):  # type: ignore[misc]  # aiokafka has no types
     """One member's assignor. The library takes an instance as well as a class.
 
     held: what to tell the leader. given: called with the share of this member, before anything else.

@@ -39,7 +39,7 @@ def epoch_of(producer_id: int, producer_epoch: int) -> int:
     return producer_id << EPOCH_BITS | producer_epoch
 
 
-class _Response(Response):  # type: ignore[misc]
+class _Response(Response):  # type: ignore[misc]  # aiokafka has no types
     API_KEY = 65
     API_VERSION = 0
     SCHEMA = Schema(
@@ -69,7 +69,7 @@ class _Response(Response):  # type: ignore[misc]
     )
 
 
-class _Struct(RequestStruct):  # type: ignore[misc]
+class _Struct(RequestStruct):  # type: ignore[misc]  # aiokafka has no types
     API_KEY = 65
     API_VERSION = 0
     FLEXIBLE_VERSION = True
@@ -80,7 +80,7 @@ class _Struct(RequestStruct):  # type: ignore[misc]
 _StructAlias: TypeAlias = _Struct
 
 
-class _Request(Request[_StructAlias]):  # type: ignore[misc]
+class _Request(Request[_StructAlias]):  # type: ignore[misc]  # aiokafka has no types
     API_KEY = 65
 
     def __init__(self, transactional_id: str) -> None:

@@ -43,7 +43,7 @@ class _Place:
         self.vacating: asyncio.Task[None] | None = None
 
 
-class _Listener(ConsumerRebalanceListener):  # type: ignore[misc]
+class _Listener(ConsumerRebalanceListener):  # type: ignore[misc]  # aiokafka has no types
     """Nothing happens in the library's callbacks: it would swallow what they raise."""
 
     def on_partitions_revoked(self, revoked: Any) -> None: ...

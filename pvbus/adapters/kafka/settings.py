@@ -110,7 +110,7 @@ def settings_of(url: str) -> KafkaSettings:
     return KafkaSettings(bootstrap=brokers, prefix=found.group(2) or "")
 
 
-class _TokenFile(AbstractTokenProvider):  # type: ignore[misc]
+class _TokenFile(AbstractTokenProvider):  # type: ignore[misc]  # aiokafka has no types
     def __init__(self, path: str) -> None:
         self._path = Path(path)
 

@@ -9,7 +9,7 @@ from collections.abc import Callable
 from functools import partial
 from typing import Any
 
-import re2  # type: ignore[import-untyped]
+import re2  # type: ignore[import-untyped]  # it has no types
 
 from pvbus.core.expressions import containers
 from pvbus.core.expressions import conversions as convert
