@@ -14,7 +14,8 @@ from pvbus.errors import AlreadyExistsError, ConflictError, PermanentError, Usag
 from pvbus.ports.cluster import Cluster, Kind, Object, Resource
 
 PARALLEL_MAX = 16
-ATTEMPTS_MAX = 5
+CONFLICT_SECONDS_MAX = 10.0  # for so long somebody else's writes of one object may come between
+CONFLICT_PAUSE_SECONDS = (0.02, 0.5)  # the first pause and the longest; each is twice the last
 SERVED_SECONDS = 5.0  # a definition is served a moment after it was written
 
 
@@ -69,7 +70,9 @@ async def _apply(cluster: Cluster, obj: Object) -> bool:
     wanted = {**obj, "metadata": {**obj["metadata"]}}
     if namespace:
         wanted["metadata"]["namespace"] = namespace
-    for attempt in range(1, ATTEMPTS_MAX + 1):
+    pause, longest = CONFLICT_PAUSE_SECONDS
+    deadline = asyncio.get_running_loop().time() + CONFLICT_SECONDS_MAX
+    while True:
         live = await cluster.get(resource, namespace, obj["metadata"]["name"])
         try:
             if live is None:
@@ -79,11 +82,13 @@ async def _apply(cluster: Cluster, obj: Object) -> bool:
             if merged != live:
                 await cluster.update(resource, merged)
         except (AlreadyExistsError, ConflictError):
-            if attempt == ATTEMPTS_MAX:
+            if asyncio.get_running_loop().time() > deadline:
                 raise
         else:
             return False
-    raise AssertionError("unreachable")
+        # What came between may be accepted and not yet readable: asking again at once finds the same.
+        await asyncio.sleep(pause)
+        pause = min(pause * 2, longest)
 
 
 async def _resource(cluster: Cluster, obj: Object) -> Resource:

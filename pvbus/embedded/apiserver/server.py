@@ -6,6 +6,7 @@ into a metav1.Status.
 """
 
 import asyncio
+import contextlib
 import hmac
 import traceback
 from collections.abc import Mapping, Sequence
@@ -173,6 +174,7 @@ class ApiServer:
         try:
             return await self._serve(request)
         except StatusError as exc:
+            await self._make_readable(request, exc)
             return _refusal(exc)
         except StoreError as exc:
             return _refusal(StatusError(500, "InternalError", f"Internal error occurred: {exc}"))
@@ -187,6 +189,12 @@ class ApiServer:
             _log.error("request failed", method=request.method, path=request.raw_path, trace=trace)
             text = f"Internal error occurred: {type(exc).__name__}: {exc}"
             return _refusal(StatusError(500, "InternalError", text))
+
+    async def _make_readable(self, request: web.BaseRequest, error: StatusError) -> None:
+        """Wait until what a write was refused for can be read: its sender looks there next."""
+        if error.code in _JUDGED_BY_OTHERS and request.method != "GET" and self._store is not None:
+            with contextlib.suppress(StoreError):  # then the write that came between is none
+                await self._store.durable()
 
     async def _serve(self, request: web.BaseRequest) -> web.StreamResponse:
         path, _, query = request.raw_path.partition("?")
@@ -252,6 +260,9 @@ class ApiServer:
             self._watchers.discard(task)
         return response
 
+
+_JUDGED_BY_OTHERS = (404, 409)
+"""Refusals because of what others wrote, which may be on its way to the disk and not be readable yet."""
 
 _JSON = CIMultiDict({"Content-Type": "application/json", "Cache-Control": "no-cache, private"})
 

@@ -10,6 +10,8 @@ from typing import Any, NamedTuple
 
 import aiohttp
 
+from pvbus.embedded.apiserver.server import ApiServer
+
 CORE = "/api/v1"
 WIDGETS = "/apis/example.com/v1/namespaces/default/widgets"
 ALL_WIDGETS = "/apis/example.com/v1/widgets"
@@ -156,6 +158,17 @@ class Api:
         async with self._session.get(self.url + path, headers=headers, timeout=timeout) as answer:
             assert answer.status == 200, await answer.text()
             yield Watch(answer)
+
+
+@asynccontextmanager
+async def serving(server: ApiServer) -> AsyncIterator[Api]:
+    """Run a server, and give a client that has its token."""
+    await server.start()
+    try:
+        async with aiohttp.ClientSession(headers={"Authorization": f"Bearer {server.token}"}) as session:
+            yield Api(session, server.url)
+    finally:
+        await server.stop()
 
 
 class Watch:

@@ -1,10 +1,24 @@
 """Create, update, patch and delete of single objects, as Kubernetes defines them."""
 
+import asyncio
+import time
+from pathlib import Path
 from typing import Any
 
 import pytest
 
-from tests.integration.apiserver.client import CORE, WIDGETS, Api, config_map, eventually, widget
+from pvbus.embedded.apiserver.server import ApiServer
+from pvbus.embedded.apiserver.store import Store
+from tests.integration.apiserver.client import (
+    CORE,
+    WIDGETS,
+    Api,
+    config_map,
+    crd,
+    eventually,
+    serving,
+    widget,
+)
 
 CONFIG_MAPS = f"{CORE}/namespaces/default/configmaps"
 CONFLICT = (
@@ -36,6 +50,28 @@ async def test_a_second_create_is_refused(api: Api) -> None:
     assert reply.body["reason"] == "AlreadyExists"
     assert reply.body["message"] == 'widgets.example.com "a" already exists'
     assert reply.body["details"] == {"name": "a", "group": "example.com", "kind": "widgets"}
+
+
+async def test_what_a_refusal_is_about_can_be_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whoever is told of a conflict and reads again finds the newer object, however slow the disk is."""
+    commit = Store._write
+
+    def slow(store: Store, changes: Any) -> None:
+        time.sleep(0.1)
+        commit(store, changes)
+
+    monkeypatch.setattr(Store, "_write", slow)
+    async with serving(ApiServer(tmp_path, crds=[crd()], tls=False)) as api:
+
+        async def write(body: Any) -> tuple[int, str]:
+            reply = await api.call("PUT", f"{WIDGETS}/a", body)
+            return reply.code, (await api.get(f"{WIDGETS}/a"))["metadata"]["resourceVersion"]
+
+        version = (await api.create(WIDGETS, widget("a")))["metadata"]["resourceVersion"]
+        bodies = [widget("a", size=size, resourceVersion=version) for size in (2, 3)]
+        answers = dict(await asyncio.gather(*map(write, bodies)))
+        assert sorted(answers) == [200, 409]
+        assert answers[409] == answers[200] != version
 
 
 async def test_generate_name_makes_different_names(api: Api) -> None:
