@@ -23,6 +23,7 @@ Port = Annotated[int, msgspec.Meta(ge=0, le=65_535)]
 Seconds = Annotated[float, msgspec.Meta(gt=0)]
 LogLevel = Literal["debug", "info", "warning", "error"]
 LogFormat = Literal["auto", "json", "console"]
+Sasl = Literal["", "scram-sha-256", "scram-sha-512", "oauthbearer"]
 
 
 class ProcessConfig(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
@@ -36,10 +37,41 @@ class ProcessConfig(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
     log_format: LogFormat = "auto"
 
 
-class ServiceConfig(ProcessConfig, frozen=True, kw_only=True, rename="camel"):
+class KafkaConfig(ProcessConfig, frozen=True, kw_only=True, rename="camel"):
+    """How to reach a Kafka; nothing here matters to a bus in a file.
+
+    kafka_tls: whether connections are encrypted; the three files below need it. kafka_ca_file: PEM of who
+    signed the brokers' certificates, "" for the machine's own authorities. kafka_certificate_file,
+    kafka_key_file: ours, for brokers that want one; kafka_key_password_file where the key has a password.
+    kafka_sasl: how to log in, "" for not at all; SCRAM takes kafka_username and kafka_password_file, and
+    oauthbearer kafka_token_file, which is read again for each connection, as tokens are replaced.
+    Secrets stand in files and never in a variable: a process's environment is inherited by every program
+    that it starts, and shown by `docker inspect`, by /proc and in crash reports; a file has an owner.
+
+    kafka_replication: copies of each topic; 0 is three, or as many as there are brokers. With fewer than
+    two, what was answered goes with a disk. kafka_session_seconds: how long a worker may be silent before
+    its claims go to others; shorter, and a pause of its machine costs a restore; longer, and the keys of
+    a dead worker wait. Brokers take 6 to 1800 if not told otherwise.
+    """
+
+    kafka_tls: bool = False
+    kafka_ca_file: str = ""
+    kafka_certificate_file: str = ""
+    kafka_key_file: str = ""
+    kafka_key_password_file: str = ""
+    kafka_sasl: Sasl = ""
+    kafka_username: str = ""
+    kafka_password_file: str = ""
+    kafka_token_file: str = ""
+    kafka_replication: Annotated[int, msgspec.Meta(ge=0, le=32_767)] = 0
+    kafka_session_seconds: Annotated[float, msgspec.Meta(ge=3)] = 10.0
+
+
+class ServiceConfig(KafkaConfig, frozen=True, kw_only=True, rename="camel"):
     """What every service needs.
 
-    bus: `sqlite:<path>`, the only kind there is so far. kubeconfig: "" takes the pod's own account, else
+    bus: `sqlite:<path>`, or `kafka://HOST:PORT[,HOST:PORT...][/PREFIX]`, where installations that share a
+    Kafka have a prefix each. kubeconfig: "" takes the pod's own account, else
     $KUBECONFIG or ~/.kube/config; context: of it, "" the current one. engine: the CEL engine; "" takes
     the one this installation has recorded, and at its first start the fastest there is. health_host,
     health_port: where /metrics, /healthz and /readyz are served; loopback, as nothing there is secret
@@ -130,7 +162,7 @@ def load_config(type_: type[_C], environment: Mapping[str, str] | None = None) -
     given = _read(path, problems) if path else {}
     values: dict[str, Any] = {}
     for field in msgspec.structs.fields(type_):
-        variable = _PREFIX + field.name.upper()
+        variable = variable_of(field.name)
         if variable in environment:
             where, value = variable, _from_text(environment[variable], field.type)
         elif field.encode_name in given:
@@ -144,6 +176,11 @@ def load_config(type_: type[_C], environment: Mapping[str, str] | None = None) -
     if problems:
         raise UsageError("the configuration is wrong:\n  " + "\n  ".join(problems))
     return type_(**values)
+
+
+def variable_of(field: str) -> str:
+    """Return the variable that a setting is read from."""
+    return _PREFIX + field.upper()
 
 
 def _read(path: str, problems: list[str]) -> Mapping[str, Any]:
