@@ -17,6 +17,7 @@ from pvbus.errors import UsageError
 from pvbus.ports.bus import Bus, TopicPartition
 from pvbus.ports.clock import Clock
 from pvbus.ports.cluster import Cluster
+from pvbus.runtime.claims import ClaimState
 from pvbus.runtime.ingest import IngestWorker
 from pvbus.runtime.worker import Worker
 
@@ -43,6 +44,8 @@ class Service(Protocol):
     def next_timer_seconds(self) -> float | None: ...
 
     def positions(self) -> Mapping[TopicPartition, int]: ...
+
+    def claims(self) -> Mapping[int, ClaimState]: ...
 
 
 def build_service(

@@ -7,23 +7,51 @@ again; the offset that may be committed is the lowest whose keys are still dirty
 import asyncio
 from collections import deque
 from collections.abc import Collection, Iterable, Mapping
+from typing import Protocol
 
 from pvbus.core.effects import Put
 from pvbus.ports.bus import Claim, Membership
+from pvbus.ports.clock import Clock
 
 Finished = tuple[str, tuple[Put, ...]]
 """A key whose reconciliation ended, and the rows of its outcome."""
 
 
+class ClaimState(Protocol):
+    """What can be seen of a claim from outside.
+
+    restored: whether its tables are what the bus says. progress_at: the monotonic second in which it last
+    got on: a record applied, a key done, a step, a part of the restore. restore: offsets read and offsets
+    to read; equal when it is restored. dirty_count: keys (ingest: rows) that wait, or are being worked on.
+    """
+
+    @property
+    def claim(self) -> Claim: ...
+
+    @property
+    def restored(self) -> bool: ...
+
+    @property
+    def progress_at(self) -> float: ...
+
+    @property
+    def restore(self) -> tuple[int, int]: ...
+
+    @property
+    def dirty_count(self) -> int: ...
+
+
 class OpenClaim:
-    """The shell's state for one claim. Plain data; the worker moves it.
+    """The shell's state for one claim. Plain data; the worker moves it. Implements `ClaimState`.
 
     doubt: a step ended with an unknown outcome, so the tables must be restored before anything else
     is decided. tasks: effects and steps under way; life: keeps the tables restored.
     """
 
-    def __init__(self, claim: Claim, inputs: Iterable[str]) -> None:
+    def __init__(self, claim: Claim, inputs: Iterable[str], clock: Clock) -> None:
         self.claim = claim
+        self._clock = clock
+        self.progress_at = clock.monotonic()
         self.revoked = False
         self.doubt = asyncio.Event()
         self.life: asyncio.Task[None] | None = None
@@ -35,6 +63,7 @@ class OpenClaim:
     def clear(self) -> None:
         """Forget everything that came from the tables: they are about to be restored."""
         self.restored = False
+        self.restore = self.replayed = (0, 0)
         self.doubt.clear()
         self.dirty: set[str] = set()
         self.busy: set[str] = set()
@@ -64,6 +93,7 @@ class OpenClaim:
         return key
 
     def done(self, key: str) -> None:
+        self.progressed()
         self.busy.discard(key)
         if key in self.dirty:
             self._queue.append(key)
@@ -86,6 +116,7 @@ class OpenClaim:
         for key in keys:
             undone.append((offset, key))
         self.next_offsets[topic] = offset + 1
+        self.progressed()
 
     def done_offsets(self, finishing: Collection[str] = ()) -> Mapping[str, int]:
         """Return the offsets that may be committed and are higher than those committed.
@@ -113,6 +144,19 @@ class OpenClaim:
         self._committed[topic] = committed
 
     # ------------------------------------------------------------ state
+
+    def progressed(self) -> None:
+        self.progress_at = self._clock.monotonic()
+
+    def restoring(self, read: int, total: int) -> None:
+        """Note how far the restore is."""
+        if read > self.restore[0]:
+            self.progressed()
+        self.restore = (read, total)
+
+    @property
+    def dirty_count(self) -> int:
+        return len(self.dirty) + len(self.busy)
 
     @property
     def acts(self) -> bool:

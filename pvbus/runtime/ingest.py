@@ -58,21 +58,39 @@ class Watched:
 class IngestClaim:
     """What one claim observes, and the rows that wait for a step.
 
-    segment: counts the markers, and where a flush was asked for; rows of one segment may change places.
+    Implements `pvbus.runtime.claims.ClaimState`. segment: counts the markers, and where a flush was asked
+    for; rows of one segment may change places.
     """
 
-    def __init__(self, claim: Claim) -> None:
+    def __init__(self, claim: Claim, clock: Clock) -> None:
         self.claim = claim
+        self._clock = clock
+        self.progress_at = clock.monotonic()
+        self.restore = (0, 0)
         self.requests: dict[str, WatchRequest] = {}
         self.watches: dict[KindName, Watched] = {}
         self.pending: dict[Place, Emission] = {}
         self.segment = 1
         self.wake = asyncio.Event()
         self.life: asyncio.Task[None] | None = None
-        self.ready = False
+        self.restored = False
         self.following = False
         self.changed = asyncio.Event()
         self.stepping = 0
+        self.writing = 0
+
+    def progressed(self) -> None:
+        self.progress_at = self._clock.monotonic()
+
+    def restoring(self, read: int, total: int) -> None:
+        """Note how far the restore is."""
+        if read > self.restore[0]:
+            self.progressed()
+        self.restore = (read, total)
+
+    @property
+    def dirty_count(self) -> int:
+        return len(self.pending) + self.writing
 
     def add(self, topic: str, key: str, number: int, emission: Emission) -> None:
         """Queue a row, in the place of an older row of its key if no marker stands between them."""
@@ -141,7 +159,7 @@ class IngestWorker:
 
     @property
     def ready(self) -> bool:
-        return bool(self._claims) and all(c.ready for c in self._claims.values())
+        return bool(self._claims) and all(c.restored for c in self._claims.values())
 
     @property
     def observed(self) -> bool:
@@ -158,18 +176,22 @@ class IngestWorker:
     def next_timer_seconds(self) -> float | None:
         return None
 
+    def claims(self) -> Mapping[int, IngestClaim]:
+        """Return the claims held, by partition (for lag and health)."""
+        return self._claims
+
     def positions(self) -> Mapping[TopicPartition, int]:
         return self._intake.positions
 
     @property
     def dirty_keys(self) -> int:
-        return sum(len(c.pending) for c in self._claims.values())
+        return sum(c.dirty_count for c in self._claims.values())
 
     # ------------------------------------------------------------ claims
 
     async def _assigned(self, claim: Claim) -> None:
         assert self._tasks is not None
-        opened = self._claims[claim.partition] = IngestClaim(claim)
+        opened = self._claims[claim.partition] = IngestClaim(claim, self._clock)
         opened.life = self._tasks.create_task(self._hold(claim))
 
     async def _hold(self, claim: Claim) -> None:
@@ -188,7 +210,7 @@ class IngestWorker:
                 metrics.STEPS.labels(self.name, "unknown").inc()
             finally:
                 self._intake.unassign([(WATCHES, number)])
-            again = IngestClaim(claim)
+            again = IngestClaim(claim, self._clock)
             again.life = opened.life
             self._claims[number] = again
             await self._clock.sleep(AGAIN_SECONDS)
@@ -211,8 +233,19 @@ class IngestWorker:
         number = opened.claim.partition
         await self._bus.committed(opened.claim, (WATCHES,))
         ends = await self._bus.end_offsets([(WATCHES, number)])
-        await self._intake.replay(ends, self._consume)
+        await self._intake.replay(ends, self._consume, opened.restoring)
         self._intake.assign(ends)
+
+    async def _catch_up_mirror(self) -> None:
+        """Read what the bus has of what is emitted; at the first time this is most of a restore."""
+
+        def progress(read: int, total: int) -> None:
+            for opened in self._claims.values():
+                if not opened.restored:
+                    opened.restoring(read, total)
+
+        async with self._mirroring:
+            await self._mirror.catch_up(progress)
 
     async def _revoked(self, claim: Claim) -> None:
         opened = self._claims.get(claim.partition)
@@ -237,6 +270,7 @@ class IngestWorker:
         opened = self._claims.get(record.partition)
         if opened is not None:
             self._take_request(opened, record.key.decode(), record.value)
+            opened.progressed()
             opened.changed.set()
 
     def _take_request(self, opened: IngestClaim, key: str, value: bytes | None) -> None:
@@ -280,7 +314,7 @@ class IngestWorker:
                 await self._withdraw(opened, kind, (*watched.watch.topics, INJECTABLES))
             for kind, content in wanted.items():
                 await self._keep_watch(opened, kind, content)
-            opened.ready, opened.following = True, False
+            opened.restored, opened.following = True, False
             await opened.changed.wait()
             await self._clock.sleep(SETTLE_SECONDS)
 
@@ -308,8 +342,7 @@ class IngestWorker:
         self, opened: IngestClaim, kind: KindName, content: frozenset[tuple[str, str]]
     ) -> None:
         await opened.flushed(self._clock)  # what the mirror shows must be what was emitted
-        async with self._mirroring:
-            await self._mirror.catch_up()
+        await self._catch_up_mirror()
         topics = self._topics(opened, kind)
         known = {t: self._mirror.of_kind(t, f"{kind}|" if t == OBJECTS else "") for t in topics}
         known[INJECTABLES] = self._mirror.of_kind(INJECTABLES, f"{kind}|")
@@ -337,8 +370,7 @@ class IngestWorker:
     async def _withdraw(self, opened: IngestClaim, kind: KindName, topics: tuple[str, ...]) -> None:
         """Say `unwatched` first, and drop the rows, in one step if they fit."""
         await opened.flushed(self._clock)
-        async with self._mirroring:
-            await self._mirror.catch_up()
+        await self._catch_up_mirror()
         for topic in topics:
             told = self._mirror.marker(topic, sync_key(*kind))
             if not told:
@@ -372,9 +404,10 @@ class IngestWorker:
             while opened.pending:
                 places = list(islice(opened.pending, STEP_RECORDS_MAX))
                 outputs = [self._output(place, opened.pending.pop(place)) for place in places]
-                opened.stepping = places[0][3]
+                opened.stepping, opened.writing = places[0][3], len(places)
                 await self._step(opened, outputs)
-                opened.stepping = 0
+                opened.stepping = opened.writing = 0
+                opened.progressed()
                 metrics.STEPS.labels(self.name, "done").inc()
                 for topic, count in Counter(output.topic for output in outputs).items():
                     metrics.RECORDS_WRITTEN.labels(topic).inc(count)

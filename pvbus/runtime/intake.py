@@ -72,9 +72,19 @@ class Intake:
         self._release()
         return bool(records)
 
-    async def replay(self, ends: Mapping[TopicPartition, int], apply: Callable[[Record], object]) -> None:
-        """Apply everything from 0 up to these ends, with a reader of its own."""
+    async def replay(
+        self,
+        ends: Mapping[TopicPartition, int],
+        apply: Callable[[Record], object],
+        progress: Callable[[int, int], None],
+    ) -> None:
+        """Apply everything from 0 up to these ends, with a reader of its own.
+
+        progress: told how many offsets are behind, and of how many.
+        """
         left = {partition: end for partition, end in ends.items() if end > 0}
+        total = sum(left.values())
+        progress(0, total)
         reader = self._bus.reader(dict.fromkeys(left, 0))
         try:
             while left:
@@ -82,6 +92,7 @@ class Intake:
                     if record.offset < ends[record.topic, record.partition]:
                         apply(record)
                 left = {tp: end for tp, end in left.items() if reader.position(tp) < end}
+                progress(total - sum(end - reader.position(tp) for tp, end in left.items()), total)
         finally:
             await reader.close()
 

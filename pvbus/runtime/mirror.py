@@ -5,7 +5,7 @@ with what the bus already says, and writes only the difference. The digest trave
 that no row has to be decoded for it.
 """
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable, Mapping
 
 from pvbus.core.tables import is_marker
 from pvbus.ports.bus import Bus, Record, TopicPartition
@@ -26,11 +26,17 @@ class Mirror:
         self._markers: dict[tuple[str, str], dict[int, str]] = {}
         self._count = partitions
 
-    async def catch_up(self) -> None:
-        """Read up to the ends that stand now."""
+    async def catch_up(self, progress: Callable[[int, int], None]) -> None:
+        """Read up to the ends that stand now. progress: told how many offsets are behind, and of how many."""
         ends = await self._bus.end_offsets(self._partitions)
+        total = sum(ends.values())
         while not self._intake.has_reached(ends):
+            progress(self._behind(ends), total)
             await self._intake.poll(self._take)
+        progress(total, total)
+
+    def _behind(self, ends: Mapping[TopicPartition, int]) -> int:
+        return sum(min(self._intake.positions[partition], end) for partition, end in ends.items())
 
     def _take(self, record: Record) -> None:
         key = record.key.decode()

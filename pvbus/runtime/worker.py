@@ -76,6 +76,7 @@ class Worker:
         self._paused_until = 0.0
         self._intake = Intake(bus)
         self._broadcast_ready = asyncio.Event()
+        self._broadcast_restore = (0, 0)
         self._membership: Membership | None = None
         self._tasks: asyncio.TaskGroup | None = None
         self._kept_topics = frozenset((*controller.inputs, *controller.memory))
@@ -127,9 +128,9 @@ class Worker:
 
     @property
     def dirty_keys(self) -> int:
-        return sum(len(c.dirty) + len(c.busy) for c in self._claims.values())
+        return sum(c.dirty_count for c in self._claims.values())
 
-    def claims(self) -> dict[int, OpenClaim]:
+    def claims(self) -> Mapping[int, OpenClaim]:
         """Return the claims held, by partition (for lag and health; not to be changed)."""
         return self._claims
 
@@ -140,7 +141,7 @@ class Worker:
 
     async def _assigned(self, claim: Claim) -> None:
         assert self._tasks is not None
-        opened = OpenClaim(claim, self.controller.inputs)
+        opened = OpenClaim(claim, self.controller.inputs, self._clock)
         self._claims[claim.partition] = opened
         self.controller.open(claim.partition)
         opened.life = self._tasks.create_task(self._hold(opened))
@@ -172,7 +173,11 @@ class Worker:
         number, controller = opened.claim.partition, self.controller
         committed = await self._bus.committed(opened.claim, controller.inputs)
         ends = await self._bus.end_offsets([(t, number) for t in (*controller.inputs, *controller.memory)])
-        await self._intake.replay(ends, lambda record: self._load(record, committed))
+        await self._intake.replay(
+            ends,
+            lambda record: self._load(record, committed),
+            lambda read, total: self._note_restore(opened, (read, total)),
+        )
         await self._broadcast_ready.wait()
         broadcast = [(t, p) for t in controller.broadcast for p in range(self.partitions)]
         await self._intake.wait_for(await self._bus.end_offsets(broadcast))
@@ -190,13 +195,25 @@ class Worker:
         while True:
             try:
                 ends = await self._bus.end_offsets(partitions)
-                await self._intake.replay(ends, self._load)
+                await self._intake.replay(ends, self._load, self._note_broadcast)
                 break
             except TransientError as exc:
                 self._log.warning("tables cannot be read yet", error=str(exc))
                 await self._clock.sleep(1.0)
         self._intake.assign(ends)
         self._broadcast_ready.set()
+
+    def _note_broadcast(self, read: int, total: int) -> None:
+        self._broadcast_restore = (read, total)
+        for opened in self._claims.values():
+            self._note_restore(opened, opened.replayed)
+
+    def _note_restore(self, opened: OpenClaim, own: tuple[int, int]) -> None:
+        """Count the broadcast tables to each claim, which cannot do without."""
+        opened.replayed = own
+        if not opened.restored:
+            read, total = self._broadcast_restore
+            opened.restoring(own[0] + read, own[1] + total)
 
     async def _revoked(self, claim: Claim) -> None:
         """Let what is in flight end, for a while; then drop the claim with all that belongs to it."""
@@ -466,6 +483,7 @@ class Worker:
             return
         opened.last_step = self._clock.monotonic()
         opened.committed(offsets)
+        opened.progressed()
         self._steps_done.inc()
         for topic, count in Counter(output.topic for output in outputs).items():
             metrics.RECORDS_WRITTEN.labels(topic).inc(count)

@@ -7,6 +7,7 @@ from typing import Any
 import msgspec
 import pytest
 
+from pvbus.adapters.clock import SystemClock
 from pvbus.core.ids import partition
 from pvbus.core.records import INJECTABLES, OBJECTS, SETS, WATCHES, SyncMarker, WatchRequest, watch_key
 from pvbus.core.tables import SyncView, is_marker
@@ -193,7 +194,7 @@ def test_rows_do_not_move_past_markers() -> None:
     def emission(key: str, digest: str) -> Emission:
         return Emission(OBJECTS, key, digest.encode(), digest)
 
-    opened = IngestClaim(CLAIM)
+    opened = IngestClaim(CLAIM, SystemClock())
     for key, digest in [
         ("a", "a1"),
         ("a", "a2"),
@@ -224,7 +225,7 @@ def test_markers_that_disagree_are_no_completeness() -> None:
             ([marker(1, "syncing|7||")], "syncing|7||"),
         ):
             await store.write(lambda o=outputs: store.append(o, 0))  # type: ignore[misc]
-            await mirror.catch_up()
+            await mirror.catch_up(lambda read, total: None)
             assert mirror.marker(OBJECTS, key.decode()) == expected
         await mirror.close()
         await world.close()

@@ -399,3 +399,27 @@ def test_an_impossible_transition_ends_the_worker() -> None:
         await world.bus.close()
 
     run_simulated(main())
+
+
+def test_a_claim_tells_how_far_its_restore_is_and_when_it_last_got_on() -> None:
+    async def scenario(world: ToyWorld) -> None:
+        for i in range(6000):
+            await world.send(f"default/n{i}", "a")
+        worker, *_ = world.worker()
+        told = set()
+        while not worker.ready:
+            await asyncio.sleep(0)
+            told |= {c.restore for c in worker.claims().values() if not c.restored}
+        assert any(0 < read < total for read, total in told)  # on the way, too, not only at the ends
+        assert sum(c.restore[1] for c in worker.claims().values()) == 6000
+        assert all(c.restored and c.restore[0] == c.restore[1] for c in worker.claims().values())
+        await asyncio.sleep(30)
+        number = partition(KEYS[0], PARTITIONS)
+        before = {n: c.progress_at for n, c in worker.claims().items()}
+        assert all(asyncio.get_running_loop().time() - at > 20 for at in before.values())
+        await world.send(KEYS[0], "b")
+        await asyncio.sleep(3)
+        moved = {n for n, c in worker.claims().items() if c.progress_at > before[n]}
+        assert moved == {number}
+
+    simulated(scenario)
