@@ -80,7 +80,8 @@ def _tell(message: dict[str, str]) -> None:
 
 @click.command()
 @click.argument("services", nargs=-1, required=True, type=click.Choice(SERVICES), metavar="SERVICE...")
-@click.option("--bus", help="sqlite:PATH [PVBUS_BUS; default sqlite:.pvbus/bus.db]")
+@click.option("--bus", metavar="URL", help="sqlite:PATH, or kafka://HOST:PORT[,HOST:PORT...][/PREFIX] "
+              "[PVBUS_BUS; default sqlite:.pvbus/bus.db]")  # fmt: skip
 @click.option("--kubeconfig", help="File with the API server's address [PVBUS_KUBECONFIG].")
 @click.option("--context", help="Of the kubeconfig; the current one if not given.")
 @click.option("--health-port", type=click.IntRange(0, 65535), help="For /metrics, /healthz, /readyz.")
@@ -94,6 +95,7 @@ def run(services: tuple[str, ...], **given: str | int | None) -> None:
     Examples:
       pvbus run render --bus sqlite:.pvbus/bus.db --kubeconfig .pvbus/kubeconfig
       pvbus run ingest unroll render inject conditions --kubeconfig ~/.kube/config
+      pvbus run render --bus kafka://kafka-0:9092,kafka-1:9092 --health-port 9090
     """
     config = load_config(ServicesConfig)
     chosen = {name: value for name, value in given.items() if value is not None}

@@ -5,27 +5,31 @@ from contextlib import asynccontextmanager
 from pathlib import Path
 
 import click
+import msgspec
 
-from pvbus.adapters.embedded.bus import SqliteBus
 from pvbus.adapters.kubernetes.cluster import HttpCluster
 from pvbus.cli.datafolder import DEFAULT, DataPaths
+from pvbus.config import ServiceConfig, load_config
 from pvbus.core.ids import partition
 from pvbus.errors import TransientError, UsageError
 from pvbus.ports.bus import Bus, Record
 from pvbus.ports.cluster import Kind, Object
-from pvbus.runtime.hosting import bus_path
+from pvbus.runtime.buses import open_bus
 
 data_option = click.option("--data", default=DEFAULT, show_default=True, help="Data folder of `pvbus up`.")
-bus_option = click.option("--bus", help="sqlite:PATH, where there is no data folder.")
+bus_option = click.option(
+    "--bus",
+    envvar="PVBUS_BUS",
+    help="sqlite:PATH, where there is no data folder, or kafka://HOST:PORT[,HOST:PORT...][/PREFIX] "
+    "[PVBUS_BUS; a Kafka's TLS and login are settings, PVBUS_KAFKA_*]",
+)
 
 
 @asynccontextmanager
-async def opened_bus(data: str, bus: str | None) -> AsyncIterator[SqliteBus]:
-    """Open a bus that exists. Raises UsageError when there is none."""
-    path = bus_path(bus) if bus else DataPaths(Path(data)).bus
-    if not path.exists():
-        raise UsageError(f"there is no bus at {path}: start `pvbus up`, or name its folder with --data")
-    opened = await SqliteBus.open(path)
+async def opened_bus(data: str, bus: str | None) -> AsyncIterator[Bus]:
+    """Open a bus that exists. Raises UsageError when there is none, and what `open_bus` raises."""
+    url = bus or f"sqlite:{DataPaths(Path(data)).bus}"
+    opened = await open_bus(msgspec.structs.replace(load_config(ServiceConfig), bus=url), create=False)
     try:
         yield opened
     finally:

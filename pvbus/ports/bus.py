@@ -62,6 +62,20 @@ class Claim(msgspec.Struct, frozen=True, kw_only=True):
     epoch: int
 
 
+class PartitionState(NamedTuple):
+    """One partition of a group. owner: a member's id, "" for nobody. committed: next offset by topic."""
+
+    owner: str
+    committed: Mapping[str, int]
+
+
+class GroupState(NamedTuple):
+    """A group as anybody sees it. members: what each, by its id, tells of itself (its bus's `label`)."""
+
+    members: Mapping[str, str]
+    partitions: Mapping[int, PartitionState]
+
+
 Assigned = Callable[[Claim], Awaitable[None]]
 """Called with a claim this worker now holds, already fenced: older epochs cannot step any more.
 
@@ -133,7 +147,12 @@ class Reader(Protocol):
 
 
 class Bus(Protocol):
-    """A started bus. All methods raise TransientError when the bus cannot be reached."""
+    """A started bus. All methods raise TransientError when the bus cannot be reached.
+
+    label: what members that join from here tell of themselves to whoever asks `describe`; set it before.
+    """
+
+    label: str
 
     async def create_topics(self, topics: Sequence[TopicSpec]) -> None:
         """Create what is missing. Raises PermanentError when an existing topic differs."""
@@ -147,6 +166,15 @@ class Bus(Protocol):
         """Become a member. `topics` share one partition count; partition i of all is one claim.
 
         Raises PermanentError when they do not, or when the group was made for another count.
+        """
+        ...
+
+    async def describe(self, group: str, topics: Sequence[str]) -> GroupState:
+        """Return who holds what in a group that owns these topics, and what is committed. Changes nothing.
+
+        Every partition of the topics is there, also of a group that nobody ever joined; offsets are 0
+        where none was committed. Who was killed counts until the others notice. Raises TransientError
+        while claims change hands, if that takes more than some seconds.
         """
         ...
 
@@ -178,6 +206,10 @@ class Bus(Protocol):
         bugs of the caller, with nothing visible: InvariantError where an offset would go back,
         PermanentError for a topic or partition that does not exist.
         """
+        ...
+
+    def peer(self) -> "Bus":
+        """Return what another worker of this process is to use; it ends with this one."""
         ...
 
     async def close(self) -> None: ...

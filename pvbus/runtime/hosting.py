@@ -9,20 +9,24 @@ from contextlib import asynccontextmanager, contextmanager
 from pathlib import Path
 from typing import NamedTuple
 
-from pvbus.adapters.embedded.bus import SqliteBus
 from pvbus.adapters.kubernetes.cluster import HttpCluster
 from pvbus.config import ConditionsConfig, ServiceConfig, ServicesConfig, UnrollConfig, load_config
 from pvbus.core.unroll.children import Limits
-from pvbus.errors import PvbusError, UsageError
+from pvbus.errors import PermanentError, PvbusError, TransientError, UsageError
+from pvbus.ports.bus import Bus
 from pvbus.ports.cluster import Cluster
 from pvbus.runtime.assembly import SERVICES, Service, build_service, partition_count, run_all
+from pvbus.runtime.buses import open_bus
 from pvbus.runtime.clock import SystemClock
 from pvbus.runtime.failures import causes
 from pvbus.runtime.health import HealthServer
 from pvbus.runtime.installation import ensure_installation
 from pvbus.telemetry import logs
 
-SQLITE = "sqlite:"
+BUS_SECONDS_MAX = 60.0
+"""How long a start waits for the bus: services and brokers are started together, and in any order."""
+
+BUS_RETRY_SECONDS = 1.0
 
 COLLECTOR_THRESHOLDS = (50_000, 50, 100)
 """Python's own, (700, 10, 10), look for cycles every few variants: a sixth of a service's CPU, found next
@@ -33,7 +37,7 @@ class Host(NamedTuple):
     """Services that are ready to run, and what they share. bus is for looking only."""
 
     services: Mapping[str, Service]
-    bus: SqliteBus
+    bus: Bus
     cluster: Cluster
     engine: str
     health_url: str
@@ -53,15 +57,6 @@ class Host(NamedTuple):
             waiting.cancel()
 
 
-def bus_path(url: str) -> Path:
-    """Return the file of a bus. Raises UsageError for what is no `sqlite:<path>`."""
-    if not url.startswith(SQLITE) or url == SQLITE:
-        raise UsageError(
-            f'"{url}" is no bus of this pvbus: give sqlite:PATH, for example sqlite:.pvbus/bus.db'
-        )
-    return Path(url.removeprefix(SQLITE))
-
-
 @asynccontextmanager
 async def hosted(names: Sequence[str], config: ServiceConfig) -> AsyncIterator[Host]:
     """Open everything that these services need. They begin with `Host.run`."""
@@ -69,9 +64,7 @@ async def hosted(names: Sequence[str], config: ServiceConfig) -> AsyncIterator[H
     if unknown or not names:
         raise UsageError(f"no service is called {', '.join(unknown)!r}; there are {', '.join(SERVICES)}")
     gc.set_threshold(*COLLECTOR_THRESHOLDS)
-    path = bus_path(config.bus)
-    path.parent.mkdir(parents=True, exist_ok=True)
-    bus = await SqliteBus.open(path)
+    bus = await _bus_in_time(config)
     try:
         partitions = partition_count()
         _, engine = await ensure_installation(bus, partitions=partitions, engine=config.engine)
@@ -100,6 +93,22 @@ async def hosted(names: Sequence[str], config: ServiceConfig) -> AsyncIterator[H
             await cluster.close()
     finally:
         await bus.close()
+
+
+async def _bus_in_time(config: ServiceConfig) -> Bus:
+    log = logs.get_logger("host")
+    deadline = asyncio.get_running_loop().time() + BUS_SECONDS_MAX
+    while True:
+        try:
+            return await open_bus(config)
+        except TransientError as exc:
+            if asyncio.get_running_loop().time() > deadline:
+                raise PermanentError(
+                    f"the bus {config.bus} does not answer since {BUS_SECONDS_MAX:.0f} s: {exc}",
+                    reason="NoBus",
+                ) from exc
+            log.warning("the bus does not answer yet", bus=config.bus, error=str(exc))
+        await asyncio.sleep(BUS_RETRY_SECONDS)
 
 
 @contextmanager

@@ -2,7 +2,7 @@
 
 A step is one transaction of the claim's own transactional id; the claim's epoch is that id's producer
 epoch. What is where: `settings` every option, `topics` the topics, `membership` and `assignor` groups and
-claims, `writer` transactions, `reader` reading, `describe` the present epoch of a claim, `failures` what
+claims, `groups` what others see of them, `writer` transactions, `reader` reading, `describe` the present epoch of a claim, `failures` what
 errors mean.
 """
 
@@ -17,6 +17,7 @@ from aiokafka.admin import AIOKafkaAdminClient
 from pvbus.adapters.clock import SystemClock
 from pvbus.adapters.kafka.describe import describe_transaction
 from pvbus.adapters.kafka.failures import FOREIGN, translate
+from pvbus.adapters.kafka.groups import describe_members
 from pvbus.adapters.kafka.membership import KafkaMembership
 from pvbus.adapters.kafka.reader import KafkaReader
 from pvbus.adapters.kafka.settings import (
@@ -29,7 +30,16 @@ from pvbus.adapters.kafka.stopping import stop_consumer
 from pvbus.adapters.kafka.topics import Catalogue
 from pvbus.adapters.kafka.writer import Writer
 from pvbus.errors import FencedError, InvariantError, PermanentError, TooLargeError
-from pvbus.ports.bus import Assigned, Claim, Output, Revoked, TopicPartition, TopicSpec
+from pvbus.ports.bus import (
+    Assigned,
+    Claim,
+    GroupState,
+    Output,
+    PartitionState,
+    Revoked,
+    TopicPartition,
+    TopicSpec,
+)
 from pvbus.ports.clock import Clock
 
 ENDING_SECONDS = 0.01
@@ -47,6 +57,7 @@ class KafkaBus:
         ends: AIOKafkaConsumer,
     ) -> None:
         """Use `open`."""
+        self.label = ""
         self._settings = settings
         self._clock = clock
         self._admin = admin
@@ -71,6 +82,10 @@ class KafkaBus:
                 raise translate(exc, f"connecting to {', '.join(settings.bootstrap)}") from exc
             raise
         return cls(settings, clock or SystemClock(), admin, ends)
+
+    def peer(self) -> "KafkaBus":
+        """Return this one: its workers share the connections that belong to none of them."""
+        return self
 
     async def close(self) -> None:
         """Leave all groups, and close every connection."""
@@ -120,19 +135,41 @@ class KafkaBus:
     async def join(
         self, group: str, topics: Sequence[str], *, assigned: Assigned, revoked: Revoked
     ) -> KafkaMembership:
-        async with _asking(f"joining {group}"):
+        partitions = await self._count_partitions(group, topics)
+        membership = KafkaMembership(
+            self._settings, self._clock, group, topics, partitions, assigned, revoked, label=self.label
+        )
+        await membership.start()
+        self._memberships.append(membership)
+        return membership
+
+    async def _count_partitions(self, group: str, topics: Sequence[str]) -> int:
+        async with _asking(f"looking for the topics of {group}"):
             counts = {await self._catalogue.partitions(topic) for topic in topics}
         if len(counts) != 1:
             raise PermanentError(
                 f"group {group}: its topics must have one partition count, not {sorted(counts)}",
                 reason="PartitionsDiffer",
             )
-        membership = KafkaMembership(
-            self._settings, self._clock, group, topics, counts.pop(), assigned, revoked
+        return counts.pop()
+
+    async def describe(self, group: str, topics: Sequence[str]) -> GroupState:
+        partitions = await self._count_partitions(group, topics)
+        name = self._settings.named(group)
+        names = {self._settings.named(topic): topic for topic in topics}
+        async with _asking(f"describing {group}"):
+            members = await describe_members(self._admin, name)
+            offsets = await self._admin.list_consumer_group_offsets(
+                name, partitions=[KafkaPartition(topic, n) for topic in names for n in range(partitions)]
+            )
+        owners = {number: member.id for member in members for number in member.partitions}
+        committed: dict[int, dict[str, int]] = {number: {} for number in range(partitions)}
+        for (topic, number), found in offsets.items():
+            committed[number][names[topic]] = max(0, found.offset)
+        return GroupState(
+            {member.id: member.label for member in members},
+            {number: PartitionState(owners.get(number, ""), each) for number, each in committed.items()},
         )
-        await membership.start()
-        self._memberships.append(membership)
-        return membership
 
     async def committed(self, claim: Claim, topics: Sequence[str]) -> Mapping[str, int]:
         """Return the next offsets, of a claim held here or elsewhere."""
