@@ -83,7 +83,11 @@ class Snapshot(NamedTuple):
     def problems(self) -> list[str]:
         if self.integrity != "ok":
             return [f"the file is damaged: {self.integrity}"]
-        return [*self._offsets(), *self._compaction(), *self._children(), *self._events()]
+        return [*self._compaction(), *self.promises()]
+
+    def promises(self) -> list[str]:
+        """What any bus must keep, whenever it compacts."""
+        return [*self._offsets(), *self._children(), *self._events()]
 
     def problems_since(self, before: "Snapshot") -> Iterator[str]:
         """Nothing that was committed is taken back."""

@@ -1,0 +1,181 @@
+"""The topics of a Kafka read by librdkafka, as somebody who trusts none of pvbus's own readers.
+
+`TopicReader.all` reads every partition from its beginning to its end, committed records only. `snapshot`
+puts what it read into the form that the judge of the bus's file takes (`tests.tools.busfile`). Everything
+here blocks: an event loop runs it in a thread.
+"""
+
+import json
+import time
+from collections.abc import Iterable, Mapping
+from types import TracebackType
+from typing import Any, NamedTuple, Self
+
+from confluent_kafka import (
+    OFFSET_BEGINNING,
+    Consumer,
+    ConsumerGroupTopicPartitions,
+    KafkaError,
+    KafkaException,
+    TopicPartition,
+)
+from confluent_kafka.admin import AdminClient
+
+from tests.tools.busfile import Row, Snapshot
+
+SECONDS_MAX = 60.0
+REQUEST_SECONDS = 20.0
+UNDECODABLE = "\N{REPLACEMENT CHARACTER}"
+
+
+class ReadRecord(NamedTuple):
+    """One committed record. topic: without the prefix. key, value: None where the record has none."""
+
+    topic: str
+    partition: int
+    offset: int
+    key: bytes | None
+    value: bytes | None
+    headers: tuple[tuple[str, bytes], ...]
+    timestamp_ms: int
+
+
+class Reading(NamedTuple):
+    """Everything that was there. ends: next offset to come, by (topic, partition), markers counted."""
+
+    records: tuple[ReadRecord, ...]
+    ends: Mapping[tuple[str, int], int]
+
+    def of(self, topic: str) -> list[ReadRecord]:
+        """Return a topic's records; those of one partition in their order."""
+        return [record for record in self.records if record.topic == topic]
+
+    def table(self, topic: str) -> dict[bytes, bytes]:
+        """Fold a topic: the last value of each key, without tombstones."""
+        found: dict[bytes, bytes] = {}
+        for record in self.of(topic):
+            found.pop(record.key or b"", None)
+            if record.value is not None:
+                found[record.key or b""] = record.value
+        return found
+
+
+class TopicReader:
+    """A context manager. prefix: of the installation, as in `kafka://host:port/prefix`."""
+
+    def __init__(self, bootstrap: str, prefix: str = "", **options: object) -> None:
+        """options: of librdkafka, in its own names with `_` for `.`, for TLS and SASL."""
+        common: dict[str, object] = {
+            "bootstrap.servers": bootstrap,
+            **{name.replace("_", "."): value for name, value in options.items()},
+        }
+        self._prefix = f"{prefix}." if prefix else ""
+        self._admin = AdminClient(dict(common))
+        self._consumer = Consumer(
+            {
+                **common,
+                "group.id": f"{self._prefix}independent-reader",  # asked for by the library, never used
+                "isolation.level": "read_committed",
+                "enable.auto.commit": False,
+                "enable.auto.offset.store": False,
+                "auto.offset.reset": "error",
+                "enable.partition.eof": True,
+                "fetch.wait.max.ms": 100,
+                "check.crcs": True,
+            }
+        )
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._consumer.close()
+
+    def topics(self) -> dict[str, int]:
+        """Return the partition counts of the installation's topics."""
+        listed = self._admin.list_topics(timeout=REQUEST_SECONDS).topics
+        return {
+            name.removeprefix(self._prefix): len(topic.partitions)
+            for name, topic in listed.items()
+            if name.startswith(self._prefix) and not name.startswith("__")
+        }
+
+    def all(self, topics: Iterable[str] | None = None, *, seconds_max: float = SECONDS_MAX) -> Reading:
+        """Read these topics, or all, to where committed records end now. Raises TimeoutError."""
+        counts = self.topics()
+        names = sorted(counts if topics is None else topics)
+        left = {(self._prefix + name, number) for name in names for number in range(counts[name])}
+        self._consumer.assign([TopicPartition(name, number, OFFSET_BEGINNING) for name, number in left])
+        records: list[ReadRecord] = []
+        ends: dict[tuple[str, int], int] = {}
+        deadline = time.monotonic() + seconds_max
+        while left:
+            for message in self._consumer.consume(num_messages=500, timeout=0.2):
+                place = (str(message.topic()), message.partition() or 0)
+                if (error := message.error()) is not None:
+                    if error.code() != KafkaError._PARTITION_EOF:
+                        raise KafkaException(error)
+                    ends[place[0].removeprefix(self._prefix), place[1]] = message.offset() or 0
+                    left.discard(place)
+                elif place in left:  # what comes after the end that was seen is not of this reading
+                    records.append(self._record(message))
+            if left and time.monotonic() > deadline:
+                raise TimeoutError(f"not at the end after {seconds_max:.0f} s: {sorted(left)[:5]}")
+        self._consumer.unassign()
+        return Reading(tuple(records), ends)
+
+    def _record(self, message: Any) -> ReadRecord:
+        return ReadRecord(
+            message.topic().removeprefix(self._prefix),
+            message.partition(),
+            message.offset(),
+            message.key(),
+            message.value(),
+            tuple(message.headers() or ()),
+            message.timestamp()[1],
+        )
+
+    def committed(self, group: str) -> dict[tuple[str, int], int]:
+        """Return a group's committed offsets by (topic, partition)."""
+        asked = [ConsumerGroupTopicPartitions(self._prefix + group)]
+        (answer,) = self._admin.list_consumer_group_offsets(
+            asked, require_stable=True, request_timeout=REQUEST_SECONDS
+        ).values()
+        return {
+            (each.topic.removeprefix(self._prefix), each.partition): each.offset
+            for each in answer.result().topic_partitions
+            if each.offset >= 0
+        }
+
+    def members(self, group: str) -> dict[str, set[int]]:
+        """Return the partitions that each member of a group has, by member id."""
+        (answer,) = self._admin.describe_consumer_groups(
+            [self._prefix + group], request_timeout=REQUEST_SECONDS
+        ).values()
+        return {
+            member.member_id: {each.partition for each in member.assignment.topic_partitions}
+            for member in answer.result().members
+        }
+
+    def snapshot(self, groups: Iterable[str] = ()) -> Snapshot:
+        """Read everything, for the judge. The offsets are read first: what they promise must be there."""
+        offsets = {
+            (group, partition, topic): offset
+            for group in groups
+            for (topic, partition), offset in self.committed(group).items()
+        }
+        found = self.all()
+        return Snapshot(tuple(map(_row, found.records)), found.ends, offsets, {}, "ok")
+
+
+def _row(record: ReadRecord) -> Row:
+    """Decode a record; what cannot be is a row of which only the place tells."""
+    place = (record.topic, record.partition, record.offset)
+    try:
+        key = (record.key or b"").decode()
+        value = None if record.value is None else json.loads(record.value)
+    except ValueError:
+        return Row(*place, f"!{UNDECODABLE}", None)
+    return Row(*place, key, value if value is None or isinstance(value, dict) else None)
