@@ -9,7 +9,7 @@ import random
 from collections.abc import Awaitable, Callable, Sequence
 
 from pvbus.errors import FencedError
-from pvbus.ports.bus import Bus, Claim, Membership, Output
+from pvbus.ports.bus import Bus, Claim, Membership, Output, PartitionState
 from pvbus.testing.bus_contract import (
     GROUP,
     PARTITIONS,
@@ -432,6 +432,47 @@ async def check_two_groups_are_apart(harness: Harness) -> None:
         assert await other.committed(membership.claims()[0], ["table"]) == {"table": 0}
         await other.step(membership.claims()[0], [], {"table": 1})
         assert await bus.committed(claims[0], ["table"]) == {"table": 4}
+
+
+async def check_groups_are_described(harness: Harness) -> None:
+    """Anybody sees who holds what, what they tell of themselves, and how far they are; nobody is ""."""
+    observer = await harness.open()
+    await observer.create_topics(TOPICS)
+    numbers = range(PARTITIONS)
+    assert await observer.describe(GROUP, ["table"]) == (
+        {},
+        {number: PartitionState("", {"table": 0}) for number in numbers},
+    )
+    workers = [await Worker.open(harness) for _ in range(2)]
+    for name, worker in zip(("http://first:1", "http://second:2"), workers, strict=True):
+        worker.bus.label = name
+        await worker.join()
+    await all_owned(workers, 2 * harness.handover_seconds)
+
+    async def is_told() -> bool:
+        group = await observer.describe(GROUP, ["table"])
+        held = {number: worker for worker in workers for number in worker.claims()}
+        staying = {w.membership.member_id: w.bus.label for w in workers if w.membership and w.claims()}
+        owners = {number: group.members.get(each.owner, "") for number, each in group.partitions.items()}
+        wanted = {number: held[number].bus.label if number in held else "" for number in numbers}
+        return group.members == staying and owners == wanted
+
+    await settled(is_told, harness.handover_seconds, "labels and owners are told")
+    for worker in workers:
+        for number, claim in worker.claims().items():
+            await worker.bus.step(claim, [], {"table": number + 5})
+
+    async def is_committed() -> bool:
+        group = await observer.describe(GROUP, ["table", "out"])
+        committed = {number: dict(each.committed) for number, each in group.partitions.items()}
+        return committed == {number: {"table": number + 5, "out": 0} for number in numbers}
+
+    await settled(is_committed, harness.visible_within_seconds, "offsets are told")
+    for worker in reversed(workers):
+        await worker.leave()
+        await settled(is_told, 2 * harness.handover_seconds, "who left is told")
+        assert await is_committed()
+    assert (await observer.describe(GROUP, ["table"])).members == {}
 
 
 CHECKS: dict[str, Check] = {

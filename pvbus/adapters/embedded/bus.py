@@ -11,11 +11,11 @@ import os
 from collections.abc import Mapping, Sequence
 
 from pvbus.adapters.clock import SystemClock
-from pvbus.adapters.embedded.bus_members import SqliteMembership, Timing
+from pvbus.adapters.embedded.bus_members import SqliteMembership, Timing, describe_group
 from pvbus.adapters.embedded.bus_reader import SqliteReader
 from pvbus.adapters.embedded.bus_store import EXPIRE_ROWS_MAX, Store
 from pvbus.errors import FencedError, PermanentError, TooLargeError, TransientError
-from pvbus.ports.bus import Assigned, Claim, Output, Revoked, TopicPartition, TopicSpec
+from pvbus.ports.bus import Assigned, Claim, GroupState, Output, Revoked, TopicPartition, TopicSpec, TopicState
 from pvbus.ports.clock import Clock
 
 EXPIRE_SECONDS = 10.0
@@ -27,6 +27,7 @@ class SqliteBus:
 
     def __init__(self, store: Store, clock: Clock, timing: Timing, record_bytes_max: int) -> None:
         """Use `open`; this leaves expiry to somebody else."""
+        self.label = ""
         self._store = store
         self._clock = clock
         self._timing = timing
@@ -95,9 +96,17 @@ class SqliteBus:
         await self._store.write(lambda: self._store.create_topics(topics))
         self._store.load_topics()
 
+    async def check_topics(self, topics: Sequence[TopicSpec]) -> list[TopicState]:
+        present = await self.topics()
+        return [compared(spec, present.get(spec.name), self.how_to_empty()) for spec in topics]
+
     async def topics(self) -> Mapping[str, TopicSpec]:
         self._store.refresh()
         return {name: topic.spec for name, topic in self._store.topics.items()}
+
+    def how_to_empty(self) -> str:
+        path = self._store.path
+        return f"move the bus's file away (mv {path} {path}.old)"
 
     async def end_offsets(self, partitions: Sequence[TopicPartition]) -> Mapping[TopicPartition, int]:
         self._store.refresh()
@@ -129,16 +138,25 @@ class SqliteBus:
     async def join(
         self, group: str, topics: Sequence[str], *, assigned: Assigned, revoked: Revoked
     ) -> SqliteMembership:
+        partitions = self._count_partitions(group, topics)
+        membership = SqliteMembership(
+            self._store, self._clock, self._timing, group, assigned, revoked, label=self.label
+        )
+        await membership.start(partitions)
+        self._memberships.append(membership)
+        return membership
+
+    def _count_partitions(self, group: str, topics: Sequence[str]) -> int:
         counts = {self._store.topic(name).spec.partitions for name in topics}
         if len(counts) != 1:
             raise PermanentError(
                 f"group {group}: its topics must have one partition count, not {sorted(counts)}",
                 reason="PartitionsDiffer",
             )
-        membership = SqliteMembership(self._store, self._clock, self._timing, group, assigned, revoked)
-        await membership.start(counts.pop())
-        self._memberships.append(membership)
-        return membership
+        return counts.pop()
+
+    async def describe(self, group: str, topics: Sequence[str]) -> GroupState:
+        return describe_group(self._store, group, topics, self._count_partitions(group, topics))
 
     async def committed(self, claim: Claim, topics: Sequence[str]) -> Mapping[str, int]:
         epoch, offsets = self._store.committed(claim.group, claim.partition)
@@ -177,3 +195,13 @@ class SqliteBus:
 def _check_epoch(claim: Claim, epoch: int | None) -> None:
     if epoch != claim.epoch:
         raise FencedError(f"{claim.group}/{claim.partition}: epoch {claim.epoch} is old, now {epoch}")
+
+
+def compared(spec: TopicSpec, present: TopicSpec | None, advice: str) -> TopicState:
+    """A file's topics are never altered in place: what made them is used on, or they are made anew."""
+    if present is None or present == spec:
+        return TopicState(name=spec.name, is_there=present is not None)
+    fields = [field for field in spec.__struct_fields__ if getattr(spec, field) != getattr(present, field)]
+    differences = ", ".join(f"{f} is {getattr(present, f)} instead of {getattr(spec, f)}" for f in fields)
+    problem = f"{differences}: use the schemas/topics.yaml it was made with, or {advice}"
+    return TopicState(name=spec.name, is_there=True, problems=(problem,))

@@ -13,7 +13,7 @@ machines' (or processes') clocks are ever compared.
 
 import asyncio
 import contextlib
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
 import msgspec
@@ -21,7 +21,7 @@ import msgspec
 from pvbus.adapters.assignment import assign
 from pvbus.adapters.embedded.bus_store import Store
 from pvbus.errors import FencedError, TransientError
-from pvbus.ports.bus import Assigned, Claim, Revoked
+from pvbus.ports.bus import Assigned, Claim, GroupState, PartitionState, Revoked
 from pvbus.ports.clock import Clock
 
 
@@ -68,7 +68,15 @@ class SqliteMembership:
     """Implements `pvbus.ports.bus.Membership`."""
 
     def __init__(
-        self, store: Store, clock: Clock, timing: Timing, group: str, assigned: Assigned, revoked: Revoked
+        self,
+        store: Store,
+        clock: Clock,
+        timing: Timing,
+        group: str,
+        assigned: Assigned,
+        revoked: Revoked,
+        *,
+        label: str = "",
     ) -> None:
         self._store = store
         self._clock = clock
@@ -76,6 +84,7 @@ class SqliteMembership:
         self._group = group
         self._assigned = assigned
         self._revoked = revoked
+        self._label = label
         self._process = store.lock.process if store.lock else ""
         self._member = 0
         self._held: dict[int, _Held] = {}
@@ -94,7 +103,7 @@ class SqliteMembership:
 
         def enter() -> int:
             self._store.create_claims(self._group, partitions)
-            return self._store.add_member(self._group, self._process)
+            return self._store.add_member(self._group, self._process, self._label)
 
         self._member = await self._store.write(enter)
         self._last_heartbeat = self._clock.monotonic()
@@ -102,7 +111,7 @@ class SqliteMembership:
 
     @property
     def member_id(self) -> str:
-        return f"{self._group}/{self._member}"
+        return _member_id(self._group, self._member)
 
     def claims(self) -> Mapping[int, Claim]:
         return dict(self._claims)
@@ -187,7 +196,7 @@ class SqliteMembership:
         lost: list[Claim] = []
         if not store.beat(me, leaving=self._leaving):
             lost = list(self._claims.values())  # we were silent for too long, and start again
-            me = store.add_member(self._group, self._process)
+            me = store.add_member(self._group, self._process, self._label)
             store.beat(me, leaving=self._leaving)
         staying = self._living_members(me, now)
         claims = store.claims(self._group)
@@ -262,6 +271,35 @@ class SqliteMembership:
         held.assigning.cancel()  # a claim that goes need not be restored to the end
         await asyncio.wait({held.assigning})
         await _call(self._revoked, held.claim)
+
+
+def describe_group(store: Store, group: str, topics: Sequence[str], partitions: int) -> GroupState:
+    """Look at a group from outside: who is gone is gone, even where no member has noticed yet."""
+    members = {
+        member: label
+        for member, process, label in store.query(
+            "SELECT id, process, label FROM members WHERE team = ?", (group,)
+        )
+        if store.lock is None or not store.lock.is_gone(process)
+    }
+    owners: dict[int, str] = dict.fromkeys(range(partitions), "")
+    committed: dict[int, dict[str, int]] = {number: dict.fromkeys(topics, 0) for number in owners}
+    for number, owner, topic, offset in store.query(
+        "SELECT c.partition, c.owner, o.topic, o.next"
+        " FROM claims c LEFT JOIN offsets o USING (team, partition) WHERE c.team = ? AND c.partition < ?",
+        (group, partitions),
+    ):
+        owners[number] = _member_id(group, owner) if owner in members else ""
+        if topic in topics:
+            committed[number][topic] = offset
+    return GroupState(
+        {_member_id(group, member): label for member, label in members.items()},
+        {number: PartitionState(owner, committed[number]) for number, owner in owners.items()},
+    )
+
+
+def _member_id(group: str, member: int) -> str:
+    return f"{group}/{member}"
 
 
 async def _call(callback: Assigned | Revoked, claim: Claim) -> None:

@@ -67,6 +67,7 @@ MIGRATIONS = (
         PRIMARY KEY (team, partition, topic)
     ) WITHOUT ROWID;
     """,
+    "ALTER TABLE members ADD COLUMN label TEXT NOT NULL DEFAULT ''",
 )
 
 _Headers = tuple[tuple[str, bytes], ...]
@@ -418,9 +419,9 @@ class Store:
                 ((team, partition) for partition in range(partitions)),
             )
 
-    def add_member(self, team: str, process: str) -> int:
-        sql = "INSERT INTO members (team, process) VALUES (?, ?) RETURNING id"
-        (member,) = self.db.execute(sql, (team, process)).fetchone()
+    def add_member(self, team: str, process: str, label: str) -> int:
+        sql = "INSERT INTO members (team, process, label) VALUES (?, ?, ?) RETURNING id"
+        (member,) = self.db.execute(sql, (team, process, label)).fetchone()
         return int(member)
 
     def beat(self, member: int, *, leaving: bool) -> bool:

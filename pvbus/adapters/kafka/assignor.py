@@ -18,13 +18,14 @@ NAME = "pvbus"
 
 
 class UserData(msgspec.Struct, frozen=True, kw_only=True):
-    """What a member tells the leader."""
+    """What a member tells the leader, and whoever describes the group."""
 
     held: tuple[int, ...] = ()
+    label: str = ""
 
 
 _encode = msgspec.json.Encoder().encode
-_decode = msgspec.json.Decoder(UserData).decode
+decode_user_data = msgspec.json.Decoder(UserData).decode
 
 
 def share_out(partitions: int, holders: Mapping[str, Sequence[int]]) -> dict[str, list[int]]:
@@ -55,18 +56,20 @@ class CoPartitioningAssignor(AbstractPartitionAssignor):  # type: ignore[misc]  
         *,
         held: Callable[[], Iterable[int]],
         given: Callable[[list[int]], None],
+        label: str = "",
     ) -> None:
         self._topics = sorted(topics)
         self._partitions = partitions
         self._held = held
         self._given = given
+        self._label = label
 
     def metadata(self, topics: Iterable[str]) -> Any:
-        data = _encode(UserData(held=tuple(sorted(self._held()))))
+        data = _encode(UserData(held=tuple(sorted(self._held())), label=self._label))
         return ConsumerProtocolMemberMetadata(0, sorted(topics), data)
 
     def assign(self, cluster: Any, members: Mapping[str, Any]) -> dict[str, Any]:
-        holders = {member: _decode(metadata.user_data).held for member, metadata in members.items()}
+        holders = {member: decode_user_data(metadata.user_data).held for member, metadata in members.items()}
         return {
             member: ConsumerProtocolMemberAssignment(0, [(topic, share) for topic in self._topics], b"")
             for member, share in share_out(self._partitions, holders).items()

@@ -2,8 +2,8 @@
 
 A step is one transaction of the claim's own transactional id; the claim's epoch is that id's producer
 epoch. What is where: `settings` every option, `topics` the topics, `membership` and `assignor` groups and
-claims, `groups` what others see of them, `writer` transactions, `reader` reading, `describe` the present epoch of a claim, `failures` what
-errors mean.
+claims, `groups` what others see of them, `writer` transactions, `reader` reading, `describe` the present
+epoch of a claim, `failures` what errors mean.
 """
 
 import asyncio
@@ -27,7 +27,7 @@ from pvbus.adapters.kafka.settings import (
     ends_options,
 )
 from pvbus.adapters.kafka.stopping import stop_consumer
-from pvbus.adapters.kafka.topics import Catalogue
+from pvbus.adapters.kafka.topics import Catalogue, delete_command
 from pvbus.adapters.kafka.writer import Writer
 from pvbus.errors import FencedError, InvariantError, PermanentError, TooLargeError
 from pvbus.ports.bus import (
@@ -108,9 +108,16 @@ class KafkaBus:
         async with _asking("creating topics"):
             await self._catalogue.create(topics)
 
+    async def check_topics(self, topics: Sequence[TopicSpec]) -> list[TopicState]:
+        async with _asking("comparing topics"):
+            return await self._catalogue.check(topics)
+
     async def topics(self) -> Mapping[str, TopicSpec]:
         async with _asking("listing topics"):
             return await self._catalogue.all()
+
+    def how_to_empty(self) -> str:
+        return f"use another prefix, or delete the topics ({delete_command(self._settings)})"
 
     async def end_offsets(self, partitions: Sequence[TopicPartition]) -> Mapping[TopicPartition, int]:
         """Return where the partitions end, counting what is not committed yet.

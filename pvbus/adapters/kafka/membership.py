@@ -63,6 +63,8 @@ class KafkaMembership:
         partitions: int,
         assigned: Assigned,
         revoked: Revoked,
+        *,
+        label: str = "",
     ) -> None:
         self._settings = settings
         self._clock = clock
@@ -71,7 +73,7 @@ class KafkaMembership:
         self._assigned = assigned
         self._revoked = revoked
         assignor = CoPartitioningAssignor(
-            self._topics, partitions, held=self._tell_held, given=self._take_share
+            self._topics, partitions, held=self._tell_held, given=self._take_share, label=label
         )
         self._consumer = AIOKafkaConsumer(**member_options(settings, group, assignor))
         self._places: dict[int, _Place] = {}

@@ -14,7 +14,7 @@ from pvbus.adapters.embedded.bus import SqliteBus
 from pvbus.adapters.embedded.bus_members import SqliteMembership
 from pvbus.adapters.embedded.bus_reader import SqliteReader
 from pvbus.errors import FencedError
-from pvbus.ports.bus import Assigned, Claim, Output, Revoked, TopicPartition
+from pvbus.ports.bus import Assigned, Claim, GroupState, Output, Revoked, TopicPartition
 from pvbus.testing import bus_contract, bus_contract_groups
 from pvbus.testing.bus_contract import Check
 from pvbus.testing.clock import run_simulated
@@ -146,6 +146,14 @@ class DeafReaders(SqliteBus):
         return reader
 
 
+class DescribesOnce(SqliteBus):
+    """Tells of a group what it saw when it was first asked."""
+
+    async def describe(self, group: str, topics: Sequence[str]) -> GroupState:
+        self.seen: GroupState = getattr(self, "seen", None) or await super().describe(group, topics)
+        return self.seen
+
+
 DEFECTS: tuple[tuple[type[SqliteBus], str], ...] = (
     (TwoTransactions, "outputs_and_offset_together"),
     (TwoTransactions, "crash_at_every_await"),
@@ -158,6 +166,7 @@ DEFECTS: tuple[tuple[type[SqliteBus], str], ...] = (
     (SizeCheckedLate, "failed_step_leaves_nothing"),
     (TombstonesGoAtOnce, "tombstones_stay_and_go"),
     (DeafReaders, "readers_wake_at_once"),
+    (DescribesOnce, "groups_are_described"),
 )
 
 

@@ -1,5 +1,6 @@
 """What the SQLite bus makes of files that are not what it expects, and of SQLite's errors."""
 
+import asyncio
 import sqlite3
 from pathlib import Path
 
@@ -7,9 +8,9 @@ import pytest
 
 from pvbus.adapters.embedded.bus import SqliteBus
 from pvbus.adapters.embedded.bus_process import ProcessLock
-from pvbus.adapters.embedded.bus_store import MIGRATIONS, Store, translated
+from pvbus.adapters.embedded.bus_store import APPLICATION_ID, MIGRATIONS, Store, translated
 from pvbus.errors import PermanentError, TransientError
-from pvbus.ports.bus import TopicSpec
+from pvbus.ports.bus import Claim, PartitionState, TopicSpec
 
 
 def database(path: Path, *statements: str) -> Path:
@@ -132,3 +133,43 @@ def test_the_path_of_a_store_is_its_file(tmp_path: Path) -> None:
     store = Store(str(tmp_path / "a b.db"), poll_seconds=1)
     assert (tmp_path / "a b.db").exists()
     store.close()
+
+
+async def test_a_file_of_the_first_version_is_opened_with_its_members_and_offsets(tmp_path: Path) -> None:
+    """What `describe` needs was not in it; nothing else changes."""
+    path = database(
+        tmp_path / "bus.db",
+        *MIGRATIONS[0].split(";"),
+        f"PRAGMA application_id = {APPLICATION_ID}",
+        "PRAGMA user_version = 1",
+        "INSERT INTO members (id, team, process) VALUES (7, 'group', '1-gone')",
+        "INSERT INTO claims VALUES ('group', 0, 3, 7)",
+        "INSERT INTO offsets VALUES ('group', 0, 't', 5)",
+    )
+    bus = await SqliteBus.open(path)
+    await bus.create_topics([TopicSpec(name="t", partitions=1, cleanup="compact")])
+    assert await bus.describe("group", ["t"]) == ({}, {0: PartitionState("", {"t": 5})})
+    assert bus._store.committed("group", 0) == (3, {"t": 5})
+    await bus.close()
+    db = sqlite3.connect(path)
+    assert db.execute("SELECT id, label FROM members").fetchall() == [(7, "")]
+    db.close()
+
+
+async def test_who_was_killed_holds_nothing_even_before_others_notice(tmp_path: Path) -> None:
+    bus = await SqliteBus.open(tmp_path / "bus.db")
+    await bus.create_topics([TopicSpec(name="t", partitions=1, cleanup="compact")])
+    worker = await SqliteBus.open(tmp_path / "bus.db", heartbeat_seconds=0.01)
+    worker.label = "worker"
+    given: asyncio.Queue[Claim] = asyncio.Queue()
+
+    async def revoked(claim: Claim) -> None:
+        """Nothing is left to do."""
+
+    membership = await worker.join("group", ["t"], assigned=given.put, revoked=revoked)
+    await given.get()
+    member = membership.member_id
+    assert await bus.describe("group", ["t"]) == ({member: "worker"}, {0: PartitionState(member, {"t": 0})})
+    await worker.abandon()
+    assert await bus.describe("group", ["t"]) == ({}, {0: PartitionState("", {"t": 0})})
+    await bus.close()
