@@ -54,6 +54,14 @@ class TopicSpec(msgspec.Struct, frozen=True, kw_only=True):
     tombstone_seconds: int = 86_400
 
 
+class TopicState(msgspec.Struct, frozen=True, kw_only=True):
+    """A declared topic beside what is there. problems: what differs, and for each what to do."""
+
+    name: str
+    is_there: bool
+    problems: tuple[str, ...] = ()
+
+
 class Claim(msgspec.Struct, frozen=True, kw_only=True):
     """The right to step for partition `partition` of a group's topics, until a higher epoch exists."""
 
@@ -158,7 +166,15 @@ class Bus(Protocol):
         """Create what is missing. Raises PermanentError when an existing topic differs."""
         ...
 
+    async def check_topics(self, topics: Sequence[TopicSpec]) -> list[TopicState]:
+        """Compare topics with what is there, in their order. Changes nothing."""
+        ...
+
     async def topics(self) -> Mapping[str, TopicSpec]: ...
+
+    def how_to_empty(self) -> str:
+        """Return what a person does, with all services stopped, to start with an empty bus."""
+        ...
 
     async def join(
         self, group: str, topics: Sequence[str], *, assigned: Assigned, revoked: Revoked

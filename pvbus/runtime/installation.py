@@ -55,8 +55,8 @@ async def ensure_installation(bus: Bus, *, partitions: int, engine: str = "") ->
         engine_of(wanted)
         await bus.create_topics(topics(partitions))
         present = await _record(bus, wanted)
-    _check(present, partitions, engine)
-    chosen = engine_of(present)
+    _check(present, partitions, engine, bus.how_to_empty())
+    chosen = _engine_here(present, bus.how_to_empty())
     await bus.create_topics(topics(partitions))
     return present, chosen
 
@@ -93,7 +93,7 @@ def _pass_on(left: "asyncio.Task[None]", done: "asyncio.Future[MetaRow]") -> Non
     done.set_exception(left.exception() or TransientError("the bus was closed"))
 
 
-def _check(row: MetaRow, partitions: int, engine: str) -> None:
+def _check(row: MetaRow, partitions: int, engine: str, how_to_empty: str) -> None:
     if row.schema_version > SCHEMA_VERSION:
         raise PermanentError(
             f"the bus holds tables of version {row.schema_version}, and this pvbus knows version "
@@ -103,20 +103,21 @@ def _check(row: MetaRow, partitions: int, engine: str) -> None:
     if row.schema_version < SCHEMA_VERSION:
         raise PermanentError(
             f"the bus holds tables of version {row.schema_version}, and this pvbus writes version "
-            f"{SCHEMA_VERSION}. The tables are made from the API server: stop all services, move the bus's "
-            "file away (mv .pvbus/bus.db .pvbus/bus.db.old, with the folder of --data) and start again",
+            f"{SCHEMA_VERSION}. The tables are made from the API server: {_anew(how_to_empty)}",
             reason="OlderData",
         )
     if row.partitions != partitions:
         raise PermanentError(
             f"this installation has {row.partitions} partitions, this worker wants {partitions}: start all "
-            "workers with the schemas/topics.yaml that the installation was made with",
+            "workers with the schemas/topics.yaml that the installation was made with; or change the number: "
+            f"{_anew(how_to_empty)}",
             reason="PartitionsDiffer",
         )
     if engine and engine != row.engine:
         raise PermanentError(
             f"this installation evaluates CEL with {row.engine}, this worker wants {engine}: leave "
-            "PVBUS_ENGINE unset, or set it to the recorded one for all workers",
+            "PVBUS_ENGINE unset, or set it to the recorded one for all workers; or change the engine: "
+            f"{_anew(how_to_empty)}",
             reason="EngineDiffers",
         )
 
@@ -128,6 +129,19 @@ def engine_of(row: MetaRow) -> Engine:
     except LookupError as exc:
         raise PermanentError(
             f"this installation evaluates CEL with {row.engine}, which is not here: {exc}. Install it for "
-            "every worker; or change the engine: stop all services, move the bus's file away, start again",
+            "every worker",
             reason="EngineMissing",
         ) from exc
+
+
+def _engine_here(row: MetaRow, how_to_empty: str) -> Engine:
+    try:
+        return engine_of(row)
+    except PermanentError as exc:
+        raise PermanentError(
+            f"{exc}; or change the engine: {_anew(how_to_empty)}", reason=exc.reason
+        ) from exc
+
+
+def _anew(how_to_empty: str) -> str:
+    return f"stop all services, {how_to_empty}, and start again"

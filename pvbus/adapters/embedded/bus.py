@@ -15,7 +15,16 @@ from pvbus.adapters.embedded.bus_members import SqliteMembership, Timing, descri
 from pvbus.adapters.embedded.bus_reader import SqliteReader
 from pvbus.adapters.embedded.bus_store import EXPIRE_ROWS_MAX, Store
 from pvbus.errors import FencedError, PermanentError, TooLargeError, TransientError
-from pvbus.ports.bus import Assigned, Claim, GroupState, Output, Revoked, TopicPartition, TopicSpec, TopicState
+from pvbus.ports.bus import (
+    Assigned,
+    Claim,
+    GroupState,
+    Output,
+    Revoked,
+    TopicPartition,
+    TopicSpec,
+    TopicState,
+)
 from pvbus.ports.clock import Clock
 
 EXPIRE_SECONDS = 10.0

@@ -27,7 +27,7 @@ from pvbus.adapters.kafka.settings import (
     ends_options,
 )
 from pvbus.adapters.kafka.stopping import stop_consumer
-from pvbus.adapters.kafka.topics import Catalogue, delete_command
+from pvbus.adapters.kafka.topics import Catalogue, how_to_empty
 from pvbus.adapters.kafka.writer import Writer
 from pvbus.errors import FencedError, InvariantError, PermanentError, TooLargeError
 from pvbus.ports.bus import (
@@ -39,6 +39,7 @@ from pvbus.ports.bus import (
     Revoked,
     TopicPartition,
     TopicSpec,
+    TopicState,
 )
 from pvbus.ports.clock import Clock
 
@@ -117,7 +118,7 @@ class KafkaBus:
             return await self._catalogue.all()
 
     def how_to_empty(self) -> str:
-        return f"use another prefix, or delete the topics ({delete_command(self._settings)})"
+        return how_to_empty(self._settings)
 
     async def end_offsets(self, partitions: Sequence[TopicPartition]) -> Mapping[TopicPartition, int]:
         """Return where the partitions end, counting what is not committed yet.

@@ -5,6 +5,7 @@ compacts (and so drops tombstones from) closed segments only.
 """
 
 import asyncio
+import re
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
@@ -15,7 +16,7 @@ from aiokafka.protocol.metadata import MetadataRequest
 
 from pvbus.adapters.kafka.settings import BROKER_MESSAGE_BYTES, OVERHEAD_BYTES, KafkaSettings
 from pvbus.errors import PermanentError
-from pvbus.ports.bus import TopicSpec
+from pvbus.ports.bus import TopicSpec, TopicState
 
 REPLICATION = 3
 SEGMENTS_PER_TOMBSTONE = 24
@@ -41,15 +42,13 @@ class Catalogue:
 
     async def create(self, specs: Sequence[TopicSpec]) -> None:
         """Create what is missing, and wait until every broker knows it."""
-        wanted = {spec.name: spec for spec in specs}
-        present = await self._find()
-        copies = await self._replication()
-        for name, spec in wanted.items():
-            if name in present:
-                self._compare(spec, present[name], copies)
-        missing = [spec for name, spec in wanted.items() if name not in present]
+        states = await self.check(specs)
+        _refuse_differences(states)
+        is_there = {state.name for state in states if state.is_there}
+        missing = [spec for spec in specs if spec.name not in is_there]
         if not missing:
             return
+        copies = await self._replication()
         answer = await self._admin.create_topics([self._new(spec, copies) for spec in missing])
         for name, code, *text in answer.topic_errors:
             if code == _TOPIC_EXISTS:
@@ -57,9 +56,20 @@ class Catalogue:
             if code:
                 raise errors.for_code(code)(f"{name}: {text}")
         await self._wait_until_known([self._settings.named(spec.name) for spec in missing])
+        _refuse_differences(await self.check(missing))
+
+    async def check(self, specs: Sequence[TopicSpec]) -> list[TopicState]:
+        """Compare topics with what is there."""
         present = await self._find()
-        for spec in missing:
-            self._compare(spec, present[spec.name], copies)
+        copies = await self._replication()
+        return [
+            TopicState(
+                name=spec.name,
+                is_there=spec.name in present,
+                problems=self._compare(spec, present[spec.name], copies) if spec.name in present else (),
+            )
+            for spec in specs
+        ]
 
     async def all(self) -> Mapping[str, TopicSpec]:
         return {name: found.spec for name, found in (await self._find()).items()}
@@ -115,35 +125,39 @@ class Catalogue:
             topic_configs=topic_config(spec, copies, self._settings.record_bytes_max),
         )
 
-    def _compare(self, spec: TopicSpec, found: _Found, copies: int) -> None:
-        """Refuse a topic that is not as declared, and say how to make it so."""
+    def _compare(self, spec: TopicSpec, found: _Found, copies: int) -> tuple[str, ...]:
+        """Return what is not as declared, and how to make it so."""
         name = self._settings.named(spec.name)
         problems = []
         if found.spec.partitions != spec.partitions:
             problems.append(
                 f"it has {found.spec.partitions} partitions instead of {spec.partitions}, and keys would be "
-                "looked for in the wrong one: use the schemas/topics.yaml it was made with, or another prefix"
+                "looked for in the wrong one: use the schemas/topics.yaml it was made with, or stop all "
+                f"services and {how_to_empty(self._settings)}"
             )
-        if found.spec != spec and found.spec.partitions == spec.partitions:
-            wanted = topic_config(spec, copies, self._settings.record_bytes_max)
-            changes = ",".join(f"{k}={wanted[k]}" for k in _GUARANTEES if found.config.get(k) != wanted[k])
+        wanted = topic_config(spec, copies, self._settings.record_bytes_max)
+        # Retention does not matter to what is compacted. A topic of fewer copies cannot have as many in
+        # sync: then the copies are what is wrong.
+        compared = ["cleanup.policy", "delete.retention.ms"]
+        if spec.retention_seconds is not None:
+            compared.insert(1, "retention.ms")
+        if found.replication >= copies:
+            compared.append(_IN_SYNC)
+        changes = [each for each in compared if _differs(each, found.config.get(each), wanted[each])]
+        if changes:
+            told = ", ".join(f"{each} is {found.config.get(each)}" for each in changes)
+            settings = ",".join(f"{each}={wanted[each]}" for each in changes)
             problems.append(
-                f"its settings differ: kafka-configs.sh --alter --entity-type topics --entity-name {name} "
-                f"--add-config {changes}"
+                f"its settings differ, {told}: kafka-configs.sh --bootstrap-server "
+                f"{','.join(self._settings.bootstrap)} --alter --entity-type topics --entity-name {name} "
+                f"--add-config {settings}"
             )
         if found.replication < copies:
             problems.append(
                 f"it has {found.replication} replicas instead of {copies}: kafka-reassign-partitions.sh adds "
-                "some, or set the replication it has"
+                f"some, or set PVBUS_KAFKA_REPLICATION={found.replication} for all workers"
             )
-        elif int(found.config["min.insync.replicas"]) < in_sync(copies):
-            problems.append(
-                f"{found.config['min.insync.replicas']} replicas are enough for a write: kafka-configs.sh "
-                f"--alter --entity-type topics --entity-name {name} --add-config "
-                f"min.insync.replicas={in_sync(copies)}"
-            )
-        if problems:
-            raise PermanentError(f"topic {name} differs: " + "; ".join(problems), reason="TopicDiffers")
+        return tuple(problems)
 
     async def _wait_until_known(self, names: list[str]) -> None:
         """Wait until all brokers know the topics and their leaders; each learns by itself."""
@@ -157,7 +171,29 @@ class Catalogue:
                     await asyncio.sleep(0.05)
 
 
-_GUARANTEES = ("cleanup.policy", "retention.ms", "delete.retention.ms")
+_IN_SYNC = "min.insync.replicas"
+
+
+def _differs(name: str, found: str | None, wanted: str) -> bool:
+    """More replicas in sync than wanted are no less safe."""
+    return int(found or 0) < int(wanted) if name == _IN_SYNC else found != wanted
+
+
+def _refuse_differences(states: Sequence[TopicState]) -> None:
+    differing = [
+        f"topic {state.name} differs: {'; '.join(state.problems)}" for state in states if state.problems
+    ]
+    if differing:
+        raise PermanentError("\n".join(differing), reason="TopicDiffers")
+
+
+def how_to_empty(settings: KafkaSettings) -> str:
+    """Return what a person does to start anew: the topics of this installation are deleted, and no others."""
+    pattern = re.escape(settings.named("pvbus.")) + ".*"
+    command = (
+        f"kafka-topics.sh --bootstrap-server {','.join(settings.bootstrap)} --delete --topic '{pattern}'"
+    )
+    return f"use another prefix, or delete the topics ({command})"
 
 
 def topic_config(spec: TopicSpec, copies: int, record_bytes_max: int) -> dict[str, str]:

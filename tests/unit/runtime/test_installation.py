@@ -75,7 +75,7 @@ ROW = MetaRow(partitions=12, incarnation="0" * 16, engine="cel-python")
             msgspec.structs.replace(ROW, schema_version=SCHEMA_VERSION - 1),
             "",
             "OlderData",
-            "mv .pvbus/bus.db",
+            "mv :memory: :memory:.old",
         ),
     ],
 )
