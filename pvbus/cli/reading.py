@@ -26,10 +26,10 @@ bus_option = click.option(
 
 
 @asynccontextmanager
-async def opened_bus(data: str, bus: str | None) -> AsyncIterator[Bus]:
+async def opened_bus(data: str, bus: str | None, *, create: bool = False) -> AsyncIterator[Bus]:
     """Open a bus that exists. Raises UsageError when there is none, and what `open_bus` raises."""
     url = bus or f"sqlite:{DataPaths(Path(data)).bus}"
-    opened = await open_bus(msgspec.structs.replace(load_config(ServiceConfig), bus=url), create=False)
+    opened = await open_bus(msgspec.structs.replace(load_config(ServiceConfig), bus=url), create=create)
     try:
         yield opened
     finally:

@@ -1,4 +1,4 @@
-"""`pvbus topics`: what is on the bus."""
+"""`pvbus topics`: what is on the bus, and whether it is as declared."""
 
 import asyncio
 from typing import Any
@@ -6,10 +6,13 @@ from typing import Any
 import click
 import msgspec
 
+from pvbus.cli import topics_declared
 from pvbus.cli.output import FORMATS, columns, emit
 from pvbus.cli.reading import bus_option, data_option, opened_bus, read_topic
 from pvbus.contracts import topic_contracts
+from pvbus.errors import UsageError
 from pvbus.ports.bus import Bus, Record
+from pvbus.runtime.kafkaaccess import PRINCIPAL
 
 
 @click.command(
@@ -19,16 +22,48 @@ Examples:
   pvbus topics pvbus.targets                            the rows of one
   pvbus topics pvbus.results --key default/web-eu-1     those of a key, or that begin with it
   pvbus topics pvbus.conditions -o json                 one JSON document, for programs
+
+  The topics of a Kafka, as schemas/topics.yaml declares them:
+
+  \b
+  pvbus topics --create --bus kafka://kafka:9092        make what is missing; again, and nothing changes
+  pvbus topics --check --bus kafka://kafka:9092         1 with what differs, and what to do about it
+  pvbus topics --acls --bus kafka://kafka:9092          commands that give each service its rights
+  pvbus topics --acls --bus kafka://kafka:9092/blue --principal 'User:CN={role},O=Example' -o json
 """
 )
 @click.argument("topic", required=False)
 @click.option("--key", help="Only keys that are this, or begin with it and a |.")
+@click.option("--create", "action", flag_value="create", help="Make the topics that are missing.")
+@click.option("--check", "action", flag_value="check", help="Compare the topics with their declarations.")
+@click.option("--acls", "action", flag_value="acls", help="Print the ACLs that each service needs.")
+@click.option("--principal", default=PRINCIPAL, show_default=True, help="Who a service is to Kafka (--acls).")
+@click.option("--command-config", metavar="FILE", help="As what kafka-acls.sh is to log in (--acls).")
 @click.option("-o", "--output", type=click.Choice(FORMATS), default="text", show_default=True)
 @data_option
 @bus_option
-def topics(topic: str | None, key: str | None, output: str, data: str, bus: str | None) -> None:
-    """List the topics, or show the records of one."""
+def topics(
+    topic: str | None,
+    key: str | None,
+    action: str | None,
+    principal: str,
+    command_config: str | None,
+    output: str,
+    data: str,
+    bus: str | None,
+) -> int:
+    """List the topics, or show the records of one; or make, check and protect them."""
+    if action is not None and (topic is not None or key is not None):
+        raise UsageError(f"--{action} is about all topics: give it neither TOPIC nor --key")
+    match action:
+        case "create":
+            return topics_declared.create(data, bus, output)
+        case "check":
+            return topics_declared.check(data, bus, output)
+        case "acls":
+            return topics_declared.acls(bus, principal, command_config, output)
     asyncio.run(_topics(topic, key, output, data, bus))
+    return 0
 
 
 async def _topics(topic: str | None, key: str | None, output: str, data: str, place: str | None) -> None:
