@@ -39,9 +39,11 @@ class Address(NamedTuple):
 
 
 @asynccontextmanager
-async def control_plane(data: Path, port: int, config: ApiServerConfig) -> AsyncIterator[Address]:
+async def control_plane(
+    data: Path, port: int, config: ApiServerConfig, *, advertise: str = ""
+) -> AsyncIterator[Address]:
     """Serve until the block ends. Raises PermanentError: data in use or damaged, port in use."""
-    server = ApiServer(data, port, crds=crds())
+    server = ApiServer(data, port, crds=crds(), advertise=advertise)
     registry = FunctionRegistry(dict(config.functions), allow_exec=config.allow_exec)
     options = StoreOptions(fetch_seconds=config.fetch_seconds, poll_seconds=config.poll_seconds)
     store = PackageStore(server.objects, data, render=partial(render, registry=registry), options=options)

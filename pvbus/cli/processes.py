@@ -22,17 +22,21 @@ from pvbus.telemetry import logs
 @click.command()
 @click.option("--data", default=DEFAULT, show_default=True, help="Folder that holds everything.")
 @click.option("--port", default=0, type=click.IntRange(0, 65535), help="0: a free one, kept for the folder.")
+@click.option("--advertise", default="", metavar="NAME",
+              help="Serve other machines, too; they reach this one by this DNS name or address.")  # fmt: skip
 @click.option("--child", is_flag=True, hidden=True)
-def apiserver(data: str, port: int, child: bool) -> None:
+def apiserver(data: str, port: int, advertise: str, child: bool) -> None:
     """Serve the Kubernetes API and the package store, without the services.
 
     \b
     Examples:
       pvbus apiserver --data .pvbus
+      pvbus apiserver --data /data --port 6443 --advertise apiserver
       pvbus run ingest unroll render inject conditions \\
           --bus sqlite:.pvbus/bus.db --kubeconfig .pvbus/kubeconfig
 
-    `pvbus up` does both at once.
+    Only this machine is served, if there is no --advertise. Who has the token, in the kubeconfig of the
+    data folder, may do everything. `pvbus up` does both at once.
     """
     config = load_config(ApiServerConfig)
     logs.configure(config.log_level if not child else "warning", config.log_format)
@@ -40,13 +44,13 @@ def apiserver(data: str, port: int, child: bool) -> None:
     if child:
         sys.exit(asyncio.run(_serve_child(paths, port, config)))
     paths.make()
-    asyncio.run(_serve(paths, port, config))
+    asyncio.run(_serve(paths, port, config, advertise))
 
 
-async def _serve(paths: DataPaths, port: int, config: ApiServerConfig) -> None:
+async def _serve(paths: DataPaths, port: int, config: ApiServerConfig, advertise: str) -> None:
     stop = asyncio.Event()
     with stop_on_signals(stop):
-        async with control_plane(paths.root, port, config) as address:
+        async with control_plane(paths.root, port, config, advertise=advertise) as address:
             click.echo(f"API server: {address.url}")
             click.echo(f"export KUBECONFIG={shlex.quote(str(address.kubeconfig))}")
             await stop.wait()

@@ -6,6 +6,7 @@ of it is made anew: clients learn the authority from the kubeconfig, which is wr
 
 import os
 import ssl
+from collections.abc import Sequence
 from datetime import UTC, datetime, timedelta
 from ipaddress import ip_address
 from pathlib import Path
@@ -28,12 +29,16 @@ class Certificates(NamedTuple):
     context: ssl.SSLContext
 
 
-def ensure(folder: Path) -> Certificates:
-    """Return the certificates in a folder, making them where that is needed."""
+def ensure(folder: Path, name: str = "") -> Certificates:
+    """Return the certificates in a folder, making them where that is needed.
+
+    name: another DNS name or address that the server's must be good for, beside loopback's.
+    """
     folder.mkdir(mode=0o700, parents=True, exist_ok=True)
     authority, certificate, key = folder / "ca.crt", folder / "server.crt", folder / "server.key"
-    if not _is_usable(authority, certificate, key):
-        _make(authority, certificate, key)
+    names = [_general_name(each) for each in ("localhost", "127.0.0.1", "::1", name) if each]
+    if not _is_usable(authority, certificate, key, names):
+        _make(authority, certificate, key, names)
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     context.minimum_version = ssl.TLSVersion.TLSv1_2
     context.set_alpn_protocols(["http/1.1"])
@@ -53,18 +58,28 @@ def write_private(path: Path, content: bytes) -> None:
     temporary.replace(path)
 
 
-def _is_usable(authority: Path, certificate: Path, key: Path) -> bool:
+def _general_name(name: str) -> x509.GeneralName:
+    try:
+        return x509.IPAddress(ip_address(name))
+    except ValueError:
+        return x509.DNSName(name)
+
+
+def _is_usable(authority: Path, certificate: Path, key: Path, names: Sequence[x509.GeneralName]) -> bool:
     try:
         loaded = [x509.load_pem_x509_certificate(path.read_bytes()) for path in (authority, certificate)]
         loaded[1].verify_directly_issued_by(loaded[0])
         ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER).load_cert_chain(certificate, key)
-    except (OSError, ValueError, TypeError, ssl.SSLError, InvalidSignature):
+        good_for = loaded[1].extensions.get_extension_for_class(x509.SubjectAlternativeName).value
+    except (OSError, ValueError, TypeError, ssl.SSLError, InvalidSignature, x509.ExtensionNotFound):
+        return False
+    if not set(names) <= set(good_for):
         return False
     limit = datetime.now(UTC) + timedelta(days=RENEW_DAYS)
     return all(one.not_valid_after_utc > limit for one in loaded)
 
 
-def _make(authority: Path, certificate: Path, key: Path) -> None:
+def _make(authority: Path, certificate: Path, key: Path, names: Sequence[x509.GeneralName]) -> None:
     """Make an authority, let it sign one certificate, and forget its key: nobody can sign another."""
     ca_key = ec.generate_private_key(ec.SECP256R1())
     ca_name = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, "pvbus embedded API server CA")])
@@ -76,8 +91,6 @@ def _make(authority: Path, certificate: Path, key: Path) -> None:
     )
     server_key = ec.generate_private_key(ec.SECP256R1())
     name = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, "pvbus embedded API server")])
-    names: list[x509.GeneralName] = [x509.DNSName("localhost")]
-    names += [x509.IPAddress(ip_address(address)) for address in ("127.0.0.1", "::1")]
     server = (
         _builder(name, ca_name, server_key.public_key())
         .add_extension(x509.SubjectAlternativeName(names), critical=False)

@@ -55,8 +55,8 @@ class DataFolder:
             write_private(path, token.encode())
         return token
 
-    def certificates(self) -> certificates.Certificates:
-        return certificates.ensure(self._private / "pki")
+    def certificates(self, name: str) -> certificates.Certificates:
+        return certificates.ensure(self._private / "pki", name)
 
     def kept_port(self) -> int:
         """Return the port of the last start, 0 if there was none."""
@@ -69,8 +69,7 @@ class DataFolder:
     def keep_port(self, port: int) -> None:
         write_private(self.port_file, str(port).encode())
 
-    def write_kubeconfig(self, url: str, *, tls: bool) -> None:
-        authority = self.certificates().authority if tls else None
+    def write_kubeconfig(self, url: str, *, authority: bytes | None) -> None:
         kubeconfig.write(self.kubeconfig, url=url, token=self.token, authority=authority)
 
     def close(self) -> None:

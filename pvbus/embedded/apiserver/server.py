@@ -1,4 +1,4 @@
-"""The embedded API server: an HTTPS listener on loopback in front of a store.
+"""The embedded API server: an HTTPS listener, on loopback if not told otherwise, in front of a store.
 
 One handler serves every path: at the rates of a fan-out a routing table and middlewares would cost more
 than the requests themselves. It authenticates, reads, calls the right part, and turns every refusal
@@ -38,6 +38,7 @@ from pvbus.errors import PermanentError
 from pvbus.ports.cluster import Kind, Object
 
 HOST = "127.0.0.1"
+ANY_HOST = "0.0.0.0"  # every interface, where that was asked for by a name
 USER = "pvbus-admin"
 LINE_BYTES_MAX = 64 * 1024
 """Longest request line: label selectors over hundreds of names are part of it."""
@@ -60,10 +61,12 @@ class ApiServer:
         virtual: Mapping[Kind, VirtualKind] | None = None,
         crds: Sequence[Object] = (),
         tls: bool = True,
+        advertise: str = "",
     ) -> None:
         """data: folder that holds everything, None: memory. port 0: any free one, kept in `data`.
 
-        crds: CustomResourceDefinitions to have at start; existing ones get their spec.
+        crds: CustomResourceDefinitions to have at start; existing ones get their spec. advertise: name or
+        address by which other machines reach this one; "" serves this machine alone.
         """
         self.objects = StoredObjects()
         self._folder = DataFolder(data)
@@ -72,6 +75,7 @@ class ApiServer:
         self._virtual = dict(virtual or {})
         self._crds = crds
         self._tls = tls
+        self._advertise = advertise
         self._background: list[asyncio.Task[None]] = []
         self._watchers: set[asyncio.Task[Any]] = set()
         self._runner: web.ServerRunner | None = None
@@ -128,7 +132,7 @@ class ApiServer:
         ]
 
     async def _listen(self) -> None:
-        context = self._folder.certificates().context if self._tls else None
+        certificates = self._folder.certificates(self._advertise) if self._tls else None
         server = web.Server(
             self._handle,
             request_factory=_request,
@@ -139,21 +143,24 @@ class ApiServer:
         self._runner = web.ServerRunner(server, shutdown_timeout=2.0)
         await self._runner.setup()
         asked = self._asked_port or self._folder.kept_port()
-        site = web.TCPSite(self._runner, HOST, asked, ssl_context=context, backlog=512)
+        host = ANY_HOST if self._advertise else HOST
+        context = certificates.context if certificates else None
+        site = web.TCPSite(self._runner, host, asked, ssl_context=context, backlog=512)
         try:
             await site.start()
         except OSError as exc:
             raise PermanentError(
-                f"port {asked} on {HOST} is in use: stop the program that has it, or choose another one "
+                f"port {asked} on {host} is in use: stop the program that has it, or choose another one "
                 "with --port (0 takes any free one once "
                 f"{self._folder.port_file} is removed)",
                 reason="PortInUse",
             ) from exc
         port = self._runner.addresses[0][1]
-        self.url = f"{'https' if self._tls else 'http'}://{HOST}:{port}"
-        self._documents = Documents(self._registry, f"{HOST}:{port}")
+        address = f"{self._advertise or HOST}:{port}"
+        self.url = f"{'https' if self._tls else 'http'}://{address}"
+        self._documents = Documents(self._registry, address)
         self._folder.keep_port(port)
-        self._folder.write_kubeconfig(self.url, tls=self._tls)
+        self._folder.write_kubeconfig(self.url, authority=certificates.authority if certificates else None)
         self._expected = f"Bearer {self.token}".encode()
 
     async def stop(self) -> None:

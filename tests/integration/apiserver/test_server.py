@@ -16,6 +16,7 @@ from typing import Any
 import aiohttp
 import pytest
 import yaml
+from cryptography import x509
 
 from pvbus.embedded.apiserver.server import ApiServer
 from pvbus.errors import PermanentError
@@ -64,6 +65,33 @@ async def test_the_kubeconfig_is_all_a_client_needs(tmp_path: Path) -> None:
         assert stat.S_IMODE((tmp_path / "data" / "apiserver").stat().st_mode) == 0o700
     finally:
         await server.stop()
+
+
+async def test_other_machines_are_served_by_a_name(tmp_path: Path) -> None:
+    """An advertised name stands in the kubeconfig, and the certificate, made before, is made anew for it."""
+    plain = ApiServer(tmp_path)
+    await plain.start()
+    await plain.stop()
+    server = ApiServer(tmp_path, advertise="localhost")
+    await server.start()
+    try:
+        assert server._runner is not None
+        assert server._runner.addresses[0][0] == "0.0.0.0"
+        async with connected(server.kubeconfig_path) as api:
+            assert api.url.startswith("https://localhost:")
+            assert await api.get("/api")
+    finally:
+        await server.stop()
+    moved = ApiServer(tmp_path, advertise="apiserver.example")
+    await moved.start()
+    try:
+        certificate = (tmp_path / "apiserver" / "pki" / "server.crt").read_bytes()
+        names = x509.load_pem_x509_certificate(certificate).extensions.get_extension_for_class(
+            x509.SubjectAlternativeName
+        )
+        assert "apiserver.example" in names.value.get_values_for_type(x509.DNSName)
+    finally:
+        await moved.stop()
 
 
 @pytest.mark.parametrize("token", ["", "Bearer wrong", "Basic eDp5", "Bearer"])
