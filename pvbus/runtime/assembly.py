@@ -9,7 +9,7 @@ from pvbus.core.conditions import ConditionsController
 from pvbus.core.effects import Controller
 from pvbus.core.expressions import Engine
 from pvbus.core.inject.controller import InjectController
-from pvbus.core.records import META
+from pvbus.core.records import META, WATCHES
 from pvbus.core.renderer import RenderController
 from pvbus.core.unroll.children import Limits
 from pvbus.core.unroll.controller import UnrollController
@@ -22,6 +22,16 @@ from pvbus.runtime.ingest import IngestWorker
 from pvbus.runtime.worker import Worker
 
 SERVICES = ("ingest", "unroll", "render", "inject", "conditions")
+
+
+INPUTS: Mapping[str, tuple[str, ...]] = {
+    "ingest": (WATCHES,),
+    "unroll": UnrollController.inputs,
+    "render": RenderController.inputs,
+    "inject": InjectController.inputs,
+    "conditions": ConditionsController.inputs,
+}
+"""The topics that a claim of each service consumes."""
 
 
 class Service(Protocol):

@@ -1,29 +1,31 @@
-"""/metrics, /healthz and /readyz of a process, over plain HTTP.
+"""/metrics, /state, /healthz and /readyz of a process, over plain HTTP.
 
 `healthz` says that the event loop turns; `readyz` that every service holds its claims and has restored
-its tables.
+its tables, or which claims are being restored; `state` how far each claim is (see `pvbus.runtime.state`).
 """
 
-from collections.abc import Mapping
+import contextlib
+import ipaddress
+import socket
 from types import TracebackType
 from typing import Self
 
+import msgspec
 from aiohttp import web
 from prometheus_client import CONTENT_TYPE_LATEST, generate_latest
 
 from pvbus.errors import PermanentError
-from pvbus.ports.bus import Bus
 from pvbus.runtime.assembly import Service
+from pvbus.runtime.state import Observation, Observer
 from pvbus.telemetry import metrics
 
 
 class HealthServer:
     """An async context manager; `url` is known inside."""
 
-    def __init__(self, services: Mapping[str, Service], bus: Bus, *, host: str, port: int) -> None:
+    def __init__(self, observer: Observer, *, host: str, port: int) -> None:
         """port: 0 takes a free one."""
-        self._services = services
-        self._bus = bus
+        self._observer = observer
         self._host = host
         self._port = port
         self._runner: web.AppRunner | None = None
@@ -32,6 +34,7 @@ class HealthServer:
     async def __aenter__(self) -> Self:
         application = web.Application()
         application.router.add_get("/metrics", self._metrics)
+        application.router.add_get("/state", self._state)
         application.router.add_get("/healthz", self._healthz)
         application.router.add_get("/readyz", self._readyz)
         self._runner = web.AppRunner(application, access_log=None, shutdown_timeout=0.5)
@@ -46,7 +49,7 @@ class HealthServer:
                 reason="PortInUse",
             ) from exc
         address = self._runner.addresses[0]
-        self.url = f"http://{address[0]}:{address[1]}"
+        self.url = f"http://{_address(address[0])}:{address[1]}"
         return self
 
     async def __aexit__(
@@ -59,21 +62,51 @@ class HealthServer:
         return web.Response(text="ok\n")
 
     async def _readyz(self, request: web.Request) -> web.Response:
-        lines = [f"{name}: {'ready' if each.ready else 'restoring'}" for name, each in self._services.items()]
-        ready = all(service.ready for service in self._services.values())
+        lines = [f"{name}: {_readiness(service)}" for name, service in self._observer.services.items()]
+        ready = all(service.ready for service in self._observer.services.values())
         return web.Response(text="\n".join(lines) + "\n", status=200 if ready else 503)
 
+    async def _state(self, request: web.Request) -> web.Response:
+        observation = await self._observer.look()
+        return web.Response(body=msgspec.json.encode(observation.state), content_type="application/json")
+
     async def _metrics(self, request: web.Request) -> web.Response:
-        await self._measure_lag()
+        _measure(await self._observer.look())
         return web.Response(body=generate_latest(), headers={"Content-Type": CONTENT_TYPE_LATEST})
 
-    async def _measure_lag(self) -> None:
-        """Of each partition that is read here the slowest reader counts."""
-        behind: dict[tuple[str, int], int] = {}
-        for name, service in self._services.items():
-            positions = dict(service.positions())
-            for place, end in (await self._bus.end_offsets(list(positions))).items():
-                behind[place] = max(behind.get(place, 0), end - positions[place])
-            metrics.DIRTY.labels(name).set(service.dirty_keys)
-        for (topic, partition), records in behind.items():
-            metrics.LAG.labels(topic, str(partition)).set(records)
+
+def _readiness(service: Service) -> str:
+    if service.ready:
+        return "ready"
+    restoring = [
+        f"partition {number} ({claim.restore[0]} of {claim.restore[1]})"
+        for number, claim in sorted(service.claims().items())
+        if not claim.restored
+    ]
+    return f"restoring {', '.join(restoring)}" if restoring else "has no claim yet"
+
+
+def _measure(observation: Observation) -> None:
+    """Set the gauges. Nothing waits between here and the answer, so no scrape sees half of them."""
+    for gauge in metrics.MEASURED:
+        gauge.clear()
+    for (topic, number), records in observation.behind.items():
+        metrics.LAG.labels(topic, str(number)).set(records)
+    for name, service in observation.state.services.items():
+        metrics.DIRTY.labels(name).set(service.dirty)
+        for claim in service.claims:
+            labels = (name, str(claim.partition))
+            metrics.CLAIM_HELD.labels(*labels).set(1)
+            if claim.lag is not None:
+                metrics.CLAIM_LAG.labels(*labels).set(claim.lag)
+            metrics.CLAIM_DIRTY.labels(*labels).set(claim.dirty)
+            metrics.CLAIM_PROGRESS.labels(*labels).set(claim.seconds_since_progress)
+            metrics.CLAIM_RESTORE.labels(*labels).set(claim.restore_share)
+
+
+def _address(host: str) -> str:
+    """Return where others find what listens on `host`: on all addresses, by the one of our name."""
+    if ipaddress.ip_address(host).is_unspecified:
+        with contextlib.suppress(OSError):
+            host = socket.gethostbyname(socket.gethostname())
+    return f"[{host}]" if ":" in host else host

@@ -21,6 +21,7 @@ from pvbus.runtime.clock import SystemClock
 from pvbus.runtime.failures import causes
 from pvbus.runtime.health import HealthServer
 from pvbus.runtime.installation import ensure_installation
+from pvbus.runtime.state import Observer
 from pvbus.telemetry import logs
 
 BUS_SECONDS_MAX = 60.0
@@ -72,10 +73,11 @@ async def hosted(names: Sequence[str], config: ServiceConfig) -> AsyncIterator[H
         cluster = await HttpCluster.connect(kubeconfig, config.context or None)
         try:
             clock = SystemClock()
+            buses = {name: bus.peer() for name in names}
             services = {
                 name: build_service(
                     name,
-                    bus.peer(),
+                    buses[name],
                     cluster,
                     clock,
                     engine=engine,
@@ -85,9 +87,10 @@ async def hosted(names: Sequence[str], config: ServiceConfig) -> AsyncIterator[H
                 )
                 for name in names
             }
-            async with HealthServer(
-                services, bus, host=config.health_host, port=config.health_port
-            ) as health:
+            observer = Observer(services, bus, clock)
+            async with HealthServer(observer, host=config.health_host, port=config.health_port) as health:
+                for each in buses.values():
+                    each.label = health.url
                 yield Host(services, bus, cluster, engine.name, health.url)
         finally:
             await cluster.close()

@@ -30,6 +30,15 @@ INFLIGHT = Gauge("pvbus_inflight_keys", "Keys that wait for an effect or a step.
 DIRTY = Gauge("pvbus_dirty_keys", "Keys that wait for a look.", ["service"])
 LAG = Gauge("pvbus_consumer_lag_records", "Records not read yet.", ["topic", "partition"])
 CLAIMS = Gauge("pvbus_claims", "Claims held and restored.", ["service"])
+_CLAIM = ["service", "partition"]
+CLAIM_HELD = Gauge("pvbus_claim_held", "1 for each claim held, restored or not.", _CLAIM)
+CLAIM_LAG = Gauge("pvbus_claim_lag_records", "Records of the inputs not read yet, once restored.", _CLAIM)
+CLAIM_DIRTY = Gauge("pvbus_claim_dirty_keys", "Keys that wait, or are being worked on.", _CLAIM)
+CLAIM_PROGRESS = Gauge("pvbus_claim_progress_seconds", "Since the claim last got on.", _CLAIM)
+CLAIM_RESTORE = Gauge("pvbus_claim_restore_ratio", "Share of the tables that is read; 1 is restored.", _CLAIM)
+MEASURED = (LAG, CLAIM_HELD, CLAIM_LAG, CLAIM_DIRTY, CLAIM_PROGRESS, CLAIM_RESTORE)
+"""What is measured anew for each scrape: labels of claims that went away must not stay."""
+
 WATCH_RESTARTS = Counter("pvbus_watch_restarts_total", "Lists and watches begun.", ["reason"])
 DEAD_LETTERS = Counter("pvbus_dead_letters_total", "Records that could not be decoded.", ["topic"])
 STEPS = Counter("pvbus_steps_total", "Steps on the bus.", ["service", "outcome"])

@@ -1,0 +1,313 @@
+"""What a process tells of its claims: `/state`, `/metrics` and `/readyz`."""
+
+import asyncio
+from collections.abc import AsyncIterator, Mapping, Sequence
+from contextlib import asynccontextmanager
+from typing import NamedTuple
+
+import aiohttp
+import msgspec
+import pytest
+from prometheus_client import REGISTRY
+
+from pvbus.errors import TransientError
+from pvbus.ports.bus import Claim, TopicPartition
+from pvbus.ports.clock import Clock
+from pvbus.runtime import worker as worker_module
+from pvbus.runtime.health import HealthServer, _address, _measure
+from pvbus.runtime.state import ClaimReport, Observation, Observer, ProcessState
+from pvbus.testing.clock import SimulatedClock, run_simulated
+from tests.unit.runtime.toys import IN, SEEN, ToyWorld
+
+INPUTS = {"toy": (IN,)}
+
+
+class Given(NamedTuple):
+    """A claim in a state that a test wants."""
+
+    claim: Claim
+    restored: bool = True
+    progress_at: float = 0.0
+    restore: tuple[int, int] = (7, 7)
+    dirty_count: int = 0
+
+
+class GivenService:
+    """A service whose claims and positions a test sets."""
+
+    idle = True
+    next_timer_seconds = None
+    dirty_keys = 3
+
+    def __init__(self, *claims: Given) -> None:
+        self._claims = {each.claim.partition: each for each in claims}
+        self.places: dict[TopicPartition, int] = {}
+
+    async def run(self) -> None:
+        """Not in these tests."""
+
+    def stop(self) -> None:
+        """Nothing runs."""
+
+    @property
+    def ready(self) -> bool:
+        return bool(self._claims) and all(claim.restored for claim in self._claims.values())
+
+    def positions(self) -> Mapping[TopicPartition, int]:
+        return self.places
+
+    def claims(self) -> Mapping[int, Given]:
+        return self._claims
+
+
+class Ends:
+    """A bus with these ends, or one that does not answer: with an error, or not at all."""
+
+    def __init__(self, ends: Mapping[TopicPartition, int], trouble: str = "") -> None:
+        self._ends = ends
+        self._trouble = trouble
+
+    async def end_offsets(self, partitions: Sequence[TopicPartition]) -> Mapping[TopicPartition, int]:
+        if self._trouble == "error":
+            raise TransientError("no broker")
+        if self._trouble == "silence":
+            await asyncio.sleep(1000)
+        return {place: self._ends[place] for place in partitions}
+
+
+def observer(
+    services: Mapping[str, GivenService], bus: Ends, clock: Clock, inputs: Mapping[str, tuple[str, ...]]
+) -> Observer:
+    return Observer(services, bus, clock, inputs)  # type: ignore[arg-type]  # only what is used
+
+
+def claim(number: int, epoch: int = 1) -> Claim:
+    return Claim(group="pvbus-toy", partition=number, epoch=epoch)
+
+
+def sample(name: str, **labels: str) -> float | None:
+    return REGISTRY.get_sample_value(f"pvbus_{name}", labels)
+
+
+def claim_samples(number: int) -> dict[str, float | None]:
+    names = ("held", "lag_records", "dirty_keys", "progress_seconds", "restore_ratio")
+    return {name: sample(f"claim_{name}", service="toy", partition=str(number)) for name in names}
+
+
+async def one(looking: Observer) -> tuple[ClaimReport, ...]:
+    return (await looking.look()).state.services["toy"].claims
+
+
+# With a real worker
+
+
+def test_a_claim_tells_what_it_has_not_read_and_not_done(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Lag are the records of the inputs behind the position, dirty the keys that wait or are worked on."""
+
+    async def main() -> None:
+        world = await ToyWorld().open()
+        worker, _, clock, _ = world.worker()
+        looking = Observer({"toy": worker}, world.bus, clock, INPUTS)
+        await asyncio.sleep(3)
+        for report in await one(looking):
+            assert report.restored
+            assert (report.lag, report.dirty, report.restore_share) == (0, 0, 1.0)
+            assert report.epoch == worker.claims()[report.partition].claim.epoch
+        assert len(await one(looking)) == 2
+        released = asyncio.Event()
+
+        async def wait(name: str) -> None:
+            await released.wait()
+
+        world.cluster.answer = wait
+        for number in range(4):
+            await world.send(f"key-{number}", {"write": True})
+        await asyncio.sleep(1)
+        assert sum(report.dirty for report in await one(looking)) == 4
+        assert sum(report.lag or 0 for report in await one(looking)) == 0
+        monkeypatch.setattr(worker_module, "DIRTY_KEYS_MAX", 2)  # it reads nothing more
+        await asyncio.sleep(2)
+        for number in range(10, 17):
+            await world.send(f"key-{number}", "text")
+        await asyncio.sleep(20)
+        observation = await looking.look()
+        reports = observation.state.services["toy"].claims
+        assert sum(report.lag or 0 for report in reports) == 7
+        assert {(IN, r.partition): r.lag for r in reports}.items() <= observation.behind.items()
+        assert all(report.seconds_since_progress >= 20 for report in reports)
+        released.set()
+        await asyncio.sleep(3)
+        assert [(report.lag, report.dirty) for report in await one(looking)] == [(0, 0)] * 2
+        assert all(report.seconds_since_progress < 20 for report in await one(looking))
+        await world.close()
+
+    run_simulated(main())
+
+
+def test_a_claim_that_went_away_leaves_no_series() -> None:
+    """Of a claim that somebody else has now nothing is left, and what stayed has all its numbers."""
+
+    async def main() -> None:
+        world = await ToyWorld().open()
+        first, *_, clock, _ = world.worker()
+        looking = Observer({"toy": first}, world.bus, clock, INPUTS)
+        await asyncio.sleep(3)
+        _measure(await looking.look())
+        for number in range(2):
+            assert None not in claim_samples(number).values()
+            assert sample("consumer_lag_records", topic=IN, partition=str(number)) == 0
+        world.worker()
+        await asyncio.sleep(5)
+        _measure(await looking.look())
+        (kept,) = first.claims()
+        assert claim_samples(kept)["held"] == 1
+        assert set(claim_samples(1 - kept).values()) == {None}
+        assert sample("consumer_lag_records", topic=IN, partition=str(1 - kept)) is None
+        assert sample("consumer_lag_records", topic=SEEN, partition=str(1 - kept)) == 0  # still read here
+        await world.close()
+
+    run_simulated(main())
+
+
+# With claims as they are given
+
+
+def test_what_is_read_besides_is_no_lag_of_a_claim() -> None:
+    """A claim's lag counts its own partition of the inputs, not tables that every worker reads."""
+
+    async def main() -> None:
+        service = GivenService(Given(claim(0)))
+        service.places = {(IN, 0): 5, (SEEN, 0): 1, (SEEN, 1): 1}
+        bus = Ends({(IN, 0): 8, (SEEN, 0): 100, (SEEN, 1): 1})
+        observation = await observer({"toy": service}, bus, SimulatedClock(), INPUTS).look()
+        assert [report.lag for report in observation.state.services["toy"].claims] == [3]
+        assert observation.behind == {(IN, 0): 3, (SEEN, 0): 99, (SEEN, 1): 0}
+
+    run_simulated(main())
+
+
+@pytest.mark.parametrize("trouble", ["error", "silence"])
+def test_a_bus_that_does_not_answer_hides_lag_only(trouble: str) -> None:
+    """Everything else is told, and soon."""
+
+    async def main() -> None:
+        service = GivenService(Given(claim(0), dirty_count=2))
+        service.places = {(IN, 0): 5}
+        loop = asyncio.get_running_loop()
+        began = loop.time()
+        observation = await observer({"toy": service}, Ends({}, trouble), SimulatedClock(), INPUTS).look()
+        assert loop.time() - began <= 1.5
+        (report,) = observation.state.services["toy"].claims
+        assert (report.lag, report.dirty) == (None, 2)
+        _measure(observation)
+        samples = claim_samples(0)
+        assert samples.pop("lag_records") is None
+        assert None not in samples.values()
+
+    run_simulated(main())
+
+
+@pytest.mark.parametrize(
+    ("restored", "restore", "share"),
+    [(False, (0, 0), 0.0), (False, (30, 40), 0.75), (True, (40, 40), 1.0), (True, (0, 0), 1.0)],
+)
+def test_the_share_that_is_restored(restored: bool, restore: tuple[int, int], share: float) -> None:
+    """Nothing to read is everything once it is read; while it is not known how much there is, it is 0."""
+
+    async def main() -> None:
+        service = GivenService(Given(claim(0), restored=restored, restore=restore))
+        (report,) = await one(observer({"toy": service}, Ends({}), SimulatedClock(), {}))
+        assert report.restore_share == share
+
+    run_simulated(main())
+
+
+# Over HTTP
+
+
+@asynccontextmanager
+async def served(services: Mapping[str, GivenService], bus: Ends) -> AsyncIterator[aiohttp.ClientSession]:
+    looking = observer(services, bus, SimulatedClock(), INPUTS)
+    async with (
+        HealthServer(looking, host="127.0.0.1", port=0) as server,
+        aiohttp.ClientSession(server.url) as session,
+    ):
+        yield session
+
+
+async def get(session: aiohttp.ClientSession, path: str) -> tuple[int, str]:
+    async with session.get(path) as answer:
+        return answer.status, await answer.text()
+
+
+async def test_ready_is_who_has_restored_everything() -> None:
+    """Until then 503 names what is being restored, and how far; a service without claims is not ready."""
+    half = GivenService(Given(claim(0)), Given(claim(3), restored=False, restore=(120, 4000)))
+    async with served({"a": GivenService(Given(claim(1))), "b": half, "c": GivenService()}, Ends({})) as http:
+        assert await get(http, "/readyz") == (
+            503,
+            "a: ready\nb: restoring partition 3 (120 of 4000)\nc: has no claim yet\n",
+        )
+    async with served({"a": GivenService(Given(claim(1)))}, Ends({})) as http:
+        assert await get(http, "/readyz") == (200, "a: ready\n")
+
+
+async def test_state_is_json_of_what_was_seen() -> None:
+    """The document is the struct, field by field: programs read it."""
+    service = GivenService(Given(claim(2, epoch=9), dirty_count=4, progress_at=float("inf")))
+    service.places = {(IN, 2): 5}
+    async with served({"toy": service}, Ends({(IN, 2): 6})) as http:
+        status, text = await get(http, "/state")
+        assert status == 200
+        assert msgspec.json.decode(text) == {
+            "services": {
+                "toy": {
+                    "ready": True,
+                    "idle": True,
+                    "next_timer_seconds": None,
+                    "dirty": 3,
+                    "claims": [
+                        {
+                            "partition": 2,
+                            "epoch": 9,
+                            "restored": True,
+                            "restore": [7, 7],
+                            "lag": 1,
+                            "dirty": 4,
+                            "seconds_since_progress": 0.0,
+                        }
+                    ],
+                }
+            }
+        }
+        state = msgspec.json.decode(text, type=ProcessState)
+        assert state.services["toy"].claims[0].lag == 1
+        status, text = await get(http, "/metrics")
+        assert status == 200
+        for line in (
+            'pvbus_claim_held{partition="2",service="toy"} 1.0',
+            'pvbus_claim_lag_records{partition="2",service="toy"} 1.0',
+            'pvbus_claim_dirty_keys{partition="2",service="toy"} 4.0',
+            'pvbus_claim_progress_seconds{partition="2",service="toy"} 0.0',
+            'pvbus_claim_restore_ratio{partition="2",service="toy"} 1.0',
+            'pvbus_dirty_keys{service="toy"} 3.0',
+            'pvbus_consumer_lag_records{partition="2",topic="toy.in"} 1.0',
+        ):
+            assert line in text.splitlines()
+
+
+def test_an_address_for_all_is_told_as_one_that_others_can_use() -> None:
+    """What listens everywhere is found by its machine's address."""
+    assert _address("127.0.0.1") == "127.0.0.1"
+    assert _address("::1") == "[::1]"
+    assert _address("0.0.0.0") not in ("0.0.0.0", "")
+
+
+def test_an_observation_of_nothing_is_empty() -> None:
+    """A process without services has a state, too."""
+
+    async def main() -> None:
+        looking = observer({}, Ends({}), SimulatedClock(), {})
+        assert await looking.look() == Observation(ProcessState(services={}), {})
+
+    run_simulated(main())
