@@ -108,7 +108,7 @@ class Broker:
 
     def __init__(self, number: int, folder: Path, ports: list[int]) -> None:
         self.number = number
-        self.port, self.controller_port, self.secure_port = ports
+        self.port, self.controller_port, self.secure_port, self.proxied_port, self.proxy_port = ports
         self.folder = folder / f"broker-{number}"
         self.process: subprocess.Popen[bytes] | None = None
 
@@ -181,12 +181,19 @@ class Security(NamedTuple):
     """A second listener, with TLS and SASL. keystore: PEM of the key and its certificate, for 127.0.0.1.
 
     It takes user and password (SCRAM-SHA-512), and as OAUTHBEARER any unsigned token of Kafka's own
-    development handler.
+    development handler. users: more of them, by name, all with this password. has_acls: users may do what
+    ACLs allow and nothing else; whoever comes in by the open listener may do everything.
     """
 
     keystore: Path
     user: str
     password: str
+    users: tuple[str, ...] = ()
+    has_acls: bool = False
+
+
+PORTS = 5
+"""Of one broker: for clients, for controllers, with security, behind a proxy, and of that proxy."""
 
 
 class KafkaCluster:
@@ -198,14 +205,20 @@ class KafkaCluster:
 
 
 @contextlib.contextmanager
-def running(brokers: int, security: Security | None = None) -> Iterator[KafkaCluster]:
-    """Run a cluster of so many brokers. Raises KafkaUnavailableError."""
+def running(
+    brokers: int, security: Security | None = None, *, is_proxied: bool = False
+) -> Iterator[KafkaCluster]:
+    """Run a cluster of so many brokers. Raises KafkaUnavailableError.
+
+    is_proxied: each has one more listener, at `proxied_port`, and tells those who come in there that it is
+    at `proxy_port`: whoever asks a proxy there for the brokers goes on by way of the proxies.
+    """
     given = os.environ.get("PVBUS_TEST_KAFKA")
     if given:
         yield KafkaCluster([], given)
         return
     with tempfile.TemporaryDirectory(prefix="pvbus-kafka-", ignore_cleanup_errors=True) as folder:
-        cluster = _start(brokers, Path(folder), security)
+        cluster = _start(brokers, Path(folder), security, is_proxied)
         try:
             yield cluster
         finally:
@@ -213,19 +226,26 @@ def running(brokers: int, security: Security | None = None) -> Iterator[KafkaClu
                 broker.kill()
 
 
-def _start(count: int, folder: Path, security: Security | None) -> KafkaCluster:
+def _start(count: int, folder: Path, security: Security | None, is_proxied: bool) -> KafkaCluster:
     for attempt in range(3):  # between choosing a port and listening, somebody else may take it
         place = folder / str(attempt)
         place.mkdir()
-        ports = free_ports(3 * count)
-        brokers = [Broker(n + 1, place, ports[3 * n : 3 * n + 3]) for n in range(count)]
+        ports = free_ports(PORTS * count)
+        brokers = [Broker(n + 1, place, ports[PORTS * n : PORTS * (n + 1)]) for n in range(count)]
         # An id that begins with a dash would be taken for an option: a zero byte makes it begin with A.
         cluster_id = base64.urlsafe_b64encode(b"\0" + secrets.token_bytes(15)).decode().rstrip("=")
         deadline = time.monotonic() + START_SECONDS_MAX
         try:
             for broker in brokers:
-                secure, options = _secure(broker, security) if security else ({}, ())
-                broker.format(_settings(broker, brokers) | secure, cluster_id, *options)
+                settings = _settings(broker, brokers)
+                options: tuple[str, ...] = ()
+                if security is not None:
+                    _add_listener(settings, "SECURE", "SASL_SSL", broker.secure_port, broker.secure_port)
+                    more, options = _secure(security)
+                    settings |= more
+                if is_proxied:
+                    _add_listener(settings, "PROXIED", "PLAINTEXT", broker.proxied_port, broker.proxy_port)
+                broker.format(settings, cluster_id, *options)
                 broker.start()
             if all(broker.wait_until_ready(deadline) for broker in brokers):
                 return KafkaCluster(brokers, ",".join(f"127.0.0.1:{broker.port}" for broker in brokers))
@@ -273,20 +293,18 @@ def _settings(broker: Broker, brokers: list[Broker]) -> dict[str, str]:
     }
 
 
-def _secure(broker: Broker, security: Security) -> tuple[dict[str, str], tuple[str, ...]]:
+def _add_listener(settings: dict[str, str], name: str, protocol: str, port: int, advertised: int) -> None:
+    settings["listeners"] += f",{name}://127.0.0.1:{port}"
+    settings["advertised.listeners"] += f",{name}://127.0.0.1:{advertised}"
+    settings["listener.security.protocol.map"] += f",{name}:{protocol}"
+    settings["inter.broker.listener.name"] = "PLAINTEXT"
+
+
+def _secure(security: Security) -> tuple[dict[str, str], tuple[str, ...]]:
     """Return what a broker with a secure listener has besides, and how its users are made."""
-    open_, controller = (
-        f"PLAINTEXT://127.0.0.1:{broker.port}",
-        f"CONTROLLER://127.0.0.1:{broker.controller_port}",
-    )
-    secure = f"SECURE://127.0.0.1:{broker.secure_port}"
     modules = "org.apache.kafka.common.security"
     own = "listener.name.secure"
     settings = {
-        "listeners": f"{open_},{secure},{controller}",
-        "advertised.listeners": f"{open_},{secure}",
-        "listener.security.protocol.map": "PLAINTEXT:PLAINTEXT,CONTROLLER:PLAINTEXT,SECURE:SASL_SSL",
-        "inter.broker.listener.name": "PLAINTEXT",
         f"{own}.ssl.keystore.type": "PEM",
         f"{own}.ssl.keystore.location": str(security.keystore),
         f"{own}.sasl.enabled.mechanisms": "SCRAM-SHA-512,OAUTHBEARER",
@@ -295,8 +313,15 @@ def _secure(broker: Broker, security: Security) -> tuple[dict[str, str], tuple[s
             f'{modules}.oauthbearer.OAuthBearerLoginModule required unsecuredLoginStringClaim_sub="broker";'
         ),
     }
-    user = f"SCRAM-SHA-512=[name={security.user},password={security.password}]"
-    return settings, ("--add-scram", user)
+    if security.has_acls:
+        settings |= {
+            "authorizer.class.name": "org.apache.kafka.metadata.authorizer.StandardAuthorizer",
+            "super.users": "User:ANONYMOUS",
+        }
+    options: list[str] = []
+    for user in (security.user, *security.users):
+        options += ["--add-scram", f"SCRAM-SHA-512=[name={user},password={security.password}]"]
+    return settings, tuple(options)
 
 
 def free_ports(count: int) -> list[int]:
@@ -316,6 +341,7 @@ def tool(main_class: str, *arguments: str) -> list[str]:
 def _java(*arguments: str) -> list[str]:
     flags = [f"-Xms{HEAP}", f"-Xmx{HEAP}", "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1"]
     flags += ["-Dorg.slf4j.simpleLogger.defaultLogLevel=warn", "-cp", f"{libraries()}/*"]
+    flags += ["-Dorg.slf4j.simpleLogger.log.kafka.authorizer.logger=debug"]  # each decision, with its rule
     return [java(), *flags, *arguments]
 
 

@@ -63,9 +63,9 @@ class Reading(NamedTuple):
 class TopicReader:
     """A context manager. prefix: of the installation, as in `kafka://host:port/prefix`."""
 
-    def __init__(self, bootstrap: str, prefix: str = "", **options: object) -> None:
+    def __init__(self, bootstrap: str, prefix: str = "", **options: str | int | float) -> None:
         """options: of librdkafka, in its own names with `_` for `.`, for TLS and SASL."""
-        common: dict[str, object] = {
+        common: dict[str, str | int | float] = {
             "bootstrap.servers": bootstrap,
             **{name.replace("_", "."): value for name, value in options.items()},
         }
@@ -138,14 +138,23 @@ class TopicReader:
         )
 
     def committed(self, group: str) -> dict[tuple[str, int], int]:
-        """Return a group's committed offsets by (topic, partition)."""
+        """Return a group's committed offsets by (topic, partition), once none is being committed."""
+        deadline = time.monotonic() + REQUEST_SECONDS
         asked = [ConsumerGroupTopicPartitions(self._prefix + group)]
-        (answer,) = self._admin.list_consumer_group_offsets(
-            asked, require_stable=True, request_timeout=REQUEST_SECONDS
-        ).values()
+        while True:
+            (answer,) = self._admin.list_consumer_group_offsets(
+                asked, require_stable=True, request_timeout=REQUEST_SECONDS
+            ).values()
+            found = answer.result().topic_partitions
+            errors = [each.error for each in found if each.error is not None]
+            if not errors:
+                break
+            if time.monotonic() > deadline:
+                raise KafkaException(errors[0])
+            time.sleep(0.01)
         return {
             (each.topic.removeprefix(self._prefix), each.partition): each.offset
-            for each in answer.result().topic_partitions
+            for each in found
             if each.offset >= 0
         }
 
