@@ -1,0 +1,238 @@
+"""`pvbus lag`: who holds what, and how far it is.
+
+Who holds what, and what is committed, the bus itself tells, also while nothing runs. The rest each
+worker tells at the address that it left with its group (`/state`, see `pvbus.runtime.state`).
+"""
+
+import asyncio
+import sys
+from collections.abc import Iterable, Mapping
+from typing import NamedTuple
+
+import aiohttp
+import click
+import msgspec
+
+from pvbus.cli.output import FORMATS, columns, emit
+from pvbus.cli.reading import bus_option, data_option, opened_bus
+from pvbus.errors import PermanentError, TransientError, UsageError
+from pvbus.ports.bus import Bus, GroupState, TopicPartition
+from pvbus.runtime.assembly import INPUTS, SERVICES
+from pvbus.runtime.state import ClaimReport, ProcessState
+
+ANSWER_SECONDS_MAX = 2.0
+"""How long a worker is waited for. Its own part takes a second at most, and they are asked all at once."""
+
+WATCH_SECONDS = 2.0
+STALLED_SECONDS = 60.0
+"""A claim that has something to do and did not get on for so long is stuck: an effect's longest backoff."""
+
+COLUMNS = ("SERVICE", "PARTITION", "OWNER", "EPOCH", "LAG", "DIRTY", "PROGRESS", "RESTORE")
+_state = msgspec.json.Decoder(ProcessState)
+
+
+class Row(msgspec.Struct, frozen=True, kw_only=True):
+    """One partition of a service, as `-o json` prints it.
+
+    owner: "" is nobody. claim: what the owner tells of it, None where nobody does; then `lag` is counted
+    from what is committed.
+    """
+
+    service: str
+    partition: int
+    owner: str
+    lag: int
+    claim: ClaimReport | None
+
+    def trouble(self) -> str | None:
+        """Say what keeps it from getting on, if anything does."""
+        place = f"{self.service} {self.partition}"
+        if not self.owner:
+            return f"{place}: nobody holds it"
+        if self.claim is None:
+            return f"{place}: {self.lag} records behind, and {self.owner} does not tell" if self.lag else None
+        seconds, dirty = self.claim.seconds_since_progress, self.claim.dirty
+        if seconds <= STALLED_SECONDS or (self.claim.restored and not self.lag and not dirty):
+            return None
+        return (
+            f"{place}: no progress for {seconds:.0f} s, {self.lag} records behind, {dirty} keys dirty, "
+            f"{self.claim.restore_share:.0%} restored"
+        )
+
+
+class Table(NamedTuple):
+    """Everything at one moment. remarks: what could not be had, in sentences."""
+
+    rows: list[Row]
+    remarks: list[str]
+
+
+@click.command(
+    epilog="""\b
+Examples:
+  pvbus lag                                   all services of the data folder
+  pvbus lag render inject --watch             two of them, again every two seconds
+  pvbus lag --bus kafka://127.0.0.1:9092      on a Kafka
+  pvbus lag --check || alert                  for scripts: 1 when something is stuck
+  pvbus lag -o json                           for programs
+
+\b
+OWNER     the address of the worker that holds the partition, or nobody
+EPOCH     rises whenever it changes hands; a higher one fences all lower ones
+LAG       records of the service's inputs not read yet (of what nobody reads: not
+          committed; ingest, which reads the cluster, commits nothing). On a Kafka,
+          what nobody reads counts the marks of transactions, too
+DIRTY     keys that wait, or are being worked on
+PROGRESS  how long ago it got on; it grows, too, when there is nothing to do
+RESTORE   how much of its tables is read; 100% is ready
+
+-  nobody is there to tell     ?  the owner does not tell
+"""
+)
+@click.argument("services", nargs=-1, type=click.Choice(SERVICES), metavar="[SERVICE]...")
+@click.option("-o", "--output", type=click.Choice(FORMATS), default="text", show_default=True)
+@click.option("--watch", is_flag=True, help="Show it again every two seconds, until Ctrl-C.")
+@click.option("--check", is_flag=True, help="End with 1 when a partition has no owner, or is behind and "
+              "did not get on for a minute.")  # fmt: skip
+@data_option
+@bus_option
+def lag(services: tuple[str, ...], output: str, watch: bool, check: bool, data: str, bus: str | None) -> int:
+    """Show who holds what, and how far it is, by service and partition.
+
+    SERVICE is ingest, unroll, render, inject or conditions; none is all of them.
+    """
+    if watch and check:
+        raise click.UsageError("--check ends with an answer, --watch does not end: give one of them")
+    names = [name for name in SERVICES if name in services or not services]
+    return asyncio.run(_lag(names, output, watch=watch, check=check, data=data, place=bus))
+
+
+async def _lag(
+    names: list[str], output: str, *, watch: bool, check: bool, data: str, place: str | None
+) -> int:
+    try:
+        async with opened_bus(data, place) as bus:
+            while watch:
+                await _watch_once(bus, names, output)
+                await asyncio.sleep(WATCH_SECONDS)
+            table = await look(bus, names)
+    except TransientError as exc:
+        raise UsageError(f"the bus does not answer: {exc}") from exc
+    _show(table, output)
+    if not check:
+        return 0
+    troubles = [trouble for row in table.rows if (trouble := row.trouble())]
+    for trouble in troubles:
+        click.echo(trouble, err=True)
+    return 1 if troubles or {row.service for row in table.rows} != set(names) else 0
+
+
+async def _watch_once(bus: Bus, names: list[str], output: str) -> None:
+    try:
+        table = await look(bus, names)
+    except TransientError as exc:
+        click.echo(f"the bus does not answer: {exc}", err=True)
+        return
+    if sys.stdout.isatty():
+        click.clear()
+    _show(table, output)
+
+
+async def look(bus: Bus, names: Iterable[str]) -> Table:
+    """Ask the bus, and then every worker that can be asked."""
+    remarks: list[str] = []
+    groups = await _groups(bus, names, remarks)
+    places = [
+        (topic, n) for name, group in groups.items() for topic in INPUTS[name] for n in group.partitions
+    ]
+    ends = await bus.end_offsets(sorted(set(places)))
+    labels = {label for group in groups.values() for label in group.members.values() if label}
+    states = await _ask_all(sorted(labels), remarks)
+    rows = [
+        _row(name, number, group, states, ends)
+        for name, group in groups.items()
+        for number in sorted(group.partitions)
+    ]
+    return Table(rows, remarks)
+
+
+async def _groups(bus: Bus, names: Iterable[str], remarks: list[str]) -> dict[str, GroupState]:
+    async def describe(name: str) -> GroupState | None:
+        try:
+            return await bus.describe(f"pvbus-{name}", INPUTS[name])
+        except TransientError as exc:
+            remarks.append(f"{name}: its claims change hands, or the bus does not answer ({exc})")
+        except PermanentError as exc:
+            if exc.reason != "UnknownTopic":
+                raise
+            raise UsageError(f"the bus has no topics of pvbus yet ({exc}): start the services once") from exc
+        return None
+
+    wanted = list(names)
+    found = await asyncio.gather(*(describe(name) for name in wanted))
+    return {name: group for name, group in zip(wanted, found, strict=True) if group is not None}
+
+
+async def _ask_all(labels: list[str], remarks: list[str]) -> dict[str, ProcessState]:
+    timeout = aiohttp.ClientTimeout(total=ANSWER_SECONDS_MAX)
+    async with aiohttp.ClientSession(timeout=timeout) as session:
+
+        async def ask(label: str) -> ProcessState | None:
+            try:
+                async with session.get(f"{label}/state", allow_redirects=False) as answer:
+                    answer.raise_for_status()
+                    return _state.decode(await answer.read())
+            except (aiohttp.ClientError, TimeoutError, ValueError) as exc:
+                reason = str(exc) or f"within {ANSWER_SECONDS_MAX:.0f} s"
+                remarks.append(f"{label} does not tell how far it is: {reason}")
+                return None
+
+        found = await asyncio.gather(*(ask(label) for label in labels))
+    return {label: state for label, state in zip(labels, found, strict=True) if state is not None}
+
+
+def _row(
+    name: str,
+    number: int,
+    group: GroupState,
+    states: Mapping[str, ProcessState],
+    ends: Mapping[TopicPartition, int],
+) -> Row:
+    owner, committed = group.partitions[number]
+    label = group.members.get(owner, "")
+    claim = _report(states.get(label), name, number)
+    lag = claim.lag if claim is not None else None
+    if lag is None:
+        lag = sum(max(0, ends[topic, number] - offset) for topic, offset in committed.items())
+    return Row(service=name, partition=number, owner=label or owner, lag=lag, claim=claim)
+
+
+def _report(state: ProcessState | None, name: str, number: int) -> ClaimReport | None:
+    service = state.services.get(name) if state is not None else None
+    claims = service.claims if service is not None else ()
+    return next((claim for claim in claims if claim.partition == number), None)
+
+
+def _show(table: Table, output: str) -> None:
+    if output != "text":
+        emit(msgspec.to_builtins(table._asdict()), output)
+        return
+    columns(COLUMNS, (_cells(row) for row in table.rows))
+    for remark in table.remarks:
+        click.echo(remark, err=True)
+
+
+def _cells(row: Row) -> tuple[str, ...]:
+    place = (row.service, str(row.partition), row.owner or "nobody")
+    claim = row.claim
+    if claim is None:
+        missing = "?" if row.owner else "-"
+        return (*place, missing, str(row.lag), missing, missing, missing)
+    return (
+        *place,
+        str(claim.epoch),
+        str(row.lag),
+        str(claim.dirty),
+        f"{claim.seconds_since_progress:.1f} s",
+        f"{claim.restore_share:.0%}",
+    )
