@@ -1,0 +1,117 @@
+"""compose.yaml: valid for the compose specification, and every command in it works."""
+
+import asyncio
+import os
+import re
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+import yaml
+
+from pvbus.adapters.kubernetes.cluster import HttpCluster
+from pvbus.cli.apply import apply
+from pvbus.cli.examples import fleet
+from pvbus.cli.manifests import Manifest
+from pvbus.cli.progress import VARIANT
+from pvbus.ports.cluster import Object
+from pvbus.runtime.assembly import SERVICES
+from tests.e2e.compose.containers import Compose
+from tests.tools.installation import CHECKOUT
+from tests.tools.kafka import KafkaUnavailableError, libraries
+
+FILE = CHECKOUT / "compose.yaml"
+CLUSTERS = ("asia-01", "asia-02", "africa-01")
+
+
+def test_the_file_is_valid() -> None:
+    """It follows the schema that the compose specification publishes."""
+    command = [sys.executable, "-m", "check_jsonschema", "--builtin-schema", "vendor.compose-spec", str(FILE)]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stdout + done.stderr
+
+
+def test_there_is_a_broken_file_that_the_schema_refuses(tmp_path: Path) -> None:
+    """The check before is one that can fail."""
+    broken = tmp_path / "compose.yaml"
+    broken.write_text(FILE.read_text().replace("stop_grace_period", "stop_grace_time"))
+    command = [sys.executable, "-m", "check_jsonschema", "--builtin-schema", "vendor.compose-spec"]
+    assert subprocess.run([*command, str(broken)], capture_output=True, check=False).returncode == 1
+
+
+def test_the_image_holds_what_is_built_from() -> None:
+    """The Dockerfile is where the file says, and nothing that it copies is kept from the build."""
+    build = yaml.safe_load(FILE.read_text())["services"]["apiserver"]["build"]
+    assert build["context"] == "."
+    sources = re.findall(r"^COPY (\S+) ", (CHECKOUT / build["dockerfile"]).read_text(), re.MULTILINE)
+    assert sources
+    let_in = {line[1:] for line in (CHECKOUT / ".dockerignore").read_text().splitlines() if line[:1] == "!"}
+    assert set(sources) == let_in
+    assert all((CHECKOUT / source).exists() for source in sources)
+
+
+@pytest.fixture
+def compose(tmp_path: Path) -> Iterator[Compose]:
+    try:
+        libraries()
+    except KafkaUnavailableError as error:
+        if os.environ.get("CI") == "true":
+            pytest.fail(str(error))
+        pytest.skip(str(error))
+    with Compose(FILE, tmp_path) as containers:
+        yield containers
+
+
+@pytest.mark.kafka
+@pytest.mark.slow
+@pytest.mark.timeout(300)
+def test_every_command_works(compose: Compose) -> None:
+    """Broker, API server and services start, are healthy, make variants, and end in their grace time."""
+    compose.start_kafka()
+    compose.start("apiserver")
+    compose.wait_healthy("apiserver")
+    started = [name for name in compose.services if name not in ("kafka", "apiserver")]
+    assert sorted(started) == sorted(SERVICES)
+    for service in started:
+        compose.start(service)
+    for service in started:
+        compose.wait_healthy(service)
+    made = asyncio.run(_variants(compose))
+    assert sorted(made) == sorted(CLUSTERS)
+    assert {service: compose.stop(service) for service in started} == dict.fromkeys(started, 0)
+    assert compose.stop("apiserver") == 0
+
+
+async def _variants(compose: Compose) -> list[str]:
+    """Apply the example with a few clusters; return of which of them a variant is ready."""
+    manifests = [m for m in fleet.make(compose.data / "example") if _is_wanted(m)]
+    cluster = await HttpCluster.connect(compose.data / "kubeconfig", strict=True)
+    try:
+        await apply(cluster, manifests)
+        resource = await cluster.resource(VARIANT)
+        assert resource is not None
+        async with asyncio.timeout(90):
+            while True:
+                variants = (await cluster.list(resource)).items
+                ready = [_target(each) for each in variants if _is_ready(each)]
+                if len(ready) == len(CLUSTERS):
+                    return ready
+                await asyncio.sleep(0.5)
+    finally:
+        await cluster.close()
+
+
+def _is_wanted(manifest: Manifest) -> bool:
+    obj = manifest.object
+    return obj["kind"] != "Cluster" or obj["metadata"]["name"] in CLUSTERS
+
+
+def _is_ready(variant: Object) -> bool:
+    conditions = variant.get("status", {}).get("conditions", ())
+    return any(each["type"] == "Ready" and each["status"] == "True" for each in conditions)
+
+
+def _target(variant: Object) -> str:
+    return str(variant["spec"]["downstream"]["package"]).removesuffix("-web")
