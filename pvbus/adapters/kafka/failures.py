@@ -29,6 +29,14 @@ PERMANENT: tuple[type[Exception], ...] = (
 )
 """Everything else may pass by itself: broker away, timeout, no right yet."""
 
+UNAUTHORIZED: tuple[type[Exception], ...] = (
+    errors.TopicAuthorizationFailedError,
+    errors.GroupAuthorizationFailedError,
+    errors.TransactionalIdAuthorizationFailed,
+    errors.ClusterAuthorizationFailedError,
+)
+"""Transient: whoever gave too few rights can give them while we run."""
+
 FOREIGN: tuple[type[Exception], ...] = (errors.KafkaError, TimeoutError, asyncio.TimeoutError, OSError)
 """What calls of the library raise, and `translate` takes."""
 
@@ -37,6 +45,8 @@ def translate(error: BaseException, doing: str) -> PvbusError:
     """Return our error for one of `FOREIGN`. `doing` is what was tried, for the text."""
     chain = tuple(_chain(error))
     text = f"{doing}: {error!r}"
+    if any(isinstance(each, UNAUTHORIZED) for each in chain):
+        return TransientError(f"{text}: `pvbus topics --acls` lists what each service must be allowed")
     if any(isinstance(each, FENCED) for each in chain):
         return FencedError(text)
     if any(isinstance(each, TOO_LARGE) for each in chain):

@@ -1,0 +1,115 @@
+"""The ACLs that `pvbus topics --acls` prints are enough for each service, and none of them is too much."""
+
+import asyncio
+import os
+import secrets
+from collections.abc import AsyncIterator, Iterator
+from pathlib import Path
+
+import pytest
+from aiokafka.admin import AIOKafkaAdminClient
+
+from pvbus.adapters.kafka.settings import KafkaSettings, client_options
+from pvbus.errors import PvbusError
+from pvbus.runtime.assembly import SERVICES
+from pvbus.runtime.kafkaaccess import OPERATOR, ROLES
+from tests.integration.kafka.access import PASSWORD, Guarded, acls_of, prepare, use
+from tests.integration.kafka.test_security import make_certificate
+from tests.tools.kafka import KafkaCluster, KafkaUnavailableError, Security, running
+
+pytestmark = [pytest.mark.kafka, pytest.mark.slow, pytest.mark.timeout(300)]
+
+USE_SECONDS_MAX = 60.0
+REFUSED_SECONDS = 8.0
+"""A use that is allowed takes 2 s. One that is not fails, or tries again until somebody gives the right."""
+
+
+@pytest.fixture(scope="module")
+def authority_and_cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Path, KafkaCluster]]:
+    if os.environ.get("PVBUS_TEST_KAFKA"):
+        pytest.skip("a Kafka that is not ours has its own users and rights")
+    keystore, authority = make_certificate(tmp_path_factory.mktemp("acls"))
+    users = tuple(f"pvbus-{role}" for role in ROLES)
+    try:
+        with running(1, Security(keystore, "nobody", PASSWORD, users, has_acls=True)) as cluster:
+            yield authority, cluster
+    except KafkaUnavailableError as error:
+        if os.environ.get("CI") == "true":
+            pytest.fail(str(error))
+        pytest.skip(str(error))
+
+
+@pytest.fixture
+async def guarded(authority_and_cluster: tuple[Path, KafkaCluster]) -> AsyncIterator[Guarded]:
+    authority, cluster = authority_and_cluster
+    admin = AIOKafkaAdminClient(**client_options(KafkaSettings(bootstrap=(cluster.bootstrap,))))
+    await admin.start()
+    yield Guarded(cluster, authority, admin)
+    await admin.close()
+
+
+@pytest.fixture
+def prefix() -> str:
+    """Return another installation for each test."""
+    return f"acl-{secrets.token_hex(4)}"
+
+
+@pytest.mark.parametrize("service", SERVICES)
+async def test_a_service_needs_its_list_and_all_of_it(guarded: Guarded, prefix: str, service: str) -> None:
+    """With its ACLs a service does all it has to and is refused nothing, and each of them was needed."""
+    settings = guarded.settings(prefix, service)
+    await prepare(guarded.settings(prefix, None))
+    await guarded.give(service, acls_of(service, settings))
+    async with asyncio.timeout(USE_SECONDS_MAX):
+        await use(service, settings)
+    assert guarded.denied(prefix, service) == []
+    assert guarded.used(prefix, service) == set(acls_of(service, settings))
+
+
+async def test_the_operator_needs_its_list_and_all_of_it(guarded: Guarded, prefix: str) -> None:
+    """Who makes the topics and looks at the bus is refused nothing either, and can write nothing."""
+    settings = guarded.settings(prefix, OPERATOR)
+    await guarded.give(OPERATOR, acls_of(OPERATOR, settings))
+    async with asyncio.timeout(USE_SECONDS_MAX):
+        await use(OPERATOR, settings)
+    assert guarded.denied(prefix, OPERATOR) == []
+    assert guarded.used(prefix, OPERATOR) == set(acls_of(OPERATOR, settings))
+    assert "Write" not in {acl.operation for acl in acls_of(OPERATOR, settings)}
+
+
+TAKEN = [
+    ("topic", "Read", "pvbus.meta"),
+    ("topic", "Read", "pvbus.objects"),
+    ("topic", "Read", "pvbus.variants"),
+    ("topic", "Read", "pvbus.results"),
+    ("topic", "Write", "pvbus.meta"),
+    ("topic", "Write", "pvbus.results"),
+    ("topic", "Write", "pvbus.dlq"),
+    ("topic", "Describe", "pvbus.targets"),
+    ("topic", "DescribeConfigs", "pvbus.conditions"),
+    ("group", "Read", "pvbus-inject"),
+    ("group", "Read", "pvbus-installation"),
+    ("transactional-id", "Write", "pvbus-inject-"),
+    ("transactional-id", "Write", "pvbus-installation-"),
+]
+"""Of each kind of ACL some; inject has all kinds."""
+
+
+@pytest.mark.parametrize(("resource", "operation", "name"), TAKEN)
+async def test_without_one_it_does_not_work(
+    guarded: Guarded, prefix: str, resource: str, operation: str, name: str
+) -> None:
+    """When one ACL is taken away, the service's use of the bus does not come to its end."""
+    settings = guarded.settings(prefix, "inject")
+    (taken,) = [
+        acl
+        for acl in acls_of("inject", settings)
+        if (acl.resource, acl.operation, acl.name) == (resource, operation, settings.named(name))
+    ]
+    await prepare(guarded.settings(prefix, None))
+    await guarded.give("inject", acls_of("inject", settings))
+    await guarded.take("inject", taken)
+    with pytest.raises((PvbusError, ExceptionGroup, TimeoutError)):
+        async with asyncio.timeout(REFUSED_SECONDS):
+            await use("inject", settings)
+    assert any(decision.name.startswith(taken.name) for decision in guarded.denied(prefix, "inject"))
