@@ -1,0 +1,211 @@
+"""What `pvbus lag` makes of what the bus and the workers say."""
+
+import asyncio
+import socket
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from typing import Any
+
+import msgspec
+import pytest
+from aiohttp import web
+
+from pvbus.adapters.embedded.bus import SqliteBus
+from pvbus.cli import lag as lag_module
+from pvbus.cli.lag import Row, Table, _cells, look
+from pvbus.contracts import topics
+from pvbus.core.records import SETRESULTS, SETS, WATCHES
+from pvbus.errors import TransientError, UsageError
+from pvbus.ports.bus import Claim, GroupState, Output
+from pvbus.runtime.assembly import INPUTS, partition_count
+from pvbus.runtime.state import ClaimReport, ProcessState, ServiceReport
+
+
+def report(number: int = 0, **changed: Any) -> ClaimReport:
+    given = ClaimReport(
+        partition=number,
+        epoch=4,
+        restored=True,
+        restore=(10, 10),
+        lag=0,
+        dirty=0,
+        seconds_since_progress=1.5,
+    )
+    return msgspec.structs.replace(given, **changed)
+
+
+def process(name: str, *claims: ClaimReport) -> ProcessState:
+    service = ServiceReport(ready=True, idle=True, next_timer_seconds=None, dirty=0, claims=claims)
+    return ProcessState(services={name: service})
+
+
+@asynccontextmanager
+async def telling(answer: Any) -> AsyncIterator[str]:
+    """A worker's health server that answers so; an exception: never."""
+
+    async def handle(request: web.Request) -> web.Response:
+        assert request.path == "/state"
+        if isinstance(answer, Exception):
+            await asyncio.sleep(1000)
+        body = answer if isinstance(answer, bytes) else msgspec.json.encode(answer)
+        return web.Response(body=body)
+
+    application = web.Application()
+    application.router.add_get("/state", handle)
+    runner = web.AppRunner(application, shutdown_timeout=0.01)
+    await runner.setup()
+    await web.TCPSite(runner, "127.0.0.1", 0).start()
+    host, port = runner.addresses[0][:2]
+    try:
+        yield f"http://{host}:{port}"
+    finally:
+        await runner.cleanup()
+
+
+@asynccontextmanager
+async def opened() -> AsyncIterator[SqliteBus]:
+    bus = await SqliteBus.open(":memory:", heartbeat_seconds=0.01)
+    await bus.create_topics(topics())
+    try:
+        yield bus
+    finally:
+        await bus.close()
+
+
+async def join(bus: SqliteBus, service: str, label: str) -> list[Claim]:
+    """Join as a service does; returns all claims, which are this worker's."""
+    worker = bus.peer()
+    worker.label = label
+    given: asyncio.Queue[Claim] = asyncio.Queue()
+
+    async def revoked(claim: Claim) -> None:
+        """Nothing is left to do."""
+
+    await worker.join(f"pvbus-{service}", INPUTS[service], assigned=given.put, revoked=revoked)
+    return [await given.get() for _ in range(partition_count())]
+
+
+async def test_owners_tell_how_far_they_are() -> None:
+    """What a worker says of its claims is shown, its lag before what is committed."""
+    async with opened() as bus, telling(process("unroll", report(0, lag=7), report(1, dirty=3))) as url:
+        await join(bus, "unroll", url)
+        table = await look(bus, ["unroll"])
+        assert table.remarks == []
+        assert [row.partition for row in table.rows] == list(range(partition_count()))
+        assert {row.owner for row in table.rows} == {url}
+        assert table.rows[0].lag == 7
+        assert table.rows[1].claim == report(1, dirty=3)
+        assert table.rows[2].claim is None  # it says nothing of this one: it may have got it this moment
+
+
+async def test_while_nothing_runs_lag_is_what_is_not_committed() -> None:
+    """Records behind the committed offset of each input count, of a partition that nobody holds, too."""
+    async with opened() as bus:
+        claims = await join(bus, "unroll", "")
+        first = claims[0]
+        outputs = [
+            Output(topic, first.partition, b"k%d" % n, b"v") for topic in (SETS, SETRESULTS) for n in range(5)
+        ]
+        await bus.step(first, outputs, {SETS: 2})
+        for peer in bus._peers:
+            await peer.close()
+        table = await look(bus, ["ingest", "unroll"])
+        assert {row.owner for row in table.rows} == {""}
+        lags = {(row.service, row.partition): row.lag for row in table.rows if row.lag}
+        assert lags == {("unroll", first.partition): 8}
+
+
+async def test_who_does_not_answer_is_named_and_waited_for_together(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Silent, gone, something else: a line for each, in the time of one; the rest is shown."""
+    monkeypatch.setattr(lag_module, "ANSWER_SECONDS_MAX", 0.3)
+    with socket.socket() as unused:
+        unused.bind(("127.0.0.1", 0))
+        gone = f"http://127.0.0.1:{unused.getsockname()[1]}"
+    async with (
+        opened() as bus,
+        telling(Exception()) as silent,
+        telling(Exception()) as silent_too,
+        telling(b"<html>") as other,
+        telling(process("conditions", report(0))) as good,
+    ):
+        owners = {"ingest": silent, "unroll": silent_too, "render": gone, "inject": other, "conditions": good}
+        for service, label in owners.items():
+            await join(bus, service, label)
+        began = asyncio.get_running_loop().time()
+        table = await look(bus, list(owners))
+        assert asyncio.get_running_loop().time() - began < 0.55
+        assert {row.service: row.owner for row in table.rows} == owners
+        assert {row.service for row in table.rows if row.claim is not None} == {"conditions"}
+        assert len(table.remarks) == 4
+        for label in (silent, silent_too, gone, other):
+            assert sum(remark.startswith(f"{label} does not tell") for remark in table.remarks) == 1
+
+
+async def test_a_group_that_cannot_be_described_leaves_the_others(monkeypatch: pytest.MonkeyPatch) -> None:
+    """While claims of one service change hands the other services are shown."""
+    async with opened() as bus:
+        describe = bus.describe
+
+        async def some(group: str, inputs: tuple[str, ...]) -> GroupState:
+            if group == "pvbus-render":
+                raise TransientError("rebalancing")
+            return await describe(group, inputs)
+
+        monkeypatch.setattr(bus, "describe", some)
+        table = await look(bus, ["render", "inject"])
+        assert {row.service for row in table.rows} == {"inject"}
+        assert len(table.remarks) == 1
+        assert table.remarks[0].startswith("render: ")
+
+
+async def test_a_bus_without_topics_says_what_to_do() -> None:
+    bus = await SqliteBus.open(":memory:")
+    with pytest.raises(UsageError, match=f"no topic {WATCHES}.*start the services"):
+        await look(bus, ["ingest"])
+    await bus.close()
+
+
+@pytest.mark.parametrize(
+    ("reason", "changed", "trouble"),
+    [
+        ("all is done", {"claim": report()}, None),
+        ("done long ago", {"claim": report(seconds_since_progress=9_999.0)}, None),
+        ("nobody", {"owner": ""}, "nobody holds it"),
+        ("nobody tells, nothing to do", {"claim": None}, None),
+        ("nobody tells, something to do", {"claim": None, "lag": 3}, "3 records behind, and http://x"),
+        ("behind, but at it", {"claim": report(dirty=3, seconds_since_progress=60.0), "lag": 3}, None),
+        ("lags", {"claim": report(seconds_since_progress=61.0), "lag": 3}, "for 61 s, 3 records behind"),
+        ("dirty", {"claim": report(seconds_since_progress=61.0, dirty=2)}, "2 keys dirty"),
+        (
+            "restore hangs",
+            {"claim": report(seconds_since_progress=61.0, restored=False, restore=(5, 10))},
+            "50% restored",
+        ),
+    ],
+)  # fmt: skip
+def test_what_check_complains_of(reason: str, changed: dict[str, Any], trouble: str | None) -> None:
+    row = Row(service="render", partition=3, owner="http://x", lag=0, claim=report())
+    found = msgspec.structs.replace(row, **changed).trouble()
+    assert (found is None) == (trouble is None), reason
+    if trouble is not None:
+        assert found is not None
+        assert found.startswith("render 3: ")
+        assert trouble in found
+
+
+def test_the_cells_of_a_row() -> None:
+    """Numbers where there are some, ? where the owner does not tell, - where there is none."""
+    row = Row(service="render", partition=3, owner="http://x", lag=8, claim=report(dirty=2))
+    assert _cells(row) == ("render", "3", "http://x", "4", "8", "2", "1.5 s", "100%")
+    untold = msgspec.structs.replace(row, claim=None)
+    assert _cells(untold) == ("render", "3", "http://x", "?", "8", "?", "?", "?")
+    unowned = msgspec.structs.replace(row, claim=None, owner="")
+    assert _cells(unowned) == ("render", "3", "nobody", "-", "8", "-", "-", "-")
+
+
+def test_json_has_rows_and_remarks() -> None:
+    row = Row(service="render", partition=3, owner="", lag=8, claim=None)
+    assert msgspec.to_builtins(Table([row], ["why"])._asdict()) == {
+        "rows": [{"service": "render", "partition": 3, "owner": "", "lag": 8, "claim": None}],
+        "remarks": ["why"],
+    }
