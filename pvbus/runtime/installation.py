@@ -56,6 +56,7 @@ async def ensure_installation(bus: Bus, *, partitions: int, engine: str = "") ->
         await bus.create_topics(topics(partitions))
         present = await _record(bus, wanted)
     _check(present, partitions, engine, bus.how_to_empty())
+    await _check_completeness(bus, partitions)
     chosen = _engine_here(present, bus.how_to_empty())
     await bus.create_topics(topics(partitions))
     return present, chosen
@@ -119,6 +120,20 @@ def _check(row: MetaRow, partitions: int, engine: str, how_to_empty: str) -> Non
             "PVBUS_ENGINE unset, or set it to the recorded one for all workers; or change the engine: "
             f"{_anew(how_to_empty)}",
             reason="EngineDiffers",
+        )
+
+
+async def _check_completeness(bus: Bus, partitions: int) -> None:
+    """Refuse to make a lost topic anew: its rows are only written where another table does not remember them.
+
+    An installation has all topics before it is recorded, and a pvbus with other ones has another version.
+    """
+    lost = [state.name for state in await bus.check_topics(topics(partitions)) if not state.is_there]
+    if lost:
+        raise PermanentError(
+            f"the bus has lost {', '.join(lost)}. Other tables remember what was written there, and "
+            f"all are made from the API server: {_anew(bus.how_to_empty())}",
+            reason="TopicsLost",
         )
 
 

@@ -19,6 +19,7 @@ from aiokafka import TopicPartition as KafkaPartition
 from aiokafka.abc import ConsumerRebalanceListener
 
 from pvbus.adapters.kafka.assignor import CoPartitioningAssignor
+from pvbus.adapters.kafka.changes import TopicWatch
 from pvbus.adapters.kafka.failures import FOREIGN, translate
 from pvbus.adapters.kafka.settings import TRANSACTION_SECONDS, KafkaSettings, member_options
 from pvbus.adapters.kafka.stopping import stop_consumer
@@ -64,14 +65,17 @@ class KafkaMembership:
         assigned: Assigned,
         revoked: Revoked,
         *,
+        changes: TopicWatch,
         label: str = "",
     ) -> None:
+        """changes: what ends this membership when the topics are not what they were."""
         self._settings = settings
         self._clock = clock
         self._group = group
         self._topics = [settings.named(topic) for topic in topics]
         self._assigned = assigned
         self._revoked = revoked
+        self._changes = changes
         assignor = CoPartitioningAssignor(
             self._topics, partitions, held=self._tell_held, given=self._take_share, label=label
         )
@@ -84,7 +88,6 @@ class KafkaMembership:
         self._tasks = asyncio.TaskGroup()
         self._life: asyncio.Task[None] | None = None
         self._leaving = asyncio.Event()
-        self._is_over = False
         self._failure: Exception | None = None
         self._is_told = False
 
@@ -179,10 +182,11 @@ class KafkaMembership:
     # The life of a member
 
     async def _live(self) -> None:
-        """Be a member until told to leave. A callback that raises ends the membership with its error."""
+        """Be a member until told to leave. A callback that raises, and topics that are not what they were,
+        end the membership with their error."""
         try:
             async with self._tasks:
-                watching = self._tasks.create_task(self._watch())
+                watching = [self._tasks.create_task(each) for each in (self._watch(), self._changes.watch())]
                 await self._leaving.wait()
                 for place in tuple(self._places.values()):
                     self._vacate(place)
@@ -192,7 +196,8 @@ class KafkaMembership:
                 ]
                 if ending:
                     await asyncio.wait(ending)
-                watching.cancel()
+                for task in watching:
+                    task.cancel()
         except Exception as exc:
             self._failure = exc
         finally:
@@ -205,13 +210,6 @@ class KafkaMembership:
         except RuntimeError:
             coroutine.close()
             raise
-
-    async def _vacate_all(self) -> None:
-        for place in tuple(self._places.values()):
-            self._vacate(place)
-        ending = [place.vacating for place in self._places.values() if place.vacating is not None]
-        if ending or self._leftovers:
-            await asyncio.wait([*ending, *self._leftovers.values()])
 
     async def _give_up_place(self) -> None:
         self._claims = {}
@@ -232,8 +230,6 @@ class KafkaMembership:
     # The two moments of a rebalance
 
     def _tell_held(self) -> Iterable[int]:
-        if self._is_over:
-            return ()
         if not self._consumer._coordinator.member_id:
             self._lose_everything()
         return tuple(self._places)
@@ -243,7 +239,7 @@ class KafkaMembership:
             for number in numbers:
                 self._consumer.pause(KafkaPartition(topic, number))
                 self._consumer.seek(KafkaPartition(topic, number), 0)
-        if self._leaving.is_set() or self._is_over:
+        if self._leaving.is_set():
             return
         for number, place in tuple(self._places.items()):
             if number not in numbers:

@@ -127,7 +127,8 @@ class KafkaReader:
             name = self._settings.unnamed(topic)
             assert name is not None
             self._buffers.setdefault((name, partition), deque()).extend(
-                Record(name, partition, m.offset, m.key, m.value, m.headers, m.timestamp) for m in messages
+                Record(name, partition, m.offset, m.key or b"", m.value, m.headers, m.timestamp)
+                for m in messages
             )
 
     def _has_buffered(self) -> bool:
