@@ -5,11 +5,22 @@ from pathlib import Path
 
 import pytest
 
+KAFKAS = ("kafka_one", "kafka_three")
 SHARED = Path(__file__).parent.parent.parent / "shared"
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Leave out what reads the shared folder where there is none; with it, every such test counts."""
+    """Leave out what reads the shared folder where there is none; with it, every such test counts.
+
+    Tests of one Kafka run in one process, so that there is one of it.
+    """
+    for item in items:
+        parameters = (
+            item.callspec.params if isinstance(item, pytest.Function) and hasattr(item, "callspec") else {}
+        )
+        for name in KAFKAS:
+            if name in getattr(item, "fixturenames", ()) or parameters.get("kafka") == name:
+                item.add_marker(pytest.mark.xdist_group(name))
     if SHARED.is_dir() or os.environ.get("PVBUS_CONFORMANCE"):
         return
     needing = [item for item in items if item.get_closest_marker("shared")]

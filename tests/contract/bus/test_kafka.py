@@ -38,10 +38,10 @@ async def run(check: Check, bootstrap: str) -> list[dict[str, Any]]:
     return unnoticed
 
 
-@pytest.fixture(params=["one", "three"])
+@pytest.fixture(params=["kafka_one", "kafka_three"])
 def kafka(request: pytest.FixtureRequest) -> KafkaCluster:
     """A cluster of one broker, or of three."""
-    cluster: KafkaCluster = request.getfixturevalue(f"kafka_{request.param}")
+    cluster: KafkaCluster = request.getfixturevalue(request.param)
     return cluster
 
 
