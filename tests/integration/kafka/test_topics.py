@@ -21,9 +21,9 @@ pytestmark = [pytest.mark.kafka, pytest.mark.slow, pytest.mark.timeout(300)]
 TABLE = TopicSpec(name="table", partitions=2, cleanup="compact")
 
 
-@pytest.fixture(params=["one", "three"])
+@pytest.fixture(params=["kafka_one", "kafka_three"])
 def kafka(request: pytest.FixtureRequest) -> KafkaCluster:
-    cluster: KafkaCluster = request.getfixturevalue(f"kafka_{request.param}")
+    cluster: KafkaCluster = request.getfixturevalue(request.param)
     return cluster
 
 
