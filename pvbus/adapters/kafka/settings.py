@@ -152,7 +152,8 @@ def ssl_context(tls: Tls) -> ssl.SSLContext:
     context = ssl.create_default_context(cafile=tls.ca_file or None)
     context.check_hostname = tls.verify_hostname
     if tls.certificate_file:
-        context.load_cert_chain(tls.certificate_file, tls.key_file or None, tls.key_password or None)
+        # Without a password, however empty, OpenSSL would ask for it at the terminal.
+        context.load_cert_chain(tls.certificate_file, tls.key_file or None, tls.key_password)
     return context
 
 

@@ -1,0 +1,132 @@
+"""`pvbus topics --create | --check | --acls`, where no Kafka is needed."""
+
+import json
+import re
+import shlex
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import pytest
+import yaml
+
+from pvbus.cli import topics_declared
+from pvbus.cli.main import run
+from pvbus.contracts import topic_contracts, topics
+from pvbus.runtime.assembly import SERVICES
+
+KAFKA = "kafka://one:9092,two:9092/blue"
+NAMES = [spec.name for spec in topics()]
+
+
+def rows(capsys: pytest.CaptureFixture[str]) -> list[Any]:
+    found: list[Any] = json.loads(capsys.readouterr().out)
+    return found
+
+
+def test_creating_again_changes_nothing(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """The first time every topic is created, the second time it is there already; both are a success."""
+    place = ["--bus", f"sqlite:{tmp_path / 'bus.db'}"]
+    assert run(["topics", "--create", *place, "-o", "json"]) == 0
+    assert [(row["name"], row["state"]) for row in rows(capsys)] == [(name, "created") for name in NAMES]
+    assert run(["topics", "--create", *place]) == 0
+    lines = capsys.readouterr().out.splitlines()
+    assert [line.split(maxsplit=1) for line in lines[1:]] == [[name, "already there"] for name in NAMES]
+    assert run(["topics", "--check", *place, "-o", "yaml"]) == 0
+    assert {row["state"] for row in yaml.safe_load(capsys.readouterr().out)} == {"as declared"}
+
+
+def test_what_is_missing_or_differs(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """--check makes nothing and ends with 1; --create makes what is missing and leaves what differs alone."""
+    place = ["--bus", f"sqlite:{tmp_path / 'bus.db'}", "-o", "json"]
+    made, other, missing = topics()[:3]
+    monkeypatch.setattr(
+        topics_declared, "topics", lambda: [made, msgspec.structs.replace(other, partitions=5)]
+    )
+    assert run(["topics", "--create", *place]) == 0
+    capsys.readouterr()
+    monkeypatch.setattr(topics_declared, "topics", lambda: [made, other, missing])
+    for _ in range(2):
+        assert run(["topics", "--check", *place]) == 1
+        assert [row["state"] for row in rows(capsys)] == ["as declared", "differs", "missing"]
+    assert run(["topics", "--create", *place]) == 1
+    found = rows(capsys)
+    assert [row["state"] for row in found] == ["already there", "differs", "created"]
+    assert "partitions is 5 instead of 12" in found[1]["problems"][0]
+    assert f"mv {tmp_path / 'bus.db'} " in found[1]["problems"][0]
+
+
+def test_checking_a_bus_that_is_not_there(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """--check does not make a file to look into."""
+    assert run(["topics", "--check", "--data", str(tmp_path / "none")]) == 2
+    assert "there is no bus at" in capsys.readouterr().err
+    assert not (tmp_path / "none").exists()
+
+
+def test_acls_follow_the_contracts(capsys: pytest.CaptureFixture[str]) -> None:
+    """A service may write what it produces, read what it owns and reads, and compare every topic."""
+    assert run(["topics", "--acls", "--bus", KAFKA, "-o", "json"]) == 0
+    found = rows(capsys)
+    for service in SERVICES:
+        given = {
+            (row["resourceType"], row["operation"], row["resourceName"])
+            for row in found
+            if row["principal"] == f"User:pvbus-{service}"
+        }
+        for contract in topic_contracts():
+            name = f"blue.{contract.spec.name}"
+            is_first = contract.spec.name == "pvbus.meta"
+            assert (("topic", "Write", name) in given) == (service in contract.producers or is_first)
+            assert (("topic", "Read", name) in given) == (service in contract.owners + contract.readers)
+            assert ("topic", "DescribeConfigs", name) in given
+        assert ("group", "Read", f"blue.pvbus-{service}") in given
+        assert ("transactional-id", "Write", f"blue.pvbus-{service}-") in given
+    assert {row["permission"] for row in found} == {"Allow"}
+    assert {row["operation"] for row in found} == {"Read", "Write", "Create", "Describe", "DescribeConfigs"}
+    assert {row["role"] for row in found if row["operation"] == "Create"} == {"operator"}
+
+
+def test_acls_as_commands_say_the_same(capsys: pytest.CaptureFixture[str]) -> None:
+    """The script has a command per kind of right, and these come to the same ACLs as the document's."""
+    names = ["--principal", "User:CN={role},O=Example Dev"]
+    assert run(["topics", "--acls", "--bus", KAFKA, *names, "-o", "json"]) == 0
+    documented = {
+        (r["principal"], r["operation"], r["resourceType"], r["resourceName"], r["patternType"])
+        for r in rows(capsys)
+    }
+    assert run(["topics", "--acls", "--bus", KAFKA, *names, "--command-config", "admin.properties"]) == 0
+    told = set()
+    begin = r"kafka-acls\.sh --bootstrap-server one:9092,two:9092 --command-config admin\.properties --add "
+    for line in capsys.readouterr().out.splitlines():
+        if line.startswith("# "):
+            continue
+        assert re.match(begin, line), line
+        words = shlex.split(line)[6:]
+        given = list(zip(words[::2], words[1::2], strict=True))
+        options = dict(given)
+        for option, value in given:
+            if option in ("--topic", "--group", "--transactional-id"):
+                pattern = options.get("--resource-pattern-type", "literal")
+                told.add(
+                    (options["--allow-principal"], options["--operation"], option.strip("-"), value, pattern)
+                )
+    assert told == documented
+    assert "User:CN=render,O=Example Dev" in {each[0] for each in told}
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        (["--acls"], "--acls is about a Kafka"),
+        (["--acls", "--bus", "sqlite:bus.db"], "--acls is about a Kafka"),
+        (["--acls", "--bus", "kafka://nowhere"], "is no Kafka"),
+        (["--check", "pvbus.meta"], "--check is about all topics"),
+        (["--create", "--key", "k"], "--create is about all topics"),
+    ],
+)
+def test_bad_usage(arguments: list[str], words: str, capsys: pytest.CaptureFixture[str]) -> None:
+    """What makes no sense together is refused with exit code 2."""
+    assert run(["topics", *arguments]) == 2
+    assert words in capsys.readouterr().err
