@@ -62,12 +62,16 @@ class Child:
             raise RuntimeError(f"{' '.join(self._command)} ended with {await self._process.wait()}")
         return json.loads(line)
 
+    def end(self) -> None:
+        """Tell it to end, and do not wait for that."""
+        if self._process is not None and self._process.stdin is not None:
+            self._process.stdin.close()
+
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         assert self._process is not None
-        assert self._process.stdin is not None
-        self._process.stdin.close()
+        self.end()
         try:
             async with asyncio.timeout(STOP_SECONDS):
                 await self._process.wait()

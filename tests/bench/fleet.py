@@ -135,8 +135,12 @@ class Fleet:
 
     def services(self, *names: str) -> Child:
         """Return the other process, to be entered."""
-        chosen = names or CHAIN
-        return Child("tests.bench.services", str(self.kubeconfig), str(self.folder / "bus.db"), *chosen)
+        return Child("tests.bench.services", str(self.kubeconfig), self.bus, *(names or CHAIN))
+
+    @property
+    def bus(self) -> str:
+        """The bus of this fleet in a file."""
+        return f"sqlite:{self.folder / 'bus.db'}"
 
     # ------------------------------------------------------------ requests
 

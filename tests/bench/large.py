@@ -95,8 +95,8 @@ async def large(*, small: bool) -> list[Row]:
             async with BusWriter(bus.peer(), "bench-ingest") as writer:
                 await write_world(writer, count)
                 async with (
-                    Child("tests.bench.services", "-", str(path), "unroll") as unroll,
-                    Child("tests.bench.services", "-", str(path), "render") as render,
+                    Child("tests.bench.services", "-", f"sqlite:{path}", "unroll") as unroll,
+                    Child("tests.bench.services", "-", f"sqlite:{path}", "render") as render,
                 ):
                     rows = await _one_set(bus, writer, {"unroll": unroll, "render": render}, count)
             sizes = await largest_records(bus)

@@ -2,9 +2,10 @@
 
     python -m tests.bench.services KUBECONFIG BUS SERVICE...
 
-The first line tells that all are ready, and what the process weighed before it had any table. Commands:
-`usage`, `counts`, `settled` (answered when nothing is left to do). KUBECONFIG `-` stands for a cluster that
-only answers creates; see `tests.bench.echo`. With a folder in BENCH_PROFILE, a profile is written there.
+BUS is an address as in PVBUS_BUS. The first line tells that all are ready, since when /readyz said so, and
+what the process weighed before it had any table. Commands: `usage`, `counts`, `metrics`, `settled` (answered
+when nothing is left to do). KUBECONFIG `-` stands for a cluster that only answers creates; see
+`tests.bench.echo`. With a folder in BENCH_PROFILE, a profile is written there.
 """
 
 import argparse
@@ -12,26 +13,32 @@ import asyncio
 import contextlib
 import cProfile
 import gc
+import logging
 import os
-from collections.abc import AsyncIterator
+import time
+from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any, cast
 
-from pvbus.adapters.embedded.bus import SqliteBus
+from prometheus_client import Counter
+
+from pvbus.adapters.embedded.bus_reader import SqliteReader
+from pvbus.adapters.kafka.reader import KafkaReader
 from pvbus.config import ServicesConfig
 from pvbus.core.expressions import compilations
 from pvbus.core.renderer import RenderController
 from pvbus.core.unroll.controller import UnrollController
-from pvbus.ports.bus import Bus
+from pvbus.ports.bus import Bus, Record
 from pvbus.ports.cluster import Cluster
 from pvbus.runtime.assembly import Service, build_service, partition_count, run_all, settled
+from pvbus.runtime.buses import open_bus
 from pvbus.runtime.clock import SystemClock
 from pvbus.runtime.hosting import COLLECTOR_THRESHOLDS, hosted
 from pvbus.runtime.ingest import IngestWorker
 from pvbus.runtime.installation import ensure_installation
 from pvbus.runtime.worker import Worker
-from pvbus.telemetry import logs
+from pvbus.telemetry import logs, metrics
 from tests.bench.children import answer_commands, eventually, tell, usage
 from tests.bench.echo import EchoCluster
 
@@ -45,15 +52,15 @@ async def against_api_server(
     kubeconfig: str, bus: str, names: list[str]
 ) -> AsyncIterator[tuple[list[Service], Bus]]:
     """Services as `pvbus run` has them, with health and metrics."""
-    config = ServicesConfig(bus=f"sqlite:{bus}", kubeconfig=kubeconfig, log_level="warning")
+    config = ServicesConfig(bus=bus, kubeconfig=kubeconfig, log_level="warning")
     async with hosted(names, config) as host:
         yield list(host.services.values()), host.bus
 
 
 @asynccontextmanager
-async def against_nothing(path: str, names: list[str]) -> AsyncIterator[tuple[list[Service], Bus]]:
+async def against_nothing(url: str, names: list[str]) -> AsyncIterator[tuple[list[Service], Bus]]:
     """Services with a cluster that answers creates and lets their echo appear on the bus."""
-    bus = await SqliteBus.open(path)
+    bus = await open_bus(ServicesConfig(bus=url))
     try:
         _, engine = await ensure_installation(bus, partitions=partition_count())
         async with EchoCluster(bus.peer(), active="render" in names) as cluster:
@@ -76,20 +83,52 @@ def counts(services: list[Service]) -> dict[str, int]:
     return found
 
 
+def counted(counter: Counter, label: str) -> dict[str, float]:
+    """Return a counter's values by one of its labels."""
+    found: dict[str, float] = {}
+    for metric in counter.collect():
+        for sample in metric.samples:
+            if sample.name.endswith("_total"):
+                found[sample.labels[label]] = found.get(sample.labels[label], 0) + sample.value
+    return found
+
+
+def count_reads() -> Callable[[], int]:
+    """Count the records that this process gets from any bus, from now on."""
+    found = 0
+
+    def counting(poll: Any) -> Any:
+        async def counted_poll(self: Any, **options: Any) -> list[Record]:
+            nonlocal found
+            records: list[Record] = await poll(self, **options)
+            found += len(records)
+            return records
+
+        return counted_poll
+
+    for kind in (KafkaReader, SqliteReader):
+        setattr(kind, "poll", counting(kind.poll))  # noqa: B010  # as a statement, mypy refuses it
+    return lambda: found
+
+
 def is_ready(service: Service) -> bool:
     return service.ready and (not isinstance(service, IngestWorker) or service.observed)
 
 
-async def serve(kubeconfig: str, path: str, names: list[str]) -> None:
+async def serve(kubeconfig: str, url: str, names: list[str]) -> None:
+    count_read = count_reads()
     logs.configure("warning")
+    # On a Kafka that is just up there is no coordinator at first, and the library tells each try.
+    logging.getLogger("aiokafka").setLevel(logging.CRITICAL)
     gc.set_threshold(*COLLECTOR_THRESHOLDS)
     empty = usage()["residentBytes"]
-    places = (
-        against_nothing(path, names) if kubeconfig == "-" else against_api_server(kubeconfig, path, names)
-    )
+    places = against_nothing(url, names) if kubeconfig == "-" else against_api_server(kubeconfig, url, names)
     async with places as (services, bus):
+        ready_at = [0.0]
 
         async def all_ready() -> bool:
+            if not ready_at[0] and all(service.ready for service in services):
+                ready_at[0] = time.time()
             return all(is_ready(service) for service in services)
 
         async def all_settled() -> bool:
@@ -104,6 +143,14 @@ async def serve(kubeconfig: str, path: str, names: list[str]) -> None:
         async def give_counts() -> dict[str, int]:
             return counts(services)
 
+        async def give_metrics() -> dict[str, Any]:
+            return {
+                "steps": counted(metrics.STEPS, "outcome").get("done", 0),
+                "recordsByTopic": counted(metrics.RECORDS_WRITTEN, "topic"),
+                "read": count_read(),
+                "claims": sum(len(service.claims()) for service in services),
+            }
+
         running = asyncio.create_task(run_all(services))
         await asyncio.wait(
             {
@@ -112,8 +159,13 @@ async def serve(kubeconfig: str, path: str, names: list[str]) -> None:
             },
             return_when=asyncio.FIRST_COMPLETED,
         )
-        tell({"emptyBytes": empty, **usage()})
-        commands: dict[str, Any] = {"usage": give_usage, "counts": give_counts, "settled": wait_settled}
+        tell({"emptyBytes": empty, "readyAt": ready_at[0], **usage()})
+        commands: dict[str, Any] = {
+            "usage": give_usage,
+            "counts": give_counts,
+            "metrics": give_metrics,
+            "settled": wait_settled,
+        }
         answering = asyncio.create_task(answer_commands(commands))
         await asyncio.wait({running, answering}, return_when=asyncio.FIRST_COMPLETED)
         for service in services:

@@ -5,10 +5,18 @@ import asyncio
 import pytest
 
 from tests.bench.affected import affected
-from tests.bench.report import table
+from tests.bench.kafka import kafka_fleet
+from tests.bench.kafka_large import kafka_large
+from tests.bench.kafka_workers import kafka_workers
+from tests.bench.report import Row, table
 from tests.bench.scenarios import no_op
+from tests.tools.kafka import KafkaCluster
 
 COUNTED = ("writes", "records", "sets", "variants")
+
+
+def missed(rows: list[Row]) -> list[Row]:
+    return [row for row in rows if row.unit in COUNTED and row.met is False]
 
 
 @pytest.mark.slow
@@ -17,5 +25,21 @@ async def test_a_small_run_counts_what_the_design_promises() -> None:
     quiet, changes = await asyncio.gather(no_op(small=True), affected(small=True))
     counted = [row for row in (*quiet, *changes) if row.unit in COUNTED]
     assert len(counted) == 13
-    missed = [row for row in counted if row.met is not True]
-    assert not missed, table(missed)
+    assert not missed(counted), table(missed(counted))
+
+
+@pytest.mark.slow
+@pytest.mark.kafka
+@pytest.mark.timeout(300)
+async def test_a_small_run_on_kafka_writes_nothing_after_a_restart(
+    kafka_one: KafkaCluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """All services of a fleet start over it again: no API write, no record. All label changes are seen."""
+    monkeypatch.setenv("PVBUS_TEST_KAFKA", kafka_one.bootstrap)
+    rows = [*await kafka_fleet(small=True), *await kafka_large(small=True), *await kafka_workers(small=True)]
+    counted = [row for row in rows if row.unit in COUNTED and row.goal is not None]
+    assert len(counted) == 6
+    assert not missed(rows), table(missed(rows))
+    shares = [row.ratio for row in rows if "hop" in row.name and row.ratio is not None]
+    assert len(shares) == 6
+    assert sum(shares) == pytest.approx(1.0)

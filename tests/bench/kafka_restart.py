@@ -1,0 +1,49 @@
+"""Every service of a fleet that is as it should be, started again over what it left in Kafka."""
+
+import asyncio
+import time
+from collections.abc import Sequence
+
+from tests.bench.deployment import Deployment, ends_of, moved, total
+from tests.bench.fleet import Fleet
+from tests.bench.report import Row
+
+QUIET_SECONDS = 2.0  # longer than a set's roll-up, and than the commit of offsets that follows it
+
+
+async def restarted(
+    scenario: str, fleet: Fleet, bus: str, processes: Sequence[Sequence[str]], count: int, *, goal: float
+) -> list[Row]:
+    """Start the services; count what they read and, as nothing has changed, what they should not write.
+
+    goal: seconds until ready. Ready is what /readyz says: all claims held, all tables restored. A process's
+    start with its imports is a part of that, and all start at once on this machine's cores.
+    """
+    await asyncio.sleep(QUIET_SECONDS)
+    version, ends = await fleet.version(), await ends_of(bus)
+    async with Deployment(fleet.kubeconfig, bus, processes) as services:
+        began = time.perf_counter()
+        await services.settled()
+        settled = services.observed_seconds + time.perf_counter() - began
+        await asyncio.sleep(QUIET_SECONDS)
+        works = await services.works()
+    writes, grown = await fleet.version() - version, moved(ends, await ends_of(bus))
+    work = total(works)
+    what = f"{count:,} variants, services restarted"
+    each = ", ".join(
+        f"{name} {1000 * one.cpu_seconds:,.0f}" for name, one in zip(services.names, works, strict=True)
+    )
+    return [
+        Row(scenario, f"{what}: until all are ready", services.ready_seconds, "s", goal, "less"),
+        Row(scenario, f"{what}: until the API server was listed", services.observed_seconds, "s"),
+        Row(scenario, f"{what}: until nothing is left to do", settled, "s"),
+        Row(scenario, f"{what}: records read", work.read, "read"),
+        Row(scenario, f"{what}: records of their steps", work.records, "records", 0, "equal"),
+        Row(
+            *(scenario, f"{what}: offsets of all topics {dict(grown) or ''}".rstrip(), grown.total()),
+            *("records", 0, "equal"),
+        ),
+        Row(scenario, f"{what}: API writes", writes, "writes", 0, "equal"),
+        Row(scenario, f"{what}: CPU ({each} ms)", work.cpu_seconds, "s"),
+        Row(scenario, f"{what}: memory", work.resident_bytes / 1e6, "MB"),
+    ]

@@ -1,0 +1,153 @@
+"""One, two and four workers of one service on Kafka, on a load that no API server limits.
+
+The service is unroll, which has no cluster to write to: sets come, one row per target goes. What was
+observed is written beforehand; then all sets are handed over at once. The broker and all workers share this
+machine's cores, so no more workers than cores minus the broker's share can make it faster.
+"""
+
+import os
+import time
+from collections import Counter
+from typing import NamedTuple
+
+from pvbus.config import ServiceConfig
+from pvbus.core.observe import SET, rows_of
+from pvbus.core.records import SETS, TARGETS
+from pvbus.runtime.assembly import partition_count
+from pvbus.runtime.buses import open_bus
+from pvbus.runtime.installation import ensure_installation
+from tests.bench.children import eventually
+from tests.bench.deployment import Deployment, Work, fresh_bus, total
+from tests.bench.echo import BusWriter
+from tests.bench.fleet import FIVE_EXPRESSIONS, variant_set
+from tests.bench.large import observed, write_world
+from tests.bench.report import Row
+from tests.bench.scenarios import fleet_target
+from tests.tools.kafka import KafkaCluster, running
+
+NAME = "kafka-workers"
+REGIONS = 7
+"""Each set selects the objects of one region."""
+SECONDS_MAX = 600.0
+
+
+class Load(NamedTuple):
+    objects: int
+    sets: int
+
+    @property
+    def targets(self) -> int:
+        regions = Counter(
+            fleet_target(number)["metadata"]["labels"]["region"] for number in range(self.objects)
+        )
+        return sum(regions[region_of(number)] for number in range(self.sets))
+
+
+def region_of(number: int) -> str:
+    """Return the region that a set selects."""
+    return f"r{number % REGIONS}"
+
+
+class Run(NamedTuple):
+    """What one number of workers did. seconds: until the last target is written. records: of each worker."""
+
+    seconds: float
+    work: Work
+    records: list[float]
+
+
+async def kafka_workers(*, small: bool) -> list[Row]:
+    """Targets per second of one, two and four workers, each on topics of its own."""
+    load = Load(210, 24) if small else Load(4_200, 150)
+    runs: dict[int, Run] = {}
+    with running(1) as kafka:
+        for count in (1, 2) if small else (1, 2, 4):
+            runs[count] = await _run(kafka, count, load)
+    return _rows(runs, load)
+
+
+async def _run(kafka: KafkaCluster, workers: int, load: Load) -> Run:
+    url = fresh_bus(kafka)
+    bus = await open_bus(ServiceConfig(bus=url))
+    try:
+        await ensure_installation(bus, partitions=partition_count())
+        async with BusWriter(bus, "bench-ingest") as writer:
+            await write_world(writer, load.objects)
+            async with Deployment("-", url, [["unroll"]] * workers) as services:
+                await _all_share(services, workers)
+                return await _hand_over(writer, services, load)
+    finally:
+        await bus.close()
+
+
+async def _all_share(services: Deployment, workers: int) -> None:
+    """Wait until the claims are spread evenly: the first worker had them all."""
+    partitions = partition_count()
+
+    async def is_even() -> bool:
+        held: list[int] = [told["claims"] for told in await services.ask("metrics")]
+        return sum(held) == partitions and max(held) <= -(-partitions // workers)
+
+    await eventually(is_even, f"{workers} workers share {partitions} claims", seconds=SECONDS_MAX)
+    await services.settled()
+
+
+async def _hand_over(writer: BusWriter, services: Deployment, load: Load) -> Run:
+    outputs = []
+    for number in range(load.sets):
+        downstream = {"repo": "deploy", "packageExpr": f"'s{number}-' + target.name"}
+        spec = variant_set(
+            f"set-{number:04}", {"region": region_of(number)}, {**FIVE_EXPRESSIONS, "downstream": downstream}
+        )
+        outputs += [
+            writer.output(row.topic, row.key, row.value)
+            for row in rows_of(SET, observed(SET, spec, load.objects + number), (SETS,))
+        ]
+
+    async def all_written() -> bool:
+        told = await services.ask("metrics")
+        return bool(sum(one["recordsByTopic"].get(TARGETS, 0) for one in told) >= load.targets)
+
+    before, began = await services.works(), time.perf_counter()
+    await writer.write(outputs)
+    await eventually(all_written, f"{load.targets} targets", seconds=SECONDS_MAX)
+    seconds = time.perf_counter() - began
+    works = [now.since(then) for now, then in zip(await services.works(), before, strict=True)]
+    return Run(seconds, total(works), [one.records for one in works])
+
+
+def _rows(runs: dict[int, Run], load: Load) -> list[Row]:
+    rows = []
+    cores = os.cpu_count()
+    alone = runs[1]
+    for workers, run in runs.items():
+        what = (
+            f"{workers} of unroll, {load.sets} sets, {load.targets:,} targets, {cores} cores with the broker"
+        )
+        rows += [
+            Row(
+                *(NAME, f"{what}: targets/s", load.targets / run.seconds, "1/s", None, "more"),
+                *(alone.seconds / run.seconds, "1 worker"),
+            ),
+            Row(NAME, f"{what}: records/s", run.work.records / run.seconds, "1/s"),
+            Row(NAME, f"{what}: records per step", run.work.records / run.work.steps, "records"),
+            Row(
+                NAME,
+                f"{what}: CPU of the workers per target",
+                1000 * run.work.cpu_seconds / load.targets,
+                "ms",
+            ),
+            Row(
+                NAME,
+                f"{what}: CPU of the workers, of that time",
+                100 * run.work.cpu_seconds / run.seconds,
+                "% of a core",
+            ),
+            Row(
+                NAME,
+                f"{what}: share of the busiest worker",
+                max(run.records) / run.work.records,
+                "of all records",
+            ),
+        ]
+    return rows
