@@ -5,7 +5,6 @@ compacts (and so drops tombstones from) closed segments only.
 """
 
 import asyncio
-import re
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
@@ -189,7 +188,7 @@ def _refuse_differences(states: Sequence[TopicState]) -> None:
 
 def how_to_empty(settings: KafkaSettings) -> str:
     """Return what a person does to start anew: the topics of this installation are deleted, and no others."""
-    pattern = re.escape(settings.named("pvbus.")) + ".*"
+    pattern = settings.named("pvbus.").replace(".", r"\.") + ".*"
     command = (
         f"kafka-topics.sh --bootstrap-server {','.join(settings.bootstrap)} --delete --topic '{pattern}'"
     )
