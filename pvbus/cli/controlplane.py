@@ -2,17 +2,13 @@
 
 import asyncio
 import contextlib
-import json
-import os
-import sys
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from functools import partial
 from pathlib import Path
-from types import TracebackType
-from typing import Any, NamedTuple, Self
+from typing import NamedTuple
 
-import pvbus
+from pvbus.cli.children import Child
 from pvbus.config import ApiServerConfig
 from pvbus.contracts import crds
 from pvbus.core.model import CONFIG_GROUP, PORCH_GROUP
@@ -29,8 +25,6 @@ PACKAGE_REVISION = Kind(PORCH_GROUP, "PackageRevision")
 RESOURCES = Kind(PORCH_GROUP, "PackageRevisionResources")
 IN_USE_SECONDS = 15.0
 """How long the API server's process waits for its predecessor, whose parent was killed, to end."""
-
-STOP_SECONDS = 15.0
 
 
 class Address(NamedTuple):
@@ -77,62 +71,12 @@ async def patient_control_plane(data: Path, port: int, config: ApiServerConfig) 
         yield address
 
 
-class ControlPlaneProcess:
-    """`pvbus apiserver` as a child that ends when this process does, however that happens.
-
-    The child holds the other end of a pipe as its standard input, and serves until that ends. It tells
-    by one line of JSON that it serves, or why it cannot.
-    """
+class ControlPlaneProcess(Child):
+    """`pvbus apiserver` as a child: another core's work, while services run here."""
 
     def __init__(self, data: Path, port: int) -> None:
-        self._command = [
-            *(sys.executable, "-P", "-m", "pvbus.cli", "apiserver", "--child"),
-            *("--data", str(data), "--port", str(port)),
-        ]
-        self._process: asyncio.subprocess.Process | None = None
-        self.address = Address("", Path())
+        super().__init__("the API server's process", "apiserver", "--data", str(data), "--port", str(port))
 
-    async def __aenter__(self) -> Self:
-        pipe = asyncio.subprocess.PIPE
-        self._process = await asyncio.create_subprocess_exec(
-            *self._command, stdin=pipe, stdout=pipe, env=_environment()
-        )
-        assert self._process.stdout is not None
-        line = await self._process.stdout.readline()
-        told: dict[str, Any] = json.loads(line) if line.startswith(b"{") else {}
-        if "url" not in told:
-            await self._end()
-            raise PermanentError(
-                told.get("error") or "the API server's process ended at its start", reason="ApiServer"
-            )
-        self.address = Address(told["url"], Path(told["kubeconfig"]))
-        return self
-
-    async def ended(self) -> int:
-        """Return the exit code once the child has ended by itself."""
-        assert self._process is not None
-        return await self._process.wait()
-
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        await self._end()
-
-    async def _end(self) -> None:
-        process = self._process
-        if process is None:
-            return
-        if process.stdin is not None:
-            process.stdin.close()
-        try:
-            async with asyncio.timeout(STOP_SECONDS):
-                await process.wait()
-        except TimeoutError:
-            process.kill()
-            await process.wait()
-
-
-def _environment() -> dict[str, str]:
-    """The child must run this very pvbus, wherever it was started from."""
-    places = [str(Path(pvbus.__file__).parent.parent), os.environ.get("PYTHONPATH", "")]
-    return {**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, places))}
+    @property
+    def address(self) -> Address:
+        return Address(self.told["url"], Path(self.told["kubeconfig"]))

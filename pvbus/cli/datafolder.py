@@ -2,6 +2,7 @@
 
 import fcntl
 import os
+import secrets
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -21,6 +22,7 @@ class DataPaths:
         self.objects = self.root / "apiserver" / "objects.db"
         self.example = self.root / "example"
         self.lock = self.root / "lock"
+        self._bus_prefix = self.root / "bus-prefix"
 
     def make(self) -> None:
         """Create the folder, for its owner only. Raises PermanentError."""
@@ -35,6 +37,18 @@ class DataPaths:
                 "yourself the right to write there, or choose another folder with --data",
                 reason="DataFolder",
             ) from exc
+
+    def bus_prefix(self) -> str:
+        """Return the prefix of this folder's topics on a Kafka: made at the first call, and kept.
+
+        Two API servers must never share topics, and one finds its own again. A backup leaves it out, as
+        what is restored elsewhere is another installation.
+        """
+        if not self._bus_prefix.exists():
+            made = self._bus_prefix.with_name(f".{self._bus_prefix.name}")
+            made.write_text(f"pvbus-{secrets.token_hex(4)}\n", encoding="utf-8")
+            made.rename(self._bus_prefix)
+        return self._bus_prefix.read_text(encoding="utf-8").strip()
 
 
 @contextmanager

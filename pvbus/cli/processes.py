@@ -1,21 +1,19 @@
 """`pvbus apiserver` and `pvbus run`: the parts of `pvbus up`, each as a process of its own."""
 
 import asyncio
-import json
 import shlex
-import signal
 import sys
 from pathlib import Path
 
 import click
 import msgspec
 
+from pvbus.cli.children import child
 from pvbus.cli.controlplane import control_plane, patient_control_plane
 from pvbus.cli.datafolder import DEFAULT, DataPaths
 from pvbus.config import ApiServerConfig, ServicesConfig, load_config
-from pvbus.errors import PvbusError
 from pvbus.runtime.assembly import SERVICES
-from pvbus.runtime.hosting import serve, stop_on_signals
+from pvbus.runtime.hosting import hosted, serve, stop_on_signals
 from pvbus.telemetry import logs
 
 
@@ -24,8 +22,8 @@ from pvbus.telemetry import logs
 @click.option("--port", default=0, type=click.IntRange(0, 65535), help="0: a free one, kept for the folder.")
 @click.option("--advertise", default="", metavar="NAME",
               help="Serve other machines, too; they reach this one by this DNS name or address.")  # fmt: skip
-@click.option("--child", is_flag=True, hidden=True)
-def apiserver(data: str, port: int, advertise: str, child: bool) -> None:
+@click.option("--child", "is_child", is_flag=True, hidden=True)
+def apiserver(data: str, port: int, advertise: str, is_child: bool) -> None:
     """Serve the Kubernetes API and the package store, without the services.
 
     \b
@@ -39,9 +37,9 @@ def apiserver(data: str, port: int, advertise: str, child: bool) -> None:
     data folder, may do everything. `pvbus up` does both at once.
     """
     config = load_config(ApiServerConfig)
-    logs.configure(config.log_level if not child else "warning", config.log_format)
+    logs.configure(config.log_level if not is_child else "warning", config.log_format)
     paths = DataPaths(Path(data))
-    if child:
+    if is_child:
         sys.exit(asyncio.run(_serve_child(paths, port, config)))
     paths.make()
     asyncio.run(_serve(paths, port, config, advertise))
@@ -57,29 +55,10 @@ async def _serve(paths: DataPaths, port: int, config: ApiServerConfig, advertise
 
 
 async def _serve_child(paths: DataPaths, port: int, config: ApiServerConfig) -> int:
-    """Serve until the parent's end of the standard input goes. Signals of the terminal are the parent's."""
-    signal.signal(signal.SIGINT, signal.SIG_IGN)
-    loop = asyncio.get_running_loop()
-    stop = asyncio.Event()
-    loop.add_signal_handler(signal.SIGTERM, stop.set)
-
-    def parent_ended() -> None:
-        loop.remove_reader(sys.stdin.fileno())  # the end of a pipe can be read for ever
-        stop.set()
-
-    loop.add_reader(sys.stdin.fileno(), parent_ended)
-    try:
-        async with patient_control_plane(paths.root, port, config) as address:
-            _tell({"url": address.url, "kubeconfig": str(address.kubeconfig)})
-            await stop.wait()
-    except PvbusError as exc:
-        _tell({"error": str(exc)})
-        return 1
-    return 0
-
-
-def _tell(message: dict[str, str]) -> None:
-    print(json.dumps(message), flush=True)
+    async with child() as parent, patient_control_plane(paths.root, port, config) as address:
+        parent.tell(url=address.url, kubeconfig=str(address.kubeconfig))
+        await parent.stop.wait()
+    return parent.code
 
 
 @click.command()
@@ -89,7 +68,8 @@ def _tell(message: dict[str, str]) -> None:
 @click.option("--kubeconfig", help="File with the API server's address [PVBUS_KUBECONFIG].")
 @click.option("--context", help="Of the kubeconfig; the current one if not given.")
 @click.option("--health-port", type=click.IntRange(0, 65535), help="For /metrics, /healthz, /readyz.")
-def run(services: tuple[str, ...], **given: str | int | None) -> None:
+@click.option("--child", "is_child", is_flag=True, hidden=True)
+def run(services: tuple[str, ...], is_child: bool, **given: str | int | None) -> None:
     """Run services in this process until it is told to end.
 
     SERVICE is ingest, unroll, render, inject or conditions. Any number of processes may run the same
@@ -104,4 +84,15 @@ def run(services: tuple[str, ...], **given: str | int | None) -> None:
     config = load_config(ServicesConfig)
     chosen = {name: value for name, value in given.items() if value is not None}
     config = msgspec.structs.replace(config, **chosen)
-    asyncio.run(serve(list(dict.fromkeys(services)), config))
+    names = list(dict.fromkeys(services))
+    if is_child:
+        sys.exit(asyncio.run(_run_child(names, config)))
+    asyncio.run(serve(names, config))
+
+
+async def _run_child(names: list[str], config: ServicesConfig) -> int:
+    logs.configure(config.log_level, config.log_format)
+    async with child() as parent, hosted(names, config) as host:
+        parent.tell(url=host.health_url)
+        await host.run(parent.stop)
+    return parent.code

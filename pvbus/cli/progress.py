@@ -65,12 +65,13 @@ _result = msgspec.json.Decoder(ResultRow)
 
 
 class Trouble(NamedTuple):
-    """An object that is not ready, and why."""
+    """An object that is not ready, and why. options: of the commands that tell more."""
 
     kind: str
     name: Key
     why: str
     waiting: tuple[str, ...] = ()
+    options: str = ""
 
     @property
     def advice(self) -> str:
@@ -78,7 +79,7 @@ class Trouble(NamedTuple):
         if self.kind == REPOSITORY.kind:
             return f"kubectl describe repository -n {self.name.namespace} {self.name.name}"
         flag = "--set " if self.kind == SET.kind else ""
-        return f"pvbus explain {flag}{self.name}"
+        return f"pvbus explain {flag}{self.name}{self.options}"
 
     def __str__(self) -> str:
         waiting = f"; waits for {', '.join(self.waiting)}" if self.waiting else ""

@@ -1,7 +1,7 @@
 """`pvbus up`: API server, package store, bus and services with one command.
 
-Two processes, since there are two cores to use: this one runs the services, a child the API server with
-the package store. Each ends with the other.
+At least two processes, since there are two cores to use: this one runs the services, or watches over their
+processes, and a child is the API server with the package store. Each ends with the other.
 """
 
 import asyncio
@@ -20,20 +20,24 @@ from rich.status import Status
 
 from pvbus.adapters.kubernetes.cluster import HttpCluster
 from pvbus.cli.apply import apply
-from pvbus.cli.controlplane import Address, ControlPlaneProcess
+from pvbus.cli.controlplane import ControlPlaneProcess
+from pvbus.cli.crew import Crew, States, crew_of
 from pvbus.cli.datafolder import DEFAULT, DataPaths, held
 from pvbus.cli.examples import fleet
 from pvbus.cli.manifests import Manifest, read_manifests
 from pvbus.cli.progress import Progress, Tally, Trouble, judge, unsettled_repositories
-from pvbus.config import ServicesConfig, load_config
+from pvbus.config import LogLevel, ServicesConfig, load_config
 from pvbus.errors import PermanentError, TransientError
-from pvbus.runtime.assembly import SERVICES, partition_count, settled
-from pvbus.runtime.hosting import Host, hosted, stop_on_signals
-from pvbus.runtime.ingest import IngestWorker
+from pvbus.runtime.assembly import partition_count
+from pvbus.runtime.buses import bus_file
+from pvbus.runtime.hosting import stop_on_signals
+from pvbus.runtime.kafkasettings import kafka_settings
 from pvbus.telemetry import logs
 
 EXAMPLES: Mapping[str, Callable[[Path], list[Manifest]]] = {"fleet": fleet.make}
 LOOK_SECONDS = 0.25
+ASK_SECONDS = 1.0  # while something is not ready, the services are asked less often: each asks the bus
+
 QUIET_SECONDS = 5.0
 """How long nothing must move, with something not ready, before that is called stalled. Timers of the
 services up to HORIZON_SECONDS are waited for; retries that are further apart are not."""
@@ -45,9 +49,13 @@ TROUBLES_SHOWN_MAX = 10
 
 
 class Options(NamedTuple):
+    """hints: what the commands that look at this installation have to be given."""
+
     port: int
+    processes: int
     once: bool
     timeout_seconds: float
+    hints: str
 
 
 @click.command(
@@ -57,12 +65,21 @@ Examples:
   pvbus up manifests/               apply a folder of manifests first
   pvbus up manifests/ --once        for scripts: end with 0 when all is ready, with 1 when it is stalled
   pvbus up --data /srv/pvbus --port 6443
+  pvbus up --bus kafka://127.0.0.1:9092 --processes 2
 """
 )
 @click.argument("paths", nargs=-1, type=click.Path(path_type=Path), metavar="[PATH]...")
 @click.option("--data", default=DEFAULT, show_default=True, help="Folder that holds everything.")
 @click.option("--port", default=0, type=click.IntRange(0, 65535), help="0: a free one, kept for the folder.")
 @click.option("--example", type=click.Choice(sorted(EXAMPLES)), help="Make and apply an example.")
+@click.option(
+    "--bus",
+    metavar="URL",
+    help="sqlite:PATH, or kafka://HOST:PORT[,HOST:PORT...][/PREFIX], where a data folder has a "
+    "prefix of its own if none is given.  [default: a file in the data folder]",
+)
+@click.option("--processes", default=0, type=click.IntRange(0, 64), show_default=True, metavar="N",
+              help="Of each service; 0 runs all of them in this one.")  # fmt: skip
 @click.option("--once", is_flag=True, help="End when everything is ready (0) or stalled (1).")
 @click.option("--timeout", default=600.0, type=click.FloatRange(min=1), show_default=True, metavar="SECONDS",
               help="With --once: give up after so long.")  # fmt: skip
@@ -72,9 +89,11 @@ def up(
     data: str,
     port: int,
     example: str | None,
+    bus: str | None,
+    processes: int,
     once: bool,
     timeout: float,
-    log_level: str,
+    log_level: LogLevel,
 ) -> None:
     """Run everything on this machine: API server, package store, bus and the five services.
 
@@ -85,14 +104,23 @@ def up(
     logs.configure(log_level, config.log_format)
     manifests = read_manifests(paths)
     folder = DataPaths(Path(data))
+    config = msgspec.structs.replace(
+        config,
+        bus=bus or f"sqlite:{folder.bus}",
+        kubeconfig=str(folder.kubeconfig),
+        context="",
+        log_level=log_level,
+    )
+    needs_prefix = bus_file(config.bus) is None and not kafka_settings(config).prefix
     folder.make()
     with held(folder):
+        if needs_prefix:
+            config = msgspec.structs.replace(config, bus=f"{config.bus.rstrip('/')}/{folder.bus_prefix()}")
         if example is not None:
             manifests = [*EXAMPLES[example](folder.example), *manifests]
-        config = msgspec.structs.replace(
-            config, bus=f"sqlite:{folder.bus}", kubeconfig=str(folder.kubeconfig), context=""
-        )
-        options = Options(port, once, timeout)
+        hints = f" --data {shlex.quote(data)}" if data != DEFAULT else ""
+        hints += f" --bus {shlex.quote(config.bus)}" if bus else ""
+        options = Options(port, processes, once, timeout, hints)
         sys.exit(asyncio.run(_up(folder, config, manifests, options, Screen())))
 
 
@@ -134,14 +162,16 @@ async def _up(
     stop = asyncio.Event()
     with stop_on_signals(stop):
         async with ControlPlaneProcess(folder.root, options.port) as server:
-            _introduce(server.address, screen)
-            async with hosted(SERVICES, config) as host:
-                screen.line(f"metrics and health: {host.health_url}/metrics")
+            screen.line(f"API server: {server.address.url}")
+            screen.line(f"export KUBECONFIG={shlex.quote(str(server.address.kubeconfig))}")
+            if bus_file(config.bus) != folder.bus:
+                screen.line(f"export PVBUS_BUS={shlex.quote(config.bus)}")
+            async with crew_of(config, options.processes, screen.line) as crew:
                 if manifests:
                     created = await _apply(folder, manifests)
                     screen.line(f"applied {len(manifests)} manifests, {created} of them new")
-                    host.cluster.forget_resources()
-                return await _supervise(server, host, stop, options, screen)
+                    crew.cluster.forget_resources()
+                return await _supervise(server, crew, stop, options, screen)
 
 
 async def _apply(folder: DataPaths, manifests: list[Manifest]) -> int:
@@ -153,18 +183,13 @@ async def _apply(folder: DataPaths, manifests: list[Manifest]) -> int:
         await cluster.close()
 
 
-def _introduce(address: Address, screen: Screen) -> None:
-    screen.line(f"API server: {address.url}")
-    screen.line(f"export KUBECONFIG={shlex.quote(str(address.kubeconfig))}")
-
-
 async def _supervise(
-    server: ControlPlaneProcess, host: Host, stop: asyncio.Event, options: Options, screen: Screen
+    server: ControlPlaneProcess, crew: Crew, stop: asyncio.Event, options: Options, screen: Screen
 ) -> int:
     """Run services and watcher; whatever ends first ends the others."""
-    services = asyncio.create_task(host.run(stop), name="services")
+    services = asyncio.create_task(crew.run(stop), name="services")
     child = asyncio.create_task(server.ended(), name="API server")
-    watcher = asyncio.create_task(_watch(host, stop, options, screen), name="watcher")
+    watcher = asyncio.create_task(_watch(crew, stop, options, screen), name="watcher")
     await asyncio.wait({services, child, watcher}, return_when=asyncio.FIRST_COMPLETED)
     ended = child.done() and not stop.is_set()
     stop.set()
@@ -179,30 +204,32 @@ async def _supervise(
     return await watcher
 
 
-async def _watch(host: Host, stop: asyncio.Event, options: Options, screen: Screen) -> int:
+async def _watch(crew: Crew, stop: asyncio.Event, options: Options, screen: Screen) -> int:
     """Show progress; with --once decide when it is over."""
     began = time.monotonic()
-    progress = Progress(host.bus, partition_count())
-    quiet_since = began
+    progress = Progress(crew.bus, partition_count())
+    quiet_since = looked = began
     try:
         with screen.live():
             while not stop.is_set():
                 await progress.update(LOOK_SECONDS)
                 now = time.monotonic()
                 screen.progress(progress.tally, seconds=now - began)
-                if not options.once:
+                if not options.once or (not progress.tally.complete and now - looked < ASK_SECONDS):
                     continue
-                if progress.tally.complete and await _is_done(host, progress):
+                looked = now
+                states = await crew.states()
+                if progress.tally.complete and await _is_done(crew, states, progress):
                     break
-                if not await _is_settled(host, horizon_seconds=HORIZON_SECONDS):
+                if not states.is_settled(horizon_seconds=HORIZON_SECONDS):
                     quiet_since = now
                 if now - quiet_since > QUIET_SECONDS:
-                    troubles = await _troubles(host, progress)
+                    troubles = await _troubles(crew, progress)
                     if troubles and not unsettled_repositories(troubles):
-                        return _explain(screen, "stalled", troubles)
+                        return _explain(screen, "stalled", troubles, options)
                 if now - began > options.timeout_seconds:
-                    outcome = f"not ready after {now - began:.0f} s{_busy(host)}"
-                    return _explain(screen, outcome, await _troubles(host, progress))
+                    outcome = f"not ready after {now - began:.0f} s{_busy(states)}"
+                    return _explain(screen, outcome, await _troubles(crew, progress), options)
         if not stop.is_set():
             screen.line(f"all ready after {time.monotonic() - began:.1f} s: {progress.tally}")
     finally:
@@ -210,44 +237,36 @@ async def _watch(host: Host, stop: asyncio.Event, options: Options, screen: Scre
     return 0
 
 
-async def _is_done(host: Host, progress: Progress) -> bool:
+async def _is_done(crew: Crew, states: States, progress: Progress) -> bool:
     """Nothing is under way, the API server itself says that all is ready, and still nothing is.
 
     Only unroll's timers stand for work to come (removals, roll-ups); others look again at what is done.
     """
-    unroll = host.services["unroll"].next_timer_seconds
+    unroll = states.next_timer_seconds("unroll")
     if unroll is not None and unroll <= HORIZON_SECONDS:
         return False
-    if not await _is_settled(host) or await _troubles(host, progress):
+    if not states.is_settled() or await _troubles(crew, progress):
         return False
-    return await _is_settled(host)
+    return (await crew.states()).is_settled()
 
 
-async def _is_settled(host: Host, *, horizon_seconds: float = 0.0) -> bool:
-    ingest = host.services["ingest"]
-    assert isinstance(ingest, IngestWorker)
-    if not ingest.observed:
-        return False
-    return await settled(host.services.values(), host.bus, horizon_seconds=horizon_seconds)
-
-
-def _busy(host: Host) -> str:
+def _busy(states: States) -> str:
     """Name the services that have work under way."""
-    busy = [name for name, service in host.services.items() if not service.idle]
+    busy = states.busy()
     return f" (still working: {', '.join(busy)})" if busy else ""
 
 
-async def _troubles(host: Host, progress: Progress) -> list[Trouble]:
+async def _troubles(crew: Crew, progress: Progress) -> list[Trouble]:
     try:
-        return (await judge(host.cluster, progress))[1]
+        return (await judge(crew.cluster, progress))[1]
     except TransientError as exc:
         raise PermanentError(f"the API server does not answer: {exc}") from exc
 
 
-def _explain(screen: Screen, outcome: str, troubles: list[Trouble]) -> int:
+def _explain(screen: Screen, outcome: str, troubles: list[Trouble], options: Options) -> int:
     screen.line(f"{outcome}: {len(troubles)} objects are not ready")
     for trouble in troubles[:TROUBLES_SHOWN_MAX]:
-        screen.line(f"  {trouble}")
+        screen.line(f"  {trouble._replace(options=options.hints)}")
     if len(troubles) > TROUBLES_SHOWN_MAX:
         screen.line(f"  and {len(troubles) - TROUBLES_SHOWN_MAX} more")
     return 1

@@ -11,6 +11,7 @@ from typing import NamedTuple
 
 from pvbus.adapters.kubernetes.cluster import HttpCluster
 from pvbus.config import ConditionsConfig, ServiceConfig, ServicesConfig, UnrollConfig, load_config
+from pvbus.core.expressions import Engine
 from pvbus.core.unroll.children import Limits
 from pvbus.errors import PermanentError, PvbusError, TransientError, UsageError
 from pvbus.ports.bus import Bus
@@ -42,6 +43,7 @@ class Host(NamedTuple):
     cluster: Cluster
     engine: str
     health_url: str
+    observer: Observer
 
     async def run(self, stop: asyncio.Event) -> None:
         """Run until `stop` is set, then drain. Raises what a service failed with."""
@@ -65,6 +67,41 @@ async def hosted(names: Sequence[str], config: ServiceConfig) -> AsyncIterator[H
     if unknown or not names:
         raise UsageError(f"no service is called {', '.join(unknown)!r}; there are {', '.join(SERVICES)}")
     gc.set_threshold(*COLLECTOR_THRESHOLDS)
+    async with grounded(config) as (bus, cluster, engine, partitions):
+        clock = SystemClock()
+        buses = {name: bus.peer() for name in names}
+        services = {
+            name: build_service(
+                name,
+                buses[name],
+                cluster,
+                clock,
+                engine=engine,
+                limits=config.limits if isinstance(config, UnrollConfig) else Limits(),
+                source=config.source if isinstance(config, ConditionsConfig | ServicesConfig) else "",
+                partitions=partitions,
+            )
+            for name in names
+        }
+        observer = Observer(services, bus, clock)
+        async with HealthServer(observer, host=config.health_host, port=config.health_port) as health:
+            for each in buses.values():
+                each.label = health.url
+            yield Host(services, bus, cluster, engine.name, health.url, observer)
+
+
+class Ground(NamedTuple):
+    """What services stand on."""
+
+    bus: Bus
+    cluster: Cluster
+    engine: Engine
+    partitions: int
+
+
+@asynccontextmanager
+async def grounded(config: ServiceConfig) -> AsyncIterator[Ground]:
+    """Open bus and cluster, and record the installation or compare with it."""
     bus = await _bus_in_time(config)
     try:
         partitions = partition_count()
@@ -72,26 +109,7 @@ async def hosted(names: Sequence[str], config: ServiceConfig) -> AsyncIterator[H
         kubeconfig = Path(config.kubeconfig) if config.kubeconfig else None
         cluster = await HttpCluster.connect(kubeconfig, config.context or None)
         try:
-            clock = SystemClock()
-            buses = {name: bus.peer() for name in names}
-            services = {
-                name: build_service(
-                    name,
-                    buses[name],
-                    cluster,
-                    clock,
-                    engine=engine,
-                    limits=config.limits if isinstance(config, UnrollConfig) else Limits(),
-                    source=config.source if isinstance(config, ConditionsConfig | ServicesConfig) else "",
-                    partitions=partitions,
-                )
-                for name in names
-            }
-            observer = Observer(services, bus, clock)
-            async with HealthServer(observer, host=config.health_host, port=config.health_port) as health:
-                for each in buses.values():
-                    each.label = health.url
-                yield Host(services, bus, cluster, engine.name, health.url)
+            yield Ground(bus, cluster, engine, partitions)
         finally:
             await cluster.close()
     finally:

@@ -15,6 +15,7 @@ from pvbus.ports.bus import Bus, TopicPartition
 from pvbus.ports.clock import Clock
 from pvbus.runtime.assembly import INPUTS, Service
 from pvbus.runtime.claims import ClaimState
+from pvbus.runtime.ingest import IngestWorker
 
 ENDS_SECONDS_MAX = 1.0
 """How long the bus is asked where partitions end: what else there is to tell must not wait for it. Below
@@ -50,7 +51,8 @@ class ServiceReport(msgspec.Struct, frozen=True, kw_only=True):
     """One service. ready: every claim is restored, and there is one. idle: and nothing is under way.
 
     next_timer_seconds: until a key is looked at by itself, None where none waits for a time. dirty: of all
-    its claims.
+    its claims. behind: records of all that it reads, whole tables too, that are not read yet; None while
+    the bus does not answer. observed: of ingest, whether every kind that its claims watch was listed.
     """
 
     ready: bool
@@ -58,6 +60,8 @@ class ServiceReport(msgspec.Struct, frozen=True, kw_only=True):
     next_timer_seconds: float | None
     dirty: int
     claims: tuple[ClaimReport, ...]
+    behind: int | None = None
+    observed: bool = True
 
 
 class ProcessState(msgspec.Struct, frozen=True, kw_only=True):
@@ -119,6 +123,8 @@ class Observer:
             idle=service.idle,
             next_timer_seconds=service.next_timer_seconds,
             dirty=service.dirty_keys,
+            behind=sum(left.values()) if left.keys() == service.positions().keys() else None,
+            observed=service.observed if isinstance(service, IngestWorker) else True,
             claims=tuple(
                 self._report_claim(claim, [(topic, number) for topic in self._inputs.get(name, ())], left)
                 for number, claim in sorted(service.claims().items())

@@ -1,0 +1,202 @@
+"""The services that `pvbus up` runs: in this process, or each as processes of its own.
+
+Both are a `Crew`, and both tell of themselves as every process of pvbus does (`pvbus.runtime.state`), so
+what follows from that is decided in one place: whether all is done, and who is still busy.
+"""
+
+import asyncio
+import contextlib
+from collections.abc import AsyncIterator, Callable, Iterator
+from contextlib import asynccontextmanager
+from typing import NamedTuple, Protocol
+
+import aiohttp
+import msgspec
+
+from pvbus.cli.children import USAGE_CODE, Child, DiedError
+from pvbus.config import ServicesConfig
+from pvbus.errors import PermanentError, UsageError
+from pvbus.ports.bus import Bus
+from pvbus.ports.cluster import Cluster
+from pvbus.runtime.assembly import SERVICES, partition_count
+from pvbus.runtime.hosting import Host, grounded, hosted
+from pvbus.runtime.state import ProcessState, ServiceReport
+
+BACKOFF_SECONDS = (0.5, 10.0)
+"""Between the end of a process and its next start; twice as long each time, until one has lived longer."""
+
+STATE_SECONDS_MAX = 3.0
+"""How long one process is waited for that is asked for its state; it asks the bus for a second at most."""
+
+Say = Callable[[str], None]
+_state = msgspec.json.Decoder(ProcessState)
+
+
+class Crew(Protocol):
+    """Services at work. bus and cluster are for looking only."""
+
+    @property
+    def bus(self) -> Bus: ...
+
+    @property
+    def cluster(self) -> Cluster: ...
+
+    async def run(self, stop: asyncio.Event) -> None:
+        """Work until `stop` is set, then drain. Raises what cannot be mended by starting again."""
+        ...
+
+    async def states(self) -> "States":
+        """Ask every process once."""
+        ...
+
+
+class States(NamedTuple):
+    """What the processes told. missing: those that did not."""
+
+    processes: tuple[ProcessState, ...]
+    missing: tuple[str, ...] = ()
+
+    def _reports(self, name: str) -> Iterator[ServiceReport]:
+        """Only of those that hold something: a spare worker is neither ready nor idle."""
+        for process in self.processes:
+            if (report := process.services.get(name)) is not None and report.claims:
+                yield report
+
+    def is_settled(self, *, horizon_seconds: float = 0.0) -> bool:
+        """Tell whether nothing is left to do: every claim is held by one worker, all records are read, all
+        kinds listed, nobody is at work, and no timer ends within the horizon."""
+        return not self.missing and all(
+            self._holds_everything(name) and all(_rests(r, horizon_seconds) for r in self._reports(name))
+            for name in SERVICES
+        )
+
+    def _holds_everything(self, name: str) -> bool:
+        held = sorted(claim.partition for report in self._reports(name) for claim in report.claims)
+        return held == list(range(partition_count()))
+
+    def busy(self) -> list[str]:
+        """Name the services that have work under way, or claims that nobody has taken up yet."""
+        return [
+            name
+            for name in SERVICES
+            if not self._holds_everything(name) or not all(report.idle for report in self._reports(name))
+        ]
+
+    def next_timer_seconds(self, name: str) -> float | None:
+        timers = [report.next_timer_seconds for report in self._reports(name)]
+        return min((seconds for seconds in timers if seconds is not None), default=None)
+
+
+def _rests(report: ServiceReport, horizon_seconds: float) -> bool:
+    timer = report.next_timer_seconds
+    is_timer_far = timer is None or timer > horizon_seconds
+    return report.idle and report.observed and report.behind == 0 and is_timer_far
+
+
+@asynccontextmanager
+async def crew_of(config: ServicesConfig, processes: int, say: Say) -> AsyncIterator[Crew]:
+    """Get the services ready. processes: of each service; 0 runs all of them in this process."""
+    if processes == 0:
+        async with hosted(SERVICES, config) as host:
+            say(f"metrics and health: {host.health_url}/metrics")
+            yield _HereCrew(host)
+        return
+    async with grounded(config) as ground, aiohttp.ClientSession() as session:
+        yield _ProcessCrew(ground.bus, ground.cluster, config, processes, session, say)
+
+
+class _HereCrew:
+    """All services in this process."""
+
+    def __init__(self, host: Host) -> None:
+        self._host = host
+        self.bus = host.bus
+        self.cluster = host.cluster
+
+    async def run(self, stop: asyncio.Event) -> None:
+        await self._host.run(stop)
+
+    async def states(self) -> States:
+        return States(((await self._host.observer.look()).state,))
+
+
+class _ProcessCrew:
+    """Each service as processes, which are started again whenever they end."""
+
+    def __init__(
+        self,
+        bus: Bus,
+        cluster: Cluster,
+        config: ServicesConfig,
+        processes: int,
+        session: aiohttp.ClientSession,
+        say: Say,
+    ) -> None:
+        self.bus = bus
+        self.cluster = cluster
+        self._config = config
+        self._session = session
+        self._say = say
+        self._urls = {f"{name}/{n + 1}": "" for name in SERVICES for n in range(processes)}
+        self._served: set[str] = set()
+
+    async def run(self, stop: asyncio.Event) -> None:
+        async with asyncio.TaskGroup() as tasks:
+            keepers = [tasks.create_task(self._keep(worker), name=worker) for worker in self._urls]
+            await stop.wait()
+            for keeper in keepers:
+                keeper.cancel()
+
+    async def _keep(self, worker: str) -> None:
+        """Run one process again and again. Raises what another start would not mend."""
+        clock = asyncio.get_running_loop()
+        pause, longest = BACKOFF_SECONDS
+        refused = ""
+        while True:
+            began = clock.time()
+            try:
+                end = f"ended with code {await self._run_once(worker)}"
+                refused = ""
+            except DiedError as exc:
+                end = str(exc).removeprefix(f"{worker} ")
+            except PermanentError as exc:
+                if worker not in self._served or str(exc) == refused:
+                    raise
+                refused = str(exc)
+                end = f"could not be started: {refused}"
+            if clock.time() - began > longest:
+                pause = BACKOFF_SECONDS[0]
+            self._say(f"{worker} {end}; it is started again in {pause:g} s")
+            await asyncio.sleep(pause)
+            pause = min(pause * 2, longest)
+
+    async def _run_once(self, worker: str) -> int:
+        """Run one process to its end; returns its exit code."""
+        config = self._config
+        command = ("run", worker.partition("/")[0], "--bus", config.bus, "--kubeconfig", config.kubeconfig)
+        settings = {"PVBUS_LOG_LEVEL": config.log_level}
+        async with Child(worker, *command, "--context", config.context, "--health-port", "0",
+                         settings=settings) as child:  # fmt: skip
+            self._urls[worker] = url = child.told["url"]
+            self._served.add(worker)
+            self._say(f"{worker}: metrics and health: {url}/metrics")
+            try:
+                code = await child.ended()
+            finally:
+                self._urls[worker] = ""
+        if code == USAGE_CODE:
+            raise UsageError(f"{worker} cannot work with its settings; its log is above")
+        return code
+
+    async def states(self) -> States:
+        told = await asyncio.gather(*(self._ask(url) for url in self._urls.values()))
+        missing = [worker for worker, state in zip(self._urls, told, strict=True) if state is None]
+        return States(tuple(state for state in told if state is not None), tuple(missing))
+
+    async def _ask(self, url: str) -> ProcessState | None:
+        if not url:
+            return None
+        with contextlib.suppress(aiohttp.ClientError, TimeoutError, msgspec.MsgspecError):
+            async with asyncio.timeout(STATE_SECONDS_MAX), self._session.get(f"{url}/state") as answer:
+                return _state.decode(await answer.read())
+        return None
