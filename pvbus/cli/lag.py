@@ -165,7 +165,7 @@ async def _groups(bus: Bus, names: Iterable[str], remarks: list[str]) -> dict[st
         except PermanentError as exc:
             if exc.reason != "UnknownTopic":
                 raise
-            raise UsageError(f"the bus has no topics of pvbus yet ({exc}): start the services once") from exc
+            raise UsageError(f"the bus has no topics of pvbus yet ({exc}): start the services") from exc
         return None
 
     wanted = list(names)

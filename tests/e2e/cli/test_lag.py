@@ -1,0 +1,120 @@
+"""`pvbus lag` against a real `pvbus up`: while it runs, hangs, was killed, and ended."""
+
+import json
+import os
+import re
+import signal
+import subprocess
+import urllib.request
+from collections import Counter
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from pvbus.cli.lag import COLUMNS
+from pvbus.runtime.assembly import SERVICES, partition_count
+from tests.tools.installation import Installation, pvbus
+
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(300)]
+
+EACH = dict.fromkeys(SERVICES, partition_count())
+
+
+@pytest.fixture
+def installation(tmp_path: Path) -> Iterator[Installation]:
+    """One that is ready."""
+    up = Installation(tmp_path / "data")
+    up.start()
+    try:
+        up.wait_ready()
+        yield up
+    finally:
+        up.kill()
+
+
+def url_of(up: Installation) -> str:
+    found = re.search(r"metrics and health: (\S+)/metrics", up.output)
+    assert found is not None
+    return found[1]
+
+
+def get(url: str) -> str:
+    with urllib.request.urlopen(url, timeout=10) as answer:
+        text: str = answer.read().decode()
+    return text
+
+
+def lag(up: Installation, *arguments: str) -> "subprocess.CompletedProcess[str]":
+    return pvbus("lag", *arguments, "--data", up.data)
+
+
+def rows(up: Installation) -> list[dict[str, Any]]:
+    done = lag(up, "-o", "json")
+    assert done.returncode == 0, done.stderr
+    found: list[dict[str, Any]] = json.loads(done.stdout)["rows"]
+    return found
+
+
+def test_every_partition_of_every_service_is_shown(installation: Installation) -> None:
+    """Table, `/state` and `/metrics` agree: this process holds all, restored, with nothing left."""
+    url = url_of(installation)
+    found = rows(installation)
+    assert Counter(row["service"] for row in found) == EACH
+    assert {row["owner"] for row in found} == {url}
+    assert all(row["claim"]["restored"] and row["lag"] == 0 for row in found)
+    state = json.loads(get(f"{url}/state"))["services"]
+    epochs = {(name, each["partition"]): each["epoch"] for name in state for each in state[name]["claims"]}
+    assert epochs == {(row["service"], row["partition"]): row["claim"]["epoch"] for row in found}
+    metrics = get(f"{url}/metrics")
+    for name in ("held", "lag_records", "dirty_keys", "progress_seconds", "restore_ratio"):
+        series = re.findall(rf'^pvbus_claim_{name}{{partition="\d+",service="(\w+)"}} (\S+)$', metrics, re.M)
+        assert Counter(service for service, _ in series) == EACH
+        if name in ("held", "restore_ratio"):
+            assert {value for _, value in series} == {"1.0"}
+    done = lag(installation, "render", "ingest", "--check")
+    assert (done.returncode, done.stderr) == (0, "")
+    lines = done.stdout.splitlines()
+    assert lines[0].split() == list(COLUMNS)
+    assert len(lines) == 1 + 2 * partition_count()
+    assert re.fullmatch(rf"ingest +0 +{re.escape(url)} +1 +0 +\d+ +\d+\.\d s +100%", lines[1])
+
+
+def test_a_worker_that_hangs_is_named(installation: Installation) -> None:
+    """Who holds what is told by the bus, and that the holder does not answer by one line."""
+    url = url_of(installation)
+    os.kill(installation.pid, signal.SIGSTOP)
+    try:
+        done = lag(installation, "unroll")
+    finally:
+        os.kill(installation.pid, signal.SIGCONT)
+    assert done.returncode == 0
+    untold = rf"^unroll +\d+ +{re.escape(url)} +\? +0 +\? +\? +\?$"
+    assert len(re.findall(untold, done.stdout, re.M)) == EACH["unroll"]
+    assert [line.split(" does not tell")[0] for line in done.stderr.splitlines()] == [url]
+
+
+@pytest.mark.parametrize("end", ["stop", "kill"])
+def test_without_a_worker_nobody_holds_anything(installation: Installation, end: str) -> None:
+    """It works while nothing runs, also right after a kill -9; `--check` ends with 1 then."""
+    getattr(installation, end)()
+    found = rows(installation)
+    assert Counter(row["service"] for row in found) == EACH
+    assert {(row["owner"], row["claim"]) for row in found} == {("", None)}
+    done = lag(installation, "render", "--check")
+    assert done.returncode == 1
+    assert "render 0: nobody holds it" in done.stderr.splitlines()
+    assert re.search(r"^render +0 +nobody +- +\d+ +- +- +-$", done.stdout, re.M)
+
+
+def test_where_there_is_no_bus_it_says_so(tmp_path: Path) -> None:
+    """Exit code 2, and what to do: no file, no broker, no address."""
+    for arguments, words in (
+        (("--data", str(tmp_path)), f"there is no bus at {tmp_path}/bus.db: start `pvbus up`"),
+        (("--bus", "kafka://127.0.0.1:1"), "the bus does not answer: connecting to 127.0.0.1:1"),
+        (("--bus", "nats://x"), '"nats://x" is no bus'),
+    ):
+        done = pvbus("lag", *arguments)
+        assert done.returncode == 2, done
+        assert f"error: {words}" in done.stderr
