@@ -1,4 +1,5 @@
 # make run     the main job: everything on this machine, with an example fleet (ARGS=--once to end by itself)
+# make run-kafka   the same over a Kafka, each service as two processes (Java 17 and Maven)
 # make test    all tests                make check   format, lint, types, layers, schemas
 # make bench   benchmarks, as ratios in one run
 # make test-kafka   the tests that need a real Kafka, of one broker and of three (Java 17 and Maven)
@@ -24,10 +25,14 @@ FIND_PYTHON = for name in python3.14 python3.13 python3.12 python3.11 python3 py
 	  echo "error: git was not found: install it (Debian and Ubuntu: apt install git)" >&2; exit 1; \
 	fi
 
-.PHONY: run test test-kafka check format bench setup-run setup-dev clean
+.PHONY: run run-kafka test test-kafka check format bench setup-run setup-dev clean
 
 run: setup-run
 	.venv/bin/pvbus up --example fleet $(ARGS)
+
+run-kafka: setup-dev
+	.venv/bin/python -m tests.tools.kafka run -- \
+	  .venv/bin/pvbus up --data .pvbus-kafka --bus kafka://{kafka} --processes 2 --example fleet $(ARGS)
 
 # Kafka's tests come after the others: their limits are of real time, which they would have to share.
 # Their two groups (one broker, three) run side by side. 5 is pytest's code for a selection that is empty.
@@ -62,4 +67,4 @@ setup-dev:
 	@$(FIND_PYTHON); "$$python" requirements/install.py dev
 
 clean:
-	rm -rf .venv .pvbus .mypy_cache .ruff_cache .pytest_cache .import_linter_cache .hypothesis
+	rm -rf .venv .pvbus .pvbus-kafka .mypy_cache .ruff_cache .pytest_cache .import_linter_cache .hypothesis

@@ -4,6 +4,7 @@ The jars are fetched once into a cache folder outside the repository (`PVBUS_CAC
 `PVBUS_TEST_KAFKA=host:port[,host:port]` names a running Kafka instead, whose brokers are left alone. Every
 cluster started here is ended by the process ids of its brokers, and by the kernel if this process dies.
 `kafka_one` and `kafka_three` are pytest fixtures: a conftest that wants them imports them.
+`python -m tests.tools.kafka run -- COMMAND...` gives a command a Kafka of one broker.
 """
 
 import base64
@@ -17,10 +18,12 @@ import shutil
 import signal
 import socket
 import subprocess
+import sys
 import tempfile
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
+from types import FrameType
 from typing import NamedTuple
 
 import pytest
@@ -139,7 +142,7 @@ class Broker:
                 _java("kafka.Kafka", str(self._properties)),
                 stdout=log,
                 stderr=log,
-                preexec_fn=_die_with_parent,
+                preexec_fn=_detach,
             )
 
     def wait_until_ready(self, deadline: float) -> bool:
@@ -345,10 +348,11 @@ def _java(*arguments: str) -> list[str]:
     return [java(), *flags, *arguments]
 
 
-def _die_with_parent() -> None:
-    """Ask the kernel to kill the broker when its test process dies, however that happens (Linux only)."""
+def _detach(number: int = signal.SIGKILL) -> None:
+    """Be ended by this process alone: Ctrl-C at its terminal is not ours, but its death is (Linux only)."""
+    os.setpgid(0, 0)
     with contextlib.suppress(OSError, AttributeError):
-        ctypes.CDLL(None).prctl(1, signal.SIGKILL)
+        ctypes.CDLL(None).prctl(1, number)
 
 
 def _fixture(brokers: int) -> Iterator[KafkaCluster]:
@@ -371,3 +375,53 @@ def kafka_one() -> Iterator[KafkaCluster]:
 def kafka_three() -> Iterator[KafkaCluster]:
     """A Kafka of three brokers."""
     yield from _fixture(3)
+
+
+# A command with a Kafka of its own
+
+
+class _Command:
+    """Takes the signals of this process: before the command runs they end us, then they are the command's."""
+
+    def __init__(self) -> None:
+        self._process: subprocess.Popen[bytes] | None = None
+        for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+            signal.signal(number, self._take)
+
+    def _take(self, number: int, frame: FrameType | None) -> None:
+        if self._process is None:
+            raise SystemExit(128 + number)
+        self._process.send_signal(number)
+
+    def run(self, command: Sequence[str]) -> int:
+        """Run it to its end, in a process group of its own, or a terminal would send it each signal, too."""
+        self._process = subprocess.Popen(command, preexec_fn=lambda: _detach(signal.SIGTERM))
+        code = self._process.wait()
+        return code if code >= 0 else 128 - code
+
+
+def main(arguments: Sequence[str]) -> int:
+    """`python -m tests.tools.kafka run -- COMMAND...`: `{kafka}` in the command becomes the broker's place.
+
+    Returns the command's exit code. The broker ends after the command.
+    """
+    if list(arguments[:2]) != ["run", "--"] or len(arguments) < 3:
+        print("usage: python -m tests.tools.kafka run -- COMMAND [ARGUMENT with {kafka}]...", file=sys.stderr)
+        return 2
+    command = _Command()
+    try:
+        with running(1) as cluster:
+            print(
+                f"Kafka {VERSION}: {cluster.bootstrap}"
+                if cluster.brokers
+                else f"Kafka of PVBUS_TEST_KAFKA: {cluster.bootstrap}",
+                flush=True,
+            )
+            return command.run([each.replace("{kafka}", cluster.bootstrap) for each in arguments[2:]])
+    except (KafkaUnavailableError, KafkaFailedError) as error:
+        print(f"error: {error}", file=sys.stderr)
+        return 1
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))
