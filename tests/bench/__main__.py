@@ -9,6 +9,7 @@ its times mean nothing.
 
 import argparse
 import asyncio
+import logging
 import sys
 import time
 from collections.abc import Awaitable, Callable
@@ -68,6 +69,7 @@ def main() -> None:
     options = parser.parse_args()
     if unknown := set(options.names) - set(SCENARIOS):
         parser.error(f"no scenario is called {', '.join(sorted(unknown))}")
+    logging.getLogger("aiokafka").setLevel(logging.CRITICAL)  # each try of a Kafka that is just up
     before = machine()
     names = options.names or list(SCENARIOS)
     rows = asyncio.run(run(names, small=options.small, say=lambda text: print(text, file=sys.stderr)))

@@ -118,8 +118,7 @@ def is_ready(service: Service) -> bool:
 async def serve(kubeconfig: str, url: str, names: list[str]) -> None:
     count_read = count_reads()
     logs.configure("warning")
-    # On a Kafka that is just up there is no coordinator at first, and the library tells each try.
-    logging.getLogger("aiokafka").setLevel(logging.CRITICAL)
+    logging.getLogger("aiokafka").setLevel(logging.CRITICAL)  # each try of a Kafka that is just up
     gc.set_threshold(*COLLECTOR_THRESHOLDS)
     empty = usage()["residentBytes"]
     places = against_nothing(url, names) if kubeconfig == "-" else against_api_server(kubeconfig, url, names)
