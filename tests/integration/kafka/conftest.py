@@ -1,11 +1,24 @@
 """The Kafkas of these tests: shared ones, and one that a test may break."""
 
 import os
-from collections.abc import Iterator
+from collections.abc import AsyncIterator, Iterator
+from pathlib import Path
 
 import pytest
+from aiokafka.admin import AIOKafkaAdminClient
 
-from tests.tools.kafka import KafkaCluster, KafkaUnavailableError, kafka_one, kafka_three, running
+from pvbus.adapters.kafka.settings import KafkaSettings, client_options
+from pvbus.runtime.kafkaaccess import ROLES
+from tests.integration.kafka.access import PASSWORD, Guarded
+from tests.tools.certificate import make_certificate
+from tests.tools.kafka import (
+    KafkaCluster,
+    KafkaUnavailableError,
+    Security,
+    kafka_one,
+    kafka_three,
+    running,
+)
 
 __all__ = ["kafka_one", "kafka_three"]
 
@@ -22,3 +35,28 @@ def kafka_to_break() -> Iterator[KafkaCluster]:
         if os.environ.get("CI") == "true":
             pytest.fail(str(error))
         pytest.skip(str(error))
+
+
+@pytest.fixture(scope="session")
+def guarded_cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Path, KafkaCluster]]:
+    """A Kafka of one broker that gives its users what ACLs allow; and who signed its certificate."""
+    if os.environ.get("PVBUS_TEST_KAFKA"):
+        pytest.skip("a Kafka that is not ours has its own users and rights")
+    keystore, authority = make_certificate(tmp_path_factory.mktemp("acls"))
+    users = tuple(f"pvbus-{role}" for role in ROLES)
+    try:
+        with running(1, Security(keystore, "nobody", PASSWORD, users, has_acls=True)) as cluster:
+            yield authority, cluster
+    except KafkaUnavailableError as error:
+        if os.environ.get("CI") == "true":
+            pytest.fail(str(error))
+        pytest.skip(str(error))
+
+
+@pytest.fixture
+async def guarded(guarded_cluster: tuple[Path, KafkaCluster]) -> AsyncIterator[Guarded]:
+    authority, cluster = guarded_cluster
+    admin = AIOKafkaAdminClient(**client_options(KafkaSettings(bootstrap=(cluster.bootstrap,))))
+    await admin.start()
+    yield Guarded(cluster, authority, admin)
+    await admin.close()

@@ -1,51 +1,20 @@
 """The ACLs that `pvbus topics --acls` prints are enough for each service, and none of them is too much."""
 
 import asyncio
-import os
 import secrets
-from collections.abc import AsyncIterator, Iterator
-from pathlib import Path
 
 import pytest
-from aiokafka.admin import AIOKafkaAdminClient
 
-from pvbus.adapters.kafka.settings import KafkaSettings, client_options
 from pvbus.errors import PvbusError
 from pvbus.runtime.assembly import SERVICES
-from pvbus.runtime.kafkaaccess import OPERATOR, ROLES
-from tests.integration.kafka.access import PASSWORD, Guarded, acls_of, prepare, use
-from tests.integration.kafka.test_security import make_certificate
-from tests.tools.kafka import KafkaCluster, KafkaUnavailableError, Security, running
+from pvbus.runtime.kafkaaccess import OPERATOR
+from tests.integration.kafka.access import Guarded, acls_of, prepare, use
 
 pytestmark = [pytest.mark.kafka, pytest.mark.slow, pytest.mark.timeout(300)]
 
 USE_SECONDS_MAX = 60.0
 REFUSED_SECONDS = 8.0
 """A use that is allowed takes 2 s. One that is not fails, or tries again until somebody gives the right."""
-
-
-@pytest.fixture(scope="module")
-def authority_and_cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Path, KafkaCluster]]:
-    if os.environ.get("PVBUS_TEST_KAFKA"):
-        pytest.skip("a Kafka that is not ours has its own users and rights")
-    keystore, authority = make_certificate(tmp_path_factory.mktemp("acls"))
-    users = tuple(f"pvbus-{role}" for role in ROLES)
-    try:
-        with running(1, Security(keystore, "nobody", PASSWORD, users, has_acls=True)) as cluster:
-            yield authority, cluster
-    except KafkaUnavailableError as error:
-        if os.environ.get("CI") == "true":
-            pytest.fail(str(error))
-        pytest.skip(str(error))
-
-
-@pytest.fixture
-async def guarded(authority_and_cluster: tuple[Path, KafkaCluster]) -> AsyncIterator[Guarded]:
-    authority, cluster = authority_and_cluster
-    admin = AIOKafkaAdminClient(**client_options(KafkaSettings(bootstrap=(cluster.bootstrap,))))
-    await admin.start()
-    yield Guarded(cluster, authority, admin)
-    await admin.close()
 
 
 @pytest.fixture

@@ -1,8 +1,6 @@
 """TLS and SASL against a real broker that insists on them."""
 
 import base64
-import datetime
-import ipaddress
 import json
 import os
 import time
@@ -10,10 +8,6 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from cryptography import x509
-from cryptography.hazmat.primitives import hashes, serialization
-from cryptography.hazmat.primitives.asymmetric import ec
-from cryptography.x509.oid import NameOID
 
 from pvbus.adapters.kafka.bus import KafkaBus
 from pvbus.adapters.kafka.settings import KafkaSettings, OAuthBearer, Scram, Tls
@@ -21,40 +15,12 @@ from pvbus.errors import TransientError
 from pvbus.ports.bus import Output
 from pvbus.testing.bus_contract import fold, holder, read_all
 from tests.contract.bus.kafka_harness import KafkaHarness
+from tests.tools.certificate import make_certificate
 from tests.tools.kafka import KafkaCluster, KafkaUnavailableError, Security, running
 
 pytestmark = [pytest.mark.kafka, pytest.mark.slow, pytest.mark.timeout(300)]
 
 USER, PASSWORD = "pvbus", "not-a-secret"
-
-
-def make_certificate(folder: Path) -> tuple[Path, Path]:
-    """Return a key store with a self-signed certificate for 127.0.0.1, and the certificate alone."""
-    key = ec.generate_private_key(ec.SECP256R1())
-    name = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, "broker of a test")])
-    now = datetime.datetime.now(datetime.UTC)
-    certificate = (
-        x509.CertificateBuilder()
-        .subject_name(name)
-        .issuer_name(name)
-        .public_key(key.public_key())
-        .serial_number(x509.random_serial_number())
-        .not_valid_before(now - datetime.timedelta(days=1))
-        .not_valid_after(now + datetime.timedelta(days=1))
-        .add_extension(
-            x509.SubjectAlternativeName([x509.IPAddress(ipaddress.ip_address("127.0.0.1"))]), critical=False
-        )
-        .add_extension(x509.BasicConstraints(ca=True, path_length=0), critical=True)
-        .sign(key, hashes.SHA256())
-    )
-    pem = certificate.public_bytes(serialization.Encoding.PEM)
-    key_pem = key.private_bytes(
-        serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, serialization.NoEncryption()
-    )
-    authority, keystore = folder / "ca.pem", folder / "keystore.pem"
-    authority.write_bytes(pem)
-    keystore.write_bytes(key_pem + pem)
-    return keystore, authority
 
 
 @pytest.fixture(scope="module")
