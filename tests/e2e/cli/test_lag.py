@@ -78,7 +78,7 @@ def test_every_partition_of_every_service_is_shown(installation: Installation) -
     lines = done.stdout.splitlines()
     assert lines[0].split() == list(COLUMNS)
     assert len(lines) == 1 + 2 * partition_count()
-    assert re.fullmatch(rf"ingest +0 +{re.escape(url)} +1 +0 +\d+ +\d+\.\d s +100%", lines[1])
+    assert re.fullmatch(rf"ingest +0 +{re.escape(url)} +\d+ +0 +\d+ +\d+\.\d s +100%", lines[1])
 
 
 def test_a_worker_that_hangs_is_named(installation: Installation) -> None:
