@@ -67,6 +67,7 @@ class TopicReader:
         """options: of librdkafka, in its own names with `_` for `.`, for TLS and SASL."""
         common: dict[str, str | int | float] = {
             "bootstrap.servers": bootstrap,
+            "log_level": 4,  # warnings: short-lived clients chatter when they end
             **{name.replace("_", "."): value for name, value in options.items()},
         }
         self._prefix = f"{prefix}." if prefix else ""

@@ -33,7 +33,7 @@ VARIANT = Kind(CONFIG_GROUP, "PackageVariant")
 REPOSITORY = Kind(CONFIG_GROUP, "Repository")
 REVISION = Kind("porch.kpt.dev", "PackageRevision")
 CLUSTERS_PER_REGION = 20
-CLUSTERS_MIN, CLUSTERS_MAX = 60, 90
+PAUSE_SECONDS_MAX = 0.03
 DRAFT = "packagevariant-1"
 
 
@@ -80,8 +80,19 @@ class Ledger:
 class Fleet:
     """The client and its view of the world."""
 
-    def __init__(self, folder: Path, seed: int) -> None:
+    def __init__(
+        self,
+        folder: Path,
+        seed: int,
+        *,
+        clusters_per_region: int = CLUSTERS_PER_REGION,
+        pause_seconds_max: float = PAUSE_SECONDS_MAX,
+    ) -> None:
         self.folder = folder
+        self._per_region = clusters_per_region
+        count = clusters_per_region * len(fleet.REGIONS)
+        self._least, self._most = count - count // 4, count + count // 8
+        self._pause_seconds_max = pause_seconds_max
         self.ledger = Ledger()
         self.refused: list[str] = []
         self._random = random.Random(seed)
@@ -116,11 +127,8 @@ class Fleet:
             self.ledger.will(spot, content_of(obj))
             self.ledger.did(spot, content_of(obj))
 
-    @staticmethod
-    def _is_chosen(obj: Object) -> bool:
-        return (
-            obj["kind"] != "Cluster" or int(obj["metadata"]["name"].rpartition("-")[2]) <= CLUSTERS_PER_REGION
-        )
+    def _is_chosen(self, obj: Object) -> bool:
+        return obj["kind"] != "Cluster" or int(obj["metadata"]["name"].rpartition("-")[2]) <= self._per_region
 
     async def all(self, kind: Kind) -> list[Object]:
         resource = await self.cluster.resource(kind)
@@ -146,7 +154,7 @@ class Fleet:
                     await self._change()
             except TransientError:
                 await asyncio.sleep(0.1)
-            await asyncio.sleep(self._random.uniform(0.0, 0.03))
+            await asyncio.sleep(self._random.uniform(0.0, self._pause_seconds_max))
 
     async def _change(self) -> None:
         changes = {
@@ -182,7 +190,7 @@ class Fleet:
 
     async def _come_or_go(self) -> None:
         present = await self.all(CLUSTER)
-        if len(present) > CLUSTERS_MIN and (len(present) > CLUSTERS_MAX or self._random.random() < 0.5):
+        if len(present) > self._least and (len(present) > self._most or self._random.random() < 0.5):
             await self._delete(CLUSTER, self._random.choice(present))
             return
         self._names += 1

@@ -1,0 +1,264 @@
+"""The services over Kafka as processes, an API server, a client that changes the world, and the judge.
+
+The judge compares what the API server holds with the oracle, reads the topics with librdkafka, and takes
+the services' word for nothing.
+"""
+
+import asyncio
+import re
+import secrets
+import signal
+import subprocess
+import sys
+import time
+import urllib.request
+from collections import Counter
+from collections.abc import AsyncIterator, Callable, Iterator, Mapping
+from contextlib import asynccontextmanager
+from itertools import product
+from pathlib import Path
+
+from pvbus.core.conditions import ConditionsController
+from pvbus.core.inject.controller import InjectController
+from pvbus.core.records import LATEST
+from pvbus.core.renderer import RenderController
+from pvbus.core.unroll.controller import UnrollController
+from pvbus.runtime.assembly import SERVICES
+from tests.e2e.faults.fleet import SET, VARIANT, Fleet
+from tests.tools.busfile import Snapshot
+from tests.tools.installation import environment
+from tests.tools.kafka import KafkaCluster
+from tests.tools.topicreader import TopicReader
+
+SESSION_SECONDS = 6.0
+PARTITIONS = 12
+START_SECONDS_MAX = 90.0
+STOP_SECONDS_MAX = 30.0
+CONVERGED_SECONDS_MAX = 120.0
+QUIET_SECONDS = 3.0
+CLUSTERS_PER_REGION = 5
+SETTINGS = {
+    "PVBUS_LOG_FORMAT": "json",
+    "PVBUS_KAFKA_SESSION_SECONDS": str(SESSION_SECONDS),
+    # The client removes far more at once than anybody should without being asked.
+    "PVBUS_REMOVALS_MAX": "1000000",
+    "PVBUS_REMOVAL_DELAY_SECONDS": "0.5",
+    "PVBUS_POLL_SECONDS": "0.5",
+}
+
+
+class ServiceProcess:
+    """One process; its output goes to a file."""
+
+    def __init__(self, log: Path, command: list[str], settings: Mapping[str, str]) -> None:
+        self.log = log
+        with log.open("wb") as out:
+            self.process = subprocess.Popen(
+                command,
+                stdin=subprocess.DEVNULL,
+                stdout=out,
+                stderr=subprocess.STDOUT,
+                env=environment(settings),
+            )
+
+    @property
+    def output(self) -> str:
+        return self.log.read_text(encoding="utf-8", errors="replace")
+
+    @property
+    def is_running(self) -> bool:
+        return self.process.poll() is None
+
+    @property
+    def is_stopped(self) -> bool:
+        """Whether a signal holds it still (Linux)."""
+        stat = Path(f"/proc/{self.process.pid}/stat").read_text(encoding="utf-8")
+        return stat.rpartition(")")[2].split()[0] == "T"
+
+    def says(self, text: str) -> bool:
+        return text in self.output
+
+    def ask(self, path: str) -> str:
+        """Ask its health server; "" while it does not answer, or is not ready."""
+        found = re.search(r'"health": ?"([^"]+)"', self.output)
+        if found is None:
+            return ""
+        try:
+            with urllib.request.urlopen(f"{found[1]}{path}", timeout=5.0) as answer:
+                return str(answer.read().decode())
+        except OSError:
+            return ""
+
+    def continue_(self) -> None:
+        self.process.send_signal(signal.SIGCONT)
+
+    def kill(self) -> None:
+        if self.is_running:
+            self.process.kill()
+        self.process.wait()
+
+    def stop(self) -> int:
+        """End it as a supervisor does; returns the exit code."""
+        self.process.terminate()
+        return self.process.wait(STOP_SECONDS_MAX)
+
+
+class Deployment:
+    """One installation: its processes, its fleet, its topics."""
+
+    def __init__(self, kafka: KafkaCluster, folder: Path, bootstrap: str) -> None:
+        self.kafka = kafka
+        self.folder = folder
+        self.prefix = f"faults-{secrets.token_hex(4)}"
+        self.processes: list[ServiceProcess] = []
+        self.kubeconfig = folder / "data" / "kubeconfig"
+        self.fleet = Fleet(
+            folder / "git", 20260101, clusters_per_region=CLUSTERS_PER_REGION, pause_seconds_max=0.4
+        )
+        self._bus = f"kafka://{bootstrap}/{self.prefix}"
+
+    @property
+    def settings(self) -> dict[str, str]:
+        return {**SETTINGS, "PVBUS_BUS": self._bus, "PVBUS_KUBECONFIG": str(self.kubeconfig)}
+
+    def run(self, name: str, module: str, *arguments: str, **settings: str) -> ServiceProcess:
+        """Start `python -m MODULE ARGUMENTS` as a process of this installation."""
+        command = [sys.executable, "-P", "-m", module, *arguments]
+        log = self.folder / f"{len(self.processes)}-{name}.log"
+        process = ServiceProcess(log, command, {**self.settings, **settings})
+        self.processes.append(process)
+        return process
+
+    def run_all(self) -> ServiceProcess:
+        """Start one process with all services."""
+        return self.run("steady", "pvbus.cli", "run", *SERVICES)
+
+    async def ready(self, process: ServiceProcess) -> None:
+        await self.until(lambda: bool(process.ask("/readyz")), START_SECONDS_MAX, process)
+
+    async def until(
+        self, is_true: Callable[[], bool], seconds: float, process: ServiceProcess | None = None
+    ) -> None:
+        """Wait for something that is looked up in a thread. Fails with what the process printed."""
+        deadline = time.monotonic() + seconds
+        while not await asyncio.to_thread(is_true):
+            told = "" if process is None else process.output[-3000:]
+            assert time.monotonic() < deadline, f"not within {seconds:.0f} s:\n{told}"
+            await asyncio.sleep(0.2)
+
+    def reader(self) -> TopicReader:
+        return TopicReader(self.kafka.bootstrap, self.prefix)
+
+    def members(self, service: str) -> dict[str, set[int]]:
+        with self.reader() as reader:
+            return reader.members(f"pvbus-{service}")
+
+    def snapshot(self) -> Snapshot:
+        with self.reader() as reader:
+            return reader.snapshot([f"pvbus-{service}" for service in SERVICES])
+
+    # ------------------------------------------------------------ judging
+
+    async def converged(self) -> None:
+        """The world is what the oracle says, and stays so for a while."""
+        deadline = time.monotonic() + CONVERGED_SECONDS_MAX
+        while True:
+            problems = await self.fleet.differences()
+            if not problems:
+                await asyncio.sleep(QUIET_SECONDS)
+                problems = await self.fleet.differences()
+                if not problems:
+                    return
+            assert time.monotonic() < deadline, "\n".join([*problems[:20], self.tails()])
+            await asyncio.sleep(0.5)
+
+    async def promises_kept(self, survivor: ServiceProcess) -> Counter[str]:
+        """Look at the topics of a settled system; returns the number of records by topic."""
+        await self.until(lambda: not self._unfinished(survivor), 30.0, survivor)
+        now = await asyncio.to_thread(self.snapshot)
+        problems = [*now.promises(), *unread(now), *await self._untold(now)]
+        assert not problems, "\n".join([*problems[:20], self.tails()])
+        return Counter(row.topic for row in now.rows)
+
+    def _unfinished(self, survivor: ServiceProcess) -> list[str]:
+        """Dirty keys, and claims with input that nobody reads, as the survivor's metrics have them."""
+        found = re.findall(
+            r"^(pvbus_(?:dirty_keys|claim_lag_records)\S*) (\S+)$", survivor.ask("/metrics"), re.M
+        )
+        assert found, "the survivor tells what it has to do"
+        return [name for name, value in found if float(value)]
+
+    async def _untold(self, now: Snapshot) -> list[str]:
+        """Compare the last events with the conditions that the API server has."""
+        latest = {
+            (event["kind"], event["name"], event["condition"]["type"]): event["condition"]["status"]
+            for event in now.table(LATEST).values()
+        }
+        present = {
+            (kind.kind, obj["metadata"]["name"], condition["type"]): condition["status"]
+            for kind in (VARIANT, SET)
+            for obj in await self.fleet.all(kind)
+            for condition in obj.get("status", {}).get("conditions", ())
+        }
+        return [
+            f"{place}: the last event says {latest.get(place)}, the object {present.get(place)}"
+            for place in sorted(latest.keys() | present.keys())
+            if latest.get(place) != present.get(place)
+        ]
+
+    async def restarts_quietly(self, survivor: ServiceProcess) -> ServiceProcess:
+        """A restart of a settled system writes nothing to the cluster, and only markers to the topics."""
+        versions = await self.fleet.versions()
+        before = await asyncio.to_thread(self.snapshot)
+        assert await asyncio.to_thread(survivor.stop) == 0, survivor.output[-3000:]
+        again = self.run_all()
+        await self.ready(again)
+        await asyncio.sleep(QUIET_SECONDS)
+        assert await self.fleet.versions() == versions
+        after = await asyncio.to_thread(self.snapshot)
+        written = Counter(rows_of(after)) - Counter(rows_of(before))
+        assert not written, written
+        return again
+
+    def tails(self) -> str:
+        return "\n".join(f"{p.log.name}: {p.output[-1500:]}" for p in self.processes if p.is_running)
+
+    def close(self) -> None:
+        for process in self.processes:
+            process.kill()
+
+
+def rows_of(snapshot: Snapshot) -> Iterator[tuple[str, int, int, str]]:
+    """Every record but the markers of sync, which each ingest sets when it begins to watch."""
+    return (row[:4] for row in snapshot.rows if not row.key.startswith("!sync|"))
+
+
+def unread(now: Snapshot) -> Iterator[str]:
+    """Records of owned topics behind a committed offset of a settled system: a claim idles."""
+    last = {(row.topic, row.partition): row.offset for row in now.rows}
+    for controller in (UnrollController, RenderController, InjectController, ConditionsController):
+        for topic, number in product(controller.inputs, range(PARTITIONS)):
+            committed = now.offsets.get((f"pvbus-{controller.name}", number, topic), 0)
+            if last.get((topic, number), -1) >= committed:
+                end = last[topic, number]
+                yield f"{controller.name} is at {committed} of {topic}[{number}], whose last one is {end}"
+
+
+@asynccontextmanager
+async def deployment(
+    kafka: KafkaCluster, folder: Path, *, bootstrap: str = ""
+) -> AsyncIterator[tuple[Deployment, ServiceProcess]]:
+    """Run everything until the block ends. bootstrap: the services' way to the brokers, if not the usual."""
+    made = Deployment(kafka, folder, bootstrap or kafka.bootstrap)
+    try:
+        server = made.run("apiserver", "pvbus.cli", "apiserver", "--data", str(folder / "data"))
+        await made.until(lambda: server.says("API server: "), START_SECONDS_MAX, server)
+        steady = made.run_all()
+        await made.fleet.connect(made.kubeconfig)
+        await made.fleet.settle_in()
+        await made.ready(steady)
+        await made.converged()
+        yield made, steady
+    finally:
+        made.close()
+        await made.fleet.close()
