@@ -5,6 +5,8 @@ import os
 import re
 import signal
 import subprocess
+import sys
+import time
 import urllib.request
 from collections import Counter
 from collections.abc import Iterator
@@ -15,7 +17,7 @@ import pytest
 
 from pvbus.cli.lag import COLUMNS
 from pvbus.runtime.assembly import SERVICES, partition_count
-from tests.tools.installation import Installation, pvbus
+from tests.tools.installation import Installation, environment, pvbus
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(300)]
 
@@ -118,3 +120,34 @@ def test_where_there_is_no_bus_it_says_so(tmp_path: Path) -> None:
         done = pvbus("lag", *arguments)
         assert done.returncode == 2, done
         assert f"error: {words}" in done.stderr
+
+
+def test_watching_goes_on_until_ctrl_c(installation: Installation, tmp_path: Path) -> None:
+    """The table comes again and again; a question that ends and one that does not are not asked at once."""
+    shown = tmp_path / "shown"
+    command = [
+        sys.executable,
+        "-P",
+        "-m",
+        "pvbus.cli",
+        "lag",
+        "render",
+        "--watch",
+        "--data",
+        installation.data,
+    ]
+    with shown.open("wb") as output:
+        watching = subprocess.Popen(command, stdout=output, stderr=subprocess.STDOUT, env=environment())
+    try:
+        deadline = time.monotonic() + 30
+        while shown.read_text().count("SERVICE") < 2:
+            assert time.monotonic() < deadline, shown.read_text()
+            assert watching.poll() is None, shown.read_text()
+            time.sleep(0.1)
+        watching.send_signal(signal.SIGINT)
+        assert watching.wait(10) == 130
+    finally:
+        watching.kill()
+        watching.wait()
+    assert "Traceback" not in shown.read_text()
+    assert lag(installation, "--watch", "--check").returncode == 2
