@@ -24,9 +24,12 @@ from pvbus.adapters.kafka.failures import FOREIGN, translate
 from pvbus.adapters.kafka.settings import TRANSACTION_SECONDS, KafkaSettings, member_options
 from pvbus.adapters.kafka.stopping import stop_consumer
 from pvbus.adapters.kafka.writer import Writer
-from pvbus.errors import FencedError, TransientError
+from pvbus.errors import FencedError, PvbusError, TransientError
 from pvbus.ports.bus import Assigned, Claim, Revoked
 from pvbus.ports.clock import Clock
+from pvbus.telemetry.logs import get_logger
+
+_log = get_logger("kafka")
 
 WATCH_SECONDS = 1.0
 RETRY_SECONDS = 0.5
@@ -90,6 +93,7 @@ class KafkaMembership:
         self._leaving = asyncio.Event()
         self._failure: Exception | None = None
         self._is_told = False
+        self._obstacle = ""
 
     async def start(self) -> None:
         """Enter the group; the first share comes later. Raises TransientError."""
@@ -223,9 +227,17 @@ class KafkaMembership:
             try:
                 await self._consumer.getmany(timeout_ms=int(WATCH_SECONDS * 1000))
             except FOREIGN as exc:
+                error = translate(exc, f"membership of {self._group}")
                 if coordination.done():  # it does not come back
-                    raise translate(exc, f"membership of {self._group}") from exc
+                    raise error from exc
+                self._tell_obstacle(error)
                 await asyncio.sleep(RETRY_SECONDS)
+
+    def _tell_obstacle(self, error: PvbusError) -> None:
+        """Log what is tried again and again, such as without a right to the group, when it is another."""
+        if str(error) != self._obstacle:
+            self._obstacle = str(error)
+            _log.warning("claims cannot be taken yet", error=str(error))
 
     # The two moments of a rebalance
 
@@ -275,7 +287,10 @@ class KafkaMembership:
             try:
                 epoch = await place.writer.start()
                 break
-            except (TransientError, FencedError):  # fenced: somebody else tries to claim it, too
+            except FencedError:  # somebody else tries to claim it, too
+                await asyncio.sleep(RETRY_SECONDS)
+            except TransientError as exc:
+                self._tell_obstacle(exc)
                 await asyncio.sleep(RETRY_SECONDS)
         place.claim = Claim(group=self._group, partition=place.number, epoch=epoch)
         self._claims[place.number] = place.claim

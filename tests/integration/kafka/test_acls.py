@@ -4,6 +4,7 @@ import asyncio
 import secrets
 
 import pytest
+import structlog
 
 from pvbus.errors import PvbusError
 from pvbus.runtime.assembly import SERVICES
@@ -82,3 +83,26 @@ async def test_without_one_it_does_not_work(
         async with asyncio.timeout(REFUSED_SECONDS):
             await use("inject", settings)
     assert any(decision.name.startswith(taken.name) for decision in guarded.denied(prefix, "inject"))
+
+
+@pytest.mark.parametrize("resource", ["group", "transactional-id"])
+async def test_waiting_for_a_right_is_told(guarded: Guarded, prefix: str, resource: str) -> None:
+    """A worker that may not join or not write says so once, names the remedy, and goes on when it may."""
+    settings = guarded.settings(prefix, "render")
+    (late,) = [
+        acl
+        for acl in acls_of("render", settings)
+        if acl.resource == resource and "installation" not in acl.name
+    ]
+    await prepare(guarded.settings(prefix, None))
+    await guarded.give("render", [acl for acl in acls_of("render", settings) if acl != late])
+    with structlog.testing.capture_logs() as logs:
+        using = asyncio.create_task(use("render", settings))
+        async with asyncio.timeout(REFUSED_SECONDS):
+            while not any("--acls" in line.get("error", "") for line in logs):  # noqa: ASYNC110 - no event
+                await asyncio.sleep(0.1)
+        await asyncio.sleep(2.0)
+        assert len({line["error"] for line in logs}) == len(logs), logs
+        await guarded.give("render", [late])
+        async with asyncio.timeout(USE_SECONDS_MAX):
+            await using
