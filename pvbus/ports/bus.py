@@ -63,7 +63,11 @@ class TopicState(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Claim(msgspec.Struct, frozen=True, kw_only=True):
-    """The right to step for partition `partition` of a group's topics, until a higher epoch exists."""
+    """The right to step for partition `partition` of a group's topics, until a higher epoch exists.
+
+    A claim whose epoch is just one above that of an earlier one of this partition came directly after it:
+    nobody held the partition between the two.
+    """
 
     group: str
     partition: int
@@ -161,6 +165,16 @@ class Bus(Protocol):
     """
 
     label: str
+
+    @property
+    def step_records_max(self) -> int:
+        """How many records a step should have at most, where they can be told apart. More is slower only."""
+        ...
+
+    @property
+    def step_bytes_max(self) -> int:
+        """How many bytes (keys, values, headers) a step should have at most. More is slower only."""
+        ...
 
     async def create_topics(self, topics: Sequence[TopicSpec]) -> None:
         """Create what is missing. Raises PermanentError when an existing topic differs."""

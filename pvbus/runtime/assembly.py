@@ -1,7 +1,7 @@
 """The five services put together: what `python -m services.<name>`, `pvbus up` and `plan` share."""
 
 import asyncio
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Protocol
 
 from pvbus.contracts import topics
@@ -12,7 +12,7 @@ from pvbus.core.inject.controller import InjectController
 from pvbus.core.records import META, WATCHES
 from pvbus.core.renderer import RenderController
 from pvbus.core.unroll.children import Limits
-from pvbus.core.unroll.controller import UnrollController
+from pvbus.core.unroll.controller import CHUNK_PUTS, UnrollController
 from pvbus.errors import UsageError
 from pvbus.ports.bus import Bus, TopicPartition
 from pvbus.ports.clock import Clock
@@ -73,19 +73,17 @@ def build_service(
     count = partitions or partition_count()
     if name == "ingest":
         return IngestWorker(bus, cluster, clock, partitions=count)
-    controller: Controller
-    match name:
-        case "unroll":
-            controller = UnrollController(partitions=count, engine=engine, limits=limits)
-        case "render":
-            controller = RenderController(engine=engine)
-        case "inject":
-            controller = InjectController(partitions=count)
-        case "conditions":
-            controller = ConditionsController(source=source)
-        case _:
-            raise UsageError(f'no service is called "{name}"; there are {", ".join(SERVICES)}')
-    return Worker(controller, bus, cluster, clock, partitions=count)
+    makers: dict[str, Callable[[], Controller]] = {
+        "unroll": lambda: UnrollController(
+            partitions=count, engine=engine, limits=limits, chunk_puts=min(CHUNK_PUTS, bus.step_records_max)
+        ),
+        "render": lambda: RenderController(engine=engine),
+        "inject": lambda: InjectController(partitions=count),
+        "conditions": lambda: ConditionsController(source=source),
+    }
+    if name not in makers:
+        raise UsageError(f'no service is called "{name}"; there are {", ".join(SERVICES)}')
+    return Worker(makers[name], bus, cluster, clock, partitions=count)
 
 
 def partition_count() -> int:

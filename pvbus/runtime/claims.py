@@ -7,14 +7,63 @@ again; the offset that may be committed is the lowest whose keys are still dirty
 import asyncio
 from collections import deque
 from collections.abc import Collection, Iterable, Mapping
-from typing import Protocol
+from typing import NamedTuple, Protocol
 
+from pvbus.codec import encode_row
 from pvbus.core.effects import Put
-from pvbus.ports.bus import Claim, Membership
+from pvbus.core.ids import partition as partition_of
+from pvbus.core.records import DLQ, partition_key
+from pvbus.ports.bus import Bus, Claim, Membership, Output, TopicPartition
 from pvbus.ports.clock import Clock
+from pvbus.runtime.clock import Stopwatch
 
-Finished = tuple[str, tuple[Put, ...]]
-"""A key whose reconciliation ended, and the rows of its outcome."""
+STEPS_WAITING_MAX = 4  # rows of so many steps may wait: enough to fill the next ones, and bounded memory
+
+
+class Finished(NamedTuple):
+    """A key whose reconciliation ended, the rows of its outcome, and these encoded. size: in bytes."""
+
+    key: str
+    puts: tuple[Put, ...]
+    outputs: list[Output]
+    size: int
+
+
+def finished(key: str, puts: tuple[Put, ...], partitions: int) -> Finished:
+    """Encode an outcome, for whatever step will take it."""
+    outputs, size = [], 0
+    for put in puts:
+        number = 0 if put.topic == DLQ else partition_of(partition_key(put.topic, put.key), partitions)
+        output = Output(put.topic, number, put.key.encode(), encode_row(put.row), put.headers)
+        size += output_bytes(output)
+        outputs.append(output)
+    return Finished(key, puts, outputs, size)
+
+
+def output_bytes(output: Output) -> int:
+    """Return what counts of a record for a step's limit."""
+    size = len(output.key) + len(output.value or b"")
+    return size + sum(len(name) + len(value) for name, value in output.headers)
+
+
+class StepLimits(NamedTuple):
+    """What one step should hold at most."""
+
+    records: int
+    bytes: int
+
+    @classmethod
+    def of(cls, bus: Bus) -> "StepLimits":
+        return cls(bus.step_records_max, bus.step_bytes_max)
+
+
+class Kept(NamedTuple):
+    """What the tables of a claim that went hold, in case it comes back. away: since it went."""
+
+    claim: Claim
+    positions: Mapping[TopicPartition, int]
+    dirty: frozenset[str]
+    away: Stopwatch
 
 
 class ClaimState(Protocol):
@@ -45,10 +94,11 @@ class OpenClaim:
     """The shell's state for one claim. Plain data; the worker moves it. Implements `ClaimState`.
 
     doubt: a step ended with an unknown outcome, so the tables must be restored before anything else
-    is decided. tasks: effects and steps under way; life: keeps the tables restored.
+    is decided. tasks: effects and steps under way; life: keeps the tables restored. kept: its tables are
+    there, from an earlier claim that came directly before.
     """
 
-    def __init__(self, claim: Claim, inputs: Iterable[str], clock: Clock) -> None:
+    def __init__(self, claim: Claim, inputs: Iterable[str], clock: Clock, limits: StepLimits) -> None:
         self.claim = claim
         self._clock = clock
         self.progress_at = clock.monotonic()
@@ -58,6 +108,7 @@ class OpenClaim:
         self.tasks: set[asyncio.Task[None]] = set()
         self.last_step = float("-inf")
         self._inputs = tuple(inputs)
+        self._limits = limits
         self.clear()
 
     def clear(self) -> None:
@@ -67,7 +118,9 @@ class OpenClaim:
         self.doubt.clear()
         self.dirty: set[str] = set()
         self.busy: set[str] = set()
+        self.kept: Kept | None = None
         self.puts: list[Finished] = []
+        self._waiting_records = self._waiting_bytes = 0
         self.stepping = False
         self.attempts: dict[str, int] = {}
         self.next_offsets: dict[str, int] = {}
@@ -98,15 +151,32 @@ class OpenClaim:
         if key in self.dirty:
             self._queue.append(key)
 
-    def take_puts(self, records_max: int) -> list[Finished]:
+    def add(self, outcome: Finished) -> None:
+        self.puts.append(outcome)
+        self._waiting_records += len(outcome.outputs)
+        self._waiting_bytes += outcome.size
+
+    def take_puts(self) -> list[Finished]:
         """Take finished outcomes for one step, at least one; the rows of one outcome stay together."""
-        count = size = 0
-        for _, puts in self.puts:
-            if count and size + len(puts) > records_max:
+        count = records = size = 0
+        for outcome in self.puts:
+            more, larger = records + len(outcome.outputs), size + outcome.size
+            if count and (more > self._limits.records or larger > self._limits.bytes):
                 break
-            count, size = count + 1, size + len(puts)
+            count, records, size = count + 1, more, larger
         batch, self.puts = self.puts[:count], self.puts[count:]
+        self._waiting_records -= records
+        self._waiting_bytes -= size
         return batch
+
+    @property
+    def is_backed_up(self) -> bool:
+        """Whether enough rows wait for steps: deciding more keys would only fill memory."""
+        records, size = self._limits
+        return (
+            self._waiting_records >= STEPS_WAITING_MAX * records
+            or self._waiting_bytes >= STEPS_WAITING_MAX * size
+        )
 
     # ------------------------------------------------------------ offsets
 
@@ -176,6 +246,11 @@ class OpenClaim:
     @property
     def in_flight(self) -> bool:
         return bool(self.busy or self.puts or self.stepping) and not self.doubt.is_set()
+
+    @property
+    def is_settled(self) -> bool:
+        """Whether the tables are what the bus says: nothing was decided that is not written."""
+        return self.restored and not (self.doubt.is_set() or self.busy or self.puts or self.stepping)
 
     @property
     def idle(self) -> bool:

@@ -1,5 +1,23 @@
-"""The clock of the running services. It lives with the adapters, which need it too."""
+"""The clock of the running services (it lives with the adapters, which need it too), and a stopwatch."""
 
 from pvbus.adapters.clock import SystemClock
+from pvbus.ports.clock import Clock
 
-__all__ = ["SystemClock"]
+__all__ = ["Stopwatch", "SystemClock"]
+
+
+class Stopwatch:
+    """Tells how long ago it was made, sleep of the machine included.
+
+    A monotonic clock stands still while a machine sleeps, a wall clock may be set back: the one that says
+    more counts.
+    """
+
+    def __init__(self, clock: Clock) -> None:
+        self._clock = clock
+        self._wall = clock.now()
+        self._monotonic = clock.monotonic()
+
+    @property
+    def seconds(self) -> float:
+        return max(self._clock.now() - self._wall, self._clock.monotonic() - self._monotonic)

@@ -31,14 +31,14 @@ from pvbus.errors import ConflictError, FencedError, PermanentError, TransientEr
 from pvbus.ports.bus import Bus, Claim, Membership, Output, Record, TopicPartition
 from pvbus.ports.clock import Clock
 from pvbus.ports.cluster import Cluster
-from pvbus.runtime.failures import StoppedError
-from pvbus.runtime.intake import Intake
+from pvbus.runtime.claims import StepLimits, output_bytes
+from pvbus.runtime.failures import StoppedError, watch_membership
+from pvbus.runtime.intake import Intake, StaleError
 from pvbus.runtime.kindwatch import Emission, KindWatch
 from pvbus.runtime.mirror import DIGEST_HEADER, Mirror
 from pvbus.telemetry import metrics
 from pvbus.telemetry.logs import get_logger
 
-STEP_RECORDS_MAX = 2_000
 SETTLE_SECONDS = 0.05  # requests that arrive together are answered together
 AGAIN_SECONDS = 0.5  # between two tries of a claim whose bus does not answer
 
@@ -76,6 +76,7 @@ class IngestClaim:
         self.restored = False
         self.following = False
         self.changed = asyncio.Event()
+        self.outdated = asyncio.Event()
         self.stepping = 0
         self.writing = 0
 
@@ -127,11 +128,12 @@ class IngestWorker:
         self._clock = clock
         self._log = get_logger(self.name)
         self._claims: dict[int, IngestClaim] = {}
-        self._mirror = Mirror(bus, (OBJECTS, SETS, VARIANTS, INJECTABLES), partitions)
+        self._limits = StepLimits.of(bus)
+        self._mirror = Mirror(bus, clock, (OBJECTS, SETS, VARIANTS, INJECTABLES), partitions)
         self._mirroring = asyncio.Lock()
         self._membership: Membership | None = None
         self._stopping = asyncio.Event()
-        self._intake = Intake(bus)
+        self._intake = Intake(bus, clock)
         self._tasks: asyncio.TaskGroup | None = None
 
     # ------------------------------------------------------------ life
@@ -144,7 +146,7 @@ class IngestWorker:
                 self._membership = await self._bus.join(
                     "pvbus-ingest", (WATCHES,), assigned=self._assigned, revoked=self._revoked
                 )
-                tasks.create_task(self._membership.wait_left())  # its failure is ours
+                tasks.create_task(watch_membership(self._membership, self._stopping))
                 await self._stopping.wait()
                 await self._membership.leave()
                 raise StoppedError
@@ -208,6 +210,8 @@ class IngestWorker:
             except TransientError as exc:
                 self._log.warning("bus cannot be reached; beginning again", error=str(exc))
                 metrics.STEPS.labels(self.name, "unknown").inc()
+            except StaleError:
+                self._log.warning("behind for too long; beginning again", partition=number)
             finally:
                 self._intake.unassign([(WATCHES, number)])
             again = IngestClaim(claim, self._clock)
@@ -220,6 +224,7 @@ class IngestWorker:
         parts = [
             asyncio.ensure_future(self._stepping(opened)),
             asyncio.ensure_future(self._following(opened)),
+            asyncio.ensure_future(self._outdated(opened)),
         ]
         try:
             done, _ = await asyncio.wait(parts, return_when=asyncio.FIRST_COMPLETED)
@@ -228,6 +233,11 @@ class IngestWorker:
         finally:
             for task in (*parts, *(watched.task for watched in opened.watches.values())):
                 task.cancel()
+
+    @staticmethod
+    async def _outdated(opened: IngestClaim) -> None:
+        await opened.outdated.wait()
+        raise StaleError
 
     async def _restore(self, opened: IngestClaim) -> None:
         number = opened.claim.partition
@@ -264,6 +274,10 @@ class IngestWorker:
             except TransientError as exc:
                 self._log.warning("bus cannot be read", error=str(exc))
                 await self._clock.sleep(AGAIN_SECONDS)
+            except StaleError:
+                self._intake.unassign(list(self._intake.positions))
+                for opened in self._claims.values():
+                    opened.outdated.set()
             await asyncio.sleep(0)
 
     def _consume(self, record: Record) -> None:
@@ -402,15 +416,29 @@ class IngestWorker:
             await opened.wake.wait()
             opened.wake.clear()
             while opened.pending:
-                places = list(islice(opened.pending, STEP_RECORDS_MAX))
-                outputs = [self._output(place, opened.pending.pop(place)) for place in places]
-                opened.stepping, opened.writing = places[0][3], len(places)
+                segment = opened.oldest_segment()
+                outputs = self._take(opened)
+                opened.stepping, opened.writing = segment, len(outputs)
                 await self._step(opened, outputs)
                 opened.stepping = opened.writing = 0
                 opened.progressed()
                 metrics.STEPS.labels(self.name, "done").inc()
                 for topic, count in Counter(output.topic for output in outputs).items():
                     metrics.RECORDS_WRITTEN.labels(topic).inc(count)
+
+    def _take(self, opened: IngestClaim) -> list[Output]:
+        """Take the oldest rows, as many as one step should hold."""
+        outputs: list[Output] = []
+        size = 0
+        for place, emission in opened.pending.items():
+            output = self._output(place, emission)
+            size += output_bytes(output)
+            if outputs and (len(outputs) >= self._limits.records or size > self._limits.bytes):
+                break
+            outputs.append(output)
+        for place in list(islice(opened.pending, len(outputs))):
+            del opened.pending[place]
+        return outputs
 
     async def _step(self, opened: IngestClaim, outputs: list[Output]) -> None:
         try:

@@ -1,15 +1,16 @@
 """Digests of everything ingest has written, by topic and key.
 
-Read once and caught up at each claim, so a restart (or a claim that moves) compares a fresh list
-with what the bus already says, and writes only the difference. The digest travels as a header, so
-that no row has to be decoded for it.
+Read once and caught up at each claim, so a restart (or a claim that moves) compares a fresh list with
+what the bus already says, and writes only the difference; read anew when the last time is so long ago
+that tombstones may have gone. The digest travels as a header, so that no row has to be decoded for it.
 """
 
 from collections.abc import Callable, Iterable, Mapping
 
 from pvbus.core.tables import is_marker
 from pvbus.ports.bus import Bus, Record, TopicPartition
-from pvbus.runtime.intake import Intake
+from pvbus.ports.clock import Clock
+from pvbus.runtime.intake import Intake, StaleError
 
 DIGEST_HEADER = "pvbus-digest"
 
@@ -17,11 +18,10 @@ DIGEST_HEADER = "pvbus-digest"
 class Mirror:
     """The last digest per key of whole topics; of a marker, what it says (see `kindwatch`)."""
 
-    def __init__(self, bus: Bus, topics: Iterable[str], partitions: int) -> None:
+    def __init__(self, bus: Bus, clock: Clock, topics: Iterable[str], partitions: int) -> None:
         self._bus = bus
         self._partitions: list[TopicPartition] = [(t, p) for t in topics for p in range(partitions)]
-        self._intake = Intake(bus)
-        self._intake.assign(dict.fromkeys(self._partitions, 0))
+        self._intake = Intake(bus, clock)
         self._digests: dict[str, dict[str, str]] = {topic: {} for topic in topics}
         self._markers: dict[tuple[str, str], dict[int, str]] = {}
         self._count = partitions
@@ -30,10 +30,25 @@ class Mirror:
         """Read up to the ends that stand now. progress: told how many offsets are behind, and of how many."""
         ends = await self._bus.end_offsets(self._partitions)
         total = sum(ends.values())
-        while not self._intake.has_reached(ends):
-            progress(self._behind(ends), total)
-            await self._intake.poll(self._take)
-        progress(total, total)
+        while True:
+            try:
+                if not self._intake.positions:
+                    await self._intake.replay(ends, self._take, progress)
+                    self._intake.assign(ends)
+                while not self._intake.has_reached(ends):
+                    progress(self._behind(ends), total)
+                    await self._intake.poll(self._take)
+            except StaleError:
+                self._empty()
+            else:
+                progress(total, total)
+                return
+
+    def _empty(self) -> None:
+        self._intake.unassign(self._partitions)
+        self._markers.clear()
+        for digests in self._digests.values():
+            digests.clear()
 
     def _behind(self, ends: Mapping[TopicPartition, int]) -> int:
         return sum(min(self._intake.positions[partition], end) for partition, end in ends.items())

@@ -32,7 +32,13 @@ EXPIRE_SECONDS = 10.0
 
 
 class SqliteBus:
-    """Implements `pvbus.ports.bus.Bus`."""
+    """Implements `pvbus.ports.bus.Bus`.
+
+    A step keeps the whole file, and the event loop, to itself: it must be over in some tens of milliseconds.
+    """
+
+    step_records_max = 2_000
+    step_bytes_max = 2_000_000
 
     def __init__(self, store: Store, clock: Clock, timing: Timing, record_bytes_max: int) -> None:
         """Use `open`; this leaves expiry to somebody else."""

@@ -5,10 +5,10 @@ lives, removes members that do not, works out who should hold what (`assignment.
 its own and free, and notes which of its claims somebody else should have. Those it revokes, and only
 then frees; whoever should have one finds it free at the next heartbeat.
 
-Invariants. A claim's epoch rises whenever its owner changes, in the same transaction, so that at every
-moment at most one epoch of a claim can step. A claim with a living owner is freed by that owner only.
-Whether a member lives is judged by one's own clock: its beat must change within a session. No two
-machines' (or processes') clocks are ever compared.
+Invariants. A claim's epoch rises whenever it loses its owner, in the same transaction, so that at every
+moment at most one epoch of a claim can step, and each owner's is one above the last owner's. A claim
+with a living owner is freed by that owner only. Whether a member lives is judged by one's own clock: its
+beat must change within a session. No two machines' (or processes') clocks are ever compared.
 """
 
 import asyncio
@@ -208,7 +208,7 @@ class SqliteMembership:
                 unwanted.append(number)
             elif owner is None and is_mine and number not in self._held:
                 store.set_owner(self._group, number, me)
-                taken.append(Claim(group=self._group, partition=number, epoch=epoch + 1))
+                taken.append(Claim(group=self._group, partition=number, epoch=epoch))
         return _Turn(me, taken, lost, unwanted)
 
     def _living_members(self, me: int, now: float) -> list[str]:

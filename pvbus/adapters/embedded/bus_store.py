@@ -415,7 +415,7 @@ class Store:
             )
         if not known:
             self.db.executemany(
-                "INSERT INTO claims (team, partition, epoch) VALUES (?, ?, 0)",
+                "INSERT INTO claims (team, partition, epoch) VALUES (?, ?, 1)",
                 ((team, partition) for partition in range(partitions)),
             )
 
@@ -440,7 +440,8 @@ class Store:
         return self.db.execute(sql, (team,)).fetchall()
 
     def set_owner(self, team: str, partition: int, member: int) -> None:
-        sql = "UPDATE claims SET owner = ?, epoch = epoch + 1 WHERE team = ? AND partition = ?"
+        """Give a free claim to a member; its epoch rose when it became free."""
+        sql = "UPDATE claims SET owner = ? WHERE team = ? AND partition = ?"
         self.db.execute(sql, (member, team, partition))
 
     def release(self, claim: Claim, member: int) -> None:

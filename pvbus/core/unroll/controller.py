@@ -42,7 +42,7 @@ from pvbus.core.validation import validate_set
 
 ROLLUP_SECONDS = 1.0
 LEAVING_SECONDS = 60.0  # rows of removed children are looked at by themselves, to be forgotten in time
-CHUNK_PUTS = 1_000  # of one outcome: a step stays below a bus's limits, and others get their turn
+CHUNK_PUTS = 1_000  # of one outcome: more would keep others waiting, and fewer make a fan-out slower
 STATIC_KINDS = (VARIANT_KIND, REVISION_KIND, REPOSITORY_KIND)
 
 _set = msgspec.json.Decoder(PackageVariantSet)
@@ -69,13 +69,22 @@ class UnrollController:
     memory = (UNROLL,)
     broadcast = (OBJECTS, WATCHES)
 
-    def __init__(self, *, partitions: int, engine: Engine, limits: Limits | None = None) -> None:
+    def __init__(
+        self,
+        *,
+        partitions: int,
+        engine: Engine,
+        limits: Limits | None = None,
+        chunk_puts: int = CHUNK_PUTS,
+    ) -> None:
+        """chunk_puts: an outcome ends after so many rows, and the rest follows; what a step should hold."""
         self.view = View(partitions)
         self.set_evaluations = 0
         self.target_evaluations = 0
         self._partitions = partitions
         self._engine = engine
         self._limits = limits or Limits()
+        self._chunk_puts = chunk_puts
         self._sets: dict[int, dict[str, SetState]] = {}
         self._sync: dict[int, SyncView] = {}
         self._requests: dict[str, dict[str, WatchRequest]] = {}
@@ -186,7 +195,7 @@ class UnrollController:
             return self._set_gone(number, state, puts)
         former = state.children.former(state.obj.metadata.uid)
         if former or state.obj.metadata.deletion_timestamp:
-            puts += state.children.let_go(former or state.children.rows, CHUNK_PUTS)
+            puts += state.children.let_go(former or state.children.rows, self._chunk_puts)
             state.basis = ""
             return Outcome(tuple(puts), "changed" if puts else "unchanged", again_after=0 if puts else None)
         if state.obj.metadata.annotations.get(HOLD) == "true":
@@ -198,7 +207,7 @@ class UnrollController:
                 return Outcome(tuple(puts), "waiting", waiting=(stop.message,))
             return self._rolled(state, now, puts, stop=stop)
         puts += self._settle(state, now)
-        if len(puts) < CHUNK_PUTS:
+        if len(puts) < self._chunk_puts:
             leaving = self._removals(state, now, caught_up=caught_up, settled=not puts)
             if leaving is None:
                 return None
@@ -209,7 +218,7 @@ class UnrollController:
 
     def _set_gone(self, number: int, state: SetState, puts: list[Put]) -> Outcome:
         """Let the children of a deleted set go, and forget it when nothing of it is left."""
-        puts += state.children.let_go(state.children.rows, CHUNK_PUTS)
+        puts += state.children.let_go(state.children.rows, self._chunk_puts)
         if state.rollup is not None:
             puts.append(Put(SETRESULTS, state.skey, None))
         self.view.forget(state.skey)
@@ -328,7 +337,7 @@ class UnrollController:
                 puts += children.wanted(obj, contexts, context, name)
             elif not wanting and name is not None:
                 puts += children.unwanted(obj.metadata.uid, downstream, name, owned, now)
-            if len(puts) >= CHUNK_PUTS:
+            if len(puts) >= self._chunk_puts:
                 break
         return puts
 

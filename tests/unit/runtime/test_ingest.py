@@ -218,7 +218,7 @@ def test_markers_that_disagree_are_no_completeness() -> None:
         def marker(number: int, told: str) -> Output:
             return Output(OBJECTS, number, key, b"{}", (("pvbus-digest", told.encode()),))
 
-        mirror = Mirror(world.bus, (OBJECTS,), PARTITIONS)
+        mirror = Mirror(world.bus, world.clock, (OBJECTS,), PARTITIONS)
         for outputs, expected in (
             ([marker(n, "ok|4|v1|") for n in range(PARTITIONS - 1)], "syncing|4||"),
             ([marker(PARTITIONS - 1, "ok|4|v1|")], "ok|4|v1|"),

@@ -1,7 +1,6 @@
 """The worker: what it does with errors, pauses, bad bytes and claims that come and go."""
 
 import asyncio
-from collections.abc import Awaitable, Callable
 from itertools import pairwise
 from typing import Any
 
@@ -13,19 +12,10 @@ from pvbus.core.records import DeadLetter
 from pvbus.errors import AlreadyExistsError, ConflictError, InvariantError, PermanentError, TransientError
 from pvbus.runtime import worker as worker_module
 from pvbus.testing.clock import run_simulated
-from tests.unit.runtime.toys import DLQ, IN, OUT, PARTITIONS, SEEN, ToyWorld
+from tests.unit.runtime.toys import DLQ, IN, OUT, PARTITIONS, SEEN, ToyWorld, simulated
 
 KEYS = [f"default/k{i}" for i in range(8)]
 SAME = [key for key in KEYS if partition(key, PARTITIONS) == partition(KEYS[0], PARTITIONS)]
-
-
-def simulated(scenario: Callable[[ToyWorld], Awaitable[None]]) -> None:
-    async def main() -> None:
-        world = await ToyWorld().open()
-        await scenario(world)
-        await world.close()
-
-    run_simulated(main())
 
 
 def test_every_row_is_copied_and_offsets_follow() -> None:

@@ -13,9 +13,10 @@ from pvbus.core.ids import partition
 from pvbus.ports.bus import Output, TopicSpec
 from pvbus.ports.cluster import Kind, Object, Resource
 from pvbus.runtime.worker import Worker
-from pvbus.testing.clock import FreezableClock
+from pvbus.testing.clock import FreezableClock, run_simulated
 
 PARTITIONS = 2
+TOMBSTONE_SECONDS = 2400  # not a day: virtual time costs something, too
 IN, OUT, SEEN, DLQ = "toy.in", "toy.out", "toy.seen", "pvbus.dlq"
 THING = KindRef("", "ConfigMap", "v1")
 
@@ -72,7 +73,7 @@ class Toy:
         text = self.rows[partition(key, PARTITIONS)].get(key, "")
         order = json.loads(text) if text.startswith("{") else {}
         if order.get("catch"):
-            yield CatchUp((SEEN,))
+            yield CatchUp((SEEN, IN))
             text = self.seen.get(key, "nothing seen")
         if order.get("write"):
             yield Create(THING, {"metadata": {"name": key, "namespace": "default"}})
@@ -114,6 +115,17 @@ class ToyCluster:
         return obj
 
 
+def simulated(scenario: "Callable[[ToyWorld], Awaitable[None]]") -> None:
+    """Run a scenario in a world of its own, in virtual time."""
+
+    async def main() -> None:
+        world = await ToyWorld().open()
+        await scenario(world)
+        await world.close()
+
+    run_simulated(main())
+
+
 class ToyBus(SqliteBus):
     """A bus whose next steps fail as told: `before` nothing was written, `after` everything was."""
 
@@ -134,7 +146,10 @@ class ToyWorld:
     async def open(self) -> "ToyWorld":
         self.bus = await ToyBus.open(":memory:", clock=FreezableClock(), record_bytes_max=2000)
         self.bus.failures = []
-        specs = [TopicSpec(name=n, partitions=PARTITIONS, cleanup="compact") for n in (IN, OUT, SEEN)]
+        specs = [
+            TopicSpec(name=n, partitions=PARTITIONS, cleanup="compact", tombstone_seconds=TOMBSTONE_SECONDS)
+            for n in (IN, OUT, SEEN)
+        ]
         dlq = TopicSpec(name=DLQ, partitions=1, cleanup="delete", retention_seconds=3600)
         await self.bus.create_topics([*specs, dlq])
         self.cluster = ToyCluster()
@@ -153,10 +168,12 @@ class ToyWorld:
         return self
 
     def worker(self) -> tuple[Worker, Toy, FreezableClock, ToyBus]:
-        clock, toy = FreezableClock(), Toy()
+        clock = FreezableClock()
         peer = self.bus.peer(clock=clock)
         peer.failures = []
-        worker = Worker(toy, peer, self.cluster, clock, partitions=PARTITIONS)  # type: ignore[arg-type]
+        worker = Worker(Toy, peer, self.cluster, clock, partitions=PARTITIONS)  # type: ignore[arg-type]
+        toy = worker.controller
+        assert isinstance(toy, Toy)
         self.tasks.append(asyncio.create_task(worker.run()))
         self.workers = [*getattr(self, "workers", []), worker]
         return worker, toy, clock, peer

@@ -1,0 +1,383 @@
+"""Tables of a worker: kept while nobody else could change them, read anew when they may be wrong."""
+
+import asyncio
+from collections import Counter
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from pvbus.core.ids import partition
+from pvbus.errors import TransientError
+from pvbus.ports.bus import Output
+from pvbus.runtime import tables
+from pvbus.runtime import worker as worker_module
+from pvbus.runtime.worker import Worker
+from tests.unit.runtime.toys import (
+    IN,
+    OUT,
+    PARTITIONS,
+    SEEN,
+    TOMBSTONE_SECONDS,
+    Toy,
+    ToyBus,
+    ToyWorld,
+    simulated,
+)
+
+KEYS = [f"default/k{i}" for i in range(8)]
+HALF_SECONDS = TOMBSTONE_SECONDS / 2
+
+
+def count_reads(bus: ToyBus) -> Counter[str]:
+    """Count the records that a worker's readers return from now on, by topic."""
+    counted: Counter[str] = Counter()
+    make = bus.reader
+
+    def reader(positions: Any = None) -> Any:
+        made = make(positions)
+        poll = made.poll
+
+        async def counting(**options: Any) -> Any:
+            records = await poll(**options)
+            counted.update(record.topic for record in records)
+            return records
+
+        made.poll = counting  # type: ignore[method-assign]
+        return made
+
+    bus.reader = reader  # type: ignore[method-assign]
+    return counted
+
+
+async def lose_session(world: ToyWorld, worker: Worker) -> None:
+    """Let the group believe that a worker is dead; it finds out at its next heartbeat."""
+    assert worker._membership is not None
+    number = int(worker._membership.member_id.rpartition("/")[2])
+    await world.bus._store.write(lambda: world.bus._store.remove_member(number))
+
+
+async def take_turn(world: ToyWorld, number: int, outputs: list[Output]) -> None:
+    """Be the holder of a free claim for a moment, and write something."""
+    store = world.bus._store
+
+    def turn() -> None:
+        member = store.add_member("pvbus-toy", "", "")
+        store.set_owner("pvbus-toy", number, member)
+        store.append(outputs, 0)
+        store.remove_member(member)
+
+    await store.write(turn)
+
+
+def rows(texts: dict[str, str], topic: str) -> list[Output]:
+    return [
+        Output(topic, partition(key, PARTITIONS), key.encode(), b'{"text":"%s"}' % text.encode())
+        for key, text in texts.items()
+    ]
+
+
+# ---------------------------------------------------------------- claims that come back
+
+
+def test_a_claim_that_comes_back_with_nobody_between_keeps_its_tables() -> None:
+    async def scenario(world: ToyWorld) -> None:
+        for key in KEYS:
+            await world.send(key, "a")
+        worker, toy, _, bus = world.worker()
+        await asyncio.sleep(5)
+        before = dict(worker.claims())
+        opened = list(toy.opened)
+        counted = count_reads(bus)
+        await lose_session(world, worker)
+        while worker.claims():  # noqa: ASYNC110 - nothing tells
+            await asyncio.sleep(0.1)
+        await world.send(KEYS[0], "b")  # while nobody holds the claim
+        await asyncio.sleep(5)
+        after = worker.claims()
+        assert {n: c.claim.epoch - 1 for n, c in after.items()} == {
+            n: c.claim.epoch for n, c in before.items()
+        }
+        assert worker.ready
+        assert toy.opened == opened
+        assert counted[OUT] == 0  # a replay has its own reader, and this counts only new ones
+        assert counted[IN] == 0
+        assert world.out() == dict.fromkeys(KEYS, "a") | {KEYS[0]: "b"}
+        await world.send(KEYS[1], "c")
+        await asyncio.sleep(3)
+        assert world.out()[KEYS[1]] == "c"
+        assert len(world.records(OUT)) == len(KEYS)
+
+    simulated(scenario)
+
+
+def test_a_claim_that_somebody_else_held_meanwhile_is_restored_in_full() -> None:
+    async def scenario(world: ToyWorld) -> None:
+        for key in KEYS:
+            await world.send(key, "a")
+        worker, toy, _, bus = world.worker()
+        await asyncio.sleep(5)
+        opened = list(toy.opened)
+        counted = count_reads(bus)
+        await lose_session(world, worker)
+        number = partition(KEYS[0], PARTITIONS)
+        await take_turn(world, number, rows({KEYS[0]: "theirs"}, OUT))
+        await asyncio.sleep(5)
+        mine = [key for key in KEYS if partition(key, PARTITIONS) == number]
+        assert toy.opened == [*opened, number]  # this one, and the other claim kept its tables
+        assert counted == {IN: len(mine), OUT: len(mine)}
+        assert world.out() == dict.fromkeys(KEYS, "a")  # their row was seen, and set right
+
+    simulated(scenario)
+
+
+@pytest.mark.parametrize("reason", ["in flight", "in doubt"])
+def test_tables_that_are_ahead_of_the_bus_are_not_kept(reason: str) -> None:
+    async def scenario(world: ToyWorld) -> None:
+        async def forever(name: str) -> None:
+            await asyncio.Event().wait()
+
+        world.cluster.answer = forever
+        worker, toy, _, bus = world.worker()
+        await asyncio.sleep(3)
+        opened = list(toy.opened)
+        number = partition(KEYS[0], PARTITIONS)
+        if reason == "in doubt":
+            bus.failures.append(("after", TransientError("no answer")))
+        await world.send(KEYS[0], {"write": reason == "in flight"})
+        await asyncio.sleep(0.1)
+        await lose_session(world, worker)
+        world.cluster.answer = world.cluster._nothing
+        await asyncio.sleep(12)
+        assert number in toy.opened[len(opened) :]
+        assert list(world.out()) == [KEYS[0]]
+
+    simulated(scenario)
+
+
+def test_tables_of_a_claim_that_does_not_come_back_are_dropped() -> None:
+    async def scenario(world: ToyWorld) -> None:
+        for key in KEYS:
+            await world.send(key, "a")
+        worker, toy, *_ = world.worker()
+        await asyncio.sleep(5)
+        world.worker()
+        await asyncio.sleep(10)
+        (number,) = worker.claims()
+        assert sorted(toy.rows) == list(range(PARTITIONS))  # it might have come back
+        await asyncio.sleep(tables.KEEP_SECONDS)
+        assert list(toy.rows) == [number]
+
+    simulated(scenario)
+
+
+# ---------------------------------------------------------------- behind for too long
+
+
+def unreachable(bus: ToyBus) -> Callable[[], None]:
+    """Cut a worker's bus off; return how to mend it."""
+    refresh = bus._store.refresh
+
+    def fail() -> None:
+        raise TransientError("the bus is away")
+
+    bus._store.refresh = fail  # type: ignore[method-assign]
+
+    def mend() -> None:
+        bus._store.refresh = refresh  # type: ignore[method-assign]
+
+    return mend
+
+
+async def forget_tombstone(world: ToyWorld, key: str, topic: str) -> None:
+    """Delete a row as compaction leaves it after a day: no record, and no tombstone either."""
+    store = world.bus._store
+    await store.write(
+        lambda: store.append([Output(topic, partition(key, PARTITIONS), key.encode(), None)], 0)
+    )
+    await store.write(lambda: store.db.execute("DELETE FROM log WHERE value IS NULL"))
+
+
+@pytest.mark.parametrize(
+    ("seconds", "is_anew"), [(-150, False), (5, True)], ids=["shorter than half", "longer than half"]
+)
+def test_away_for_half_of_the_tombstones_time_all_tables_are_read_anew(seconds: float, is_anew: bool) -> None:
+    async def scenario(world: ToyWorld) -> None:
+        for key in KEYS:
+            await world.send(key, "a")
+            await world.send(key, "seen", SEEN)
+        worker, toy, *_ = world.worker()
+        await asyncio.sleep(200)
+        mend = unreachable(world.bus)
+        await asyncio.sleep(HALF_SECONDS + seconds)
+        await forget_tombstone(world, KEYS[0], SEEN)
+        await forget_tombstone(world, KEYS[1], IN)
+        mend()
+        await asyncio.sleep(10)
+        assert worker.ready
+        assert (worker.controller is not toy) == is_anew
+        now = worker.controller
+        assert isinstance(now, Toy)
+        assert (KEYS[0] in now.seen) == (not is_anew)
+        known = {key for table in now.rows.values() for key in table}
+        assert (KEYS[1] in known) == (not is_anew)
+        assert known | {KEYS[1]} == set(KEYS)
+        await world.send(KEYS[2], "b")
+        await world.send(KEYS[3], {"catch": True})
+        await asyncio.sleep(3)
+        assert (world.out()[KEYS[2]], world.out()[KEYS[3]]) == ("b", "seen")
+
+    simulated(scenario)
+
+
+def test_a_worker_that_keeps_up_is_never_emptied() -> None:
+    async def scenario(world: ToyWorld) -> None:
+        worker, toy, *_ = world.worker()
+        for n in range(30):
+            await world.send(KEYS[n % 8], str(n))
+            await asyncio.sleep(HALF_SECONDS / 8)
+        assert worker.controller is toy
+        assert toy.opened == [0, 1]
+
+    simulated(scenario)
+
+
+def test_inputs_that_pause_for_too_long_count_as_behind(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(worker_module, "DIRTY_KEYS_MAX", 20)
+
+    async def scenario(world: ToyWorld) -> None:
+        released = asyncio.Event()
+
+        async def stuck(name: str) -> None:
+            await released.wait()
+
+        world.cluster.answer = stuck
+        worker, toy, *_ = world.worker()
+        await asyncio.sleep(3)
+        for n in range(30):
+            await world.send(f"default/n{n}", {"write": True})
+        await asyncio.sleep(1)
+        await world.send(KEYS[0], "late")
+        await asyncio.sleep(HALF_SECONDS - 150)
+        assert worker.controller is toy
+        assert KEYS[0] not in world.out()
+        await asyncio.sleep(300)
+        assert worker.controller is not toy
+        released.set()
+        await asyncio.sleep(100)
+        assert len(world.out()) == 31
+
+    simulated(scenario)
+
+
+# ---------------------------------------------------------------- a slow API server
+
+
+def test_with_an_api_server_that_never_answers_memory_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What is not read stays on the bus; when answers come, reading goes on and nothing is lost."""
+    monkeypatch.setattr(worker_module, "DIRTY_KEYS_MAX", 100)
+
+    async def scenario(world: ToyWorld) -> None:
+        released = asyncio.Event()
+
+        async def stuck(name: str) -> None:
+            await released.wait()
+
+        world.cluster.answer = stuck
+        worker, toy, *_ = world.worker()
+        await asyncio.sleep(3)
+        counted: list[int] = []
+        for n in range(3000):
+            await world.send(f"default/n{n}", {"write": True})
+            if n % 20 == 0:
+                await asyncio.sleep(0.01)
+            counted.append(worker.dirty_keys)
+        await asyncio.sleep(60)
+        assert max(counted) < 200
+        known = sum(map(len, toy.rows.values()))
+        undone = sum(len(u) for c in worker.claims().values() for u in c._undone.values())
+        assert known < 200
+        assert undone < 200
+        await world.send("default/other", "x", SEEN)  # what all workers read whole is read
+        await asyncio.sleep(1)
+        assert toy.seen == {"default/other": "x"}
+        released.set()
+        await asyncio.sleep(60)
+        assert len(world.out()) == 3000
+        assert worker.idle
+
+    simulated(scenario)
+
+
+def test_a_catch_up_ends_while_inputs_pause(monkeypatch: pytest.MonkeyPatch) -> None:
+    """All slots for effects are taken by keys that wait for records of topics that pause."""
+    monkeypatch.setattr(worker_module, "DIRTY_KEYS_MAX", 20)
+    monkeypatch.setattr(worker_module, "EFFECTS_INFLIGHT_MAX", 4)
+
+    async def scenario(world: ToyWorld) -> None:
+        worker, *_ = world.worker()
+        await asyncio.sleep(3)
+        store = world.bus._store
+        keys = [f"default/n{n}" for n in range(3000)]
+        asking = dict.fromkeys(keys, '{\\"catch\\": true}')
+        outputs = rows(asking, IN) + rows(dict.fromkeys(keys, "seen"), SEEN)
+        await store.write(lambda: store.append(outputs, 0))
+        await asyncio.sleep(60)
+        assert world.out() == dict.fromkeys(sorted(keys), "seen")
+        assert worker.idle
+
+    simulated(scenario)
+
+
+def test_inputs_go_on_when_the_claim_that_made_them_pause_is_gone(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(worker_module, "DIRTY_KEYS_MAX", 20)
+
+    async def scenario(world: ToyWorld) -> None:
+        async def stuck(name: str) -> None:
+            await asyncio.Event().wait()
+
+        world.cluster.answer = stuck
+        worker, *_ = world.worker()
+        await asyncio.sleep(3)
+        numbers = range(200)
+        full = [k for k in (f"default/n{n}" for n in numbers) if partition(k, PARTITIONS) == 0]
+        for key in full:
+            await world.send(key, {"write": True})
+        await asyncio.sleep(1)
+        assert worker.dirty_keys > 20
+        opened = worker.claims()[0]
+        await worker._revoked(opened.claim)
+        other = next(k for k in (f"default/m{n}" for n in numbers) if partition(k, PARTITIONS) == 1)
+        await world.send(other, "a")
+        await asyncio.sleep(3)
+        assert world.out() == {other: "a"}
+
+    simulated(scenario)
+
+
+# ---------------------------------------------------------------- memberships
+
+
+@pytest.mark.parametrize("how", ["its callback failed", "it is just over"])
+def test_a_membership_that_ends_by_itself_ends_the_worker(how: str) -> None:
+    async def scenario(world: ToyWorld) -> None:
+        _, toy, _, bus = world.worker()
+        if how == "its callback failed":
+
+            def broken(number: int) -> None:
+                raise ValueError("no such table")
+
+            toy.open = broken  # type: ignore[method-assign]
+        await asyncio.sleep(3)
+        if how == "it is just over":
+            await bus.abandon()
+            await asyncio.sleep(1)
+        (task,) = world.tasks
+        assert task.done()
+        with pytest.raises(ExceptionGroup) as caught:
+            task.result()
+        expected = ValueError if how == "its callback failed" else TransientError
+        assert caught.group_contains(expected)
+        world.tasks.clear()
+
+    simulated(scenario)
