@@ -134,7 +134,7 @@ def test_watching_goes_on_until_ctrl_c(installation: Installation, tmp_path: Pat
         "render",
         "--watch",
         "--data",
-        installation.data,
+        str(installation.data),
     ]
     with shown.open("wb") as output:
         watching = subprocess.Popen(command, stdout=output, stderr=subprocess.STDOUT, env=environment())
