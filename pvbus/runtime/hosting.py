@@ -1,7 +1,6 @@
 """One process that runs services: bus, installation, cluster, health, signals, and an orderly end."""
 
 import asyncio
-import gc
 import signal
 import sys
 from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
@@ -19,6 +18,7 @@ from pvbus.ports.cluster import Cluster
 from pvbus.runtime.assembly import SERVICES, Service, build_service, partition_count, run_all
 from pvbus.runtime.buses import open_bus
 from pvbus.runtime.clock import SystemClock
+from pvbus.runtime.collector import relax_collector
 from pvbus.runtime.failures import causes
 from pvbus.runtime.health import HealthServer
 from pvbus.runtime.installation import ensure_installation
@@ -29,10 +29,6 @@ BUS_SECONDS_MAX = 60.0
 """How long a start waits for the bus: services and brokers are started together, and in any order."""
 
 BUS_RETRY_SECONDS = 1.0
-
-COLLECTOR_THRESHOLDS = (50_000, 50, 100)
-"""Python's own, (700, 10, 10), look for cycles every few variants: a sixth of a service's CPU, found next
-to nothing, as tables are plain data. Higher, and what exceptions leave in cycles would stay for longer."""
 
 
 class Host(NamedTuple):
@@ -66,7 +62,7 @@ async def hosted(names: Sequence[str], config: ServiceConfig) -> AsyncIterator[H
     unknown = [name for name in names if name not in SERVICES]
     if unknown or not names:
         raise UsageError(f"no service is called {', '.join(unknown)!r}; there are {', '.join(SERVICES)}")
-    gc.set_threshold(*COLLECTOR_THRESHOLDS)
+    relax_collector()
     async with grounded(config) as (bus, cluster, engine, partitions):
         clock = SystemClock()
         buses = {name: bus.peer() for name in names}

@@ -20,6 +20,8 @@ from typing import Any, Self
 REPOSITORY = Path(__file__).parents[2]
 ANSWER_BYTES_MAX = 1 << 20
 STOP_SECONDS = 30.0
+WITHOUT_BYTECODE = "PYTHONDONTWRITEBYTECODE"
+"""Installed programs are compiled once; with this set, every start of a process would compile ours again."""
 
 Command = Callable[[], Awaitable[Any]]
 
@@ -39,6 +41,7 @@ class Child:
         self._process = await asyncio.create_subprocess_exec(
             *self._command,
             cwd=REPOSITORY,
+            env={name: value for name, value in os.environ.items() if name != WITHOUT_BYTECODE},
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             limit=ANSWER_BYTES_MAX,

@@ -8,11 +8,12 @@ when nothing is left to do). KUBECONFIG `-` stands for a cluster that only answe
 `tests.bench.echo`. With a folder in BENCH_PROFILE, a profile is written there.
 """
 
+import services as _  # noqa: F401  # isort: skip  # as in every process of a service: first
+
 import argparse
 import asyncio
 import contextlib
 import cProfile
-import gc
 import logging
 import os
 import time
@@ -34,7 +35,7 @@ from pvbus.ports.cluster import Cluster
 from pvbus.runtime.assembly import Service, build_service, partition_count, run_all, settled
 from pvbus.runtime.buses import open_bus
 from pvbus.runtime.clock import SystemClock
-from pvbus.runtime.hosting import COLLECTOR_THRESHOLDS, hosted
+from pvbus.runtime.hosting import hosted
 from pvbus.runtime.ingest import IngestWorker
 from pvbus.runtime.installation import ensure_installation
 from pvbus.runtime.worker import Worker
@@ -119,7 +120,6 @@ async def serve(kubeconfig: str, url: str, names: list[str]) -> None:
     count_read = count_reads()
     logs.configure("warning")
     logging.getLogger("aiokafka").setLevel(logging.CRITICAL)  # each try of a Kafka that is just up
-    gc.set_threshold(*COLLECTOR_THRESHOLDS)
     empty = usage()["residentBytes"]
     places = against_nothing(url, names) if kubeconfig == "-" else against_api_server(kubeconfig, url, names)
     async with places as (services, bus):
