@@ -119,6 +119,24 @@ async def check_leaving_hands_over_at_once(harness: Harness) -> None:
         await expect(FencedError, first.bus.step(claim, [Output("out", 0, b"k", b"old")]))
 
 
+async def check_epochs_tell_who_was_between(harness: Harness) -> None:
+    """A claim that comes back has the next epoch if nobody else had it meanwhile, else a later one."""
+    first = await (await Worker.open(harness)).join()
+    await first.holds(PARTITIONS, harness.handover_seconds)
+    before = first.claims()
+    await first.bus.step(before[0], [Output("out", 0, b"k", b"v")], {"table": 1})
+    await first.leave()
+    await (await first.join()).holds(PARTITIONS, harness.handover_seconds)
+    back = first.claims()
+    assert [back[n].epoch - before[n].epoch for n in range(PARTITIONS)] == [1] * PARTITIONS
+    second = await (await Worker.open(harness)).join()
+    await all_owned([first, second], 2 * harness.handover_seconds)
+    theirs = second.claims()
+    await second.leave()
+    await first.holds(PARTITIONS, harness.handover_seconds)
+    assert all(first.claims()[n].epoch > back[n].epoch + 1 for n in theirs)
+
+
 async def check_killed_worker_is_replaced(harness: Harness) -> None:
     """The claims of a killed worker find new owners when its session is over, at the latest."""
     first = await (await Worker.open(harness)).join()
