@@ -467,12 +467,20 @@ async def check_no_partition_starves(harness: Harness) -> None:
 
 
 async def check_topics(harness: Harness) -> None:
-    """Creating topics again changes nothing; other settings are refused; all workers see them."""
+    """Creating topics again changes nothing; other settings are told and refused; all workers see them."""
     bus, other = await harness.open(), await harness.open()
     await bus.create_topics(TOPICS)
     await other.create_topics(TOPICS)
     changed = TopicSpec(name="out", partitions=PARTITIONS * 2, cleanup="compact")
     new = TopicSpec(name="new", partitions=1, cleanup="compact")
+    states = await other.check_topics([new, changed, TABLE])
+    assert [(state.name, state.is_there) for state in states] == [
+        ("new", False),
+        ("out", True),
+        ("table", True),
+    ]
+    assert [bool(state.problems) for state in states] == [False, True, False]
+    assert other.how_to_empty() in states[1].problems[0]
     await expect(PermanentError, other.create_topics([new, changed]))
     assert dict(await other.topics()) == {spec.name: spec for spec in TOPICS}
     await other.create_topics([new])

@@ -170,8 +170,9 @@ async def test_services_under_their_own_users(guarded: Guarded, tmp_path: Path) 
             processes.append(service)
         await apply_fleet(kubeconfig, tmp_path)
         await wait_until_ready(kubeconfig, CLUSTERS_PER_REGION * len(fleet.REGIONS), services)
-        listed = pvbus("topics", settings=operator)
-        assert listed.returncode == 0, listed.stderr
+        for command in ("topics", "lag"):
+            shown = pvbus(command, settings=operator)
+            assert shown.returncode == 0, shown.stdout + shown.stderr
         assert [service.end() for service in services] == [0] * len(services)
     for role in (*SERVICES, OPERATOR):
         assert guarded.used(prefix, role)

@@ -108,6 +108,27 @@ async def test_too_few_copies_are_refused(kafka_three: KafkaCluster) -> None:
     await harness.close()
 
 
+async def test_too_few_in_sync_are_refused(kafka_three: KafkaCluster) -> None:
+    """Of three copies, two must have a write, or it could be lost with one broker; more are no less safe."""
+    harness = KafkaHarness(kafka_three.bootstrap)
+    bus = await harness.open()
+    for name, in_sync in (("one", "1"), ("two", "2"), ("three", "3")):
+        config = {"cleanup.policy": "compact", "min.insync.replicas": in_sync}
+        await bus._admin.create_topics([NewTopic(harness.settings.named(name), 2, 3, topic_configs=config)])
+    wanted = [msgspec.structs.replace(TABLE, name=name) for name in ("one", "two", "three", "four")]
+    states = await bus.check_topics(wanted)
+    assert [(state.is_there, len(state.problems)) for state in states] == [
+        (True, 1),
+        (True, 0),
+        (True, 0),
+        (False, 0),
+    ]
+    told = states[0].problems[0]
+    assert "min.insync.replicas is 1: kafka-configs.sh --bootstrap-server" in told
+    assert told.endswith(f"--entity-name {harness.settings.named('one')} --add-config min.insync.replicas=2")
+    await harness.close()
+
+
 async def test_workers_that_start_together(harness: KafkaHarness) -> None:
     """Several workers may create the topics at the same moment."""
     buses = [await harness.open() for _ in range(4)]
