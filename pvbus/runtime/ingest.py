@@ -3,7 +3,8 @@
 Every kind belongs to the claim of its partition: the static kinds always, others while somebody
 asks for them in `pvbus.watches`. Rows gather while a step is under way; of one key only the last
 counts, but no row moves past a marker, or completeness would be told before it is there. When a
-step's outcome is unknown, the claim's watches begin again from what the bus has.
+step's outcome is unknown, the claim's watches begin again from what the bus has. When a claim goes, its
+watches stay for a while: if it comes back and nobody held it meanwhile, they go on.
 """
 
 import asyncio
@@ -13,9 +14,11 @@ from itertools import islice
 
 import msgspec
 
+from pvbus.codec import encode_row
 from pvbus.core.ids import partition as partition_of
 from pvbus.core.observe import STATIC_KINDS, KindName, topics_of
 from pvbus.core.records import (
+    DLQ,
     INJECTABLES,
     OBJECTS,
     SETS,
@@ -32,6 +35,8 @@ from pvbus.ports.bus import Bus, Claim, Membership, Output, Record, TopicPartiti
 from pvbus.ports.clock import Clock
 from pvbus.ports.cluster import Cluster
 from pvbus.runtime.claims import StepLimits, output_bytes
+from pvbus.runtime.decoding import checked_key, dead_letter
+from pvbus.runtime.clock import Stopwatch
 from pvbus.runtime.failures import StoppedError, watch_membership
 from pvbus.runtime.intake import Intake, StaleError
 from pvbus.runtime.kindwatch import Emission, KindWatch
@@ -40,6 +45,7 @@ from pvbus.telemetry import metrics
 from pvbus.telemetry.logs import get_logger
 
 SETTLE_SECONDS = 0.05  # requests that arrive together are answered together
+KEEP_SECONDS = 30.0  # how long watches wait for their claim; a rebalance takes no longer
 AGAIN_SECONDS = 0.5  # between two tries of a claim whose bus does not answer
 
 _request = msgspec.json.Decoder(WatchRequest)
@@ -59,7 +65,8 @@ class IngestClaim:
     """What one claim observes, and the rows that wait for a step.
 
     Implements `pvbus.runtime.claims.ClaimState`. segment: counts the markers, and where a flush was asked
-    for; rows of one segment may change places.
+    for; rows of one segment may change places. resume_at: while the claim is gone, and may come back: the
+    position in its requests.
     """
 
     def __init__(self, claim: Claim, clock: Clock) -> None:
@@ -77,6 +84,8 @@ class IngestClaim:
         self.following = False
         self.changed = asyncio.Event()
         self.outdated = asyncio.Event()
+        self.resume_at: int | None = None
+        self.away: Stopwatch | None = None
         self.stepping = 0
         self.writing = 0
 
@@ -90,12 +99,20 @@ class IngestClaim:
         self.restore = (read, total)
 
     @property
+    def is_settled(self) -> bool:
+        """Whether nothing is half done: all requests have their watches, and no step is under way."""
+        return self.restored and not (self.stepping or self.following or self.changed.is_set())
+
+    @property
     def dirty_count(self) -> int:
         return len(self.pending) + self.writing
 
     def add(self, topic: str, key: str, number: int, emission: Emission) -> None:
-        """Queue a row, in the place of an older row of its key if no marker stands between them."""
-        if is_marker(key):
+        """Queue a row, in the place of an older row of its key if no marker stands between them.
+
+        A dead letter stands for itself: the ones before it are of other records.
+        """
+        if is_marker(key) or topic == DLQ:
             self.segment += 1
             self.pending[topic, key, number, self.segment] = emission
             self.segment += 1
@@ -107,6 +124,10 @@ class IngestClaim:
         """Return the segment of the oldest row that is not written yet."""
         waiting = next(iter(self.pending))[3] if self.pending else self.segment + 1
         return min(waiting, self.stepping or waiting)
+
+    def end_watches(self) -> None:
+        for watched in self.watches.values():
+            watched.task.cancel()
 
     async def flushed(self, clock: Clock) -> None:
         """Wait until everything emitted so far is written."""
@@ -128,6 +149,7 @@ class IngestWorker:
         self._clock = clock
         self._log = get_logger(self.name)
         self._claims: dict[int, IngestClaim] = {}
+        self._kept: dict[int, IngestClaim] = {}
         self._limits = StepLimits.of(bus)
         self._mirror = Mirror(bus, clock, (OBJECTS, SETS, VARIANTS, INJECTABLES), partitions)
         self._mirroring = asyncio.Lock()
@@ -193,7 +215,8 @@ class IngestWorker:
 
     async def _assigned(self, claim: Claim) -> None:
         assert self._tasks is not None
-        opened = self._claims[claim.partition] = IngestClaim(claim, self._clock)
+        opened = self._take_kept(claim) or IngestClaim(claim, self._clock)
+        self._claims[claim.partition] = opened
         opened.life = self._tasks.create_task(self._hold(claim))
 
     async def _hold(self, claim: Claim) -> None:
@@ -231,8 +254,10 @@ class IngestWorker:
             for part in done:
                 part.result()
         finally:
-            for task in (*parts, *(watched.task for watched in opened.watches.values())):
-                task.cancel()
+            for part in parts:
+                part.cancel()
+            if opened.resume_at is None:
+                opened.end_watches()
 
     @staticmethod
     async def _outdated(opened: IngestClaim) -> None:
@@ -242,6 +267,10 @@ class IngestWorker:
     async def _restore(self, opened: IngestClaim) -> None:
         number = opened.claim.partition
         await self._bus.committed(opened.claim, (WATCHES,))
+        if opened.resume_at is not None:
+            self._intake.assign({(WATCHES, number): opened.resume_at})
+            opened.resume_at = None
+            return
         ends = await self._bus.end_offsets([(WATCHES, number)])
         await self._intake.replay(ends, self._consume, opened.restoring)
         self._intake.assign(ends)
@@ -261,9 +290,37 @@ class IngestWorker:
         opened = self._claims.get(claim.partition)
         if opened is not None and opened.claim == claim:
             del self._claims[claim.partition]
+            self._keep(opened)
             if opened.life is not None:
                 opened.life.cancel()  # takes the watches and the stepper along
                 await asyncio.wait({opened.life})
+
+    def _keep(self, opened: IngestClaim) -> None:
+        """Let the watches of a claim that goes wait for it, if they show what is written."""
+        position = self._intake.positions.get((WATCHES, opened.claim.partition))
+        if opened.is_settled and position is not None and not self._stopping.is_set():
+            assert self._tasks is not None
+            opened.resume_at, opened.away = position, Stopwatch(self._clock)
+            self._kept[opened.claim.partition] = opened
+            self._tasks.create_task(self._forget(opened))
+
+    async def _forget(self, opened: IngestClaim) -> None:
+        await self._clock.sleep(KEEP_SECONDS)
+        if self._kept.get(opened.claim.partition) is opened:
+            del self._kept[opened.claim.partition]
+            opened.end_watches()
+
+    def _take_kept(self, claim: Claim) -> IngestClaim | None:
+        """Return the claim with its watches, if nobody can have written anything meanwhile."""
+        kept = self._kept.pop(claim.partition, None)
+        if kept is None:
+            return None
+        assert kept.away is not None
+        if kept.claim.epoch + 1 == claim.epoch and kept.away.seconds <= KEEP_SECONDS:
+            kept.claim = claim
+            return kept
+        kept.end_watches()
+        return None
 
     # ------------------------------------------------------------ requests
 
@@ -278,24 +335,36 @@ class IngestWorker:
                 self._intake.unassign(list(self._intake.positions))
                 for opened in self._claims.values():
                     opened.outdated.set()
+                for kept in self._kept.values():
+                    kept.end_watches()
+                self._kept.clear()
             await asyncio.sleep(0)
 
     def _consume(self, record: Record) -> None:
         opened = self._claims.get(record.partition)
         if opened is not None:
-            self._take_request(opened, record.key.decode(), record.value)
+            try:
+                self._take_request(opened, record)
+            except (msgspec.MsgspecError, ValueError) as exc:
+                self._dead_letter(opened, record, exc)
             opened.progressed()
             opened.changed.set()
 
-    def _take_request(self, opened: IngestClaim, key: str, value: bytes | None) -> None:
-        if value is None:
+    def _take_request(self, opened: IngestClaim, record: Record) -> None:
+        key = checked_key(record, self.partitions)
+        if record.value is None:
             opened.requests.pop(key, None)
-            return
-        try:
-            opened.requests[key] = _request.decode(value)
-        except msgspec.MsgspecError as exc:
+        else:
+            opened.requests[key] = _request.decode(record.value)
+
+    def _dead_letter(self, opened: IngestClaim, record: Record, error: Exception) -> None:
+        """Keep bytes that mean nothing where a person can look at them; old ones had their letter."""
+        if opened.restored:
             metrics.DEAD_LETTERS.labels(WATCHES).inc()
-            self._log.error("request cannot be decoded", key=key, error=str(exc))
+            key = record.key.decode(errors="replace")
+            place = {"partition": record.partition, "offset": record.offset}
+            self._log.error("request cannot be decoded", key=key, error=str(error), **place)
+            self._emit(opened, Emission(DLQ, key, encode_row(dead_letter(record, error)), "", 0))
 
     def _wanted(self, opened: IngestClaim) -> dict[KindName, frozenset[tuple[str, str]]]:
         """Return the kinds of this claim, each with the objects whose content is asked for."""

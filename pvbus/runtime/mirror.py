@@ -54,7 +54,7 @@ class Mirror:
         return sum(min(self._intake.positions[partition], end) for partition, end in ends.items())
 
     def _take(self, record: Record) -> None:
-        key = record.key.decode()
+        key = record.key.decode(errors="replace")  # ours are text; what is not is kept apart by its letter
         if record.value is None:
             self._digests[record.topic].pop(key, None)
             return

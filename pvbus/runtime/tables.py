@@ -12,12 +12,13 @@ import msgspec
 
 from pvbus.core.effects import Controller, Put
 from pvbus.core.ids import partition as partition_of
-from pvbus.core.records import DLQ, DeadLetter
+from pvbus.core.records import DLQ
 from pvbus.errors import TransientError
 from pvbus.ports.bus import Bus, Record, TopicPartition
 from pvbus.ports.clock import Clock
 from pvbus.runtime.claims import Kept, OpenClaim, finished
 from pvbus.runtime.clock import Stopwatch
+from pvbus.runtime.decoding import checked_key, dead_letter
 from pvbus.runtime.intake import Intake, StaleError
 from pvbus.telemetry import metrics
 from pvbus.telemetry.logs import get_logger
@@ -210,9 +211,9 @@ class Tables:
     def _load(self, record: Record, committed: Mapping[str, int] | None = None) -> list[str]:
         """Apply a record to the tables. committed: while restoring, where reading goes on."""
         try:
-            key = record.key.decode()
+            key = checked_key(record, self._partitions)
             return list(self.controller.load(record.topic, record.partition, key, record.value))
-        except (msgspec.MsgspecError, UnicodeDecodeError) as exc:
+        except (msgspec.MsgspecError, ValueError) as exc:
             if committed is None or record.offset >= committed.get(record.topic, record.offset + 1):
                 self._dead_letter(record, exc)
             return []
@@ -229,8 +230,7 @@ class Tables:
             key = record.key.decode(errors="replace")
             place = {"topic": record.topic, "partition": record.partition, "offset": record.offset}
             self._log.error("record cannot be decoded", key=key, error=str(error), **place)
-            letter = msgspec.convert({"error": str(error), "value": record.value or b"", **place}, DeadLetter)
-            opened.add(finished("", (Put(DLQ, key, letter),), self._partitions))
+            opened.add(finished("", (Put(DLQ, key, dead_letter(record, error)),), self._partitions))
 
     def _consume(self, record: Record) -> None:
         keys = self._load(record)
