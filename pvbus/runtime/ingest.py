@@ -29,15 +29,15 @@ from pvbus.core.records import (
     partition_key,
     sync_key,
 )
-from pvbus.core.tables import is_marker
 from pvbus.errors import ConflictError, FencedError, PermanentError, TransientError
 from pvbus.ports.bus import Bus, Claim, Membership, Output, Record, TopicPartition
 from pvbus.ports.clock import Clock
 from pvbus.ports.cluster import Cluster
 from pvbus.runtime.claims import StepLimits, output_bytes
-from pvbus.runtime.decoding import checked_key, dead_letter
 from pvbus.runtime.clock import Stopwatch
+from pvbus.runtime.decoding import checked_key, dead_letter
 from pvbus.runtime.failures import StoppedError, watch_membership
+from pvbus.runtime.ingestclaim import IngestClaim, Place, Watched
 from pvbus.runtime.intake import Intake, StaleError
 from pvbus.runtime.kindwatch import Emission, KindWatch
 from pvbus.runtime.mirror import DIGEST_HEADER, Mirror
@@ -49,92 +49,6 @@ KEEP_SECONDS = 30.0  # how long watches wait for their claim; a rebalance takes 
 AGAIN_SECONDS = 0.5  # between two tries of a claim whose bus does not answer
 
 _request = msgspec.json.Decoder(WatchRequest)
-Place = tuple[str, str, int, int]
-"""(topic, key, partition, segment)."""
-
-
-class Watched:
-    """A running watch of one kind."""
-
-    def __init__(self, watch: KindWatch, task: "asyncio.Task[None]") -> None:
-        self.watch = watch
-        self.task = task
-
-
-class IngestClaim:
-    """What one claim observes, and the rows that wait for a step.
-
-    Implements `pvbus.runtime.claims.ClaimState`. segment: counts the markers, and where a flush was asked
-    for; rows of one segment may change places. resume_at: while the claim is gone, and may come back: the
-    position in its requests.
-    """
-
-    def __init__(self, claim: Claim, clock: Clock) -> None:
-        self.claim = claim
-        self._clock = clock
-        self.progress_at = clock.monotonic()
-        self.restore = (0, 0)
-        self.requests: dict[str, WatchRequest] = {}
-        self.watches: dict[KindName, Watched] = {}
-        self.pending: dict[Place, Emission] = {}
-        self.segment = 1
-        self.wake = asyncio.Event()
-        self.life: asyncio.Task[None] | None = None
-        self.restored = False
-        self.following = False
-        self.changed = asyncio.Event()
-        self.outdated = asyncio.Event()
-        self.resume_at: int | None = None
-        self.away: Stopwatch | None = None
-        self.stepping = 0
-        self.writing = 0
-
-    def progressed(self) -> None:
-        self.progress_at = self._clock.monotonic()
-
-    def restoring(self, read: int, total: int) -> None:
-        """Note how far the restore is."""
-        if read > self.restore[0]:
-            self.progressed()
-        self.restore = (read, total)
-
-    @property
-    def is_settled(self) -> bool:
-        """Whether nothing is half done: all requests have their watches, and no step is under way."""
-        return self.restored and not (self.stepping or self.following or self.changed.is_set())
-
-    @property
-    def dirty_count(self) -> int:
-        return len(self.pending) + self.writing
-
-    def add(self, topic: str, key: str, number: int, emission: Emission) -> None:
-        """Queue a row, in the place of an older row of its key if no marker stands between them.
-
-        A dead letter stands for itself: the ones before it are of other records.
-        """
-        if is_marker(key) or topic == DLQ:
-            self.segment += 1
-            self.pending[topic, key, number, self.segment] = emission
-            self.segment += 1
-        else:
-            self.pending[topic, key, number, self.segment] = emission
-        self.wake.set()
-
-    def oldest_segment(self) -> int:
-        """Return the segment of the oldest row that is not written yet."""
-        waiting = next(iter(self.pending))[3] if self.pending else self.segment + 1
-        return min(waiting, self.stepping or waiting)
-
-    def end_watches(self) -> None:
-        for watched in self.watches.values():
-            watched.task.cancel()
-
-    async def flushed(self, clock: Clock) -> None:
-        """Wait until everything emitted so far is written."""
-        self.segment += 1
-        target = self.segment
-        while self.oldest_segment() < target:
-            await clock.sleep(0.01)
 
 
 class IngestWorker:

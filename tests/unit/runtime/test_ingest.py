@@ -14,7 +14,7 @@ from pvbus.core.tables import SyncView, is_marker
 from pvbus.errors import TransientError
 from pvbus.ports.bus import Claim, Output
 from pvbus.ports.cluster import Kind
-from pvbus.runtime.ingest import IngestClaim
+from pvbus.runtime.ingestclaim import IngestClaim
 from pvbus.runtime.kindwatch import Emission
 from pvbus.runtime.mirror import Mirror
 from pvbus.testing.clock import run_simulated

@@ -1,0 +1,224 @@
+"""Ingest's claims: watches that wait for them, steps of a bounded size, tables that became too old."""
+
+import asyncio
+from collections import Counter
+from collections.abc import Awaitable, Callable
+from typing import Any
+
+import msgspec
+import pytest
+
+from pvbus.contracts import topics
+from pvbus.core.ids import partition
+from pvbus.core.records import OBJECTS, WATCHES, WatchRequest, watch_key
+from pvbus.core.tables import is_marker
+from pvbus.errors import TransientError
+from pvbus.ports.bus import Output, TopicSpec
+from pvbus.runtime import ingest
+from pvbus.runtime.mirror import DIGEST_HEADER, Mirror
+from pvbus.testing.clock import run_simulated
+from tests.simulation import world as world_module
+from tests.simulation.world import PARTITIONS, SITE, World
+
+TOMBSTONE_SECONDS = 2400
+
+
+def short_topics() -> list[TopicSpec]:
+    """Return the contract's topics, with less than a day to wait."""
+    return [msgspec.structs.replace(spec, tombstone_seconds=TOMBSTONE_SECONDS) for spec in topics()]
+
+
+def simulated(scenario: Callable[[World], Awaitable[None]], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(world_module, "topics", short_topics)
+
+    async def main() -> None:
+        world = World()
+        world.serve_sites()
+        await world.start(["ingest"])
+        await world.converge(quiet=3)
+        await ask(world, WatchRequest(group="example.org", kind="Site", requester="unroll-0"))
+        await scenario(world)
+        await world.close()
+
+    run_simulated(main())
+
+
+async def ask(world: World, request: WatchRequest, *, withdraw: bool = False) -> None:
+    value = None if withdraw else msgspec.json.encode(request)
+    key = watch_key(request)
+    output = Output(WATCHES, partition(key.partition("|")[0], PARTITIONS), key.encode(), value)
+    await world.bus._store.write(lambda: world.bus._store.append([output], 0))
+    await world.converge(quiet=3)
+
+
+def sites(world: World) -> list[str]:
+    rows = world.table(OBJECTS)
+    return sorted(k.split("|")[2] for k in rows if k.startswith("example.org/Site|"))
+
+
+def watches(world: World) -> dict[str, Any]:
+    held = world.of("ingest").claims().values()
+    return {str(kind): watched.watch for opened in held for kind, watched in opened.watches.items()}
+
+
+def markers(world: World) -> Counter[str]:
+    return Counter(record.key.decode() for record in world.records(OBJECTS) if is_marker(record.key.decode()))
+
+
+async def lose_session(world: World, *, between: list[int]) -> None:
+    """Let the worker's claims be lost; somebody else holds some of them for a moment."""
+    member = int(world.of("ingest")._membership.member_id.rpartition("/")[2])
+    store = world.bus._store
+
+    def lose() -> None:
+        store.remove_member(member)
+        other = store.add_member("pvbus-ingest", "", "")
+        for number in between:
+            store.set_owner("pvbus-ingest", number, other)
+        store.remove_member(other)
+
+    await store.write(lose)
+    while world.of("ingest").claims():  # noqa: ASYNC110 - nothing tells
+        await asyncio.sleep(0.1)
+
+
+def test_watches_wait_for_their_claim_and_go_on(monkeypatch: pytest.MonkeyPatch) -> None:
+    async def scenario(world: World) -> None:
+        world.put(SITE, "a")
+        await world.converge(quiet=3)
+        before, told = watches(world), markers(world)
+        await lose_session(world, between=[])
+        world.put(SITE, "b")  # seen while nobody holds the claim
+        await world.converge(quiet=3)
+        assert sites(world) == ["a", "b"]
+        assert watches(world) == before  # the same objects
+        assert markers(world) == told  # nothing was listed again
+        world.put(SITE, "c")
+        await world.converge(quiet=3)
+        assert sites(world) == ["a", "b", "c"]
+        await ask(world, WatchRequest(group="example.org", kind="Site", requester="unroll-0"), withdraw=True)
+        assert sites(world) == []
+
+    simulated(scenario, monkeypatch)
+
+
+def test_watches_begin_anew_when_somebody_else_held_the_claim(monkeypatch: pytest.MonkeyPatch) -> None:
+    async def scenario(world: World) -> None:
+        world.put(SITE, "a")
+        await world.converge(quiet=3)
+        number = partition(str(SITE), PARTITIONS)
+        before = watches(world)
+        await lose_session(world, between=[number])
+        world.put(SITE, "b")
+        await world.converge(quiet=3)
+        assert sites(world) == ["a", "b"]
+        moved = {kind for kind, watch in watches(world).items() if watch is not before[kind]}
+        assert moved == {kind for kind in before if partition(kind, PARTITIONS) == number}
+
+    simulated(scenario, monkeypatch)
+
+
+def test_watches_whose_claim_does_not_come_back_end(monkeypatch: pytest.MonkeyPatch) -> None:
+    async def scenario(world: World) -> None:
+        before = watches(world)
+        world.add_worker("ingest")
+        await asyncio.sleep(ingest.KEEP_SECONDS + 20)
+        left = watches(world)
+        assert 0 < len(left) < len(before)
+        await world.converge(quiet=3)
+        running = [task for task in asyncio.all_tasks() if "KindWatch.run" in repr(task.get_coro())]
+        assert len(running) == len(before)  # each kind is watched once
+
+    simulated(scenario, monkeypatch)
+
+
+def test_a_step_of_ingest_holds_what_the_bus_says(monkeypatch: pytest.MonkeyPatch) -> None:
+    async def scenario(world: World) -> None:
+        (running,) = world.running.values()
+        world.of("ingest")._limits = ingest.StepLimits(7, 1500)
+        steps: list[int] = []
+        sizes: list[int] = []
+        step = running.bus.step
+
+        async def watched(claim: Any, outputs: Any, offsets: Any = None) -> None:
+            steps.append(len(outputs))
+            sizes.append(sum(map(ingest.output_bytes, outputs)))
+            await asyncio.sleep(0.1)  # meanwhile rows gather
+            await step(claim, outputs, offsets)
+
+        running.bus.step = watched  # type: ignore[method-assign]
+        for n in range(50):
+            world.put(SITE, f"s{n}", metadata={"labels": {"text": "x" * (10 if n % 2 else 400)}})
+        await world.converge(quiet=3)
+        assert len(sites(world)) == 50
+        assert max(steps) <= 7
+        assert max(sizes) <= 1500
+        assert 3 < len(steps) < 30
+
+    simulated(scenario, monkeypatch)
+
+
+def test_away_for_half_of_the_tombstones_time_ingest_reads_its_requests_anew(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    async def scenario(world: World) -> None:
+        world.put(SITE, "a")
+        await world.converge(quiet=3)
+        await asyncio.sleep(150)
+        store = world.bus._store
+        refresh = store.refresh
+
+        def away() -> None:
+            raise TransientError("the bus is away")
+
+        monkeypatch.setattr(store, "refresh", away)
+        await asyncio.sleep(TOMBSTONE_SECONDS / 2 + 10)
+        forgotten = (b"example.org/Site|unroll-0",)  # as if withdrawn a day ago
+        await store.write(lambda: store.db.execute("DELETE FROM log WHERE key = ?", forgotten))
+        monkeypatch.setattr(store, "refresh", refresh)
+        await world.converge(quiet=5)
+        requests = [r for opened in world.of("ingest").claims().values() for r in opened.requests]
+        assert requests == []
+        assert "example.org/Site" not in watches(world)
+
+    simulated(scenario, monkeypatch)
+
+
+def test_a_mirror_that_was_not_caught_up_for_too_long_is_read_anew(monkeypatch: pytest.MonkeyPatch) -> None:
+    async def scenario(world: World) -> None:
+        store = world.bus._store
+
+        async def write(name: str) -> None:
+            header = ((DIGEST_HEADER, name.encode()),)
+            await store.write(lambda: store.append([Output(OBJECTS, 0, name.encode(), b"{}", header)], 0))
+
+        mirror = Mirror(world.bus, world.clock, (OBJECTS,), PARTITIONS)
+        await write("x|a")
+        await write("x|b")
+        await mirror.catch_up(lambda read, total: None)
+        await store.write(lambda: store.db.execute("DELETE FROM log WHERE key = ?", (b"x|a",)))
+        await asyncio.sleep(TOMBSTONE_SECONDS / 2 - 200)
+        await write("x|c")
+        await mirror.catch_up(lambda read, total: None)
+        assert sorted(mirror.of_kind(OBJECTS, "x|")) == ["x|a", "x|b", "x|c"]
+        await asyncio.sleep(TOMBSTONE_SECONDS / 2 + 200)
+        await write("x|d")
+        await mirror.catch_up(lambda read, total: None)
+        assert sorted(mirror.of_kind(OBJECTS, "x|")) == ["x|b", "x|c", "x|d"]
+        await mirror.close()
+
+    simulated(scenario, monkeypatch)
+
+
+def test_a_membership_that_ends_by_itself_ends_ingest(monkeypatch: pytest.MonkeyPatch) -> None:
+    async def scenario(world: World) -> None:
+        (running,) = world.running.values()
+        await running.bus.abandon()
+        await asyncio.sleep(1)
+        assert running.task.done()
+        with pytest.raises(ExceptionGroup) as caught:
+            running.task.result()
+        assert caught.group_contains(TransientError)
+        world.running.clear()
+
+    simulated(scenario, monkeypatch)
