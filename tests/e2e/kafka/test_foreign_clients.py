@@ -1,0 +1,139 @@
+"""Clients that are not ours read the public topic, and see the groups."""
+
+import asyncio
+import json
+import os
+import shutil
+import subprocess
+from collections import defaultdict
+from typing import NamedTuple
+
+import pytest
+
+from pvbus.cli.reading import opened_bus, read_topic
+from pvbus.core.cloudevents import CONDITION_CHANGED
+from pvbus.core.ids import partition
+from pvbus.core.records import CONDITIONS
+from pvbus.ports.bus import Record
+from pvbus.runtime.assembly import INPUTS, SERVICES, partition_count
+from tests.e2e.kafka.conftest import Installed
+from tests.tools.kafka import tool
+from tests.tools.topicreader import TopicReader
+
+pytestmark = [pytest.mark.kafka, pytest.mark.slow, pytest.mark.timeout(600)]
+
+
+def through_the_port(installed: Installed) -> list[Record]:
+    """Read the public topic as pvbus does."""
+
+    async def read() -> list[Record]:
+        async with opened_bus("", installed.bus) as bus:
+            return await read_topic(bus, CONDITIONS)
+
+    return asyncio.run(read())
+
+
+class Printed(NamedTuple):
+    """A record as kcat prints it."""
+
+    partition: int
+    offset: int
+    key: str
+    headers: dict[str, str]
+    data: dict[str, object]
+
+
+@pytest.fixture
+def kcat() -> str:
+    found = shutil.which("kcat")
+    if found is None:
+        reason = "kcat is not there (Debian: apt install kcat)"
+        if os.environ.get("CI") == "true":
+            pytest.fail(reason)
+        pytest.skip(reason)
+    return found
+
+
+def printed_by(kcat: str, installed: Installed) -> list[Printed]:
+    """Let kcat read the topic to its end."""
+    command = [kcat, "-b", installed.bootstrap, "-t", f"{installed.prefix}.{CONDITIONS}", "-C", "-e", "-q"]
+    command += ["-X", "isolation.level=read_committed", "-f", "%p\t%o\t%k\t%h\t%s\n"]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=True)
+    found = []
+    for line in done.stdout.splitlines():
+        number, offset, key, headers, value = line.split("\t")
+        attributes = dict(header.split("=", 1) for header in headers.split(","))
+        found.append(Printed(int(number), int(offset), key, attributes, json.loads(value)))
+    return found
+
+
+def test_kcat_reads_conditions_with_their_cloudevents_headers(installed: Installed, kcat: str) -> None:
+    """Each record is a CloudEvent 1.0 in binary mode: attributes as headers, data as JSON, once."""
+    found = printed_by(kcat, installed)
+    assert {(each.partition, each.offset) for each in found} == {
+        (record.partition, record.offset) for record in through_the_port(installed)
+    }
+    assert len(found) > 100
+    assert len({each.headers["ce_id"] for each in found}) == len(found)
+    for each in found:
+        condition = each.data["condition"]
+        assert isinstance(condition, dict)
+        subject = "/".join(str(each.data[name]) for name in ("kind", "namespace", "name"))
+        assert each.headers == {
+            "ce_specversion": "1.0",
+            "ce_id": each.data["id"],
+            "ce_source": "/pvbus",
+            "ce_type": CONDITION_CHANGED,
+            "ce_subject": f"{subject}/{condition['type']}",
+            "ce_time": condition["lastTransitionTime"],
+            "content-type": "application/json",
+        }
+        object_key = f"{each.data['namespace']}/{each.data['name']}"
+        assert each.key == f"{each.data['kind']}|{object_key}"
+        assert each.partition == partition(object_key, partition_count())
+
+
+def test_librdkafka_sees_each_event_once(installed: Installed) -> None:
+    """A read_committed consumer sees what the bus's own reader sees, record by record, and no id twice."""
+    ours = through_the_port(installed)
+    with TopicReader(installed.bootstrap, installed.prefix) as reader:
+        theirs = reader.all([CONDITIONS]).records
+    assert sorted(tuple(record) for record in theirs) == sorted(tuple(record) for record in ours)
+    ids = [dict(record.headers)["ce_id"] for record in theirs]
+    assert len(set(ids)) == len(ids) > 100
+
+
+def test_kafkas_own_tool_shows_the_groups(installed: Installed) -> None:
+    """Every service is a group of two members that share its partitions, and none is behind."""
+    place = ("--bootstrap-server", installed.bootstrap)
+    listed = console(*place, "--list").split()
+    groups = {name: f"{installed.prefix}.pvbus-{name}" for name in SERVICES}
+    assert set(groups.values()) <= set(listed)
+    for name, group in groups.items():
+        rows = described(console(*place, "--describe", "--group", group))
+        topics = {f"{installed.prefix}.{topic}" for topic in INPUTS[name]}
+        places = {(topic, number) for topic in topics for number in range(partition_count())}
+        shares: dict[str, set[int]] = defaultdict(set)
+        owners: dict[int, set[str]] = defaultdict(set)
+        for row in rows:
+            shares[row["CONSUMER-ID"]].add(int(row["PARTITION"]))
+            owners[int(row["PARTITION"])].add(row["CONSUMER-ID"])
+        assert {(row["TOPIC"], int(row["PARTITION"])) for row in rows} >= places, name
+        assert sorted(map(len, shares.values())) == [6, 6], name
+        assert all(len(members) == 1 for members in owners.values()), name
+        behind = {
+            (row["TOPIC"], row["PARTITION"]): row["LAG"] for row in rows if row["LAG"] not in ("0", "-")
+        }
+        assert behind == {}, name
+
+
+def console(*arguments: str) -> str:
+    command = tool("consumer.group.ConsumerGroupCommand", *arguments)
+    return subprocess.run(command, capture_output=True, text=True, timeout=90, check=True).stdout
+
+
+def described(text: str) -> list[dict[str, str]]:
+    """Read the tool's table."""
+    lines = [line.split() for line in text.splitlines() if line.strip()]
+    head = next(number for number, line in enumerate(lines) if line[0] == "GROUP")
+    return [dict(zip(lines[head], line, strict=True)) for line in lines[head + 1 :]]
