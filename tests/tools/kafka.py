@@ -185,7 +185,8 @@ class Security(NamedTuple):
 
     It takes user and password (SCRAM-SHA-512), and as OAUTHBEARER any unsigned token of Kafka's own
     development handler. users: more of them, by name, all with this password. has_acls: users may do what
-    ACLs allow and nothing else; whoever comes in by the open listener may do everything.
+    ACLs allow and nothing else; whoever comes in by the open listener may do everything. authority: PEM of
+    who must have signed the clients' certificates; without it they need none.
     """
 
     keystore: Path
@@ -193,6 +194,7 @@ class Security(NamedTuple):
     password: str
     users: tuple[str, ...] = ()
     has_acls: bool = False
+    authority: Path | None = None
 
 
 PORTS = 5
@@ -316,6 +318,12 @@ def _secure(security: Security) -> tuple[dict[str, str], tuple[str, ...]]:
             f'{modules}.oauthbearer.OAuthBearerLoginModule required unsecuredLoginStringClaim_sub="broker";'
         ),
     }
+    if security.authority is not None:
+        settings |= {
+            f"{own}.ssl.client.auth": "required",
+            f"{own}.ssl.truststore.type": "PEM",
+            f"{own}.ssl.truststore.location": str(security.authority),
+        }
     if security.has_acls:
         settings |= {
             "authorizer.class.name": "org.apache.kafka.metadata.authorizer.StandardAuthorizer",

@@ -5,14 +5,17 @@ import json
 import os
 import time
 from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
 
 from pvbus.adapters.kafka.bus import KafkaBus
 from pvbus.adapters.kafka.settings import KafkaSettings, OAuthBearer, Scram, Tls
+from pvbus.config import ServiceConfig, load_config
 from pvbus.errors import TransientError
 from pvbus.ports.bus import Output
+from pvbus.runtime.kafkasettings import kafka_settings
 from pvbus.testing.bus_contract import fold, holder, read_all
 from tests.contract.bus.kafka_harness import KafkaHarness
 from tests.tools.certificate import make_certificate
@@ -23,18 +26,26 @@ pytestmark = [pytest.mark.kafka, pytest.mark.slow, pytest.mark.timeout(300)]
 USER, PASSWORD = "pvbus", "not-a-secret"
 
 
-@pytest.fixture(scope="module")
-def authority_and_cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Path, KafkaCluster]]:
+@contextmanager
+def secured(folder: Path, *, certificates: bool = False) -> Iterator[tuple[Path, KafkaCluster]]:
+    """Run a broker that insists on logins, and on certificates of the same authority if told to."""
     if os.environ.get("PVBUS_TEST_KAFKA"):
         pytest.skip("a Kafka that is not ours has its own users and certificates")
-    keystore, authority = make_certificate(tmp_path_factory.mktemp("tls"))
+    keystore, authority = make_certificate(folder)
+    security = Security(keystore, USER, PASSWORD, authority=authority if certificates else None)
     try:
-        with running(1, Security(keystore, USER, PASSWORD)) as cluster:
+        with running(1, security) as cluster:
             yield authority, cluster
     except KafkaUnavailableError as error:
         if os.environ.get("CI") == "true":
             pytest.fail(str(error))
         pytest.skip(str(error))
+
+
+@pytest.fixture(scope="module")
+def authority_and_cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Path, KafkaCluster]]:
+    with secured(tmp_path_factory.mktemp("tls")) as found:
+        yield found
 
 
 def token_file(folder: Path) -> str:
@@ -88,3 +99,27 @@ async def test_who_is_not_trusted(
     )
     with pytest.raises(TransientError):
         await KafkaBus.open(settings)
+
+
+async def test_a_certificate_of_ours(tmp_path: Path) -> None:
+    """A broker that wants a certificate takes the one that the settings name, and nobody without one."""
+    with secured(tmp_path, certificates=True) as (authority, cluster):
+        (tmp_path / "password").write_text(f"{PASSWORD}\n")
+        given = {
+            "PVBUS_BUS": f"kafka://127.0.0.1:{cluster.brokers[0].secure_port}/blue",
+            "PVBUS_KAFKA_TLS": "true",
+            "PVBUS_KAFKA_CA_FILE": str(authority),
+            "PVBUS_KAFKA_SASL": "scram-sha-512",
+            "PVBUS_KAFKA_USERNAME": USER,
+            "PVBUS_KAFKA_PASSWORD_FILE": str(tmp_path / "password"),
+        }
+        with pytest.raises(TransientError):
+            await KafkaBus.open(kafka_settings(load_config(ServiceConfig, given)))
+        ours = {
+            "PVBUS_KAFKA_CERTIFICATE_FILE": str(authority),
+            "PVBUS_KAFKA_KEY_FILE": str(tmp_path / "keystore.pem"),
+        }
+        settings = kafka_settings(load_config(ServiceConfig, given | ours))
+        assert settings.tls is not None
+        assert settings.sasl is not None
+        await works(cluster, settings.tls, settings.sasl)

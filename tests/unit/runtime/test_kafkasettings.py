@@ -168,3 +168,16 @@ def test_a_locked_key_without_its_password(tmp_path: Path) -> None:
     certificate, key = pem(tmp_path, b"s3cret")
     with pytest.raises(UsageError, match="PVBUS_KAFKA_KEY_FILE: no PEM files that belong together"):
         settings(tls="true", certificate_file=certificate, key_file=key)
+
+
+def test_settings_from_a_file(tmp_path: Path, secret: Path) -> None:
+    """The same settings are keys of the file, and a variable goes before them."""
+    file = tmp_path / "pvbus.yaml"
+    file.write_text(
+        f"bus: kafka://a:9092\nkafkaTls: true\nkafkaSasl: scram-sha-256\nkafkaUsername: pvbus\n"
+        f"kafkaPasswordFile: {secret}\nkafkaReplication: 2\n"
+    )
+    given = {"PVBUS_CONFIG": str(file), "PVBUS_KAFKA_REPLICATION": "1"}
+    found = kafka_settings(load_config(ServiceConfig, given))
+    assert (found.tls, found.replication) == (Tls(), 1)
+    assert found.sasl == Scram(username="pvbus", password="s3cret", bits=256)
