@@ -1,0 +1,137 @@
+"""A worker on a real Kafka: how much its steps hold, and what it keeps when its session was over."""
+
+import asyncio
+from collections.abc import Mapping
+from typing import Any
+
+import msgspec
+import pytest
+
+from pvbus.adapters.kafka.bus import KafkaBus
+from pvbus.core.ids import partition
+from pvbus.ports.bus import Claim, Output, TopicSpec
+from pvbus.runtime.clock import SystemClock
+from pvbus.runtime.worker import Worker
+from pvbus.testing.bus_contract import settled
+from tests.contract.bus.kafka_harness import KafkaHarness
+from tests.tools.kafka import KafkaCluster
+from tests.unit.runtime.toys import DLQ, IN, OUT, PARTITIONS, SEEN, Row, Toy, ToyCluster
+
+pytestmark = [pytest.mark.kafka, pytest.mark.slow, pytest.mark.timeout(300)]
+
+SECONDS_MAX = 30.0
+TOPICS = [
+    *(TopicSpec(name=name, partitions=PARTITIONS, cleanup="compact") for name in (IN, OUT, SEEN)),
+    TopicSpec(name=DLQ, partitions=1, cleanup="delete", retention_seconds=3600),
+]
+
+
+class CountingBus(KafkaBus):
+    """Notes the sizes of steps, and how many records each reader returned that began at 0."""
+
+    async def step(self, claim: Claim, outputs: Any, offsets: Mapping[str, int] | None = None) -> None:
+        self.__dict__.setdefault("steps", []).append(len(outputs))
+        await super().step(claim, outputs, offsets)
+
+    def reader(self, positions: Any = None) -> Any:
+        if positions:
+            self.__dict__.setdefault("replays", []).append(sorted(positions))
+        return super().reader(positions)
+
+
+class Source:
+    """Writes rows for workers, with a claim of a group of its own."""
+
+    def __init__(self, bus: KafkaBus) -> None:
+        self.bus = bus
+        self.claims: dict[int, Claim] = {}
+
+    async def open(self) -> "Source":
+        await self.bus.create_topics(TOPICS)
+
+        async def assigned(claim: Claim) -> None:
+            self.claims[claim.partition] = claim
+
+        async def revoked(claim: Claim) -> None: ...
+
+        await self.bus.join("writer", (SEEN,), assigned=assigned, revoked=revoked)
+        await settled(lambda: len(self.claims) == PARTITIONS, SECONDS_MAX, "the source has its claims")
+        return self
+
+    async def send(self, rows: Mapping[str, str]) -> None:
+        outputs = [
+            Output(IN, partition(key, PARTITIONS), key.encode(), msgspec.json.encode(Row(text)))
+            for key, text in rows.items()
+        ]
+        await self.bus.step(self.claims[0], outputs)
+
+
+async def table(bus: KafkaBus, topic: str) -> dict[str, str]:
+    """Return the last row of each key."""
+    ends = await bus.end_offsets([(topic, number) for number in range(PARTITIONS)])
+    reader = bus.reader(dict.fromkeys(ends, 0))
+    rows: dict[str, str] = {}
+    while any(reader.position(place) < end for place, end in ends.items()):
+        for record in await reader.poll(timeout_seconds=0.5):
+            rows[record.key.decode()] = msgspec.json.decode(record.value or b"", type=Row).text
+    await reader.close()
+    return rows
+
+
+async def test_steps_tables_and_sessions_of_a_worker(kafka_one: KafkaCluster) -> None:
+    """Steps hold 200 records at most. Tables are kept over a lost session, if nobody held the claims."""
+    harness = KafkaHarness(kafka_one.bootstrap, CountingBus)
+    source = await Source(await harness.open()).open()
+    bus = await harness.open()
+    worker = Worker(Toy, bus, ToyCluster(), SystemClock(), partitions=PARTITIONS)  # type: ignore[arg-type]
+    toy = worker.controller
+    assert isinstance(toy, Toy)
+    running = asyncio.create_task(worker.run())
+    expected = {f"default/n{n}": "a" for n in range(3000)}
+    await source.send(expected)
+    await settled(lambda: toy.written == expected, SECONDS_MAX, "all rows are copied")
+    steps: list[int] = bus.__dict__["steps"]
+    assert max(steps) == bus.step_records_max == 200
+
+    replays: list[Any] = bus.__dict__["replays"]
+    opened, before = list(toy.opened), {n: c.claim for n, c in worker.claims().items()}
+    del replays[:]
+    harness.freeze(bus)
+    await asyncio.sleep(harness.session_seconds + 3)
+    harness.thaw(bus)
+
+    def is_back() -> bool:
+        claims = worker.claims()
+        return (
+            len(claims) == PARTITIONS and worker.ready and all(claims[n].claim != before[n] for n in before)
+        )
+
+    await settled(is_back, SECONDS_MAX, "the claims are back")
+    assert {n: c.claim.epoch - before[n].epoch for n, c in worker.claims().items()} == {0: 1, 1: 1}
+    assert toy.opened == opened
+    assert replays == []
+    expected["default/n7"] = "b"
+    await source.send({"default/n7": "b"})
+    await settled(lambda: toy.written == expected, SECONDS_MAX, "the worker goes on")
+
+    before = {n: c.claim for n, c in worker.claims().items()}
+    harness.freeze(bus)
+    other_bus = await harness.open()
+    other = Worker(Toy, other_bus, ToyCluster(), SystemClock(), partitions=PARTITIONS)  # type: ignore[arg-type]
+    other_running = asyncio.create_task(other.run())
+    await settled(lambda: len(other.claims()) == PARTITIONS and other.ready, SECONDS_MAX, "another took over")
+    expected["default/n8"] = "c"
+    await source.send({"default/n8": "c"})
+    await asyncio.sleep(2)
+    other.stop()
+    await other_running
+    harness.thaw(bus)
+    await settled(is_back, SECONDS_MAX, "the claims are back")
+    assert sorted(toy.opened[len(opened) :]) == [0, 1]
+    assert sorted(place for each in replays for place in each if place[0] == OUT) == [(OUT, 0), (OUT, 1)]
+    await settled(lambda: toy.written == expected, SECONDS_MAX, "nothing is lost")
+    assert await table(source.bus, OUT) == expected
+
+    worker.stop()
+    await running
+    await harness.close()
