@@ -388,12 +388,15 @@ def kafka_three() -> Iterator[KafkaCluster]:
 # A command with a Kafka of its own
 
 
+SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+
+
 class _Command:
     """Takes the signals of this process: before the command runs they end us, then they are the command's."""
 
     def __init__(self) -> None:
         self._process: subprocess.Popen[bytes] | None = None
-        for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+        for number in SIGNALS:
             signal.signal(number, self._take)
 
     def _take(self, number: int, frame: FrameType | None) -> None:
@@ -403,7 +406,14 @@ class _Command:
 
     def run(self, command: Sequence[str]) -> int:
         """Run it to its end, in a process group of its own, or a terminal would send it each signal, too."""
-        self._process = subprocess.Popen(command, preexec_fn=lambda: _detach(signal.SIGTERM))
+
+        def begin() -> None:
+            signal.pthread_sigmask(signal.SIG_UNBLOCK, SIGNALS)
+            _detach(signal.SIGTERM)
+
+        signal.pthread_sigmask(signal.SIG_BLOCK, SIGNALS)  # it may run before we know it
+        self._process = subprocess.Popen(command, preexec_fn=begin)
+        signal.pthread_sigmask(signal.SIG_UNBLOCK, SIGNALS)
         code = self._process.wait()
         return code if code >= 0 else 128 - code
 
