@@ -132,10 +132,13 @@ def test_watches_whose_claim_does_not_come_back_end(monkeypatch: pytest.MonkeyPa
     simulated(scenario, monkeypatch)
 
 
-def test_a_step_of_ingest_holds_what_the_bus_says(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("limits", [(7, 100_000), (1000, 1500)], ids=["records", "bytes"])
+def test_a_step_of_ingest_holds_what_the_bus_says(
+    monkeypatch: pytest.MonkeyPatch, limits: tuple[int, int]
+) -> None:
     async def scenario(world: World) -> None:
         (running,) = world.running.values()
-        world.of("ingest")._limits = ingest.StepLimits(7, 1500)
+        world.of("ingest")._limits = ingest.StepLimits(*limits)
         steps: list[int] = []
         sizes: list[int] = []
         step = running.bus.step
@@ -151,8 +154,8 @@ def test_a_step_of_ingest_holds_what_the_bus_says(monkeypatch: pytest.MonkeyPatc
             world.put(SITE, f"s{n}", metadata={"labels": {"text": "x" * (10 if n % 2 else 400)}})
         await world.converge(quiet=3)
         assert len(sites(world)) == 50
-        assert max(steps) <= 7
-        assert max(sizes) <= 1500
+        assert max(steps) <= limits[0]
+        assert max(sizes) <= limits[1]
         assert 3 < len(steps) < 30
 
     simulated(scenario, monkeypatch)
