@@ -1,18 +1,20 @@
 """The objects are in the API server, the tables can be made again: a Kafka may be a new one at each start."""
 
 import asyncio
+from collections.abc import Mapping
 from pathlib import Path
+from typing import NamedTuple
 
 import pytest
 
 from pvbus.cli.examples import fleet as example
 from pvbus.core.records import CONDITIONS
-from tests.e2e.faults.fleet import Spot
+from tests.e2e.faults.fleet import REVISION, SET, VARIANT, Spot
 from tests.e2e.faults.world import git
 from tests.e2e.kafka.job import Job, settled, wait_for_server
 from tests.tools.installation import Installation
 from tests.tools.kafka import KafkaCluster
-from tests.tools.topicreader import TopicReader
+from tests.tools.topicreader import ReadRecord, TopicReader
 
 pytestmark = [pytest.mark.kafka, pytest.mark.slow, pytest.mark.timeout(600)]
 
@@ -27,8 +29,19 @@ def branches(folder: Path) -> dict[str, str]:
     }
 
 
-async def look(up: Installation, job: Job, *, is_new: bool = False) -> dict[Spot, str]:
-    """Start, wait until all is done, and return the versions of all objects."""
+class Seen(NamedTuple):
+    """versions: of all objects that services write; generations: of those that have one."""
+
+    versions: Mapping[Spot, str]
+    generations: Mapping[Spot, int]
+
+    @property
+    def packages(self) -> dict[Spot, str]:
+        return {spot: version for spot, version in self.versions.items() if spot.kind == REVISION}
+
+
+async def look(up: Installation, job: Job, *, is_new: bool = False) -> Seen:
+    """Start, wait until all is done, and see what is there."""
     up.start()
     await asyncio.to_thread(wait_for_server, up)
     await job.connect(up.kubeconfig)
@@ -36,32 +49,43 @@ async def look(up: Installation, job: Job, *, is_new: bool = False) -> dict[Spot
         await job.settle_in()
     await job.arrived(up)
     await settled(up)
-    versions = await job.versions()
+    objects = {
+        Spot(kind, obj["metadata"]["name"]): obj for kind in (SET, VARIANT) for obj in await job.all(kind)
+    }
+    seen = Seen(await job.versions(), {spot: obj["metadata"]["generation"] for spot, obj in objects.items()})
     await job.close()
     assert await asyncio.to_thread(up.stop) == 0, up.output[-4000:]
-    return versions
+    return seen
 
 
 async def test_old_objects_on_a_new_kafka_are_left_as_they_are(
     kafka_one: KafkaCluster, tmp_path: Path
 ) -> None:
-    """From a bus in a file to an empty Kafka, and on it again: nothing is written to any object or branch.
+    """From a bus in a file to an empty Kafka: no package and no branch is written, and no object's spec.
 
-    A data folder finds its own topics again, and no others.
+    Statuses are told anew, as what they were told from is made again. On the same Kafka once more, whose
+    topics the data folder finds by itself, nothing at all is written, and no event is sent.
     """
     job = Job(tmp_path / "git", 1)
     data = tmp_path / "data"
     before = await look(Installation(data), job, is_new=True)
     commits = branches(job.folder)
-    over_kafka = Installation(data, arguments=("--bus", f"kafka://{kafka_one.bootstrap}", "--processes", "1"))
-    assert await look(over_kafka, job) == before
-    prefix = (data / "bus-prefix").read_text().strip()
-    with TopicReader(kafka_one.bootstrap, prefix) as reader:
-        events = await asyncio.to_thread(reader.all, [CONDITIONS])
-    assert await look(over_kafka, job) == before
-    assert branches(job.folder) == commits
     assert len(commits) > 80
-    with TopicReader(kafka_one.bootstrap, prefix) as reader:
-        again = await asyncio.to_thread(reader.all, [CONDITIONS])
-    assert len(events.records) > 80
-    assert again.records == events.records
+    over_kafka = Installation(data, arguments=("--bus", f"kafka://{kafka_one.bootstrap}", "--processes", "1"))
+    new = await look(over_kafka, job)
+    assert new.packages == before.packages
+    assert new.generations == before.generations
+    prefix = (data / "bus-prefix").read_text().strip()
+    events = await asyncio.to_thread(events_of, kafka_one, prefix)
+    assert len(events) > 80
+    assert await look(over_kafka, job) == new
+    assert await asyncio.to_thread(events_of, kafka_one, prefix) == events
+    assert branches(job.folder) == commits
+    print(
+        f"\n{len(new.packages)} packages, {len(commits)} branches: no write on a new Kafka, none on it again"
+    )
+
+
+def events_of(kafka: KafkaCluster, prefix: str) -> tuple[ReadRecord, ...]:
+    with TopicReader(kafka.bootstrap, prefix) as reader:
+        return tuple(sorted(reader.all([CONDITIONS]).records, key=lambda each: (each.partition, each.offset)))
