@@ -176,6 +176,11 @@ class Bus(Protocol):
         """How many bytes (keys, values, headers) a step should have at most. More is slower only."""
         ...
 
+    @property
+    def session_seconds(self) -> float:
+        """How long a member may be silent before its claims go to others."""
+        ...
+
     async def create_topics(self, topics: Sequence[TopicSpec]) -> None:
         """Create what is missing. Raises PermanentError when an existing topic differs."""
         ...

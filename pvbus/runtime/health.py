@@ -77,7 +77,7 @@ class HealthServer:
 
 def _readiness(service: Service) -> str:
     if service.ready:
-        return "ready"
+        return "ready" if service.claims() else "ready, a spare one: others hold every claim"
     restoring = [
         f"partition {number} ({claim.restore[0]} of {claim.restore[1]})"
         for number, claim in sorted(service.claims().items())

@@ -8,6 +8,7 @@ watches stay for a while: if it comes back and nobody held it meanwhile, they go
 """
 
 import asyncio
+import math
 from collections import Counter
 from collections.abc import Mapping
 from itertools import islice
@@ -63,6 +64,7 @@ class IngestWorker:
         self._clock = clock
         self._log = get_logger(self.name)
         self._claims: dict[int, IngestClaim] = {}
+        self._spare_from = math.inf
         self._kept: dict[int, IngestClaim] = {}
         self._limits = StepLimits.of(bus)
         self._mirror = Mirror(bus, clock, (OBJECTS, SETS, VARIANTS, INJECTABLES), partitions)
@@ -82,6 +84,7 @@ class IngestWorker:
                 self._membership = await self._bus.join(
                     "pvbus-ingest", (WATCHES,), assigned=self._assigned, revoked=self._revoked
                 )
+                self._spare_from = self._clock.monotonic() + self._bus.session_seconds
                 tasks.create_task(watch_membership(self._membership, self._stopping))
                 await self._stopping.wait()
                 await self._membership.leave()
@@ -97,7 +100,10 @@ class IngestWorker:
 
     @property
     def ready(self) -> bool:
-        return bool(self._claims) and all(c.restored for c in self._claims.values())
+        """Whether every claim held is restored; who was given none for a whole session is a spare worker."""
+        if not self._claims:
+            return self._clock.monotonic() >= self._spare_from
+        return all(c.restored for c in self._claims.values())
 
     @property
     def observed(self) -> bool:
@@ -204,6 +210,7 @@ class IngestWorker:
         opened = self._claims.get(claim.partition)
         if opened is not None and opened.claim == claim:
             del self._claims[claim.partition]
+            self._spare_from = self._clock.monotonic() + self._bus.session_seconds
             self._keep(opened)
             if opened.life is not None:
                 opened.life.cancel()  # takes the watches and the stepper along

@@ -6,6 +6,7 @@ outcomes to `stepping`. Effects run as tasks of their claim, which end with it.
 """
 
 import asyncio
+import math
 import traceback
 from collections.abc import Callable, Coroutine, Mapping
 from typing import Any
@@ -45,7 +46,6 @@ class Worker:
         *,
         partitions: int,
         drain_seconds: float = 2.0,
-        session_seconds: float = 10.0,
     ) -> None:
         """make: gives a controller with empty tables, at first and whenever they must be emptied."""
         self.partitions = partitions
@@ -53,8 +53,9 @@ class Worker:
         self._cluster = cluster
         self._clock = clock
         self._drain_seconds = drain_seconds
-        self._session_seconds = session_seconds
+        self._session_seconds = bus.session_seconds
         self._claims: dict[int, OpenClaim] = {}
+        self._spare_from = math.inf
         self._wake = asyncio.Event()
         self._stopping = asyncio.Event()
         self._timers = Timers()
@@ -85,6 +86,7 @@ class Worker:
                 self._membership = await self._bus.join(
                     f"pvbus-{self.controller.name}", topics, assigned=self._assigned, revoked=self._revoked
                 )
+                self._spare_from = self._clock.monotonic() + self._session_seconds
                 tasks.create_task(watch_membership(self._membership, self._stopping))
                 await self._stopping.wait()
                 await self._membership.leave()
@@ -103,8 +105,10 @@ class Worker:
 
     @property
     def ready(self) -> bool:
-        """Whether every claim held is restored (and there is at least one)."""
-        return bool(self._claims) and all(c.restored for c in self._claims.values())
+        """Whether every claim held is restored; who was given none for a whole session is a spare worker."""
+        if not self._claims:
+            return self._clock.monotonic() >= self._spare_from
+        return all(c.restored for c in self._claims.values())
 
     @property
     def idle(self) -> bool:
@@ -174,6 +178,7 @@ class Worker:
         finally:  # whoever is late is cut off here, and may not even wait any more
             if self._claims.get(claim.partition) is opened:
                 del self._claims[claim.partition]
+                self._spare_from = self._clock.monotonic() + self._session_seconds
                 self._tables.let_go(opened, keep=not self._stopping.is_set())
             for task in (*opened.tasks, opened.life):
                 if task is not None:

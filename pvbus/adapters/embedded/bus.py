@@ -77,6 +77,10 @@ class SqliteBus:
         bus._expiry = asyncio.create_task(bus._expire(), name=f"expiry of {path}")
         return bus
 
+    @property
+    def session_seconds(self) -> float:
+        return self._timing.session_seconds
+
     def peer(self, *, clock: Clock | None = None) -> "SqliteBus":
         """Return another worker's view of the same bus; it ends with this one."""
         peer = type(self)(self._store, clock or self._clock, self._timing, self._record_bytes_max)

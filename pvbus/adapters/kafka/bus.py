@@ -93,6 +93,10 @@ class KafkaBus:
             raise
         return cls(settings, clock or SystemClock(), admin, ends)
 
+    @property
+    def session_seconds(self) -> float:
+        return self._settings.session_seconds
+
     def peer(self) -> "KafkaBus":
         """Return this one: its workers share the connections that belong to none of them."""
         return self

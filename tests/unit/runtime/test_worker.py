@@ -316,6 +316,26 @@ def test_claims_move_and_nothing_is_lost_or_written_twice() -> None:
     simulated(scenario)
 
 
+def test_a_spare_worker_is_ready_after_a_session() -> None:
+    """Who joins a group whose claims all have workers waits for a session, and is ready to take over."""
+
+    async def scenario(world: ToyWorld) -> None:
+        busy = [world.worker()[0] for _ in range(PARTITIONS)]
+        await asyncio.sleep(12)
+        spare, *_ = world.worker()
+        await asyncio.sleep(5)
+        assert [len(worker.claims()) for worker in (*busy, spare)] == [1, 1, 0]
+        assert not spare.ready
+        await asyncio.sleep(7)
+        assert spare.ready
+        busy[0].stop()
+        await asyncio.sleep(5)
+        assert len(spare.claims()) == 1
+        assert spare.ready
+
+    simulated(scenario)
+
+
 def test_inputs_pause_while_there_is_too_much_to_do(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(worker_module, "DIRTY_KEYS_MAX", 100)
     monkeypatch.setattr(worker_module, "EFFECTS_INFLIGHT_MAX", 4)
