@@ -27,6 +27,7 @@ from types import FrameType
 from typing import NamedTuple
 
 import pytest
+from confluent_kafka import Consumer, TopicPartition
 
 VERSION = "4.1.1"
 SCALA = "2.13"
@@ -418,6 +419,14 @@ class _Command:
         return code if code >= 0 else 128 - code
 
 
+def _await_groups(cluster: KafkaCluster) -> None:
+    """Wait until a new Kafka has coordinators: the first who asks for one makes it create their topic."""
+    if cluster.brokers:
+        asking = Consumer({"bootstrap.servers": cluster.bootstrap, "group.id": "nobody"})
+        asking.committed([TopicPartition("__consumer_offsets", 0)], timeout=START_SECONDS_MAX)
+        asking.close()
+
+
 def main(arguments: Sequence[str]) -> int:
     """`python -m tests.tools.kafka run -- COMMAND...`: `{kafka}` in the command becomes the broker's place.
 
@@ -435,6 +444,7 @@ def main(arguments: Sequence[str]) -> int:
                 else f"Kafka of PVBUS_TEST_KAFKA: {cluster.bootstrap}",
                 flush=True,
             )
+            _await_groups(cluster)
             return command.run([each.replace("{kafka}", cluster.bootstrap) for each in arguments[2:]])
     except (KafkaUnavailableError, KafkaFailedError) as error:
         print(f"error: {error}", file=sys.stderr)

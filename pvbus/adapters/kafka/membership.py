@@ -21,6 +21,7 @@ from aiokafka.abc import ConsumerRebalanceListener
 from pvbus.adapters.kafka.assignor import CoPartitioningAssignor
 from pvbus.adapters.kafka.changes import TopicWatch
 from pvbus.adapters.kafka.failures import FOREIGN, translate
+from pvbus.adapters.kafka.librarylog import leave_out_the_usual
 from pvbus.adapters.kafka.settings import TRANSACTION_SECONDS, KafkaSettings, member_options
 from pvbus.adapters.kafka.stopping import stop_consumer
 from pvbus.adapters.kafka.writer import Writer
@@ -79,6 +80,7 @@ class KafkaMembership:
         self._assigned = assigned
         self._revoked = revoked
         self._changes = changes
+        leave_out_the_usual()
         assignor = CoPartitioningAssignor(
             self._topics, partitions, held=self._tell_held, given=self._take_share, label=label
         )
