@@ -235,8 +235,9 @@ class KafkaBus:
 
     async def _check_outputs(self, outputs: Sequence[Output]) -> None:
         """Find what is wrong with outputs before anything is sent: errors of the broker cost the producer."""
-        for topic, partition, key, value, headers in outputs:
+        for topic, partition in {(output.topic, output.partition) for output in outputs}:
             await self._catalogue.check_partition(topic, partition)
+        for topic, _, key, value, headers in outputs:
             size = len(key) + len(value or b"")
             if headers:
                 size += sum(len(name) + len(content) for name, content in headers)

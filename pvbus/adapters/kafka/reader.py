@@ -38,6 +38,7 @@ class KafkaReader:
         self._positions = dict(positions)
         self._paused: set[TopicPartition] = set()
         self._buffers: dict[TopicPartition, deque[Record]] = {}
+        self._names: dict[TopicPartition, KafkaPartition] = {}
         self._consumer: AIOKafkaConsumer | None = None
         self._starting: asyncio.Task[AIOKafkaConsumer] | None = None
         self._is_closed = False
@@ -97,7 +98,12 @@ class KafkaReader:
         self._consumer.pause(*map(self._foreign, self._paused & self._positions.keys()))
 
     def _foreign(self, partition: TopicPartition) -> KafkaPartition:
-        return KafkaPartition(self._settings.named(partition[0]), partition[1])
+        """Return the library's name of a partition; it is asked for several times in each poll."""
+        found = self._names.get(partition)
+        if found is None:
+            topic, number = partition
+            found = self._names[partition] = KafkaPartition(self._settings.named(topic), number)
+        return found
 
     # Records
 
@@ -108,8 +114,10 @@ class KafkaReader:
         begin = self._progress()
         while True:
             await asyncio.sleep(0)  # a busy reader must not keep the loop to itself
-            wait = 0.0 if self._has_buffered() else min(SLICE_SECONDS, max(0.0, deadline - loop.time()))
-            await self._fetch(consumer, wait)
+            buffered = self._count_buffered()
+            if buffered < max_records:  # else memory would grow with what is there to be read
+                wait = 0.0 if buffered else min(SLICE_SECONDS, max(0.0, deadline - loop.time()))
+                await self._fetch(consumer, wait)
             records = self._take(max_records)
             if records or loop.time() >= deadline or self._progress() != begin:
                 return records
@@ -131,10 +139,12 @@ class KafkaReader:
                 for m in messages
             )
 
-    def _has_buffered(self) -> bool:
-        return any(partition not in self._paused for partition in self._buffers)
+    def _count_buffered(self) -> int:
+        """Return how many records could be handed out now."""
+        return sum(len(each) for partition, each in self._buffers.items() if partition not in self._paused)
 
     def _progress(self) -> int:
+        """Return a number that rises whenever any position does."""
         return sum(map(self._fetched_to, self._positions))
 
     def _take(self, limit: int) -> list[Record]:

@@ -164,7 +164,6 @@ def producer_options(settings: KafkaSettings, transactional_id: str) -> dict[str
         "enable_idempotence": True,
         "acks": "all",
         "compression_type": "lz4",
-        "linger_ms": 2,
         "max_batch_size": 128 * 1024,
         "max_request_size": settings.record_bytes_max + OVERHEAD_BYTES,
     }

@@ -82,14 +82,14 @@ class CommitsAnyway(Writer):
     """Does not look at what became of the records before it commits."""
 
     async def _transact(self, producer: Any, outputs: Sequence[Output], offsets: Mapping[str, int]) -> None:
-        async def send(*args: Any, **options: Any) -> Any:
-            future = await type(producer).send(producer, *args, **options)
+        async def send_batch(*args: Any, **options: Any) -> Any:
+            future = await type(producer).send_batch(producer, *args, **options)
             future.add_done_callback(take_notice)
             done: asyncio.Future[None] = asyncio.get_running_loop().create_future()
             done.set_result(None)
             return done
 
-        producer.send = send
+        producer.send_batch = send_batch
         await super()._transact(producer, outputs, offsets)
 
 
