@@ -11,7 +11,7 @@ from typing import Any
 import msgspec
 
 from pvbus.core.ids import partition as partition_of
-from pvbus.core.model import PackageVariant
+from pvbus.core.model import PackageVariant, PackageVariantSet
 from pvbus.core.records import (
     CONDITIONS,
     DESIRED,
@@ -52,6 +52,7 @@ _PARTS: Mapping[str, frozenset[int]] = {
 """How many parts the keys of a topic have. The names in them have no bars."""
 
 _KEPT_AS_BYTES: Mapping[tuple[str, int], "msgspec.json.Decoder[Any]"] = {
+    (SETS, 1): msgspec.json.Decoder(PackageVariantSet),
     (VARIANTS, 1): msgspec.json.Decoder(PackageVariant),
     (INJECTABLES, 3): msgspec.json.Decoder(InjectableRow),
     (RESULTS, 1): msgspec.json.Decoder(ResultRow),
