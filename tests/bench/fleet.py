@@ -23,6 +23,7 @@ from tests.bench import apiserver
 from tests.bench.children import Child, eventually
 
 CLIENTS = 32
+COUNTED_PER_SECOND = 50_000
 CONFIG = "/apis/config.porch.kpt.dev"
 SETS = f"{CONFIG}/v1alpha2/namespaces/default/packagevariantsets"
 VARIANTS = f"{CONFIG}/v1alpha1/namespaces/default/packagevariants"
@@ -183,10 +184,13 @@ class Fleet:
         return len(page["items"]) + int(page["metadata"].get("remainingItemCount") or 0)
 
     async def wait_count(self, path: str, count: int, *, seconds: float = 600.0) -> float:
+        """Wait for so many objects. The server puts all in order to count them: many are counted rarely."""
+
         async def reached() -> bool:
             return await self.count(path) >= count
 
-        return await eventually(reached, f"{count} objects at {path}", seconds=seconds)
+        every = max(0.1, count / COUNTED_PER_SECOND)
+        return await eventually(reached, f"{count} objects at {path}", seconds=seconds, every=every)
 
     async def version(self) -> int:
         """Return the server's resourceVersion, which counts all writes that changed something."""
