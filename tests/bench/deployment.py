@@ -1,6 +1,7 @@
 """Services as processes of their own, or several in one: asked and measured together."""
 
 import asyncio
+import os
 import secrets
 import time
 from collections import Counter
@@ -98,6 +99,17 @@ class Deployment:
 
 def total(works: Sequence[Work]) -> Work:
     return Work(*map(sum, zip(*works, strict=True)))
+
+
+def broker_cpu_seconds(kafka: KafkaCluster | None) -> float:
+    """Return the CPU time of brokers that were started here; 0 for others."""
+    brokers = [] if kafka is None else [broker.process for broker in kafka.brokers]
+    ticks = 0
+    for process in brokers:
+        if process is not None:
+            fields = Path(f"/proc/{process.pid}/stat").read_text(encoding="ascii").rpartition(")")[2].split()
+            ticks += int(fields[11]) + int(fields[12])  # utime and stime: the 14th and 15th of the line
+    return ticks / os.sysconf("SC_CLK_TCK")
 
 
 def fresh_bus(kafka: KafkaCluster) -> str:

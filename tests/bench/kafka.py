@@ -4,14 +4,12 @@ The services are the chain without inject, whose work is git. The broker, the AP
 this process share the machine, so CPU per variant says more than seconds.
 """
 
-import os
 import statistics
 import time
 from collections.abc import Iterable, Sequence
-from pathlib import Path
 from typing import NamedTuple
 
-from tests.bench.deployment import Deployment, Work, fresh_bus
+from tests.bench.deployment import Deployment, Work, broker_cpu_seconds, fresh_bus
 from tests.bench.fleet import CHAIN, FIVE_EXPRESSIONS, SETS, TARGETS, VARIANTS, Fleet, variant_set
 from tests.bench.kafka_hops import label_changes
 from tests.bench.kafka_restart import restarted
@@ -33,17 +31,6 @@ class FanOut(NamedTuple):
     work: Work
     server_cpu_seconds: float
     broker_cpu_seconds: float
-
-
-def broker_cpu_seconds(kafka: KafkaCluster | None) -> float:
-    """Return the CPU time of brokers that were started here; 0 for others."""
-    brokers = [] if kafka is None else [broker.process for broker in kafka.brokers]
-    ticks = 0
-    for process in brokers:
-        if process is not None:
-            fields = Path(f"/proc/{process.pid}/stat").read_text(encoding="ascii").rpartition(")")[2].split()
-            ticks += int(fields[11]) + int(fields[12])  # utime and stime: the 14th and 15th of the line
-    return ticks / os.sysconf("SC_CLK_TCK")
 
 
 async def fan_out(fleet: Fleet, services: Deployment, count: int, kafka: KafkaCluster | None) -> FanOut:

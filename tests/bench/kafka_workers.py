@@ -17,7 +17,7 @@ from pvbus.runtime.assembly import partition_count
 from pvbus.runtime.buses import open_bus
 from pvbus.runtime.installation import ensure_installation
 from tests.bench.children import eventually
-from tests.bench.deployment import Deployment, Work, fresh_bus, total
+from tests.bench.deployment import Deployment, Work, broker_cpu_seconds, fresh_bus, total
 from tests.bench.echo import BusWriter
 from tests.bench.fleet import FIVE_EXPRESSIONS, variant_set
 from tests.bench.large import observed, write_world
@@ -53,6 +53,7 @@ class Run(NamedTuple):
 
     seconds: float
     targets: int
+    broker_cpu_seconds: float
     work: Work
     records: list[float]
 
@@ -76,7 +77,7 @@ async def _run(kafka: KafkaCluster, workers: int, load: Load) -> Run:
             await write_world(writer, load.objects)
             async with Deployment("-", url, [["unroll"]] * workers) as services:
                 await _all_share(services, workers)
-                return await _hand_over(writer, services, load)
+                return await _hand_over(kafka, writer, services, load)
     finally:
         await bus.close()
 
@@ -93,16 +94,18 @@ async def _all_share(services: Deployment, workers: int) -> None:
     await services.settled()
 
 
-async def _hand_over(writer: BusWriter, services: Deployment, load: Load) -> Run:
+async def _hand_over(kafka: KafkaCluster, writer: BusWriter, services: Deployment, load: Load) -> Run:
     """Hand over some sets first, as the first write to a partition waits for its leader; then the rest."""
     some = range(load.sets // 10)
     await _write_sets(writer, services, load, some)
     others = range(len(some), load.sets)
-    before, began = await services.works(), time.perf_counter()
+    before, brokers = await services.works(), broker_cpu_seconds(kafka)
+    began = time.perf_counter()
     await _write_sets(writer, services, load, others)
     seconds = time.perf_counter() - began
+    brokers = broker_cpu_seconds(kafka) - brokers
     works = [now.since(then) for now, then in zip(await services.works(), before, strict=True)]
-    return Run(seconds, load.targets(others), total(works), [one.records for one in works])
+    return Run(seconds, load.targets(others), brokers, total(works), [one.records for one in works])
 
 
 async def _write_sets(writer: BusWriter, services: Deployment, load: Load, numbers: range) -> None:
@@ -129,35 +132,26 @@ async def _write_sets(writer: BusWriter, services: Deployment, load: Load, numbe
 
 def _rows(runs: dict[int, Run], load: Load) -> list[Row]:
     rows = []
-    cores = os.cpu_count()
-    alone = runs[1]
+    alone, cores = runs[1], os.cpu_count()
     for workers, run in runs.items():
-        what = (
-            f"{workers} of unroll, {load.sets} sets, {run.targets:,} targets, {cores} cores with the broker"
-        )
+        what = f"{workers} of unroll, {run.targets:,} targets of {load.sets} sets"
+        work, busy = run.work, 100 / run.seconds
         rows += [
             Row(
-                *(NAME, f"{what}: targets/s", run.targets / run.seconds, "1/s", None, "more"),
+                *(NAME, f"{what}, {cores} cores: targets/s", run.targets / run.seconds, "1/s", None, "more"),
                 *(alone.seconds / run.seconds, "1 worker"),
             ),
-            Row(NAME, f"{what}: records/s", run.work.records / run.seconds, "1/s"),
-            Row(NAME, f"{what}: records per step", run.work.records / run.work.steps, "records"),
+            Row(NAME, f"{what}: records/s", work.records / run.seconds, "1/s"),
+            Row(NAME, f"{what}: records per step", work.records / work.steps, "records"),
+            Row(NAME, f"{what}: CPU of the workers per target", 1000 * work.cpu_seconds / run.targets, "ms"),
+            Row(NAME, f"{what}: CPU of the workers, of that time", busy * work.cpu_seconds, "% of a core"),
             Row(
-                NAME,
-                f"{what}: CPU of the workers per target",
-                1000 * run.work.cpu_seconds / run.targets,
-                "ms",
-            ),
-            Row(
-                NAME,
-                f"{what}: CPU of the workers, of that time",
-                100 * run.work.cpu_seconds / run.seconds,
-                "% of a core",
+                NAME, f"{what}: CPU of the broker, of that time", busy * run.broker_cpu_seconds, "% of a core"
             ),
             Row(
                 NAME,
                 f"{what}: share of the busiest worker",
-                max(run.records) / run.work.records,
+                max(run.records) / work.records,
                 "of all records",
             ),
         ]
