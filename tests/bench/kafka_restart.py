@@ -8,6 +8,7 @@ from tests.bench.deployment import Deployment, ends_of, moved, total
 from tests.bench.fleet import Fleet
 from tests.bench.report import Row
 
+IDLE_SECONDS = 5.0
 QUIET_SECONDS = 2.0  # longer than a set's roll-up, and than the commit of offsets that follows it
 
 
@@ -25,10 +26,11 @@ async def restarted(
         began = time.perf_counter()
         await services.settled()
         settled = services.observed_seconds + time.perf_counter() - began
-        await asyncio.sleep(QUIET_SECONDS)
         works = await services.works()
+        await asyncio.sleep(IDLE_SECONDS)
+        later = await services.works()
     writes, grown = await fleet.version() - version, moved(ends, await ends_of(bus))
-    work = total(works)
+    work, idle = total(works), total(later).since(total(works))
     what = f"{count:,} variants, services restarted"
     each = ", ".join(
         f"{name} {1000 * one.cpu_seconds:,.0f}" for name, one in zip(services.names, works, strict=True)
@@ -38,7 +40,7 @@ async def restarted(
         Row(scenario, f"{what}: until the API server was listed", services.observed_seconds, "s"),
         Row(scenario, f"{what}: until nothing is left to do", settled, "s"),
         Row(scenario, f"{what}: records read", work.read, "read"),
-        Row(scenario, f"{what}: records of their steps", work.records, "records", 0, "equal"),
+        Row(scenario, f"{what}: records of their steps", total(later).records, "records", 0, "equal"),
         Row(
             *(scenario, f"{what}: offsets of all topics {dict(grown) or ''}".rstrip(), grown.total()),
             *("records", 0, "equal"),
@@ -46,4 +48,10 @@ async def restarted(
         Row(scenario, f"{what}: API writes", writes, "writes", 0, "equal"),
         Row(scenario, f"{what}: CPU ({each} ms)", work.cpu_seconds, "s"),
         Row(scenario, f"{what}: memory", work.resident_bytes / 1e6, "MB"),
+        Row(
+            scenario,
+            f"{what}: CPU when nothing happens",
+            100 * idle.cpu_seconds / IDLE_SECONDS,
+            "% of a core",
+        ),
     ]
