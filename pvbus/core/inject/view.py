@@ -234,21 +234,30 @@ def _place(revision: Revision) -> Place:
 
 
 class ViewCandidates:
-    """`pvbus.core.mutations.Candidates` over the view, for one namespace and the names asked for."""
+    """`pvbus.core.mutations.Candidates` over the view as it is now, for one namespace and the names given.
+
+    An attempt takes a while, and its outcome is remembered under the inputs that it began with: it must not
+    see what came, or went and came back, meanwhile.
+    """
 
     def __init__(self, view: View, namespace: str, names: Iterable[tuple[str, str, str, str]]) -> None:
         self._view = view
         self._namespace = namespace
-        self._names: dict[tuple[str, str, str], list[str]] = {}
+        asked: dict[tuple[str, str, str], list[str]] = {}
         for group, version, kind, name in names:
-            self._names.setdefault((group, version, kind), []).append(name)
+            asked.setdefault((group, version, kind), []).append(name)
+        self._listings = {place: self._list(*place, named) for place, named in asked.items()}
 
     def listing(self, group: str, version: str, kind: str) -> Listing:
+        found = self._listings.get((group, version, kind))
+        return found if found is not None else self._list(group, version, kind, ())
+
+    def _list(self, group: str, version: str, kind: str, names: Iterable[str]) -> Listing:
         error = self._view.unavailable(group, version, kind)
         if error:
             return Listing({}, error)
         objects: dict[str, Any] = {}
-        for name in self._names.get((group, version, kind), ()):
+        for name in names:
             row = self._view.injectable(group, kind, self._namespace, name)
             if row is not None and row.exists:
                 content = row.content
