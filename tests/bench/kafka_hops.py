@@ -162,4 +162,6 @@ async def _one_change(fleet: Fleet, witness: Witness, name: str) -> tuple[float,
         await fleet.patch(f"{TARGETS}/{name}", {"metadata": {"labels": labels}})
         observed, target = await wanted[OBJECTS], await wanted[TARGETS_TOPIC]
         event, written = await wanted[TARGETS], await wanted[VARIANTS]
-    return (began, event.seen, observed.sent, observed.seen, target.sent, target.seen, written.seen)
+    # Ingest may be told before we are, but it was told before it sent anything.
+    told = min(event.seen, observed.sent)
+    return (began, told, observed.sent, observed.seen, target.sent, target.seen, written.seen)
