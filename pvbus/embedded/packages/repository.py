@@ -147,6 +147,11 @@ class Keeper:
             if not change.future.done():
                 change.future.set_exception(answers.unavailable("the package store is shutting down"))
 
+    async def report_last(self) -> None:
+        """After `stop`, write the status that the next look would have: so the next start need not."""
+        if self._catalog is not None and not self.problem:
+            await self._report("True", "Ready", self.catalog.readiness())
+
     async def ready(self) -> None:
         """Wait for the first look at the remote. Raises: StatusError where there is nothing to use."""
         with suppress(TimeoutError):

@@ -17,6 +17,7 @@ import structlog
 
 from pvbus.codec import prepare_types
 from pvbus.embedded.apiserver.hooks import Objects
+from pvbus.embedded.apiserver.store import StoreError
 from pvbus.embedded.packages.journal import Journal, Note
 from pvbus.embedded.packages.rendering import Render
 from pvbus.embedded.packages.reporting import REPOSITORY, report
@@ -74,6 +75,8 @@ class PackageStore:
             self._task.cancel()
             await asyncio.gather(self._task, return_exceptions=True)
         await asyncio.gather(*(keeper.stop() for keeper in self._keepers.values()), *self._ending)
+        with contextlib.suppress(StoreError):  # the disk is full: the next start tells
+            await asyncio.gather(*(keeper.report_last() for keeper in self._keepers.values()))
         self._keepers.clear()
         self._executor.shutdown(wait=True, cancel_futures=True)
 

@@ -1,5 +1,6 @@
 """Repositories: what is found in them, how they are followed, and what their condition says."""
 
+import asyncio
 import os
 from pathlib import Path
 
@@ -66,6 +67,19 @@ async def test_packages_that_plain_git_made_are_found(world: World, tmp_path: Pa
     published = world.present("plain.app.v1")["status"]
     assert published["publishedBy"] == "person@example.com"
     assert published["selfLock"]["git"]["ref"] == "app/v1"
+
+
+async def test_a_restart_has_nothing_to_say_about_what_was_made_before(fleet: World) -> None:
+    """A draft made just before the end is in the Repository's status then, not only after the next start."""
+    await fleet.create(revision("edge", "app", "v1", clone_of("blue.app.v1")))
+    await fleet.store.stop()
+    last = fleet.ready("edge")
+    assert last is not None
+    assert last["status"]["packageCount"] == 1
+    fleet.store = fleet.new_store()
+    await fleet.store.start()
+    await asyncio.sleep(0.5)
+    assert fleet.ready("edge") == last
 
 
 async def test_annotated_tags_are_revisions_too_and_can_be_deleted(world: World, tmp_path: Path) -> None:
