@@ -127,8 +127,8 @@ def result_row(
     cause: float = 0,
 ) -> ResultRow:
     """Return the row after an attempt; old: the row before, of the same object. What the attempt did not
-    get to stays as it was."""
-    row = old if old is not None else ResultRow(uid=variant.metadata.uid)
+    get to stays as it was; on a new bus, as the variant's status tells."""
+    row = old or ResultRow(uid=variant.metadata.uid, targets=variant.status.downstream_targets)
     downstream = variant.spec.downstream
     if upstream is not None and downstream is not None and downstream not in row.downstreams:
         row = msgspec.structs.replace(row, downstreams=(*row.downstreams, downstream))

@@ -9,6 +9,8 @@ import pytest
 from pvbus.adapters.embedded.cluster import REVISION
 from pvbus.core.effects import Get, List, Update
 from pvbus.core.inject.ensure import render_status
+from pvbus.core.inject.report import result_row, waiting_conditions
+from pvbus.core.model import DownstreamTarget, PackageVariant
 from pvbus.core.observe import KindName
 from pvbus.core.records import OBJECTS, WATCHES, SyncMarker, sync_key
 from pvbus.errors import ConflictError, PermanentError, TransientError
@@ -467,6 +469,15 @@ async def test_a_wait_is_told_once_it_lasts_and_not_before() -> None:
     assert outcome.again_after is None
     await world.settle()
     assert (world.told()[0], world.result().waiting) == ("True", ())
+
+
+def test_a_wait_on_a_new_bus_forgets_no_target() -> None:
+    """Nothing is remembered there, and what the variant's status tells of its packages is taken over."""
+    rendered = DownstreamTarget(name="deploy.app.v1", render_status={"error": ""})
+    status = msgspec.structs.replace(PackageVariant().status, downstream_targets=(rendered,))
+    told = msgspec.structs.replace(PackageVariant(), status=status)
+    row = result_row(told, None, waiting_conditions(told, ("x",)), requests=(), waiting=("x",))
+    assert row.targets == (rendered,)
 
 
 async def test_the_first_list_is_waited_for_in_silence_and_a_later_one_changes_nothing() -> None:
