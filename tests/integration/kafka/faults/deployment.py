@@ -106,14 +106,14 @@ class ServiceProcess:
 class Deployment:
     """One installation: its processes, its fleet, its topics."""
 
-    def __init__(self, kafka: KafkaCluster, folder: Path, bootstrap: str) -> None:
+    def __init__(self, kafka: KafkaCluster, folder: Path, bootstrap: str, clusters_per_region: int) -> None:
         self.kafka = kafka
         self.folder = folder
         self.prefix = f"faults-{secrets.token_hex(4)}"
         self.processes: list[ServiceProcess] = []
         self.kubeconfig = folder / "data" / "kubeconfig"
         self.fleet = Fleet(
-            folder / "git", 20260101, clusters_per_region=CLUSTERS_PER_REGION, pause_seconds_max=0.4
+            folder / "git", 20260101, clusters_per_region=clusters_per_region, pause_seconds_max=0.4
         )
         self._bus = f"kafka://{bootstrap}/{self.prefix}"
 
@@ -169,8 +169,15 @@ class Deployment:
                 problems = await self.fleet.differences()
                 if not problems:
                     return
-            assert time.monotonic() < deadline, "\n".join([*problems[:20], self.tails()])
+            if time.monotonic() > deadline:
+                rows = await asyncio.to_thread(self.rows_about, problems)
+                raise AssertionError("\n".join([*problems[:20], *rows, self.tails()]))
             await asyncio.sleep(0.5)
+
+    def rows_about(self, problems: list[str]) -> Iterator[str]:
+        """What the topics have on the first object that is not as it must be."""
+        name = problems[0].split()[0].rstrip(":").rpartition("/")[2]
+        return (str(row) for row in self.snapshot().rows if name in row.key)
 
     async def promises_kept(self, survivor: ServiceProcess) -> Counter[str]:
         """Look at the topics of a settled system; returns the number of records by topic."""
@@ -206,11 +213,17 @@ class Deployment:
             if latest.get(place) != present.get(place)
         ]
 
-    async def restarts_quietly(self, survivor: ServiceProcess) -> ServiceProcess:
-        """A restart of a settled system writes nothing to the cluster, and only markers to the topics."""
+    async def restarts_quietly(
+        self, survivor: ServiceProcess, meanwhile: Callable[[], None] = lambda: None
+    ) -> ServiceProcess:
+        """A restart of a settled system writes nothing to the cluster, and only markers to the topics.
+
+        meanwhile: what happens while nothing runs.
+        """
         versions = await self.fleet.versions()
         before = await asyncio.to_thread(self.snapshot)
         assert await asyncio.to_thread(survivor.stop) == 0, survivor.output[-3000:]
+        await asyncio.to_thread(meanwhile)
         again = self.run_all()
         await self.ready(again)
         await asyncio.sleep(QUIET_SECONDS)
@@ -246,10 +259,14 @@ def unread(now: Snapshot) -> Iterator[str]:
 
 @asynccontextmanager
 async def deployment(
-    kafka: KafkaCluster, folder: Path, *, bootstrap: str = ""
+    kafka: KafkaCluster,
+    folder: Path,
+    *,
+    bootstrap: str = "",
+    clusters_per_region: int = CLUSTERS_PER_REGION,
 ) -> AsyncIterator[tuple[Deployment, ServiceProcess]]:
     """Run everything until the block ends. bootstrap: the services' way to the brokers, if not the usual."""
-    made = Deployment(kafka, folder, bootstrap or kafka.bootstrap)
+    made = Deployment(kafka, folder, bootstrap or kafka.bootstrap, clusters_per_region)
     try:
         server = made.run("apiserver", "pvbus.cli", "apiserver", "--data", str(folder / "data"))
         await made.until(lambda: server.says("API server: "), START_SECONDS_MAX, server)
