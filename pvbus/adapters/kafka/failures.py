@@ -37,8 +37,15 @@ UNAUTHORIZED: tuple[type[Exception], ...] = (
 )
 """Transient: whoever gave too few rights can give them while we run."""
 
-FOREIGN: tuple[type[Exception], ...] = (errors.KafkaError, TimeoutError, asyncio.TimeoutError, OSError)
-"""What calls of the library raise, and `translate` takes."""
+FOREIGN: tuple[type[Exception], ...] = (
+    errors.KafkaError,
+    errors.ConsumerStoppedError,
+    errors.IllegalOperation,  # a transaction that failed in the background while we still send to it
+    TimeoutError,
+    asyncio.TimeoutError,
+    OSError,
+)
+"""What calls of the library raise, and `translate` takes. Two of its own are no KafkaErrors."""
 
 
 def translate(error: BaseException, doing: str) -> PvbusError:

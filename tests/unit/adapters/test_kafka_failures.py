@@ -3,7 +3,7 @@
 import pytest
 from aiokafka import errors
 
-from pvbus.adapters.kafka.failures import translate
+from pvbus.adapters.kafka.failures import FOREIGN, translate
 from pvbus.errors import FencedError, PermanentError, TooLargeError, TransientError
 
 
@@ -32,3 +32,16 @@ def caused(outer: Exception, inner: Exception) -> Exception:
 def test_translation(error: Exception, expected: type[Exception]) -> None:
     """Each kind of error has its class, also behind the library's own wrapper."""
     assert type(translate(error, "trying")) is expected
+
+
+def test_every_error_of_the_library_is_foreign() -> None:
+    """What the library raises never ends a process as a bug of ours, not even what is no KafkaError: a worker
+    that wakes up late meets IllegalOperation between two batches of its step."""
+    own = [
+        each
+        for each in vars(errors).values()
+        if isinstance(each, type) and each.__module__ == errors.__name__
+    ]
+    raised = [each for each in own if issubclass(each, Exception)]
+    assert errors.IllegalOperation in raised
+    assert [each for each in raised if not issubclass(each, FOREIGN)] == []
