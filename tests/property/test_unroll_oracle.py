@@ -22,7 +22,7 @@ from pvbus.core.porch import PackageRevision, Repository
 from pvbus.core.records import OBJECTS, UNROLL, ChildRow, SyncMarker, partition_key, sync_key
 from pvbus.core.renderer import RenderController
 from pvbus.core.unroll.children import Limits
-from pvbus.core.unroll.controller import UnrollController
+from pvbus.core.unroll.controller import TURN_TARGETS, UnrollController
 from pvbus.testing.oracle import Names, Thing, expected_variants
 
 Object = dict[str, Any]
@@ -43,8 +43,10 @@ ROUNDS_MAX = 400  # a world of this size settles in a few dozen; more means that
 class World:
     """A cluster as a dictionary, and both controllers on one partition."""
 
-    def __init__(self) -> None:
-        self.unroll = UnrollController(partitions=1, engine=ENGINE, limits=UNLIMITED)
+    def __init__(self, turn_targets: int = TURN_TARGETS) -> None:
+        self.unroll = UnrollController(
+            partitions=1, engine=ENGINE, limits=UNLIMITED, turn_targets=turn_targets
+        )
         self.render = RenderController(engine=ENGINE)
         self.objects: dict[tuple[str, str], Object] = {}
         self.rows: dict[str, ChildRow] = {}
@@ -149,9 +151,7 @@ class World:
         for _ in range(ROUNDS_MAX):
             acted = self._collect_garbage()
             while self.dirty:
-                controller, key = self._next()
-                del self.dirty[controller, key]
-                acted |= self._reconcile(controller, key)
+                acted |= self.turn()
             quiet = 0 if acted else quiet + 1
             if quiet > 2:
                 return
@@ -159,6 +159,14 @@ class World:
             for controller in (self.unroll, self.render):
                 self.dirty |= {(controller, key): None for key in controller.keys(0)}
         raise AssertionError("the world never settles")
+
+    def turn(self) -> bool:
+        """Look at one dirty key; tell whether that did anything."""
+        if not self.dirty:
+            return False
+        controller, key = self._next()
+        del self.dirty[controller, key]
+        return self._reconcile(controller, key)
 
     def _next(self) -> tuple[Any, str]:
         """Sets first: which of two sets creates a variant may depend on who is quicker otherwise."""
@@ -342,21 +350,25 @@ def test_from_nothing_the_sets_get_what_the_oracle_expects(
                 st.sampled_from(("PackageVariantSet", "Repository", "Site", "PackageVariant")),
                 st.sampled_from(("a", "a-b", "b", "c", "b-c", "s1", "a-b-base", "a-b-c-base")),
             ),
-            st.just("settle"),
+            st.sampled_from(("settle", "turn")),
         ),
-        max_size=8,
+        max_size=12,
     ),
+    turn_targets=st.sampled_from((1, 2, TURN_TARGETS)),
 )
 @settings(max_examples=150, deadline=None)
 def test_after_any_history_the_variants_are_a_fixed_point_of_the_oracle(
-    first: list[Object], upstream: Object, person: list[Object], changes: list[Any]
+    first: list[Object], upstream: Object, person: list[Object], changes: list[Any], turn_targets: int
 ) -> None:
-    world = World()
+    """Also where sets are looked at a target at a time, and change while they are."""
+    world = World(turn_targets)
     tell(world, [upstream, *person, *first])
     world.synced()
     for change in changes:
         if change == "settle":
             world.settle()
+        elif change == "turn":
+            world.turn()
         elif isinstance(change, tuple):
             world.remove(*change)
         else:

@@ -103,17 +103,21 @@ class Contexts:
 
     # ------------------------------------------------------------ building
 
-    def build(self) -> int:
-        """Evaluate everything; return how many targets were."""
+    def build(self) -> Iterator[Context]:
+        """Evaluate everything, target by target. Others may have their turn in between: what changes
+        meanwhile of what was selected is for `refresh`, once this is through."""
+        matches = self.view.select(self.skey, list(self._selectors.values()))
         for number, target in enumerate(self.spec.targets):
             if target.repositories is not None:
                 for context in self._listed(number, target):
                     self._put(context)
-        matches = self.view.select(self.skey, list(self._selectors.values()))
+                    yield context
         for position, keys in enumerate(matches):
             for key in keys:
-                self._put(self._selected(self._positions[position], key))
-        return len(self.by_key)
+                if key in self.view.objects:  # else it is gone by now
+                    context = self._selected(self._positions[position], key)
+                    self._put(context)
+                    yield context
 
     def _listed(self, number: int, target: Target) -> Iterator[Context]:
         package = self.spec.upstream.package if self.spec.upstream else ""
@@ -193,6 +197,24 @@ class Contexts:
         if not wanting:
             del self.by_downstream[context.downstream]
         return {context.downstream}
+
+    def errors(self) -> list[tuple[int, str, str, str]]:
+        """Return what is wrong with targets: target index, position, reason, message."""
+        errors = []
+        for key in self.failed:
+            errors.append((*key, "UnexpectedError", self.by_key[key].error))
+        for downstream in self.duplicated:
+            keys = sorted(self.by_downstream[downstream])
+            first, second = keys[0][0], keys[1][0]
+            errors.append(
+                (
+                    *keys[0],
+                    "ValidationError",
+                    f"spec.targets[{first}] and spec.targets[{second}] give the same downstream: package "
+                    f'"{downstream.package}" in repository "{downstream.repo}"',
+                )
+            )
+        return errors
 
     # ------------------------------------------------------------ evaluating
 

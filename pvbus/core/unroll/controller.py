@@ -5,6 +5,7 @@ roll-up, which counts all rows, is written at most once per second and set.
 """
 
 from collections.abc import Iterable
+from itertools import islice
 
 import msgspec
 
@@ -29,7 +30,7 @@ from pvbus.core.render import CompileErrors, compile_set
 from pvbus.core.tables import SyncView, is_marker
 from pvbus.core.unroll.children import Limits
 from pvbus.core.unroll.contexts import Contexts, root_of, selected_kinds
-from pvbus.core.unroll.state import SetState
+from pvbus.core.unroll.state import Building, SetState
 from pvbus.core.unroll.view import (
     REPOSITORY_KIND,
     REVISION_KIND,
@@ -43,6 +44,7 @@ from pvbus.core.validation import validate_set
 ROLLUP_SECONDS = 1.0
 LEAVING_SECONDS = 60.0  # rows of removed children are looked at by themselves, to be forgotten in time
 CHUNK_PUTS = 1_000  # of one outcome: more would keep others waiting, and fewer make a fan-out slower
+TURN_TARGETS = 2_000  # looked at in one go, some 0.1 s: heartbeats and other keys must get their turn
 STATIC_KINDS = (VARIANT_KIND, REVISION_KIND, REPOSITORY_KIND)
 
 _set = msgspec.json.Decoder(PackageVariantSet)
@@ -76,8 +78,10 @@ class UnrollController:
         engine: Engine,
         limits: Limits | None = None,
         chunk_puts: int = CHUNK_PUTS,
+        turn_targets: int = TURN_TARGETS,
     ) -> None:
-        """chunk_puts: an outcome ends after so many rows, and the rest follows; what a step should hold."""
+        """A pass ends, and the rest follows, after chunk_puts rows (what a step should hold) or turn_targets
+        targets."""
         self.view = View(partitions)
         self.set_evaluations = 0
         self.target_evaluations = 0
@@ -85,6 +89,7 @@ class UnrollController:
         self._engine = engine
         self._limits = limits or Limits()
         self._chunk_puts = chunk_puts
+        self._turn_targets = turn_targets
         self._sets: dict[int, dict[str, SetState]] = {}
         self._sync: dict[int, SyncView] = {}
         self._requests: dict[str, dict[str, WatchRequest]] = {}
@@ -201,13 +206,15 @@ class UnrollController:
         if state.obj.metadata.annotations.get(HOLD) == "true":
             return self._rolled(state, now, puts, on_hold=True)
         try:
-            self._prepare(state)
+            is_prepared = self._prepare(state)
         except _StopError as stop:
             if not stop.reason:
                 return Outcome(tuple(puts), "waiting", waiting=(stop.message,))
             return self._rolled(state, now, puts, stop=stop)
+        if not is_prepared:
+            return Outcome(tuple(puts), "changed" if puts else "unchanged", again_after=0)
         puts += self._settle(state, now)
-        if len(puts) < self._chunk_puts:
+        if len(puts) < self._chunk_puts and not state.touched:
             leaving = self._removals(state, now, caught_up=caught_up, settled=not puts)
             if leaving is None:
                 return None
@@ -222,14 +229,14 @@ class UnrollController:
         if state.rollup is not None:
             puts.append(Put(SETRESULTS, state.skey, None))
         self.view.forget(state.skey)
-        state.rollup, state.contexts, state.basis = None, None, ""
+        state.rollup, state.contexts, state.basis, state.building = None, None, "", None
         if not puts:
             self._sets[number].pop(state.skey, None)
             return Outcome()
         return Outcome(tuple(puts), "changed", again_after=0)
 
-    def _prepare(self, state: SetState) -> None:
-        """Bring the contexts up to date, or stop with what is in the way."""
+    def _prepare(self, state: SetState) -> bool:
+        """Bring the contexts up to date, or stop with what is in the way; False asks for another turn."""
         obj = state.obj
         assert obj is not None
         namespace = obj.metadata.namespace
@@ -260,9 +267,12 @@ class UnrollController:
         root = root_of(*found)
         basis = digest([obj.metadata.uid, spec_digest, root])
         if basis != state.basis:
-            self._build(state, Contexts(state.skey, obj, state.compiled, root, self.view), basis)
-        else:
-            self._refresh(state)
+            if state.building is None or state.building.basis != basis:
+                self._begin(state, Contexts(state.skey, obj, state.compiled, root, self.view), basis)
+            if not self._build(state):
+                return False
+        self._refresh(state)
+        return True
 
     def _require_ok(self, kinds: Iterable[str]) -> None:
         for kind in kinds:
@@ -285,8 +295,8 @@ class UnrollController:
             if version and version not in marker.versions:
                 raise _StopError("NoMatchingTargets", f'no matches for kind "{name}" in version "{asked}"')
 
-    def _build(self, state: SetState, contexts: Contexts, basis: str) -> None:
-        """Evaluate all targets of a new generation (or upstream)."""
+    def _begin(self, state: SetState, contexts: Contexts, basis: str) -> None:
+        """Begin to evaluate all targets of a new generation (or upstream)."""
         obj = state.obj
         assert obj is not None and obj.spec.upstream is not None
         self.view.forget(state.skey)
@@ -294,13 +304,24 @@ class UnrollController:
         self.view.use_kinds((*STATIC_KINDS, *selected_kinds(obj.spec)), state.skey)
         self.view.use_upstream(obj.metadata.namespace, obj.spec.upstream, state.skey)
         self.set_evaluations += 1
-        self.target_evaluations += contexts.build()
-        state.contexts, state.basis = contexts, basis
+        state.contexts, state.basis = None, ""
+        state.building = Building(basis, contexts, contexts.build())
         state.objects.clear()
         state.repositories.clear()
+
+    def _build(self, state: SetState) -> bool:
+        """Evaluate some more targets; tell whether all are."""
+        assert state.building is not None
+        basis, contexts, rest = state.building
+        evaluated = sum(1 for _ in islice(rest, self._turn_targets))
+        self.target_evaluations += evaluated
+        if evaluated == self._turn_targets:
+            return False
+        state.contexts, state.basis, state.building = contexts, basis, None
         state.touched.add(row.downstream for row in state.children.rows.values())
         state.touched.add(contexts.by_downstream)
         state.seen.update(self._owned(state))
+        return True
 
     def _refresh(self, state: SetState) -> None:
         if not state.objects and not state.repositories:
@@ -327,7 +348,7 @@ class UnrollController:
         state.touched.add(children.adopt_names(state.seen, owned))
         state.seen.clear()
         puts: list[Put] = []
-        for downstream in state.touched.take(contexts):
+        for looks, downstream in enumerate(state.touched.take(contexts), start=1):
             wanting = contexts.by_downstream.get(downstream, {})
             name = children.name_of(downstream)
             if len(wanting) == 1:
@@ -337,7 +358,7 @@ class UnrollController:
                 puts += children.wanted(obj, contexts, context, name)
             elif not wanting and name is not None:
                 puts += children.unwanted(obj.metadata.uid, downstream, name, owned, now)
-            if len(puts) >= self._chunk_puts:
+            if len(puts) >= self._chunk_puts or looks >= self._turn_targets:
                 break
         return puts
 
@@ -419,7 +440,7 @@ class UnrollController:
         elif state.contexts is not None and not on_hold:
             tally["failed"] += len(state.contexts.failed)
             tally["desired"] += len(state.contexts.failed)
-            errors += self._target_errors(state.contexts)
+            errors += state.contexts.errors()
             if errors:
                 _, _, reason, message = min(errors)
                 if len(errors) > 1:
@@ -433,24 +454,6 @@ class UnrollController:
             held=dict(sorted(held.items())),
             on_hold=on_hold,
         )
-
-    @staticmethod
-    def _target_errors(contexts: Contexts) -> list[tuple[int, str, str, str]]:
-        errors = []
-        for key in contexts.failed:
-            errors.append((*key, "UnexpectedError", contexts.by_key[key].error))
-        for downstream in contexts.duplicated:
-            keys = sorted(contexts.by_downstream[downstream])
-            first, second = keys[0][0], keys[1][0]
-            errors.append(
-                (
-                    *keys[0],
-                    "ValidationError",
-                    f"spec.targets[{first}] and spec.targets[{second}] give the same downstream: package "
-                    f'"{downstream.package}" in repository "{downstream.repo}"',
-                )
-            )
-        return errors
 
     def _rolled(
         self,

@@ -1,12 +1,13 @@
 """What the unroll controller keeps of one set between passes."""
 
 from collections.abc import Iterable, Iterator
+from typing import NamedTuple
 
 from pvbus.core.model import Downstream, PackageVariantSet
 from pvbus.core.records import SetResult, WatchRequest
 from pvbus.core.render import CompiledSet
 from pvbus.core.unroll.children import Children
-from pvbus.core.unroll.contexts import Contexts
+from pvbus.core.unroll.contexts import Context, Contexts
 
 
 class Touched:
@@ -40,6 +41,14 @@ class Touched:
             yield downstream
 
 
+class Building(NamedTuple):
+    """Contexts that are being evaluated, some at a time. basis: of what; rest: what is left to do."""
+
+    basis: str
+    contexts: Contexts
+    rest: Iterator[Context]
+
+
 class SetState:
     """What this worker knows of one set."""
 
@@ -49,6 +58,7 @@ class SetState:
         self.children = Children(skey)
         self.contexts: Contexts | None = None
         self.basis = ""
+        self.building: Building | None = None
         self.compiled: CompiledSet | None = None
         self.compiled_for = ""
         self.touched = Touched()
