@@ -38,7 +38,6 @@ ASSIGNOR = CoPartitioningAssignor(["a"], 2, held=list, given=lambda numbers: Non
                 "enable_idempotence": True,
                 "acks": "all",
                 "compression_type": "lz4",
-                "linger_ms": 2,
                 "max_batch_size": 128 * 1024,
                 "transaction_timeout_ms": 20_000,
             },
