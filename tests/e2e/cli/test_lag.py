@@ -146,7 +146,7 @@ def test_watching_goes_on_until_ctrl_c(installation: Installation, tmp_path: Pat
             assert watching.poll() is None, shown.read_text()
             time.sleep(0.1)
         watching.send_signal(signal.SIGINT)
-        assert watching.wait(10) == 130
+        assert watching.wait(30) == 130
     finally:
         watching.kill()
         watching.wait()
