@@ -97,13 +97,13 @@ def page(store: Store, selected: Selection, query: Mapping[str, str]) -> Page:
         table = _past(table, rv)
     else:
         asked_version(store, query)
-    entries = table.ordered(selected.namespace, after=after)
+    keys = table.keys(selected.namespace, after=after)
     if not selected.unrestricted:
-        entries = [entry for entry in entries if selected.matches(entry)]
-    if not limit or len(entries) <= limit:
-        return Page(entries, rv)
-    shown = entries[:limit]
-    remaining = len(entries) - limit if selected.unrestricted else 0
+        keys = [key for key in keys if selected.matches(table.entries[key])]
+    shown = [table.entries[key] for key in (keys[:limit] if limit else keys)]
+    if len(shown) == len(keys):
+        return Page(shown, rv)
+    remaining = len(keys) - limit if selected.unrestricted else 0
     return Page(shown, rv, _write_token(_Token(rv=rv, start=shown[-1].key)), remaining)
 
 

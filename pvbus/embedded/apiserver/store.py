@@ -66,14 +66,19 @@ class Table:
 
     def ordered(self, namespace: str | None = None, *, after: ObjectKey | None = None) -> list[Entry]:
         """Return the entries by namespace and name, of one namespace or all, past a key or from the start."""
+        entries = self.entries
+        return [entries[key] for key in self.keys(namespace, after=after)]
+
+    def keys(self, namespace: str | None = None, *, after: ObjectKey | None = None) -> Sequence[ObjectKey]:
+        """Return the keys of what `ordered` returns; not to be changed."""
         if self._order is None:
             self._order = sorted(self.entries)
-        entries, order = self.entries, self._order
+        order = self._order
         if namespace is None and after is None:
-            return [entries[key] for key in order]
+            return order
         low = bisect_right(order, after) if after else bisect_left(order, (namespace or "", ""))
         high = len(order) if namespace is None else bisect_left(order, (namespace + "\0", ""))
-        return [entries[key] for key in order[low:high]]
+        return order[low:high]
 
     def apply(self, change: Change) -> None:
         key = change.entry.key
