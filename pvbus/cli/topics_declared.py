@@ -12,6 +12,7 @@ from pvbus.contracts import topics
 from pvbus.errors import UsageError
 from pvbus.ports.bus import TopicState
 from pvbus.runtime.buses import bus_file
+from pvbus.runtime.installation import check_completeness, read_installation
 from pvbus.runtime.kafkaaccess import access_lists, bindings, commands
 
 
@@ -25,6 +26,8 @@ async def _create(data: str, place: str | None) -> list[dict[str, Any]]:
     async with opened_bus(data, place, create=True) as bus:
         before = await bus.check_topics(specs)
         missing = {state.name for state in before if not state.is_there}
+        if missing and (installed := await read_installation(bus)) is not None:
+            await check_completeness(bus, installed.partitions)
         await bus.create_topics([spec for spec in specs if spec.name in missing])
     return [_row(state, "already there" if state.is_there else "created") for state in before]
 

@@ -56,7 +56,7 @@ async def ensure_installation(bus: Bus, *, partitions: int, engine: str = "") ->
         await bus.create_topics(topics(partitions))
         present = await _record(bus, wanted)
     _check(present, partitions, engine, bus.how_to_empty())
-    await _check_completeness(bus, partitions)
+    await check_completeness(bus, partitions)
     chosen = _engine_here(present, bus.how_to_empty())
     await bus.create_topics(topics(partitions))
     return present, chosen
@@ -123,9 +123,10 @@ def _check(row: MetaRow, partitions: int, engine: str, how_to_empty: str) -> Non
         )
 
 
-async def _check_completeness(bus: Bus, partitions: int) -> None:
+async def check_completeness(bus: Bus, partitions: int) -> None:
     """Refuse to make a lost topic anew: its rows are only written where another table does not remember them.
 
+    Caller: whoever is about to make topics of an installation that is recorded. Raises PermanentError.
     An installation has all topics before it is recorded, and a pvbus with other ones has another version.
     """
     lost = [state.name for state in await bus.check_topics(topics(partitions)) if not state.is_there]
