@@ -95,11 +95,12 @@ class Judge:
         with TopicReader(self._bootstrap, self._prefix) as reader:
             before = reader.committed("copy")
             time.sleep(MARKERS_SECONDS)
-            found = reader.all(("in", "copy"))
+            copied = reader.all(("copy",))
+            fed = reader.all(("in",))  # after the copies: it has the original of each
             after = reader.committed("copy")
         for number in range(PARTITIONS):
-            originals = [record.offset for record in found.of("in") if record.partition == number]
-            copies = [int(r.value or b"") for r in found.of("copy") if r.partition == number]
+            originals = [record.offset for record in fed.records if record.partition == number]
+            copies = [int(r.value or b"") for r in copied.records if r.partition == number]
             assert copies == list(range(len(copies))), describe(copies, len(originals))
             least, most = (
                 sum(offset < committed.get(("in", number), 0) for offset in originals)
