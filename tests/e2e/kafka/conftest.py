@@ -29,7 +29,7 @@ class Installed(NamedTuple):
         return f"kafka://{self.bootstrap}/{self.prefix}"
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="package")
 def installed(kafka_one: KafkaCluster, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Installed]:
     """The example fleet is applied, and everything is ready."""
     folder = tmp_path_factory.mktemp("installed")
