@@ -236,7 +236,9 @@ class Children:
         )
         return self.put(name, row), Put(TARGETS, self._target_key(name), target)
 
-    def settle_removed(self, obj: PackageVariantSet, owned: dict[str, Observed], now: float) -> list[Put]:
+    def settle_removed(
+        self, obj: PackageVariantSet, contexts: Contexts, owned: dict[str, Observed], now: float
+    ) -> list[Put]:
         """Note which removed children are seen gone, and forget those gone long ago.
 
         An order to remove stands for one generation of the set; at another it is given again.
@@ -245,6 +247,8 @@ class Children:
         puts: list[Put] = []
         for name in sorted(self.leaving):
             row = self.rows[name]
+            if row.downstream in contexts.by_downstream:
+                continue  # wanted again: what this very pass says of it must not be taken back
             if row.state == "removed" and name not in owned:
                 puts.append(self.put(name, replace(row, state="gone", since=now)))
                 puts.append(Put(TARGETS, self._target_key(name), None))

@@ -367,7 +367,7 @@ class UnrollController:
         assert obj is not None and contexts is not None
         if not children.leaving:
             return []
-        puts = children.settle_removed(obj, self._owned(state), now)
+        puts = children.settle_removed(obj, contexts, self._owned(state), now)
         confirmed = frozenset(
             token.strip() for token in obj.metadata.annotations.get(CONFIRM_DELETION, "").split(",")
         ) - {""}

@@ -1,5 +1,7 @@
 """Removal: when it is believed, told, taken back, held and forgotten."""
 
+import pytest
+
 from pvbus.core.ids import HOLD
 from tests.simulation.parts import (
     SET,
@@ -39,6 +41,29 @@ def test_taking_a_removal_back_leaves_a_trace_that_render_must_write() -> None:
     found.run()
     row = found.targets["alpha-r1-s1"]
     assert (row.state, bool(row.kept)) == ("present", True)
+
+
+@pytest.mark.parametrize("meanwhile", ["its variant went", "the set changed", "it was gone for long"])
+def test_a_target_that_comes_back_is_not_taken_for_gone_in_the_same_look(meanwhile: str) -> None:
+    """What is said of it because it is wanted, and because it was to go, are not both said."""
+    found = removing()
+    live_on(found)
+    assert found.states()["alpha-r1-s1"] == "removed"
+    labels = {"config.porch.kpt.dev/packagevariantset": "uid-alpha"}
+    variant = obj(VARIANT, "alpha-r1-s1", metadata={"labels": labels}, spec={})
+    match meanwhile:
+        case "its variant went":
+            found.tell_gone(VARIANT, variant)
+        case "the set changed":
+            change(found, generation=2)
+        case _:
+            found.tell_gone(VARIANT, variant)
+            found.run()
+            found.now += 700
+    found.tell(SITE, site("s1", env="prod"))
+    found.run()
+    assert found.states()["alpha-r1-s1"] == "present"
+    assert found.orders()["alpha-r1-s1"] == "present"
 
 
 def test_removals_wait_until_render_looked_at_everything() -> None:
