@@ -9,6 +9,7 @@ THREE_BROKERS = {"kafka_three", "three_to_break", "three_proxied"}
 SHARED = Path(__file__).parent.parent.parent / "shared"
 
 
+@pytest.hookimpl(tryfirst=True)  # before xdist reads the groups
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     """Leave out what reads the shared folder where there is none; with it, every such test counts.
 
