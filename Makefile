@@ -35,17 +35,18 @@ run-kafka: setup-dev
 	  .venv/bin/pvbus up --data .pvbus-kafka --bus kafka://{kafka} --processes 2 --example fleet $(ARGS)
 
 # Kafka's tests come after the others: their limits are of real time, which they would have to share. They
-# come in their order, in two groups side by side (one broker, three), as each Kafka is there for some of
-# them. 5 is pytest's code for a selection that is empty.
-PYTEST = .venv/bin/python -m pytest -n $(WORKERS) --dist loadgroup
+# come file by file, as each Kafka is there for the tests of some files. 5 is pytest's code for a selection
+# that is empty.
+PYTEST = .venv/bin/python -m pytest -n $(WORKERS)
+KAFKA = -m kafka --dist loadfile --randomly-dont-reorganize
 OTHERS_CODE = code=$$?; [ $$code -eq 5 ] || exit $$code
 
 test: setup-dev
-	@$(PYTEST) -m "not kafka" $(ARGS) $(TESTS) || { $(OTHERS_CODE); }
-	@$(PYTEST) -m kafka --randomly-dont-reorganize $(ARGS) $(TESTS) || { $(OTHERS_CODE); }
+	@$(PYTEST) --dist loadgroup -m "not kafka" $(ARGS) $(TESTS) || { $(OTHERS_CODE); }
+	@$(PYTEST) $(KAFKA) $(ARGS) $(TESTS) || { $(OTHERS_CODE); }
 
 test-kafka: setup-dev
-	CI=true $(PYTEST) -m kafka --randomly-dont-reorganize $(ARGS) $(TESTS)  # CI: what is missing fails, in words
+	CI=true $(PYTEST) $(KAFKA) $(ARGS) $(TESTS)  # CI: what is missing fails, in words
 
 check: setup-dev
 	.venv/bin/ruff format --check .
