@@ -114,21 +114,23 @@ class KafkaReader:
         begin = self._progress()
         while True:
             await asyncio.sleep(0)  # a busy reader must not keep the loop to itself
-            buffered = self._count_buffered()
-            if buffered < max_records:  # else memory would grow with what is there to be read
-                wait = 0.0 if buffered else min(SLICE_SECONDS, max(0.0, deadline - loop.time()))
-                await self._fetch(consumer, wait)
+            wait = 0.0 if self._has_buffered() else min(SLICE_SECONDS, max(0.0, deadline - loop.time()))
+            await self._fetch(consumer, wait, max_records)
             records = self._take(max_records)
             if records or loop.time() >= deadline or self._progress() != begin:
                 return records
 
-    async def _fetch(self, consumer: AIOKafkaConsumer, wait_seconds: float) -> None:
-        """Move what has been fetched into the buffers; wait for it if there is nothing yet."""
-        if not self._positions:
+    async def _fetch(self, consumer: AIOKafkaConsumer, wait_seconds: float, enough: int) -> None:
+        """Move what has been fetched into the buffers; wait for it if there is nothing yet.
+
+        enough: a buffer with so many records gets no more, or memory would grow with what is to be read.
+        """
+        short = [place for place in self._positions if len(self._buffers.get(place, ())) < enough]
+        if not short:
             await asyncio.sleep(wait_seconds)
             return
         try:
-            fetched = await consumer.getmany(timeout_ms=int(wait_seconds * 1000))
+            fetched = await consumer.getmany(*map(self._foreign, short), timeout_ms=int(wait_seconds * 1000))
         except FOREIGN as exc:
             raise translate(exc, "reading") from exc
         for (topic, partition), messages in fetched.items():
@@ -139,9 +141,9 @@ class KafkaReader:
                 for m in messages
             )
 
-    def _count_buffered(self) -> int:
-        """Return how many records could be handed out now."""
-        return sum(len(each) for partition, each in self._buffers.items() if partition not in self._paused)
+    def _has_buffered(self) -> bool:
+        """Tell whether any record could be handed out now."""
+        return any(partition not in self._paused for partition in self._buffers)
 
     def _progress(self) -> int:
         """Return a number that rises whenever any position does."""
