@@ -123,6 +123,11 @@ def test_where_there_is_no_bus_it_says_so(tmp_path: Path) -> None:
         assert f"error: {words}" in done.stderr
 
 
+def _heed_ctrl_c() -> None:
+    """What a shell starts in the background ignores it, and so does all that it starts."""
+    signal.signal(signal.SIGINT, signal.SIG_DFL)
+
+
 def test_watching_goes_on_until_ctrl_c(installation: Installation, tmp_path: Path) -> None:
     """The table comes again and again; a question that ends and one that does not are not asked at once."""
     shown = tmp_path / "shown"
@@ -138,7 +143,13 @@ def test_watching_goes_on_until_ctrl_c(installation: Installation, tmp_path: Pat
         str(installation.data),
     ]
     with shown.open("wb") as output:
-        watching = subprocess.Popen(command, stdout=output, stderr=subprocess.STDOUT, env=environment())
+        watching = subprocess.Popen(
+            command,
+            stdout=output,
+            stderr=subprocess.STDOUT,
+            env=environment(),
+            preexec_fn=_heed_ctrl_c,
+        )
     try:
         deadline = time.monotonic() + 30
         while shown.read_text().count("SERVICE") < 2:

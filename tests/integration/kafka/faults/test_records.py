@@ -19,6 +19,7 @@ from pvbus.runtime.clock import SystemClock
 from pvbus.runtime.worker import Worker
 from pvbus.testing.bus_contract import settled
 from tests.contract.bus.kafka_harness import KafkaHarness
+from tests.integration.kafka.faults.conftest import FAULTS
 from tests.tools.kafka import KafkaCluster
 from tests.tools.topicreader import TopicReader
 from tests.unit.runtime.toys import IN, OUT, PARTITIONS, SEEN, Row, Toy, ToyCluster
@@ -107,21 +108,25 @@ async def test_an_outcome_above_the_limit(
 ) -> None:
     """An outcome that is too large is not written, and is told with its key; all others are written."""
     async with toy(three_proxied) as world:
-        for key in KEYS:
-            world.order(key, {"size": KafkaHarness.record_bytes_max + 1} if key == KEYS[3] else "small")
-        expected = {key: "small" for key in KEYS if key != KEYS[3]}
-        await world.copied(expected)
-        told = ""
+        expected: dict[str, str] = {}
+        for number in range(FAULTS):
+            for key in KEYS:
+                too_large = {"size": KafkaHarness.record_bytes_max + 1}
+                world.order(key, too_large if key == KEYS[3] else f"small {number}")
+            expected |= {key: f"small {number}" for key in KEYS if key != KEYS[3]}
+            await world.copied(expected)
+            told = ""
 
-        def is_told() -> bool:
-            nonlocal told
-            told += "".join(capsys.readouterr())
-            return f"key={KEYS[3]}" in told or f'"key": "{KEYS[3]}"' in told
+            def is_told() -> bool:
+                nonlocal told
+                told += "".join(capsys.readouterr())
+                return f"key={KEYS[3]}" in told or f'"key": "{KEYS[3]}"' in told
 
-        await settled(is_told, 10, "it is told")
-        assert "the limit is" in told
-        world.order(KEYS[3], "smaller")
-        await world.copied(expected | {KEYS[3]: "smaller"})
+            await settled(is_told, 10, "it is told")
+            assert "the limit is" in told
+            expected[KEYS[3]] = f"smaller {number}"
+            world.order(KEYS[3], expected[KEYS[3]])
+            await world.copied(expected)
 
 
 BAD = [
