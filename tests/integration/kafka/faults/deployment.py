@@ -36,6 +36,7 @@ START_SECONDS_MAX = 90.0
 STOP_SECONDS_MAX = 30.0
 CONVERGED_SECONDS_MAX = 120.0
 QUIET_SECONDS = 3.0
+TOLD_SECONDS_MAX = 20.0
 CLUSTERS_PER_REGION = 5
 SETTINGS = {
     "PVBUS_LOG_FORMAT": "json",
@@ -182,8 +183,13 @@ class Deployment:
     async def promises_kept(self, survivor: ServiceProcess) -> Counter[str]:
         """Look at the topics of a settled system; returns the number of records by topic."""
         await self.until(lambda: not self._unfinished(survivor), 30.0, survivor)
-        now = await asyncio.to_thread(self.snapshot)
-        problems = [*now.promises(), *unread(now), *await self._untold(now)]
+        deadline = time.monotonic() + TOLD_SECONDS_MAX
+        while True:
+            now = await asyncio.to_thread(self.snapshot)
+            problems = [*now.promises(), *unread(now), *await self._untold(now)]
+            if not problems or time.monotonic() > deadline:
+                break
+            await asyncio.sleep(1.0)  # a last record may have come, or an offset be on its way
         assert not problems, "\n".join([*problems[:20], self.tails()])
         return Counter(row.topic for row in now.rows)
 
