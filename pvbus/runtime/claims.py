@@ -90,7 +90,25 @@ class ClaimState(Protocol):
     def dirty_count(self) -> int: ...
 
 
-class OpenClaim:
+class Advancing:
+    """A claim that notes when it got on, and how far its restore is; see `ClaimState`."""
+
+    def __init__(self, clock: Clock) -> None:
+        self._clock = clock
+        self.progress_at = clock.monotonic()
+        self.restore = (0, 0)
+
+    def progressed(self) -> None:
+        self.progress_at = self._clock.monotonic()
+
+    def restoring(self, read: int, total: int) -> None:
+        """Note how far the restore is."""
+        if read > self.restore[0]:
+            self.progressed()
+        self.restore = (read, total)
+
+
+class OpenClaim(Advancing):
     """The shell's state for one claim. Plain data; the worker moves it. Implements `ClaimState`.
 
     doubt: a step ended with an unknown outcome, so the tables must be restored before anything else
@@ -99,9 +117,8 @@ class OpenClaim:
     """
 
     def __init__(self, claim: Claim, inputs: Iterable[str], clock: Clock, limits: StepLimits) -> None:
+        super().__init__(clock)
         self.claim = claim
-        self._clock = clock
-        self.progress_at = clock.monotonic()
         self.revoked = False
         self.doubt = asyncio.Event()
         self.life: asyncio.Task[None] | None = None
@@ -214,15 +231,6 @@ class OpenClaim:
         self._committed[topic] = committed
 
     # ------------------------------------------------------------ state
-
-    def progressed(self) -> None:
-        self.progress_at = self._clock.monotonic()
-
-    def restoring(self, read: int, total: int) -> None:
-        """Note how far the restore is."""
-        if read > self.restore[0]:
-            self.progressed()
-        self.restore = (read, total)
 
     @property
     def dirty_count(self) -> int:

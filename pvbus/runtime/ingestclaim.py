@@ -7,6 +7,7 @@ from pvbus.core.records import DLQ, WatchRequest
 from pvbus.core.tables import is_marker
 from pvbus.ports.bus import Claim
 from pvbus.ports.clock import Clock
+from pvbus.runtime.claims import Advancing
 from pvbus.runtime.clock import Stopwatch
 from pvbus.runtime.kindwatch import Emission, KindWatch
 
@@ -22,7 +23,7 @@ class Watched:
         self.task = task
 
 
-class IngestClaim:
+class IngestClaim(Advancing):
     """What one claim observes, and the rows that wait for a step.
 
     Implements `pvbus.runtime.claims.ClaimState`. segment: counts the markers, and where a flush was asked
@@ -31,10 +32,8 @@ class IngestClaim:
     """
 
     def __init__(self, claim: Claim, clock: Clock) -> None:
+        super().__init__(clock)
         self.claim = claim
-        self._clock = clock
-        self.progress_at = clock.monotonic()
-        self.restore = (0, 0)
         self.requests: dict[str, WatchRequest] = {}
         self.watches: dict[KindName, Watched] = {}
         self.pending: dict[Place, Emission] = {}
@@ -49,15 +48,6 @@ class IngestClaim:
         self.away: Stopwatch | None = None
         self.stepping = 0
         self.writing = 0
-
-    def progressed(self) -> None:
-        self.progress_at = self._clock.monotonic()
-
-    def restoring(self, read: int, total: int) -> None:
-        """Note how far the restore is."""
-        if read > self.restore[0]:
-            self.progressed()
-        self.restore = (read, total)
 
     @property
     def is_settled(self) -> bool:
