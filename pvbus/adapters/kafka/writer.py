@@ -167,7 +167,8 @@ class Writer:
     async def _replace(self) -> None:
         try:
             while not self.is_closed:
-                with contextlib.suppress(TransientError):
+                # Fenced at its start, a producer met another one of this id; in the end members win.
+                with contextlib.suppress(TransientError, FencedError):
                     if await self._confirm():
                         await self.start()
                     else:

@@ -1,0 +1,62 @@
+"""The producer of a claim is replaced until one starts."""
+
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+from aiokafka.errors import KafkaConnectionError
+
+from pvbus.adapters.kafka import writer
+from pvbus.adapters.kafka.settings import KafkaSettings
+from pvbus.adapters.kafka.writer import Writer
+from pvbus.errors import FencedError, TransientError
+
+
+class BrokenProducer:
+    """Its broker goes away when a transaction begins."""
+
+    def __init__(self, epoch: int) -> None:
+        self._txn_manager = SimpleNamespace(producer_id=1, producer_epoch=epoch)
+
+    async def begin_transaction(self) -> None:
+        raise KafkaConnectionError("the broker is gone")
+
+
+class StartingWriter(Writer):
+    """Has no Kafka: each start ends as the list says, with an epoch or an error."""
+
+    def __init__(self, starts: list[int | Exception]) -> None:
+        super().__init__(
+            KafkaSettings(bootstrap=("nowhere:1",)), "group", 0, confirm=is_member, fenced=lambda: None
+        )
+        self._starts = iter(starts)
+
+    async def _start(self) -> Any:
+        result = next(self._starts)
+        if isinstance(result, Exception):
+            raise result
+        return BrokenProducer(result)
+
+
+async def is_member() -> bool:
+    return True
+
+
+async def discard(producer: object) -> None:
+    """Nothing is left of a producer that never was."""
+
+
+@pytest.mark.parametrize("error", [TransientError("no coordinator"), FencedError("another one of this id")])
+async def test_a_replacement_that_does_not_start_is_tried_again(
+    error: Exception, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Whatever a new producer meets, a member of the group goes on until it can write."""
+    monkeypatch.setattr(writer, "RETRY_SECONDS", 0.0)
+    monkeypatch.setattr(writer, "discard", discard)
+    made = StartingWriter([1, error, error, 4])
+    before = await made.start()
+    with pytest.raises(TransientError):
+        await made.write([], {"table": 1})
+    await made.ready()
+    assert made.epoch == before + 3
+    await made.close()
