@@ -3,7 +3,8 @@
 A step is one transaction of the claim's own transactional id; the claim's epoch is that id's producer
 epoch. What is where: `settings` every option, `topics` the topics, `membership` and `assignor` groups and
 claims, `groups` what others see of them, `changes` topics that change under workers, `writer` transactions,
-`reader` reading, `describe` the present epoch of a claim, `failures` what errors mean.
+`reader` reading, `describe` the present epoch of a claim, `failures` what errors mean, `connecting` why no
+broker can be reached.
 """
 
 import asyncio
@@ -16,6 +17,7 @@ from aiokafka.admin import AIOKafkaAdminClient
 
 from pvbus.adapters.clock import SystemClock
 from pvbus.adapters.kafka.changes import TopicWatch
+from pvbus.adapters.kafka.connecting import collected_reasons, unreachable
 from pvbus.adapters.kafka.describe import describe_transaction
 from pvbus.adapters.kafka.failures import FOREIGN, translate
 from pvbus.adapters.kafka.groups import describe_members
@@ -81,16 +83,17 @@ class KafkaBus:
         """Connect. Raises TransientError when no broker answers."""
         admin = AIOKafkaAdminClient(**client_options(settings))
         ends = AIOKafkaConsumer(**ends_options(settings))
-        try:
-            async with asyncio.timeout(TRANSACTION_SECONDS):
-                await admin.start()
-                await ends.start()
-        except BaseException as exc:
-            await admin.close()
-            await ends.stop()
-            if isinstance(exc, FOREIGN):
-                raise translate(exc, f"connecting to {', '.join(settings.bootstrap)}") from exc
-            raise
+        with collected_reasons() as reasons:
+            try:
+                async with asyncio.timeout(TRANSACTION_SECONDS):
+                    await admin.start()
+                    await ends.start()
+            except BaseException as exc:
+                await admin.close()
+                await ends.stop()
+                if isinstance(exc, FOREIGN):
+                    raise unreachable(exc, reasons, settings) from exc
+                raise
         return cls(settings, clock or SystemClock(), admin, ends)
 
     @property

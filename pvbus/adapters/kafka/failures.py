@@ -37,6 +37,20 @@ UNAUTHORIZED: tuple[type[Exception], ...] = (
 )
 """Transient: whoever gave too few rights can give them while we run."""
 
+HINTS: tuple[tuple[tuple[type[Exception], ...], str], ...] = (
+    (UNAUTHORIZED, "`pvbus topics --acls` lists what each service must be allowed"),
+    (
+        (errors.NodeNotReadyError,),
+        "brokers are reached at the addresses that they advertise (advertised.listeners): "
+        "look whether these work from here",
+    ),
+    (
+        (errors.InvalidReplicationFactorError,),
+        "PVBUS_KAFKA_REPLICATION, if set, is at most the number of brokers",
+    ),
+)
+"""What a person can do about it, who sees only our text."""
+
 FOREIGN: tuple[type[Exception], ...] = (
     errors.KafkaError,
     errors.ConsumerStoppedError,
@@ -51,9 +65,10 @@ FOREIGN: tuple[type[Exception], ...] = (
 def translate(error: BaseException, doing: str) -> PvbusError:
     """Return our error for one of `FOREIGN`. `doing` is what was tried, for the text."""
     chain = tuple(_chain(error))
-    text = f"{doing}: {error!r}"
+    hints = [words for types, words in HINTS if any(isinstance(each, types) for each in chain)]
+    text = ": ".join((doing, repr(error), *hints))
     if any(isinstance(each, UNAUTHORIZED) for each in chain):
-        return TransientError(f"{text}: `pvbus topics --acls` lists what each service must be allowed")
+        return TransientError(text)
     if any(isinstance(each, FENCED) for each in chain):
         return FencedError(text)
     if any(isinstance(each, TOO_LARGE) for each in chain):

@@ -105,9 +105,14 @@ def settings_of(url: str) -> KafkaSettings:
     """Read `kafka://host:port[,host:port...][/prefix]`. Raises UsageError."""
     found = re.fullmatch(r"kafka://([^/]+?)(?:/([A-Za-z0-9._-]+))?/?", url)
     brokers = tuple(found.group(1).split(",")) if found else ()
-    if found is None or not all(re.fullmatch(r"\S+:\d+", broker) for broker in brokers):
+    if found is None or not all(map(_is_place, brokers)):
         raise UsageError(f'"{url}" is no Kafka: give kafka://HOST:PORT[,HOST:PORT...][/PREFIX]')
     return KafkaSettings(bootstrap=brokers, prefix=found.group(2) or "")
+
+
+def _is_place(broker: str) -> bool:
+    host, _, port = broker.rpartition(":")
+    return bool(re.fullmatch(r"\S+", host) and re.fullmatch(r"\d{1,5}", port)) and 0 < int(port) <= 65_535
 
 
 class _TokenFile(AbstractTokenProvider):  # type: ignore[misc]  # aiokafka has no types

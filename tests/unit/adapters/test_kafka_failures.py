@@ -34,6 +34,22 @@ def test_translation(error: Exception, expected: type[Exception]) -> None:
     assert type(translate(error, "trying")) is expected
 
 
+@pytest.mark.parametrize(
+    ("error", "words"),
+    [
+        (errors.GroupAuthorizationFailedError("g"), "pvbus topics --acls"),
+        (errors.NodeNotReadyError("1"), "advertised.listeners"),
+        (errors.InvalidReplicationFactorError("3"), "PVBUS_KAFKA_REPLICATION"),
+    ],
+)
+def test_what_a_person_can_mend_is_told(error: Exception, words: str) -> None:
+    """The text says what was tried, what came of it, and where to look."""
+    told = str(translate(error, "listing topics"))
+    assert told.startswith("listing topics: ")
+    assert type(error).__name__ in told
+    assert words in told
+
+
 def test_every_error_of_the_library_is_foreign() -> None:
     """What the library raises never ends a process as a bug of ours, not even what is no KafkaError: a worker
     that wakes up late meets IllegalOperation between two batches of its step."""

@@ -96,7 +96,9 @@ def test_url() -> None:
     """Brokers and prefix come from one URL; what is none says how one looks."""
     assert settings_of("kafka://one:9092,two:9093") == KafkaSettings(bootstrap=("one:9092", "two:9093"))
     assert settings_of("kafka://one:9092/fleet.a").prefix == "fleet.a"
-    for wrong in ("kafka://", "kafka://one", "sqlite:x", "kafka://one:9092,two", "kafka://one:9092/a/b"):
+    assert settings_of("kafka://[::1]:9092").bootstrap == ("[::1]:9092",)
+    unfinished = ("kafka://", "kafka://one", "sqlite:x", "kafka://one:9092,two", "kafka://one:9092/a/b")
+    for wrong in (*unfinished, "kafka://one:99999", "kafka://one:0", "kafka://:9092"):
         with pytest.raises(UsageError, match="HOST:PORT"):
             settings_of(wrong)
 
