@@ -1,14 +1,16 @@
 """Settings of the processes: read once, at start, from `PVBUS_*` variables and an optional file.
 
 A field `log_level` is the variable `PVBUS_LOG_LEVEL` and the key `logLevel` of the YAML file that
-`PVBUS_CONFIG` names; a variable goes before the file. Everything that is wrong is reported at once.
-Several services may share one file: each takes its own fields of it.
+`PVBUS_CONFIG` names; a variable goes before the file. Everything that is wrong is reported at once, names
+that are nearly a setting's, too. Several services may share one file: each takes its own fields of it.
 """
 
 import os
-from collections.abc import Mapping
+import re
+from collections.abc import Iterator, Mapping
+from difflib import get_close_matches
 from pathlib import Path
-from typing import Annotated, Any, Literal, TypeVar, get_origin
+from typing import Annotated, Any, Literal, TypeVar, get_args, get_origin
 
 import msgspec
 import yaml
@@ -158,7 +160,7 @@ def load_config(type_: type[_C], environment: Mapping[str, str] | None = None) -
     """Read the settings of a process. Raises UsageError that lists every problem."""
     environment = os.environ if environment is None else environment
     path = environment.get(CONFIG_VARIABLE, "")
-    problems: list[str] = []
+    problems = list(_mistyped(environment))
     given = _read(path, problems) if path else {}
     values: dict[str, Any] = {}
     for field in msgspec.structs.fields(type_):
@@ -172,7 +174,7 @@ def load_config(type_: type[_C], environment: Mapping[str, str] | None = None) -
         try:
             values[field.name] = msgspec.convert(value, field.type, strict=False)
         except msgspec.ValidationError as exc:
-            problems.append(f"{where}: {exc} (given: {value!r})")
+            problems.append(f"{where}: {_wanted(field.type) or exc} (given: {value!r})")
     if problems:
         raise UsageError("the configuration is wrong:\n  " + "\n  ".join(problems))
     return type_(**values)
@@ -194,9 +196,53 @@ def _read(path: str, problems: list[str]) -> Mapping[str, Any]:
     if not isinstance(found, dict):
         problems.append(f"{path}: must be a mapping of settings")
         return {}
-    known = {field.encode_name for type_ in _ALL for field in msgspec.structs.fields(type_)}
-    problems += [f"{path}: no setting is called {name!r}" for name in found if name not in known]
+    known = {field.encode_name for field in _fields()}
+    problems += [
+        f"{path}: no setting is called {name!r}{_meant(str(name), known)}"
+        for name in found
+        if name not in known
+    ]
     return found
+
+
+def _fields() -> Iterator[msgspec.structs.FieldInfo]:
+    """Yield the settings of all processes."""
+    for type_ in _ALL:
+        yield from msgspec.structs.fields(type_)
+
+
+_KAFKA_PREFIX = _PREFIX + "KAFKA_"
+_LINK = re.compile(_KAFKA_PREFIX + r"(SERVICE|PORT)(_|$)")
+"""What Kubernetes gives every pod, where a Service is called `pvbus-kafka`."""
+
+
+def _mistyped(environment: Mapping[str, str]) -> Iterator[str]:
+    """Yield what is wrong with names of variables.
+
+    One that is left out by mistake can cost encryption or the guard of removals. What is unlike every setting
+    is somebody else's, but of a Kafka: there it may be what another client calls a setting.
+    """
+    known = {variable_of(field.name) for field in _fields()} | {CONFIG_VARIABLE}
+    for name in sorted(name for name in environment if name.startswith(_PREFIX) and name not in known):
+        meant = _meant(name, known)
+        if meant or (name.startswith(_KAFKA_PREFIX) and not _LINK.match(name)):
+            yield f"{name}: no setting is called so{meant}"
+
+
+def _meant(name: str, known: set[str]) -> str:
+    """Begin of names must not make them alike."""
+    names = {each.removeprefix(_PREFIX): each for each in known}
+    close = get_close_matches(name.removeprefix(_PREFIX), sorted(names), n=1, cutoff=0.8)
+    return f", {names[close[0]]} is" if close else ""
+
+
+def _wanted(type_: Any) -> str:
+    """Say in words what a setting takes, where its type alone does not tell it to a person."""
+    if type_ is bool:
+        return "must be true or false"
+    if get_origin(type_) is Literal:
+        return f"must be {' or '.join(choice or 'nothing' for choice in get_args(type_))}"
+    return ""
 
 
 def _from_text(text: str, type_: Any) -> Any:

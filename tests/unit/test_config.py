@@ -61,3 +61,41 @@ def test_an_empty_file_is_no_settings(tmp_path: Path) -> None:
     file = tmp_path / "pvbus.yaml"
     file.write_text("# nothing\n")
     assert load_config(ServiceConfig, {"PVBUS_CONFIG": str(file)}) == ServiceConfig()
+
+
+@pytest.mark.parametrize(
+    ("name", "told"),
+    [
+        (
+            "PVBUS_KAFKA_PASSWORD",
+            "PVBUS_KAFKA_PASSWORD: no setting is called so, PVBUS_KAFKA_PASSWORD_FILE is",
+        ),
+        ("PVBUS_KAFKA_FOO", "PVBUS_KAFKA_FOO: no setting is called so"),
+        ("PVBUS_REMOVAL_MAX", "PVBUS_REMOVAL_MAX: no setting is called so, PVBUS_REMOVALS_MAX is"),
+    ],
+)
+def test_a_mistyped_variable_is_no_setting_left_out(name: str, told: str) -> None:
+    """It is refused by all processes, also by those that would not have the setting."""
+    for type_ in (ApiServerConfig, ServiceConfig):
+        with pytest.raises(UsageError) as caught:
+            load_config(type_, {name: "1"})
+        assert [line.strip() for line in str(caught.value).splitlines()[1:]] == [told]
+
+
+def test_variables_of_others_are_left_alone() -> None:
+    """Those of a Kubernetes Service `pvbus-kafka`, of tests, of another service, and of other programs."""
+    kubernetes = ("SERVICE_HOST", "SERVICE_PORT", "SERVICE_PORT_CLIENTS", "PORT", "PORT_9092_TCP_ADDR")
+    others = ("PVBUS_CACHE", "PVBUS_TEST_KAFKA", "PVBUS_REMOVALS_MAX", "PVBUS_FUNCTIONS", "KAFKA_FOO")
+    given = dict.fromkeys((*(f"PVBUS_KAFKA_{each}" for each in kubernetes), *others), "1")
+    assert load_config(ServiceConfig, given) == ServiceConfig()
+
+
+def test_what_a_setting_takes_is_told_in_words() -> None:
+    """Nobody has to know the names of Python's types."""
+    given = {"PVBUS_KAFKA_TLS": "yes", "PVBUS_KAFKA_SASL": "plain"}
+    with pytest.raises(UsageError) as caught:
+        load_config(ServiceConfig, given)
+    assert [line.strip() for line in str(caught.value).splitlines()[1:]] == [
+        "PVBUS_KAFKA_TLS: must be true or false (given: 'yes')",
+        "PVBUS_KAFKA_SASL: must be nothing or scram-sha-256 or scram-sha-512 or oauthbearer (given: 'plain')",
+    ]
