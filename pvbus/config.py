@@ -180,6 +180,18 @@ def load_config(type_: type[_C], environment: Mapping[str, str] | None = None) -
     return type_(**values)
 
 
+def settings_text(type_: type[ProcessConfig]) -> str:
+    """Return a line for each setting of a process: the variable, and its default where it has one."""
+    fields = msgspec.structs.fields(type_)
+    width = max(len(variable_of(field.name)) for field in fields)
+    lines = [f"  {variable_of(field.name):{width}}  {_shown(field.default)}".rstrip() for field in fields]
+    return "\n".join([*lines, f"  {CONFIG_VARIABLE:{width}}  a YAML file with any of them: logLevel: debug"])
+
+
+def _shown(default: object) -> str:
+    return str(default).lower() if isinstance(default, bool) else str(default)
+
+
 def variable_of(field: str) -> str:
     """Return the variable that a setting is read from."""
     return _PREFIX + field.upper()

@@ -9,7 +9,14 @@ from pathlib import Path
 from typing import NamedTuple
 
 from pvbus.adapters.kubernetes.cluster import HttpCluster
-from pvbus.config import ConditionsConfig, ServiceConfig, ServicesConfig, UnrollConfig, load_config
+from pvbus.config import (
+    ConditionsConfig,
+    ServiceConfig,
+    ServicesConfig,
+    UnrollConfig,
+    load_config,
+    settings_text,
+)
 from pvbus.core.expressions import Engine
 from pvbus.core.unroll.children import Limits
 from pvbus.errors import PermanentError, PvbusError, TransientError, UsageError
@@ -160,8 +167,10 @@ async def serve(names: Sequence[str], config: ServiceConfig) -> None:
     log.info("stopped", services=list(names))
 
 
-def run_process(name: str, config: type[ServiceConfig]) -> int:
-    """Be a service's process: settings, services, exit code."""
+def run_process(name: str, config: type[ServiceConfig], arguments: Sequence[str], about: str) -> int:
+    """Be a service's process: settings, services, exit code. It takes no arguments but --help."""
+    if arguments:
+        return _answer(name, config, arguments, about)
     try:
         asyncio.run(serve([name], load_config(config)))
     except* UsageError as exc:
@@ -171,6 +180,18 @@ def run_process(name: str, config: type[ServiceConfig]) -> int:
     else:
         code = 0
     return code
+
+
+def _answer(name: str, config: type[ServiceConfig], arguments: Sequence[str], about: str) -> int:
+    if set(arguments) <= {"-h", "--help"}:
+        print(f"{about.strip()}\n\nSettings, with what they are if not given:\n\n{settings_text(config)}")
+        return 0
+    print(
+        f"error: {arguments[0]!r} is too much: all settings are variables, which "
+        f"`python -m services.{name} --help` lists",
+        file=sys.stderr,
+    )
+    return 2
 
 
 def _complain(error: BaseException, code: int) -> int:

@@ -3,11 +3,12 @@
     PVBUS_BUS=sqlite:.pvbus/bus.db PVBUS_KUBECONFIG=.pvbus/kubeconfig python -m services.unroll
 
 It writes nothing to the cluster.
-Every setting is a field of `pvbus.config.UnrollConfig`. Any number of these processes may run, each
-takes its share of the partitions. SIGTERM lets it finish what it holds.
+Every setting is a variable; `pvbus.config.UnrollConfig` has the reasons. Any number of these processes may
+run, each takes its share of the partitions. SIGTERM lets it finish what it holds.
 """
 
 import sys
+from collections.abc import Sequence
 
 from pvbus.config import UnrollConfig
 from pvbus.runtime.hosting import run_process
@@ -15,10 +16,10 @@ from pvbus.runtime.hosting import run_process
 SERVICE = "unroll"
 
 
-def main() -> int:
+def main(arguments: Sequence[str] = ()) -> int:
     """Return the exit code: 0 ended by a signal, 1 failed, 2 bad configuration."""
-    return run_process(SERVICE, UnrollConfig)
+    return run_process(SERVICE, UnrollConfig, arguments, __doc__)
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(main(sys.argv[1:]))
