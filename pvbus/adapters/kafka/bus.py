@@ -267,9 +267,14 @@ class KafkaBus:
         """Make sure that the claim is the newest, and that its last step is visible."""
         name = self._settings.transactional_id(claim.group, claim.partition)
         while True:
-            state = await describe_transaction(self._admin._client, name)
             ours = claim.epoch if writer is None else writer.epoch
+            state = await describe_transaction(self._admin._client, name)
+            if writer is not None and writer.epoch != ours:
+                await writer.ready()  # its producer was replaced meanwhile
+                continue
             if state is None or state.epoch != ours:
+                if writer is not None:
+                    writer.lose()
                 raise FencedError(f"{claim.group}/{claim.partition}: epoch {claim.epoch} is old, now {state}")
             if not state.is_ending:
                 return

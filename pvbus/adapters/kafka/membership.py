@@ -86,6 +86,7 @@ class KafkaMembership:
         )
         self._consumer = AIOKafkaConsumer(**member_options(settings, group, assignor))
         self._places: dict[int, _Place] = {}
+        self._told: frozenset[int] = frozenset()  # what the leader shares out by: the places when we joined
         self._leftovers: dict[int, asyncio.Task[None]] = {}  # places that were lost and are being vacated
         self._claims: dict[int, Claim] = {}
         self._writers: set[Writer] = set()
@@ -233,7 +234,14 @@ class KafkaMembership:
                 if coordination.done():  # it does not come back
                     raise error from exc
                 self._tell_obstacle(error)
+                self._begin_heartbeats_again()
                 await asyncio.sleep(RETRY_SECONDS)
+
+    def _begin_heartbeats_again(self) -> None:
+        """The library's heartbeats end with the first error that it does not know, and begin with a join."""
+        coordinator = self._consumer._coordinator
+        if coordinator._heartbeat_task is not None and coordinator._heartbeat_task.done():
+            coordinator.request_rejoin()
 
     def _tell_obstacle(self, error: PvbusError) -> None:
         """Log what is tried again and again, such as without a right to the group, when it is another."""
@@ -246,7 +254,8 @@ class KafkaMembership:
     def _tell_held(self) -> Iterable[int]:
         if not self._consumer._coordinator.member_id:
             self._lose_everything()
-        return tuple(self._places)
+        self._told = frozenset(self._places)
+        return self._told
 
     def _take_share(self, numbers: list[int]) -> None:
         for topic in self._topics:  # nothing is read here
@@ -261,6 +270,13 @@ class KafkaMembership:
         for number in numbers:
             if number not in self._places:
                 self._occupy(number)
+        if not self._told <= self._places.keys():  # the library forgets what is asked of it while it joins
+            self._offer_what_is_free()
+
+    def _offer_what_is_free(self) -> None:
+        """Have the group share out anew, once everything that goes is free."""
+        if not any(place.vacating for place in self._places.values()) and not self._leaving.is_set():
+            self._consumer._coordinator.request_rejoin()
 
     def _lose_everything(self) -> None:
         """Others may have our claims already."""
@@ -275,7 +291,7 @@ class KafkaMembership:
 
     def _occupy(self, number: int) -> None:
         writer = Writer(
-            self._settings, self._group, number, confirm=self.confirm, fenced=lambda: self._contest(number)
+            self._settings, self._group, number, confirm=self.confirm, fenced=lambda: self._give_back(place)
         )
         self._writers.add(writer)
         place = self._places[number] = _Place(number, writer, self._leftovers.pop(number, None))
@@ -315,8 +331,7 @@ class KafkaMembership:
         self._writers.discard(place.writer)
         if self._places.get(number) is place:  # else it was lost, and the group knows
             del self._places[number]
-            if not any(other.vacating for other in self._places.values()) and not self._leaving.is_set():
-                self._consumer._coordinator.request_rejoin()
+            self._offer_what_is_free()
 
     async def _end_callbacks(self, place: _Place) -> None:
         assert place.occupying is not None
@@ -325,21 +340,13 @@ class KafkaMembership:
         if place.claim is not None:
             await _call(self._revoked, place.claim)
 
-    def _contest(self, number: int) -> None:
-        """Somebody fenced a claim that we hold: if we still are a member, we claim it again."""
-        place = self._places.get(number)
-        if place is not None:
-            self._spawn(self._claim_again(place))
+    def _give_back(self, place: _Place) -> None:
+        """Somebody fenced a claim that we hold: given back, it is given again, to whomever the leader wants.
 
-    async def _claim_again(self, place: _Place) -> None:
-        while True:
-            try:
-                is_member = await self.confirm()
-                break
-            except TransientError:
-                await asyncio.sleep(RETRY_SECONDS)
-        if is_member and self._places.get(place.number) is place:
-            self._vacate(place)  # given back, the claim is given again, to whomever the leader chooses
+        If we are no member any more, it was lost, and this is the same as what the next join does with it.
+        """
+        if self._places.get(place.number) is place:
+            self._vacate(place)
 
 
 async def _call(callback: Callable[[Claim], Any], claim: Claim) -> None:

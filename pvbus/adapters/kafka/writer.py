@@ -18,7 +18,7 @@ from pvbus.adapters.kafka.describe import epoch_of
 from pvbus.adapters.kafka.failures import FOREIGN, translate
 from pvbus.adapters.kafka.settings import TRANSACTION_SECONDS, KafkaSettings, producer_options
 from pvbus.adapters.kafka.stopping import discard, take_notice
-from pvbus.errors import FencedError, TransientError
+from pvbus.errors import FencedError, PermanentError, TransientError
 from pvbus.ports.bus import Output
 
 RETRY_SECONDS = 0.5
@@ -40,7 +40,7 @@ class Writer:
         confirm: Confirm,
         fenced: Callable[[], None],
     ) -> None:
-        """fenced: called once, when a step found that somebody has a newer epoch."""
+        """fenced: called once, when it is found that the claim is not ours any more."""
         self.transactional_id = settings.transactional_id(group, partition)
         self._settings = settings
         self._group = settings.named(group)
@@ -102,10 +102,9 @@ class Writer:
                     await self._transact(producer, outputs, offsets)
             except FOREIGN as exc:
                 error = translate(exc, f"step of {self.transactional_id}")
-                self.is_fenced = isinstance(error, FencedError)
+                if isinstance(error, FencedError):
+                    self.lose()
                 self._drop()
-                if self.is_fenced:
-                    self._fenced()
                 raise error from exc
             except BaseException:
                 self._drop()
@@ -153,6 +152,12 @@ class Writer:
             batches[-1].close()
         return found
 
+    def lose(self) -> None:
+        """Write no more: somebody has a newer epoch, or may be given one."""
+        if not self.is_fenced:
+            self.is_fenced = True
+            self._fenced()
+
     # Replacing
 
     def _drop(self) -> None:
@@ -172,9 +177,11 @@ class Writer:
                     if await self._confirm():
                         await self.start()
                     else:
-                        self.is_fenced = True
+                        self.lose()
                     return
                 await asyncio.sleep(RETRY_SECONDS)
+        except PermanentError:  # the next start of a producer for this claim ends with it, and is looked at
+            self.lose()
         finally:
             self._replacing = None
 
