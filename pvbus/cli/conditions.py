@@ -7,7 +7,7 @@ import click
 import msgspec
 
 from pvbus.cli.output import columns
-from pvbus.cli.reading import bus_option, data_option, opened_bus, read_topic
+from pvbus.cli.reading import bus_option, data_option, opened_bus, read_topic, topic_on
 from pvbus.core.records import CONDITIONS, LATEST, ConditionEvent
 from pvbus.ports.bus import Bus, Record, TopicPartition
 
@@ -55,7 +55,7 @@ async def _conditions(
 
     async with opened_bus(data, place) as bus:
         # The changes first: what happens while the table is read comes twice rather than never.
-        count = (await bus.topics())[CONDITIONS].partitions
+        count = (await topic_on(bus, CONDITIONS)).partitions
         ends = dict(await bus.end_offsets([(CONDITIONS, number) for number in range(count)]))
         latest = [e for e in _events(await read_topic(bus, LATEST)) if wanted(e)]
         latest.sort(key=lambda e: (e.namespace, e.name, e.kind, e.condition.type))

@@ -14,7 +14,7 @@ import click
 import msgspec
 
 from pvbus.cli.output import FORMATS, columns, emit
-from pvbus.cli.reading import bus_option, data_option, opened_bus
+from pvbus.cli.reading import NOTHING, bus_option, data_option, opened_bus
 from pvbus.errors import PermanentError, TransientError, UsageError
 from pvbus.ports.bus import Bus, GroupState, TopicPartition
 from pvbus.runtime.assembly import INPUTS, SERVICES
@@ -110,14 +110,11 @@ def lag(services: tuple[str, ...], output: str, watch: bool, check: bool, data: 
 async def _lag(
     names: list[str], output: str, *, watch: bool, check: bool, data: str, place: str | None
 ) -> int:
-    try:
-        async with opened_bus(data, place) as bus:
-            while watch:
-                await _watch_once(bus, names, output)
-                await asyncio.sleep(WATCH_SECONDS)
-            table = await look(bus, names)
-    except TransientError as exc:
-        raise UsageError(f"the bus does not answer: {exc}") from exc
+    async with opened_bus(data, place) as bus:
+        while watch:
+            await _watch_once(bus, names, output)
+            await asyncio.sleep(WATCH_SECONDS)
+        table = await look(bus, names)
     _show(table, output)
     if not check:
         return 0
@@ -165,7 +162,7 @@ async def _groups(bus: Bus, names: Iterable[str], remarks: list[str]) -> dict[st
         except PermanentError as exc:
             if exc.reason != "UnknownTopic":
                 raise
-            raise UsageError(f"the bus has no topics of pvbus yet ({exc}): start the services") from exc
+            raise UsageError(NOTHING) from exc
         return None
 
     wanted = list(names)

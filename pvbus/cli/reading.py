@@ -10,9 +10,10 @@ import msgspec
 from pvbus.adapters.kubernetes.cluster import HttpCluster
 from pvbus.cli.datafolder import DEFAULT, DataPaths
 from pvbus.config import ServiceConfig, load_config
+from pvbus.contracts import topics
 from pvbus.core.ids import partition
 from pvbus.errors import TransientError, UsageError
-from pvbus.ports.bus import Bus, Record
+from pvbus.ports.bus import Bus, Record, TopicSpec
 from pvbus.ports.cluster import Kind, Object
 from pvbus.runtime.buses import open_bus
 
@@ -22,6 +23,12 @@ bus_option = click.option(
     envvar="PVBUS_BUS",
     help="sqlite:PATH, where there is no data folder, or kafka://HOST:PORT[,HOST:PORT...][/PREFIX] "
     "[PVBUS_BUS; a Kafka's TLS and login are settings, PVBUS_KAFKA_*]",
+)
+
+
+NOTHING = (
+    "nothing of pvbus is on this bus: start the services, or see whether its address has their prefix (and, "
+    "where users log in, whether this one may see the topics: `pvbus topics --acls`)"
 )
 
 
@@ -36,15 +43,21 @@ async def opened_bus(data: str, bus: str | None, *, create: bool = False) -> Asy
         await opened.close()
 
 
+async def topic_on(bus: Bus, name: str) -> TopicSpec:
+    """Return a topic as it is on the bus. Raises UsageError where it is not."""
+    present = await bus.topics()
+    if name in present:
+        return present[name]
+    ours = [spec.name for spec in topics() if spec.name in present]
+    raise UsageError(f'there is no topic "{name}"; there are {", ".join(ours)}' if ours else NOTHING)
+
+
 async def read_topic(bus: Bus, topic: str, *, key: str | None = None) -> list[Record]:
     """Read a topic up to its present end, in order of partition and offset.
 
     key: the partition key whose partition is enough.
     """
-    topics = await bus.topics()
-    if topic not in topics:
-        raise UsageError(f'there is no topic "{topic}"; there are {", ".join(sorted(topics))}')
-    count = topics[topic].partitions
+    count = (await topic_on(bus, topic)).partitions
     numbers: Iterable[int] = range(count) if key is None else (partition(key, count),)
     ends = await bus.end_offsets([(topic, number) for number in numbers])
     reader = bus.reader({place: 0 for place, end in ends.items() if end > 0})

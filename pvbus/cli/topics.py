@@ -8,7 +8,7 @@ import msgspec
 
 from pvbus.cli import topics_declared
 from pvbus.cli.output import FORMATS, columns, emit
-from pvbus.cli.reading import bus_option, data_option, opened_bus, read_topic
+from pvbus.cli.reading import NOTHING, bus_option, data_option, opened_bus, read_topic
 from pvbus.contracts import topic_contracts
 from pvbus.errors import UsageError
 from pvbus.ports.bus import Bus, Record
@@ -81,9 +81,18 @@ async def _topics(topic: str | None, key: str | None, output: str, data: str, pl
 
 
 async def _summaries(bus: Bus) -> list[dict[str, Any]]:
-    descriptions = {contract.spec.name: contract.description for contract in topic_contracts()}
+    """Of our topics: without a prefix, a bus on a Kafka has those of everybody."""
+    present = await bus.topics()
+    descriptions = {
+        contract.spec.name: contract.description
+        for contract in topic_contracts()
+        if contract.spec.name in present
+    }
+    if not descriptions:
+        raise UsageError(NOTHING)
     found = []
-    for name, spec in (await bus.topics()).items():
+    for name, description in descriptions.items():
+        spec = present[name]
         records = await read_topic(bus, name)
         found.append(
             {
@@ -93,7 +102,7 @@ async def _summaries(bus: Bus) -> list[dict[str, Any]]:
                 "records": len(records),
                 "removed": sum(record.value is None for record in records),
                 "bytes": sum(len(record.value or b"") for record in records),
-                "description": descriptions.get(name, ""),
+                "description": description,
             }
         )
     return found

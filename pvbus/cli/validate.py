@@ -15,7 +15,7 @@ from pvbus.core.expressions import Engine, default_engine, engine_named
 from pvbus.core.model import PackageVariant, PackageVariantSet
 from pvbus.core.mutations.validation import validate_variant
 from pvbus.core.render import CompileErrors, compile_set
-from pvbus.core.validation import validate_set
+from pvbus.core.validation import duplicate_downstreams, validate_set
 from pvbus.embedded.apiserver.schema import Schema, compile_schema, validate_crd
 from pvbus.errors import UsageError
 from pvbus.ports.cluster import Object
@@ -127,7 +127,7 @@ def _rules(obj: Object, engine: Engine) -> Iterator[tuple[str, str]]:
     elif obj["kind"] == "PackageVariantSet":
         spec = _converted(obj, PackageVariantSet).spec
         problems = validate_set(spec)
-        yield from (split(problem) for problem in problems)
+        yield from (split(problem) for problem in [*problems, *duplicate_downstreams(spec)])
         if problems:
             return
         try:

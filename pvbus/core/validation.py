@@ -35,8 +35,8 @@ def validate_set(spec: PackageVariantSetSpec) -> list[str]:
 def duplicate_downstreams(spec: PackageVariantSetSpec) -> list[str]:
     """Return a problem for each downstream that two entries of listed repositories share.
 
-    Only what no expression decides is looked at. These are no problems of the whole set: its other
-    targets go on, so whoever unrolls it reports them beside its results.
+    Only what no expression decides can be told from the set alone. These are no problems of the whole set:
+    its other targets go on, and unrolling tells of all downstreams that are shared.
     """
     seen: dict[tuple[str, str], str] = {}
     problems = []

@@ -3,8 +3,8 @@
     PVBUS_BUS=sqlite:.pvbus/bus.db PVBUS_KUBECONFIG=.pvbus/kubeconfig python -m services.conditions
 
 It writes status subresources and nothing else.
-Every setting is a variable; `pvbus.config.ConditionsConfig` has the reasons. Any number of these processes may
-run, each takes its share of the partitions. SIGTERM lets it finish what it holds.
+Every setting is a variable; `pvbus.config.ConditionsConfig` has the reasons. Any number of these processes
+may run, each takes its share of the partitions. SIGTERM lets it finish what it holds.
 """
 
 import sys

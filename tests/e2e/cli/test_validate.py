@@ -47,6 +47,21 @@ def test_each_problem_has_file_document_and_field(
     assert {(p["file"], p["object"]) for p in problems} == {("set.yaml", "PackageVariantSet s")}
 
 
+def test_two_targets_of_one_downstream_are_named(tmp_path: Path) -> None:
+    """Both places, and what they share; a mistake in an expression is told beside it."""
+    listed = "  - repositories: [{name: edge}]\n"
+    (tmp_path / "set.yaml").write_text(HEAD + UP + "  targets:\n" + listed * 2)
+    done = pvbus("validate", "set.yaml", cwd=tmp_path)
+    assert (done.code, done.out) == (
+        1,
+        "set.yaml, document 1: PackageVariantSet s: spec.targets[0].repositories[0]: "
+        'and spec.targets[1].repositories[0] have the same downstream "edge/p"\n',
+    )
+    wrong = TARGETS.partition("targets:\n")[2] % "target."
+    (tmp_path / "set.yaml").write_text(HEAD + UP + "  targets:\n" + listed * 2 + wrong)
+    assert "ERROR: " in pvbus("validate", "set.yaml", cwd=tmp_path).out
+
+
 def test_what_is_right_passes(tmp_path: Path) -> None:
     """A good set is exit code 0, and the text says how much was looked at."""
     (tmp_path / "set.yaml").write_text(HEAD + UP + TARGETS % "target.package")

@@ -1,5 +1,6 @@
 """`pvbus topics --create | --check | --acls`, where no Kafka is needed."""
 
+import asyncio
 import json
 import re
 import shlex
@@ -10,12 +11,15 @@ import msgspec
 import pytest
 import yaml
 
+from pvbus.adapters.embedded.bus import SqliteBus
 from pvbus.cli import topics_declared
 from pvbus.cli.main import run
 from pvbus.contracts import topic_contracts, topics
+from pvbus.ports.bus import TopicSpec
 from pvbus.runtime.assembly import SERVICES
 
 KAFKA = "kafka://one:9092,two:9092/blue"
+OTHER = TopicSpec(name="orders", partitions=2, cleanup="delete")
 NAMES = [spec.name for spec in topics()]
 
 
@@ -63,6 +67,39 @@ def test_checking_a_bus_that_is_not_there(tmp_path: Path, capsys: pytest.Capture
     assert run(["topics", "--check", "--data", str(tmp_path / "none")]) == 2
     assert "there is no bus at" in capsys.readouterr().err
     assert not (tmp_path / "none").exists()
+
+
+@pytest.mark.parametrize(
+    "command",
+    [["topics"], ["topics", "pvbus.sets"], ["conditions"], ["explain", "a/b"], ["lag"]],
+    ids=" ".join,
+)
+def test_a_bus_without_topics_of_ours(
+    command: list[str], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """What looks at the tables says that there are none, and what may be wrong, however it came to that."""
+    place = tmp_path / "bus.db"
+    asyncio.run(make_topics(place, OTHER))
+    assert run([*command, "--bus", f"sqlite:{place}"]) == 2
+    said = capsys.readouterr()
+    assert (
+        "error: nothing of pvbus is on this bus: start the services, or see whether its address" in said.err
+    )
+    assert said.out == ""
+
+
+def test_topics_of_others_are_not_listed(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Without a prefix all topics of a Kafka are on the bus; ours come as they are declared."""
+    place = tmp_path / "bus.db"
+    asyncio.run(make_topics(place, OTHER, *topics()))
+    assert run(["topics", "--bus", f"sqlite:{place}", "-o", "json"]) == 0
+    assert [row["name"] for row in rows(capsys)] == NAMES
+
+
+async def make_topics(place: Path, *specs: TopicSpec) -> None:
+    bus = await SqliteBus.open(place)
+    await bus.create_topics(specs)
+    await bus.close()
 
 
 def test_acls_follow_the_contracts(capsys: pytest.CaptureFixture[str]) -> None:
