@@ -1,18 +1,14 @@
 """How to reach a Kafka, as the settings tell it; what contradicts itself is told all at once."""
 
-import datetime
 from pathlib import Path
 
 import pytest
-from cryptography import x509
-from cryptography.hazmat.primitives import hashes, serialization
-from cryptography.hazmat.primitives.asymmetric import ec
-from cryptography.x509.oid import NameOID
 
 from pvbus.adapters.kafka.settings import KafkaSettings, OAuthBearer, Scram, Tls
 from pvbus.config import ServiceConfig, load_config
 from pvbus.errors import UsageError
 from pvbus.runtime.kafkasettings import kafka_settings
+from tests.tools.certificate import make_pair
 
 BUS = {"PVBUS_BUS": "kafka://a:9092,b:9092/blue"}
 
@@ -27,32 +23,6 @@ def secret(tmp_path: Path) -> Path:
     file = tmp_path / "secret"
     file.write_text("s3cret\n")
     return file
-
-
-def pem(folder: Path, password: bytes | None = None) -> tuple[Path, Path]:
-    """Return a certificate and its key."""
-    key = ec.generate_private_key(ec.SECP256R1())
-    name = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, "worker of a test")])
-    now = datetime.datetime.now(datetime.UTC)
-    certificate = (
-        x509.CertificateBuilder()
-        .subject_name(name)
-        .issuer_name(name)
-        .public_key(key.public_key())
-        .serial_number(x509.random_serial_number())
-        .not_valid_before(now)
-        .not_valid_after(now + datetime.timedelta(days=1))
-        .sign(key, hashes.SHA256())
-    )
-    encryption: serialization.KeySerializationEncryption = serialization.NoEncryption()
-    if password is not None:
-        encryption = serialization.BestAvailableEncryption(password)
-    files = folder / "certificate.pem", folder / "key.pem"
-    files[0].write_bytes(certificate.public_bytes(serialization.Encoding.PEM))
-    files[1].write_bytes(
-        key.private_bytes(serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, encryption)
-    )
-    return files
 
 
 def test_an_address_is_enough() -> None:
@@ -84,7 +54,7 @@ def test_a_token_is_read_when_it_is_needed(secret: Path) -> None:
 @pytest.mark.parametrize("password", [None, b"s3cret"], ids=["open key", "locked key"])
 def test_certificates(tmp_path: Path, secret: Path, password: bytes | None) -> None:
     """An authority, and a certificate of ours with its key and the key's password."""
-    certificate, key = pem(tmp_path, password)
+    certificate, key = make_pair(tmp_path, password)
     more = {"key_password_file": secret} if password else {}
     found = settings(tls="true", ca_file=certificate, certificate_file=certificate, key_file=key, **more)
     assert found.tls == Tls(
@@ -155,17 +125,17 @@ def test_contradictions_are_told_all_at_once(given: dict[str, str], told: list[s
 
 def test_a_key_of_another_certificate(tmp_path: Path) -> None:
     """Files that do not belong together are found before anybody connects."""
-    certificate, _ = pem(tmp_path)
+    certificate, _ = make_pair(tmp_path)
     other = tmp_path / "other"
     other.mkdir()
-    _, key = pem(other)
+    _, key = make_pair(other)
     with pytest.raises(UsageError, match="PVBUS_KAFKA_CERTIFICATE_FILE, PVBUS_KAFKA_KEY_FILE: no PEM files"):
         settings(tls="true", certificate_file=certificate, key_file=key)
 
 
 def test_a_locked_key_without_its_password(tmp_path: Path) -> None:
     """Nobody is asked for it at a terminal: a service has none."""
-    certificate, key = pem(tmp_path, b"s3cret")
+    certificate, key = make_pair(tmp_path, b"s3cret")
     with pytest.raises(UsageError, match="PVBUS_KAFKA_KEY_FILE: no PEM files that belong together"):
         settings(tls="true", certificate_file=certificate, key_file=key)
 
