@@ -47,8 +47,9 @@ def apiserver(data: str, port: int, advertise: str, is_child: bool) -> None:
 
 async def _serve(paths: DataPaths, port: int, config: ApiServerConfig, advertise: str) -> None:
     stop = asyncio.Event()
-    with stop_on_signals(stop):
+    with stop_on_signals(stop) as begun:
         async with control_plane(paths.root, port, config, advertise=advertise) as address:
+            begun()
             click.echo(f"API server: {address.url}")
             click.echo(f"export KUBECONFIG={shlex.quote(str(address.kubeconfig))}")
             await stop.wait()

@@ -160,7 +160,7 @@ async def _up(
 ) -> int:
     """Run until told to stop, or with --once until there is an answer. Returns the exit code."""
     stop = asyncio.Event()
-    with stop_on_signals(stop):
+    with stop_on_signals(stop) as begun:
         async with ControlPlaneProcess(folder.root, options.port) as server:
             screen.line(f"API server: {server.address.url}")
             screen.line(f"export KUBECONFIG={shlex.quote(str(server.address.kubeconfig))}")
@@ -171,7 +171,9 @@ async def _up(
                     created = await _apply(folder, manifests)
                     screen.line(f"applied {len(manifests)} manifests, {created} of them new")
                     crew.cluster.forget_resources()
+                begun()
                 return await _supervise(server, crew, stop, options, screen)
+    return 0  # told to stop before it had begun
 
 
 async def _apply(folder: DataPaths, manifests: list[Manifest]) -> int:

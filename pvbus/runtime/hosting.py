@@ -3,7 +3,7 @@
 import asyncio
 import signal
 import sys
-from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
 from contextlib import asynccontextmanager, contextmanager
 from pathlib import Path
 from typing import NamedTuple
@@ -136,20 +136,38 @@ async def _bus_in_time(config: ServiceConfig) -> Bus:
 
 
 @contextmanager
-def stop_on_signals(stop: asyncio.Event) -> Iterator[None]:
-    """Set `stop` at SIGTERM and SIGINT; a second signal ends the process at once."""
+def stop_on_signals(stop: asyncio.Event) -> Iterator[Callable[[], None]]:
+    """Set `stop` at SIGTERM and SIGINT; a second signal ends the process at once.
+
+    Yields what to call when all has begun. Whoever still begins does not look at `stop`, and may wait for
+    longer than anybody gives a process to end: until then a signal cancels the block, which ends without
+    an error.
+    """
     loop = asyncio.get_running_loop()
+    task = asyncio.current_task()
+    assert task is not None
     signals = (signal.SIGTERM, signal.SIGINT)
+    is_beginning = True
+
+    def begun() -> None:
+        nonlocal is_beginning
+        is_beginning = False
 
     def first() -> None:
         stop.set()
         for number in signals:
             loop.remove_signal_handler(number)
+        if is_beginning:
+            task.cancel()
 
     for number in signals:
         loop.add_signal_handler(number, first)
     try:
-        yield
+        yield begun
+    except asyncio.CancelledError:
+        if not (is_beginning and stop.is_set()):
+            raise
+        task.uncancel()
     finally:
         for number in signals:
             loop.remove_signal_handler(number)
@@ -160,8 +178,9 @@ async def serve(names: Sequence[str], config: ServiceConfig) -> None:
     logs.configure(config.log_level, config.log_format)
     log = logs.get_logger("host")
     stop = asyncio.Event()
-    with stop_on_signals(stop):
+    with stop_on_signals(stop) as begun:
         async with hosted(names, config) as host:
+            begun()
             log.info("started", services=list(names), engine=host.engine, health=host.health_url)
             await host.run(stop)
     log.info("stopped", services=list(names))

@@ -8,7 +8,9 @@ from pathlib import Path
 
 import pytest
 
+from pvbus.runtime.hosting import BUS_SECONDS_MAX
 from tests.e2e.cli.command import Running, pvbus, running
+from tests.tools.kafka import free_ports
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(180)]
 
@@ -80,6 +82,19 @@ def test_children_end_with_a_parent_that_was_killed(tmp_path: Path) -> None:
         while [pid for pid in pids if Path(f"/proc/{pid}").exists()]:
             assert time.monotonic() < deadline, up.output
             time.sleep(0.1)
+
+
+@pytest.mark.parametrize("command", ["run", "up"])
+def test_a_signal_ends_what_still_begins(command: str, tmp_path: Path) -> None:
+    """Who waits for a Kafka that is not there ends with 0 at SIGTERM, not when the wait is over."""
+    (port,) = free_ports(1)
+    services = ("unroll",) if command == "run" else ()
+    with running(command, *services, "--bus", f"kafka://127.0.0.1:{port}", cwd=tmp_path) as waiting:
+        waiting.wait_for("the bus does not answer yet")
+        began = time.monotonic()
+        assert waiting.end() == 0, waiting.output
+        assert time.monotonic() - began < BUS_SECONDS_MAX / 3
+        assert "Traceback" not in waiting.output
 
 
 def test_settings_that_became_wrong_end_up(tmp_path: Path) -> None:
