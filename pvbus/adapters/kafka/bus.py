@@ -21,6 +21,7 @@ from pvbus.adapters.kafka.connecting import collected_reasons, unreachable
 from pvbus.adapters.kafka.describe import describe_transaction
 from pvbus.adapters.kafka.failures import FOREIGN, translate
 from pvbus.adapters.kafka.groups import describe_members
+from pvbus.adapters.kafka.librarylog import leave_out_the_usual
 from pvbus.adapters.kafka.membership import KafkaMembership
 from pvbus.adapters.kafka.reader import KafkaReader
 from pvbus.adapters.kafka.settings import (
@@ -81,6 +82,7 @@ class KafkaBus:
     @classmethod
     async def open(cls, settings: KafkaSettings, *, clock: Clock | None = None) -> "KafkaBus":
         """Connect. Raises TransientError when no broker answers."""
+        leave_out_the_usual()
         admin = AIOKafkaAdminClient(**client_options(settings))
         ends = AIOKafkaConsumer(**ends_options(settings))
         with collected_reasons() as reasons:

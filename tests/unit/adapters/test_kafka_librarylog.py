@@ -1,9 +1,10 @@
-"""Rebalances are usual, and what else the library says is not."""
+"""Rebalances are usual, and what else the library says is not; once is enough, though."""
 
 import logging
 
 import pytest
 
+from pvbus.adapters.kafka import librarylog
 from pvbus.adapters.kafka.librarylog import leave_out_the_usual
 
 
@@ -17,3 +18,29 @@ def test_only_the_rebalance_is_left_out(caplog: pytest.LogCaptureFixture) -> Non
     assert [record.getMessage() for record in caplog.records] == [
         "Heartbeat session expired - marking coordinator 1 dead"
     ]
+
+
+def test_the_same_again_and_again_is_told_now_and_then(
+    caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Each connection says many times a second that a broker is away; another broker is another sentence."""
+    leave_out_the_usual()
+    logger = logging.getLogger("aiokafka")
+    for node in (71, 72):
+        for _ in range(50):
+            logger.error("Unable connect to node with id %s: %s", node, "refused")
+    first = "Unable connect to node with id 71: refused"
+    assert caplog.messages == [first, "Unable connect to node with id 72: refused"]
+    monkeypatch.setattr(librarylog, "REPEAT_SECONDS", 0.0)
+    logger.error("Unable connect to node with id %s: %s", 71, "refused")
+    logger.error("Unable connect to node with id %s: %s", 71, "refused")
+    assert caplog.messages[2:] == [f"{first} (and 49 times before)", first]
+
+
+def test_not_every_sentence_is_remembered(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A sentence with a number that counts up is let through, and does not take memory for ever."""
+    repeated = librarylog._Repeated()
+    monkeypatch.setattr(librarylog, "SENTENCES_MAX", 5)
+    for number in range(50):
+        assert repeated.filter(logging.makeLogRecord({"msg": f"correlation {number}"}))
+        assert len(repeated._let_through) <= 5
