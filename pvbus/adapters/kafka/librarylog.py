@@ -2,8 +2,14 @@
 
 import logging
 
-_LIBRARY = "aiokafka"
-_COORDINATOR = logging.getLogger(f"{_LIBRARY}.consumer.group_coordinator")
+_COORDINATOR = logging.getLogger("aiokafka.consumer.group_coordinator")
+_TALKATIVE = (
+    "aiokafka",
+    "aiokafka.conn",
+    "aiokafka.consumer.fetcher",
+    _COORDINATOR.name,
+    "aiokafka.producer.sender",
+)
 _REBALANCING = "because it is rebalancing"
 
 REPEAT_SECONDS = 10.0
@@ -52,5 +58,5 @@ def leave_out_the_usual() -> None:
     if _COORDINATOR.getEffectiveLevel() <= logging.DEBUG:
         return
     _COORDINATOR.addFilter(_usual)
-    for name in [name for name in logging.root.manager.loggerDict if name.partition(".")[0] == _LIBRARY]:
+    for name in _TALKATIVE:
         logging.getLogger(name).addFilter(_repeated)
