@@ -35,6 +35,10 @@ from pvbus.core.records import (
 from pvbus.core.tables import is_marker
 from pvbus.ports.bus import Record
 
+LETTER_BYTES_MAX = 600_000
+"""What is kept of a value. As JSON it takes a third more, and all of it must fit into a record of a million;
+other programs may write larger ones."""
+
 _PARTS: Mapping[str, frozenset[int]] = {
     OBJECTS: frozenset({3}),
     INJECTABLES: frozenset({3}),
@@ -82,10 +86,13 @@ def checked_key(record: Record, partitions: int) -> str:
 
 def dead_letter(record: Record, error: Exception) -> DeadLetter:
     """Return what is kept of a record that cannot be decoded."""
+    value, text = record.value or b"", str(error)
+    if len(value) > LETTER_BYTES_MAX:
+        text = f"{text} (of its {len(value)} bytes, these are the first {LETTER_BYTES_MAX})"
     return DeadLetter(
         topic=record.topic,
         partition=record.partition,
         offset=record.offset,
-        error=str(error),
-        value=record.value or b"",
+        error=text,
+        value=value[:LETTER_BYTES_MAX],
     )

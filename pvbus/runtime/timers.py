@@ -6,6 +6,9 @@ pile up, however often a key is touched.
 
 import heapq
 
+SPARE = 100
+"""Old times that may lie about besides as many as there are keys; to clear them away costs little then."""
+
 
 class Timers:
     """Times by key, the earliest first."""
@@ -17,6 +20,9 @@ class Timers:
     def set(self, key: str, time: float) -> None:
         self._times[key] = time
         heapq.heappush(self._heap, (time, key))
+        if len(self._heap) > 2 * len(self._times) + SPARE:
+            self._heap = [(time, key) for key, time in self._times.items()]
+            heapq.heapify(self._heap)
 
     def cancel(self, key: str) -> None:
         self._times.pop(key, None)

@@ -94,6 +94,7 @@ class Worker:
         except* StoppedError:
             pass
         finally:
+            self._claims.clear()  # of a worker that failed nothing is left that could drain
             await self._tables.intake.close()
 
     def stop(self) -> None:
@@ -161,7 +162,7 @@ class Worker:
             for task in opened.tasks:
                 task.cancel()
             self._tables.stop_reading(opened)
-            await self._clock.sleep(min(BACKOFF_SECONDS[0] * 2.0**attempt, self._session_seconds))
+            await self._clock.sleep(min(BACKOFF_SECONDS[0] * 2.0 ** min(attempt, 20), self._session_seconds))
             self._tables.begin_again(opened)
 
     async def _revoked(self, claim: Claim) -> None:

@@ -1,16 +1,22 @@
 """The worker: what it does with errors, pauses, bad bytes and claims that come and go."""
 
 import asyncio
+import sys
 from itertools import pairwise
 from typing import Any
 
 import msgspec
 import pytest
 
+from pvbus.adapters.kafka.settings import KafkaSettings
+from pvbus.core.effects import Put, Reconciliation
 from pvbus.core.ids import partition
 from pvbus.core.records import DeadLetter
 from pvbus.errors import AlreadyExistsError, ConflictError, InvariantError, PermanentError, TransientError
+from pvbus.ports.bus import Record
 from pvbus.runtime import worker as worker_module
+from pvbus.runtime.claims import finished, output_bytes
+from pvbus.runtime.decoding import LETTER_BYTES_MAX, dead_letter
 from pvbus.testing.clock import run_simulated
 from tests.unit.runtime.toys import DLQ, IN, OUT, PARTITIONS, SEEN, ToyWorld, simulated
 
@@ -409,6 +415,68 @@ def test_an_impossible_transition_ends_the_worker() -> None:
         await world.bus.close()
 
     run_simulated(main())
+
+
+def test_a_worker_that_failed_leaves_at_once_and_without_a_second_error() -> None:
+    """What it had under way does not hold its claims back, and nothing is begun any more."""
+    noise: list[object] = []
+
+    async def main() -> None:
+        loop = asyncio.get_running_loop()
+        loop.set_exception_handler(lambda loop, context: noise.append(context))
+        world = await ToyWorld().open()
+        _, toy, _, _ = world.worker()
+        await asyncio.sleep(3)
+        reconcile = toy.reconcile
+
+        def broken(key: str, now: float) -> Reconciliation:
+            if key == SAME[1]:
+                raise InvariantError("impossible")
+            return reconcile(key, now)
+
+        toy.reconcile = broken  # type: ignore[method-assign]
+        for key in SAME[:2]:
+            await world.send(key, "a")
+        with pytest.raises(ExceptionGroup):
+            await asyncio.gather(*world.tasks)
+        began = loop.time()
+        await world.bus.close()
+        assert loop.time() - began < 1
+
+    run_simulated(main())
+    assert noise == []
+
+
+def test_a_bus_that_is_away_for_very_long_does_not_end_a_worker() -> None:
+    """However often a claim could not be restored, it is tried again."""
+
+    async def scenario(world: ToyWorld) -> None:
+        worker, _, _, peer = world.worker()
+        worker._session_seconds = 0.001  # the longest pause between two tries
+        tries = 0
+
+        async def away(*_: object) -> dict[str, int]:
+            nonlocal tries
+            tries += 1
+            raise TransientError("away")
+
+        peer.committed = away  # type: ignore[assignment, method-assign]
+        await asyncio.sleep(5)
+        assert tries > 2 * sys.float_info.max_exp
+        assert not world.tasks[0].done()
+
+    simulated(scenario)
+
+
+@pytest.mark.parametrize("size", [LETTER_BYTES_MAX, 1_048_000])
+def test_a_dead_letter_fits_into_a_record(size: int) -> None:
+    """Of what is too large for a letter the beginning is kept, and it says so."""
+    record = Record(IN, 0, 7, b"default/" + b"k" * 300, b"\xff" * size)
+    letter = dead_letter(record, ValueError("no JSON"))
+    (output,) = finished("", (Put(DLQ, record.key.decode(), letter),), 12).outputs
+    assert output_bytes(output) < KafkaSettings(bootstrap=()).record_bytes_max
+    assert letter.value == b"\xff" * LETTER_BYTES_MAX
+    assert (str(size) in letter.error) == (size > LETTER_BYTES_MAX)
 
 
 def test_a_claim_tells_how_far_its_restore_is_and_when_it_last_got_on() -> None:
