@@ -142,14 +142,16 @@ class Tables:
     async def _read_own(self, opened: OpenClaim) -> None:
         number, controller = opened.claim.partition, self.controller
         committed = await self._bus.committed(opened.claim, controller.inputs)
-        ends = await self._bus.end_offsets(self._own((*controller.inputs, *controller.memory), number))
+        own = self._own((*controller.inputs, *controller.memory), number)
+        broadcast = self._whole(controller.broadcast)
+        ends = await self._bus.end_offsets(own + broadcast)
         await self.intake.replay(
-            ends,
+            {place: ends[place] for place in own},
             lambda record: self._load(record, committed),
             lambda read, total: self._note_restore(opened, (read, total)),
         )
         await self._broadcast_ready.wait()
-        await self.intake.wait_for(await self._bus.end_offsets(self._whole(controller.broadcast)))
+        await self.intake.wait_for({place: ends[place] for place in broadcast})
         for topic in controller.inputs:
             opened.start_at(topic, ends[topic, number], committed.get(topic, 0))
         self.intake.assign({place: ends[place] for place in self._own(controller.inputs, number)})
