@@ -30,11 +30,12 @@ FILES = ("apiserver/token",)
 
 
 @click.command(
+    short_help="Write a data folder to a file.",
     epilog="""\b
 Examples:
   pvbus backup pvbus.tar.gz                 of .pvbus; `pvbus up` may go on meanwhile
   pvbus backup pvbus.tar.gz --data /srv/pvbus
-"""
+""",
 )
 @click.argument("file", type=click.Path(path_type=Path))
 @click.option("--data", default=DEFAULT, show_default=True, help="Data folder of `pvbus up`.")
@@ -113,11 +114,12 @@ def _ordered(folder: Path) -> Iterator[Path]:
 
 
 @click.command(
+    short_help="Make a data folder from such a file.",
     epilog="""\b
 Examples:
   pvbus restore pvbus.tar.gz --data .pvbus
   pvbus restore pvbus.tar.gz --data /srv/other && pvbus up --data /srv/other
-"""
+""",
 )
 @click.argument("file", type=click.Path(path_type=Path))
 @click.option("--data", default=DEFAULT, show_default=True, help="Folder to make; it must not exist yet.")

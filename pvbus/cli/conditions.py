@@ -16,13 +16,14 @@ _event = msgspec.json.Decoder(ConditionEvent)
 
 
 @click.command(
+    short_help="Show every object's conditions, and changes.",
     epilog="""\b
 Examples:
   pvbus conditions                           the last of each condition of every object
   pvbus conditions default/web               of one object
   pvbus conditions --not-ready               only what is Ready=False, Stalled=True or held
   pvbus conditions --follow -o json          a line of JSON per condition, and then per change
-"""
+""",
 )
 @click.argument("name", required=False, metavar="[NAMESPACE/NAME]")
 @click.option("--follow", is_flag=True, help="Go on with every change until interrupted.")

@@ -47,12 +47,13 @@ Document = dict[str, Any]
 
 
 @click.command(
+    short_help="Say why a variant or a set is as it is.",
     epilog="""\b
 Examples:
   pvbus explain default/web-edge-asia-asia-01-web
   pvbus explain --set default/web
   pvbus explain default/web-edge-asia-asia-01-web -o json
-"""
+""",
 )
 @click.argument("name", metavar="NAMESPACE/NAME")
 @click.option("--set", "is_set", is_flag=True, help="NAME is a PackageVariantSet.")

@@ -68,6 +68,7 @@ class Table(NamedTuple):
 
 
 @click.command(
+    short_help="Show who holds what, and how far it is.",
     epilog="""\b
 Examples:
   pvbus lag                                   all services of the data folder
@@ -87,7 +88,7 @@ PROGRESS  how long ago it got on; it grows, too, when there is nothing to do
 RESTORE   how much of its tables is read; 100% is ready
 
 -  nobody is there to tell     ?  the owner does not tell
-"""
+""",
 )
 @click.argument("services", nargs=-1, type=click.Choice(SERVICES), metavar="[SERVICE]...")
 @click.option("-o", "--output", type=click.Choice(FORMATS), default="text", show_default=True)

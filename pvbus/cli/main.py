@@ -61,6 +61,16 @@ def pvbus() -> None:
       pvbus validate manifests/
       pvbus plan -f manifests/
       pvbus up manifests/
+
+    \b
+    The same over a Kafka, and services as processes of their own:
+      pvbus up manifests/ --bus kafka://127.0.0.1:9092 --processes 2
+      pvbus topics --create --bus kafka://kafka:9092
+      pvbus run render --bus kafka://kafka:9092 --kubeconfig .pvbus/kubeconfig
+      pvbus lag --bus kafka://kafka:9092 --watch
+
+    Exit codes: 0 done, 1 failed, 2 bad usage or settings. Settings are variables PVBUS_*, or keys of the
+    YAML file that PVBUS_CONFIG names; `python -m services.unroll --help` lists them.
     """
 
 

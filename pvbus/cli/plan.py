@@ -134,12 +134,13 @@ def _print_text(document: dict[str, Any], given: dict[tuple[str, str, str], Obje
 
 
 @click.command(
+    short_help="Preview every write of some manifests.",
     epilog="""\b
 Examples:
   pvbus plan -f manifests/               what a folder of manifests would lead to
   pvbus plan -f fleet.yaml --check       the same in CI: exit code 1 if anything is stalled or held
   pvbus plan -f fleet.yaml -o json       every write, object and condition as one JSON document
-"""
+""",
 )
 @click.option(
     "-f",

@@ -17,7 +17,7 @@ from pvbus.runtime.hosting import hosted, serve, stop_on_signals
 from pvbus.telemetry import logs
 
 
-@click.command()
+@click.command(short_help="Serve the Kubernetes API and packages alone.")
 @click.option("--data", default=DEFAULT, show_default=True, help="Folder that holds everything.")
 @click.option("--port", default=0, type=click.IntRange(0, 65535), help="0: a free one, kept for the folder.")
 @click.option("--advertise", default="", metavar="NAME",
@@ -62,25 +62,30 @@ async def _serve_child(paths: DataPaths, port: int, config: ApiServerConfig) -> 
     return parent.code
 
 
-@click.command()
+@click.command(short_help="Run services alone, until told to end.")
 @click.argument("services", nargs=-1, required=True, type=click.Choice(SERVICES), metavar="SERVICE...")
 @click.option("--bus", metavar="URL", help="sqlite:PATH, or kafka://HOST:PORT[,HOST:PORT...][/PREFIX] "
               "[PVBUS_BUS; default sqlite:.pvbus/bus.db]")  # fmt: skip
 @click.option("--kubeconfig", help="File with the API server's address [PVBUS_KUBECONFIG].")
-@click.option("--context", help="Of the kubeconfig; the current one if not given.")
-@click.option("--health-port", type=click.IntRange(0, 65535), help="For /metrics, /healthz, /readyz.")
+@click.option("--context", help="Of the kubeconfig; the current one if not given [PVBUS_CONTEXT].")
+@click.option("--health-port", type=click.IntRange(0, 65535), help="For /metrics, /healthz, /readyz "
+              "and /state [PVBUS_HEALTH_PORT; default any free one].")  # fmt: skip
 @click.option("--child", "is_child", is_flag=True, hidden=True)
 def run(services: tuple[str, ...], is_child: bool, **given: str | int | None) -> None:
     """Run services in this process until it is told to end.
 
     SERVICE is ingest, unroll, render, inject or conditions. Any number of processes may run the same
-    service on one bus; each takes its share.
+    service on one bus; each takes its share. SIGTERM and Ctrl-C let it finish what it holds. Its log, on
+    standard error, tells the address of /metrics, /healthz, /readyz and /state.
+
+    Everything else is a setting, PVBUS_*, a Kafka's TLS and login, too: `python -m services.render --help`
+    lists them.
 
     \b
     Examples:
       pvbus run render --bus sqlite:.pvbus/bus.db --kubeconfig .pvbus/kubeconfig
       pvbus run ingest unroll render inject conditions --kubeconfig ~/.kube/config
-      pvbus run render --bus kafka://kafka-0:9092,kafka-1:9092 --health-port 9090
+      pvbus run render --bus kafka://kafka-0:9092,kafka-1:9092/blue --health-port 9090
     """
     config = load_config(ServicesConfig)
     chosen = {name: value for name, value in given.items() if value is not None}

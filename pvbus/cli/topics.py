@@ -16,6 +16,7 @@ from pvbus.runtime.kafkaaccess import PRINCIPAL
 
 
 @click.command(
+    short_help="Look at the bus; make and check its topics.",
     epilog="""\b
 Examples:
   pvbus topics                                          every topic, with the number of its rows
@@ -30,7 +31,7 @@ Examples:
   pvbus topics --check --bus kafka://kafka:9092         1 with what differs, and what to do about it
   pvbus topics --acls --bus kafka://kafka:9092          commands that give each service its rights
   pvbus topics --acls --bus kafka://kafka:9092/blue --principal 'User:CN={role},O=Example' -o json
-"""
+""",
 )
 @click.argument("topic", required=False)
 @click.option("--key", help="Only keys that are this, or begin with it and a |.")

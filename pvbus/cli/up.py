@@ -59,6 +59,7 @@ class Options(NamedTuple):
 
 
 @click.command(
+    short_help="Run everything on this machine.",
     epilog="""\b
 Examples:
   pvbus up --example fleet          200 variants to look around in; Ctrl-C ends it, the data stays
@@ -66,7 +67,7 @@ Examples:
   pvbus up manifests/ --once        for scripts: end with 0 when all is ready, with 1 when it is stalled
   pvbus up --data /srv/pvbus --port 6443
   pvbus up --bus kafka://127.0.0.1:9092 --processes 2
-"""
+""",
 )
 @click.argument("paths", nargs=-1, type=click.Path(path_type=Path), metavar="[PATH]...")
 @click.option("--data", default=DEFAULT, show_default=True, help="Folder that holds everything.")
@@ -76,14 +77,16 @@ Examples:
     "--bus",
     metavar="URL",
     help="sqlite:PATH, or kafka://HOST:PORT[,HOST:PORT...][/PREFIX], where a data folder has a "
-    "prefix of its own if none is given.  [default: a file in the data folder]",
+    "prefix of its own if none is given; its TLS and login are settings, PVBUS_KAFKA_*. PVBUS_BUS is for the "
+    "commands that look at it.  [default: a file in the data folder]",
 )
 @click.option("--processes", default=0, type=click.IntRange(0, 64), show_default=True, metavar="N",
               help="Of each service; 0 runs all of them in this one.")  # fmt: skip
 @click.option("--once", is_flag=True, help="End when everything is ready (0) or stalled (1).")
 @click.option("--timeout", default=600.0, type=click.FloatRange(min=1), show_default=True, metavar="SECONDS",
               help="With --once: give up after so long.")  # fmt: skip
-@click.option("--log-level", default="warning", type=click.Choice(["debug", "info", "warning", "error"]))
+@click.option("--log-level", default="warning", show_default=True,
+              type=click.Choice(["debug", "info", "warning", "error"]), help="Of the services.")  # fmt: skip
 def up(
     paths: tuple[Path, ...],
     data: str,

@@ -38,12 +38,13 @@ class Problem(NamedTuple):
 
 
 @click.command(
+    short_help="Check manifests without a cluster.",
     epilog="""\b
 Examples:
   pvbus validate set.yaml
   pvbus validate manifests/ && pvbus plan -f manifests/ --check
   pvbus validate manifests/ -o json
-"""
+""",
 )
 @click.argument("paths", nargs=-1, required=True, type=click.Path(path_type=Path), metavar="FILE...")
 @click.option("--engine", metavar="NAME", help="CEL engine to compile with; both say the same.")
