@@ -40,7 +40,8 @@ _collector = _Collector()
 @contextmanager
 def collected_reasons() -> Iterator[dict[str, object]]:
     """Collect what keeps this task from connecting, by address; if another address works, it is logged."""
-    _LOG.addFilter(_collector)  # which the library's logger has once, however often it is added
+    # First, or a filter that holds back what is said again would keep the reasons of a second attempt.
+    _LOG.filters[:] = [_collector, *(each for each in _LOG.filters if each is not _collector)]
     reasons: dict[str, object] = {}
     token = _reasons.set(reasons)
     try:
