@@ -5,7 +5,7 @@ compacts (and so drops tombstones from) closed segments only.
 """
 
 import asyncio
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from typing import Any, NamedTuple
 
 from aiokafka import errors
@@ -21,6 +21,8 @@ REPLICATION = 3
 SEGMENTS_PER_TOMBSTONE = 24
 KNOWN_SECONDS_MAX = 10.0
 _TOPIC_EXISTS = errors.TopicAlreadyExistsError.errno
+_NOT_OURS = (errors.TopicAuthorizationFailedError.errno, errors.UnknownTopicOrPartitionError.errno)
+"""Others may have topics in the same cluster, look after them, and delete them while we look."""
 
 
 class _Found(NamedTuple):
@@ -59,7 +61,7 @@ class Catalogue:
 
     async def check(self, specs: Sequence[TopicSpec]) -> list[TopicState]:
         """Compare topics with what is there."""
-        present = await self._find()
+        present = await self._find({spec.name for spec in specs})
         copies = await self._replication()
         return [
             TopicState(
@@ -76,7 +78,7 @@ class Catalogue:
     async def partitions(self, name: str) -> int:
         """Return a topic's partition count. Whoever asks for an unknown one made a mistake."""
         if name not in self._partitions:
-            await self._find()
+            await self._find({name})
         if name not in self._partitions:
             raise PermanentError(f"no topic {name}", reason="UnknownTopic")
         return self._partitions[name]
@@ -88,11 +90,13 @@ class Catalogue:
                 f"topic {name} has no partition {partition}, only {count}", reason="UnknownPartition"
             )
 
-    async def _find(self) -> dict[str, _Found]:
+    async def _find(self, names: Collection[str] | None = None) -> dict[str, _Found]:
+        """Return these topics, those that are there; without names, all whose settings we may know."""
         listed = {
             name: topic
             for topic in await self._admin.describe_topics()
             if (name := self._settings.unnamed(topic["topic"])) is not None
+            and (names is None or name in names)
         }
         if not listed:
             return {}
@@ -100,14 +104,17 @@ class Catalogue:
         configs: dict[str, dict[str, str]] = {}
         for answer in await self._admin.describe_configs(resources):
             for code, text, _, topic, entries in answer.resources:
+                if code in _NOT_OURS and names is None:
+                    continue
                 if code:
                     raise errors.for_code(code)(f"{topic}: {text}")
                 configs[topic] = {entry[0]: entry[1] for entry in entries}
         found = {
             name: _found(name, topic["partitions"], configs[self._settings.named(name)])
             for name, topic in listed.items()
+            if self._settings.named(name) in configs
         }
-        self._partitions = {name: each.spec.partitions for name, each in found.items()}
+        self._partitions |= {name: each.spec.partitions for name, each in found.items()}
         return found
 
     async def _replication(self) -> int:

@@ -6,10 +6,12 @@ import secrets
 import pytest
 import structlog
 
+from pvbus.adapters.kafka.bus import KafkaBus
 from pvbus.errors import PvbusError
+from pvbus.ports.bus import TopicSpec
 from pvbus.runtime.assembly import SERVICES
 from pvbus.runtime.kafkaaccess import OPERATOR
-from tests.integration.kafka.access import Guarded, acls_of, prepare, use
+from tests.integration.kafka.access import Acl, Guarded, acls_of, prepare, use
 
 pytestmark = [pytest.mark.kafka, pytest.mark.slow, pytest.mark.timeout(300)]
 
@@ -83,6 +85,19 @@ async def test_without_one_it_does_not_work(
         async with asyncio.timeout(REFUSED_SECONDS):
             await use("inject", settings)
     assert any(decision.name.startswith(taken.name) for decision in guarded.denied(prefix, "inject"))
+
+
+async def test_topics_of_others_need_no_rights(guarded: Guarded, prefix: str) -> None:
+    """A topic of another program, which a service sees but may not look into, does not concern it."""
+    settings = guarded.settings(prefix, "inject")
+    everything = await KafkaBus.open(guarded.settings(prefix, None))
+    await everything.create_topics([TopicSpec(name="others", partitions=3, cleanup="delete")])
+    await everything.close()
+    await prepare(guarded.settings(prefix, None))
+    await guarded.give("inject", acls_of("inject", settings))
+    await guarded.give("inject", [Acl("topic", "literal", settings.named("others"), "Describe")])
+    async with asyncio.timeout(USE_SECONDS_MAX):
+        await use("inject", settings)
 
 
 @pytest.mark.parametrize("resource", ["group", "transactional-id"])

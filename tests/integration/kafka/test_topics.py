@@ -103,6 +103,7 @@ async def test_too_few_copies_are_refused(kafka_three: KafkaCluster) -> None:
     await bus._admin.create_topics(
         [NewTopic(harness.settings.named("table"), 2, 1, topic_configs={"cleanup.policy": "compact"})]
     )
+    await bus._catalogue._wait_until_known([harness.settings.named("table")])
     with pytest.raises(PermanentError, match="1 replicas instead of 3"):
         await bus.create_topics([TABLE])
     await harness.close()
@@ -115,6 +116,7 @@ async def test_too_few_in_sync_are_refused(kafka_three: KafkaCluster) -> None:
     for name, in_sync in (("one", "1"), ("two", "2"), ("three", "3")):
         config = {"cleanup.policy": "compact", "min.insync.replicas": in_sync}
         await bus._admin.create_topics([NewTopic(harness.settings.named(name), 2, 3, topic_configs=config)])
+        await bus._catalogue._wait_until_known([harness.settings.named(name)])
     wanted = [msgspec.structs.replace(TABLE, name=name) for name in ("one", "two", "three", "four")]
     states = await bus.check_topics(wanted)
     assert [(state.is_there, len(state.problems)) for state in states] == [
