@@ -32,6 +32,11 @@ class Connection:
         if kubeconfig is None and os.environ.get("KUBERNETES_SERVICE_HOST"):
             return cls(of_pod(os.environ))
         file = kubeconfig or Path(os.environ.get("KUBECONFIG") or HOME).expanduser()
+        if os.pathsep not in str(file) and not file.exists():
+            raise UsageError(
+                f"there is no kubeconfig at {file}: give one with --kubeconfig or PVBUS_KUBECONFIG "
+                "(`pvbus up` and `pvbus apiserver` write one into their data folder)"
+            )
         try:
             return cls(of_file(file, context) or await _of_library(kubeconfig, context))
         except OSError as exc:
@@ -73,4 +78,6 @@ async def _of_library(kubeconfig: Path | None, context: str | None) -> Credentia
 
 def _unusable(kubeconfig: Path | None, error: Exception) -> UsageError:
     where = kubeconfig or "$KUBECONFIG or ~/.kube/config"
-    return UsageError(f"no usable kubeconfig at {where}: {error}; give one with --kubeconfig")
+    return UsageError(
+        f"no usable kubeconfig at {where}: {error}; give one with --kubeconfig or PVBUS_KUBECONFIG"
+    )

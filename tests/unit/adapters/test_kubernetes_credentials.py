@@ -10,6 +10,7 @@ from typing import Any
 
 import msgspec
 import pytest
+from kubernetes_asyncio.config import kube_config
 
 from pvbus.adapters.kubernetes import credentials
 from pvbus.adapters.kubernetes.connection import Connection, _of_library
@@ -136,8 +137,22 @@ async def test_an_unusable_kubeconfig_is_told_with_its_name(tmp_path: Path, give
     path = tmp_path / "missing"
     if given is not None:
         path = kubeconfig(tmp_path, cluster={"server": SERVER, "certificate-authority": given}, user={})
-    with pytest.raises(UsageError, match=f"no usable kubeconfig at {path}"):
+    words = "there is no" if given is None else "no usable"
+    with pytest.raises(UsageError, match=f"^{words} kubeconfig at {path}: .*PVBUS_KUBECONFIG"):
         await Connection.load(path)
+
+
+async def test_several_kubeconfigs_are_not_one_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """$KUBECONFIG may be a list, as for kubectl; nothing there at all is told with the place."""
+    path = kubeconfig(tmp_path, cluster={"server": SERVER}, user={"token": "secret"})
+    monkeypatch.delenv("KUBERNETES_SERVICE_HOST", raising=False)
+    several = f"{tmp_path / 'none'}:{path}"
+    monkeypatch.setenv("KUBECONFIG", several)
+    monkeypatch.setattr(kube_config, "KUBE_CONFIG_DEFAULT_LOCATION", several)  # read when it was imported
+    assert (await Connection.load(None)).url == SERVER.rstrip("/")
+    monkeypatch.setenv("KUBECONFIG", str(tmp_path / "none"))
+    with pytest.raises(UsageError, match=f"^there is no kubeconfig at {tmp_path / 'none'}: "):
+        await Connection.load(None)
 
 
 @pytest.fixture
