@@ -137,8 +137,10 @@ class KafkaReader:
             name = self._settings.unnamed(topic)
             assert name is not None
             self._buffers.setdefault((name, partition), deque()).extend(
-                Record(name, partition, m.offset, m.key or b"", m.value, m.headers, m.timestamp)
-                for m in messages
+                [
+                    Record(name, partition, m.offset, m.key or b"", m.value, m.headers, m.timestamp)
+                    for m in messages
+                ]
             )
 
     def _has_buffered(self) -> bool:
@@ -157,9 +159,11 @@ class KafkaReader:
             share = max(1, (limit - len(records)) // len(ready))
             for partition in ready:
                 buffer = self._buffers.pop(partition)
-                for _ in range(min(share, len(buffer), limit - len(records))):
-                    records.append(buffer.popleft())
-                if buffer:
+                count = min(share, limit - len(records))
+                if len(buffer) <= count:
+                    records += buffer
+                else:
+                    records += [buffer.popleft() for _ in range(count)]
                     self._buffers[partition] = buffer  # behind the others
             ready = [partition for partition in ready if partition in self._buffers]
         return records

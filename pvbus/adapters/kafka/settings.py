@@ -29,6 +29,10 @@ FETCH_WAIT_SECONDS = 0.25
 """How long a fetch waits at the broker for records. A partition that is added or resumed waits for the end
 of the fetch that is under way; idle readers ask that often."""
 
+FETCH_BYTES = 2 * 1024 * 1024
+"""What an answer of a broker holds at most, compressed: it is unpacked in one go, 0.2 s at most, in which the
+process does nothing else, and is in memory until it is applied."""
+
 OVERHEAD_BYTES = 16 * 1024
 """What a batch may add to the key, value and headers of one record."""
 
@@ -183,7 +187,7 @@ def reader_options(settings: KafkaSettings) -> dict[str, Any]:
         "auto_offset_reset": "earliest",
         "fetch_max_wait_ms": int(FETCH_WAIT_SECONDS * 1000),
         "fetch_min_bytes": 1,
-        "fetch_max_bytes": 16 * 1024 * 1024,
+        "fetch_max_bytes": FETCH_BYTES,
         "max_partition_fetch_bytes": max(1024 * 1024, settings.record_bytes_max + OVERHEAD_BYTES),
         "check_crcs": True,
     }
