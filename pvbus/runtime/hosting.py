@@ -3,10 +3,10 @@
 import asyncio
 import signal
 import sys
-from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping, Sequence
 from contextlib import asynccontextmanager, contextmanager
 from pathlib import Path
-from typing import NamedTuple
+from typing import NamedTuple, TypeVar
 
 from pvbus.adapters.kubernetes.cluster import HttpCluster
 from pvbus.config import (
@@ -36,6 +36,8 @@ BUS_SECONDS_MAX = 60.0
 """How long a start waits for the bus: services and brokers are started together, and in any order."""
 
 BUS_RETRY_SECONDS = 1.0
+
+T = TypeVar("T")
 
 
 class Host(NamedTuple):
@@ -105,10 +107,12 @@ class Ground(NamedTuple):
 @asynccontextmanager
 async def grounded(config: ServiceConfig) -> AsyncIterator[Ground]:
     """Open bus and cluster, and record the installation or compare with it."""
-    bus = await _bus_in_time(config)
+    bus = await _in_time(config, lambda: open_bus(config))
     try:
         partitions = partition_count()
-        _, engine = await ensure_installation(bus, partitions=partitions, engine=config.engine)
+        _, engine = await _in_time(
+            config, lambda: ensure_installation(bus, partitions=partitions, engine=config.engine)
+        )
         kubeconfig = Path(config.kubeconfig) if config.kubeconfig else None
         cluster = await HttpCluster.connect(kubeconfig, config.context or None)
         try:
@@ -119,12 +123,13 @@ async def grounded(config: ServiceConfig) -> AsyncIterator[Ground]:
         await bus.close()
 
 
-async def _bus_in_time(config: ServiceConfig) -> Bus:
+async def _in_time(config: ServiceConfig, attempt: Callable[[], Awaitable[T]]) -> T:
+    """Try it until the bus answers. That one of its brokers does is no sign that all of them do."""
     log = logs.get_logger("host")
     deadline = asyncio.get_running_loop().time() + BUS_SECONDS_MAX
     while True:
         try:
-            return await open_bus(config)
+            return await attempt()
         except TransientError as exc:
             if asyncio.get_running_loop().time() > deadline:
                 raise PermanentError(
