@@ -48,6 +48,11 @@ HINTS: tuple[tuple[tuple[type[Exception], ...], str], ...] = (
         (errors.InvalidReplicationFactorError,),
         "PVBUS_KAFKA_REPLICATION, if set, is at most the number of brokers",
     ),
+    (
+        (errors.InvalidSessionTimeoutError,),
+        "PVBUS_KAFKA_SESSION_SECONDS is within what the brokers take (group.min.session.timeout.ms, 6 s, to "
+        "group.max.session.timeout.ms, 1800 s, if not told otherwise)",
+    ),
 )
 """What a person can do about it, who sees only our text."""
 

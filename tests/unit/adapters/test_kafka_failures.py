@@ -40,6 +40,7 @@ def test_translation(error: Exception, expected: type[Exception]) -> None:
         (errors.GroupAuthorizationFailedError("g"), "pvbus topics --acls"),
         (errors.NodeNotReadyError("1"), "advertised.listeners"),
         (errors.InvalidReplicationFactorError("3"), "PVBUS_KAFKA_REPLICATION"),
+        (errors.InvalidSessionTimeoutError("3"), "PVBUS_KAFKA_SESSION_SECONDS"),
     ],
 )
 def test_what_a_person_can_mend_is_told(error: Exception, words: str) -> None:
