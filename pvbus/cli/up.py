@@ -176,7 +176,7 @@ async def _up(
                     crew.cluster.forget_resources()
                 begun()
                 return await _supervise(server, crew, stop, options, screen)
-    return 0  # told to stop before it had begun
+    return _interrupted(options)
 
 
 async def _apply(folder: DataPaths, manifests: list[Manifest]) -> int:
@@ -235,11 +235,17 @@ async def _watch(crew: Crew, stop: asyncio.Event, options: Options, screen: Scre
                 if now - began > options.timeout_seconds:
                     outcome = f"not ready after {now - began:.0f} s{_busy(states)}"
                     return _explain(screen, outcome, await _troubles(crew, progress), options)
-        if not stop.is_set():
-            screen.line(f"all ready after {time.monotonic() - began:.1f} s: {progress.tally}")
+        if stop.is_set():
+            return _interrupted(options)
+        screen.line(f"all ready after {time.monotonic() - began:.1f} s: {progress.tally}")
     finally:
         await progress.close()
     return 0
+
+
+def _interrupted(options: Options) -> int:
+    """To be told to end is how it ends; but who waits for all to be ready has no answer."""
+    return 1 if options.once else 0
 
 
 async def _is_done(crew: Crew, states: States, progress: Progress) -> bool:

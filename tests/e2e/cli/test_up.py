@@ -100,6 +100,15 @@ def test_a_signal_ends_it_in_order(tmp_path: Path) -> None:
     assert ports[0] == ports[1]
 
 
+def test_a_signal_is_no_answer(tmp_path: Path) -> None:
+    """A script that waits with `--once` is not told that all is ready because somebody ended the wait."""
+    with running("up", "--once", "--example", "fleet", cwd=tmp_path) as up:
+        up.wait_for("metrics and health: ")
+        assert up.end() == 1, up.output
+        assert "all ready" not in up.output
+        assert "Traceback" not in up.output
+
+
 def test_it_starts_again_after_kill(tmp_path: Path) -> None:
     """`kill -9` leaves nothing that keeps the next start from working, and no process behind."""
     with running("up", cwd=tmp_path) as up:
