@@ -3,8 +3,8 @@
 A step is one transaction of the claim's own transactional id; the claim's epoch is that id's producer
 epoch. What is where: `settings` every option, `topics` the topics, `membership` and `assignor` groups and
 claims, `groups` what others see of them, `changes` topics that change under workers, `writer` transactions,
-`reader` reading, `describe` the present epoch of a claim, `failures` what errors mean, `connecting` why no
-broker can be reached.
+`reader` reading, `describe` the present epoch of a claim, `answers` questions while brokers go, `failures`
+what errors mean, `connecting` why no broker can be reached.
 """
 
 import asyncio
@@ -16,11 +16,12 @@ from aiokafka import TopicPartition as KafkaPartition
 from aiokafka.admin import AIOKafkaAdminClient
 
 from pvbus.adapters.clock import SystemClock
+from pvbus.adapters.kafka.answers import answered
 from pvbus.adapters.kafka.changes import TopicWatch
 from pvbus.adapters.kafka.connecting import collected_reasons, unreachable
 from pvbus.adapters.kafka.describe import describe_transaction
 from pvbus.adapters.kafka.failures import FOREIGN, translate
-from pvbus.adapters.kafka.groups import describe_members
+from pvbus.adapters.kafka.groups import describe_members, fetch_offsets
 from pvbus.adapters.kafka.librarylog import leave_out_the_usual
 from pvbus.adapters.kafka.membership import KafkaMembership
 from pvbus.adapters.kafka.reader import KafkaReader
@@ -196,13 +197,12 @@ class KafkaBus:
         names = {self._settings.named(topic): topic for topic in topics}
         async with _asking(f"describing {group}"):
             members = await describe_members(self._admin, name)
-            offsets = await self._admin.list_consumer_group_offsets(
-                name, partitions=[KafkaPartition(topic, n) for topic in names for n in range(partitions)]
-            )
+            places = [KafkaPartition(topic, n) for topic in names for n in range(partitions)]
+            offsets = await fetch_offsets(self._admin._client, name, places)
         owners = {number: member.id for member in members for number in member.partitions}
         committed: dict[int, dict[str, int]] = {number: {} for number in range(partitions)}
-        for (topic, number), found in offsets.items():
-            committed[number][names[topic]] = max(0, found.offset)
+        for (topic, number), offset in offsets.items():
+            committed[number][names[topic]] = offset
         return GroupState(
             {member.id: member.label for member in members},
             {number: PartitionState(owners.get(number, ""), each) for number, each in committed.items()},
@@ -268,9 +268,10 @@ class KafkaBus:
     async def _check_epoch(self, claim: Claim, writer: Writer | None) -> None:
         """Make sure that the claim is the newest, and that its last step is visible."""
         name = self._settings.transactional_id(claim.group, claim.partition)
+        client = self._admin._client
         while True:
             ours = claim.epoch if writer is None else writer.epoch
-            state = await describe_transaction(self._admin._client, name)
+            state = await answered(client, lambda: describe_transaction(client, name))
             if writer is not None and writer.epoch != ours:
                 await writer.ready()  # its producer was replaced meanwhile
                 continue
@@ -284,10 +285,8 @@ class KafkaBus:
 
     async def _fetch_offsets(self, claim: Claim, topics: Sequence[str]) -> dict[str, int]:
         names = {KafkaPartition(self._settings.named(topic), claim.partition): topic for topic in topics}
-        found = await self._admin.list_consumer_group_offsets(
-            self._settings.named(claim.group), partitions=list(names)
-        )
-        return {topic: max(0, found[partition].offset) for partition, topic in names.items()}
+        found = await fetch_offsets(self._admin._client, self._settings.named(claim.group), names)
+        return {topic: found[partition] for partition, topic in names.items()}
 
 
 @asynccontextmanager

@@ -1,0 +1,105 @@
+"""What is asked while brokers are away and coordinators move."""
+
+from collections.abc import Callable
+
+import pytest
+from aiokafka import TopicPartition, errors
+from aiokafka.protocol.commit import OffsetFetchResponse_v3
+
+from pvbus.adapters.kafka.answers import ANSWER_SECONDS_MAX, answered
+from pvbus.adapters.kafka.groups import fetch_offsets
+from pvbus.adapters.kafka.settings import TRANSACTION_SECONDS
+from pvbus.testing.clock import SimulatedClock, run_simulated
+
+PLACES = [TopicPartition("table", 0), TopicPartition("table", 1)]
+NOT_COORDINATOR = errors.NotCoordinatorForGroupError.errno
+
+
+class Client:
+    """Counts how often it was told to look for the brokers again."""
+
+    def __init__(self) -> None:
+        self.looks = 0
+
+    async def force_metadata_update(self) -> bool:
+        self.looks += 1
+        return True
+
+
+def asked(answers: list[object]) -> tuple[object, float, int]:
+    """Ask until there is one of these, the last of them for ever; returns it, the seconds, and the looks."""
+
+    async def ask() -> object:
+        answer = answers.pop(0) if len(answers) > 1 else answers[0]
+        if isinstance(answer, Exception):
+            raise answer
+        return answer
+
+    async def main() -> tuple[object, float, int]:
+        clock, client = SimulatedClock(), Client()
+        began = clock.monotonic()
+        found = await answered(client, ask)
+        return found, clock.monotonic() - began, client.looks
+
+    return run_simulated(main())
+
+
+AWAY: tuple[Callable[[], Exception], ...] = (
+    errors.NodeNotReadyError,
+    errors.KafkaConnectionError,
+    *(errors.for_code(code) for code in (14, 15, 16)),
+    errors.CoordinatorLoadInProgressError,
+    errors.CoordinatorNotAvailableError,
+    errors.NotCoordinatorError,
+)
+
+
+@pytest.mark.parametrize("error", AWAY)
+def test_who_is_away_is_asked_again(error: Callable[[], Exception]) -> None:
+    """The brokers are looked for again each time, and the answer is there soon after it can be given."""
+    found, seconds, looks = asked([error(), error(), "answer"])
+    assert (found, looks) == ("answer", 2)
+    assert seconds < 0.5
+
+
+def test_what_does_not_pass_is_raised_at_once() -> None:
+    with pytest.raises(errors.GroupAuthorizationFailedError):
+        asked([errors.GroupAuthorizationFailedError("group"), "answer"])
+
+
+def test_what_was_in_the_way_is_raised_in_time() -> None:
+    """Before the call's own time is over, which would not tell why."""
+    with pytest.raises(errors.NodeNotReadyError):
+        asked([errors.NodeNotReadyError("node 2")])
+    assert ANSWER_SECONDS_MAX < TRANSACTION_SECONDS
+
+
+class Coordinator(Client):
+    """A client whose cluster answers from a list."""
+
+    def __init__(self, *answers: OffsetFetchResponse_v3) -> None:
+        super().__init__()
+        self._answers = list(answers)
+
+    async def coordinator_lookup(self, kind: int, name: str) -> int:
+        return 1
+
+    async def send(self, node: int, request: object) -> OffsetFetchResponse_v3:
+        return self._answers.pop(0)
+
+
+def fetched(*answers: OffsetFetchResponse_v3) -> dict[TopicPartition, int]:
+    return run_simulated(fetch_offsets(Coordinator(*answers), "group", PLACES))
+
+
+def test_offsets_of_a_coordinator_that_moved_are_asked_for_again() -> None:
+    """It answers with an error and no offsets, which are not offsets of 0; where none is known, they are."""
+    moved = OffsetFetchResponse_v3(0, [], NOT_COORDINATOR)
+    known = OffsetFetchResponse_v3(0, [("table", [(0, 7, "", 0), (1, -1, "", 0)])], 0)
+    assert fetched(moved, moved, known) == {PLACES[0]: 7, PLACES[1]: 0}
+
+
+def test_an_error_about_one_offset_is_raised() -> None:
+    code = errors.TopicAuthorizationFailedError.errno
+    with pytest.raises(errors.TopicAuthorizationFailedError):
+        fetched(OffsetFetchResponse_v3(0, [("table", [(0, 7, "", 0), (1, -1, "", code)])], 0))
