@@ -11,7 +11,10 @@ import sys
 import time
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from itertools import product
 from pathlib import Path
+
+from confluent_kafka import KafkaException
 
 from pvbus.adapters.kafka.bus import KafkaBus
 from pvbus.errors import TransientError
@@ -21,6 +24,7 @@ from tests.tools.kafka import KafkaCluster
 from tests.tools.topicreader import TopicReader
 
 CATCH_UP_SECONDS = 90.0
+GOING_ON_SECONDS_MAX = 120.0
 MARKERS_SECONDS = 1.0
 """How long the parts of one step may become visible apart from each other, on a busy machine."""
 
@@ -107,6 +111,29 @@ class Judge:
                 for committed in (before, after)
             )
             assert least <= len(copies) <= most, (number, least, len(copies), most)
+
+    async def going_on(self) -> float:
+        """Wait until each partition is fed and copied further than now; returns the seconds it took."""
+        return await asyncio.to_thread(self._going_on)
+
+    def _going_on(self) -> float:
+        began = time.monotonic()
+        first: dict[tuple[str, int], int] = {}
+        with TopicReader(self._bootstrap, self._prefix) as reader:
+            while True:
+                with contextlib.suppress(KafkaException):  # a coordinator is away, too
+                    committed = {group: reader.committed(group) for group in ("feed", "copy")}
+                    now = {
+                        (group, number): committed[group].get(("in", number), 0)
+                        for group, number in product(committed, range(PARTITIONS))
+                    }
+                    first = first or now
+                    idle = [place for place, offset in now.items() if offset <= first[place]]
+                    if not idle:
+                        return time.monotonic() - began
+                late = time.monotonic() - began > GOING_ON_SECONDS_MAX
+                assert not late, f"not within {GOING_ON_SECONDS_MAX:.0f} s: {idle if first else 'an answer'}"
+                time.sleep(0.2)
 
     async def complete(self) -> int:
         """Wait until everything fed is copied, and nothing more comes; returns how many records."""
