@@ -6,7 +6,8 @@ worker tells at the address that it left with its group (`/state`, see `pvbus.ru
 
 import asyncio
 import sys
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
+from itertools import groupby
 from typing import NamedTuple
 
 import aiohttp
@@ -119,10 +120,20 @@ async def _lag(
     _show(table, output)
     if not check:
         return 0
-    troubles = [trouble for row in table.rows if (trouble := row.trouble())]
+    troubles = list(troubles_of(table.rows))
     for trouble in troubles:
         click.echo(trouble, err=True)
     return 1 if troubles or {row.service for row in table.rows} != set(names) else 0
+
+
+def troubles_of(rows: Iterable[Row]) -> Iterator[str]:
+    """Yield what keeps each partition from getting on; a service that nobody runs is one sentence."""
+    for name, group in groupby(rows, key=lambda row: row.service):
+        ours = list(group)
+        if len(ours) > 1 and not any(row.owner for row in ours):
+            yield f"{name}: nobody holds any of its {len(ours)} partitions: is it running?"
+        else:
+            yield from (trouble for row in ours if (trouble := row.trouble()))
 
 
 async def _watch_once(bus: Bus, names: list[str], output: str) -> None:

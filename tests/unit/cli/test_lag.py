@@ -12,7 +12,7 @@ from aiohttp import web
 
 from pvbus.adapters.embedded.bus import SqliteBus
 from pvbus.cli import lag as lag_module
-from pvbus.cli.lag import Row, Table, _cells, look
+from pvbus.cli.lag import Row, Table, _cells, look, troubles_of
 from pvbus.contracts import topics
 from pvbus.core.records import SETRESULTS, SETS
 from pvbus.errors import TransientError, UsageError
@@ -191,6 +191,22 @@ def test_what_check_complains_of(reason: str, changed: dict[str, Any], trouble: 
         assert found is not None
         assert found.startswith("render 3: ")
         assert trouble in found
+
+
+def test_a_service_that_nobody_runs_is_one_sentence() -> None:
+    """Where others hold some of its partitions, those that nobody holds are named."""
+    row = Row(service="render", partition=0, owner="", lag=0, claim=None)
+    held = msgspec.structs.replace(row, service="inject", owner="http://x", claim=report())
+    rows = [
+        row,
+        msgspec.structs.replace(row, partition=1),
+        held,
+        msgspec.structs.replace(held, partition=1, owner="", claim=None),
+    ]
+    assert list(troubles_of(rows)) == [
+        "render: nobody holds any of its 2 partitions: is it running?",
+        "inject 1: nobody holds it",
+    ]
 
 
 def test_the_cells_of_a_row() -> None:
