@@ -75,10 +75,11 @@ async def read_rows(bus: Bus, topic: str, *, key: str | None = None) -> dict[str
     """Read the rows of a compacted topic as they are now, by key."""
     rows: dict[str, bytes] = {}
     for record in await read_topic(bus, topic, key=key):
+        key_text = record.key.decode(errors="replace")  # another program may have written anything
         if record.value is None:
-            rows.pop(record.key.decode(), None)
+            rows.pop(key_text, None)
         else:
-            rows[record.key.decode()] = record.value
+            rows[key_text] = record.value
     return rows
 
 

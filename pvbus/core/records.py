@@ -352,6 +352,6 @@ def partition_key(topic: str, key: str) -> str:
         return key.split("|")[1]
     if topic == LATEST:
         return key.split("|")[1]
-    if topic in (OBJECTS, INJECTABLES):
+    if topic in (OBJECTS, INJECTABLES, DLQ):
         return key
     return key.split("|", 1)[0]

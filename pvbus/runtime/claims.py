@@ -12,7 +12,7 @@ from typing import NamedTuple, Protocol
 from pvbus.codec import encode_row
 from pvbus.core.effects import Put
 from pvbus.core.ids import partition as partition_of
-from pvbus.core.records import DLQ, partition_key
+from pvbus.core.records import partition_key
 from pvbus.ports.bus import Bus, Claim, Membership, Output, TopicPartition
 from pvbus.ports.clock import Clock
 from pvbus.runtime.clock import Stopwatch
@@ -33,7 +33,7 @@ def finished(key: str, puts: tuple[Put, ...], partitions: int) -> Finished:
     """Encode an outcome, for whatever step will take it."""
     outputs, size = [], 0
     for put in puts:
-        number = 0 if put.topic == DLQ else partition_of(partition_key(put.topic, put.key), partitions)
+        number = partition_of(partition_key(put.topic, put.key), partitions)
         output = Output(put.topic, number, put.key.encode(), encode_row(put.row), put.headers)
         size += output_bytes(output)
         outputs.append(output)

@@ -285,7 +285,7 @@ class IngestWorker:
             key = record.key.decode(errors="replace")
             place = {"partition": record.partition, "offset": record.offset}
             self._log.error("request cannot be decoded", key=key, error=str(error), **place)
-            self._emit(opened, Emission(DLQ, key, encode_row(dead_letter(record, error)), "", 0))
+            self._emit(opened, Emission(DLQ, key, encode_row(dead_letter(record, error)), ""))
 
     def _wanted(self, opened: IngestClaim) -> dict[KindName, frozenset[tuple[str, str]]]:
         """Return the kinds of this claim, each with the objects whose content is asked for."""

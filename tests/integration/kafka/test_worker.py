@@ -22,7 +22,7 @@ pytestmark = [pytest.mark.kafka, pytest.mark.slow, pytest.mark.timeout(300)]
 SECONDS_MAX = 30.0
 TOPICS = [
     *(TopicSpec(name=name, partitions=PARTITIONS, cleanup="compact") for name in (IN, OUT, SEEN)),
-    TopicSpec(name=DLQ, partitions=1, cleanup="delete", retention_seconds=3600),
+    TopicSpec(name=DLQ, partitions=PARTITIONS, cleanup="delete", retention_seconds=3600),
 ]
 
 

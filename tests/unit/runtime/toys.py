@@ -150,7 +150,7 @@ class ToyWorld:
             TopicSpec(name=n, partitions=PARTITIONS, cleanup="compact", tombstone_seconds=TOMBSTONE_SECONDS)
             for n in (IN, OUT, SEEN)
         ]
-        dlq = TopicSpec(name=DLQ, partitions=1, cleanup="delete", retention_seconds=3600)
+        dlq = TopicSpec(name=DLQ, partitions=PARTITIONS, cleanup="delete", retention_seconds=3600)
         await self.bus.create_topics([*specs, dlq])
         self.cluster = ToyCluster()
         self.tasks: list[asyncio.Task[None]] = []
@@ -188,7 +188,7 @@ class ToyWorld:
 
     def records(self, topic: str) -> list[Any]:
         store, found = self.bus._store, []
-        for number in range(1 if topic == DLQ else PARTITIONS):
+        for number in range(PARTITIONS):
             lane = store.lane(topic, number)
             found += store.read(topic, number, lane, 0, store.ends[lane], 100_000)
         return found

@@ -28,7 +28,7 @@ pytestmark = [pytest.mark.kafka, pytest.mark.slow, pytest.mark.timeout(300)]
 
 TOPICS = [
     *(TopicSpec(name=name, partitions=PARTITIONS, cleanup="compact") for name in (IN, OUT, SEEN)),
-    TopicSpec(name=DLQ, partitions=1, cleanup="delete", retention_seconds=3600),
+    TopicSpec(name=DLQ, partitions=PARTITIONS, cleanup="delete", retention_seconds=3600),
 ]
 KEYS = [f"default/k{number}" for number in range(8)]
 SECONDS_MAX = 30.0
