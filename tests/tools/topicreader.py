@@ -13,6 +13,7 @@ from typing import Any, NamedTuple, Self
 
 from confluent_kafka import (
     OFFSET_BEGINNING,
+    OFFSET_END,
     Consumer,
     ConsumerGroupTopicPartitions,
     KafkaError,
@@ -126,6 +127,24 @@ class TopicReader:
                 raise TimeoutError(f"not at the end after {seconds_max:.0f} s: {sorted(left)[:5]}")
         self._consumer.unassign()
         return Reading(tuple(records), ends)
+
+    def wait_for_more(self, topics: Iterable[str], *, seconds_max: float) -> float:
+        """Wait until each partition of these topics has a new committed record; returns the seconds it took.
+
+        Brokers may be away meanwhile. Raises TimeoutError.
+        """
+        counts = self.topics()
+        left = {(self._prefix + name, number) for name in topics for number in range(counts[name])}
+        self._consumer.assign([TopicPartition(*place, OFFSET_END) for place in left])
+        began = time.monotonic()
+        while left:
+            for message in self._consumer.consume(num_messages=500, timeout=0.2):
+                if message.error() is None:
+                    left.discard((str(message.topic()), message.partition() or 0))
+            if left and time.monotonic() - began > seconds_max:
+                raise TimeoutError(f"nothing new after {seconds_max:.0f} s: {sorted(left)}")
+        self._consumer.unassign()
+        return time.monotonic() - began
 
     def _record(self, message: Any) -> ReadRecord:
         return ReadRecord(

@@ -11,10 +11,7 @@ import sys
 import time
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
-from itertools import product
 from pathlib import Path
-
-from confluent_kafka import KafkaException
 
 from pvbus.adapters.kafka.bus import KafkaBus
 from pvbus.errors import TransientError
@@ -117,23 +114,8 @@ class Judge:
         return await asyncio.to_thread(self._going_on)
 
     def _going_on(self) -> float:
-        began = time.monotonic()
-        first: dict[tuple[str, int], int] = {}
         with TopicReader(self._bootstrap, self._prefix) as reader:
-            while True:
-                with contextlib.suppress(KafkaException):  # a coordinator is away, too
-                    committed = {group: reader.committed(group) for group in ("feed", "copy")}
-                    now = {
-                        (group, number): committed[group].get(("in", number), 0)
-                        for group, number in product(committed, range(PARTITIONS))
-                    }
-                    first = first or now
-                    idle = [place for place, offset in now.items() if offset <= first[place]]
-                    if not idle:
-                        return time.monotonic() - began
-                late = time.monotonic() - began > GOING_ON_SECONDS_MAX
-                assert not late, f"not within {GOING_ON_SECONDS_MAX:.0f} s: {idle if first else 'an answer'}"
-                time.sleep(0.2)
+            return reader.wait_for_more(("in", "copy"), seconds_max=GOING_ON_SECONDS_MAX)
 
     async def complete(self) -> int:
         """Wait until everything fed is copied, and nothing more comes; returns how many records."""

@@ -1,7 +1,6 @@
-"""Each broker killed with -9 and started again, in turn, under the five services at work.
+"""Each broker killed with -9 and started again, in turn: the five services go on, and questions are answered.
 
-Two processes with all services share the claims. `PVBUS_TEST_FAULTS` is how many kills there are, one of each
-broker by default.
+`PVBUS_TEST_FAULTS` is how many kills there are in each test, one of each broker by default.
 """
 
 import asyncio
@@ -14,6 +13,10 @@ from pathlib import Path
 
 import pytest
 
+from pvbus.errors import TransientError
+from pvbus.ports.bus import Bus, Claim
+from pvbus.testing.bus_contract import holder
+from tests.contract.bus.kafka_harness import KafkaHarness
 from tests.integration.kafka.faults.conftest import FAULTS
 from tests.integration.kafka.faults.deployment import Deployment, deployment
 from tests.tools.kafka import Broker, KafkaCluster
@@ -23,6 +26,9 @@ pytestmark = [pytest.mark.kafka, pytest.mark.slow, pytest.mark.timeout(7200)]
 WORK_SECONDS_MAX = 9.0
 """How long the fleet goes on changing at most after a broker has gone or come back: until the others have
 taken over what it led, which they do when its session of 6 s has ended, or somewhat longer."""
+
+AWAY_SECONDS = 12.0
+QUESTION_SECONDS = 0.05
 
 
 @asynccontextmanager
@@ -64,7 +70,7 @@ async def struck(made: Deployment, broker: Broker, rng: random.Random) -> tuple[
 
 async def test_killed_brokers(three_proxied: KafkaCluster, tmp_path: Path) -> None:
     """While a broker is away, and when it is back, the world becomes what the oracle says, and events are
-    told once and in order; no worker ends, and a restart writes nothing."""
+    told once and in order; neither of two processes with all services ends, and a restart writes nothing."""
     rng = random.Random(4)
     async with deployment(three_proxied, tmp_path) as (made, steady):
         other = made.run_all()
@@ -85,3 +91,38 @@ async def test_killed_brokers(three_proxied: KafkaCluster, tmp_path: Path) -> No
         await made.restarts_quietly(steady)
         print(f"{FAULTS} brokers killed and started again: {made.fleet.ledger.answered} changes")
         print(f"{records.total()} records: {dict(records)}")
+
+
+async def ask(bus: Bus, claim: Claim, told: Counter[str]) -> None:
+    """Ask for a claim's offset, again and again, and count the answers."""
+    while True:
+        try:
+            answer = str(await bus.committed(claim, ["table"]))
+        except TransientError as exc:
+            answer = type(exc).__name__
+        told[answer] += 1
+        await asyncio.sleep(QUESTION_SECONDS)
+
+
+async def test_offsets_are_told_while_brokers_go(three_proxied: KafkaCluster) -> None:
+    """Whoever asks for a claim's offset hears the right one, or at worst that nobody can tell it now."""
+    harness = KafkaHarness(three_proxied.bootstrap)
+    told: Counter[str] = Counter()
+    async with holder(harness) as (bus, claims):
+        await bus.step(claims[0], [], {"table": 5})
+        asking = asyncio.create_task(ask(bus, claims[0], told))
+        for number in range(FAULTS):
+            broker = three_proxied.brokers[number % len(three_proxied.brokers)]
+            await asyncio.to_thread(broker.kill)
+            try:
+                await asyncio.sleep(AWAY_SECONDS)
+            finally:
+                await asyncio.to_thread(broker.restart)
+        before = told["{'table': 5}"]
+        await asyncio.wait({asking}, timeout=AWAY_SECONDS)
+        assert not asking.done(), asking.exception()
+        asking.cancel()
+    await harness.close()
+    print(f"{FAULTS} brokers killed; {dict(told)}")
+    assert told["{'table': 5}"] > before
+    assert told.keys() <= {"{'table': 5}", "TransientError"}
