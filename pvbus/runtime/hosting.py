@@ -133,7 +133,7 @@ async def _in_time(config: ServiceConfig, attempt: Callable[[], Awaitable[T]]) -
         except TransientError as exc:
             if asyncio.get_running_loop().time() > deadline:
                 raise PermanentError(
-                    f"the bus {config.bus} does not answer since {BUS_SECONDS_MAX:.0f} s: {exc}",
+                    f"the bus {config.bus} has not answered for {BUS_SECONDS_MAX:.0f} s: {exc}",
                     reason="NoBus",
                 ) from exc
             log.warning("the bus does not answer yet", bus=config.bus, error=str(exc))
