@@ -1,27 +1,28 @@
-"""How to reach and authenticate to an API server: our own session with whatever credentials there are.
+"""How to reach and authenticate to an API server: kubernetes-asyncio's knowledge, our own session.
 
-kubernetes-asyncio's configuration code knows every kind of kubeconfig, and refreshes tokens; it is asked for
-those that `credentials` cannot read. Its HTTP client is not used, being five times slower.
+Its configuration code reads kubeconfigs (certificates, tokens, exec plugins) and in-cluster files
+and refreshes tokens; its HTTP client is not used, being five times slower.
 """
 
 import os
 import ssl
 from pathlib import Path
 
-from pvbus.adapters.kubernetes.credentials import Credentials, of_file, of_pod
+from kubernetes_asyncio import config
+from kubernetes_asyncio.client import Configuration
+
 from pvbus.errors import UsageError
 
-HOME = Path("~/.kube/config")
+HOME = "~/.kube/config"
 
 
 class Connection:
     """An API server's address, TLS context and, for each request, its authorization."""
 
-    def __init__(self, credentials: Credentials) -> None:
-        """Raises OSError for files that are no certificates."""
-        self._authorization = credentials.authorization
-        self.url = credentials.url
-        self.ssl: ssl.SSLContext | bool = credentials.context()
+    def __init__(self, configuration: Configuration) -> None:
+        self._configuration = configuration
+        self.url: str = (configuration.host or "").rstrip("/")
+        self.ssl: ssl.SSLContext | bool = self._context()
 
     @classmethod
     async def load(cls, kubeconfig: Path | None, context: str | None = None) -> "Connection":
@@ -29,55 +30,43 @@ class Connection:
 
         Raises UsageError when there is nothing usable.
         """
-        if kubeconfig is None and os.environ.get("KUBERNETES_SERVICE_HOST"):
-            return cls(of_pod(os.environ))
+        is_pod = kubeconfig is None and bool(os.environ.get("KUBERNETES_SERVICE_HOST"))
         file = kubeconfig or Path(os.environ.get("KUBECONFIG") or HOME).expanduser()
-        if os.pathsep not in str(file) and not file.exists():
+        if not is_pod and os.pathsep not in str(file) and not file.exists():
             raise UsageError(
                 f"there is no kubeconfig at {file}: give one with --kubeconfig or PVBUS_KUBECONFIG "
                 "(`pvbus up` and `pvbus apiserver` write one into their data folder)"
             )
+        configuration = Configuration()
         try:
-            return cls(of_file(file, context) or await _of_library(kubeconfig, context))
-        except OSError as exc:
-            raise _unusable(kubeconfig, exc) from exc
+            if is_pod:
+                config.load_incluster_config(  # type: ignore[no-untyped-call]  # the library has no annotation
+                    client_configuration=configuration
+                )
+            else:
+                await config.load_kube_config(
+                    config_file=str(file),
+                    context=context,
+                    client_configuration=configuration,
+                )
+            return cls(configuration)
+        except (config.ConfigException, OSError) as exc:
+            where = "no usable account of this pod" if is_pod else f"no usable kubeconfig at {file}"
+            raise UsageError(f"{where}: {exc}; give one with --kubeconfig or PVBUS_KUBECONFIG") from exc
+
+    def _context(self) -> ssl.SSLContext | bool:
+        if not self.url.startswith("https"):
+            return False
+        setup = self._configuration
+        context = ssl.create_default_context(cafile=setup.ssl_ca_cert)
+        if not setup.verify_ssl:
+            context.check_hostname = False
+            context.verify_mode = ssl.CERT_NONE
+        if setup.cert_file:
+            context.load_cert_chain(setup.cert_file, setup.key_file)
+        return context
 
     async def headers(self) -> dict[str, str]:
         """Return the headers that authenticate a request; an expiring token is refreshed first."""
-        authorization = await self._authorization()
-        return {"Authorization": authorization} if authorization else {}
-
-
-async def _of_library(kubeconfig: Path | None, context: str | None) -> Credentials:
-    """Return what kubernetes-asyncio finds. It is imported for those who need it: that takes 0.25 s."""
-    from kubernetes_asyncio import config
-    from kubernetes_asyncio.client import Configuration
-
-    found = Configuration()
-    try:
-        await config.load_kube_config(
-            config_file=str(kubeconfig) if kubeconfig else None,
-            context=context,
-            client_configuration=found,
-        )
-    except config.ConfigException as exc:
-        raise _unusable(kubeconfig, exc) from exc
-
-    async def authorization() -> str:
-        return await found.get_api_key_with_prefix("BearerToken") or ""
-
-    return Credentials(
-        (found.host or "").rstrip("/"),
-        authorization,
-        authority_file=found.ssl_ca_cert,
-        verify=found.verify_ssl,
-        certificate_file=found.cert_file or "",
-        key_file=found.key_file or "",
-    )
-
-
-def _unusable(kubeconfig: Path | None, error: Exception) -> UsageError:
-    where = kubeconfig or "$KUBECONFIG or ~/.kube/config"
-    return UsageError(
-        f"no usable kubeconfig at {where}: {error}; give one with --kubeconfig or PVBUS_KUBECONFIG"
-    )
+        token = await self._configuration.get_api_key_with_prefix("BearerToken")
+        return {"Authorization": token} if token else {}
