@@ -15,8 +15,8 @@ from pvbus.errors import TransientError
 from pvbus.ports.bus import Bus, Record, TopicPartition
 from pvbus.ports.clock import Clock
 from pvbus.runtime.clock import Stopwatch
-from pvbus.runtime.replays import POLL_SECONDS, Progress, Replays
 
+POLL_SECONDS = 1.0
 LOOK_SECONDS = 60.0  # how often it is looked whether reading keeps up: one request; far below any limit
 STALE_SECONDS = 43_200.0  # where no topic says how long it keeps tombstones
 
@@ -42,14 +42,13 @@ class _Waiter:
 
 
 class Intake:
-    """A reader, the positions that are applied, and who waits for them; and replays beside it."""
+    """One reader, the positions that are applied, and who waits for them."""
 
     def __init__(self, bus: Bus, clock: Clock, *, pausable: Iterable[str] = ()) -> None:
         """pausable: the topics that `pause` stops."""
         self._bus = bus
         self._clock = clock
         self._reader = bus.reader()
-        self._replays = Replays(bus)
         self._waiting: list[_Waiter] = []
         self._pausable = frozenset(pausable)
         self._is_paused = False
@@ -159,14 +158,27 @@ class Intake:
         self,
         ends: Mapping[TopicPartition, int],
         apply: Callable[[Record], object],
-        progress: Progress,
+        progress: Callable[[int, int], None],
     ) -> None:
-        """Apply everything from 0 up to these ends, whatever `poll` does meanwhile.
+        """Apply everything from 0 up to these ends, with a reader of its own.
 
-        Raises TransientError, and StaleError when this took for so long that tombstones may have gone.
+        progress: told how many offsets are behind, and of how many. Raises TransientError, and StaleError
+        when this took for so long that tombstones may have gone meanwhile.
         """
         begun = Stopwatch(self._clock)
-        await self._replays.replay(ends, apply, progress)
+        left = {partition: end for partition, end in ends.items() if end > 0}
+        total = sum(left.values())
+        progress(0, total)
+        reader = self._bus.reader(dict.fromkeys(left, 0))
+        try:
+            while left:
+                for record in await reader.poll(timeout_seconds=POLL_SECONDS):
+                    if record.offset < ends[record.topic, record.partition]:
+                        apply(record)
+                left = {tp: end for tp, end in left.items() if reader.position(tp) < end}
+                progress(total - sum(end - reader.position(tp) for tp, end in left.items()), total)
+        finally:
+            await reader.close()
         if begun.seconds > self._stale_seconds:
             raise StaleError
 
