@@ -168,7 +168,10 @@ class Broker:
             self.process = None
 
     def restart(self) -> None:
-        """Start it again after `kill`, on the same port and with the data it had."""
+        """Start it again after `kill`, on the same port and with the data it had.
+
+        It ends with the thread that called this.
+        """
         self.start()
         assert self.wait_until_ready(time.monotonic() + START_SECONDS_MAX), self.tail()
 

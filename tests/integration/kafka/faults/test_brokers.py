@@ -19,7 +19,7 @@ from pvbus.testing.bus_contract import holder
 from tests.contract.bus.kafka_harness import KafkaHarness
 from tests.integration.kafka.faults.conftest import FAULTS
 from tests.integration.kafka.faults.deployment import Deployment, deployment
-from tests.tools.kafka import Broker, KafkaCluster
+from tests.tools.kafka import START_SECONDS_MAX, Broker, KafkaCluster
 
 pytestmark = [pytest.mark.kafka, pytest.mark.slow, pytest.mark.timeout(7200)]
 
@@ -50,6 +50,13 @@ async def settled(made: Deployment) -> float:
     return time.monotonic() - began
 
 
+async def restart(broker: Broker) -> None:
+    """Start a broker from here, not from a thread of this test's loop: it would end with that thread."""
+    broker.start()
+    deadline = time.monotonic() + START_SECONDS_MAX
+    assert await asyncio.to_thread(broker.wait_until_ready, deadline), broker.tail()
+
+
 async def struck(made: Deployment, broker: Broker, rng: random.Random) -> tuple[float, float]:
     """Kill a broker while everything works, and start it again; returns how long each was felt."""
     try:
@@ -60,12 +67,12 @@ async def struck(made: Deployment, broker: Broker, rng: random.Random) -> tuple[
         without = await settled(made)
         async with changing(made):
             await asyncio.sleep(rng.uniform(0.0, 1.0))
-            await asyncio.to_thread(broker.restart)
+            await restart(broker)
             await asyncio.sleep(rng.uniform(0.0, WORK_SECONDS_MAX))
         return without, await settled(made)
     finally:
         if broker.process is None:  # other tests want it, too
-            await asyncio.to_thread(broker.restart)
+            await restart(broker)
 
 
 async def test_killed_brokers(three_proxied: KafkaCluster, tmp_path: Path) -> None:
@@ -117,7 +124,7 @@ async def test_offsets_are_told_while_brokers_go(three_proxied: KafkaCluster) ->
             try:
                 await asyncio.sleep(AWAY_SECONDS)
             finally:
-                await asyncio.to_thread(broker.restart)
+                await restart(broker)
         before = told["{'table': 5}"]
         await asyncio.wait({asking}, timeout=AWAY_SECONDS)
         assert not asking.done(), asking.exception()
