@@ -354,10 +354,11 @@ def tool(main_class: str, *arguments: str) -> list[str]:
 
 
 def _java(*arguments: str) -> list[str]:
+    program = java()  # before the jars: where both are missing, one sentence names both
     flags = [f"-Xms{HEAP}", f"-Xmx{HEAP}", "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1"]
     flags += ["-Dorg.slf4j.simpleLogger.defaultLogLevel=warn", "-cp", f"{libraries()}/*"]
     flags += ["-Dorg.slf4j.simpleLogger.log.kafka.authorizer.logger=debug"]  # each decision, with its rule
-    return [java(), *flags, *arguments]
+    return [program, *flags, *arguments]
 
 
 def _detach(number: int = signal.SIGKILL) -> None:

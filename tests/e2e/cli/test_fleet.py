@@ -237,3 +237,5 @@ async def test_conditions_are_followed(fleet: Fleet) -> None:
                 await cluster.close()
         up.wait_for("variants 200/200 ready")
         assert up.end() == 0
+    # It may have ended before all that followed from the change was written; the other tests want that done.
+    assert pvbus("up", "--once", cwd=fleet.folder).code == 0

@@ -32,9 +32,11 @@ def tool(*command: str, **more: str) -> "subprocess.CompletedProcess[str]":
     )
 
 
-def test_without_java_one_line_says_what_to_install(tmp_path: Path) -> None:
-    """The command is not run, and the exit code is 1."""
-    done = tool("sh", "-c", "echo it ran", PATH=str(tmp_path))
+@pytest.mark.parametrize("cache", [{}, {"PVBUS_CACHE": "an empty one"}])
+def test_without_java_one_line_says_what_to_install(tmp_path: Path, cache: dict[str, str]) -> None:
+    """The command is not run, and the exit code is 1, whether Kafka's jars are there or not."""
+    empty = {name: str(tmp_path / value) for name, value in cache.items()}
+    done = tool("sh", "-c", "echo it ran", PATH=str(tmp_path), **empty)
     assert done.returncode == 1
     assert done.stdout == ""
     (line,) = done.stderr.splitlines()
