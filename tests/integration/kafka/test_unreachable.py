@@ -5,7 +5,7 @@ import time
 
 import pytest
 
-from pvbus.adapters.kafka import writer
+from pvbus.adapters.kafka import answers, writer
 from pvbus.adapters.kafka.bus import KafkaBus
 from pvbus.adapters.kafka.settings import KafkaSettings
 from pvbus.errors import TransientError
@@ -23,6 +23,7 @@ CLOSE_SECONDS = 20.0
 @pytest.fixture
 def short_deadline(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(writer, "TRANSACTION_SECONDS", DEADLINE_SECONDS)
+    monkeypatch.setattr(answers, "ANSWER_SECONDS_MAX", DEADLINE_SECONDS)
 
 
 async def step_against_frozen(kafka: KafkaCluster, within_seconds: float) -> None:
