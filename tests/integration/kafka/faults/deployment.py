@@ -20,7 +20,7 @@ from pathlib import Path
 
 from pvbus.core.conditions import ConditionsController
 from pvbus.core.inject.controller import InjectController
-from pvbus.core.records import LATEST, UNROLL
+from pvbus.core.records import LATEST, OBJECTS, UNROLL
 from pvbus.core.renderer import RenderController
 from pvbus.core.unroll.controller import UnrollController
 from pvbus.runtime.assembly import SERVICES
@@ -176,9 +176,14 @@ class Deployment:
             await asyncio.sleep(0.5)
 
     def rows_about(self, problems: list[str]) -> Iterator[str]:
-        """What the topics have on the first object that is not as it must be."""
+        """What the topics have on the first object that is not as it must be, and on the target it is named
+        after."""
         name = problems[0].split()[0].rstrip(":").rpartition("/")[2]
-        return (str(row) for row in self.snapshot().rows if name in row.key)
+        return (
+            str(row)
+            for row in self.snapshot().rows
+            if name in row.key or (row.topic == OBJECTS and row.key.rpartition("|")[2] in name)
+        )
 
     async def promises_kept(self, survivor: ServiceProcess) -> Counter[str]:
         """Look at the topics of a settled system; returns the number of records by topic."""
