@@ -69,8 +69,9 @@ async def test_claims_let_go_while_the_group_forms_find_an_owner(harness: KafkaH
     async def let_go(answer: Any) -> Any:
         if not gone.is_set():
             may_go.set()
-            is_free = lambda: len(membership._places) == PARTITIONS // 2  # noqa: E731
-            await settled(is_free, harness.drain_seconds, "what goes is free")
+            await settled(
+                lambda: len(membership._places) == PARTITIONS // 2, harness.drain_seconds, "what goes is free"
+            )
             gone.set()
         return answer
 

@@ -437,7 +437,7 @@ def test_a_worker_that_failed_leaves_at_once_and_without_a_second_error() -> Non
                 raise InvariantError("impossible")
             return reconcile(key, now)
 
-        toy.reconcile = broken  # type: ignore[method-assign]
+        toy.reconcile = broken  # type: ignore[method-assign]  # this controller alone decides wrongly
         for key in SAME[:2]:
             await world.send(key, "a")
         with pytest.raises(ExceptionGroup):
@@ -463,7 +463,7 @@ def test_a_bus_that_is_away_for_very_long_does_not_end_a_worker() -> None:
             tries += 1
             raise TransientError("away")
 
-        peer.committed = away  # type: ignore[assignment, method-assign]
+        peer.committed = away  # type: ignore[assignment, method-assign]  # the bus is away for this worker
         await asyncio.sleep(5)
         assert tries > 2 * sys.float_info.max_exp
         assert not world.tasks[0].done()
