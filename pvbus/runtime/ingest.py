@@ -149,6 +149,7 @@ class IngestWorker:
                 await self._observe(opened)
             except FencedError:
                 self._log.info("claim lost", partition=number, epoch=claim.epoch)
+                opened.end_watches()
                 return  # the group takes it back
             except TransientError as exc:
                 self._log.warning("bus cannot be reached; beginning again", error=str(exc))
@@ -157,13 +158,14 @@ class IngestWorker:
                 self._log.warning("behind for too long; beginning again", partition=number)
             finally:
                 self._intake.unassign([(WATCHES, number)])
+            opened.end_watches()
             again = IngestClaim(claim, self._clock)
             again.life = opened.life
             self._claims[number] = again
             await self._clock.sleep(AGAIN_SECONDS)
 
     async def _observe(self, opened: IngestClaim) -> None:
-        """Keep the watches and the stepper until one of them fails."""
+        """Write, and follow requests, until one of the two fails; the watches are left running."""
         parts = [
             asyncio.ensure_future(self._stepping(opened)),
             asyncio.ensure_future(self._following(opened)),
@@ -176,8 +178,6 @@ class IngestWorker:
         finally:
             for part in parts:
                 part.cancel()
-            if opened.resume_at is None:
-                opened.end_watches()
 
     @staticmethod
     async def _outdated(opened: IngestClaim) -> None:
@@ -208,22 +208,28 @@ class IngestWorker:
 
     async def _revoked(self, claim: Claim) -> None:
         opened = self._claims.get(claim.partition)
-        if opened is not None and opened.claim == claim:
-            del self._claims[claim.partition]
-            self._spare_from = self._clock.monotonic() + self._bus.session_seconds
-            self._keep(opened)
-            if opened.life is not None:
-                opened.life.cancel()  # takes the watches and the stepper along
-                await asyncio.wait({opened.life})
+        if opened is None or opened.claim != claim:
+            return
+        del self._claims[claim.partition]
+        self._spare_from = self._clock.monotonic() + self._bus.session_seconds
+        opened.resume_at = self._intake.positions.get((WATCHES, claim.partition))
+        assert opened.life is not None
+        opened.life.cancel()  # takes the stepper along
+        try:
+            await asyncio.wait({opened.life})
+        finally:
+            # Not before: until then a step may begin, and its rows would be neither written nor pending.
+            if opened.life.done() and opened.can_wait and not self._stopping.is_set():
+                self._keep(opened)
+            else:
+                opened.end_watches()
 
     def _keep(self, opened: IngestClaim) -> None:
-        """Let the watches of a claim that goes wait for it, if they show what is written."""
-        position = self._intake.positions.get((WATCHES, opened.claim.partition))
-        if opened.is_settled and position is not None and not self._stopping.is_set():
-            assert self._tasks is not None
-            opened.resume_at, opened.away = position, Stopwatch(self._clock)
-            self._kept[opened.claim.partition] = opened
-            self._tasks.create_task(self._forget(opened))
+        """Let the watches of a claim that goes wait for it."""
+        assert self._tasks is not None
+        opened.away = Stopwatch(self._clock)
+        self._kept[opened.claim.partition] = opened
+        self._tasks.create_task(self._forget(opened))
 
     async def _forget(self, opened: IngestClaim) -> None:
         await self._clock.sleep(KEEP_SECONDS)

@@ -50,9 +50,11 @@ class IngestClaim(Advancing):
         self.writing = 0
 
     @property
-    def is_settled(self) -> bool:
-        """Whether nothing is half done: all requests have their watches, and no step is under way."""
-        return self.restored and not (self.stepping or self.following or self.changed.is_set())
+    def can_wait(self) -> bool:
+        """Whether a claim that goes can go on from here when it comes back: its requests have been read and
+        have their watches, and each row was either written or is pending."""
+        half_done = self.stepping or self.following or self.changed.is_set()
+        return self.restored and self.resume_at is not None and not half_done
 
     @property
     def dirty_count(self) -> int:

@@ -15,6 +15,8 @@ from pvbus.core.tables import is_marker
 from pvbus.errors import TransientError
 from pvbus.ports.bus import Output, TopicSpec
 from pvbus.runtime import ingest
+from pvbus.runtime.ingestclaim import IngestClaim
+from pvbus.runtime.kindwatch import Emission
 from pvbus.runtime.mirror import DIGEST_HEADER, Mirror
 from pvbus.testing.clock import run_simulated
 from tests.simulation import world as world_module
@@ -61,6 +63,10 @@ def watches(world: World) -> dict[str, Any]:
     return {str(kind): watched.watch for opened in held for kind, watched in opened.watches.items()}
 
 
+def running_watches() -> int:
+    return sum("KindWatch.run" in repr(task.get_coro()) for task in asyncio.all_tasks())
+
+
 def markers(world: World) -> Counter[str]:
     return Counter(record.key.decode() for record in world.records(OBJECTS) if is_marker(record.key.decode()))
 
@@ -102,6 +108,62 @@ def test_watches_wait_for_their_claim_and_go_on(monkeypatch: pytest.MonkeyPatch)
     simulated(scenario, monkeypatch)
 
 
+def test_a_row_that_comes_as_the_claim_goes_is_written_when_it_is_back(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    async def scenario(world: World) -> None:
+        world.put(SITE, "a")
+        await world.converge(quiet=3)
+        before = watches(world)
+        worker = world.of("ingest")
+        opened = worker.claims()[partition(str(SITE), PARTITIONS)]
+        going: list[asyncio.Task[None]] = []
+
+        def add(topic: str, key: str, number: int, emission: Emission) -> None:
+            if not going:  # comes to its turn before the stepper, which this row wakes
+                going.append(asyncio.create_task(worker._revoked(opened.claim)))
+            IngestClaim.add(opened, topic, key, number, emission)
+
+        monkeypatch.setattr(opened, "add", add)
+        world.put(SITE, "b")
+        while not (going and going[0].done()):  # noqa: ASYNC110 - nothing tells
+            await asyncio.sleep(0.1)
+        await lose_session(world, between=[])
+        await world.converge(quiet=3)
+        assert sites(world) == ["a", "b"]
+        elsewhere = {kind for kind in before if partition(kind, PARTITIONS) != opened.claim.partition}
+        assert {kind for kind, watch in watches(world).items() if watch is before[kind]} >= elsewhere
+        await world.close()
+        assert not running_watches()
+
+    simulated(scenario, monkeypatch)
+
+
+def test_a_claim_that_goes_before_it_is_restored_takes_its_watches_along(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    async def scenario(world: World) -> None:
+        count = running_watches()
+        (running,) = world.running.values()
+        committed, asked = running.bus.committed, asyncio.Event()
+
+        async def unanswered(claim: Any, topics: Any) -> Any:
+            asked.set()
+            await asyncio.Event().wait()
+
+        running.bus.committed = unanswered  # type: ignore[method-assign]
+        await lose_session(world, between=[])
+        await asked.wait()
+        running.bus.committed = committed  # type: ignore[method-assign]
+        await lose_session(world, between=[])
+        world.put(SITE, "a")
+        await world.converge(quiet=3)
+        assert sites(world) == ["a"]
+        assert running_watches() == count
+
+    simulated(scenario, monkeypatch)
+
+
 def test_watches_begin_anew_when_somebody_else_held_the_claim(monkeypatch: pytest.MonkeyPatch) -> None:
     async def scenario(world: World) -> None:
         world.put(SITE, "a")
@@ -126,8 +188,7 @@ def test_watches_whose_claim_does_not_come_back_end(monkeypatch: pytest.MonkeyPa
         left = watches(world)
         assert 0 < len(left) < len(before)
         await world.converge(quiet=3)
-        running = [task for task in asyncio.all_tasks() if "KindWatch.run" in repr(task.get_coro())]
-        assert len(running) == len(before)  # each kind is watched once
+        assert running_watches() == len(before)  # each kind is watched once
 
     simulated(scenario, monkeypatch)
 
