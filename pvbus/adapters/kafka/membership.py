@@ -346,7 +346,8 @@ class KafkaMembership:
         If we are no member any more, it was lost, and this is the same as what the next join does with it.
         """
         if self._places.get(place.number) is place:
-            self._vacate(place)
+            with contextlib.suppress(RuntimeError):  # this life is ending, and all places with it
+                self._vacate(place)
 
 
 async def _call(callback: Callable[[Claim], Any], claim: Claim) -> None:

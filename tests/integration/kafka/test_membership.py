@@ -63,6 +63,24 @@ async def test_a_stray_producer_costs_one_claim(kafka_one: KafkaCluster) -> None
     await harness.close()
 
 
+async def test_a_claim_found_lost_while_its_member_ends_is_nothing_to_give_back(
+    kafka_one: KafkaCluster,
+) -> None:
+    """A producer's replacement may learn so at any time, also when no task may begin any more."""
+    harness = KafkaHarness(kafka_one.bootstrap)
+    async with holder(harness) as (bus, claims):
+        (membership,) = bus._memberships  # type: ignore[attr-defined]
+        writers = [membership.writer(claim) for claim in claims]
+        ending = asyncio.create_task(membership.abandon())
+        while membership.claims():  # noqa: ASYNC110 - nothing tells, and the moment is short
+            await asyncio.sleep(0)
+        assert not ending.done()
+        for writer in writers:
+            writer.lose()
+        await ending
+    await harness.close()
+
+
 async def test_heartbeats_tell_their_age(kafka_to_break: KafkaCluster) -> None:
     """The last heartbeat is one that was answered: it grows old while the broker does not answer."""
     (broker,) = kafka_to_break.brokers
