@@ -157,7 +157,8 @@ class Children:
             set_uid=uid,
             state="removing",
             downstream=downstream,
-            digest=row.digest if row else "",
+            # Of one that was gone render knows nothing any more: if it is wanted again, render is told again.
+            digest=row.digest if row and row.state == "present" else "",
             target=row.target if row else 0,
             okey=row.okey if row else "",
             since=now,

@@ -111,6 +111,21 @@ def test_a_variant_that_appears_after_it_was_taken_for_gone_is_removed_after_all
     assert found.orders()["alpha-r1-s1"] == "removed"
 
 
+def test_a_variant_that_appears_late_and_is_wanted_again_at_once_is_told_to_render() -> None:
+    """It was gone, so render's order for it was taken away."""
+    found = part(sites=("s1", "s2"))
+    found.made("alpha-r1-s2")
+    found.tell(SITE, site("s1", env="test"))
+    live_on(found)
+    assert found.states()["alpha-r1-s1"] == "gone"
+    found.made("alpha-r1-s1")
+    found.run()
+    assert found.states()["alpha-r1-s1"] == "removing"
+    found.tell(SITE, site("s1", env="prod"))
+    live_on(found)
+    assert (found.states()["alpha-r1-s1"], found.orders()["alpha-r1-s1"]) == ("present", "present")
+
+
 def test_ten_may_go_and_more_are_held() -> None:
     """M3: ten removals, or three in ten, in ten minutes."""
     names = tuple(f"s{i:02}" for i in range(30))
