@@ -149,8 +149,8 @@ class ChildRow(_Row, frozen=True, kw_only=True):
 
     state: `present`; `removing` (unwanted since `since`, not yet told); `held` (the guard waits for
     `token`); `removed` (render was told, at `since`); `gone` (seen gone, at `since`).
-    since: seconds since the epoch. digest: that of the row in `targets`. generation: of the set
-    when render was told to remove.
+    since: seconds since the epoch. digest: that of the row in `targets` that asks for the child, "" from
+    when render was told to remove it. generation: of the set then.
     """
 
     set_uid: str

@@ -130,7 +130,7 @@ class Children:
         if row == fresh:
             return ()
         puts = [self.put(name, fresh)]
-        if row is None or row.digest != fresh.digest or row.state in ("removed", "gone"):
+        if row is None or row.digest != fresh.digest:
             puts.append(Put(TARGETS, self._target_key(name), target))
         return tuple(puts)
 
@@ -157,8 +157,7 @@ class Children:
             set_uid=uid,
             state="removing",
             downstream=downstream,
-            # Of one that was gone render knows nothing any more: if it is wanted again, render is told again.
-            digest=row.digest if row and row.state == "present" else "",
+            digest=row.digest if row else "",
             target=row.target if row else 0,
             okey=row.okey if row else "",
             since=now,
@@ -226,7 +225,7 @@ class Children:
 
     def _removed(self, obj: PackageVariantSet, name: str, now: float) -> tuple[Put, Put]:
         generation = obj.metadata.generation
-        row = replace(self.rows[name], state="removed", token="", since=now, generation=generation)
+        row = replace(self.rows[name], state="removed", digest="", token="", since=now, generation=generation)
         target = TargetRow(
             state="removed",
             set_name=obj.metadata.name,

@@ -94,8 +94,8 @@ def test_a_signal_ends_it_in_order(tmp_path: Path) -> None:
                     time.sleep(0.1)
             assert get(url.replace("/metrics", "/healthz")) == (200, "ok\n")
             while 'pvbus_consumer_lag_records{partition="0",topic="pvbus.sets"} 0.0' not in get(url)[1]:
-                assert time.monotonic() < deadline  # what was written since is read in a moment
-                time.sleep(0.1)
+                assert time.monotonic() < deadline
+                time.sleep(0.1)  # who is ready reads in a moment what was written since
             ports.append(up.wait_for("API server: "))
             assert up.end(number) == 0, up.output
             assert "Traceback" not in up.output

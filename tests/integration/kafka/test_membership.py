@@ -68,16 +68,19 @@ async def test_a_claim_found_lost_while_its_member_ends_is_nothing_to_give_back(
 ) -> None:
     """A producer's replacement may learn so at any time, also when no task may begin any more."""
     harness = KafkaHarness(kafka_one.bootstrap)
-    async with holder(harness) as (bus, claims):
-        (membership,) = bus._memberships  # type: ignore[attr-defined]
-        writers = [membership.writer(claim) for claim in claims]
-        ending = asyncio.create_task(membership.abandon())
-        while membership.claims():  # noqa: ASYNC110 - nothing tells, and the moment is short
-            await asyncio.sleep(0)
-        assert not ending.done()
-        for writer in writers:
-            writer.lose()
-        await ending
+    bus = await harness.open()
+    await bus.create_topics(TOPICS)
+    membership = await bus.join(GROUP, ["table"], assigned=ignore, revoked=ignore)
+    await settled(lambda: len(membership.claims()) == PARTITIONS, harness.handover_seconds, "it holds all")
+    writers = [membership.writer(claim) for claim in membership.claims().values()]
+    ending = asyncio.create_task(membership.abandon())
+    while membership.claims():  # noqa: ASYNC110 - nothing tells, and the moment is short
+        await asyncio.sleep(0)
+    assert not ending.done()
+    for writer in writers:
+        assert writer is not None
+        writer.lose()
+    await ending
     await harness.close()
 
 

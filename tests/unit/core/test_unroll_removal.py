@@ -7,6 +7,7 @@ from tests.simulation.parts import (
     SET,
     SITE,
     VARIANT,
+    UnrollPart,
     obj,
     site,
     site_set,
@@ -99,26 +100,27 @@ def test_a_removed_child_is_forgotten_when_it_is_seen_gone_and_not_before() -> N
     assert found.states() == {"alpha-r1-s2": "present"}
 
 
-def test_a_variant_that_appears_after_it_was_taken_for_gone_is_removed_after_all() -> None:
-    """A create that was under way when its target went."""
+def appearing_late() -> UnrollPart:
+    """The first of two Sites is unwanted, its variant was taken for gone and now appears: a create that was
+    under way when its target went."""
     found = part(sites=("s1", "s2"))
     found.made("alpha-r1-s2")
     found.tell(SITE, site("s1", env="test"))
     live_on(found)
     assert found.states()["alpha-r1-s1"] == "gone"
     found.made("alpha-r1-s1")
+    return found
+
+
+def test_a_variant_that_appears_after_it_was_taken_for_gone_is_removed_after_all() -> None:
+    found = appearing_late()
     live_on(found)
     assert found.orders()["alpha-r1-s1"] == "removed"
 
 
 def test_a_variant_that_appears_late_and_is_wanted_again_at_once_is_told_to_render() -> None:
     """It was gone, so render's order for it was taken away."""
-    found = part(sites=("s1", "s2"))
-    found.made("alpha-r1-s2")
-    found.tell(SITE, site("s1", env="test"))
-    live_on(found)
-    assert found.states()["alpha-r1-s1"] == "gone"
-    found.made("alpha-r1-s1")
+    found = appearing_late()
     found.run()
     assert found.states()["alpha-r1-s1"] == "removing"
     found.tell(SITE, site("s1", env="prod"))

@@ -117,24 +117,22 @@ def test_a_row_that_comes_as_the_claim_goes_is_written_when_it_is_back(
         before = watches(world)
         worker = world.of("ingest")
         opened = worker.claims()[partition(str(SITE), PARTITIONS)]
-        going: list[asyncio.Task[None]] = []
+        going: asyncio.Future[asyncio.Task[None]] = asyncio.get_running_loop().create_future()
 
         def add(topic: str, key: str, number: int, emission: Emission) -> None:
-            if not going:  # comes to its turn before the stepper, which this row wakes
-                going.append(asyncio.create_task(worker._revoked(opened.claim)))
+            if not going.done():  # comes to its turn before the stepper, which this row wakes
+                going.set_result(asyncio.create_task(worker._revoked(opened.claim)))
             IngestClaim.add(opened, topic, key, number, emission)
 
         monkeypatch.setattr(opened, "add", add)
         world.put(SITE, "b")
-        while not (going and going[0].done()):  # noqa: ASYNC110 - nothing tells
-            await asyncio.sleep(0.1)
+        await (await going)
         await lose_session(world, between=[])
         await world.converge(quiet=3)
         assert sites(world) == ["a", "b"]
         elsewhere = {kind for kind in before if partition(kind, PARTITIONS) != opened.claim.partition}
         assert {kind for kind, watch in watches(world).items() if watch is before[kind]} >= elsewhere
-        await world.close()
-        assert not running_watches()
+        assert running_watches() == len(before)
 
     simulated(scenario, monkeypatch)
 
@@ -145,16 +143,16 @@ def test_a_claim_that_goes_before_it_is_restored_takes_its_watches_along(
     async def scenario(world: World) -> None:
         count = running_watches()
         (running,) = world.running.values()
-        committed, asked = running.bus.committed, asyncio.Event()
+        asked = asyncio.Event()
 
         async def unanswered(claim: Any, topics: Any) -> Any:
             asked.set()
             await asyncio.Event().wait()
 
-        running.bus.committed = unanswered  # type: ignore[method-assign]
-        await lose_session(world, between=[])
-        await asked.wait()
-        running.bus.committed = committed  # type: ignore[method-assign]
+        with monkeypatch.context() as patched:
+            patched.setattr(running.bus, "committed", unanswered)
+            await lose_session(world, between=[])
+            await asked.wait()
         await lose_session(world, between=[])
         world.put(SITE, "a")
         await world.converge(quiet=3)
