@@ -232,8 +232,9 @@ class IngestWorker:
         self._tasks.create_task(self._forget(opened))
 
     async def _forget(self, opened: IngestClaim) -> None:
+        away = opened.away
         await self._clock.sleep(KEEP_SECONDS)
-        if self._kept.get(opened.claim.partition) is opened:
+        if self._kept.get(opened.claim.partition) is opened and opened.away is away:
             del self._kept[opened.claim.partition]
             opened.end_watches()
 

@@ -11,6 +11,14 @@ from typing import TypeVar
 from aiokafka import errors
 from aiokafka.client import AIOKafkaClient
 
+
+class UnstableOffsetsError(errors.KafkaError):  # type: ignore[misc]  # aiokafka has no types
+    """A transaction's offsets are undecided; the library has no class for it."""
+
+    errno = 88
+    message = "UNSTABLE_OFFSET_COMMIT"
+
+
 AWAY: tuple[type[Exception], ...] = (
     errors.NodeNotReadyError,
     errors.KafkaConnectionError,
@@ -20,6 +28,7 @@ AWAY: tuple[type[Exception], ...] = (
     errors.CoordinatorLoadInProgressError,
     errors.CoordinatorNotAvailableError,
     errors.NotCoordinatorError,
+    UnstableOffsetsError,
 )
 """The library has two classes for each error of a coordinator, and raises either."""
 

@@ -2,9 +2,9 @@
 
 A step is one transaction of the claim's own transactional id; the claim's epoch is that id's producer
 epoch. What is where: `settings` every option, `topics` the topics, `membership` and `assignor` groups and
-claims, `groups` what others see of them, `changes` topics that change under workers, `writer` transactions,
-`reader` reading, `describe` the present epoch of a claim, `answers` questions while brokers go, `failures`
-what errors mean, `connecting` why no broker can be reached.
+claims, `groups` what others see of them, `offsets` what they have committed, `changes` topics that change
+under workers, `writer` transactions, `reader` reading, `describe` the present epoch of a claim, `answers`
+questions while brokers go, `failures` what errors mean, `connecting` why no broker can be reached.
 """
 
 import asyncio
@@ -21,9 +21,10 @@ from pvbus.adapters.kafka.changes import TopicWatch
 from pvbus.adapters.kafka.connecting import collected_reasons, unreachable
 from pvbus.adapters.kafka.describe import describe_transaction
 from pvbus.adapters.kafka.failures import FOREIGN, translate
-from pvbus.adapters.kafka.groups import describe_members, fetch_offsets
+from pvbus.adapters.kafka.groups import describe_members
 from pvbus.adapters.kafka.librarylog import leave_out_the_usual
 from pvbus.adapters.kafka.membership import KafkaMembership
+from pvbus.adapters.kafka.offsets import fetch_offsets
 from pvbus.adapters.kafka.reader import KafkaReader
 from pvbus.adapters.kafka.settings import (
     TRANSACTION_SECONDS,
@@ -198,7 +199,7 @@ class KafkaBus:
         async with _asking(f"describing {group}"):
             members = await describe_members(self._admin, name)
             places = [KafkaPartition(topic, n) for topic in names for n in range(partitions)]
-            offsets = await fetch_offsets(self._admin._client, name, places)
+            offsets = await fetch_offsets(self._admin._client, name, places, is_stable=False)
         owners = {number: member.id for member in members for number in member.partitions}
         committed: dict[int, dict[str, int]] = {number: {} for number in range(partitions)}
         for (topic, number), offset in offsets.items():
@@ -285,7 +286,8 @@ class KafkaBus:
 
     async def _fetch_offsets(self, claim: Claim, topics: Sequence[str]) -> dict[str, int]:
         names = {KafkaPartition(self._settings.named(topic), claim.partition): topic for topic in topics}
-        found = await fetch_offsets(self._admin._client, self._settings.named(claim.group), names)
+        group = self._settings.named(claim.group)
+        found = await fetch_offsets(self._admin._client, group, names, is_stable=True)
         return {topic: found[partition] for partition, topic in names.items()}
 
 

@@ -2,18 +2,13 @@
 
 import asyncio
 import contextlib
-from collections.abc import Iterable
 from typing import Any, NamedTuple
 
 import msgspec
-from aiokafka import TopicPartition as KafkaPartition
 from aiokafka import errors
 from aiokafka.admin import AIOKafkaAdminClient
-from aiokafka.client import AIOKafkaClient, CoordinationType
 from aiokafka.coordinator.protocol import ConsumerProtocolMemberAssignment, ConsumerProtocolMemberMetadata
-from aiokafka.protocol.commit import OffsetFetchRequest
 
-from pvbus.adapters.kafka.answers import answered
 from pvbus.adapters.kafka.assignor import decode_user_data
 
 _AT_REST = ("Stable", "Empty", "Dead")
@@ -52,34 +47,6 @@ async def describe_members(admin: AIOKafkaAdminClient, group: str) -> list[Membe
                 if state in _AT_REST:
                     return [_member(*each) for each in members]
             await asyncio.sleep(LOOK_SECONDS)
-
-
-async def fetch_offsets(
-    client: AIOKafkaClient, group: str, partitions: Iterable[KafkaPartition]
-) -> dict[KafkaPartition, int]:
-    """Return a group's next offsets, 0 where none was ever committed. Raises KafkaError.
-
-    The library's own call takes an error of the whole answer, such as of a coordinator that has moved, for an
-    answer without offsets.
-    """
-    asked: dict[str, list[int]] = {}
-    for topic, number in partitions:
-        asked.setdefault(topic, []).append(number)
-
-    async def ask() -> dict[KafkaPartition, int]:
-        node = await client.coordinator_lookup(CoordinationType.GROUP, group)
-        answer = await client.send(node, OffsetFetchRequest(group, list(asked.items())))
-        found: dict[KafkaPartition, int] = {}
-        codes = [answer.error_code]
-        for topic, numbers in answer.topics:
-            for number, offset, _, code in numbers:
-                found[KafkaPartition(topic, number)] = max(0, offset)
-                codes.append(code)
-        for code in filter(None, codes):
-            raise errors.for_code(code)(f"the offsets of {group}")
-        return found
-
-    return await answered(client, ask)
 
 
 def _member(member_id: str, client: str, host: str, metadata: bytes, assignment: bytes) -> Member:

@@ -1,13 +1,13 @@
 """What is asked while brokers are away and coordinators move."""
 
 from collections.abc import Callable
+from typing import NamedTuple
 
 import pytest
 from aiokafka import TopicPartition, errors
-from aiokafka.protocol.commit import OffsetFetchResponse_v3
 
-from pvbus.adapters.kafka.answers import ANSWER_SECONDS_MAX, answered
-from pvbus.adapters.kafka.groups import fetch_offsets
+from pvbus.adapters.kafka.answers import ANSWER_SECONDS_MAX, UnstableOffsetsError, answered
+from pvbus.adapters.kafka.offsets import fetch_offsets
 from pvbus.adapters.kafka.settings import TRANSACTION_SECONDS
 from pvbus.testing.clock import SimulatedClock, run_simulated
 
@@ -51,6 +51,7 @@ AWAY: tuple[Callable[[], Exception], ...] = (
     errors.CoordinatorLoadInProgressError,
     errors.CoordinatorNotAvailableError,
     errors.NotCoordinatorError,
+    UnstableOffsetsError,
 )
 
 
@@ -74,32 +75,52 @@ def test_what_was_in_the_way_is_raised_in_time() -> None:
     assert ANSWER_SECONDS_MAX < TRANSACTION_SECONDS
 
 
+Part = tuple[int, int, int, str, int, dict[int, bytes]]
+"""Partition, offset, the leader's epoch, metadata, error code, tags."""
+
+
+class Answer(NamedTuple):
+    """To an OffsetFetch."""
+
+    topics: list[tuple[str, list[Part], dict[int, bytes]]]
+    error_code: int
+
+
+def told(*offsets: tuple[int, int]) -> Answer:
+    """Return an answer of offset and error code for each partition of `table`."""
+    parts = [(number, offset, -1, "", code, {}) for number, (offset, code) in enumerate(offsets)]
+    return Answer([("table", parts, {})], 0)
+
+
 class Coordinator(Client):
     """A client whose cluster answers from a list."""
 
-    def __init__(self, *answers: OffsetFetchResponse_v3) -> None:
+    def __init__(self, *answers: Answer) -> None:
         super().__init__()
         self._answers = list(answers)
 
     async def coordinator_lookup(self, kind: int, name: str) -> int:
         return 1
 
-    async def send(self, node: int, request: object) -> OffsetFetchResponse_v3:
+    async def send(self, node: int, request: object) -> Answer:
         return self._answers.pop(0)
 
 
-def fetched(*answers: OffsetFetchResponse_v3) -> dict[TopicPartition, int]:
-    return run_simulated(fetch_offsets(Coordinator(*answers), "group", PLACES))
+def fetched(*answers: Answer) -> dict[TopicPartition, int]:
+    return run_simulated(fetch_offsets(Coordinator(*answers), "group", PLACES, is_stable=True))
 
 
 def test_offsets_of_a_coordinator_that_moved_are_asked_for_again() -> None:
     """It answers with an error and no offsets, which are not offsets of 0; where none is known, they are."""
-    moved = OffsetFetchResponse_v3(0, [], NOT_COORDINATOR)
-    known = OffsetFetchResponse_v3(0, [("table", [(0, 7, "", 0), (1, -1, "", 0)])], 0)
-    assert fetched(moved, moved, known) == {PLACES[0]: 7, PLACES[1]: 0}
+    moved = Answer([], NOT_COORDINATOR)
+    assert fetched(moved, moved, told((7, 0), (-1, 0))) == {PLACES[0]: 7, PLACES[1]: 0}
+
+
+def test_offsets_that_are_being_committed_are_asked_for_again() -> None:
+    unstable = told((7, 0), (-1, UnstableOffsetsError.errno))
+    assert fetched(unstable, unstable, told((7, 0), (3, 0))) == {PLACES[0]: 7, PLACES[1]: 3}
 
 
 def test_an_error_about_one_offset_is_raised() -> None:
-    code = errors.TopicAuthorizationFailedError.errno
     with pytest.raises(errors.TopicAuthorizationFailedError):
-        fetched(OffsetFetchResponse_v3(0, [("table", [(0, 7, "", 0), (1, -1, "", code)])], 0))
+        fetched(told((7, 0), (-1, errors.TopicAuthorizationFailedError.errno)))
