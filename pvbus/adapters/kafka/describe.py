@@ -1,4 +1,4 @@
-"""One request the library has not: DescribeTransactions, which tells the present epoch of a claim.
+"""A request the library has not: DescribeTransactions, which tells the present epoch of a claim.
 
 Source: KIP-664; Kafka's DescribeTransactionsRequest.json and ...Response.json (api key 65, version 0).
 """
