@@ -3,7 +3,7 @@
 import asyncio
 import secrets
 from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+from contextlib import AsyncExitStack, asynccontextmanager
 from typing import Any
 
 import pytest
@@ -21,37 +21,27 @@ from tests.tools.kafka import Broker, KafkaCluster
 
 pytestmark = [pytest.mark.kafka, pytest.mark.slow, pytest.mark.timeout(300)]
 
-ON_ITS_WAY_SECONDS = 1.0
-"""After it a request has been taken by its broker, which has a session of 6 s to answer others."""
+AT_ONCE_SECONDS = 1.0
+"""What is answered at all is answered within this."""
+
+FROZEN_SECONDS_MAX = 4.5
+"""Less than a broker's session: then the others go on without it."""
 
 
-class Group:
-    """A group without members, asked of its coordinator alone.
+class Connection:
+    """One to the coordinator of a group without members, and to nobody else.
 
-    It commits by a connection of its own: a broker takes the next request of a connection when the one before
-    is answered.
+    There are several, as a broker takes the next request of a connection when the one before is answered.
     """
 
-    def __init__(self, settings: KafkaSettings, admin: AIOKafkaAdminClient) -> None:
-        self.place = TopicPartition(settings.named("table"), 0)
-        self.name = ""
-        self.node = 0
+    def __init__(self, admin: AIOKafkaAdminClient, node: int, name: str, place: TopicPartition) -> None:
+        self.name = name
+        self.place = place
         self._admin = admin
-        self._settings = settings
-
-    async def choose(self, *, avoiding: int = 0) -> None:
-        """Take a name whose coordinator is not this broker."""
-
-        async def ask() -> int:
-            return await client.coordinator_lookup(CoordinationType.GROUP, self.name)
-
-        client = self._admin._client
-        while self.node in (0, avoiding):
-            self.name = self._settings.named(f"group-{secrets.token_hex(4)}")
-            self.node = await answered(client, ask)
+        self._node = node
 
     async def coordinator_lookup(self, kind: int, name: str) -> int:
-        return self.node
+        return self._node
 
     async def force_metadata_update(self) -> bool:
         return True
@@ -66,36 +56,45 @@ class Group:
         parts = [(self.place.topic, [(self.place.partition, offset, "")])]
 
         async def ask() -> None:
-            answer = await admin._client.send(self.node, OffsetCommitRequest(self.name, -1, "", -1, parts))
+            answer = await self.send(self._node, OffsetCommitRequest(self.name, -1, "", -1, parts))
             ((_, ((_, code),)),) = answer.topics
             if code:
                 raise errors.for_code(code)
 
-        async with connected(self._settings) as admin:
-            await answered(admin._client, ask)
+        await answered(self, ask)
+
+
+async def coordinated(admin: AIOKafkaAdminClient, settings: KafkaSettings, avoiding: int) -> tuple[int, str]:
+    """Return a group whose coordinator is not this broker, and before it the one that is."""
+
+    async def ask() -> int:
+        return await admin._client.coordinator_lookup(CoordinationType.GROUP, name)
+
+    while True:
+        name = settings.named(f"group-{secrets.token_hex(4)}")
+        if (node := await answered(admin._client, ask)) != avoiding:
+            return node, name
 
 
 @asynccontextmanager
-async def connected(settings: KafkaSettings) -> AsyncIterator[AIOKafkaAdminClient]:
-    admin = AIOKafkaAdminClient(**client_options(settings))
-    await admin.start()
-    try:
-        yield admin
-    finally:
-        await admin.close()
-
-
-@asynccontextmanager
-async def grouped(kafka: KafkaCluster, *, avoiding: int = 0) -> AsyncIterator[tuple[Group, KafkaSettings]]:
+async def connections(
+    kafka: KafkaCluster, count: int, *, avoiding: int = 0
+) -> AsyncIterator[tuple[KafkaSettings, list[Connection]]]:
+    """Connect to a new group's coordinator so many times; the group's offset is 5."""
     harness = KafkaHarness(kafka.bootstrap)
-    await (await harness.open()).create_topics(TOPICS)
-    try:
-        async with connected(harness.settings) as admin:
-            group = Group(harness.settings, admin)
-            await group.choose(avoiding=avoiding)
-            yield group, harness.settings
-    finally:
-        await harness.close()
+    async with AsyncExitStack() as stack:
+        stack.push_async_callback(harness.close)
+        await (await harness.open()).create_topics(TOPICS)
+        admins = [AIOKafkaAdminClient(**client_options(harness.settings)) for _ in range(count)]
+        for admin in admins:
+            stack.push_async_callback(admin.close)
+            await admin.start()
+        node, name = await coordinated(admins[0], harness.settings, avoiding)
+        place = TopicPartition(harness.settings.named("table"), 0)
+        found = [Connection(admin, node, name, place) for admin in admins]
+        await found[0].commit(5)
+        assert [await each.offset(is_stable=True) for each in found] == [5] * count
+        yield harness.settings, found
 
 
 @pytest.mark.parametrize(("is_committed", "after"), [(True, 7), (False, 5)])
@@ -103,16 +102,15 @@ async def test_offsets_of_an_open_transaction_are_waited_for(
     kafka_one: KafkaCluster, *, is_committed: bool, after: int
 ) -> None:
     """Unless whoever asks only wants to look."""
-    async with grouped(kafka_one) as (group, settings):
-        await group.commit(5)
+    async with connections(kafka_one, 2) as (settings, (looking, waiting)):
         options = producer_options(settings, f"test-{secrets.token_hex(4)}")
         async with AIOKafkaProducer(**options) as producer:
             await producer.begin_transaction()
-            await producer.send_offsets_to_transaction({group.place: 7}, group.name)
-            assert await group.offset(is_stable=False) == 5
-            asking = asyncio.create_task(group.offset(is_stable=True))
-            await asyncio.sleep(ON_ITS_WAY_SECONDS)
+            await producer.send_offsets_to_transaction({looking.place: 7}, looking.name)
+            asking = asyncio.create_task(waiting.offset(is_stable=True))
+            await asyncio.sleep(AT_ONCE_SECONDS)
             assert not asking.done()
+            assert await looking.offset(is_stable=False) == 5
             await (producer.commit_transaction() if is_committed else producer.abort_transaction())
             assert await asking == after
 
@@ -125,22 +123,30 @@ def other_broker(kafka_three: KafkaCluster) -> Broker:
     return kafka_three.brokers[0]
 
 
+async def unanswered(waiting: Connection) -> asyncio.Task[int]:
+    """Ask until there is no answer: what is being committed is on its way, and then it is written."""
+    while True:
+        asking = asyncio.create_task(waiting.offset(is_stable=True))
+        if asking not in (await asyncio.wait({asking}, timeout=AT_ONCE_SECONDS))[0]:
+            return asking
+        assert asking.result() == 5
+
+
 async def test_offsets_are_told_when_they_are_replicated(
     kafka_three: KafkaCluster, other_broker: Broker
 ) -> None:
     """A coordinator that has just taken over knows of the last offsets only that it has them, not yet that
     all have; by the library's own request it tells those before them, as here."""
-    async with grouped(kafka_three, avoiding=other_broker.number) as (group, _):
-        await group.commit(5)
+    async with connections(kafka_three, 3, avoiding=other_broker.number) as (_, found):
+        committing, looking, waiting = found
         other_broker.freeze()
         try:
-            committing = asyncio.create_task(group.commit(7))
-            await asyncio.sleep(ON_ITS_WAY_SECONDS)
-            assert await group.offset(is_stable=False) == 5
-            asking = asyncio.create_task(group.offset(is_stable=True))
-            await asyncio.sleep(ON_ITS_WAY_SECONDS)
-            assert not asking.done()
+            async with asyncio.timeout(FROZEN_SECONDS_MAX):
+                commit = asyncio.create_task(committing.commit(7))
+                asking = await unanswered(waiting)
+                assert await looking.offset(is_stable=False) == 5
+                assert not asking.done()
         finally:
             other_broker.thaw()
-        await committing
+        await commit
         assert await asking == 7
