@@ -427,11 +427,7 @@ def churn(seed: int) -> Check:
             bound = harness.session_seconds + 3 * (harness.handover_seconds + harness.drain_seconds)
             await all_owned(world.workers, bound)
             await asyncio.sleep(1)  # all step, and what they write is read
-            await settled(
-                world.all_write,
-                harness.handover_seconds,
-                "the last that was written is of each claim's holder",
-            )
+            await settled(world.all_write, harness.handover_seconds, "each holder was the last to write")
             for task in (reading, *world.stepping.values()):
                 assert not task.done(), task
         finally:

@@ -3,8 +3,9 @@
 A step is one transaction of the claim's own transactional id; the claim's epoch is that id's producer
 epoch. What is where: `settings` every option, `topics` the topics, `membership` and `assignor` groups and
 claims, `groups` what others see of them, `offsets` what they have committed, `changes` topics that change
-under workers, `writer` transactions, `reader` reading, `describe` the present epoch of a claim, `answers`
-questions while brokers go, `failures` what errors mean, `connecting` why no broker can be reached.
+under workers, `writer` transactions, `reader` reading, `describe` the present epoch of a claim, `requests`
+what is asked without the library, `answers` questions while brokers go, `failures` what errors mean,
+`connecting` why no broker can be reached.
 """
 
 import asyncio

@@ -9,23 +9,21 @@ Source: KIP-516; Kafka's MetadataRequest.json and MetadataResponse.json (api key
 
 import asyncio
 from collections.abc import Iterable, Mapping
-from typing import Any, NamedTuple, TypeAlias
+from typing import NamedTuple
 
 from aiokafka import errors
 from aiokafka.admin import AIOKafkaAdminClient
-from aiokafka.protocol.api import Request, RequestStruct, Response
 from aiokafka.protocol.types import (
     Boolean,
     CompactArray,
-    CompactString,
     Int16,
     Int32,
     Int64,
     Schema,
-    TaggedFields,
 )
 
 from pvbus.adapters.kafka.failures import FOREIGN
+from pvbus.adapters.kafka.requests import STRING, TAGS, request_of
 from pvbus.adapters.kafka.settings import TRANSACTION_SECONDS, KafkaSettings
 from pvbus.errors import PermanentError
 
@@ -34,31 +32,40 @@ LOOK_SECONDS = 2.0
 broker that has just started may not know everything yet."""
 
 _UNKNOWN_TOPIC = errors.UnknownTopicOrPartitionError.errno
-_TAGS = ("tags", TaggedFields)
 
 
-class _Response(Response):  # type: ignore[misc]  # aiokafka has no types
-    API_KEY = 3
-    API_VERSION = 10
-    SCHEMA = Schema(
+_Request = request_of(
+    3,
+    10,
+    asked=Schema(
+        (
+            "topics",
+            CompactArray(("id_high", Int64), ("id_low", Int64), ("name", STRING), TAGS),
+        ),
+        ("allow_auto_topic_creation", Boolean),
+        ("include_cluster_authorized_operations", Boolean),
+        ("include_topic_authorized_operations", Boolean),
+        TAGS,
+    ),
+    told=Schema(
         ("throttle_time_ms", Int32),
         (
             "brokers",
             CompactArray(
                 ("node_id", Int32),
-                ("host", CompactString("utf-8")),
+                ("host", STRING),
                 ("port", Int32),
-                ("rack", CompactString("utf-8")),
-                _TAGS,
+                ("rack", STRING),
+                TAGS,
             ),
         ),
-        ("cluster_id", CompactString("utf-8")),
+        ("cluster_id", STRING),
         ("controller_id", Int32),
         (
             "topics",
             CompactArray(
                 ("error_code", Int16),
-                ("name", CompactString("utf-8")),
+                ("name", STRING),
                 ("id_high", Int64),
                 ("id_low", Int64),
                 ("is_internal", Boolean),
@@ -72,46 +79,17 @@ class _Response(Response):  # type: ignore[misc]  # aiokafka has no types
                         ("replicas", CompactArray(Int32)),
                         ("isr", CompactArray(Int32)),
                         ("offline", CompactArray(Int32)),
-                        _TAGS,
+                        TAGS,
                     ),
                 ),
                 ("authorized_operations", Int32),
-                _TAGS,
+                TAGS,
             ),
         ),
         ("cluster_authorized_operations", Int32),
-        _TAGS,
-    )
-
-
-class _Struct(RequestStruct):  # type: ignore[misc]  # aiokafka has no types
-    API_KEY = 3
-    API_VERSION = 10
-    FLEXIBLE_VERSION = True
-    RESPONSE_TYPE = _Response
-    SCHEMA = Schema(
-        (
-            "topics",
-            CompactArray(("id_high", Int64), ("id_low", Int64), ("name", CompactString("utf-8")), _TAGS),
-        ),
-        ("allow_auto_topic_creation", Boolean),
-        ("include_cluster_authorized_operations", Boolean),
-        ("include_topic_authorized_operations", Boolean),
-        _TAGS,
-    )
-
-
-_StructAlias: TypeAlias = _Struct
-
-
-class _Request(Request[_StructAlias]):  # type: ignore[misc]  # aiokafka has no types
-    API_KEY = 3
-
-    def __init__(self, names: list[str]) -> None:
-        self._names = names
-
-    def build(self, request_struct_class: Any) -> Any:
-        return request_struct_class([(0, 0, name, {}) for name in self._names], False, False, False, {})
+        TAGS,
+    ),
+)
 
 
 class _Seen(NamedTuple):
@@ -158,7 +136,9 @@ class TopicWatch:
     async def _look(self) -> None:
         names = {self._settings.named(name): name for name in self._known}
         client = self._admin._client
-        answer = await client.send(client.get_random_node(), _Request(list(names)))
+        answer = await client.send(
+            client.get_random_node(), _Request([(0, 0, name, {}) for name in names], False, False, False)
+        )
         suspects: dict[str, _Seen] = {}
         for code, name, high, low, _, partitions, *_ in answer.topics:
             if code not in (0, _UNKNOWN_TOPIC):

@@ -3,20 +3,19 @@
 Source: KIP-664; Kafka's DescribeTransactionsRequest.json and ...Response.json (api key 65, version 0).
 """
 
-from typing import Any, NamedTuple, TypeAlias
+from typing import NamedTuple
 
 from aiokafka import errors
 from aiokafka.client import AIOKafkaClient, CoordinationType
-from aiokafka.protocol.api import Request, RequestStruct, Response
 from aiokafka.protocol.types import (
     CompactArray,
-    CompactString,
     Int16,
     Int32,
     Int64,
     Schema,
-    TaggedFields,
 )
+
+from pvbus.adapters.kafka.requests import STRING, TAGS, request_of
 
 NOT_FOUND = 105
 _COORDINATOR_MOVED = (14, 15, 16)  # loading, not available, not coordinator
@@ -39,17 +38,18 @@ def epoch_of(producer_id: int, producer_epoch: int) -> int:
     return producer_id << EPOCH_BITS | producer_epoch
 
 
-class _Response(Response):  # type: ignore[misc]  # aiokafka has no types
-    API_KEY = 65
-    API_VERSION = 0
-    SCHEMA = Schema(
+_Request = request_of(
+    65,
+    0,
+    asked=Schema(("transactional_ids", CompactArray(STRING)), TAGS),
+    told=Schema(
         ("throttle_time_ms", Int32),
         (
             "transaction_states",
             CompactArray(
                 ("error_code", Int16),
-                ("transactional_id", CompactString("utf-8")),
-                ("transaction_state", CompactString("utf-8")),
+                ("transactional_id", STRING),
+                ("transaction_state", STRING),
                 ("transaction_timeout_ms", Int32),
                 ("transaction_start_time_ms", Int64),
                 ("producer_id", Int64),
@@ -57,43 +57,23 @@ class _Response(Response):  # type: ignore[misc]  # aiokafka has no types
                 (
                     "topics",
                     CompactArray(
-                        ("topic", CompactString("utf-8")),
+                        ("topic", STRING),
                         ("partitions", CompactArray(Int32)),
-                        ("tags", TaggedFields),
+                        TAGS,
                     ),
                 ),
-                ("tags", TaggedFields),
+                TAGS,
             ),
         ),
-        ("tags", TaggedFields),
-    )
-
-
-class _Struct(RequestStruct):  # type: ignore[misc]  # aiokafka has no types
-    API_KEY = 65
-    API_VERSION = 0
-    FLEXIBLE_VERSION = True
-    RESPONSE_TYPE = _Response
-    SCHEMA = Schema(("transactional_ids", CompactArray(CompactString("utf-8"))), ("tags", TaggedFields))
-
-
-_StructAlias: TypeAlias = _Struct
-
-
-class _Request(Request[_StructAlias]):  # type: ignore[misc]  # aiokafka has no types
-    API_KEY = 65
-
-    def __init__(self, transactional_id: str) -> None:
-        self._transactional_id = transactional_id
-
-    def build(self, request_struct_class: Any) -> Any:
-        return request_struct_class([self._transactional_id], {})
+        TAGS,
+    ),
+)
 
 
 async def describe_transaction(client: AIOKafkaClient, transactional_id: str) -> TransactionState | None:
     """Return who may write under an id now, None where nobody ever did. Raises KafkaError."""
     node = await client.coordinator_lookup(CoordinationType.TRANSACTION, transactional_id)
-    answer = await client.send(node, _Request(transactional_id))
+    answer = await client.send(node, _Request([transactional_id]))
     code, _, state, _, _, producer_id, producer_epoch, *_ = answer.transaction_states[0]
     if code == NOT_FOUND:
         return None

@@ -10,85 +10,62 @@ Source: KIP-447; Kafka's OffsetFetchRequest.json and ...Response.json (api key 9
 """
 
 from collections.abc import Iterable
-from typing import Any, TypeAlias
 
 from aiokafka import TopicPartition as KafkaPartition
 from aiokafka import errors
 from aiokafka.client import AIOKafkaClient, CoordinationType
-from aiokafka.protocol.api import Request, RequestStruct, Response
 from aiokafka.protocol.types import (
     Boolean,
     CompactArray,
-    CompactString,
     Int16,
     Int32,
     Int64,
     Schema,
-    TaggedFields,
 )
 
 from pvbus.adapters.kafka.answers import UnstableOffsetsError, answered
+from pvbus.adapters.kafka.requests import STRING, TAGS, request_of
 
-
-class _Response(Response):  # type: ignore[misc]  # aiokafka has no types
-    API_KEY = 9
-    API_VERSION = 7
-    SCHEMA = Schema(
+_Request = request_of(
+    9,
+    7,
+    asked=Schema(
+        ("group", STRING),
+        (
+            "topics",
+            CompactArray(
+                ("topic", STRING),
+                ("partitions", CompactArray(Int32)),
+                TAGS,
+            ),
+        ),
+        ("require_stable", Boolean),
+        TAGS,
+    ),
+    told=Schema(
         ("throttle_time_ms", Int32),
         (
             "topics",
             CompactArray(
-                ("topic", CompactString("utf-8")),
+                ("topic", STRING),
                 (
                     "partitions",
                     CompactArray(
                         ("partition", Int32),
                         ("offset", Int64),
                         ("leader_epoch", Int32),
-                        ("metadata", CompactString("utf-8")),
+                        ("metadata", STRING),
                         ("error_code", Int16),
-                        ("tags", TaggedFields),
+                        TAGS,
                     ),
                 ),
-                ("tags", TaggedFields),
+                TAGS,
             ),
         ),
         ("error_code", Int16),
-        ("tags", TaggedFields),
-    )
-
-
-class _Struct(RequestStruct):  # type: ignore[misc]  # aiokafka has no types
-    API_KEY = 9
-    API_VERSION = 7
-    FLEXIBLE_VERSION = True
-    RESPONSE_TYPE = _Response
-    SCHEMA = Schema(
-        ("group", CompactString("utf-8")),
-        (
-            "topics",
-            CompactArray(
-                ("topic", CompactString("utf-8")),
-                ("partitions", CompactArray(Int32)),
-                ("tags", TaggedFields),
-            ),
-        ),
-        ("require_stable", Boolean),
-        ("tags", TaggedFields),
-    )
-
-
-_StructAlias: TypeAlias = _Struct
-
-
-class _Request(Request[_StructAlias]):  # type: ignore[misc]  # aiokafka has no types
-    API_KEY = 9
-
-    def __init__(self, group: str, topics: dict[str, list[int]], *, is_stable: bool) -> None:
-        self._fields: tuple[Any, ...] = (group, [(*each, {}) for each in topics.items()], is_stable, {})
-
-    def build(self, request_struct_class: Any) -> Any:
-        return request_struct_class(*self._fields)
+        TAGS,
+    ),
+)
 
 
 async def fetch_offsets(
@@ -105,7 +82,7 @@ async def fetch_offsets(
 
     async def ask() -> dict[KafkaPartition, int]:
         node = await client.coordinator_lookup(CoordinationType.GROUP, group)
-        answer = await client.send(node, _Request(group, asked, is_stable=is_stable))
+        answer = await client.send(node, _Request(group, [(*each, {}) for each in asked.items()], is_stable))
         found: dict[KafkaPartition, int] = {}
         codes = [answer.error_code]
         for topic, parts, _ in answer.topics:
