@@ -10,6 +10,7 @@ and `variants` are the objects themselves (`pvbus.core.model`) without managedFi
 | pvbus.sets | skey, or a marker | skey |
 | pvbus.variants | vkey, or a marker | vkey |
 | pvbus.watches | `<group>/<kind>|<requester>[|<namespace>|<name>]` | `<group>/<kind>` |
+| pvbus.watches (check request), pvbus.objects (its answer) | `check|<group>/<kind>|<skey>` | `<group>/<kind>`; the answer: its key |
 | pvbus.unroll | `<skey>|<variant name>` | skey |
 | pvbus.targets | `<vkey>|<set name>` | vkey |
 | pvbus.desired, pvbus.results | vkey | vkey |
@@ -42,6 +43,7 @@ DLQ = "pvbus.dlq"
 
 SCHEMA_VERSION = 1
 SYNC_PREFIX = "!sync|"
+CHECK_PREFIX = "check|"
 
 
 class _Row(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, rename="camel", gc=False):
@@ -144,6 +146,26 @@ class WatchRequest(_Row, frozen=True, kw_only=True):
     name: str = ""
 
 
+class CheckRequest(_Row, frozen=True, kw_only=True):
+    """A set's question whether the rows of a kind are up to date, before it orders removals.
+
+    The holder of the kind's watch answers after a consistent read that began after it consumed the
+    request, and after everything that the read found different was committed. nonce: 128 random bits,
+    repeated by the answer. names: `<namespace>/<name>` of the objects to read; empty: the whole kind.
+    """
+
+    group: str
+    kind: str
+    nonce: str
+    names: tuple[str, ...] = ()
+
+
+class CheckAnswer(_Row, frozen=True, kw_only=True):
+    """The answer to the CheckRequest with this nonce."""
+
+    nonce: str
+
+
 class ChildRow(_Row, frozen=True, kw_only=True):
     """A set's memory of one child.
 
@@ -207,7 +229,8 @@ class DesiredRow(_Row, frozen=True, kw_only=True):
 
     outcome: `applied` (the PackageVariant has spec_digest), `error` (the template), `refused` (by the
     API server), `conflict`, `held`, `waiting` (for the former one to go), `removed`. told: digest of
-    what each set was last told, by set name.
+    what each set was last told, by set name. on_hold: the set that makes it has the hold annotation,
+    so nobody writes anything for this PackageVariant.
     """
 
     set_name: str = ""
@@ -218,6 +241,7 @@ class DesiredRow(_Row, frozen=True, kw_only=True):
     uid: str = ""
     error: str = ""
     told: Mapping[str, str] = {}
+    on_hold: bool = False
 
 
 class ChildResult(_Row, frozen=True, kw_only=True):
@@ -240,9 +264,31 @@ class Counts(_Row, frozen=True, kw_only=True):
     removing: int = 0
 
 
+class ChildFailure(_Row, frozen=True, kw_only=True):
+    """A child that is not ready: the PackageVariant's name, and why."""
+
+    name: str
+    reason: str = ""
+    message: str = ""
+
+
+class Hold(_Row, frozen=True, kw_only=True):
+    """Removals of a set that the guard holds. id: of this hold, never used again. token: confirms the
+    count removals behind it; "" until all of their rows are written. generation: of the set whose change
+    began the hold, 0 when targets changed; additions of that generation wait."""
+
+    id: str
+    token: str = ""
+    count: int = 0
+    generation: int = 0
+
+
 class SetResult(_Row, frozen=True, kw_only=True):
-    """A set's roll-up. reason: of Stalled, `Valid` when it is not stalled; tokens of held removals
-    with their number; on_hold: the user's annotation."""
+    """A set's roll-up. reason: of Stalled, `Valid` when it is not stalled; on_hold: the user's annotation.
+
+    hold: removals that the guard holds, None without any. released: id of the hold that was confirmed
+    last. waiting: what removals wait for, in words. unready: the first three children that are not ready.
+    """
 
     uid: str
     generation: int
@@ -251,6 +297,10 @@ class SetResult(_Row, frozen=True, kw_only=True):
     counts: Counts = Counts()
     held: Mapping[str, int] = {}
     on_hold: bool = False
+    hold: Hold | None = None
+    released: str = ""
+    waiting: str = ""
+    unready: tuple[ChildFailure, ...] = ()
 
 
 class InjectedObject(_Row, frozen=True, kw_only=True):
@@ -321,9 +371,9 @@ class DeadLetter(_Row, frozen=True, kw_only=True):
 
 RECORDS: Mapping[str, Mapping[str, type[msgspec.Struct]]] = {
     META: {"MetaRow": MetaRow},
-    OBJECTS: {"ObjectRow": ObjectRow, "SyncMarker": SyncMarker},
+    OBJECTS: {"ObjectRow": ObjectRow, "SyncMarker": SyncMarker, "CheckAnswer": CheckAnswer},
     INJECTABLES: {"InjectableRow": InjectableRow, "SyncMarker": SyncMarker},
-    WATCHES: {"WatchRequest": WatchRequest},
+    WATCHES: {"WatchRequest": WatchRequest, "CheckRequest": CheckRequest},
     UNROLL: {"ChildRow": ChildRow},
     TARGETS: {"TargetRow": TargetRow},
     DESIRED: {"DesiredRow": DesiredRow},
@@ -340,6 +390,11 @@ def sync_key(group: str, kind: str) -> str:
     return f"{SYNC_PREFIX}{group}/{kind}"
 
 
+def check_key(group: str, kind: str, skey: str) -> str:
+    """Encode the key of a set's check request for a kind, and of its answer."""
+    return f"{CHECK_PREFIX}{group}/{kind}|{skey}"
+
+
 def watch_key(request: WatchRequest) -> str:
     """Encode the key of a request; the requesting claim is part of it, so requests never merge."""
     key = f"{request.group}/{request.kind}|{request.requester}"
@@ -354,4 +409,6 @@ def partition_key(topic: str, key: str) -> str:
         return key.split("|")[1]
     if topic in (OBJECTS, INJECTABLES, DLQ):
         return key
+    if key.startswith(CHECK_PREFIX):
+        return key.split("|")[1]
     return key.split("|", 1)[0]
