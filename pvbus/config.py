@@ -15,7 +15,7 @@ from typing import Annotated, Any, Literal, TypeVar, get_args, get_origin
 import msgspec
 import yaml
 
-from pvbus.core.unroll.children import Limits
+from pvbus.core.unroll.removal import Limits
 from pvbus.errors import UsageError
 
 CONFIG_VARIABLE = "PVBUS_CONFIG"
@@ -93,20 +93,21 @@ class IngestConfig(ServiceConfig, frozen=True, kw_only=True, rename="camel"):
 
 
 class UnrollConfig(ServiceConfig, frozen=True, kw_only=True, rename="camel"):
-    """Limits of removals, for all sets.
+    """Limits of removals, for all sets; a set's annotations may replace those of the guard.
 
-    removal_delay_seconds: how long a target must be gone before its variant is removed; shorter, and a
-    relabelling in two steps costs a package; longer, and removals lag. removals_max, removals_share: more
-    removals within ten minutes than both (the share is of the set's children) are held for confirmation.
+    removal_quiet_seconds: how long no removal may have been added to a set before its removals are
+    ordered; shorter, and an accident that goes on is not seen whole; longer, and removals lag.
+    removals_max, removals_share: more removals within ten minutes than both (the share is of the children
+    that the set had before) are held for confirmation.
     """
 
-    removal_delay_seconds: Annotated[float, msgspec.Meta(ge=0)] = 5.0
-    removals_max: Annotated[int, msgspec.Meta(ge=0)] = 10
-    removals_share: Annotated[float, msgspec.Meta(ge=0, le=1)] = 0.3
+    removal_quiet_seconds: Annotated[float, msgspec.Meta(ge=0, le=600)] = 5.0
+    removals_max: Annotated[int, msgspec.Meta(ge=0)] = 5
+    removals_share: Annotated[float, msgspec.Meta(ge=0, le=1)] = 0.1
 
     @property
     def limits(self) -> Limits:
-        return Limits(self.removal_delay_seconds, self.removals_max, self.removals_share)
+        return Limits(self.removal_quiet_seconds, self.removals_max, self.removals_share)
 
 
 class RenderConfig(ServiceConfig, frozen=True, kw_only=True, rename="camel"):

@@ -154,7 +154,7 @@ async def _maker(bus: Bus, key: Key, set_name: str, row: TargetRow, engine: Engi
 def _held(skey: str, child: ChildRow | None) -> Document | None:
     if child is None or child.state != "held":
         return None
-    return {"token": child.token, "confirm": confirm_command(skey, child.token)}
+    return {"token": child.hold, "confirm": confirm_command(skey, child.hold)}
 
 
 def confirm_command(skey: str, tokens: str) -> str:
@@ -210,7 +210,7 @@ async def _set(bus: Bus, key: Key) -> Document:
     states: dict[str, int] = {}
     for child in children.values():
         states[child.state] = states.get(child.state, 0) + 1
-    held = {name: child.token for name, child in sorted(children.items()) if child.state == "held"}
+    held = {name: child.hold for name, child in sorted(children.items()) if child.state == "held"}
     tokens = ",".join(dict.fromkeys(held.values()))
     return {
         "set": skey,

@@ -75,15 +75,15 @@ def set_conditions(result: SetResult, *, namespace: str, name: str) -> tuple[Con
     else:
         message = "all validation checks passed"
         found.append(condition("Stalled", status=False, reason="Valid", message=message))
-        if result.held:
+        if result.hold is not None:
             found.append(condition("Ready", status=False, reason="DeletionHeld", message=tally))
         elif all_applied:
             message = "package variants successfully reconciled"
             found.append(condition("Ready", status=True, reason="Reconciled", message=message))
         else:
             found.append(condition("Ready", status=False, reason="Reconciling", message=tally))
-    if result.held:
-        message = _held_message(result.held, namespace, name)
+    if result.hold is not None:
+        message = _held_message({result.hold.token: result.hold.count}, namespace, name)
         found.append(condition("DeletionHeld", status=True, reason="TooManyDeletions", message=message))
     if result.reason == "Valid" or counts != Counts():  # that nothing is selected is shown as well
         reason = "AllApplied" if all_applied else "InProgress"
@@ -191,6 +191,9 @@ class ConditionsController:
             place = self._places[partition].setdefault(f"{kind}|{name}", Place())
             self._remember(place, condition, put.row if isinstance(put.row, ConditionEvent) else None)
         return ()
+
+    def refused(self, partition: int, puts: tuple[Put, ...], error: str) -> Iterable[str]:
+        return ()  # nothing here grows with its input beyond what the bus takes; the shell logs it
 
     # ------------------------------------------------------------ deciding
 

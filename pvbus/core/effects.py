@@ -64,13 +64,15 @@ class Patch(NamedTuple):
 
 
 class Delete(NamedTuple):
-    """Result: False when there was nothing to delete."""
+    """Result: False when there was nothing to delete. not_after: wall clock, seconds since the epoch; the
+    shell does not send it later, and fails with a ConflictError."""
 
     kind: KindRef
     namespace: str
     name: str
     uid: str = ""
     resource_version: str = ""
+    not_after: float = float("inf")
 
 
 class CatchUp(NamedTuple):
@@ -154,4 +156,8 @@ class Controller(Protocol):
 
     def store(self, partition: int, put: Put) -> Iterable[str]:
         """Take over a row after its step was committed; name the keys it dirties."""
+        ...
+
+    def refused(self, partition: int, puts: tuple[Put, ...], error: str) -> Iterable[str]:
+        """Note that the bus does not take these rows: one is too large. Name the keys that must say so."""
         ...

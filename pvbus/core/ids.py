@@ -18,7 +18,9 @@ WORKSPACE_PREFIX = "packagevariant-"
 FINALIZER = "config.porch.kpt.dev/packagevariants"
 SET_UID_LABEL = "config.porch.kpt.dev/packagevariantset"
 CONFIRM_DELETION = "pvbus.dev/confirm-deletion"
-KEPT = "pvbus.dev/kept"
+REMOVAL_CANCELLED = "pvbus.dev/removal-cancelled"
+REMOVALS_MAX = "pvbus.dev/removals-max"
+REMOVALS_SHARE = "pvbus.dev/removals-share"
 HOLD = "pvbus.dev/hold"
 
 _canonical = msgspec.json.Encoder(order="sorted")
@@ -104,6 +106,6 @@ def next_workspace(workspaces: Iterable[str]) -> str:
     return f"{WORKSPACE_PREFIX}{highest + 1}"
 
 
-def deletion_token(vkeys: Iterable[str]) -> str:
-    """Return the token that confirms exactly these held removals together."""
-    return sha1_head("\n".join(sorted(vkeys)))
+def hold_token(hold: str, children: Iterable[tuple[str, str]]) -> str:
+    """Return the token that confirms exactly these removals (vkey, uid) of a hold, whose id is unique."""
+    return digest([hold, *(f"{vkey} {uid}" for vkey, uid in sorted(children))])

@@ -10,7 +10,8 @@ and `variants` are the objects themselves (`pvbus.core.model`) without managedFi
 | pvbus.sets | skey, or a marker | skey |
 | pvbus.variants | vkey, or a marker | vkey |
 | pvbus.watches | `<group>/<kind>|<requester>[|<namespace>|<name>]` | `<group>/<kind>` |
-| pvbus.watches (check request), pvbus.objects (its answer) | `check|<group>/<kind>|<skey>` | `<group>/<kind>`; the answer: its key |
+| pvbus.watches: a check request | `check|<group>/<kind>|<skey>` | `<group>/<kind>` |
+| pvbus.objects: the answer to it | the same | its key |
 | pvbus.unroll | `<skey>|<variant name>` | skey |
 | pvbus.targets | `<vkey>|<set name>` | vkey |
 | pvbus.desired, pvbus.results | vkey | vkey |
@@ -44,6 +45,7 @@ DLQ = "pvbus.dlq"
 SCHEMA_VERSION = 1
 SYNC_PREFIX = "!sync|"
 CHECK_PREFIX = "check|"
+FAILURES_MAX = 200  # of a roll-up: some 50 kB; what a person would read, and far below the bus's limit
 
 
 class _Row(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, rename="camel", gc=False):
@@ -167,24 +169,31 @@ class CheckAnswer(_Row, frozen=True, kw_only=True):
 
 
 class ChildRow(_Row, frozen=True, kw_only=True):
-    """A set's memory of one child.
+    """A set's record of one child.
 
-    state: `present`; `removing` (unwanted since `since`, not yet told); `held` (the guard waits for
-    `token`); `removed` (render was told, at `since`); `gone` (seen gone, at `since`).
-    since: seconds since the epoch. digest: that of the row in `targets` that asks for the child, "" from
-    when render was told to remove it. generation: of the set then.
+    state: `present`; `waiting` (no target wants it; its removal is not ordered yet); `held` (by the
+    guard); `confirmed` (held, and a person confirmed it); `ordered` (render was given the order); `gone`.
+    since: when the state began, seconds since the epoch, for people only. digest: that of the present row
+    in `targets`, "" while render has another row or none. created, unwanted: numbers of the set's passes in
+    which it was created, and last became unwanted; 0: before any, or long ago. hold: id of the hold that
+    holds it, or that was confirmed. cancelled: token of the last order that was withdrawn; the next order
+    waits until render has written it. generation: of the set at the order. on_hold: render was told to
+    write nothing for it.
     """
 
     set_uid: str
-    state: Literal["present", "removing", "held", "removed", "gone"]
+    state: Literal["present", "waiting", "held", "confirmed", "ordered", "gone"]
     downstream: Downstream
     digest: str = ""
     target: int = 0
     okey: str = ""
-    token: str = ""
     since: float = 0
-    kept: str = ""
+    created: int = 0
+    unwanted: int = 0
+    hold: str = ""
+    cancelled: str = ""
     generation: int = 0
+    on_hold: bool = False
 
 
 class Root(_Row, frozen=True, kw_only=True):
@@ -201,19 +210,23 @@ class Root(_Row, frozen=True, kw_only=True):
 class TargetRow(_Row, frozen=True, kw_only=True):
     """Everything render needs for one PackageVariant, or the order to remove it.
 
-    digest covers what the result depends on, never the set's generation. generation is only
-    written with state `removed`: render deletes while the live set is still at it. kept: a token
-    that the living PackageVariant must carry in its annotation, so that a DELETE decided earlier
-    fails on its precondition.
+    state `present`: make it. `removed`: the order to delete it. `withdrawn`: write nothing but the
+    annotation that withdraws an order. digest covers what the result depends on, never the set's
+    generation. cancelled: token of the last withdrawn order; the living PackageVariant must carry it in its
+    annotation, so that a DELETE decided earlier fails on its precondition. generation, ordered: of the
+    set and the time of the order (seconds since the epoch), only with `removed`: render deletes while the
+    live set is at that generation and the order is fresh. on_hold: the set has the hold annotation.
     """
 
-    state: Literal["present", "removed"]
+    state: Literal["present", "removed", "withdrawn"]
     set_name: str
     set_uid: str
     set_created: str = ""
     digest: str = ""
     generation: int = 0
-    kept: str = ""
+    ordered: float = 0
+    cancelled: str = ""
+    on_hold: bool = False
     target: int = 0
     upstream: Upstream | None = None
     template: VariantTemplate | None = None
@@ -228,7 +241,8 @@ class DesiredRow(_Row, frozen=True, kw_only=True):
     """What render last decided for a PackageVariant.
 
     outcome: `applied` (the PackageVariant has spec_digest), `error` (the template), `refused` (by the
-    API server), `conflict`, `held`, `waiting` (for the former one to go), `removed`. told: digest of
+    API server), `conflict`, `held`, `waiting` (for the former one to go), `removed`, `expired` (an order
+    that was too old), `withdrawn` (nothing but the withdrawal of an order is written). told: digest of
     what each set was last told, by set name. on_hold: the set that makes it has the hold annotation,
     so nobody writes anything for this PackageVariant.
     """
@@ -237,7 +251,9 @@ class DesiredRow(_Row, frozen=True, kw_only=True):
     set_uid: str = ""
     input_digest: str = ""
     spec_digest: str = ""
-    outcome: Literal["applied", "error", "refused", "conflict", "held", "waiting", "removed"] = "applied"
+    outcome: Literal[
+        "applied", "error", "refused", "conflict", "held", "waiting", "removed", "expired", "withdrawn"
+    ] = "applied"
     uid: str = ""
     error: str = ""
     told: Mapping[str, str] = {}
@@ -245,14 +261,26 @@ class DesiredRow(_Row, frozen=True, kw_only=True):
 
 
 class ChildResult(_Row, frozen=True, kw_only=True):
-    """What render tells a set about one child. evaluated, applied: digests of the target row."""
+    """What render reports to a set about one child.
+
+    evaluated, applied: digests of the target row. expression_failed: the template could not be evaluated.
+    ready: the living PackageVariant's own Ready, False while it does not answer for its present
+    generation; unready: why not; failing: it reports a failure, not work in progress.
+    cancelled: token that the living PackageVariant carries. expired: time of the order that was too
+    old to be carried out.
+    """
 
     set_uid: str
     evaluated: str = ""
     applied: str = ""
     reason: str = ""
     error: str = ""
+    expression_failed: bool = False
     ready: bool = False
+    unready: str = ""
+    failing: bool = False
+    cancelled: str = ""
+    expired: float = 0
 
 
 class Counts(_Row, frozen=True, kw_only=True):
@@ -265,7 +293,7 @@ class Counts(_Row, frozen=True, kw_only=True):
 
 
 class ChildFailure(_Row, frozen=True, kw_only=True):
-    """A child that is not ready: the PackageVariant's name, and why."""
+    """A child that is not ready, or a target that fails: its name, and why."""
 
     name: str
     reason: str = ""
@@ -274,7 +302,7 @@ class ChildFailure(_Row, frozen=True, kw_only=True):
 
 class Hold(_Row, frozen=True, kw_only=True):
     """Removals of a set that the guard holds. id: of this hold, never used again. token: confirms the
-    count removals behind it; "" until all of their rows are written. generation: of the set whose change
+    count removals behind it; "" while they are being collected. generation: of the set whose change
     began the hold, 0 when targets changed; additions of that generation wait."""
 
     id: str
@@ -287,7 +315,8 @@ class SetResult(_Row, frozen=True, kw_only=True):
     """A set's roll-up. reason: of Stalled, `Valid` when it is not stalled; on_hold: the user's annotation.
 
     hold: removals that the guard holds, None without any. released: id of the hold that was confirmed
-    last. waiting: what removals wait for, in words. unready: the first three children that are not ready.
+    last. waiting: what removals wait for, in words. unready: the first three children that are not ready,
+    or targets that fail. failures: targets that fail, the first FAILURES_MAX.
     """
 
     uid: str
@@ -295,12 +324,12 @@ class SetResult(_Row, frozen=True, kw_only=True):
     reason: str = "Valid"
     message: str = ""
     counts: Counts = Counts()
-    held: Mapping[str, int] = {}
     on_hold: bool = False
     hold: Hold | None = None
     released: str = ""
     waiting: str = ""
     unready: tuple[ChildFailure, ...] = ()
+    failures: tuple[ChildFailure, ...] = ()
 
 
 class InjectedObject(_Row, frozen=True, kw_only=True):
@@ -399,6 +428,15 @@ def watch_key(request: WatchRequest) -> str:
     """Encode the key of a request; the requesting claim is part of it, so requests never merge."""
     key = f"{request.group}/{request.kind}|{request.requester}"
     return f"{key}|{request.namespace}|{request.name}" if request.content else key
+
+
+def child_of(topic: str, key: str) -> str:
+    """Return the PackageVariant's name that unroll's row of a child speaks of, "" for any other row."""
+    if topic == UNROLL:
+        return key.partition("|")[2]
+    if topic == TARGETS:
+        return key.partition("|")[0].partition("/")[2]
+    return ""
 
 
 def partition_key(topic: str, key: str) -> str:

@@ -1,8 +1,9 @@
 """Render: from the targets' rows to PackageVariants, one decision per variant key.
 
-All claims of one PackageVariant are held here, so two sets that want the same name are settled in
-one place. The living PackageVariant's owner wins while it claims; where there is none, the older
-set. What belongs to nobody, to a person or to a former set is never overwritten.
+All rows for one PackageVariant are held here, so two sets that want the same name are settled in
+one place. The living PackageVariant's owner wins while it has a row: present, or the order to remove
+it, which frees the name. Where there is no owner, the older set wins. What belongs to nobody, to a
+person or to a former set is never overwritten.
 """
 
 from collections.abc import Generator, Iterable
@@ -22,7 +23,7 @@ from pvbus.core.effects import (
     Update,
 )
 from pvbus.core.expressions import Engine
-from pvbus.core.ids import FINALIZER, HOLD, KEPT, SET_UID_LABEL, Key, digest
+from pvbus.core.ids import FINALIZER, HOLD, REMOVAL_CANCELLED, SET_UID_LABEL, Key, digest
 from pvbus.core.model import CONFIG_GROUP, SET_API, VARIANT_API, PackageVariant, PackageVariantSpec
 from pvbus.core.records import (
     DESIRED,
@@ -42,6 +43,11 @@ SET = KindRef(CONFIG_GROUP, "PackageVariantSet", "v1alpha2")
 VARIANT_KIND = f"{CONFIG_GROUP}/PackageVariant"
 ECHO_SECONDS = 10.0  # how long a response stands in for the observed object
 REFUSED_RETRY_SECONDS = 60.0  # what the API server refuses may be allowed later (rights, webhooks)
+LOOK_AGAIN_SECONDS = 10.0  # at a set that changed after it ordered: its withdrawal may still come
+ORDER_SECONDS = 60.0  # how long an order may be carried out: what it was decided on is older by then
+SKEW_SECONDS = 5.0  # an order from further ahead in time has an unknown age
+UNREADY_CHARACTERS_MAX = 300
+WORKING_REASONS = frozenset({"Waiting", "OnHold", "Terminating", "Reconciling"})  # of Ready=False: no failure
 REASONS = {"error": "UnexpectedError", "refused": "UnexpectedError", "held": "OnHold"}
 
 _target = msgspec.json.Decoder(TargetRow)
@@ -129,6 +135,9 @@ class RenderController:
             seen.desired = put.row if isinstance(put.row, DesiredRow) else None
         return ()
 
+    def refused(self, partition: int, puts: tuple[Put, ...], error: str) -> Iterable[str]:
+        return ()  # nothing here grows with its input beyond what the bus takes; the shell logs it
+
     # ------------------------------------------------------------ deciding
 
     def _seen(self, key: str) -> tuple[int, Seen] | None:
@@ -146,11 +155,8 @@ class RenderController:
             return Outcome()
         if not self._sync[partition].ok(VARIANT_KIND):
             return Outcome(result="waiting", waiting=("PackageVariants are being listed",))
-        present = {name: row for name, row in seen.claims.items() if row.state == "present"}
-        if present:
-            outcome = yield from self._present(Key.parse(key), seen, present, now)
-        elif seen.claims:
-            outcome = yield from self._removed(Key.parse(key), seen, now)
+        if seen.claims:
+            outcome = yield from self._claimed(Key.parse(key), seen, now)
         else:
             outcome = self._let_go(key, seen)
         if seen.response is not None and outcome.again_after is None:
@@ -166,6 +172,19 @@ class RenderController:
         puts = [Put(DESIRED, key, None), *(Put(SETRESULTS, skey, None) for skey in skeys)]
         return Outcome(tuple(puts), "changed")
 
+    def _claimed(self, key: Key, seen: Seen, now: float) -> Reconciliation:
+        """Decide between the rows of all sets: what the owner of the living object says comes first."""
+        living = seen.living(now)
+        owner = controller_uid(living) if living is not None else ""
+        of_owner = next((name for name, row in seen.claims.items() if living and row.set_uid == owner), None)
+        if of_owner is not None and seen.claims[of_owner].state != "present":
+            act = self._removed if seen.claims[of_owner].state == "removed" else self._withdrawn
+            return (yield from act(key, seen, of_owner, now))
+        present = {name: row for name, row in seen.claims.items() if row.state == "present"}
+        if not present:
+            return self._end(key, seen, DesiredRow(outcome="removed", on_hold=_on_hold(seen)), {})
+        return (yield from self._present(key, seen, present, now))
+
     @staticmethod
     def _winner(present: dict[str, TargetRow], living: PackageVariant | None) -> TargetRow | None:
         """Choose the claim that may write; None when the living object belongs to none of them."""
@@ -179,41 +198,38 @@ class RenderController:
         winner = self._winner(present, living)
         if winner is None:
             assert living is not None
-            return self._conflict(key, seen, present, living)
+            return self._conflict(key, seen, living)
         if living is not None and living.metadata.deletion_timestamp:
-            return self._terminating(key, seen, present, winner, living)
+            return self._terminating(key, seen, winner, living)
         if living is not None and living.metadata.annotations.get(HOLD) == "true":
-            return self._told(
-                key, seen, present, winner, living, outcome="held", error="on hold by annotation"
-            )
+            return self._told(key, seen, winner, living, outcome="held", error=variant_on_hold(key))
         desired = seen.desired
         if desired is not None and desired.input_digest == winner.digest:
             if desired.outcome == "error":
-                return self._told(key, seen, present, winner, living, outcome="error", error=desired.error)
+                return self._told(key, seen, winner, living, outcome="error", error=desired.error)
             if living is not None and self._is_applied(desired, winner, living):
-                return self._told(key, seen, present, winner, living, spec_digest=desired.spec_digest)
+                return self._told(key, seen, winner, living, spec_digest=desired.spec_digest)
         try:
             self.evaluations += 1
             spec = render_row(winner, self._templates)
         except RenderError as error:
-            return self._told(key, seen, present, winner, living, outcome="error", error=str(error))
+            return self._told(key, seen, winner, living, outcome="error", error=str(error))
         try:
             written = yield from self._write(key, seen, winner, spec, living, now)
         except PermanentError as error:
             if error.reason == "NotFound":  # deleted meanwhile: its tombstone is on the way
                 raise ConflictError(str(error)) from error
-            outcome = self._told(key, seen, present, winner, living, outcome="refused", error=str(error))
+            outcome = self._told(key, seen, winner, living, outcome="refused", error=str(error))
             return outcome._replace(again_after=REFUSED_RETRY_SECONDS)
         if written is not None:
             seen.response, seen.expires = msgspec.json.encode(written), now + ECHO_SECONDS
             living = seen.living(now)
-        return self._told(key, seen, present, winner, living, spec_digest=digest(spec))
+        return self._told(key, seen, winner, living, spec_digest=digest(spec))
 
     def _terminating(
         self,
         key: Key,
         seen: Seen,
-        present: dict[str, TargetRow],
         winner: TargetRow,
         living: PackageVariant,
     ) -> Outcome:
@@ -223,8 +239,8 @@ class RenderController:
             self.evaluations += 1
             render_row(winner, self._templates)
         except RenderError as error:
-            return self._told(key, seen, present, winner, living, outcome="error", error=str(error))
-        told = self._told(key, seen, present, winner, living, outcome="waiting")
+            return self._told(key, seen, winner, living, outcome="error", error=str(error))
+        told = self._told(key, seen, winner, living, outcome="waiting")
         return told._replace(result="waiting", waiting=("the former PackageVariant is terminating",))
 
     @staticmethod
@@ -232,7 +248,7 @@ class RenderController:
         return (
             desired.outcome == "applied"
             and desired.spec_digest == digest(living.spec)
-            and (not winner.kept or living.metadata.annotations.get(KEPT) == winner.kept)
+            and is_cancelled(winner, living)
         )
 
     def _write(
@@ -249,40 +265,29 @@ class RenderController:
         if living is None or raw is None:
             created: dict[str, Any] = yield Create(VARIANT, new_variant(key, winner, spec))
             return created
-        kept = winner.kept and living.metadata.annotations.get(KEPT) != winner.kept
-        if digest(living.spec) == digest(spec) and not kept:
+        if digest(living.spec) == digest(spec) and is_cancelled(winner, living):
             return None
         obj = msgspec.json.decode(raw)
         obj["spec"] = msgspec.to_builtins(spec)
-        if kept:
-            obj["metadata"].setdefault("annotations", {})[KEPT] = winner.kept
+        if winner.cancelled:
+            _cancel(obj, winner.cancelled)
         updated: dict[str, Any] = yield Update(VARIANT, obj)
         return updated
 
-    def _conflict(
-        self, key: Key, seen: Seen, present: dict[str, TargetRow], living: PackageVariant
-    ) -> Outcome:
+    def _conflict(self, key: Key, seen: Seen, living: PackageVariant) -> Outcome:
         owners = [f"{o.kind} {o.name}" for o in living.metadata.owner_references if o.controller]
         owner = owners[0] if owners else "nobody (made by hand?)"
         error = (
             f'PackageVariant "{key.name}" exists and belongs to {owner}; delete or rename it, or '
             "change this set's downstream"
         )
-        puts: list[Put] = []
-        told: dict[str, str] = {}
-        for name, row in present.items():
-            result = ChildResult(
-                set_uid=row.set_uid, evaluated=row.digest, reason="TargetConflict", error=error
-            )
-            puts += self._tell(key, seen, name, result, told)
-        memory = DesiredRow(outcome="conflict", uid=living.metadata.uid, error=error, told=told)
-        return self._outcome(key, seen, memory, puts, "failed")
+        row = DesiredRow(outcome="conflict", uid=living.metadata.uid, error=error)
+        return self._end(key, seen, row, {}, conflict=error)
 
     def _told(
         self,
         key: Key,
         seen: Seen,
-        present: dict[str, TargetRow],
         winner: TargetRow,
         living: PackageVariant | None,
         *,
@@ -290,26 +295,21 @@ class RenderController:
         outcome: str = "applied",
         error: str = "",
     ) -> Outcome:
-        """End with what every claiming set is told, and the memory of this decision."""
-        puts: list[Put] = []
-        told: dict[str, str] = {}
-        for name, row in present.items():
-            if row is winner:
-                result = ChildResult(
-                    set_uid=row.set_uid,
-                    evaluated=row.digest,
-                    applied=row.digest if outcome == "applied" else "",
-                    reason=REASONS.get(outcome, ""),
-                    error=error,
-                    ready=living is not None and is_ready(living),
-                )
-            else:
-                other = f'PackageVariant "{key.name}" is made by the set "{winner.set_name}"'
-                result = ChildResult(
-                    set_uid=row.set_uid, evaluated=row.digest, reason="TargetConflict", error=other
-                )
-            puts += self._tell(key, seen, name, result, told)
-        memory = DesiredRow(
+        """End with a result for every set that has a row, and the record of this decision."""
+        ready, unready, failing = readiness(living)
+        result = ChildResult(
+            set_uid=winner.set_uid,
+            evaluated=winner.digest,
+            applied=winner.digest if outcome == "applied" else "",
+            reason=REASONS.get(outcome, ""),
+            error=error,
+            expression_failed=outcome == "error",
+            ready=ready,
+            unready=unready,
+            failing=failing,
+            cancelled=carried(winner, living),
+        )
+        row = DesiredRow(
             set_name=winner.set_name,
             set_uid=winner.set_uid,
             input_digest="" if outcome == "refused" else winner.digest,
@@ -317,67 +317,169 @@ class RenderController:
             outcome=outcome,  # type: ignore[arg-type]  # callers pass words of the field's type
             uid=living.metadata.uid if living is not None else "",
             error=error,
-            told=told,
         )
-        return self._outcome(key, seen, memory, puts, "failed" if error else "changed")
+        return self._end(key, seen, row, {winner.set_name: result})
 
-    def _tell(
-        self, key: Key, seen: Seen, set_name: str, result: ChildResult, told: dict[str, str]
-    ) -> list[Put]:
-        told[set_name] = digest(result)
-        if seen.desired is not None and seen.desired.told.get(set_name) == told[set_name]:
-            return []
-        return [Put(SETRESULTS, f"{key.namespace}/{set_name}|{key.name}", result)]
+    def _end(
+        self,
+        key: Key,
+        seen: Seen,
+        row: DesiredRow,
+        results: dict[str, ChildResult],
+        *,
+        conflict: str = "",
+    ) -> Outcome:
+        """Report to every set that has a row, and record the decision.
 
-    def _outcome(self, key: Key, seen: Seen, row: DesiredRow, puts: list[Put], result: str) -> Outcome:
-        """Add the memory where it changed, and take back what sets were told that claim no more."""
+        results: of the sets that this decision was about; the others hear what their rows came to.
+        conflict: why no set may write, if none may.
+        """
+        living = seen.variant is not None or seen.response is not None
+        puts: list[Put] = []
+        told: dict[str, str] = {}
+        for name, claim in seen.claims.items():
+            result = results.get(name)
+            if result is None and claim.state == "present":
+                other = conflict or f'PackageVariant "{key.name}" is made by the set "{row.set_name}"'
+                result = ChildResult(
+                    set_uid=claim.set_uid, evaluated=claim.digest, reason="TargetConflict", error=other
+                )
+            elif result is None:  # nothing of this set lives here: there is nothing to withdraw
+                result = ChildResult(set_uid=claim.set_uid, cancelled=claim.cancelled)
+            told[name] = digest(result)
+            if seen.desired is None or seen.desired.told.get(name) != told[name]:
+                puts.append(Put(SETRESULTS, f"{key.namespace}/{name}|{key.name}", result))
         before = seen.desired.told if seen.desired is not None else {}
-        for set_name in before:
-            if set_name not in row.told:
-                puts.append(Put(SETRESULTS, f"{key.namespace}/{set_name}|{key.name}", None))
+        for name in before:
+            if name not in told:
+                puts.append(Put(SETRESULTS, f"{key.namespace}/{name}|{key.name}", None))
+        row = msgspec.structs.replace(row, told=told)
         if row != seen.desired:
             puts.append(Put(DESIRED, str(key), row))
-        return Outcome(tuple(puts), result if puts or result == "failed" else "unchanged")
+        word = "failed" if row.error and living else "changed"
+        return Outcome(tuple(puts), word if puts or word == "failed" else "unchanged")
 
     # ------------------------------------------------------------ removing
 
-    def _removed(self, key: Key, seen: Seen, now: float) -> Reconciliation:
-        """Delete what a set no longer wants: only its own, and only after a live look at the set."""
-        living = seen.living(now)
-        if living is None or living.metadata.deletion_timestamp:
-            return self._outcome(key, seen, DesiredRow(outcome="removed"), [], "changed")
-        owner = controller_uid(living)
-        order = next((row for row in seen.claims.values() if row.set_uid == owner), None)
-        if order is None:
-            return self._outcome(key, seen, DesiredRow(outcome="removed"), [], "changed")
+    def _withdrawn(self, key: Key, seen: Seen, name: str, now: float) -> Reconciliation:
+        """Write nothing but the annotation that withdraws the last order."""
+        claim, living = seen.claims[name], seen.living(now)
+        raw = seen.stored(now)
+        error = ""
+        if living is not None and raw is not None and not living.metadata.deletion_timestamp:
+            if not is_cancelled(claim, living):
+                obj = msgspec.json.decode(raw)
+                _cancel(obj, claim.cancelled)
+                try:
+                    written = yield Update(VARIANT, obj)
+                except PermanentError as refused:
+                    if refused.reason == "NotFound":  # deleted meanwhile: its tombstone is on the way
+                        raise ConflictError(str(refused)) from refused
+                    error = str(refused)
+                else:
+                    seen.response, seen.expires = msgspec.json.encode(written), now + ECHO_SECONDS
+                    living = seen.living(now)
+        outcome = "held" if claim.on_hold else "withdrawn"
+        result = ChildResult(set_uid=claim.set_uid, error=error, cancelled=carried(claim, living))
+        row = DesiredRow(
+            set_name=claim.set_name,
+            set_uid=claim.set_uid,
+            outcome=outcome,  # type: ignore[arg-type]  # one of two words of the field's type
+            uid=living.metadata.uid if living is not None else "",
+            error=error,
+            on_hold=claim.on_hold,
+        )
+        end = self._end(key, seen, row, {name: result})
+        return end._replace(again_after=REFUSED_RETRY_SECONDS) if error else end
+
+    def _removed(self, key: Key, seen: Seen, name: str, now: float) -> Reconciliation:
+        """Delete what a set ordered to remove: only its own, only while the order is fresh, and only after a
+        live look at the set."""
+        order, living = seen.claims[name], seen.living(now)
+        assert living is not None
+        result = ChildResult(set_uid=order.set_uid, cancelled=carried(order, living))
+        row = DesiredRow(
+            set_name=order.set_name, set_uid=order.set_uid, outcome="removed", uid=living.metadata.uid
+        )
+        if living.metadata.deletion_timestamp:
+            return self._end(key, seen, row, {name: result})
+        if not -SKEW_SECONDS <= now - order.ordered <= ORDER_SECONDS:
+            expired = msgspec.structs.replace(result, expired=order.ordered)
+            row = msgspec.structs.replace(row, outcome="expired")
+            return self._end(key, seen, row, {name: expired})
+        until_expired = max(order.ordered + ORDER_SECONDS - now, 0) + 0.1
         if living.metadata.annotations.get(HOLD) == "true":
-            row = DesiredRow(outcome="held", uid=living.metadata.uid, error="on hold by annotation")
-            return self._outcome(key, seen, row, [], "held")
+            row = msgspec.structs.replace(row, outcome="held", error=variant_on_hold(key))
+            return self._end(key, seen, row, {name: result})._replace(again_after=until_expired)
         current = yield Get(SET, key.namespace, order.set_name)
         if (
             current is None
             or current["metadata"].get("deletionTimestamp")
             or current["metadata"]["uid"] != order.set_uid
             or current["metadata"].get("generation", 0) != order.generation
+            or (current["metadata"].get("annotations") or {}).get(HOLD) == "true"
         ):
-            return Outcome(result="waiting", waiting=("the set changed; it decides again",))
+            waiting = ("the set to withdraw or repeat its order",)
+            again = min(LOOK_AGAIN_SECONDS, until_expired)
+            return Outcome(result="waiting", waiting=waiting, again_after=again)
         yield Delete(
             VARIANT,
             key.namespace,
             key.name,
             uid=living.metadata.uid,
             resource_version=living.metadata.resource_version,
+            not_after=order.ordered + ORDER_SECONDS,
         )
-        return self._outcome(key, seen, DesiredRow(outcome="removed", uid=living.metadata.uid), [], "changed")
+        return self._end(key, seen, row, {name: result})
+
+
+def _on_hold(seen: Seen) -> bool:
+    return any(claim.on_hold for claim in seen.claims.values())
+
+
+def _cancel(obj: dict[str, Any], token: str) -> None:
+    """Set the annotation that withdraws an order."""
+    metadata = obj["metadata"]
+    metadata["annotations"] = {**(metadata.get("annotations") or {}), REMOVAL_CANCELLED: token}
+
+
+def is_cancelled(claim: TargetRow, living: PackageVariant) -> bool:
+    """Whether the living object carries the withdrawal that a row asks for, if it asks for one."""
+    return not claim.cancelled or living.metadata.annotations.get(REMOVAL_CANCELLED) == claim.cancelled
+
+
+def carried(claim: TargetRow, living: PackageVariant | None) -> str:
+    """Return the token that the living object carries; without one, there is nothing to withdraw."""
+    return living.metadata.annotations.get(REMOVAL_CANCELLED, "") if living is not None else claim.cancelled
+
+
+def variant_on_hold(key: Key) -> str:
+    return f'PackageVariant "{key.name}" has the annotation {HOLD}'
+
+
+def readiness(living: PackageVariant | None) -> tuple[bool, str, bool]:
+    """Return whether a PackageVariant is ready at its present generation, else why not (`Reason: message`),
+    and whether it reports a failure."""
+    if living is None:
+        return False, "", False
+    found = {condition.type: condition for condition in living.status.conditions}
+    ready, stalled = found.get("Ready"), found.get("Stalled")
+    for one in (ready, stalled):
+        if one is not None and 0 < one.observed_generation < living.metadata.generation:
+            return False, "Reconciling: its conditions are of an earlier generation", False
+    if stalled is not None and stalled.status == "True":
+        return False, f"{stalled.reason}: {stalled.message}"[:UNREADY_CHARACTERS_MAX], True
+    if ready is None:
+        return False, "Reconciling: it has no condition Ready yet", False
+    if ready.status == "True":
+        return True, "", False
+    words = f"{ready.reason}: {ready.message}"[:UNREADY_CHARACTERS_MAX]
+    return False, words, ready.reason not in WORKING_REASONS
 
 
 def controller_uid(obj: PackageVariant) -> str:
     """Return the uid of the owner that controls an object, "" if none does."""
     return next((o.uid for o in obj.metadata.owner_references if o.controller), "")
-
-
-def is_ready(obj: PackageVariant) -> bool:
-    return any(c.type == "Ready" and c.status == "True" for c in obj.status.conditions)
 
 
 def new_variant(key: Key, row: TargetRow, spec: PackageVariantSpec) -> dict[str, Any]:
@@ -397,8 +499,8 @@ def new_variant(key: Key, row: TargetRow, spec: PackageVariantSpec) -> dict[str,
             }
         ],
     }
-    if row.kept:
-        metadata["annotations"] = {KEPT: row.kept}
+    if row.cancelled:
+        metadata["annotations"] = {REMOVAL_CANCELLED: row.cancelled}
     return {
         "apiVersion": VARIANT_API,
         "kind": "PackageVariant",

@@ -2,6 +2,7 @@
 
 import asyncio
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from secrets import token_hex
 from typing import Protocol
 
 from pvbus.contracts import topics
@@ -11,8 +12,8 @@ from pvbus.core.expressions import Engine
 from pvbus.core.inject.controller import InjectController
 from pvbus.core.records import META, WATCHES
 from pvbus.core.renderer import RenderController
-from pvbus.core.unroll.children import Limits
 from pvbus.core.unroll.controller import CHUNK_PUTS, UnrollController
+from pvbus.core.unroll.removal import Limits
 from pvbus.errors import UsageError
 from pvbus.ports.bus import Bus, TopicPartition
 from pvbus.ports.clock import Clock
@@ -68,14 +69,21 @@ def build_service(
     limits: Limits | None = None,
     source: str = "/pvbus",
     partitions: int | None = None,
+    nonce: Callable[[], str] = token_hex,
 ) -> Service:
-    """Build one worker of a service. partitions: of the bus; None takes the contract's."""
+    """Build one worker of a service. partitions: of the bus; None takes the contract's. nonce: gives
+    random hex digits; a simulation gives its own."""
     count = partitions or partition_count()
     if name == "ingest":
         return IngestWorker(bus, cluster, clock, partitions=count)
     makers: dict[str, Callable[[], Controller]] = {
         "unroll": lambda: UnrollController(
-            partitions=count, engine=engine, limits=limits, chunk_puts=min(CHUNK_PUTS, bus.step_records_max)
+            partitions=count,
+            engine=engine,
+            elapsed=clock.monotonic,
+            nonce=nonce,
+            limits=limits,
+            chunk_puts=min(CHUNK_PUTS, bus.step_records_max),
         ),
         "render": lambda: RenderController(engine=engine),
         "inject": lambda: InjectController(partitions=count),

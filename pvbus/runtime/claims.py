@@ -164,9 +164,10 @@ class OpenClaim(Advancing):
 
     def done(self, key: str) -> None:
         self.progressed()
-        self.busy.discard(key)
-        if key in self.dirty:
-            self._queue.append(key)
+        if key in self.busy:
+            self.busy.discard(key)
+            if key in self.dirty:
+                self._queue.append(key)
 
     def add(self, outcome: Finished) -> None:
         self.puts.append(outcome)

@@ -18,7 +18,7 @@ from pvbus.config import (
     settings_text,
 )
 from pvbus.core.expressions import Engine
-from pvbus.core.unroll.children import Limits
+from pvbus.core.unroll.removal import Limits
 from pvbus.errors import PermanentError, PvbusError, TransientError, UsageError
 from pvbus.ports.bus import Bus
 from pvbus.ports.cluster import Cluster

@@ -13,7 +13,7 @@ from pvbus.adapters.embedded.bus import SqliteBus
 from pvbus.adapters.embedded.cluster import MemoryCluster, Write
 from pvbus.contracts import topics
 from pvbus.core.expressions import Engine
-from pvbus.core.unroll.children import Limits
+from pvbus.core.unroll.removal import Limits
 from pvbus.ports.cluster import Object
 from pvbus.runtime.assembly import build_service, run_all, settled
 from pvbus.testing.clock import SimulatedClock, run_simulated

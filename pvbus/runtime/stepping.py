@@ -8,13 +8,17 @@ from collections import Counter
 from collections.abc import Callable, Coroutine
 from typing import Any
 
-from pvbus.errors import FencedError, PermanentError, PvbusError, TransientError
+from pvbus.core.effects import Put
+from pvbus.core.records import child_of
+from pvbus.errors import FencedError, PermanentError, TooLargeError, TransientError
 from pvbus.ports.bus import Bus
 from pvbus.ports.clock import Clock
-from pvbus.runtime.claims import Finished, OpenClaim
+from pvbus.runtime.claims import Finished, OpenClaim, finished
 from pvbus.runtime.tables import Tables
 from pvbus.telemetry import metrics
 from pvbus.telemetry.logs import get_logger
+
+REFUSED_SECONDS = 5.0  # before tables are restored and the step is tried again: a person must act meanwhile
 
 
 class Stepper:
@@ -60,6 +64,11 @@ class Stepper:
             self._log.warning("outcome of a step unknown", error=str(exc))
             metrics.STEPS.labels(self._name, "unknown").inc()
             opened.doubt.set()
+        except PermanentError as exc:  # a damaged file, or a right that was taken away: nothing may be lost
+            self._log.error("the bus refuses to be written", error=str(exc))
+            metrics.STEPS.labels(self._name, "unknown").inc()
+            await self._clock.sleep(REFUSED_SECONDS)
+            opened.doubt.set()
         finally:
             opened.stepping = False
 
@@ -70,7 +79,7 @@ class Stepper:
             return
         try:
             await self._bus.step(opened.claim, outputs, offsets)
-        except PermanentError as exc:  # too large: leave out the outcome that is, and say so
+        except TooLargeError as exc:
             await self._step_each(opened, batch, exc)
             return
         opened.last_step = self._clock.monotonic()
@@ -84,13 +93,33 @@ class Stepper:
             opened.done(outcome.key)
         self._stepped()
 
-    async def _step_each(self, opened: OpenClaim, batch: list[Finished], error: PvbusError) -> None:
-        if len(batch) == 1:
-            key, puts = batch[0].key, batch[0].puts
-            topics = sorted({put.topic for put in puts})
-            self._log.error("outcome cannot be written", key=key, topics=topics, error=str(error))
-            metrics.RECONCILES.labels(self._name, "failed").inc()
-            opened.done(key)
-            return
+    async def _step_each(self, opened: OpenClaim, batch: list[Finished], error: TooLargeError) -> None:
+        """Write what can be written: outcome by outcome, then, of one that is too large, child by child."""
         for outcome in batch:
-            await self._step(opened, [outcome])
+            parts = [outcome] if len(batch) > 1 else by_child(outcome, self._tables.partitions)
+            if len(parts) == 1 and len(batch) == 1:
+                self._refuse(opened, outcome, error)
+                return
+            for part in parts:
+                await self._step(opened, [part])
+
+    def _refuse(self, opened: OpenClaim, outcome: Finished, error: TooLargeError) -> None:
+        """Leave out what no step can hold, and let the controller say so."""
+        keys = sorted({f"{put.topic}: {put.key}" for put in outcome.puts})
+        self._log.error("rows cannot be written", rows=keys, error=str(error))
+        metrics.RECONCILES.labels(self._name, "failed").inc()
+        self._tables.refused(opened, outcome, str(error))
+        opened.done(outcome.key)
+        self._stepped()
+
+
+def by_child(outcome: Finished, partitions: int) -> list[Finished]:
+    """Split an outcome: the rows of each child of a set apart from those of the others.
+
+    The key is done with the last part; the others have none.
+    """
+    units: dict[str, list[Put]] = {}
+    for put in outcome.puts:
+        units.setdefault(child_of(put.topic, put.key), []).append(put)
+    keys = [""] * (len(units) - 1) + [outcome.key]
+    return [finished(key, tuple(puts), partitions) for key, puts in zip(keys, units.values(), strict=True)]

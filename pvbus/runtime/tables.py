@@ -16,7 +16,7 @@ from pvbus.core.records import DLQ
 from pvbus.errors import TransientError
 from pvbus.ports.bus import Bus, Record, TopicPartition
 from pvbus.ports.clock import Clock
-from pvbus.runtime.claims import Kept, OpenClaim, finished
+from pvbus.runtime.claims import Finished, Kept, OpenClaim, finished
 from pvbus.runtime.clock import Stopwatch
 from pvbus.runtime.decoding import checked_key, dead_letter
 from pvbus.runtime.intake import Intake, StaleError
@@ -45,7 +45,7 @@ class Tables:
         self._make = make
         self._bus = bus
         self._clock = clock
-        self._partitions = partitions
+        self.partitions = partitions
         self._claims = claims
         self._log = get_logger(self.controller.name)
         self._broadcast_ready = asyncio.Event()
@@ -118,7 +118,7 @@ class Tables:
         return [(topic, number) for topic in topics]
 
     def _whole(self, topics: Iterable[str]) -> list[TopicPartition]:
-        return [(topic, number) for topic in topics for number in range(self._partitions)]
+        return [(topic, number) for topic in topics for number in range(self.partitions)]
 
     # ------------------------------------------------------------ restoring
 
@@ -213,7 +213,7 @@ class Tables:
     def _load(self, record: Record, committed: Mapping[str, int] | None = None) -> list[str]:
         """Apply a record to the tables. committed: while restoring, where reading goes on."""
         try:
-            key = checked_key(record, self._partitions)
+            key = checked_key(record, self.partitions)
             return list(self.controller.load(record.topic, record.partition, key, record.value))
         except (msgspec.MsgspecError, ValueError) as exc:
             if committed is None or record.offset >= committed.get(record.topic, record.offset + 1):
@@ -232,7 +232,7 @@ class Tables:
             key = record.key.decode(errors="replace")
             place = {"topic": record.topic, "partition": record.partition, "offset": record.offset}
             self._log.error("record cannot be decoded", key=key, error=str(error), **place)
-            opened.add(finished("", (Put(DLQ, key, dead_letter(record, error)),), self._partitions))
+            opened.add(finished("", (Put(DLQ, key, dead_letter(record, error)),), self.partitions))
 
     def _consume(self, record: Record) -> None:
         keys = self._load(record)
@@ -244,7 +244,7 @@ class Tables:
                 opened.consumed(record.topic, record.offset, keys)
 
     def mark(self, key: str) -> None:
-        opened = self._claims.get(partition_of(key.rpartition("|")[2], self._partitions))
+        opened = self._claims.get(partition_of(key.rpartition("|")[2], self.partitions))
         if opened is not None:
             opened.mark(key)
 
@@ -254,6 +254,11 @@ class Tables:
             if put.topic in self._written_topics:
                 for key in self.controller.store(opened.claim.partition, put):
                     opened.mark(key)
+
+    def refused(self, opened: OpenClaim, outcome: Finished, error: str) -> None:
+        """Tell the controller that the bus does not take rows of an outcome."""
+        for key in self.controller.refused(opened.claim.partition, outcome.puts, error):
+            opened.mark(key)
 
     async def catch_up(self, opened: OpenClaim, topics: Iterable[str]) -> None:
         """Wait until everything that these topics hold now was applied."""

@@ -11,7 +11,7 @@ import traceback
 from collections.abc import Callable, Coroutine, Mapping
 from typing import Any
 
-from pvbus.core.effects import WRITES, CatchUp, Controller, Effect, Outcome, Reconciliation
+from pvbus.core.effects import WRITES, CatchUp, Controller, Delete, Effect, Outcome, Reconciliation
 from pvbus.errors import ConflictError, FencedError, InvariantError, PermanentError, TransientError
 from pvbus.ports.bus import Bus, Claim, Membership, TopicPartition
 from pvbus.ports.clock import Clock
@@ -292,6 +292,8 @@ class Worker:
             self._membership, self._clock.monotonic(), self._session_seconds / 2
         ):
             raise TransientError("the claim may have been lost")
+        if isinstance(effect, Delete) and self._clock.now() > effect.not_after:
+            raise ConflictError("the order to delete is too old by now")
         assert self._cluster is not None
         try:
             return await perform(self._cluster, effect)

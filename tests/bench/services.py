@@ -77,8 +77,8 @@ def counts(services: list[Service]) -> dict[str, int]:
     for service in services:
         controller = service.controller if isinstance(service, Worker) else None
         if isinstance(controller, UnrollController):
-            found["setEvaluations"] = controller.set_evaluations
-            found["targetEvaluations"] = controller.target_evaluations
+            found["setEvaluations"] = controller.preparing.set_evaluations
+            found["targetEvaluations"] = controller.preparing.target_evaluations
         elif isinstance(controller, RenderController):
             found["renderEvaluations"] = controller.evaluations
     return found

@@ -21,8 +21,8 @@ from pvbus.core.observe import KindName, rows_of, topics_of
 from pvbus.core.porch import PackageRevision, Repository
 from pvbus.core.records import OBJECTS, UNROLL, ChildRow, SyncMarker, partition_key, sync_key
 from pvbus.core.renderer import RenderController
-from pvbus.core.unroll.children import Limits
 from pvbus.core.unroll.controller import TURN_TARGETS, UnrollController
+from pvbus.core.unroll.removal import Limits
 from pvbus.testing.oracle import Names, Thing, expected_variants
 
 Object = dict[str, Any]

@@ -1,6 +1,7 @@
 """Single controllers, fed by hand: what a scenario needs when the order of events is the point of it."""
 
 from collections.abc import Callable
+from itertools import count
 from typing import Any
 
 import msgspec
@@ -16,16 +17,20 @@ from pvbus.core.records import (
     TARGETS,
     UNROLL,
     VARIANTS,
+    WATCHES,
+    CheckAnswer,
+    CheckRequest,
     ChildResult,
     ChildRow,
     SetResult,
     SyncMarker,
     TargetRow,
+    child_of,
     sync_key,
 )
 from pvbus.core.renderer import RenderController
-from pvbus.core.unroll.children import Limits
-from pvbus.core.unroll.controller import UnrollController
+from pvbus.core.unroll.controller import CHUNK_PUTS, UnrollController
+from pvbus.core.unroll.removal import Limits
 
 Object = dict[str, Any]
 SET = KindName("config.porch.kpt.dev", "PackageVariantSet")
@@ -76,16 +81,31 @@ def site_set(name: str = "alpha", *, generation: int = 1, template: Any = None, 
 class UnrollPart:
     """The unroll controller on one partition, with a render service that agrees to everything."""
 
-    def __init__(self, *, limits: Limits | None = None) -> None:
-        self.controller = UnrollController(partitions=1, engine=default_engine(), limits=limits)
+    def __init__(self, *, limits: Limits | None = None, chunk_puts: int = CHUNK_PUTS) -> None:
+        self.now = 1_000_000.0  # of the clock that cannot go back; the wall clock is apart by wall_offset
+        self.wall_offset = 0.0
+        nonces = (f"{number:08x}" for number in count(1))
+        self._make = lambda: UnrollController(
+            partitions=1,
+            engine=default_engine(),
+            elapsed=lambda: self.now,
+            nonce=lambda: next(nonces),
+            limits=limits,
+            chunk_puts=chunk_puts,
+        )
+        self.controller = self._make()
         self.controller.open(0)
-        self.now = 1_000_000.0
+        self.log: list[tuple[str, str, bytes | None]] = []
         self.targets: dict[str, TargetRow] = {}
         self.children: dict[str, ChildRow] = {}
         self.rollup: SetResult | None = None
         self.requests: dict[str, Any] = {}
+        self.answers_checks = True
+        self.refuses: Callable[[str], bool] = lambda name: False
         self.on_catch_up: Callable[[], None] = lambda: None
         self.render_agrees = True
+        self.dirty = False
+        self.steps: list[Outcome] = []
 
     def synced(self) -> None:
         for kind in KINDS:
@@ -93,34 +113,65 @@ class UnrollPart:
 
     def mark(self, kind: KindName, state: str, epoch: int = 1) -> None:
         for topic in {OBJECTS, SETS} if kind == SET else {OBJECTS}:
-            self.controller.load(topic, 0, sync_key(*kind), marker(state, epoch))
+            self._load(topic, sync_key(*kind), marker(state, epoch))
+
+    def _load(self, topic: str, key: str, value: bytes | None) -> None:
+        """Show the controller a record of ingest's, now and after a restart."""
+        self.log.append((topic, key, value))
+        self.controller.load(topic, 0, key, value)
 
     def tell(self, kind: KindName, thing: Object) -> None:
         for row in rows_of(kind, thing, topics_of(kind, requested=True)):
             if row.topic in (OBJECTS, SETS):
-                self.controller.load(row.topic, 0, row.key, row.value)
+                self._load(row.topic, row.key, row.value)
 
     def tell_gone(self, kind: KindName, thing: Object) -> None:
         for row in rows_of(kind, thing, topics_of(kind, requested=True)):
             if row.topic in (OBJECTS, SETS):
-                self.controller.load(row.topic, 0, row.key, None)
+                self._load(row.topic, row.key, None)
 
-    def made(self, name: str) -> None:
+    def made(self, name: str, **metadata: Any) -> None:
         """Show the PackageVariant that render made of a child."""
         row = self.children[name]
         labels = {"config.porch.kpt.dev/packagevariantset": row.set_uid}
         place = {"repo": row.downstream.repo, "package": row.downstream.package}
-        self.tell(VARIANT, obj(VARIANT, name, metadata={"labels": labels}, spec={"downstream": place}))
+        metadata = {"labels": labels, **metadata}
+        self.tell(VARIANT, obj(VARIANT, name, metadata=metadata, spec={"downstream": place}))
+
+    def unmade(self, name: str) -> None:
+        """Show that the PackageVariant of a child is gone."""
+        labels = {"config.porch.kpt.dev/packagevariantset": self.children[name].set_uid}
+        self.tell_gone(VARIANT, obj(VARIANT, name, metadata={"labels": labels}, spec={}))
 
     def run(self, skey: str = "default/alpha") -> Outcome:
         """Reconcile until there is nothing to look at again at once."""
         while True:
+            self.dirty = False
             outcome = self._once(skey)
-            if outcome.again_after != 0:
+            if outcome.again_after != 0 and not self.dirty:
                 return outcome
 
+    def restart(self) -> None:
+        """Give the lease to a new holder: it has the rows and the objects, and nothing else."""
+        objects, former = list(self.log), self.controller
+        self.controller = self._make()
+        self.controller.open(0)
+        for topic, key, value in objects:
+            self.controller.load(topic, 0, key, value)
+        for name, row in self.children.items():
+            self.controller.load(UNROLL, 0, f"default/alpha|{name}", encode_row(row))
+        for name, result in former._sets[0]["default/alpha"].children.results.items():
+            self.controller.load(SETRESULTS, 0, f"default/alpha|{name}", encode_row(result))
+        self.controller.load(SETRESULTS, 0, "default/alpha", encode_row(self.rollup))
+        for key, request in self.requests.items():
+            self.controller.load(WATCHES, 0, key, encode_row(request))
+
+    def run_once(self, skey: str = "default/alpha") -> Outcome:
+        """Reconcile once, whatever is left to do."""
+        return self._once(skey)
+
     def _once(self, skey: str) -> Outcome:
-        steps = self.controller.reconcile(skey, self.now)
+        steps = self.controller.reconcile(skey, self.now + self.wall_offset)
         try:
             effect = next(steps)
             while True:
@@ -129,8 +180,12 @@ class UnrollPart:
                 effect = steps.send(None)
         except StopIteration as end:
             outcome: Outcome = end.value
+        self.steps.append(outcome)
+        refused = [put for put in outcome.puts if self.refuses(child_of(put.topic, put.key))]
         for put in outcome.puts:
-            self._store(put)
+            if put not in refused:
+                self._store(put)
+        self.dirty |= bool(list(self.controller.refused(0, tuple(refused), "too large")))
         return outcome
 
     def _store(self, put: Put) -> None:
@@ -151,6 +206,16 @@ class UnrollPart:
             self.rollup = put.row if isinstance(put.row, SetResult) else None
         else:
             self.requests[put.key] = put.row
+            self.controller.load(put.topic, 0, put.key, encode_row(put.row))
+            if isinstance(put.row, CheckRequest) and self.answers_checks:
+                self.answer(put.key, put.row.nonce)
+            elif put.row is None and put.key.startswith("check|"):
+                self.controller.load(OBJECTS, 0, put.key, None)
+
+    def answer(self, key: str, nonce: str) -> None:
+        """Answer a check request as ingest does."""
+        self.controller.load(OBJECTS, 0, key, encode_row(CheckAnswer(nonce=nonce)))
+        self.dirty = True
 
     def rendered(self, key: str, row: ChildRow, **fields: Any) -> None:
         result = ChildResult(

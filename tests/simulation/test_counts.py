@@ -56,7 +56,7 @@ class Counted:
         unroll, render = self.world.of("unroll").controller, self.world.of("render").controller
         writes = sum(w.kind == VARIANT.kind for w in self.world.cluster.writes)
         calls = sum(r.cluster.calls for r in self.world.running.values() if r.name.startswith("render"))
-        return unroll.target_evaluations, render.evaluations, writes, calls
+        return unroll.preparing.target_evaluations, render.evaluations, writes, calls
 
     def statuses(self) -> int:
         """Return the status writes to sets so far: some per set that was touched, and none elsewhere."""

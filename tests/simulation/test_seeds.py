@@ -16,7 +16,7 @@ from pvbus.core.conditions import WITHDRAWN
 from pvbus.core.ids import HOLD, digest
 from pvbus.core.model import PackageVariant
 from pvbus.core.records import CONDITIONS, LATEST, ConditionEvent
-from pvbus.core.unroll.children import Limits
+from pvbus.core.unroll.removal import Limits
 from pvbus.testing.clock import run_simulated
 from tests.simulation.world import CONFIG_MAP, REPOSITORY, REVISION, SET, SITE, VARIANT, World
 

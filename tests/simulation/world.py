@@ -21,7 +21,7 @@ from pvbus.core.ids import CONFIRM_DELETION, Key
 from pvbus.core.model import PackageVariant, PackageVariantSet
 from pvbus.core.porch import PackageRevision, Repository
 from pvbus.core.records import META, SETRESULTS, UNROLL, ChildRow, SetResult
-from pvbus.core.unroll.children import Limits
+from pvbus.core.unroll.removal import Limits
 from pvbus.ports.bus import Record, TopicPartition
 from pvbus.ports.cluster import Kind, Object
 from pvbus.runtime.assembly import SERVICES, Service, build_service

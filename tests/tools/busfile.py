@@ -132,9 +132,9 @@ class Snapshot(NamedTuple):
             if state == "gone":
                 if target is not None:
                     yield f"{target_key} is still told to render, although it is gone"
-            elif state == "removed":
+            elif state == "ordered":
                 if target is None or target["state"] != "removed":
-                    yield f"{key} is removed, but render was told {target}"
+                    yield f"{key} is ordered to be removed, but render was told {target}"
             elif digest and (target is None or target.get("digest") != digest):
                 yield f"{key} is {state} at {digest}, but render was told {target and target.get('digest')}"
         yield from (f"{key} has no child" for key in targets.keys() - told)

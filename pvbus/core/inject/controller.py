@@ -176,6 +176,9 @@ class InjectController:
         elif seen.raw is None and seen.desired is None:
             del table[key]
 
+    def refused(self, partition: int, puts: tuple[Put, ...], error: str) -> Iterable[str]:
+        return ()  # nothing here grows with its input beyond what the bus takes; the shell logs it
+
     # ------------------------------------------------------------ deciding
 
     def reconcile(self, key: str, now: float) -> Reconciliation:

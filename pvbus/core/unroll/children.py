@@ -1,88 +1,108 @@
-"""A set's children: their names, what render is told of them, their removal and the guard.
+"""A set's children: their rows, their names, and the rows that make them present or withdraw an order.
 
-Removal is never the absence of something: a child that no target wants any more goes through
-`removing` (it has to stay unwanted for a while), then `removed` (render is told) or `held` (too
-many at once), then `gone`. Each state is a row, so it survives any restart, and the guard counts
-rows, not evaluations.
+Removal is never the absence of something: a child that no target wants goes through `waiting`,
+perhaps `held` and `confirmed`, then `ordered` and `gone`. Each state is a row, so it survives any
+restart. When a child moves between these states is decided in `removal`.
 """
 
 from collections.abc import Iterable
-from typing import NamedTuple
 
 from msgspec.structs import replace
 
 from pvbus.core.effects import Put
-from pvbus.core.ids import (
-    Key,
-    colliding_variant_name,
-    deletion_token,
-    digest,
-    sha1_head,
-    variant_name,
-)
+from pvbus.core.ids import Key, colliding_variant_name, digest, sha1_head, variant_name
 from pvbus.core.model import Downstream, PackageVariantSet
 from pvbus.core.records import TARGETS, UNROLL, ChildResult, ChildRow, TargetRow
 from pvbus.core.unroll.contexts import Context, Contexts
 from pvbus.core.unroll.view import Observed
 
-REMEMBER_GONE_SECONDS = 600.0  # also the guard's window: forgetting sooner would let removals trickle
-
-
-class Limits(NamedTuple):
-    """When removals are believed, and how many at once. share: of the children the set had."""
-
-    removal_delay_seconds: float = 5.0
-    removals_max: int = 10
-    removals_share: float = 0.3
+LEAVING_STATES = ("waiting", "held", "confirmed", "ordered", "gone")
 
 
 class Children:
-    """Rows of one set, by PackageVariant name, and the puts that the current pass adds."""
+    """Rows of one set, by PackageVariant name.
+
+    leaving: names of the rows that are not present. returned: names of present rows whose removal was
+    wanted not long ago. taken: names whose rows changed and that nobody has looked at since. passes: the
+    number of the current pass, one more than any row was written in.
+    """
 
     def __init__(self, skey: str) -> None:
         self.skey = skey
         self.rows: dict[str, ChildRow] = {}
         self.results: dict[str, ChildResult] = {}
         self.leaving: set[str] = set()
-        self._names: dict[Downstream, str] = {}
+        self.returned: set[str] = set()
+        self.taken: set[str] = set()
+        self._in_state: dict[str, set[str]] = {state: set() for state in LEAVING_STATES}
+        self.passes = 1
+        self._names: dict[Downstream, dict[str, None]] = {}
         self._named: dict[str, Downstream] = {}
         self._uids: dict[str, int] = {}
-
-    def _name(self, downstream: Downstream, name: str) -> None:
-        self._names[downstream] = name
-        self._named[name] = downstream
-
-    def _unname(self, downstream: Downstream, name: str) -> None:
-        if self._names.get(downstream) == name:
-            del self._names[downstream]
-        if self._named.get(name) == downstream:
-            del self._named[name]
 
     # ------------------------------------------------------------ rows in
 
     def take(self, name: str, row: ChildRow | None) -> None:
         """Take over a row, restored or just written."""
         old = self.rows.pop(name, None)
+        self.taken.add(name)
         if old is not None:
-            self._unname(old.downstream, name)
+            self._unname(name)
             self._uids[old.set_uid] -= 1
+            if old.state != "present":
+                self._in_state[old.state].discard(name)
         self.leaving.discard(name)
+        self.returned.discard(name)
         if row is None:
             return
         self.rows[name] = row
+        self.passes = max(self.passes, row.created + 1, row.unwanted + 1)
         self._uids[row.set_uid] = self._uids.get(row.set_uid, 0) + 1
         if row.state != "gone":
             self._name(row.downstream, name)
         if row.state != "present":
             self.leaving.add(name)
+            self._in_state[row.state].add(name)
+        elif row.unwanted:
+            self.returned.add(name)
 
     # ------------------------------------------------------------ names
 
+    def _name(self, downstream: Downstream, name: str) -> None:
+        self._names.setdefault(downstream, {})[name] = None
+        self._named[name] = downstream
+
+    def _unname(self, name: str) -> None:
+        downstream = self._named.pop(name, None)
+        if downstream is not None:
+            holders = self._names[downstream]
+            del holders[name]
+            if not holders:
+                del self._names[downstream]
+
     def name_of(self, downstream: Downstream) -> str | None:
-        return self._names.get(downstream)
+        """Return the name of the child with this downstream: of several, the one that is present, then the
+        one with a row, then the first by name."""
+        holders = self._names.get(downstream)
+        if not holders:
+            return None
+
+        def rank(name: str) -> tuple[int, str]:
+            row = self.rows.get(name)
+            return (2 if row is None else row.state != "present", name)
+
+        return min(holders, key=rank) if len(holders) > 1 else next(iter(holders))
+
+    def has_row(self, downstream: Downstream) -> bool:
+        """Whether a child with this downstream is there, or was when it was last recorded."""
+        return bool(self._names.get(downstream))
+
+    def names_of(self, downstream: Downstream) -> list[str]:
+        """Return every name with this downstream, copies included."""
+        return sorted(self._names.get(downstream, ()))
 
     def adopt_names(self, names: Iterable[str], owned: dict[str, Observed]) -> list[Downstream]:
-        """Remember those of the named living children that no row knows, under the names they have.
+        """Record those of the named living children that no row knows, under the names they have.
 
         A child that a row knows is identified by the row: its spec may have been edited by hand.
         Returns their downstreams, to be settled.
@@ -92,9 +112,9 @@ class Children:
             row, observed = self.rows.get(name), owned.get(name)
             if observed is None or (row is not None and row.state != "gone"):
                 continue
-            if observed.downstream in self._names:
-                continue
-            self._name(observed.downstream, name)
+            if self._named.get(name) != observed.downstream:
+                self._unname(name)
+                self._name(observed.downstream, name)
             unknown.append(observed.downstream)
         return unknown
 
@@ -106,18 +126,25 @@ class Children:
         self._name(downstream, name)
         return name
 
+    # ------------------------------------------------------------ puts
+
+    def put(self, name: str, row: ChildRow | None) -> Put:
+        return Put(UNROLL, f"{self.skey}|{name}", row)
+
+    def target_put(self, name: str, row: TargetRow | None) -> Put:
+        skey = Key.parse(self.skey)
+        return Put(TARGETS, f"{skey.namespace}/{name}|{skey.name}", row)
+
     # ------------------------------------------------------------ wanted
 
     def wanted(
-        self, obj: PackageVariantSet, contexts: Contexts, context: Context, name: str
+        self, obj: PackageVariantSet, contexts: Contexts, context: Context, name: str, now: float
     ) -> tuple[Put, ...]:
         """Return what makes this child present; nothing when its rows say so already."""
         row = self.rows.get(name)
-        kept = ""
-        if row is not None:
-            came_back = row.state == "removed"  # a DELETE may be under way
-            kept = sha1_head(f"{name}/{row.since}") if came_back else row.kept
-        target = target_row(obj, contexts, context, kept)
+        is_new = row is None or row.state == "gone"
+        cancelled = self._cancelled(name, row)
+        target = target_row(obj, contexts, context, cancelled)
         fresh = ChildRow(
             set_uid=obj.metadata.uid,
             state="present",
@@ -125,138 +152,143 @@ class Children:
             digest=target.digest,
             target=context.key[0],
             okey=context.object,
-            kept=kept,
+            since=row.since if row is not None and row.state == "present" else now,
+            created=self.passes if row is None or is_new else row.created,
+            unwanted=0 if row is None or row.hold else row.unwanted,
+            cancelled=cancelled,
         )
         if row == fresh:
             return ()
         puts = [self.put(name, fresh)]
-        if row is None or row.digest != fresh.digest:
-            puts.append(Put(TARGETS, self._target_key(name), target))
+        if is_new or row is None or row.digest != fresh.digest:
+            puts.append(self.target_put(name, target))
         return tuple(puts)
 
-    def put(self, name: str, row: ChildRow | None) -> Put:
-        return Put(UNROLL, f"{self.skey}|{name}", row)
+    def _cancelled(self, name: str, row: ChildRow | None) -> str:
+        """Return the token of the last withdrawn order; a new one where there is an order to withdraw."""
+        if row is None or row.state == "gone":
+            return ""
+        return cancel_token(name, row) if row.state == "ordered" else row.cancelled
 
-    def _target_key(self, name: str) -> str:
-        skey = Key.parse(self.skey)
-        return f"{skey.namespace}/{name}|{skey.name}"
+    def contested(self, obj: PackageVariantSet, name: str, now: float) -> tuple[Put, ...]:
+        """Return what keeps a child that several targets want: its PackageVariant stays as it is."""
+        row = self.rows.get(name)
+        if row is None or row.state == "gone" or (row.state == "present" and not row.on_hold):
+            return ()
+        fresh = replace(row, state="present", unwanted=0 if row.hold else row.unwanted, hold="", since=now)
+        if row.state == "ordered" or row.on_hold:
+            return self.withdrawn(obj, name, fresh, now)
+        return (self.put(name, fresh),)
 
     # ------------------------------------------------------------ unwanted
 
     def unwanted(
-        self, uid: str, downstream: Downstream, name: str, owned: dict[str, Observed], now: float
+        self,
+        obj: PackageVariantSet,
+        downstream: Downstream,
+        name: str,
+        owned: dict[str, Observed],
+        now: float,
     ) -> tuple[Put, ...]:
-        """Note that no target wants this child since now; the removal itself comes later."""
+        """Note that no target wants this child; the removal itself comes later."""
         row = self.rows.get(name)
         if (row is None or row.state == "gone") and name not in owned:
-            self._unname(downstream, name)
+            self._unname(name)
             return ()
         if row is not None and row.state not in ("present", "gone"):  # gone, and back: a late create
-            return ()
+            return self.withdrawn(obj, name, row, now) if row.on_hold else ()
         fresh = ChildRow(
-            set_uid=uid,
-            state="removing",
+            set_uid=obj.metadata.uid,
+            state="waiting",
             downstream=downstream,
             digest=row.digest if row else "",
             target=row.target if row else 0,
             okey=row.okey if row else "",
             since=now,
-            kept=row.kept if row else "",
+            created=row.created if row else 0,
+            unwanted=self.passes,
+            cancelled=row.cancelled if row else "",
         )
+        if row is not None and row.on_hold:
+            return self.withdrawn(obj, name, fresh, now)
         return (self.put(name, fresh),)
 
-    def due(self, now: float, limits: Limits, confirmed: frozenset[str]) -> list[str]:
-        """Return the children whose removal may be decided now, by name."""
-        found = []
-        for name in self.leaving:
-            row = self.rows[name]
-            waited = row.state == "removing" and now - row.since >= limits.removal_delay_seconds
-            if waited or (row.state == "held" and row.token in confirmed):
-                found.append(name)
-        return sorted(found)
+    def withdrawn(
+        self, obj: PackageVariantSet, name: str, row: ChildRow, now: float, *, on_hold: bool = False
+    ) -> tuple[Put, Put]:
+        """Put a row under which render writes nothing but the annotation that withdraws an order.
 
-    def next_due(self, limits: Limits) -> float | None:
-        """Return when a removal falls due next (wall clock, seconds)."""
-        times = [self.rows[n].since for n in self.leaving if self.rows[n].state == "removing"]
-        return min(times) + limits.removal_delay_seconds if times else None
-
-    def all_evaluated(self) -> bool:
-        """Whether render evaluated every present row at its current digest, none failing."""
-        for name, row in self.rows.items():
-            if row.state == "present":
-                result = self.results.get(name)
-                if result is None or result.evaluated != row.digest:
-                    return False
-                if result.error and result.reason != "OnHold":  # a person's hold is no failure
-                    return False
-        return True
-
-    def remove(
-        self,
-        obj: PackageVariantSet,
-        names: list[str],
-        now: float,
-        limits: Limits,
-        confirmed: frozenset[str],
-    ) -> list[Put]:
-        """Decide removals that passed every gate: told to render, or held by the guard.
-
-        The guard counts removals of the last ten minutes, decided, done and held alike, against
-        the children the set had.
+        row: the fresh row; the token of an order that the present row holds is added.
         """
-        fresh = [n for n in names if not (self.rows[n].state == "held" and self.rows[n].token in confirmed)]
-        released = [n for n in names if n not in set(fresh)]
-        recent = sum(
-            1
-            for n in self.leaving
-            if self.rows[n].state in ("removed", "gone", "held")
-            and (self.rows[n].state == "held" or now - self.rows[n].since < REMEMBER_GONE_SECONDS)
+        fresh = replace(
+            row,
+            digest="",
+            generation=0,
+            since=now,
+            cancelled=self._cancelled(name, self.rows.get(name)),
+            on_hold=on_hold,
         )
-        had = len(self.rows)
-        if fresh and recent + len(fresh) > max(limits.removals_max, limits.removals_share * had):
-            namespace = Key.parse(self.skey).namespace
-            token = deletion_token(f"{namespace}/{n}" for n in fresh)
-            if token in confirmed:
-                released, fresh = released + fresh, []
-            held = [self.put(n, replace(self.rows[n], state="held", token=token, since=now)) for n in fresh]
-        else:
-            released, held = released + fresh, []
-        return held + [put for n in released for put in self._removed(obj, n, now)]
+        target = TargetRow(
+            state="withdrawn",
+            set_name=obj.metadata.name,
+            set_uid=obj.metadata.uid,
+            set_created=obj.metadata.creation_timestamp or "",
+            downstream=row.downstream,
+            cancelled=fresh.cancelled,
+            on_hold=on_hold,
+        )
+        return self.put(name, fresh), self.target_put(name, target)
 
-    def _removed(self, obj: PackageVariantSet, name: str, now: float) -> tuple[Put, Put]:
+    def taken_back(
+        self, obj: PackageVariantSet, name: str, now: float, *, on_hold: bool = False
+    ) -> tuple[Put, Put]:
+        """Withdraw the order of a child, or what else render has for it; its removal begins again.
+
+        What a person confirmed stays confirmed.
+        """
+        row = self.rows[name]
+        if row.state == "ordered":
+            row = replace(row, state="confirmed" if row.hold else "waiting")
+        return self.withdrawn(obj, name, row, now, on_hold=on_hold)
+
+    def ordered(self, obj: PackageVariantSet, name: str, now: float) -> tuple[Put, Put]:
+        """Return the order to remove a child."""
+        old = self.rows[name]
         generation = obj.metadata.generation
-        row = replace(self.rows[name], state="removed", digest="", token="", since=now, generation=generation)
+        row = replace(old, state="ordered", digest="", since=now, generation=generation, on_hold=False)
         target = TargetRow(
             state="removed",
             set_name=obj.metadata.name,
             set_uid=obj.metadata.uid,
             set_created=obj.metadata.creation_timestamp or "",
-            generation=obj.metadata.generation,
-            downstream=row.downstream,
+            generation=generation,
+            ordered=now,
+            cancelled=old.cancelled,
+            downstream=old.downstream,
         )
-        return self.put(name, row), Put(TARGETS, self._target_key(name), target)
+        return self.put(name, row), self.target_put(name, target)
 
-    def settle_removed(
-        self, obj: PackageVariantSet, contexts: Contexts, owned: dict[str, Observed], now: float
-    ) -> list[Put]:
-        """Note which removed children are seen gone, and forget those gone long ago.
+    def gone(self, name: str, now: float) -> tuple[Put, Put]:
+        """Note that a child's PackageVariant is not there any more; render lets go of it."""
+        row = replace(self.rows[name], state="gone", digest="", since=now, on_hold=False)
+        return self.put(name, row), self.target_put(name, None)
 
-        An order to remove stands for one generation of the set; at another it is given again.
-        Caller: only when the PackageVariants are known completely.
-        """
-        puts: list[Put] = []
-        for name in sorted(self.leaving):
-            row = self.rows[name]
-            if row.downstream in contexts.by_downstream:
-                continue  # wanted again: what this very pass says of it must not be taken back
-            if row.state == "removed" and name not in owned:
-                puts.append(self.put(name, replace(row, state="gone", since=now)))
-                puts.append(Put(TARGETS, self._target_key(name), None))
-            elif row.state == "removed" and row.generation != obj.metadata.generation:
-                puts += self._removed(obj, name, row.since)
-            elif row.state == "gone" and now - row.since >= REMEMBER_GONE_SECONDS:
-                puts.append(self.put(name, None))
-        return puts
+    def is_acknowledged(self, name: str) -> bool:
+        """Whether render has written the withdrawal of the last order, so that another may be given."""
+        row, result = self.rows[name], self.results.get(name)
+        return not row.cancelled or (result is not None and result.cancelled == row.cancelled)
+
+    # ------------------------------------------------------------ whole set
+
+    def unevaluated(self) -> str | None:
+        """Return the name of a present child that render has not evaluated at its current digest, or
+        whose expressions fail; None when there is none."""
+        for name, row in self.rows.items():
+            if row.state == "present":
+                result = self.results.get(name)
+                if result is None or result.evaluated != row.digest or result.expression_failed:
+                    return name
+        return None
 
     def former(self, uid: str) -> list[str]:
         """Return the children of a deleted set of the same name; costs nothing where there are none."""
@@ -270,11 +302,20 @@ class Children:
         for name in sorted(names)[:puts_max]:
             puts.append(self.put(name, None))
             if self.rows[name].state != "gone":
-                puts.append(Put(TARGETS, self._target_key(name), None))
+                puts.append(self.target_put(name, None))
         return puts
 
+    def in_state(self, *states: str) -> list[str]:
+        """Return the names of the rows in these states, of those that are not present, in order."""
+        return sorted(name for state in states for name in self._in_state[state])
 
-def target_row(obj: PackageVariantSet, contexts: Contexts, context: Context, kept: str) -> TargetRow:
+
+def cancel_token(name: str, row: ChildRow) -> str:
+    """Return the token that withdraws the order of this row."""
+    return sha1_head(f"{name}/{row.unwanted}/{row.since}")
+
+
+def target_row(obj: PackageVariantSet, contexts: Contexts, context: Context, cancelled: str) -> TargetRow:
     """Build render's self-contained input for one child; its digest covers all but the generation."""
     assert context.downstream is not None
     row = TargetRow(
@@ -282,7 +323,7 @@ def target_row(obj: PackageVariantSet, contexts: Contexts, context: Context, kep
         set_name=obj.metadata.name,
         set_uid=obj.metadata.uid,
         set_created=obj.metadata.creation_timestamp or "",
-        kept=kept,
+        cancelled=cancelled,
         target=context.key[0],
         upstream=obj.spec.upstream,
         template=obj.spec.targets[context.key[0]].template,

@@ -38,6 +38,12 @@ class Context(NamedTuple):
     repository: str = ""
 
 
+def describe_object(okey: str) -> str:
+    """Return an object as messages name it: `Site default/s1`, `Site s1` without a namespace."""
+    key = parse_okey(okey)
+    return f"{key.kind} {key.namespace}/{key.name}" if key.namespace else f"{key.kind} {key.name}"
+
+
 def root_of(key: str, row: ObjectRow) -> Root:
     """Return what CEL may see of an object: four fields, nothing else."""
     name = parse_okey(key)
@@ -64,15 +70,18 @@ def selector_of(target: Target, namespace: str) -> Selector | None:
     return None
 
 
-def selected_kinds(spec: PackageVariantSetSpec) -> dict[str, str]:
-    """Return the kinds that a set's selectors name, each with the version asked for ("" any)."""
-    kinds = {}
+def selected_kinds(spec: PackageVariantSetSpec) -> dict[str, tuple[str, ...]]:
+    """Return the kinds that a set's selectors name, each with the versions asked for ("" any)."""
+    kinds: dict[str, tuple[str, ...]] = {}
     for target in spec.targets:
         if target.object_selector is not None:
             group, _, version = target.object_selector.api_version.rpartition("/")
-            kinds[f"{group}/{target.object_selector.kind}"] = version
+            kind = f"{group}/{target.object_selector.kind}"
         elif target.repository_selector is not None:
-            kinds.setdefault(REPOSITORY_KIND, "")
+            kind, version = REPOSITORY_KIND, ""
+        else:
+            continue
+        kinds[kind] = tuple(dict.fromkeys((*kinds.get(kind, ()), version)))
     return kinds
 
 
@@ -198,23 +207,28 @@ class Contexts:
             del self.by_downstream[context.downstream]
         return {context.downstream}
 
-    def errors(self) -> list[tuple[int, str, str, str]]:
-        """Return what is wrong with targets: target index, position, reason, message."""
+    def errors(self) -> list[tuple[int, str, str, str, str]]:
+        """Return what is wrong with targets: target index, position, reason, message, name of the target."""
         errors = []
         for key in self.failed:
-            errors.append((*key, "UnexpectedError", self.by_key[key].error))
+            errors.append((*key, "UnexpectedError", self.by_key[key].error, self._described(key)))
         for downstream in self.duplicated:
             keys = sorted(self.by_downstream[downstream])
-            first, second = keys[0][0], keys[1][0]
-            errors.append(
-                (
-                    *keys[0],
-                    "ValidationError",
-                    f"spec.targets[{first}] and spec.targets[{second}] give the same downstream: package "
-                    f'"{downstream.package}" in repository "{downstream.repo}"',
-                )
+            who = " and ".join(self._described(key) for key in keys[:2])
+            more = f" (and {len(keys) - 2} more)" if len(keys) > 2 else ""
+            message = (
+                f'{who}{more} give the same downstream: package "{downstream.package}" in repository '
+                f'"{downstream.repo}"'
             )
+            errors.append((*keys[0], "ValidationError", message, ""))
         return errors
+
+    def _described(self, key: ContextKey) -> str:
+        """Name a target: by its object, a listed one by its entry."""
+        number, position = key
+        if not position.startswith("#"):
+            return f"spec.targets[{number}] with {describe_object(position)}"
+        return f"spec.targets[{number}].repositories[{int(position[1:7])}]"
 
     # ------------------------------------------------------------ evaluating
 

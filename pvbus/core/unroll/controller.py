@@ -4,16 +4,16 @@ A pass costs O(what changed): contexts and downstreams that no event touched are
 roll-up, which counts all rows, is written at most once per second and set.
 """
 
-from collections.abc import Iterable
-from itertools import islice
+from collections.abc import Callable, Iterable
 
 import msgspec
 
 from pvbus.core.effects import CatchUp, Outcome, Put, Reconciliation
 from pvbus.core.expressions import Engine
-from pvbus.core.ids import CONFIRM_DELETION, HOLD, digest, partition
-from pvbus.core.model import PackageVariantSet
+from pvbus.core.ids import HOLD, partition
+from pvbus.core.model import Downstream, PackageVariantSet
 from pvbus.core.records import (
+    CHECK_PREFIX,
     OBJECTS,
     SETRESULTS,
     SETS,
@@ -21,46 +21,29 @@ from pvbus.core.records import (
     WATCHES,
     ChildResult,
     ChildRow,
-    Counts,
     SetResult,
     WatchRequest,
     watch_key,
 )
-from pvbus.core.render import CompileErrors, compile_set
 from pvbus.core.tables import SyncView, is_marker
-from pvbus.core.unroll.children import Limits
-from pvbus.core.unroll.contexts import Contexts, root_of, selected_kinds
-from pvbus.core.unroll.state import Building, SetState
-from pvbus.core.unroll.view import (
-    REPOSITORY_KIND,
-    REVISION_KIND,
-    SET_KIND,
-    VARIANT_KIND,
-    Observed,
-    View,
-)
-from pvbus.core.validation import validate_set
+from pvbus.core.unroll import orders
+from pvbus.core.unroll.contexts import selected_kinds
+from pvbus.core.unroll.orders import Turn
+from pvbus.core.unroll.preparing import STATIC_KINDS, Preparing
+from pvbus.core.unroll.removal import Limits, hold_of
+from pvbus.core.unroll.report import StopError, roll_up
+from pvbus.core.unroll.state import Refused, SetState
+from pvbus.core.unroll.view import SET_KIND, Observed, View
 
 ROLLUP_SECONDS = 1.0
-LEAVING_SECONDS = 60.0  # rows of removed children are looked at by themselves, to be forgotten in time
 CHUNK_PUTS = 1_000  # of one outcome: more would keep others waiting, and fewer make a fan-out slower
 TURN_TARGETS = 2_000  # looked at in one go, some 0.1 s: heartbeats and other keys must get their turn
-STATIC_KINDS = (VARIANT_KIND, REVISION_KIND, REPOSITORY_KIND)
 
 _set = msgspec.json.Decoder(PackageVariantSet)
 _child = msgspec.json.Decoder(ChildRow)
 _result = msgspec.json.Decoder(ChildResult)
 _rollup = msgspec.json.Decoder(SetResult)
 _request = msgspec.json.Decoder(WatchRequest)
-
-
-class _StopError(Exception):
-    """A pass ends early: with a roll-up reason, or waiting."""
-
-    def __init__(self, reason: str, message: str) -> None:
-        super().__init__(message)
-        self.reason = reason
-        self.message = message
 
 
 class UnrollController:
@@ -76,17 +59,22 @@ class UnrollController:
         *,
         partitions: int,
         engine: Engine,
+        elapsed: Callable[[], float],
+        nonce: Callable[[], str],
         limits: Limits | None = None,
         chunk_puts: int = CHUNK_PUTS,
         turn_targets: int = TURN_TARGETS,
     ) -> None:
-        """A pass ends, and the rest follows, after chunk_puts rows (what a step should hold) or turn_targets
-        targets."""
+        """elapsed: seconds of a clock that cannot go back. nonce: 32 hex digits, never the same twice.
+
+        A pass ends, and the rest follows, after chunk_puts rows (what a step should hold) or turn_targets
+        targets.
+        """
         self.view = View(partitions)
-        self.set_evaluations = 0
-        self.target_evaluations = 0
+        self.preparing = Preparing(self.view, engine, turn_targets)
         self._partitions = partitions
-        self._engine = engine
+        self._elapsed = elapsed
+        self._nonce = nonce
         self._limits = limits or Limits()
         self._chunk_puts = chunk_puts
         self._turn_targets = turn_targets
@@ -127,7 +115,7 @@ class UnrollController:
         elif topic == UNROLL:
             state.children.take(name, _child.decode(value) if value is not None else None)
         elif not name:
-            if not state.reported_at:  # later ones are echoes of our own
+            if not state.passed:  # later ones are echoes of our own
                 state.rollup = _rollup.decode(value) if value is not None else None
             return ()
         elif value is None:
@@ -159,6 +147,9 @@ class UnrollController:
         return dirty
 
     def _load_request(self, key: str, value: bytes | None) -> tuple[str, ...]:
+        if key.startswith(CHECK_PREFIX):
+            self.view.load_request(key, value)
+            return ()
         requester = key.split("|")[1]
         if value is None:
             self._requests.get(requester, {}).pop(key, None)
@@ -178,6 +169,14 @@ class UnrollController:
             state.children.take(name, put.row if isinstance(put.row, ChildRow) else None)
         return ()
 
+    def refused(self, partition: int, puts: tuple[Put, ...], error: str) -> Iterable[str]:
+        for put in puts:
+            skey, _, name = put.key.partition("|")
+            if put.topic == UNROLL and isinstance(put.row, ChildRow) and partition in self._sets:
+                row = put.row
+                self._state(partition, skey).refused[name] = Refused(row.digest, row.target, row.okey, error)
+                yield skey
+
     # ------------------------------------------------------------ deciding
 
     def reconcile(self, key: str, now: float) -> Reconciliation:
@@ -190,42 +189,89 @@ class UnrollController:
             caught_up = True
 
     def _pass(self, skey: str, now: float, *, caught_up: bool) -> Outcome | None:
-        """Evaluate once; None asks for a catch-up before removals are decided."""
+        """Evaluate once; None asks for a catch-up before removals are ordered."""
         number = partition(skey, self._partitions)
         state = self._state(number, skey)
         if state.obj is None and not self._sync[number].ok(SET_KIND):
             return Outcome(result="waiting", waiting=("PackageVariantSets are being listed",))
+        elapsed = self._elapsed()
+        state.removal.note(elapsed)
         puts = self._watch_puts(number, state)
         if state.obj is None:
             return self._set_gone(number, state, puts)
         former = state.children.former(state.obj.metadata.uid)
         if former or state.obj.metadata.deletion_timestamp:
-            puts += state.children.let_go(former or state.children.rows, self._chunk_puts)
+            puts += self._let_go(state, former or state.children.rows)
             state.basis = ""
             return Outcome(tuple(puts), "changed" if puts else "unchanged", again_after=0 if puts else None)
-        if state.obj.metadata.annotations.get(HOLD) == "true":
-            return self._rolled(state, now, puts, on_hold=True)
+        if orders.is_answered(state, self.view) and not caught_up:
+            if state.removal.answered_at is None:
+                state.removal.answered_at = elapsed
+            return None
+        outcome = self._evaluate(state, self._turn(state, now, elapsed), puts, caught_up=caught_up)
+        if caught_up and state.removal.answered_at is not None:
+            state.removal.forget_check()  # the answer served this evaluation, whatever came of it
+        return outcome
+
+    def _turn(self, state: SetState, now: float, elapsed: float) -> Turn:
+        assert state.obj is not None
         try:
-            is_prepared = self._prepare(state)
-        except _StopError as stop:
-            if not stop.reason:
-                return Outcome(tuple(puts), "waiting", waiting=(stop.message,))
-            return self._rolled(state, now, puts, stop=stop)
+            limits = self._limits.of(state.obj.metadata.annotations)
+        except ValueError:
+            limits = self._limits
+        return Turn(now, elapsed, limits, self._chunk_puts, self._nonce)
+
+    def _require_limits(self, obj: PackageVariantSet) -> None:
+        try:
+            self._limits.of(obj.metadata.annotations)
+        except ValueError as error:
+            raise StopError("ValidationError", str(error)) from error
+
+    def _evaluate(self, state: SetState, turn: Turn, puts: list[Put], *, caught_up: bool) -> Outcome:
+        obj, children = state.obj, state.children
+        assert obj is not None
+        if obj.metadata.annotations.get(HOLD) == "true":
+            state.paused = True
+            state.removal.forget_check()
+            puts += orders.on_hold(state, turn) or orders.drop_requests(state, self.view)
+            return self._rolled(state, turn, puts, on_hold=True)
+        if state.paused:
+            state.paused = False
+            state.touched.add(row.downstream for row in children.rows.values())
+        stop, is_prepared = None, False
+        try:
+            self._require_limits(obj)
+            is_prepared = self.preparing.prepare(state)
+        except StopError as error:
+            stop = error
+        failing = stop is not None and bool(stop.reason)
+        failing |= is_prepared and state.contexts is not None and bool(state.contexts.failed)
+        puts += orders.withdrawals(state, turn, failing=failing)
+        if stop is not None and stop.reason:
+            state.removal.forget_check()
+            puts += orders.drop_requests(state, self.view)
+            return self._rolled(state, turn, puts, stop=stop)
+        if stop is not None:
+            return Outcome(tuple(puts), "waiting", waiting=(stop.message,))
         if not is_prepared:
             return Outcome(tuple(puts), "changed" if puts else "unchanged", again_after=0)
-        puts += self._settle(state, now)
-        if len(puts) < self._chunk_puts and not state.touched:
-            leaving = self._removals(state, now, caught_up=caught_up, settled=not puts)
-            if leaving is None:
-                return None
-            puts += leaving
+        if not puts:
+            puts += orders.guard(state, self._owned(state), turn)
+        if puts:
+            return Outcome(tuple(puts), "changed", again_after=0)
+        puts += self._settle(state, turn)
         if state.touched:
             return Outcome(tuple(puts), "changed", again_after=0)
-        return self._rolled(state, now, puts)
+        state.backlog = False
+        if not puts:
+            puts += orders.seen_gone(state, self._owned(state), turn)
+        if not puts:
+            puts += orders.orders(state, self.view, self._owned(state), turn, caught_up=caught_up)
+        return self._rolled(state, turn, puts)
 
     def _set_gone(self, number: int, state: SetState, puts: list[Put]) -> Outcome:
         """Let the children of a deleted set go, and forget it when nothing of it is left."""
-        puts += state.children.let_go(state.children.rows, self._chunk_puts)
+        puts += self._let_go(state, state.children.rows)
         if state.rollup is not None:
             puts.append(Put(SETRESULTS, state.skey, None))
         self.view.forget(state.skey)
@@ -235,151 +281,80 @@ class UnrollController:
             return Outcome()
         return Outcome(tuple(puts), "changed", again_after=0)
 
-    def _prepare(self, state: SetState) -> bool:
-        """Bring the contexts up to date, or stop with what is in the way; False asks for another turn."""
-        obj = state.obj
-        assert obj is not None
-        namespace = obj.metadata.namespace
-        kinds = selected_kinds(obj.spec)
-        self.view.use_uid(obj.metadata.uid, state.skey)
-        self.view.use_kinds((*STATIC_KINDS, *kinds), state.skey)
-        if obj.spec.upstream is not None:
-            self.view.use_upstream(namespace, obj.spec.upstream, state.skey)
-        problems = validate_set(obj.spec)
-        if problems:
-            raise _StopError("ValidationError", "; ".join(problems))
-        self._require_ok(STATIC_KINDS)
-        assert obj.spec.upstream is not None
-        upstream = obj.spec.upstream
-        found = self.view.upstream(namespace, upstream)
-        if found is None:
-            package = f"{upstream.package}/{upstream.revision}"
-            message = f"could not find upstream package revision '{package}' in repo '{upstream.repo}'"
-            raise _StopError("UpstreamNotFound", message)
-        self._require_served(kinds)
-        spec_digest = digest(obj.spec)
-        if state.compiled is None or state.compiled_for != spec_digest:
-            try:
-                state.compiled = compile_set(obj.spec, self._engine)
-            except CompileErrors as errors:
-                raise _StopError("UnexpectedError", str(errors)) from errors
-            state.compiled_for = spec_digest
-        root = root_of(*found)
-        basis = digest([obj.metadata.uid, spec_digest, root])
-        if basis != state.basis:
-            if state.building is None or state.building.basis != basis:
-                self._begin(state, Contexts(state.skey, obj, state.compiled, root, self.view), basis)
-            if not self._build(state):
-                return False
-        self._refresh(state)
-        return True
-
-    def _require_ok(self, kinds: Iterable[str]) -> None:
-        for kind in kinds:
-            if not self.view.sync.ok(kind):
-                marker = self.view.sync.marker(kind)
-                if marker is not None and marker.state == "unavailable":
-                    raise _StopError("UnexpectedError", f"{kind} cannot be read: {marker.message}")
-                raise _StopError("", f"{kind} is being listed")
-
-    def _require_served(self, kinds: dict[str, str]) -> None:
-        for kind, version in kinds.items():
-            marker = self.view.sync.marker(kind)
-            group, _, name = kind.rpartition("/")
-            asked = f"{group}/{version}" if group else version
-            if marker is None or marker.state in ("syncing", "unwatched"):
-                raise _StopError("", f"{kind} is being listed")
-            if marker.state == "unavailable":
-                unknown = f'no matches for kind "{name}" in version "{asked}"'
-                raise _StopError("NoMatchingTargets", marker.message or unknown)
-            if version and version not in marker.versions:
-                raise _StopError("NoMatchingTargets", f'no matches for kind "{name}" in version "{asked}"')
-
-    def _begin(self, state: SetState, contexts: Contexts, basis: str) -> None:
-        """Begin to evaluate all targets of a new generation (or upstream)."""
-        obj = state.obj
-        assert obj is not None and obj.spec.upstream is not None
-        self.view.forget(state.skey)
-        self.view.use_uid(obj.metadata.uid, state.skey)
-        self.view.use_kinds((*STATIC_KINDS, *selected_kinds(obj.spec)), state.skey)
-        self.view.use_upstream(obj.metadata.namespace, obj.spec.upstream, state.skey)
-        self.set_evaluations += 1
-        state.contexts, state.basis = None, ""
-        state.building = Building(basis, contexts, contexts.build())
-        state.objects.clear()
-        state.repositories.clear()
-
-    def _build(self, state: SetState) -> bool:
-        """Evaluate some more targets; tell whether all are."""
-        assert state.building is not None
-        basis, contexts, rest = state.building
-        evaluated = sum(1 for _ in islice(rest, self._turn_targets))
-        self.target_evaluations += evaluated
-        if evaluated == self._turn_targets:
-            return False
-        state.contexts, state.basis, state.building = contexts, basis, None
-        state.touched.add(row.downstream for row in state.children.rows.values())
-        state.touched.add(contexts.by_downstream)
-        state.seen.update(self._owned(state))
-        return True
-
-    def _refresh(self, state: SetState) -> None:
-        if not state.objects and not state.repositories:
-            return
-        assert state.contexts is not None
-        touched, evaluated = state.contexts.refresh(list(state.objects), list(state.repositories))
-        state.objects.clear()
-        state.repositories.clear()
-        self.set_evaluations += 1
-        self.target_evaluations += evaluated
-        state.touched.add(touched)
+    def _let_go(self, state: SetState, names: Iterable[str]) -> list[Put]:
+        state.removal.forget_check()
+        return state.children.let_go(names, self._chunk_puts) + orders.drop_requests(state, self.view)
 
     # ------------------------------------------------------------ children
 
     def _owned(self, state: SetState) -> dict[str, Observed]:
         assert state.obj is not None
-        return self.view.owned.get(state.obj.metadata.uid, {})
+        return self.view.owned(state.obj.metadata.uid, state.obj.metadata.namespace)
 
-    def _settle(self, state: SetState, now: float) -> list[Put]:
-        """Bring the rows of touched downstreams in line, a bounded number at a time."""
-        obj, contexts, children = state.obj, state.contexts, state.children
-        assert obj is not None and contexts is not None
-        owned = self._owned(state)
-        state.touched.add(children.adopt_names(state.seen, owned))
+    def _settle(self, state: SetState, turn: Turn) -> list[Put]:
+        """Bring the rows of touched downstreams in line, a bounded number at a time.
+
+        Downstreams that no target wants come first, and nothing is added in the same pass: the guard looks
+        at removals before.
+        """
+        contexts, children = state.contexts, state.children
+        assert contexts is not None and state.obj is not None
+        hold, _ = hold_of(state.rollup, state.obj.metadata.uid)
+        defers = hold is not None and hold.generation == state.obj.metadata.generation
+        if not defers:
+            state.touched.add(state.deferred)
+            state.deferred = set()
+        if not contexts.failed:
+            state.touched.add(state.undecided)
+            state.undecided = set()
+        state.touched.add(children.adopt_names(state.seen, self._owned(state)))
         state.seen.clear()
         puts: list[Put] = []
+        removing = False
         for looks, downstream in enumerate(state.touched.take(contexts), start=1):
-            wanting = contexts.by_downstream.get(downstream, {})
-            name = children.name_of(downstream)
-            if len(wanting) == 1:
-                if name is None:
-                    name = children.new_name(obj.metadata.name, downstream, owned)
-                context = contexts.by_key[next(iter(wanting))]
-                puts += children.wanted(obj, contexts, context, name)
-            elif not wanting and name is not None:
-                puts += children.unwanted(obj.metadata.uid, downstream, name, owned, now)
+            is_wanted = downstream in contexts.by_downstream
+            if is_wanted and not children.has_row(downstream):
+                if defers:
+                    state.deferred.add(downstream)
+                    continue
+                if removing:
+                    state.touched.add((downstream,))
+                    break
+            fresh = self._settle_one(state, downstream, turn)
+            removing |= bool(fresh) and not is_wanted
+            puts += fresh
             if len(puts) >= self._chunk_puts or looks >= self._turn_targets:
                 break
         return puts
 
-    def _removals(self, state: SetState, now: float, *, caught_up: bool, settled: bool) -> list[Put] | None:
+    def _settle_one(self, state: SetState, downstream: Downstream, turn: Turn) -> list[Put]:
         obj, contexts, children = state.obj, state.contexts, state.children
         assert obj is not None and contexts is not None
-        if not children.leaving:
-            return []
-        puts = children.settle_removed(obj, contexts, self._owned(state), now)
-        confirmed = frozenset(
-            token.strip() for token in obj.metadata.annotations.get(CONFIRM_DELETION, "").split(",")
-        ) - {""}
-        due = children.due(now, self._limits, confirmed)
-        complete = not contexts.failed and not contexts.duplicated
-        if not due or not complete or not settled or puts or not children.all_evaluated():
+        owned = self._owned(state)
+        wanting = contexts.by_downstream.get(downstream, {})
+        name = children.name_of(downstream)
+        copies = [other for other in children.names_of(downstream) if other != name]
+        puts: list[Put] = []
+        if len(wanting) == 1:
+            if name is None:
+                name = children.new_name(obj.metadata.name, downstream, owned)
+            context = contexts.by_key[next(iter(wanting))]
+            puts += state.unless_refused(name, children.wanted(obj, contexts, context, name, turn.now))
+        elif wanting and name is not None:
+            puts += children.contested(obj, name, turn.now)
+        elif name is not None:
+            copies.append(name)
+        if copies and contexts.failed:  # a target that fails may want them
+            state.undecided.add(downstream)
             return puts
-        if not caught_up:
-            return None
-        return children.remove(obj, due, now, self._limits, confirmed)
+        for other in copies:
+            unwanted = children.unwanted(obj, downstream, other, owned, turn.now)
+            if unwanted and state.backlog:
+                state.removal.changed.add(other)
+            puts += unwanted
+        return puts
 
-    # ------------------------------------------------------------ telling
+    # ------------------------------------------------------------ reporting
 
     def _watch_puts(self, number: int, state: SetState) -> list[Put]:
         """Ask for the kinds this set selects, and no longer for those that no set of the claim does."""
@@ -405,63 +380,20 @@ class UnrollController:
         if obj is None or obj.metadata.deletion_timestamp:
             return {}
         wanted = {}
-        for kind, version in selected_kinds(obj.spec).items():
-            if kind not in STATIC_KINDS and version:
+        for kind, versions in selected_kinds(obj.spec).items():
+            if kind not in STATIC_KINDS and any(versions):
                 group, _, name = kind.rpartition("/")
                 request = WatchRequest(group=group, kind=name, requester=f"unroll-{number}")
                 wanted[watch_key(request)] = request
         return wanted
 
-    def _report(self, state: SetState, *, stop: _StopError | None = None, on_hold: bool = False) -> SetResult:
-        """Count the rows and choose what to tell: the reason to stop, else the first error."""
-        obj, children = state.obj, state.children
-        assert obj is not None
-        tally = dict.fromkeys(("desired", "applied", "ready", "failed", "held", "removing"), 0)
-        held: dict[str, int] = {}
-        errors: list[tuple[int, str, str, str]] = []
-        for name, row in children.rows.items():
-            result = children.results.get(name)
-            if row.state == "present":
-                tally["desired"] += 1
-                if result is not None and result.evaluated == row.digest and result.error:
-                    tally["failed"] += 1
-                    errors.append((row.target, row.okey, result.reason, result.error))
-                elif result is not None and result.applied == row.digest:
-                    tally["applied"] += 1
-                    tally["ready"] += result.ready
-            elif row.state == "held":
-                tally["held"] += 1
-                held[row.token] = held.get(row.token, 0) + 1
-            elif row.state in ("removing", "removed"):
-                tally["removing"] += 1
-        reason, message = "Valid", ""
-        if stop is not None:
-            reason, message = stop.reason, stop.message
-        elif state.contexts is not None and not on_hold:
-            tally["failed"] += len(state.contexts.failed)
-            tally["desired"] += len(state.contexts.failed)
-            errors += state.contexts.errors()
-            if errors:
-                _, _, reason, message = min(errors)
-                if len(errors) > 1:
-                    message += f" (and {len(errors) - 1} more)"
-        return SetResult(
-            uid=obj.metadata.uid,
-            generation=obj.metadata.generation,
-            reason=reason,
-            message=message,
-            counts=Counts(**tally),
-            held=dict(sorted(held.items())),
-            on_hold=on_hold,
-        )
-
     def _rolled(
         self,
         state: SetState,
-        now: float,
+        turn: Turn,
         puts: list[Put],
         *,
-        stop: _StopError | None = None,
+        stop: StopError | None = None,
         on_hold: bool = False,
     ) -> Outcome:
         """End a pass: add the roll-up when it changed, and set the next look.
@@ -469,21 +401,20 @@ class UnrollController:
         All rows are counted at most once per second: between, passes cost only what changed.
         """
         again: list[float] = []
-        wait = state.reported_at + ROLLUP_SECONDS - now
+        wait = state.reported_at + ROLLUP_SECONDS - turn.elapsed
         if any(put.topic == UNROLL for put in puts):
-            again.append(0)  # what is told comes from rows that are written, never from a wish
+            again.append(0)  # what is reported comes from rows that are written, never from a wish
         elif state.rollup is not None and wait > 0:
             again.append(wait)
         else:
-            report = self._report(state, stop=stop, on_hold=on_hold)
-            state.reported_at = now
+            report = roll_up(state, stop=stop, on_hold=on_hold)
+            state.reported_at = turn.elapsed
             if report != state.rollup:
                 puts.append(Put(SETRESULTS, state.skey, report))
-        due = state.children.next_due(self._limits)
-        if due is not None and not stop and not on_hold and (due > now or puts):
-            again.append(max(due - now, 0.1))
-        if state.children.leaving:
-            again.append(LEAVING_SECONDS)
-        held = on_hold or (state.rollup is not None and bool(state.rollup.held))
-        result = "changed" if puts else "held" if held else "unchanged"
+        hold, _ = hold_of(state.rollup, state.obj.metadata.uid if state.obj is not None else "")
+        if stop is None and not on_hold:
+            look = state.removal.next_look(turn.limits, hold, turn.elapsed)
+            if look is not None:
+                again.append(look)
+        result = "changed" if puts else "held" if on_hold or hold is not None else "unchanged"
         return Outcome(tuple(puts), result, again_after=min(again) if again else None)

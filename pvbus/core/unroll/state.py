@@ -3,15 +3,18 @@
 from collections.abc import Iterable, Iterator
 from typing import NamedTuple
 
+from pvbus.core.effects import Put
 from pvbus.core.model import Downstream, PackageVariantSet
-from pvbus.core.records import SetResult, WatchRequest
+from pvbus.core.records import ChildRow, SetResult, WatchRequest
 from pvbus.core.render import CompiledSet
 from pvbus.core.unroll.children import Children
 from pvbus.core.unroll.contexts import Context, Contexts
+from pvbus.core.unroll.removal import Removal
 
 
 class Touched:
-    """Downstreams to settle, each once. What is left over from one pass keeps its order for the next."""
+    """Downstreams to settle, each once: first those that no target wants, because the guard looks at
+    removals before anything is added. What is left over from one pass keeps its order for the next."""
 
     def __init__(self) -> None:
         self._waiting: set[Downstream] = set()
@@ -30,7 +33,7 @@ class Touched:
 
         def place(downstream: Downstream) -> tuple[int, str, str, str]:
             wanting = contexts.by_downstream.get(downstream)
-            number, position = min(wanting) if wanting else (1 << 30, "")
+            number, position = min(wanting) if wanting else (-1, "")
             return number, position, downstream.repo, downstream.package
 
         if self._last_first is None:
@@ -49,8 +52,24 @@ class Building(NamedTuple):
     rest: Iterator[Context]
 
 
+class Refused(NamedTuple):
+    """Rows of a child that the bus refused: the digest of its target row, where it stands, and why."""
+
+    digest: str
+    target: int
+    okey: str
+    message: str
+
+
 class SetState:
-    """What this worker knows of one set."""
+    """What this worker knows of one set.
+
+    backlog: the downstreams of a new generation are still being settled. deferred: new downstreams that
+    wait because the change that adds them holds removals. undecided: downstreams
+    that no target is known to want, while some target fails. paused: the set is on hold. asked: keys of its
+    check requests on the bus with their nonces, None until that was looked up. waiting: what removals
+    wait for, in words. refused: children whose rows the bus refused.
+    """
 
     def __init__(self, skey: str) -> None:
         self.skey = skey
@@ -66,6 +85,24 @@ class SetState:
         self.repositories: dict[str, None] = {}
         self.seen: set[str] = set()
         self.rollup: SetResult | None = None
-        self.reported_at = 0.0
+        self.reported_at = float("-inf")
         self.requested: dict[str, WatchRequest] = {}
         self.passed = False
+        self.removal = Removal(self.children)
+        self.backlog = False
+        self.deferred: set[Downstream] = set()
+        self.undecided: set[Downstream] = set()
+        self.paused = False
+        self.asked: dict[str, str] | None = None
+        self.waiting = ""
+        self.refused: dict[str, Refused] = {}
+
+    def unless_refused(self, name: str, puts: tuple[Put, ...]) -> tuple[Put, ...]:
+        """Return the rows of a child, or none if the bus refused the very same ones."""
+        refused = self.refused.get(name)
+        if refused is None:
+            return puts
+        if any(isinstance(put.row, ChildRow) and put.row.digest == refused.digest for put in puts):
+            return ()
+        del self.refused[name]
+        return puts

@@ -9,10 +9,10 @@ from typing import Any, NamedTuple
 
 import msgspec
 
-from pvbus.core.ids import SET_UID_LABEL, ObjectKey, okey, parse_okey
+from pvbus.core.ids import HOLD, SET_UID_LABEL, ObjectKey, okey, parse_okey
 from pvbus.core.index import Selector, SelectorIndex
 from pvbus.core.model import CONFIG_GROUP, PORCH_GROUP, Downstream, Upstream
-from pvbus.core.records import ObjectRow
+from pvbus.core.records import CHECK_PREFIX, CheckAnswer, CheckRequest, ObjectRow
 from pvbus.core.tables import SyncView, is_marker, marker_kind
 
 VARIANT_KIND = f"{CONFIG_GROUP}/PackageVariant"
@@ -21,6 +21,8 @@ REPOSITORY_KIND = f"{CONFIG_GROUP}/Repository"
 REVISION_KIND = f"{PORCH_GROUP}/PackageRevision"
 
 _row = msgspec.json.Decoder(ObjectRow)
+_answer = msgspec.json.Decoder(CheckAnswer)
+_request = msgspec.json.Decoder(CheckRequest)
 
 
 class Observed(NamedTuple):
@@ -29,6 +31,7 @@ class Observed(NamedTuple):
     uid: str
     downstream: Downstream
     terminating: bool
+    on_hold: bool = False
 
 
 class Change(NamedTuple):
@@ -47,7 +50,7 @@ class View:
     def __init__(self, partitions: int) -> None:
         self.sync = SyncView(partitions)
         self.objects: dict[str, ObjectRow] = {}
-        self.owned: dict[str, dict[str, Observed]] = {}
+        self._owned: dict[tuple[str, str], dict[str, Observed]] = {}
         self.index = SelectorIndex()
         self._revisions: dict[tuple[str, str, str], set[str]] = {}
         self._upstream_users: dict[tuple[str, str, str], set[str]] = {}
@@ -58,11 +61,17 @@ class View:
         self._uids_of: dict[str, set[str]] = {}
         self._interests: dict[str, dict[tuple[int, Any], dict[Any, set[str]]]] = {}
         self._selecting: set[str] = set()
+        self.answers: dict[str, dict[str, str]] = {}
+        self.requests: dict[str, dict[str, str]] = {}
 
     # ------------------------------------------------------------ records in
 
     def load(self, partition: int, key: str, value: bytes | None) -> Iterable[Change]:
         """Apply a record of the objects topic."""
+        if key.startswith(CHECK_PREFIX):
+            skey = key.split("|")[2]
+            _put_nonce(self.answers, skey, key, None if value is None else _answer.decode(value).nonce)
+            return [Change(skey)]
         if is_marker(key):
             if self.sync.load(partition, key, value):
                 return [Change(skey) for skey in self._kind_users.get(marker_kind(key), ())]
@@ -74,6 +83,11 @@ class View:
         else:
             self.objects[key] = row
         return self._changes(key, before, row)
+
+    def load_request(self, key: str, value: bytes | None) -> None:
+        """Apply a check request: what this or a former holder of the lease asked for."""
+        nonce = None if value is None else _request.decode(value).nonce
+        _put_nonce(self.requests, key.split("|")[2], key, nonce)
 
     def _changes(self, key: str, before: ObjectRow | None, row: ObjectRow | None) -> Iterator[Change]:
         name = parse_okey(key)
@@ -109,13 +123,15 @@ class View:
         old = before.labels.get(SET_UID_LABEL, "") if before else ""
         new = row.labels.get(SET_UID_LABEL, "") if row else ""
         if old and old != new:
-            self.owned.get(old, {}).pop(name.name, None)
+            self._owned.get((old, name.namespace), {}).pop(name.name, None)
         if new and row is not None:
-            seen = Observed(row.uid, row.downstream or Downstream(), bool(row.deleted))
-            self.owned.setdefault(new, {})[name.name] = seen
+            held = row.annotations.get(HOLD) == "true"
+            seen = Observed(row.uid, row.downstream or Downstream(), bool(row.deleted), held)
+            self._owned.setdefault((new, name.namespace), {})[name.name] = seen
         for uid in {old, new} - {""}:
-            if uid in self._uid_users:
-                yield Change(self._uid_users[uid], child=name.name)
+            skey = self._uid_users.get(uid, "")
+            if skey.partition("/")[0] == name.namespace:
+                yield Change(skey, child=name.name)
 
     def _revision_changes(
         self, key: str, name: ObjectKey, before: ObjectRow | None, row: ObjectRow | None
@@ -186,8 +202,21 @@ class View:
 
     # ------------------------------------------------------------ reading
 
+    def owned(self, uid: str, namespace: str) -> dict[str, Observed]:
+        """Return the living PackageVariants of a set, by name: labelled with its uid, in its namespace."""
+        return self._owned.get((uid, namespace), {})
+
     def repository(self, namespace: str, name: str) -> ObjectRow | None:
         return self.objects.get(okey(CONFIG_GROUP, "Repository", namespace, name))
+
+    def revisions_of(self, namespace: str, upstream: Upstream) -> list[str]:
+        """Return what an upstream's package has: `revision 1`, `workspace v2` (of a draft), highest first."""
+        found = []
+        for key in self._revisions.get((namespace, upstream.repo, upstream.package), ()):
+            facts = self.objects[key].revision
+            if facts is not None:
+                found.append((-facts.revision, facts.workspace))
+        return [f"revision {-n}" if n < 0 else f"workspace {workspace}" for n, workspace in sorted(found)]
 
     def upstream(self, namespace: str, upstream: Upstream) -> tuple[str, ObjectRow] | None:
         """Find the upstream revision: every half that is given must be equal.
@@ -206,3 +235,13 @@ class View:
                 continue
             found.append((key, row))
         return min(found, key=lambda item: item[0]) if found else None
+
+
+def _put_nonce(table: dict[str, dict[str, str]], skey: str, key: str, nonce: str | None) -> None:
+    """Set or remove a nonce; a set without any leaves nothing behind."""
+    nonces = table.setdefault(skey, {})
+    nonces.pop(key, None)
+    if nonce is not None:
+        nonces[key] = nonce
+    if not nonces:
+        del table[skey]

@@ -6,7 +6,7 @@ import msgspec
 import pytest
 
 from pvbus.core.effects import Create, Delete, Get, Outcome, Update
-from pvbus.core.ids import FINALIZER, HOLD, KEPT, SET_UID_LABEL
+from pvbus.core.ids import FINALIZER, HOLD, REMOVAL_CANCELLED, SET_UID_LABEL
 from pvbus.core.model import Downstream, DownstreamTemplate, MapExpr, Upstream, VariantTemplate
 from pvbus.core.records import DESIRED, SETRESULTS, ChildResult, Root, TargetRow, sync_key
 from pvbus.core.records import VARIANTS as VARIANTS_TOPIC
@@ -32,15 +32,23 @@ def row(**fields: Any) -> TargetRow:
     return TargetRow(**{**given, **fields})
 
 
+NOW = 1_000_000.0  # the time of RenderPart
+
+
 def removed(**fields: Any) -> TargetRow:
-    return TargetRow(
-        state="removed",
-        set_name="alpha",
-        set_uid="uid-alpha",
-        generation=3,
-        downstream=Downstream(repo="r1", package="p"),
-        **fields,
-    )
+    given: dict[str, Any] = {
+        "state": "removed",
+        "set_name": "alpha",
+        "set_uid": "uid-alpha",
+        "generation": 3,
+        "ordered": NOW,
+        "downstream": Downstream(repo="r1", package="p"),
+    }
+    return TargetRow(**{**given, **fields})
+
+
+def withdrawn(**fields: Any) -> TargetRow:
+    return removed(**{"state": "withdrawn", "generation": 0, "ordered": 0, "cancelled": "k1", **fields})
 
 
 def stored(thing: Any, version: str = "1", **meta: Any) -> Any:
@@ -87,7 +95,47 @@ def test_a_new_variant_is_made_as_porch_makes_it() -> None:
 
 def test_the_set_is_told_at_which_digest_its_child_is() -> None:
     part, _ = applied()
-    assert part.results[CHILD] == ChildResult(set_uid="uid-alpha", evaluated="d1", applied="d1")
+    unready = "Reconciling: it has no condition Ready yet"
+    assert part.results[CHILD] == ChildResult(
+        set_uid="uid-alpha", evaluated="d1", applied="d1", unready=unready
+    )
+
+
+@pytest.mark.parametrize(
+    ("conditions", "ready", "unready", "failing"),
+    [
+        ([("Ready", "True", "NoErrors", "fine", 1)], True, "", False),
+        ([("Ready", "True", "NoErrors", "fine", 0)], True, "", False),  # a server that does not tell
+        ([("Ready", "False", "Error", "no such package", 1)], False, "Error: no such package", True),
+        ([("Ready", "False", "Waiting", "waits for x", 1)], False, "Waiting: waits for x", False),
+        (
+            [("Stalled", "True", "ValidationError", "bad", 1), ("Ready", "True", "NoErrors", "", 1)],
+            False,
+            "ValidationError: bad",
+            True,
+        ),
+        ([], False, "Reconciling: it has no condition Ready yet", False),
+    ],
+)
+def test_a_set_hears_whether_its_variant_is_ready_and_why_not(
+    conditions: list[Any], ready: bool, unready: str, failing: bool
+) -> None:
+    part, thing = applied()
+    fields = ("type", "status", "reason", "message", "observedGeneration")
+    thing["status"] = {"conditions": [dict(zip(fields, one, strict=True)) for one in conditions]}
+    part.variant(stored(thing, "2"), VKEY)
+    part.begin(VKEY)
+    result = part.results[CHILD]
+    assert (result.ready, result.unready, result.failing) == (ready, unready, failing)
+
+
+def test_a_variant_that_was_ready_before_its_last_change_is_not_ready() -> None:
+    part, thing = applied()
+    ready = {"type": "Ready", "status": "True", "reason": "NoErrors", "observedGeneration": 1}
+    thing["status"] = {"conditions": [ready]}
+    part.variant(stored(thing, "2", generation=2), VKEY)
+    part.begin(VKEY)
+    assert not part.results[CHILD].ready
 
 
 def test_a_second_look_evaluates_and_sends_nothing() -> None:
@@ -279,24 +327,125 @@ def test_a_removal_looks_at_the_set_and_deletes_with_preconditions() -> None:
         live_set(uid="uid-other"),
         live_set(generation=4),
         live_set(deletionTimestamp="2026-01-01T00:00:00Z"),
+        live_set(annotations={HOLD: "true"}),
     ],
 )
 def test_a_set_that_is_not_as_it_was_is_waited_for(current: Any) -> None:
+    """Its withdrawal may be on the way: render looks again by itself."""
     part, _ = applied()
     part.target(removed(), VKEY)
     steps, _ = part.begin(VKEY)
     outcome = part.go_on(steps, current)
     assert isinstance(outcome, Outcome)
-    assert outcome.result == "waiting"
+    assert (outcome.result, outcome.again_after) == ("waiting", 10)
 
 
-def test_a_removal_that_was_taken_back_touches_the_variant() -> None:
+@pytest.mark.parametrize(
+    ("age", "goes"), [(0, True), (59, True), (-4, True), (61, False), (3_600, False), (-60, False)]
+)
+def test_an_order_is_carried_out_only_while_it_is_fresh(age: float, goes: bool) -> None:
+    """Older than a minute, or from a clock that is ahead: it is reported as expired."""
     part, _ = applied()
-    part.target(row(kept="k1", digest="d2"), VKEY)
+    part.target(removed(ordered=NOW - age), VKEY)
+    steps, effect = part.begin(VKEY)
+    assert isinstance(effect, Get) is goes
+    if goes:
+        effect = part.go_on(steps, live_set())
+        assert effect.not_after == NOW - age + 60
+    else:
+        assert part.results[CHILD].expired == NOW - age
+
+
+def test_an_order_expires_while_render_waits_for_the_set() -> None:
+    part, _ = applied()
+    part.target(removed(), VKEY)
+    waited = 0.0
+    while waited < 120:
+        steps, effect = part.begin(VKEY)
+        if effect is None:
+            break
+        outcome = part.go_on(steps, live_set(generation=4))
+        waited += outcome.again_after
+        part.now += outcome.again_after
+    assert part.results[CHILD].expired == NOW
+    assert 60 <= waited <= 71
+
+
+def test_an_order_for_a_variant_on_hold_expires() -> None:
+    part, thing = applied()
+    part.variant(stored(thing, "2", annotations={HOLD: "true"}), VKEY)
+    part.target(removed(), VKEY)
+    outcome, effect = part.begin(VKEY)
+    assert (effect, CHILD in part.results) == (None, True)
+    part.now += outcome.again_after
+    part.begin(VKEY)
+    assert part.results[CHILD].expired == NOW
+
+
+@pytest.mark.parametrize("on_hold", [False, True])
+def test_a_withdrawal_is_written_and_nothing_else(on_hold: bool) -> None:
+    """Also under hold, where edits by hand stay as they are."""
+    part, thing = applied()
+    thing["spec"]["deletionPolicy"] = "edited by hand"
+    part.variant(stored(thing, "2"), VKEY)
+    part.target(withdrawn(on_hold=on_hold), VKEY)
     steps, effect = part.begin(VKEY)
     assert isinstance(effect, Update)
-    assert effect.object["metadata"]["annotations"] == {KEPT: "k1"}
+    assert effect.object["metadata"]["annotations"] == {REMOVAL_CANCELLED: "k1"}
+    assert effect.object["spec"] == thing["spec"]
+    part.go_on(steps, stored(effect.object, "3"))
+    assert part.results[CHILD].cancelled == "k1"
+    part.variant(stored(effect.object, "3"), VKEY)
+    _, effect = part.begin(VKEY)
+    assert effect is None
+    desired = part.controller._keys[0][VKEY].desired
+    assert desired is not None
+    assert desired.on_hold is on_hold
+
+
+@pytest.mark.parametrize("living", [False, True])
+def test_under_hold_nothing_is_created_or_reverted(living: bool) -> None:
+    part, thing = applied()
+    thing["spec"] = {"edited": "by hand"}
+    part.variant(stored(thing, "2") if living else None, VKEY)
+    part.target(withdrawn(cancelled="", on_hold=True), VKEY)
+    _, effect = part.begin(VKEY)
+    assert effect is None
+
+
+def test_a_withdrawal_of_a_variant_that_is_gone_counts_as_written() -> None:
+    part, _ = applied()
+    part.variant(None, VKEY)
+    part.target(withdrawn(), VKEY)
+    part.begin(VKEY)
+    assert part.results[CHILD].cancelled == "k1"
+
+
+def test_an_owner_that_gives_a_contested_name_up_frees_it() -> None:
+    """Its order is carried out although another set wants the name, which then gets it."""
+    part, _ = applied()
+    part.target(row(set_name="beta", set_uid="uid-beta", set_created="2026-02-01T00:00:00Z"), VKEY, "beta")
+    part.target(removed(), VKEY)
+    steps, effect = part.begin(VKEY)
+    assert isinstance(effect, Get)
+    effect = part.go_on(steps, live_set())
+    assert isinstance(effect, Delete)
+    part.go_on(steps, True)
+    assert part.results["default/beta|alpha-r1-p"].reason == "TargetConflict"
+    part.variant(None, VKEY)
+    _, effect = part.begin(VKEY)
+    assert isinstance(effect, Create)
+    assert effect.object["metadata"]["ownerReferences"][0]["uid"] == "uid-beta"
+
+
+def test_a_removal_that_was_withdrawn_touches_the_variant() -> None:
+    part, _ = applied()
+    part.target(row(cancelled="k1", digest="d2"), VKEY)
+    steps, effect = part.begin(VKEY)
+    assert isinstance(effect, Update)
+    assert effect.object["metadata"]["annotations"] == {REMOVAL_CANCELLED: "k1"}
     part.go_on(steps, stored(effect.object, "2"))
+    assert part.results[CHILD].cancelled == "k1"
     part.variant(stored(effect.object, "2"), VKEY)
     _, effect = part.begin(VKEY)
     assert effect is None
@@ -357,7 +506,7 @@ def test_a_response_stands_in_for_its_echo_for_a_while() -> None:
 
 def test_a_deletion_that_was_seen_before_the_response_is_found_out() -> None:
     part, thing = applied()
-    part.target(row(digest="d2", kept="k"), VKEY)
+    part.target(row(digest="d2", cancelled="k"), VKEY)
     steps, effect = part.begin(VKEY)
     part.variant(stored(thing, "2"), VKEY)
     part.variant(None, VKEY)

@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from pvbus.core.ids import HOLD, colliding_variant_name, deletion_token, variant_name
+from pvbus.core.ids import HOLD, colliding_variant_name, variant_name
 from pvbus.core.observe import rows_of
 from pvbus.core.records import OBJECTS
 from tests.simulation.parts import (
@@ -99,9 +99,10 @@ def test_an_emptied_selector_leaves_a_hundred_variants_until_confirmed() -> None
     live_on(found)
     assert set(found.orders().values()) == {"present"}
     assert set(found.states().values()) == {"held"}
-    token = deletion_token(f"default/{name}" for name in found.children)
     assert found.rollup is not None
-    assert found.rollup.held == {token: 100}
+    assert found.rollup.hold is not None
+    assert found.rollup.hold.count == 100
+    token = found.rollup.hold.token
     change(
         found,
         selecting(matchLabels={"env": "nowhere"}),
@@ -119,7 +120,10 @@ def test_an_upstream_needs_both_halves_that_are_given() -> None:
     found.tell(REVISION, obj(REVISION, "up.base.v3", spec=draft))
     reason, message = told(found)
     assert (reason, found.children) == ("UpstreamNotFound", {})
-    assert message == "could not find upstream package revision 'base/3' in repo 'up'"
+    missing = "could not find upstream package revision 'base/3' in repo 'up'"
+    assert message == f'{missing}: no Repository named "up" in namespace "default"'
+    found.tell(REPOSITORY, obj(REPOSITORY, "up", spec={}))
+    assert told(found)[1] == f"{missing}: the package has revision 1, workspace v3"
     change(
         found,
         {"repositories": [{"name": "r1"}]},
@@ -180,7 +184,7 @@ def test_two_targets_with_one_downstream_are_an_error_that_names_both() -> None:
     live_on(found)
     reason, message = told(found)
     assert reason == "ValidationError"
-    assert "spec.targets[0] and spec.targets[1]" in message
+    assert "spec.targets[0].repositories[0] and spec.targets[1].repositories[0] give the same" in message
     assert found.orders() == {"alpha-r1-base": "present", "alpha-r2-base": "present"}
 
 
@@ -198,7 +202,8 @@ def test_one_bad_target_leaves_the_others_alone() -> None:
     assert len(places(found)) == 19
     reason, message = told(found)
     assert reason == "UnexpectedError"
-    assert message.startswith("template.downstream.packageExpr: ")
+    where = "spec.targets[0] with Site default/s7: template.downstream.packageExpr: "
+    assert message.startswith(where)
 
 
 def test_an_expression_that_does_not_compile_is_told_once() -> None:
@@ -268,13 +273,13 @@ def test_only_sets_whose_answer_can_change_look_again() -> None:
     for i in range(50):
         found.run(f"default/set{i}")
     controller = found.controller
-    before = controller.target_evaluations
+    before = controller.preparing.target_evaluations
     row = rows_of(SITE, site("s3", group="g3", more="x"), (OBJECTS,))[0]
     dirty = set(controller.load(OBJECTS, 0, row.key, row.value))
     assert dirty == {f"default/set{i}" for i in (3, 13, 23, 33, 43)}
     for skey in dirty:
         found.run(skey)
-    assert controller.target_evaluations - before == 5
+    assert controller.preparing.target_evaluations - before == 5
     unrelated = {"repository": "elsewhere", "packageName": "x", "revision": 1, "workspaceName": "v1"}
     row = rows_of(REVISION, obj(REVISION, "elsewhere.x.v1", spec=unrelated), (OBJECTS,))[0]
     assert list(controller.load(OBJECTS, 0, row.key, row.value)) == []
@@ -370,3 +375,24 @@ def test_a_set_on_hold_keeps_its_watch() -> None:
     found.tell_gone(SET, site_set("beta"))
     found.run("default/beta")
     assert found.requests[key] is not None
+
+
+def test_a_child_whose_rows_the_bus_refuses_fails_alone_until_they_change() -> None:
+    """One target has more than a record can hold: the set says so, the others are made."""
+    found = part()
+    found.refuses = lambda name: name == "alpha-r1-s7"
+    for i in range(20):
+        found.tell(SITE, site(f"s{i}", env="prod"))
+    assert told(found) == ("TooLarge", "Site default/s7: too large")
+    assert found.rollup is not None
+    counts = found.rollup.counts
+    assert (counts.desired, counts.applied, counts.failed) == (20, 19, 1)
+    assert [one.name for one in found.rollup.unready if one.reason == "TooLarge"] == ["alpha-r1-s7"]
+    tries = len(found.steps)
+    live_on(found)
+    assert not any(step.puts for step in found.steps[tries:])
+    found.refuses = lambda name: False
+    template = {"downstream": {"repo": "r1", "packageExpr": "target.name"}, "labels": {"smaller": "now"}}
+    change(found, {**selecting(matchLabels={"env": "prod"}), "template": template}, generation=2)
+    assert told(found) == ("Valid", "")
+    assert found.rollup.counts.applied == 20

@@ -2,7 +2,8 @@
 
 from typing import Any
 
-from pvbus.core.unroll.children import Limits
+from pvbus.core.unroll.controller import CHUNK_PUTS
+from pvbus.core.unroll.removal import Limits
 from tests.simulation.parts import (
     REPOSITORY,
     REVISION,
@@ -18,9 +19,15 @@ from tests.simulation.parts import (
 FLEET = {"downstream": {"repo": "r1", "packageExpr": "target.name"}}
 
 
-def part(*targets: Any, sites: tuple[str, ...] = (), limits: Limits | None = None, **meta: Any) -> UnrollPart:
+def part(
+    *targets: Any,
+    sites: tuple[str, ...] = (),
+    limits: Limits | None = None,
+    chunk_puts: int = CHUNK_PUTS,
+    **meta: Any,
+) -> UnrollPart:
     """A world with upstream and Repository r1; a set with these targets, or one variant per Site."""
-    found = UnrollPart(limits=limits)
+    found = UnrollPart(limits=limits, chunk_puts=chunk_puts)
     found.tell(REVISION, upstream())
     found.tell(REPOSITORY, obj(REPOSITORY, "r1", spec={}, metadata={"labels": {"fleet": "a"}}))
     for name in sites:
@@ -45,6 +52,32 @@ def told(found: UnrollPart) -> tuple[str, str]:
     found.run()
     assert found.rollup is not None
     return found.rollup.reason, found.rollup.message
+
+
+def fleet(number: int, **options: Any) -> UnrollPart:
+    """A set of so many Sites s0000, s0001, ..., each with its living variant."""
+    found = part(sites=tuple(f"s{i:04}" for i in range(number)), **options)
+    for name in list(found.children):
+        found.made(name)
+    found.run()
+    return found
+
+
+def relabel(found: UnrollPart, *numbers: int, env: str = "test", gap: float = 0.0) -> None:
+    """Give Sites of a fleet another label, one after the other."""
+    for i in numbers:
+        found.tell(SITE, site(f"s{i:04}", env=env))
+        found.now += gap
+        found.run()
+
+
+def delete_ordered(found: UnrollPart) -> int:
+    """Carry out all orders as render does; return how many."""
+    names = [name for name, state in found.states().items() if state == "ordered"]
+    for name in names:
+        found.unmade(name)
+    found.run()
+    return len(names)
 
 
 def live_on(found: UnrollPart, seconds: float = 30.0) -> None:

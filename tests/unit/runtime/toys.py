@@ -42,6 +42,7 @@ class Toy:
         self.written: dict[str, str] = {}
         self.seen: dict[str, str] = {}
         self.looks: list[str] = []
+        self.refusals: list[tuple[str, str]] = []
         self.opened: list[int] = []
 
     def open(self, number: int) -> None:
@@ -86,6 +87,10 @@ class Toy:
     def store(self, number: int, put: Put) -> Iterable[str]:
         assert isinstance(put.row, Row)
         self.written[put.key] = put.row.text
+        return ()
+
+    def refused(self, number: int, puts: tuple[Put, ...], error: str) -> Iterable[str]:
+        self.refusals += [(put.key, error) for put in puts]
         return ()
 
 

@@ -1,0 +1,257 @@
+"""Writes a set's removals: withdrawals, holds, check requests and orders, some rows at a time.
+
+`removal` says when, `children` how the rows look. Nothing here looks at targets: what is wanted was
+settled before.
+"""
+
+from collections.abc import Callable, Iterator, Mapping
+from typing import NamedTuple
+
+from msgspec.structs import replace
+
+from pvbus.core.effects import Put
+from pvbus.core.ids import HOLD, parse_okey
+from pvbus.core.records import SETRESULTS, WATCHES, CheckRequest, Hold, check_key
+from pvbus.core.unroll.contexts import Contexts, selected_kinds
+from pvbus.core.unroll.removal import Check, Limits, confirmed_tokens, hold_of, overdue
+from pvbus.core.unroll.report import roll_up
+from pvbus.core.unroll.state import SetState
+from pvbus.core.unroll.view import REPOSITORY_KIND, REVISION_KIND, SET_KIND, Observed, View
+
+ANSWER_SECONDS_MAX = 30.0  # an answer that could not be acted upon for so long proves nothing any more
+NAMES_MAX = 50  # objects of a kind that are read one by one; for more, one list costs less
+
+
+class Turn(NamedTuple):
+    """One pass. now: wall clock. elapsed: of a clock that cannot go back. limits: of this set."""
+
+    now: float
+    elapsed: float
+    limits: Limits
+    puts_max: int
+    nonce: Callable[[], str]
+
+
+# ---------------------------------------------------------------- withdrawing
+
+
+def on_hold(state: SetState, turn: Turn) -> list[Put]:
+    """Tell render to write nothing for any child, and withdraw every order."""
+    assert state.obj is not None
+    puts: list[Put] = []
+    for name, row in state.children.rows.items():
+        if row.state != "gone" and not row.on_hold:
+            puts += state.children.taken_back(state.obj, name, turn.now, on_hold=True)
+            if len(puts) >= turn.puts_max:
+                break
+    return puts
+
+
+def withdrawals(state: SetState, turn: Turn, *, failing: bool) -> list[Put]:
+    """Withdraw the orders that may not stand. failing: the set cannot be evaluated completely."""
+    assert state.obj is not None
+    puts: list[Put] = []
+    for name in overdue(state.children, state.obj.metadata.generation, failing=failing):
+        puts += state.children.taken_back(state.obj, name, turn.now)
+        if len(puts) >= turn.puts_max:
+            break
+    if puts:
+        state.removal.note_cancelled()
+    return puts
+
+
+# ---------------------------------------------------------------- holding
+
+
+def guard(state: SetState, owned: dict[str, Observed], turn: Turn) -> list[Put]:
+    """Hold or release removals. One record on the roll-up decides for all rows, which follow."""
+    assert state.obj is not None
+    children, removal = state.children, state.removal
+    hold, released = hold_of(state.rollup, state.obj.metadata.uid)
+    puts = list(_follow(state, hold, released, turn))[: turn.puts_max]
+    if puts:
+        return puts
+    waiting = children.in_state("waiting")
+    if hold is None:
+        if not waiting or not removal.exceeds(turn.limits, turn.elapsed):
+            return []
+        removal.forget_check()
+        removal.note_token(turn.elapsed)
+        by_change = any(name in removal.changed for name in waiting)
+        hold = Hold(id=turn.nonce()[:8], generation=state.obj.metadata.generation if by_change else 0)
+        return [_rolled_up(state, hold, released)]
+    if hold.token and hold.token in confirmed_tokens(state.obj):
+        return [_rolled_up(state, None, hold.id)]
+    has_held = bool(children.in_state("held"))
+    if not has_held and (hold.token or not waiting):
+        return [_rolled_up(state, None, released)]
+    if waiting and not hold.token:
+        rows = ((name, children.rows[name]) for name in waiting[: turn.puts_max])
+        return [children.put(n, replace(r, state="held", hold=hold.id, since=turn.now)) for n, r in rows]
+    fresh = removal.token(hold, owned)
+    if (fresh == hold and not waiting) or removal.token_in(hold, turn.limits, turn.elapsed) > 0:
+        return []
+    removal.note_token(turn.elapsed)
+    return [_rolled_up(state, replace(hold, token="") if hold.token else fresh, released)]
+
+
+def _follow(state: SetState, hold: Hold | None, released: str, turn: Turn) -> Iterator[Put]:
+    """Yield the rows that have not followed the last confirmation, or whose hold stands no more."""
+    children = state.children
+    for name in children.in_state("held"):
+        row = children.rows[name]
+        if row.hold == released:
+            yield children.put(name, replace(row, state="confirmed", since=turn.now))
+        elif hold is None or row.hold != hold.id:
+            yield children.put(name, replace(row, state="waiting", hold="", since=turn.now))
+
+
+def _rolled_up(state: SetState, hold: Hold | None, released: str) -> Put:
+    return Put(SETRESULTS, state.skey, replace(roll_up(state), hold=hold, released=released))
+
+
+# ---------------------------------------------------------------- ordering
+
+
+def seen_gone(state: SetState, owned: dict[str, Observed], turn: Turn) -> list[Put]:
+    """Note which unwanted children are seen gone, and forget removals of long ago.
+
+    Caller: only when the PackageVariants are known completely.
+    """
+    children = state.children
+    puts: list[Put] = []
+    for name in children.in_state("waiting", "held", "confirmed", "ordered"):
+        if name not in owned:
+            puts += children.gone(name, turn.now)
+    for name in state.removal.forgotten(turn.elapsed):
+        row = children.rows[name]
+        puts.append(children.put(name, None if row.state == "gone" else replace(row, unwanted=0)))
+    return puts[: turn.puts_max]
+
+
+def orders(
+    state: SetState, view: View, owned: dict[str, Observed], turn: Turn, *, caught_up: bool
+) -> list[Put]:
+    """Return check requests or orders, as far as the set's removals have got; note what they wait for.
+
+    caught_up: this is the one evaluation that the answers to the check serve.
+    """
+    obj, removal, children = state.obj, state.removal, state.children
+    assert obj is not None
+    hold, _ = hold_of(state.rollup, obj.metadata.uid)
+    due = children.in_state("confirmed")
+    if hold is None:
+        due += children.in_state("waiting")
+    kept_back = [name for name in due if owned[name].on_hold]
+    due = [name for name in due if not owned[name].on_hold]
+    still_due = set(due)
+    removal.cleared = [name for name in removal.cleared if name in still_due]
+    state.waiting = _waits_for(state, due, turn)
+    if caught_up:
+        check, answered_at = removal.check, removal.answered_at
+        removal.forget_check()
+        fresh = answered_at is not None and turn.elapsed - answered_at <= ANSWER_SECONDS_MAX
+        current = check is not None and check.generation == obj.metadata.generation
+        if check is not None and current and fresh and not state.waiting:
+            removal.cleared = [name for name in due if name in check.names and children.is_acknowledged(name)]
+    if not due or state.waiting:
+        removal.cleared = []
+        if not due and children.in_state("ordered"):
+            state.waiting = "render to delete what it was ordered to"
+        elif not due and kept_back:
+            state.waiting = f'PackageVariant "{kept_back[0]}" to lose its annotation {HOLD}'
+        return [] if removal.check is not None and due else drop_requests(state, view)
+    if removal.cleared:
+        return drop_requests(state, view) + _ordered(state, turn)
+    check = removal.check
+    if check is None or check.generation != obj.metadata.generation:
+        check = removal.check = _check(state, turn, due)
+        removal.answered_at = None
+    asked = sorted({request.kind for request in check.requests.values()})
+    state.waiting = f"an answer of ingest to the check of {', '.join(asked)}"
+    return _request_puts(state, view, check.requests)
+
+
+def _waits_for(state: SetState, due: list[str], turn: Turn) -> str:
+    """Return what keeps due removals from being checked and ordered, "" for nothing."""
+    contexts, children = state.contexts, state.children
+    assert contexts is not None
+    if not due:
+        return ""
+    if state.removal.quiet_in(turn.limits, turn.elapsed) > 0:
+        return f"no removal to be added for {turn.limits.removal_quiet_seconds:g} s or more"
+    if contexts.failed or state.refused:
+        return "every target to be evaluated without an error"
+    if contexts.duplicated:
+        return "no two targets to have the same downstream"
+    name = children.unevaluated()
+    if name is not None:
+        return f'render to evaluate PackageVariant "{name}" without an error'
+    if not any(children.is_acknowledged(name) for name in due):
+        return f'render to withdraw the last order on PackageVariant "{due[0]}"'
+    return ""
+
+
+def _ordered(state: SetState, turn: Turn) -> list[Put]:
+    obj = state.obj
+    assert obj is not None
+    count = max(1, turn.puts_max // 2)
+    batch, state.removal.cleared = state.removal.cleared[:count], state.removal.cleared[count:]
+    return [put for name in batch for put in state.children.ordered(obj, name, turn.now)]
+
+
+# ---------------------------------------------------------------- checking
+
+
+def is_answered(state: SetState, view: View) -> bool:
+    """Whether ingest has answered the open check for all kinds."""
+    check = state.removal.check
+    if check is None:
+        return False
+    answers = view.answers.get(state.skey, {})
+    return all(answers.get(key) == check.nonce for key in check.requests)
+
+
+def drop_requests(state: SetState, view: View) -> list[Put]:
+    """Delete the check requests of a set that are on the bus."""
+    return _request_puts(state, view, {})
+
+
+def _check(state: SetState, turn: Turn, due: list[str]) -> Check:
+    obj, contexts = state.obj, state.contexts
+    assert obj is not None and contexts is not None
+    nonce = turn.nonce()
+    requests = {}
+    for kind, names in sorted(_read_by(state, contexts).items()):
+        group, _, name = kind.rpartition("/")
+        request = CheckRequest(group=group, kind=name, nonce=nonce, names=names)
+        requests[check_key(group, name, state.skey)] = request
+    return Check(nonce, obj.metadata.generation, frozenset(due), requests)
+
+
+def _read_by(state: SetState, contexts: Contexts) -> dict[str, tuple[str, ...]]:
+    """Return every kind that the set's present spec reads, with the objects; none means all of the kind."""
+    obj = state.obj
+    assert obj is not None and obj.spec.upstream is not None
+    namespace = obj.metadata.namespace
+    read: dict[str, tuple[str, ...]] = {SET_KIND: (state.skey,)}
+    found = contexts.view.upstream(namespace, obj.spec.upstream)
+    if found is not None:
+        read[REVISION_KIND] = (f"{namespace}/{parse_okey(found[0]).name}",)
+    looked_up = sorted(name for name, users in contexts.by_repository.items() if users)
+    if looked_up:
+        names = tuple(f"{namespace}/{name}" for name in looked_up)
+        read[REPOSITORY_KIND] = names if len(names) <= NAMES_MAX else ()
+    for kind in selected_kinds(obj.spec):
+        read[kind] = ()
+    return read
+
+
+def _request_puts(state: SetState, view: View, wanted: Mapping[str, CheckRequest]) -> list[Put]:
+    """Make the requests on the bus those that are wanted."""
+    if state.asked is None:
+        state.asked = dict(view.requests.get(state.skey, {}))
+    asked = state.asked
+    state.asked = {key: request.nonce for key, request in wanted.items()}
+    puts = [Put(WATCHES, key, wanted[key]) for key, nonce in state.asked.items() if asked.get(key) != nonce]
+    return puts + [Put(WATCHES, key, None) for key in sorted(asked) if key not in wanted]

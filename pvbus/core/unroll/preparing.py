@@ -1,0 +1,154 @@
+"""Brings a set's contexts up to date before a pass, or says what is in the way."""
+
+from collections.abc import Iterable, Mapping
+from itertools import islice
+
+from pvbus.core.expressions import Engine
+from pvbus.core.ids import digest
+from pvbus.core.records import ObjectRow
+from pvbus.core.render import CompileErrors, compile_set
+from pvbus.core.unroll.contexts import Contexts, root_of, selected_kinds
+from pvbus.core.unroll.report import StopError
+from pvbus.core.unroll.state import Building, SetState
+from pvbus.core.unroll.view import REPOSITORY_KIND, REVISION_KIND, VARIANT_KIND, View
+from pvbus.core.validation import validate_set
+
+STATIC_KINDS = (VARIANT_KIND, REVISION_KIND, REPOSITORY_KIND)
+
+
+class Preparing:
+    """Evaluates the targets of sets. set_evaluations, target_evaluations: counted for tests of cost."""
+
+    def __init__(self, view: View, engine: Engine, turn_targets: int) -> None:
+        """turn_targets: evaluated in one go; the rest follows in other turns."""
+        self.set_evaluations = 0
+        self.target_evaluations = 0
+        self._view = view
+        self._engine = engine
+        self._turn_targets = turn_targets
+
+    def prepare(self, state: SetState) -> bool:
+        """Bring the contexts up to date; False asks for another turn. Raises StopError."""
+        obj = state.obj
+        assert obj is not None
+        kinds = selected_kinds(obj.spec)
+        self._use(state, kinds)
+        problems = validate_set(obj.spec)
+        if problems:
+            raise StopError("ValidationError", "; ".join(problems))
+        self._require_ok(STATIC_KINDS)
+        found = self._upstream(state)
+        self._require_served(kinds)
+        spec_digest = digest(obj.spec)
+        if state.compiled is None or state.compiled_for != spec_digest:
+            try:
+                state.compiled = compile_set(obj.spec, self._engine)
+            except CompileErrors as errors:
+                raise StopError("UnexpectedError", str(errors)) from errors
+            state.compiled_for = spec_digest
+        root = root_of(*found)
+        basis = digest([obj.metadata.uid, spec_digest, root])
+        if basis != state.basis:
+            if state.building is None or state.building.basis != basis:
+                self._begin(state, Contexts(state.skey, obj, state.compiled, root, self._view), basis)
+            if not self._build(state):
+                return False
+        self._refresh(state)
+        return True
+
+    def _use(self, state: SetState, kinds: Iterable[str]) -> None:
+        """Register what the set depends on whether or not it is there."""
+        obj = state.obj
+        assert obj is not None
+        self._view.use_uid(obj.metadata.uid, state.skey)
+        self._view.use_kinds((*STATIC_KINDS, *kinds), state.skey)
+        if obj.spec.upstream is not None:
+            self._view.use_upstream(obj.metadata.namespace, obj.spec.upstream, state.skey)
+
+    def _upstream(self, state: SetState) -> tuple[str, ObjectRow]:
+        obj = state.obj
+        assert obj is not None and obj.spec.upstream is not None
+        found = self._view.upstream(obj.metadata.namespace, obj.spec.upstream)
+        if found is None:
+            raise StopError("UpstreamNotFound", self._missing(state))
+        return found
+
+    def _missing(self, state: SetState) -> str:
+        """Say which of Repository, package and revision of an upstream is not there.
+
+        The first sentence is Porch's. Source: Porch v1.5.8, packagevariantset_controller.go.
+        """
+        obj = state.obj
+        assert obj is not None and obj.spec.upstream is not None
+        upstream, namespace = obj.spec.upstream, obj.metadata.namespace
+        message = (
+            f"could not find upstream package revision '{upstream.package}/{upstream.revision}' "
+            f"in repo '{upstream.repo}'"
+        )
+        if self._view.repository(namespace, upstream.repo) is None:
+            return f'{message}: no Repository named "{upstream.repo}" in namespace "{namespace}"'
+        others = self._view.revisions_of(namespace, upstream)
+        if not others:
+            return f'{message}: the repository has no package "{upstream.package}"'
+        shown = ", ".join(others[:5]) + (f" and {len(others) - 5} more" if len(others) > 5 else "")
+        return f"{message}: the package has {shown}"
+
+    def _require_ok(self, kinds: Iterable[str]) -> None:
+        for kind in kinds:
+            if not self._view.sync.ok(kind):
+                marker = self._view.sync.marker(kind)
+                if marker is not None and marker.state == "unavailable":
+                    raise StopError("UnexpectedError", f"{kind} cannot be read: {marker.message}")
+                raise StopError("", f"{kind} is being listed")
+
+    def _require_served(self, kinds: Mapping[str, tuple[str, ...]]) -> None:
+        for kind, versions in kinds.items():
+            marker = self._view.sync.marker(kind)
+            group, _, name = kind.rpartition("/")
+            if marker is None or marker.state in ("syncing", "unwatched"):
+                raise StopError("", f"{kind} is being listed")
+            served = [version for version in versions if not version or version in marker.versions]
+            asked = f"{group}/{versions[0]}" if group else versions[0]
+            unknown = f'no matches for kind "{name}" in version "{asked}"'
+            if marker.state == "unavailable":
+                raise StopError("NoMatchingTargets", marker.message or unknown)
+            if not served:
+                raise StopError("NoMatchingTargets", unknown)
+
+    def _begin(self, state: SetState, contexts: Contexts, basis: str) -> None:
+        """Begin to evaluate all targets of a new generation (or upstream)."""
+        obj = state.obj
+        assert obj is not None
+        self._view.forget(state.skey)
+        self._use(state, selected_kinds(obj.spec))
+        self.set_evaluations += 1
+        state.contexts, state.basis = None, ""
+        state.building = Building(basis, contexts, contexts.build())
+        state.objects.clear()
+        state.repositories.clear()
+
+    def _build(self, state: SetState) -> bool:
+        """Evaluate some more targets; tell whether all are."""
+        assert state.building is not None and state.obj is not None
+        basis, contexts, rest = state.building
+        evaluated = sum(1 for _ in islice(rest, self._turn_targets))
+        self.target_evaluations += evaluated
+        if evaluated == self._turn_targets:
+            return False
+        state.contexts, state.basis, state.building = contexts, basis, None
+        state.touched.add(row.downstream for row in state.children.rows.values())
+        state.touched.add(contexts.by_downstream)
+        state.backlog, state.deferred = True, set()
+        state.seen.update(self._view.owned(state.obj.metadata.uid, state.obj.metadata.namespace))
+        return True
+
+    def _refresh(self, state: SetState) -> None:
+        if not state.objects and not state.repositories:
+            return
+        assert state.contexts is not None
+        touched, evaluated = state.contexts.refresh(list(state.objects), list(state.repositories))
+        state.objects.clear()
+        state.repositories.clear()
+        self.set_evaluations += 1
+        self.target_evaluations += evaluated
+        state.touched.add(touched)

@@ -1,0 +1,124 @@
+"""A set's roll-up: its rows counted, and what is wrong with it in words.
+
+All of it comes from rows and from what render reported about them, never from a wish.
+"""
+
+from typing import NamedTuple
+
+from pvbus.core.records import FAILURES_MAX, ChildFailure, Counts, SetResult
+from pvbus.core.unroll.contexts import describe_object
+from pvbus.core.unroll.removal import hold_of
+from pvbus.core.unroll.state import SetState
+
+UNREADY_SHOWN = 3  # more would not be read in a condition; `pvbus explain --set` lists all
+
+
+class StopError(Exception):
+    """A pass ends early: with the reason of a roll-up, or, without one, waiting."""
+
+    def __init__(self, reason: str, message: str) -> None:
+        super().__init__(message)
+        self.reason = reason
+        self.message = message
+
+
+class _Failure(NamedTuple):
+    """Ordered by target index, then by what comes first there."""
+
+    target: int
+    position: str
+    reason: str
+    message: str
+    name: str
+
+
+def roll_up(state: SetState, *, stop: StopError | None = None, on_hold: bool = False) -> SetResult:
+    """Count the rows and choose what to report: the reason to stop, else the first error."""
+    obj = state.obj
+    assert obj is not None
+    tally: dict[str, int] = dict.fromkeys(("desired", "applied", "ready", "failed", "held", "removing"), 0)
+    errors, unready = _count(state, tally)
+    reason, message, failures = "Valid", "", tuple[ChildFailure, ...]()
+    if stop is not None:
+        reason, message = stop.reason, stop.message
+    elif state.contexts is not None and not on_hold:
+        failing = [_Failure(*error) for error in state.contexts.errors()]
+        tally["failed"] += len(state.contexts.failed)
+        tally["desired"] += len(state.contexts.failed)
+        failures = tuple(
+            ChildFailure(name=one.name, reason=one.reason, message=one.message)
+            for one in sorted(failing)[:FAILURES_MAX]
+        )
+        if errors or failing:
+            first, *others = sorted([*errors, *failing])
+            reason, message = first.reason, f"{first.name}: {first.message}" if first.name else first.message
+            alike = sum(1 for one in others if one.message == first.message)
+            message += _others(alike, len(others) - alike)
+    hold, released = hold_of(state.rollup, obj.metadata.uid)
+    shown = [ChildFailure(name=f.name, reason=f.reason, message=f.message) for f in sorted(unready)]
+    return SetResult(
+        uid=obj.metadata.uid,
+        generation=obj.metadata.generation,
+        reason=reason,
+        message=message,
+        counts=Counts(**tally),
+        on_hold=on_hold,
+        hold=hold,
+        released=released,
+        waiting=state.waiting if tally["removing"] and not on_hold else "",
+        unready=(*shown, *failures)[:UNREADY_SHOWN],
+        failures=failures,
+    )
+
+
+def _count(state: SetState, tally: dict[str, int]) -> tuple[list[_Failure], list[_Failure]]:
+    """Count the rows; return the errors of children, and the children that are not ready."""
+    errors: list[_Failure] = []
+    unready: list[_Failure] = []
+    children = state.children
+    for name, row in children.rows.items():
+        result = children.results.get(name)
+        if row.state == "held":
+            tally["held"] += 1
+        elif row.state in ("waiting", "confirmed", "ordered"):
+            tally["removing"] += 1
+        if row.state != "present":
+            continue
+        tally["desired"] += 1
+        if name in state.refused:
+            continue
+        if result is not None and result.reason == "OnHold":
+            unready.append(_Failure(row.target, row.okey, result.reason, result.error, name))
+        elif result is not None and result.evaluated == row.digest and result.error:
+            tally["failed"] += 1
+            error = _Failure(row.target, row.okey, result.reason, result.error, _error_name(row.okey, name))
+            errors.append(error)
+            unready.append(error._replace(name=name))
+        elif result is not None and result.applied == row.digest and row.digest:
+            tally["applied"] += 1
+            tally["ready"] += result.ready
+            tally["failed"] += result.failing
+            if not result.ready:
+                why, _, words = result.unready.partition(": ")
+                unready.append(_Failure(row.target, row.okey, why or "NotReady", words, name))
+    for name, refused in state.refused.items():
+        tally["desired"] += name not in children.rows
+        tally["failed"] += 1
+        who = _error_name(refused.okey, name)
+        errors.append(_Failure(refused.target, refused.okey, "TooLarge", refused.message, who))
+        unready.append(errors[-1]._replace(name=name))
+    return errors, unready
+
+
+def _error_name(okey: str, name: str) -> str:
+    return describe_object(okey) if okey else f'PackageVariant "{name}"'
+
+
+def _others(alike: int, different: int) -> str:
+    """Return how many more errors there are, of the same text and of other ones."""
+    parts = []
+    if alike:
+        parts.append(f"{alike} more like it")
+    if different:
+        parts.append(f"{different} other errors" if different > 1 else "1 other error")
+    return f" (and {' and '.join(parts)})" if parts else ""
