@@ -37,7 +37,7 @@ def roll_up(state: SetState, *, stop: StopError | None = None, on_hold: bool = F
     obj = state.obj
     assert obj is not None
     tally: dict[str, int] = dict.fromkeys(("desired", "applied", "ready", "failed", "held", "removing"), 0)
-    errors, unready = _count(state, tally)
+    errors, failed, working = _count(state, tally)
     reason, message, failures = "Valid", "", tuple[ChildFailure, ...]()
     if stop is not None:
         reason, message = stop.reason, stop.message
@@ -55,7 +55,10 @@ def roll_up(state: SetState, *, stop: StopError | None = None, on_hold: bool = F
             alike = sum(1 for one in others if one.message == first.message)
             message += _others(alike, len(others) - alike)
     hold, released = hold_of(state.rollup, obj.metadata.uid)
-    shown = [ChildFailure(name=f.name, reason=f.reason, message=f.message) for f in sorted(unready)]
+    unready = [
+        ChildFailure(name=f.name, reason=f.reason, message=f.message)
+        for f in (*sorted(failed), *sorted(working)[:UNREADY_SHOWN])
+    ]
     return SetResult(
         uid=obj.metadata.uid,
         generation=obj.metadata.generation,
@@ -66,15 +69,17 @@ def roll_up(state: SetState, *, stop: StopError | None = None, on_hold: bool = F
         hold=hold,
         released=released,
         waiting=state.waiting if tally["removing"] and not on_hold else "",
-        unready=(*shown, *failures)[:UNREADY_SHOWN],
+        unready=(*failures, *unready)[:UNREADY_SHOWN],
         failures=failures,
     )
 
 
-def _count(state: SetState, tally: dict[str, int]) -> tuple[list[_Failure], list[_Failure]]:
-    """Count the rows; return the errors of children, and the children that are not ready."""
+def _count(state: SetState, tally: dict[str, int]) -> tuple[list[_Failure], list[_Failure], list[_Failure]]:
+    """Count the rows; return the errors that stall the set, the children that fail, and the other ones
+    that are not ready."""
     errors: list[_Failure] = []
-    unready: list[_Failure] = []
+    failed: list[_Failure] = []
+    working: list[_Failure] = []
     children = state.children
     for name, row in children.rows.items():
         result = children.results.get(name)
@@ -88,26 +93,27 @@ def _count(state: SetState, tally: dict[str, int]) -> tuple[list[_Failure], list
         if name in state.refused:
             continue
         if result is not None and result.reason == "OnHold":
-            unready.append(_Failure(row.target, row.okey, result.reason, result.error, name))
+            working.append(_Failure(row.target, row.okey, result.reason, result.error, name))
         elif result is not None and result.evaluated == row.digest and result.error:
             tally["failed"] += 1
             error = _Failure(row.target, row.okey, result.reason, result.error, _error_name(row.okey, name))
             errors.append(error)
-            unready.append(error._replace(name=name))
+            failed.append(error._replace(name=name))
         elif result is not None and result.applied == row.digest and row.digest:
             tally["applied"] += 1
             tally["ready"] += result.ready
             tally["failed"] += result.failing
             if not result.ready:
                 why, _, words = result.unready.partition(": ")
-                unready.append(_Failure(row.target, row.okey, why or "NotReady", words, name))
+                one = _Failure(row.target, row.okey, why or "NotReady", words, name)
+                (failed if result.failing else working).append(one)
     for name, refused in state.refused.items():
         tally["desired"] += name not in children.rows
         tally["failed"] += 1
         who = _error_name(refused.okey, name)
         errors.append(_Failure(refused.target, refused.okey, "TooLarge", refused.message, who))
-        unready.append(errors[-1]._replace(name=name))
-    return errors, unready
+        failed.append(errors[-1]._replace(name=name))
+    return errors, failed, working
 
 
 def _error_name(okey: str, name: str) -> str:
