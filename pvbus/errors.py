@@ -4,6 +4,9 @@ Adapters translate foreign errors into these, each by one table beside it. Match
 `reason`, never by text.
 """
 
+RETRY_AFTER_SECONDS_MAX = 300.0
+"""What a server may ask for: one wrong `Retry-After: 86400` must not stop a worker for a day."""
+
 
 class PvbusError(Exception):
     """Base of everything pvbus raises on purpose."""
@@ -12,11 +15,14 @@ class PvbusError(Exception):
 class TransientError(PvbusError):
     """The same input may work later: broker or API server away, timeout, 429, 5xx, 401, 403.
 
-    retry_after_seconds: what the other side asked for; None lets the caller back off by itself.
+    retry_after_seconds: what the other side asked for, at most `RETRY_AFTER_SECONDS_MAX`; None lets the
+    caller back off by itself.
     """
 
     def __init__(self, message: str, *, retry_after_seconds: float | None = None) -> None:
         super().__init__(message)
+        if retry_after_seconds is not None:
+            retry_after_seconds = min(max(0.0, retry_after_seconds), RETRY_AFTER_SECONDS_MAX)
         self.retry_after_seconds = retry_after_seconds
 
 

@@ -11,6 +11,8 @@ TransientError (401, 429, 5xx, timeouts, connection; `retry_after_seconds` from 
 from collections.abc import AsyncIterator, Mapping
 from typing import Any, Literal, NamedTuple, Protocol
 
+from pvbus.errors import TransientError
+
 Object = dict[str, Any]
 
 
@@ -54,6 +56,10 @@ class GoneError(Exception):
     """The watch cannot continue from its resourceVersion (410): list again."""
 
 
+class SilentError(TransientError):
+    """A watch was begun, and then nothing came for so long that its connection may be dead."""
+
+
 class Cluster(Protocol):
     """One API server."""
 
@@ -86,11 +92,14 @@ class Cluster(Protocol):
     ) -> AsyncIterator[WatchEvent]:
         """Watch all namespaces from a resourceVersion on, with bookmarks.
 
-        Ends when the server ends the stream. Raises GoneError on 410.
+        Ends when the server ends the stream. Raises GoneError on 410. Raises SilentError when nothing
+        came for longer than bookmarks take.
         """
         ...
 
-    async def get(self, resource: Resource, namespace: str, name: str) -> Object | None: ...
+    async def get(self, resource: Resource, namespace: str, name: str) -> Object | None:
+        """Read one object, consistently. None only if the server says that this object is not there."""
+        ...
 
     async def create(self, resource: Resource, obj: Object) -> Object: ...
 

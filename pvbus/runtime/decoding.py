@@ -13,6 +13,7 @@ import msgspec
 from pvbus.core.ids import partition as partition_of
 from pvbus.core.model import PackageVariant, PackageVariantSet
 from pvbus.core.records import (
+    CHECK_PREFIX,
     CONDITIONS,
     DESIRED,
     INJECTABLES,
@@ -25,6 +26,8 @@ from pvbus.core.records import (
     UNROLL,
     VARIANTS,
     WATCHES,
+    CheckAnswer,
+    CheckRequest,
     ChildResult,
     DeadLetter,
     InjectableRow,
@@ -54,6 +57,7 @@ _PARTS: Mapping[str, frozenset[int]] = {
     LATEST: frozenset({3}),
 }
 """How many parts the keys of a topic have. The names in them have no bars."""
+CHECK_PARTS = 3
 
 _KEPT_AS_BYTES: Mapping[tuple[str, int], "msgspec.json.Decoder[Any]"] = {
     (SETS, 1): msgspec.json.Decoder(PackageVariantSet),
@@ -64,6 +68,9 @@ _KEPT_AS_BYTES: Mapping[tuple[str, int], "msgspec.json.Decoder[Any]"] = {
     (SETRESULTS, 2): msgspec.json.Decoder(ChildResult),
 }
 
+_check = msgspec.json.Decoder(CheckRequest)
+_answer = msgspec.json.Decoder(CheckAnswer)
+
 
 def checked_key(record: Record, partitions: int) -> str:
     """Return a record's key. Raises ValueError or MsgspecError for what is no record of its topic."""
@@ -73,12 +80,17 @@ def checked_key(record: Record, partitions: int) -> str:
     if is_marker(key):
         return key
     parts = key.count("|") + 1
-    if parts not in _PARTS.get(record.topic, (parts,)):
+    if key.startswith(CHECK_PREFIX):
+        if record.topic not in (OBJECTS, WATCHES) or parts != CHECK_PARTS:
+            raise ValueError(f"a key of {record.topic} does not look like {key!r}")
+    elif parts not in _PARTS.get(record.topic, (parts,)):
         raise ValueError(f"a key of {record.topic} does not look like {key!r}")
     own = partition_of(partition_key(record.topic, key), partitions)
     if own != record.partition:
         raise ValueError(f"key {key!r} belongs to partition {own}")
     decoder = _KEPT_AS_BYTES.get((record.topic, parts))
+    if key.startswith(CHECK_PREFIX):
+        decoder = _check if record.topic == WATCHES else _answer
     if decoder is not None and record.value is not None:
         decoder.decode(record.value)
     return key

@@ -9,9 +9,7 @@ watches stay for a while: if it comes back and nobody held it meanwhile, they go
 
 import asyncio
 import math
-from collections import Counter
 from collections.abc import Mapping
-from itertools import islice
 
 import msgspec
 
@@ -19,6 +17,7 @@ from pvbus.codec import encode_row
 from pvbus.core.ids import partition as partition_of
 from pvbus.core.observe import STATIC_KINDS, KindName, topics_of
 from pvbus.core.records import (
+    CHECK_PREFIX,
     DLQ,
     INJECTABLES,
     OBJECTS,
@@ -26,30 +25,31 @@ from pvbus.core.records import (
     VARIANTS,
     WATCHES,
     SyncMarker,
-    WatchRequest,
     partition_key,
     sync_key,
 )
 from pvbus.errors import ConflictError, FencedError, PermanentError, TransientError
-from pvbus.ports.bus import Bus, Claim, Membership, Output, Record, TopicPartition
+from pvbus.ports.bus import Bus, Claim, Membership, Record, TopicPartition
 from pvbus.ports.clock import Clock
 from pvbus.ports.cluster import Cluster
-from pvbus.runtime.claims import StepLimits, output_bytes
+from pvbus.runtime.backoff import Backoff, Jitter, uniform
 from pvbus.runtime.clock import Stopwatch
 from pvbus.runtime.decoding import checked_key, dead_letter
+from pvbus.runtime.definitions import Definitions
 from pvbus.runtime.failures import StoppedError, watch_membership
-from pvbus.runtime.ingestclaim import IngestClaim, Place, Watched
+from pvbus.runtime.ingestclaim import IngestClaim, Watched
+from pvbus.runtime.ingeststeps import IngestSteps
 from pvbus.runtime.intake import Intake, StaleError
-from pvbus.runtime.kindwatch import Emission, KindWatch
-from pvbus.runtime.mirror import DIGEST_HEADER, Mirror
+from pvbus.runtime.kindrows import Emission
+from pvbus.runtime.kindwatch import KindWatch
+from pvbus.runtime.mirror import Mirror
+from pvbus.runtime.watchrequests import check_request, watch_request
 from pvbus.telemetry import metrics
 from pvbus.telemetry.logs import get_logger
 
 SETTLE_SECONDS = 0.05  # requests that arrive together are answered together
 KEEP_SECONDS = 30.0  # how long watches wait for their claim; a rebalance takes no longer
-AGAIN_SECONDS = 0.5  # between two tries of a claim whose bus does not answer
-
-_request = msgspec.json.Decoder(WatchRequest)
+AGAIN_SECONDS = (0.2, 2.0)  # between two tries of a claim whose bus does not answer
 
 
 class IngestWorker:
@@ -57,7 +57,10 @@ class IngestWorker:
 
     name = "ingest"
 
-    def __init__(self, bus: Bus, cluster: Cluster, clock: Clock, *, partitions: int) -> None:
+    def __init__(
+        self, bus: Bus, cluster: Cluster, clock: Clock, *, partitions: int, jitter: Jitter = uniform
+    ) -> None:
+        """jitter: where the randomness of all waits comes from."""
         self.partitions = partitions
         self._bus = bus
         self._cluster = cluster
@@ -66,12 +69,14 @@ class IngestWorker:
         self._claims: dict[int, IngestClaim] = {}
         self._spare_from = math.inf
         self._kept: dict[int, IngestClaim] = {}
-        self._limits = StepLimits.of(bus)
+        self._steps = IngestSteps(bus, self._log)
         self._mirror = Mirror(bus, clock, (OBJECTS, SETS, VARIANTS, INJECTABLES), partitions)
         self._mirroring = asyncio.Lock()
         self._membership: Membership | None = None
         self._stopping = asyncio.Event()
         self._intake = Intake(bus, clock)
+        self._jitter = jitter
+        self._definitions = Definitions(cluster, clock, self._probe_all, jitter=jitter)
         self._tasks: asyncio.TaskGroup | None = None
 
     # ------------------------------------------------------------ life
@@ -81,6 +86,7 @@ class IngestWorker:
             async with asyncio.TaskGroup() as tasks:
                 self._tasks = tasks
                 tasks.create_task(self._reading())
+                tasks.create_task(self._definitions.run())
                 self._membership = await self._bus.join(
                     "pvbus-ingest", (WATCHES,), assigned=self._assigned, revoked=self._revoked
                 )
@@ -142,10 +148,12 @@ class IngestWorker:
     async def _hold(self, claim: Claim) -> None:
         """Observe the kinds of one claim; begin again whenever the bus could not be written."""
         number = claim.partition
+        backoff = Backoff(*AGAIN_SECONDS, self._jitter)
         while True:
             opened = self._claims[number]
             try:
                 await self._restore(opened)
+                backoff.reset()
                 await self._observe(opened)
             except FencedError:
                 self._log.info("claim lost", partition=number, epoch=claim.epoch)
@@ -162,12 +170,12 @@ class IngestWorker:
             again = IngestClaim(claim, self._clock)
             again.life = opened.life
             self._claims[number] = again
-            await self._clock.sleep(AGAIN_SECONDS)
+            await self._clock.sleep(backoff.next_seconds())
 
     async def _observe(self, opened: IngestClaim) -> None:
         """Write, and follow requests, until one of the two fails; the watches are left running."""
         parts = [
-            asyncio.ensure_future(self._stepping(opened)),
+            asyncio.ensure_future(self._steps.run(opened)),
             asyncio.ensure_future(self._following(opened)),
             asyncio.ensure_future(self._outdated(opened)),
         ]
@@ -253,12 +261,14 @@ class IngestWorker:
     # ------------------------------------------------------------ requests
 
     async def _reading(self) -> None:
+        backoff = Backoff(*AGAIN_SECONDS, self._jitter)
         while True:
             try:
                 await self._intake.poll(self._consume)
+                backoff.reset()
             except TransientError as exc:
                 self._log.warning("bus cannot be read", error=str(exc))
-                await self._clock.sleep(AGAIN_SECONDS)
+                await self._clock.sleep(backoff.next_seconds(exc))
             except StaleError:
                 self._intake.unassign(list(self._intake.positions))
                 for opened in self._claims.values():
@@ -280,10 +290,26 @@ class IngestWorker:
 
     def _take_request(self, opened: IngestClaim, record: Record) -> None:
         key = checked_key(record, self.partitions)
-        if record.value is None:
+        if key.startswith(CHECK_PREFIX):
+            self._take_check(opened, key, record.value)
+        elif record.value is None:
             opened.requests.pop(key, None)
         else:
-            opened.requests[key] = _request.decode(record.value)
+            opened.requests[key] = watch_request(key, record.value)
+
+    @staticmethod
+    def _take_check(opened: IngestClaim, key: str, value: bytes | None) -> None:
+        """Pass a check request, or that it is withdrawn, to the watch of its kind, if there is one."""
+        before = opened.checks.pop(key, None)
+        watched = opened.watches.get(KindName(before.group, before.kind)) if before else None
+        if watched is not None:
+            watched.watch.uncheck(key)
+        if value is None:
+            return
+        check = opened.checks[key] = check_request(key, value)
+        watched = opened.watches.get(KindName(check.group, check.kind))
+        if watched is not None:
+            watched.watch.check(key, check)
 
     def _dead_letter(self, opened: IngestClaim, record: Record, error: Exception) -> None:
         """Keep bytes that mean nothing where a person can look at them; old ones had their letter."""
@@ -315,10 +341,19 @@ class IngestWorker:
 
     async def _following(self, opened: IngestClaim) -> None:
         """Start, change and end watches as requests come and go."""
+        await self._definitions.asked.wait()
+        await self._catch_up_mirror()
+        opened.answers.update(
+            key
+            for key in self._mirror.of_kind(OBJECTS, CHECK_PREFIX)
+            if partition_of(partition_key(WATCHES, key), self.partitions) == opened.claim.partition
+        )
         while True:
             opened.changed.clear()
             opened.following = True
             wanted = self._wanted(opened)
+            for key in sorted(opened.answers - opened.checks.keys()):
+                self._emit(opened, Emission(OBJECTS, key, None, ""))
             for kind in [kind for kind in opened.watches if kind not in wanted]:
                 watched = opened.watches.pop(kind)
                 await self._cancel(watched)
@@ -368,7 +403,8 @@ class IngestWorker:
             known=known,
             markers=markers,
             content=content,
-            definitions_changed=self._probe_all,
+            checks=opened.checks_of(kind),
+            jitter=self._jitter,
         )
         assert self._tasks is not None
         opened.watches[kind] = Watched(watch, self._tasks.create_task(watch.run()))
@@ -394,7 +430,7 @@ class IngestWorker:
             for key in self._mirror.of_kind(topic, f"{kind}|" if topic in (OBJECTS, INJECTABLES) else ""):
                 self._emit(opened, Emission(topic, key, None, ""))
 
-    # ------------------------------------------------------------ stepping
+    # ------------------------------------------------------------ rows
 
     def _emit(self, opened: IngestClaim, emission: Emission) -> None:
         number = emission.partition
@@ -402,58 +438,10 @@ class IngestWorker:
             number = partition_of(partition_key(emission.topic, emission.key), self.partitions)
         opened.add(emission.topic, emission.key, number, emission)
 
-    def _probe_all(self) -> None:
+    def _probe_all(self, group: str) -> None:
+        """Let the kinds of a group look at how they are served, and all others that are not served."""
         self._cluster.forget_resources()
-        for opened in self._claims.values():
-            for watched in opened.watches.values():
-                watched.watch.probe()
-
-    async def _stepping(self, opened: IngestClaim) -> None:
-        while True:
-            await opened.wake.wait()
-            opened.wake.clear()
-            while opened.pending:
-                segment = opened.oldest_segment()
-                outputs = self._take(opened)
-                opened.stepping, opened.writing = segment, len(outputs)
-                await self._step(opened, outputs)
-                opened.stepping = opened.writing = 0
-                opened.progressed()
-                metrics.STEPS.labels(self.name, "done").inc()
-                for topic, count in Counter(output.topic for output in outputs).items():
-                    metrics.RECORDS_WRITTEN.labels(topic).inc(count)
-
-    def _take(self, opened: IngestClaim) -> list[Output]:
-        """Take the oldest rows, as many as one step should hold."""
-        outputs: list[Output] = []
-        size = 0
-        for place, emission in opened.pending.items():
-            output = self._output(place, emission)
-            size += output_bytes(output)
-            if outputs and (len(outputs) >= self._limits.records or size > self._limits.bytes):
-                break
-            outputs.append(output)
-        for place in list(islice(opened.pending, len(outputs))):
-            del opened.pending[place]
-        return outputs
-
-    async def _step(self, opened: IngestClaim, outputs: list[Output]) -> None:
-        try:
-            await self._bus.step(opened.claim, outputs)
-        except PermanentError as exc:
-            if len(outputs) > 1:  # leave out the row that is too large, and say which object it is
-                for output in outputs:
-                    await self._step(opened, [output])
-                return
-            self._log.error(
-                "object is too large for the bus: make it smaller, or raise the bus's record limit",
-                topic=outputs[0].topic,
-                key=outputs[0].key.decode(),
-                error=str(exc),
-            )
-
-    @staticmethod
-    def _output(place: Place, emission: Emission) -> Output:
-        topic, key, number, _ = place
-        headers = ((DIGEST_HEADER, emission.digest.encode()),) if emission.digest else ()
-        return Output(topic, number, key.encode(), emission.value, headers)
+        for opened in (*self._claims.values(), *self._kept.values()):
+            for kind, watched in opened.watches.items():
+                if kind.group == group or not watched.watch.is_served:
+                    watched.watch.probe()

@@ -5,20 +5,27 @@ list, upserts, tombstones of what is no longer there, then `ok`. A list that equ
 is no news: nothing is written, so a restart of a converged system writes nothing. A kind that is
 not served is `unavailable`, which is something else than empty.
 
+A check request (`pvbus.runtime.checks`) is answered after a read that began after it arrived. Few names
+are read one by one. A read object whose resourceVersion is the last one seen proves that every older event
+of it is here already, and that its rows are up to date. Anything else (another version, not found) says
+only that the watch is behind. resourceVersions have no order, so older events that are still to come could
+not be told from newer ones; then, and for whole kinds, the kind is listed, its difference is written as at
+every list, and the watch goes on from the list's version. The answer follows these rows.
+
 A list without a resourceVersion comes from an aggregated API such as Porch's, which promises less:
 it may leave objects out, its watches begin with everything that is there, and deletions may go
 untold. There, an object is gone only when it is asked for by name and not found.
 """
 
 import asyncio
-from collections.abc import AsyncIterator, Callable, Mapping
-from typing import Any, NamedTuple
+import math
+from collections.abc import Iterable, Mapping
+from typing import Any
 
 import msgspec
 
-from pvbus.core.ids import okey, parse_okey
+from pvbus.core.ids import okey
 from pvbus.core.observe import (
-    CRD,
     WHOLE_KINDS,
     KindName,
     ObservedRow,
@@ -26,10 +33,15 @@ from pvbus.core.observe import (
     presence_row,
     rows_of,
 )
-from pvbus.core.records import INJECTABLES, OBJECTS, SyncMarker, sync_key
+from pvbus.core.records import INJECTABLES, OBJECTS, CheckAnswer, CheckRequest
 from pvbus.errors import ConflictError, PermanentError, TransientError
 from pvbus.ports.clock import Clock
-from pvbus.ports.cluster import Cluster, GoneError, Kind, Resource, WatchEvent
+from pvbus.ports.cluster import Cluster, GoneError, Kind, Resource, SilentError, WatchEvent
+from pvbus.runtime.backoff import Backoff, Jitter, uniform
+from pvbus.runtime.checks import Batch, Checks, names_of
+from pvbus.runtime.failures import causes
+from pvbus.runtime.kindrows import Emission, Emit, KindRows, Name
+from pvbus.runtime.patience import Patient
 from pvbus.telemetry import metrics
 from pvbus.telemetry.logs import get_logger
 
@@ -37,25 +49,14 @@ UNAVAILABLE_PROBE_SECONDS = 60.0
 DEFINED_PROBE_SECONDS = 1.0  # a definition is told before it is served: look again soon, then ever later
 UNWATCHED_SECONDS = 30.0  # without a watch for so long, absence is no longer believed
 BACKOFF_SECONDS = (0.2, 30.0)
-RESUME_SECONDS = 1.0  # between two tries of a watch
+RESUME_SECONDS = (0.2, 5.0)  # between two tries of a watch: many of them before its rows are in doubt
+STEADY_SECONDS = 5.0  # a watch that ends sooner is begun again with a backoff: it may end at once for ever
+NAMES_MAX = 10  # so many objects are read by name, or this share of the kind: beyond, a list costs less
+NAMES_SHARE_MAX = 0.02
+READS_INFLIGHT_MAX = 8
 REPLAY_SILENCE_SECONDS = 5.0  # a replay that sends no bookmark is over when nothing came for so long
 REPLAY_RELIST_SECONDS = 600.0  # how long a deletion that was never told can go unnoticed
 REPLAY_END = "k8s.io/initial-events-end"
-
-
-class Emission(NamedTuple):
-    """A row to write. partition None: to its key's partition; else to this one (markers)."""
-
-    topic: str
-    key: str
-    value: bytes | None
-    digest: str
-    partition: int | None = None
-
-
-Emit = Callable[[Emission], None]
-Name = tuple[str, str]
-"""(namespace, name); an empty name stands for whatever the namespace has of the kind."""
 
 
 class KindWatch:
@@ -73,31 +74,37 @@ class KindWatch:
         known: dict[str, dict[str, str]],
         markers: dict[str, str],
         content: frozenset[Name],
-        definitions_changed: Callable[[], None] = lambda: None,
+        checks: Batch | None = None,
+        jitter: Jitter = uniform,
     ) -> None:
         """known, markers: digests the bus has, per topic. content: (namespace, name) whose content is
-        asked for; an empty name asks whether the namespace has any object of the kind.
-        definitions_changed: called when a CustomResourceDefinition was seen to change."""
+        asked for; an empty name asks whether the namespace has any object of the kind. checks: the check
+        requests of this kind that are open already."""
         self.kind = kind
         self.topics = topics
         self.content = content
         self._cluster = cluster
         self._clock = clock
         self._emit = emit
-        self._partitions = partitions
-        self._known = known
-        self._markers = markers
-        self._definitions_changed = definitions_changed
-        self._epoch = max((int(d.split("|")[1]) for d in markers.values() if d), default=0)
-        self._names: dict[str, set[str]] = {}
+        self._rows = KindRows(kind, emit, partitions=partitions, known=known, markers=markers)
+        self._versions_seen: dict[str, dict[str, str]] = {}  # namespace -> name -> resourceVersion
         self._told: set[Name] = set()
-        self._versions: tuple[str, ...] = ()
         self._live_resource: Resource | None = None
         self.observed = False  # whether it was listed once, or is known not to be served
+        self._position = ""
         self._lost_at: float | None = None
+        self._jitter = jitter
+        self._list_backoff = Backoff(*BACKOFF_SECONDS, jitter)
+        self._watch_backoff = Backoff(*RESUME_SECONDS, jitter)
         self._probe = asyncio.Event()
         self._patience_seconds = UNAVAILABLE_PROBE_SECONDS
+        self._look_at = math.inf
+        self._look_seconds = DEFINED_PROBE_SECONDS
+        self._attention = asyncio.Event()
+        self._checks = Checks()
         self._log = get_logger("ingest")
+        for key, request in (checks or {}).items():
+            self.check(key, request)
 
     # ------------------------------------------------------------ requests
 
@@ -106,10 +113,29 @@ class KindWatch:
         """Whether bodies are needed, or metadata will do."""
         return self.kind in WHOLE_KINDS or bool(self.content)
 
+    @property
+    def is_served(self) -> bool:
+        return self._live_resource is not None
+
     def probe(self) -> None:
-        """Look again whether the kind is served: a CustomResourceDefinition changed."""
-        self._patience_seconds = DEFINED_PROBE_SECONDS
+        """Look again how the kind is served, and in which versions: its definition changed."""
+        self._patience_seconds = self._look_seconds = DEFINED_PROBE_SECONDS
+        self._look_at = self._clock.monotonic()
         self._probe.set()
+        self._attention.set()
+
+    def check(self, key: str, request: CheckRequest) -> None:
+        """Answer a check request by a read that begins after this."""
+        self._checks.ask(key, request, self._clock.monotonic())
+        self._attention.set()
+
+    def uncheck(self, key: str) -> None:
+        self._checks.drop(key)
+
+    def recheck(self, key: str, request: CheckRequest) -> None:
+        """Answer a check request again, later: what the read had found could not be written."""
+        self.check(key, request)
+        self._checks.failed(self._clock.monotonic())
 
     async def change_content(self, content: frozenset[Name]) -> bool:
         """Follow other named objects without listing again; False when that is not possible."""
@@ -119,23 +145,22 @@ class KindWatch:
         more, less = content - self.content, self.content - content
         self.content = content
         for namespace, name in less:
-            self._tombstone(INJECTABLES, okey(*self.kind, namespace, name))
+            self._rows.tombstone(INJECTABLES, okey(*self.kind, namespace, name))
         for namespace, name in sorted(more):
             if not name:
-                self._upsert(presence_row(self.kind, namespace, exists=bool(self._names.get(namespace))))
+                self._rows.upsert(presence_row(self.kind, namespace, exists=self._has_any(namespace)))
                 continue
             self._told.discard((namespace, name))
             obj = await self._cluster.get(resource, namespace, name)
             if (namespace, name) not in self._told:  # else the watch was quicker, and knows better
-                self._upsert(injectable_row(self.kind, namespace, name, obj))
+                self._rows.upsert(injectable_row(self.kind, namespace, name, obj))
         if content:
-            self._mark_topic(INJECTABLES, "ok")
+            self._rows.mark(INJECTABLES, "ok")
         return True
 
     # ------------------------------------------------------------ life
 
     async def run(self) -> None:
-        attempt = 0
         while True:
             self._probe.clear()  # before the question: one that comes while it is asked must count
             try:
@@ -143,22 +168,17 @@ class KindWatch:
                 if resource is None:
                     await self._unavailable("")
                     continue
-                version = await self._list(resource)
-                attempt = 0
+                is_replaying = await self._list(resource)
+                self._list_backoff.reset()
                 self._live_resource = resource
-                if version:
-                    await self._watch(resource, version)
-                else:
-                    await self._watch_replays(resource)
+                await self._watch(resource, is_replaying=is_replaying)
             except GoneError:
                 metrics.WATCH_RESTARTS.labels("gone").inc()
-                await self._clock.sleep(BACKOFF_SECONDS[0])
+                await self._clock.sleep(self._list_backoff.next_seconds())
             except PermanentError as exc:
                 await self._unavailable(str(exc))
             except (TransientError, ConflictError) as exc:
-                attempt += 1
-                least, most = BACKOFF_SECONDS
-                delay = min(most, least * 2.0 ** min(attempt, 16))
+                delay = self._list_backoff.next_seconds(exc)
                 self._log.warning("list failed", kind=str(self.kind), error=str(exc), retry_seconds=delay)
                 metrics.WATCH_RESTARTS.labels("error").inc()
                 self._doubt()
@@ -174,7 +194,7 @@ class KindWatch:
         if now - self._lost_at <= UNWATCHED_SECONDS:
             return False
         for topic in self.topics:
-            self._mark_topic(topic, "syncing")
+            self._rows.mark(topic, "syncing")
         return True
 
     async def _unavailable(self, message: str) -> None:
@@ -182,51 +202,45 @@ class KindWatch:
         message = message or f'no matches for kind "{self.kind.kind}" in group "{self.kind.group}"'
         self._live_resource = None
         for topic in (*self.topics, *((INJECTABLES,) if self.content else ())):
-            self._mark_topic(topic, "unavailable", message)
+            self._rows.mark(topic, "unavailable", message)
         self.observed = True
-        waiting = asyncio.create_task(self._probe.wait())
-        timer = asyncio.create_task(self._clock.sleep(self._patience_seconds))
-        self._patience_seconds = min(UNAVAILABLE_PROBE_SECONDS, 2 * self._patience_seconds)
-        try:
-            await asyncio.wait({waiting, timer}, return_when=asyncio.FIRST_COMPLETED)
-        finally:
-            waiting.cancel()
-            timer.cancel()
+        patience = self._patience_seconds
+        self._patience_seconds = min(UNAVAILABLE_PROBE_SECONDS, 2 * patience)
+        await self._first(self._probe, patience - self._jitter(0, patience / 10))
         self._cluster.forget_resources()
 
-    # ------------------------------------------------------------ marking
-
-    def _mark_topic(self, topic: str, state: str, message: str = "") -> None:
-        """Write a marker to all partitions, unless it says what the bus has already."""
-        versions = self._versions if state == "ok" else ()
-        told = f"{state}|{self._epoch}|{','.join(versions)}|{message}"
-        if self._markers.get(topic, "") == told:
-            return
-        self._markers[topic] = told
-        marker = SyncMarker(
-            state=state,  # type: ignore[arg-type]  # callers pass words of the field's type
-            epoch=self._epoch,
-            versions=versions,
-            message=message,
-        )
-        value, key = msgspec.json.encode(marker), sync_key(*self.kind)
-        for partition in range(self._partitions):
-            self._emit(Emission(topic, key, value, told, partition))
+    async def _first(
+        self, event: asyncio.Event, seconds: float, task: "asyncio.Task[None] | None" = None
+    ) -> None:
+        """Wait for an event, a time or a task, whatever comes first."""
+        waiting: list[asyncio.Task[Any]] = [asyncio.create_task(event.wait())]
+        if seconds < math.inf:
+            waiting.append(asyncio.create_task(self._clock.sleep(seconds)))
+        try:
+            await asyncio.wait([*waiting, *((task,) if task else ())], return_when=asyncio.FIRST_COMPLETED)
+        finally:
+            for each in waiting:
+                each.cancel()
 
     # ------------------------------------------------------------ listing
 
-    async def _list(self, resource: Resource) -> str:
-        """List, write the difference under markers; return where the watch goes on."""
+    async def _list(self, resource: Resource) -> bool:
+        """List, write the difference under markers, and answer the requests that were open before.
+
+        The watch goes on from here. Returns whether it will replay everything, as the list has no version.
+        """
         metrics.WATCH_RESTARTS.labels("list").inc()
-        self._versions = await self._cluster.versions(Kind(*self.kind))
+        batch = self._checks.open_now()
+        self._rows.versions = await self._cluster.versions(Kind(*self.kind))
         listing = await self._cluster.list(resource, metadata_only=not self.whole)
-        self._lost_at = None
-        rows: dict[str, dict[str, ObservedRow]] = {topic: {} for topic in self.topics}
-        contents: dict[Name, Mapping[str, Any]] = {}
         items = listing.items
         if not listing.resource_version:
-            items = items + await self._left_out(resource, items)
-        self._names = {}
+            items = items + await self._left_out(resource, items, names_of(batch) or ())
+        self._lost_at = None
+        self._position = listing.resource_version
+        rows: dict[str, dict[str, ObservedRow]] = {topic: {} for topic in self.topics}
+        contents: dict[Name, Mapping[str, Any]] = {}
+        self._versions_seen = {}
         for obj in items:
             name = self._note(obj)
             for row in rows_of(self.kind, obj, self.topics):
@@ -234,39 +248,25 @@ class KindWatch:
             if name in self.content:
                 contents[name] = obj
         for topic in self.topics:
-            self._write_list(topic, rows[topic])
+            self._rows.replace(topic, rows[topic])
         self._write_content(contents)
         self.observed = True
-        return listing.resource_version
+        self._answer(batch)
+        return not listing.resource_version
 
-    def _write_list(self, topic: str, rows: dict[str, ObservedRow]) -> None:
-        known = self._known[topic]
-        fresh = [row for row in rows.values() if known.get(row.key) != row.digest]
-        gone = [key for key in known if key not in rows]
-        state, _, versions, _ = (self._markers.get(topic) or "|||").split("|", 3)
-        if fresh or gone or state != "ok" or versions != ",".join(self._versions):
-            self._epoch += 1
-            self._mark_topic(topic, "syncing")
-            for row in fresh:
-                self._upsert(row)
-            for key in gone:
-                self._tombstone(topic, key)
-            self._mark_topic(topic, "ok")
+    def _answer(self, batch: Batch) -> None:
+        for key, request in self._checks.close(batch, self._clock.monotonic()):
+            value = msgspec.json.encode(CheckAnswer(nonce=request.nonce))
+            self._emit(Emission(OBJECTS, key, value, request.nonce))
 
     def _note(self, obj: Mapping[str, Any]) -> Name:
         meta = obj["metadata"]
         namespace, name = meta.get("namespace", ""), meta["name"]
-        self._names.setdefault(namespace, set()).add(name)
+        self._versions_seen.setdefault(namespace, {})[name] = meta.get("resourceVersion", "")
         return namespace, name
 
-    def _upsert(self, row: ObservedRow) -> None:
-        if self._known[row.topic].get(row.key) != row.digest:
-            self._known[row.topic][row.key] = row.digest
-            self._emit(Emission(row.topic, row.key, row.value, row.digest))
-
-    def _tombstone(self, topic: str, key: str) -> None:
-        if self._known[topic].pop(key, None) is not None:
-            self._emit(Emission(topic, key, None, ""))
+    def _has_any(self, namespace: str) -> bool:
+        return bool(self._versions_seen.get(namespace))
 
     def _write_content(self, contents: Mapping[Name, Mapping[str, Any]]) -> None:
         wanted = set()
@@ -275,66 +275,166 @@ class KindWatch:
             if name:
                 row = injectable_row(self.kind, namespace, name, contents.get((namespace, name)))
             else:
-                row = presence_row(self.kind, namespace, exists=bool(self._names.get(namespace)))
+                row = presence_row(self.kind, namespace, exists=self._has_any(namespace))
             wanted.add(row.key)
-            self._upsert(row)
-        for key in [key for key in self._known[INJECTABLES] if key not in wanted]:
-            self._tombstone(INJECTABLES, key)
+            self._rows.upsert(row)
+        for key in [key for key in self._rows.keys(INJECTABLES) if key not in wanted]:
+            self._rows.tombstone(INJECTABLES, key)
         if self.content:
-            self._mark_topic(INJECTABLES, "ok")
+            self._rows.mark(INJECTABLES, "ok")
 
     # ------------------------------------------------------------ watching
 
-    async def _watch(self, resource: Resource, version: str) -> None:
+    async def _watch(self, resource: Resource, *, is_replaying: bool) -> None:
+        """Follow the watch, and read for check requests meanwhile, until it must be listed again."""
+        follow = self._follow_replays if is_replaying else self._follow
+        while True:
+            following = asyncio.create_task(follow(resource))
+            try:
+                if not await self._read_beside(following, resource):
+                    return
+            finally:
+                following.cancel()
+                await asyncio.wait({following})
+            if not following.cancelled():
+                following.result()  # it has ended meanwhile: an error is the caller's
+            try:
+                await self._list(resource)
+            except (TransientError, ConflictError) as exc:  # the watch goes on from where it was
+                self._check_failed(exc)
+
+    async def _read_beside(self, following: "asyncio.Task[None]", resource: Resource) -> bool:
+        """Answer check requests by name while the watch is followed.
+
+        Returns True when the list must be read for them. Returns False, or raises what the watch raised,
+        when the watch has ended, or the kind is served in other versions than before.
+        """
+        while True:
+            self._attention.clear()
+            now = self._clock.monotonic()
+            due, look = self._checks.seconds_until_due(now), self._look_at - now
+            if following.done():
+                following.result()
+                return False
+            if look <= 0:
+                if await self._has_other_versions():
+                    return False
+            elif due > 0:
+                await self._first(self._attention, min(due, look), following)
+            elif not await self._answer_by_name(resource):
+                return True
+
+    async def _has_other_versions(self) -> bool:
+        """Look whether the kind is served in other versions; discovery follows a definition after a while."""
+        self._look_at = self._clock.monotonic() + self._look_seconds
+        self._look_seconds *= 2
+        if self._look_seconds > UNAVAILABLE_PROBE_SECONDS:
+            self._look_at = math.inf
+        self._cluster.forget_resources()
+        try:
+            return await self._cluster.versions(Kind(*self.kind)) != self._rows.versions
+        except (TransientError, ConflictError, PermanentError) as exc:
+            self._log.info("versions cannot be read", kind=str(self.kind), error=str(exc))
+            return False
+
+    async def _answer_by_name(self, resource: Resource) -> bool:
+        """Answer the open requests if they name a few objects that are as they were seen."""
+        batch = self._checks.open_now()
+        names = names_of(batch)
+        count = sum(len(versions) for versions in self._versions_seen.values())
+        if names is None or len(names) > max(NAMES_MAX, int(count * NAMES_SHARE_MAX)):
+            return False
+        gate = asyncio.Semaphore(READS_INFLIGHT_MAX)
+
+        async def is_as_seen(namespace: str, name: str) -> bool:
+            async with gate:
+                obj = await self._cluster.get(resource, namespace, name)
+                return obj is not None and self._is_seen(obj)
+
+        try:
+            async with asyncio.TaskGroup() as tasks:
+                reads = [tasks.create_task(is_as_seen(*name)) for name in sorted(names)]
+        except ExceptionGroup as group:
+            match next(causes(group)):
+                case TransientError() | ConflictError() as error:
+                    self._check_failed(error)
+                    return True
+                case PermanentError():  # there may be the right to list, and none to get
+                    return False
+            raise
+        if all(read.result() for read in reads):
+            self._answer(batch)
+            return True
+        return False
+
+    def _is_seen(self, obj: Mapping[str, Any]) -> bool:
+        """Tell whether an object is the one whose rows were written last."""
+        meta = obj["metadata"]
+        version = meta.get("resourceVersion", "")
+        seen = self._versions_seen.get(meta.get("namespace", ""), {}).get(meta["name"])
+        rows = rows_of(self.kind, obj, self.topics)
+        return bool(version) and seen == version and all(self._rows.is_written(row) for row in rows)
+
+    def _check_failed(self, error: Exception) -> None:
+        self._log.warning("check request cannot be answered yet", kind=str(self.kind), error=str(error))
+        asked = error.retry_after_seconds if isinstance(error, TransientError) else None
+        self._checks.failed(self._clock.monotonic(), asked or 0.0)
+
+    async def _follow(self, resource: Resource) -> None:
         """Follow the watch until it must be listed again; a stream that ends is resumed."""
         while True:
             metrics.WATCH_RESTARTS.labels("watch").inc()
-            began = self._clock.monotonic()
+            began = sign_at = self._clock.monotonic()
+            error: Exception | None = None
             try:
-                stream = self._cluster.watch(resource, version, metadata_only=not self.whole)
+                stream = self._cluster.watch(resource, self._position, metadata_only=not self.whole)
                 async for event in stream:
-                    self._lost_at = None
-                    version = event.object["metadata"].get("resourceVersion") or version
+                    self._lost_at, sign_at = None, self._clock.monotonic()
+                    self._position = event.object["metadata"].get("resourceVersion") or self._position
                     self._take(event)
-                self._lost_at = None
             except (TransientError, ConflictError) as exc:
                 self._log.info("watch interrupted", kind=str(self.kind), error=str(exc))
-                if self._clock.monotonic() - began > UNWATCHED_SECONDS:
-                    self._lost_at = None  # it was there all the time, with nothing to tell
-                if self._doubt():
-                    return
-                await self._clock.sleep(RESUME_SECONDS)
+                error = exc
+            lasted = self._clock.monotonic() - began
+            if isinstance(error, SilentError):  # a quiet kind or a dead connection: the next try shows which
+                self._lost_at = sign_at
+            elif lasted > (UNWATCHED_SECONDS if error else STEADY_SECONDS):
+                self._lost_at = None  # it was there all the time, with nothing to tell
+            elif self._doubt():
+                return
+            if lasted > STEADY_SECONDS:
+                self._watch_backoff.reset()
+            if lasted <= STEADY_SECONDS or (error and not isinstance(error, SilentError)):
+                await self._clock.sleep(self._watch_backoff.next_seconds(error))
             await asyncio.sleep(0)
 
     def _take(self, event: WatchEvent) -> None:
         if event.type != "BOOKMARK":
             self._event(event.object, deleted=event.type == "DELETED")
-            if self.kind == CRD:
-                self._definitions_changed()
 
     def _event(self, obj: Mapping[str, Any], *, deleted: bool) -> None:
         namespace, name = self._note(obj)
         if deleted:
-            self._names[namespace].discard(name)
+            del self._versions_seen[namespace][name]
             for row in rows_of(self.kind, obj, self.topics):
-                self._tombstone(row.topic, row.key)
+                self._rows.tombstone(row.topic, row.key)
         else:
             for row in rows_of(self.kind, obj, self.topics):
-                self._upsert(row)
+                self._rows.upsert(row)
         if (namespace, name) in self.content:
             self._told.add((namespace, name))
-            self._upsert(injectable_row(self.kind, namespace, name, None if deleted else obj))
+            self._rows.upsert(injectable_row(self.kind, namespace, name, None if deleted else obj))
         if (namespace, "") in self.content:
-            self._upsert(presence_row(self.kind, namespace, exists=bool(self._names[namespace])))
+            self._rows.upsert(presence_row(self.kind, namespace, exists=self._has_any(namespace)))
 
     # ------------------------------------------------------------ watching an aggregated API
 
-    async def _watch_replays(self, resource: Resource) -> None:
+    async def _follow_replays(self, resource: Resource) -> None:
         """Follow one watch, which begins with a replay; return when it is time to list again."""
         metrics.WATCH_RESTARTS.labels("watch").inc()
         until = self._clock.monotonic() + REPLAY_RELIST_SECONDS
         seen: set[Name] | None = set()
-        stream = _Patient(self._cluster.watch(resource, "", metadata_only=not self.whole))
+        stream = Patient(self._cluster.watch(resource, "", metadata_only=not self.whole))
         try:
             while (now := self._clock.monotonic()) < until:
                 event = await stream.next_within(REPLAY_SILENCE_SECONDS if seen is not None else until - now)
@@ -349,19 +449,15 @@ class KindWatch:
                     await self._confirm_gone(resource, seen)
                     seen = None
         except StopAsyncIteration:
-            await self._clock.sleep(RESUME_SECONDS)
+            await self._clock.sleep(self._watch_backoff.next_seconds())
         finally:
             await stream.close()
 
-    def _known_names(self) -> set[Name]:
-        keys = (parse_okey(key) for key in self._known[OBJECTS])
-        return {(key.namespace, key.name) for key in keys}
-
-    async def _left_out(self, resource: Resource, items: list[Any]) -> list[Any]:
-        """Return the objects that are known, not in this list, and there all the same."""
+    async def _left_out(self, resource: Resource, items: list[Any], asked: Iterable[Name]) -> list[Any]:
+        """Return the objects that are known or asked about, not in this list, and there all the same."""
         listed = {(o["metadata"].get("namespace", ""), o["metadata"]["name"]) for o in items}
         found = []
-        for namespace, name in sorted(self._known_names() - listed):
+        for namespace, name in sorted((self._rows.names(self.topics) | set(asked)) - listed):
             obj = await self._cluster.get(resource, namespace, name)
             if obj is not None:
                 found.append(obj)
@@ -369,30 +465,7 @@ class KindWatch:
 
     async def _confirm_gone(self, resource: Resource, seen: set[Name]) -> None:
         """Ask for what a replay did not show; what is not found was deleted while nobody watched."""
-        for namespace, name in sorted(self._known_names() - seen):
+        for namespace, name in sorted(self._rows.names(self.topics) - seen):
             obj = await self._cluster.get(resource, namespace, name)
             gone = {"metadata": {"namespace": namespace, "name": name}}
             self._event(gone if obj is None else obj, deleted=obj is None)
-
-
-class _Patient:
-    """A watch that can be waited for without ending it: cancelling an iterator's step would."""
-
-    def __init__(self, stream: AsyncIterator[WatchEvent]) -> None:
-        self._stream = stream
-        self._step: asyncio.Future[WatchEvent] | None = None
-
-    async def next_within(self, seconds: float) -> WatchEvent | None:
-        """Return the next event, None when none came in time. Raises StopAsyncIteration at the end."""
-        if self._step is None:
-            self._step = asyncio.ensure_future(anext(self._stream))
-        await asyncio.wait({self._step}, timeout=seconds)
-        if not self._step.done():
-            return None
-        step, self._step = self._step, None
-        return step.result()
-
-    async def close(self) -> None:
-        if self._step is not None:
-            self._step.cancel()
-            await asyncio.wait({self._step})

@@ -36,7 +36,8 @@ from pvbus.core.unroll.controller import UnrollController
 from pvbus.errors import ConflictError
 from pvbus.ports.cluster import Kind
 from pvbus.runtime.effects import perform
-from pvbus.runtime.kindwatch import Emission, KindWatch
+from pvbus.runtime.kindrows import Emission, KindRows
+from pvbus.runtime.kindwatch import KindWatch
 from pvbus.testing.clock import SimulatedClock, run_simulated
 from tests.contract.bus import test_contract
 from tests.simulation.parts import (
@@ -310,13 +311,13 @@ def no_barrier() -> AbstractContextManager[Any]:
 
 
 def no_syncing() -> AbstractContextManager[Any]:
-    mark = KindWatch._mark_topic
+    mark = KindRows.mark
 
-    def only_ok(self: KindWatch, topic: str, state: str, message: str = "") -> None:
+    def only_ok(self: KindRows, topic: str, state: str, message: str = "") -> None:
         if state != "syncing":
             mark(self, topic, state, message)
 
-    return patch.object(KindWatch, "_mark_topic", only_ok)
+    return patch.object(KindRows, "mark", only_ok)
 
 
 def shared_requests() -> AbstractContextManager[Any]:

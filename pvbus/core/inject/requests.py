@@ -10,7 +10,7 @@ from collections.abc import Iterable, Mapping
 import msgspec
 
 from pvbus.core.effects import Put
-from pvbus.core.records import WATCHES, WatchRequest
+from pvbus.core.records import CHECK_PREFIX, WATCHES, WatchRequest
 
 _request = msgspec.json.Decoder(WatchRequest)
 _PREFIX = "inject-"
@@ -45,6 +45,8 @@ class Requests:
 
     def load(self, key: str, value: bytes | None) -> None:
         """Take in a record of `watches`."""
+        if key.startswith(CHECK_PREFIX):
+            return
         owner = key.split("|")[1]
         if value is None:
             self._on_bus.get(owner, set()).discard(key)

@@ -15,7 +15,7 @@ from pvbus.errors import TransientError
 from pvbus.ports.bus import Claim, Output
 from pvbus.ports.cluster import Kind
 from pvbus.runtime.ingestclaim import IngestClaim
-from pvbus.runtime.kindwatch import Emission
+from pvbus.runtime.kindrows import Emission
 from pvbus.runtime.mirror import Mirror
 from pvbus.testing.clock import run_simulated
 from tests.simulation.world import CONFIG_MAP, PARTITIONS, SET, SITE, World

@@ -15,8 +15,9 @@ from pvbus.core.tables import is_marker
 from pvbus.errors import TransientError
 from pvbus.ports.bus import Output, TopicSpec
 from pvbus.runtime import ingest
+from pvbus.runtime.claims import StepLimits, output_bytes
 from pvbus.runtime.ingestclaim import IngestClaim
-from pvbus.runtime.kindwatch import Emission
+from pvbus.runtime.kindrows import Emission
 from pvbus.runtime.mirror import DIGEST_HEADER, Mirror
 from pvbus.testing.clock import run_simulated
 from tests.simulation import world as world_module
@@ -197,14 +198,14 @@ def test_a_step_of_ingest_holds_what_the_bus_says(
 ) -> None:
     async def scenario(world: World) -> None:
         (running,) = world.running.values()
-        world.of("ingest")._limits = ingest.StepLimits(*limits)
+        world.of("ingest")._steps.limits = StepLimits(*limits)
         steps: list[int] = []
         sizes: list[int] = []
         step = running.bus.step
 
         async def watched(claim: Any, outputs: Any, offsets: Any = None) -> None:
             steps.append(len(outputs))
-            sizes.append(sum(map(ingest.output_bytes, outputs)))
+            sizes.append(sum(map(output_bytes, outputs)))
             await asyncio.sleep(0.1)  # meanwhile rows gather
             await step(claim, outputs, offsets)
 

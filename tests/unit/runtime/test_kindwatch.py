@@ -1,155 +1,12 @@
 """One kind observed: what reaches the bus, under which markers, when watches and lists go wrong."""
 
 import asyncio
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterable
 from typing import Any
 
-import msgspec
-
-from pvbus.adapters.embedded.cluster import MemoryCluster
-from pvbus.core.ids import okey
-from pvbus.core.observe import KindName, topics_of
-from pvbus.core.records import INJECTABLES, OBJECTS, InjectableRow, SyncMarker
-from pvbus.core.tables import is_marker
+from pvbus.core.records import INJECTABLES
 from pvbus.errors import PermanentError, TransientError
-from pvbus.ports.cluster import GoneError, Kind, Listing, Object, Resource, WatchEvent
-from pvbus.runtime.kindwatch import Emission, KindWatch
-from pvbus.testing.clock import SimulatedClock, run_simulated
-
-SITE = KindName("example.org", "Site")
-REVISION = KindName("porch.kpt.dev", "PackageRevision")
-PARTITIONS = 2
-
-
-def site(name: str, **fields: Any) -> Object:
-    return {"apiVersion": "example.org/v1", "kind": "Site", "metadata": {"name": name}, **fields}
-
-
-class Server(MemoryCluster):
-    """A cluster in memory whose lists and watches can be made to fail."""
-
-    def __init__(self, objects: Iterable[Object] = ()) -> None:
-        super().__init__(objects, now=lambda: "2026-01-01T00:00:00Z")
-        self.lists = 0
-        self.metadata_only: list[bool] = []
-        self.list_errors: list[Exception] = []
-        self.watch_errors: list[Exception] = []
-        self.cut = asyncio.Event()
-
-    async def list(self, resource: Resource, namespace: str | None = None, **options: Any) -> Listing:
-        self.lists += 1
-        self.metadata_only.append(bool(options.get("metadata_only")))
-        if self.list_errors:
-            raise self.list_errors.pop(0)
-        return await super().list(resource, namespace, **options)
-
-    async def watch(
-        self, resource: Resource, resource_version: str, **options: Any
-    ) -> AsyncIterator[WatchEvent]:
-        stream = super().watch(resource, resource_version)
-        while True:
-            if self.watch_errors:
-                raise self.watch_errors.pop(0)
-            step = asyncio.ensure_future(anext(stream))
-            cut = asyncio.ensure_future(self.cut.wait())
-            await asyncio.wait({step, cut}, return_when=asyncio.FIRST_COMPLETED)
-            cut.cancel()
-            if not step.done():
-                step.cancel()
-                self.cut.clear()
-                if self.watch_errors:
-                    raise self.watch_errors.pop(0)
-                return
-            yield step.result()
-
-
-class Porch(Server):
-    """An aggregated API: no resourceVersion, every watch begins with everything, lists leave things out."""
-
-    def __init__(self, objects: Iterable[Object] = (), *, bookmark: bool = True) -> None:
-        super().__init__(objects)
-        self.left_out: set[str] = set()
-        self.bookmark = bookmark
-        self.watches = 0
-
-    async def list(self, resource: Resource, namespace: str | None = None, **options: Any) -> Listing:
-        listing = await super().list(resource, namespace, **options)
-        return Listing("", [o for o in listing.items if o["metadata"]["name"] not in self.left_out])
-
-    async def watch(
-        self, resource: Resource, resource_version: str, **options: Any
-    ) -> AsyncIterator[WatchEvent]:
-        self.watches += 1
-        version = str(self._version)
-        for obj in (await MemoryCluster.list(self, resource)).items:
-            yield WatchEvent("ADDED", obj)
-        if self.bookmark:
-            annotations = {"k8s.io/initial-events-end": "true"}
-            yield WatchEvent("BOOKMARK", {"metadata": {"resourceVersion": "0", "annotations": annotations}})
-        async for event in super().watch(resource, version):
-            yield event
-
-
-class Watching:
-    """A running KindWatch, and everything it emitted."""
-
-    def __init__(
-        self, server: Server, kind: KindName = SITE, content: Iterable[tuple[str, str]] = ()
-    ) -> None:
-        self.server = server
-        self.kind = kind
-        self.emitted: list[Emission] = []
-        self.known: dict[str, dict[str, str]] = {
-            t: {} for t in (*topics_of(kind, requested=True), INJECTABLES)
-        }
-        self.markers: dict[str, str] = {}
-        self.start(content)
-
-    def start(self, content: Iterable[tuple[str, str]] = ()) -> None:
-        self.watch = KindWatch(
-            self.kind,
-            self.server,
-            SimulatedClock(),
-            self.emitted.append,
-            partitions=PARTITIONS,
-            topics=topics_of(self.kind, requested=True),
-            known=self.known,
-            markers=self.markers,
-            content=frozenset(content),
-        )
-        self.task = asyncio.create_task(self.watch.run())
-
-    async def end(self) -> None:
-        self.task.cancel()
-        await asyncio.wait({self.task})
-
-    def taken(self, topic: str = OBJECTS) -> list[str]:
-        """Take what was emitted to a topic since the last time: +name, -name, or a marker's state."""
-        told = []
-        for emission in self.emitted:
-            if emission.topic != topic:
-                continue
-            if is_marker(emission.key):
-                if emission.partition == PARTITIONS - 1:
-                    told.append(msgspec.json.decode(emission.value or b"", type=SyncMarker).state)
-            else:
-                name = emission.key.split("|")[2]
-                told.append(f"{'-' if emission.value is None else '+'}{name}")
-        self.emitted = self.watch_emitted = []
-        self.watch._emit = self.emitted.append
-        return told
-
-    def content(self, name: str) -> InjectableRow | None:
-        key = okey(*self.kind, "default", name)
-        values = [e.value for e in self.emitted if e.topic == INJECTABLES and e.key == key]
-        return msgspec.json.decode(values[-1], type=InjectableRow) if values and values[-1] else None
-
-
-def simulated(scenario: Callable[[], Awaitable[None]]) -> None:
-    async def main() -> None:
-        await scenario()
-
-    run_simulated(main())
+from pvbus.ports.cluster import GoneError, Kind, Resource
+from tests.unit.runtime.watching import REVISION, SITE, Porch, Server, Watching, revision, simulated, site
 
 
 def test_a_first_list_is_told_between_its_markers() -> None:
@@ -290,16 +147,18 @@ def test_a_short_interruption_is_no_reason_for_doubt_and_a_long_one_is() -> None
         watching.taken()
         server.watch_errors = [TransientError("reset")] * 5
         server.cut.set()
-        server.put(site("b"))
         await asyncio.sleep(20)
+        server.put(site("b"))
+        await asyncio.sleep(1)
         assert watching.taken() == ["+b"]
         server.watch_errors = [TransientError("reset")] * 45
         server.cut.set()
         await asyncio.sleep(1)
         server.put(site("c"))
-        server.list_errors = [TransientError("503")] * 3
+        server.list_errors = [TransientError("503")] * 5
         await asyncio.sleep(31)
         assert watching.taken() == ["syncing"]
+        server.watch_errors.clear()
         await asyncio.sleep(60)
         assert watching.taken() == ["syncing", "+c", "ok"]
         await watching.end()
@@ -401,16 +260,6 @@ def test_what_a_slow_read_brings_does_not_undo_what_the_watch_told() -> None:
 
 
 # ------------------------------------------------------------ Porch's aggregated API
-
-
-def revision(name: str) -> Object:
-    spec = {"repository": "r", "packageName": name, "workspaceName": "v1"}
-    return {
-        "apiVersion": "porch.kpt.dev/v1alpha1",
-        "kind": "PackageRevision",
-        "metadata": {"name": name},
-        "spec": spec,
-    }
 
 
 def test_what_an_aggregated_list_leaves_out_is_asked_for_before_it_is_gone() -> None:

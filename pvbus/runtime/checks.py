@@ -1,0 +1,72 @@
+"""Open check requests of one kind, and when the API server is read for them.
+
+A check request asks whether the rows of a kind are up to date. One read answers every request that was
+open when it began, and no other. Reads are at least `CHECK_SECONDS` apart; a read that failed is repeated
+after `CHECK_RETRY_SECONDS`. Pure: the caller gives the monotonic time.
+"""
+
+import math
+from collections.abc import Mapping
+
+from pvbus.core.records import CheckRequest
+
+CHECK_SECONDS = 10.0  # a removal waits longer than this anyway; a list of 100,000 objects takes seconds
+CHECK_RETRY_SECONDS = 60.0  # like the probe of a kind that is not served
+CHECK_SETTLE_SECONDS = 0.05  # requests that arrive together are answered by one read
+
+Batch = Mapping[str, CheckRequest]
+"""The requests that one read answers, by key."""
+
+
+class Checks:
+    """The open requests of one kind."""
+
+    def __init__(self) -> None:
+        self._open: dict[str, CheckRequest] = {}
+        self._not_before = -math.inf
+
+    def ask(self, key: str, request: CheckRequest, now: float) -> None:
+        """Add a request, or replace the one of this key."""
+        if not self._open:
+            self._not_before = max(self._not_before, now + CHECK_SETTLE_SECONDS)
+        self._open[key] = request
+
+    def drop(self, key: str) -> None:
+        self._open.pop(key, None)
+
+    def seconds_until_due(self, now: float) -> float:
+        """Return how long to wait before the next read; infinity if nothing is open."""
+        return max(0.0, self._not_before - now) if self._open else math.inf
+
+    def open_now(self) -> Batch:
+        """Return the requests that a read answers which begins now."""
+        return dict(self._open)
+
+    def close(self, batch: Batch, now: float) -> list[tuple[str, CheckRequest]]:
+        """Remove and return the requests that a successful read answers.
+
+        A request that was deleted, or replaced by one with another nonce, while the read went on is not
+        among them: the read began before the new one was known.
+        """
+        if batch:
+            self._not_before = now + CHECK_SECONDS
+        answered = [(key, request) for key, request in batch.items() if self._open.get(key) == request]
+        for key, _ in answered:
+            del self._open[key]
+        return answered
+
+    def failed(self, now: float, seconds: float = 0.0) -> None:
+        """Note that a read failed, or that its answers could not be given. seconds: wait at least so long."""
+        self._not_before = now + max(CHECK_RETRY_SECONDS, seconds)
+
+
+def names_of(batch: Batch) -> frozenset[tuple[str, str]] | None:
+    """Return (namespace, name) of what the requests ask about; None if one asks about the whole kind."""
+    names = set()
+    for request in batch.values():
+        if not request.names:
+            return None
+        for text in request.names:
+            namespace, _, name = text.partition("/")
+            names.add((namespace, name))
+    return frozenset(names)
