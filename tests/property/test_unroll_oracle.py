@@ -6,6 +6,7 @@ nothing else can be done.
 
 import json
 from collections.abc import Iterable
+from itertools import count
 from typing import Any
 
 import msgspec
@@ -19,7 +20,18 @@ from pvbus.core.ids import SET_UID_LABEL, colliding_variant_name, digest
 from pvbus.core.model import PackageVariant, PackageVariantSet
 from pvbus.core.observe import KindName, rows_of, topics_of
 from pvbus.core.porch import PackageRevision, Repository
-from pvbus.core.records import OBJECTS, UNROLL, ChildRow, SyncMarker, partition_key, sync_key
+from pvbus.core.records import (
+    CHECK_PREFIX,
+    OBJECTS,
+    UNROLL,
+    WATCHES,
+    CheckAnswer,
+    CheckRequest,
+    ChildRow,
+    SyncMarker,
+    partition_key,
+    sync_key,
+)
 from pvbus.core.renderer import RenderController
 from pvbus.core.unroll.controller import TURN_TARGETS, UnrollController
 from pvbus.core.unroll.removal import Limits
@@ -44,8 +56,14 @@ class World:
     """A cluster as a dictionary, and both controllers on one partition."""
 
     def __init__(self, turn_targets: int = TURN_TARGETS) -> None:
+        nonces = (f"{number:08x}" for number in count(1))
         self.unroll = UnrollController(
-            partitions=1, engine=ENGINE, limits=UNLIMITED, turn_targets=turn_targets
+            partitions=1,
+            engine=ENGINE,
+            elapsed=lambda: self.now,
+            nonce=lambda: next(nonces),
+            limits=UNLIMITED,
+            turn_targets=turn_targets,
         )
         self.render = RenderController(engine=ENGINE)
         self.objects: dict[tuple[str, str], Object] = {}
@@ -116,6 +134,10 @@ class World:
                     self.rows[put.key] = put.row
                 assert name
             assert partition_key(put.topic, put.key)
+            if isinstance(put.row, CheckRequest):  # everything that exists is known here at once
+                self._load(OBJECTS, put.key, encode_row(CheckAnswer(nonce=put.row.nonce)))
+            elif put.topic == WATCHES and put.row is None and put.key.startswith(CHECK_PREFIX):
+                self._load(OBJECTS, put.key, None)
             for dirtied in controller.store(0, put):
                 self.dirty[controller, dirtied] = None
             for other in (self.unroll, self.render):

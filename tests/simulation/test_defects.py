@@ -20,7 +20,6 @@ from contextlib import AbstractContextManager, nullcontext
 from typing import Any
 from unittest.mock import patch
 
-import msgspec
 import pytest
 
 from pvbus.adapters.embedded.cluster import MemoryCluster
@@ -29,10 +28,10 @@ from pvbus.core.ids import FINALIZER, partition
 from pvbus.core.inject.controller import InjectController
 from pvbus.core.observe import rows_of, topics_of
 from pvbus.core.records import OBJECTS, VARIANTS, WatchRequest, sync_key
-from pvbus.core.renderer import RenderController
 from pvbus.core.tables import SyncView, is_marker
-from pvbus.core.unroll.children import Children, Limits
 from pvbus.core.unroll.controller import UnrollController
+from pvbus.core.unroll.preparing import Preparing
+from pvbus.core.unroll.removal import Limits, Removal
 from pvbus.errors import ConflictError
 from pvbus.ports.cluster import Kind
 from pvbus.runtime.effects import perform
@@ -102,7 +101,7 @@ async def barrier() -> None:
     part = unrolled("s1", "s2")
     part.tell(SITE, site("s1", env="test"))
     part.run()
-    assert part.states()[CHILD] == "removing"
+    assert part.states()[CHILD] == "waiting"
     part.on_catch_up = lambda: part.tell(SITE, site("s1", env="prod"))
     part.now += 10
     part.run()
@@ -157,7 +156,7 @@ async def relist() -> None:
 
 async def requests() -> None:
     """A set that goes leaves the watches of other sets alone."""
-    world = World(limits=Limits(removal_delay_seconds=1.0))
+    world = World(limits=Limits(removal_quiet_seconds=1.0))
     world.upstream()
     world.serve_sites()
     world.put(WORLD_REPOSITORY, "r1", spec={})
@@ -196,6 +195,7 @@ async def cancel() -> None:
     for _ in range(3):
         part.now += 10
         part.run()
+    old.now = new.now = part.now
     old.target(part.targets[CHILD], vkey)
     steps, effect = old.begin(vkey)
     frozen = old.go_on(steps, await perform(cluster, effect))  # the DELETE, on its way
@@ -220,6 +220,9 @@ async def guard() -> None:
         for _ in range(3):
             part.now += 6
             part.run()
+    for _ in range(12):  # the last ones join the hold when its token has stood for a minute
+        part.now += 6
+        part.run()
     assert list(part.orders().values()).count("removed") <= 3
     assert list(part.states().values()).count("held") == 10
 
@@ -296,7 +299,7 @@ async def drive(cluster: MemoryCluster, steps: Reconciliation) -> Outcome:
 
 def no_gate() -> AbstractContextManager[Any]:
     return patch.object(SyncView, "ok", lambda self, kind: True), patch.object(  # type: ignore[return-value]
-        UnrollController, "_require_served", lambda self, kinds: None
+        Preparing, "_require_served", lambda self, kinds: None
     )
 
 
@@ -328,28 +331,23 @@ def shared_requests() -> AbstractContextManager[Any]:
 
 
 def silent_cancel() -> AbstractContextManager[Any]:
-    write, applied = RenderController._write, RenderController._is_applied
-
-    def without_touch(self: RenderController, key: Any, seen: Any, winner: Any, *rest: Any) -> Any:
-        return write(self, key, seen, msgspec.structs.replace(winner, kept=""), *rest)
-
-    def is_applied(desired: Any, winner: Any, living: Any) -> bool:
-        return applied(desired, msgspec.structs.replace(winner, kept=""), living)
-
-    return patch.multiple(RenderController, _write=without_touch, _is_applied=staticmethod(is_applied))
+    return patch("pvbus.core.renderer.is_cancelled", lambda claim, living: True), patch(  # type: ignore[return-value]
+        "pvbus.core.renderer._cancel", lambda obj, token: None
+    )
 
 
 def guard_per_evaluation() -> AbstractContextManager[Any]:
-    remove = Children.remove
+    exceeds = Removal.exceeds
 
-    def forgetful(self: Children, obj: Any, names: list[str], *rest: Any) -> Any:
-        leaving, self.leaving = self.leaving, set(names)
+    def forgetful(self: Removal, *rest: Any) -> bool:
+        children = self._children
+        leaving, children.leaving = children.leaving, set(children.in_state("waiting"))
         try:
-            return remove(self, obj, names, *rest)
+            return exceeds(self, *rest)
         finally:
-            self.leaving = leaving
+            children.leaving = leaving
 
-    return patch.object(Children, "remove", forgetful)
+    return patch.object(Removal, "exceeds", forgetful)
 
 
 def write_anyway() -> AbstractContextManager[Any]:
