@@ -10,7 +10,7 @@ from pvbus.adapters.embedded.bus import SqliteBus
 from pvbus.codec import encode_row
 from pvbus.contracts import topics
 from pvbus.core.ids import partition
-from pvbus.core.records import UNROLL, partition_key
+from pvbus.core.records import META, UNROLL, partition_key
 from pvbus.ports.bus import Claim, Output
 from pvbus.runtime.clock import SystemClock
 
@@ -45,4 +45,5 @@ async def _write(path: Path, rows: list[Row], uncompacted: bool) -> None:
 
 def _output(topic: str, key: str, row: msgspec.Struct | bytes | None) -> Output:
     value = row if isinstance(row, bytes) else encode_row(row)
-    return Output(topic, partition(partition_key(topic, key), PARTITIONS), key.encode(), value)
+    number = 0 if topic == META else partition(partition_key(topic, key), PARTITIONS)
+    return Output(topic, number, key.encode(), value)
