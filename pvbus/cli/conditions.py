@@ -210,7 +210,8 @@ def _show_line(event: ConditionEvent, output: str) -> None:
 
 def _fields(event: ConditionEvent) -> tuple[str, ...]:
     condition = event.condition
-    change = f"{event.previous} -> {condition.status}" if event.previous else condition.status
+    changed = event.previous not in ("", condition.status)
+    change = f"{event.previous} -> {condition.status}" if changed else condition.status
     name = f"{event.kind}/{event.namespace}/{event.name}"
     time = event.time or condition.last_transition_time or ""
     return time, name, condition.type, change, condition.reason, condition.message

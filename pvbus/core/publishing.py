@@ -5,7 +5,7 @@ event. What comes next is derived from it alone: the status before, the id, and 
 back.
 """
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from datetime import UTC, datetime
 from typing import NamedTuple
 
@@ -48,7 +48,7 @@ class Publisher:
         self,
         key: str,
         uid: str,
-        conditions: Iterable[Condition],
+        conditions: Sequence[Condition],
         latest: Latest,
         now: float,
         variant: str = "",
@@ -57,31 +57,37 @@ class Publisher:
 
         key: `<Kind>|<namespace>/<name>`.
         """
-        puts: list[Put] = []
-        waits: list[float] = []
-        kind, _, name = key.partition("|")
+        waits = {
+            condition.type: wait
+            for condition in conditions
+            if (wait := _seconds_until_news(latest.get(condition.type), uid, condition, now)) is not None
+        }
+        if not waits or min(waits.values()) > 0:
+            return News((), min(waits.values(), default=None))
+        puts: list[Put] = []  # with a transition the counts go, too: those of before would contradict it
         for condition in conditions:
-            last = latest.get(condition.type)
-            former = last if last is not None and last.uid == uid else None
-            if former is not None:
-                wait = _seconds_until_news(former, condition, now)
-                if wait is None or wait > 0:
-                    waits += [wait] if wait is not None else []
-                    continue
-            time = self._time(latest, now)
-            event = ConditionEvent(
-                kind=kind,
-                namespace=Key.parse(name).namespace,
-                name=Key.parse(name).name,
-                uid=uid,
-                condition=condition,
-                previous=former.condition.status if former is not None else "",
-                id=_event_id(last, uid, condition, time),
-                time=time,
-                variant=variant,
-            )
-            puts += self._sent(key, event, event)
-        return News(tuple(puts), min(waits, default=None))
+            if condition.type in waits:
+                puts += self._event(key, uid, condition, latest, now, variant)
+        return News(tuple(puts))
+
+    def _event(
+        self, key: str, uid: str, condition: Condition, latest: Latest, now: float, variant: str
+    ) -> list[Put]:
+        kind, _, name = key.partition("|")
+        last = latest.get(condition.type)
+        time = self._time(latest, now)
+        event = ConditionEvent(
+            kind=kind,
+            namespace=Key.parse(name).namespace,
+            name=Key.parse(name).name,
+            uid=uid,
+            condition=condition,
+            previous=last.condition.status if last is not None and last.uid == uid else "",
+            id=_event_id(last, uid, condition, time),
+            time=time,
+            variant=variant,
+        )
+        return self._sent(key, event, event)
 
     def ended(
         self, key: str, gone: Iterable[ConditionEvent], latest: Latest, now: float, reason: str = WITHDRAWN
@@ -120,11 +126,13 @@ class Publisher:
         ]
 
 
-def _seconds_until_news(last: ConditionEvent, new: Condition, now: float) -> float | None:
+def _seconds_until_news(last: ConditionEvent | None, uid: str, new: Condition, now: float) -> float | None:
     """Return how long a change has to wait, 0 when it is to be published; None: nothing has changed.
 
     A change of status or reason is a transition. A message that counts is published now and then.
     """
+    if last is None or last.uid != uid:
+        return 0
     old = last.condition
     if (old.status, old.reason) != (new.status, new.reason):
         return 0

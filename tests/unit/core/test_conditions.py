@@ -354,6 +354,20 @@ def test_counts_are_published_again_after_a_while() -> None:
     assert part.told() == []
 
 
+def test_with_a_transition_the_counts_are_published_as_well() -> None:
+    """Ready=True beside "ready 1" of a moment ago would contradict itself until the counts change again."""
+    part = observed()
+    part.tell(rolled(counts=Counts(desired=3, applied=3, ready=1)))
+    part.run()
+    part.told()
+    part.now = 1.0
+    part.tell(rolled(counts=ALL))
+    part.run()
+    messages = {e.condition.type: e.condition.message for e in part.events}
+    assert set(messages) == {"Ready", "TargetsApplied"}
+    assert "ready 3" in messages["TargetsApplied"]
+
+
 def test_events_have_their_own_time_that_never_goes_back() -> None:
     """Not the time of the last transition, and not that of a worker whose clock is behind."""
     part = observed()
