@@ -1,28 +1,42 @@
-"""`pvbus conditions`: the last word on every object, and every new one."""
+"""`pvbus conditions`: the last event of every condition, and every new one."""
 
 import asyncio
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 
 import click
 import msgspec
 
 from pvbus.cli.output import columns
-from pvbus.cli.reading import bus_option, data_option, opened_bus, read_topic, topic_on
-from pvbus.core.records import CONDITIONS, LATEST, ConditionEvent
+from pvbus.cli.progress import KINDS, Judged, condition_of
+from pvbus.cli.reading import bus_option, data_option, opened_bus, read_rows, topic_on
+from pvbus.core.ids import Key, okey
+from pvbus.core.model import Condition
+from pvbus.core.records import CONDITIONS, LATEST, OBJECTS, ConditionEvent
+from pvbus.core.subjects import GROUPS
+from pvbus.core.tables import is_marker
+from pvbus.errors import UsageError
 from pvbus.ports.bus import Bus, Record, TopicPartition
 
 COLUMNS = ("TIME", "OBJECT", "TYPE", "STATUS", "REASON", "MESSAGE")
+NOT_REPORTED = "NotReported"
 _event = msgspec.json.Decoder(ConditionEvent)
+_judged = msgspec.json.Decoder(Judged)
+Wanted = Callable[[ConditionEvent], bool]
 
 
 @click.command(
     short_help="Show every object's conditions, and changes.",
     epilog="""\b
 Examples:
-  pvbus conditions                           the last of each condition of every object
-  pvbus conditions default/web               of one object
-  pvbus conditions --not-ready               only what is Ready=False, Stalled=True or held
+  pvbus conditions                           the last event of each condition of every object
+  pvbus conditions default/web               of one object, whatever its kind
+  pvbus conditions --not-ready               sets, variants and Repositories that are not ready, and why
   pvbus conditions --follow -o json          a line of JSON per condition, and then per change
+
+The lifecycle of a variant's package revision is its condition Published, with the lifecycle as the
+reason: Draft, Proposed, Published, DeletionProposed, and Deleted as the last event.
+
+Exit codes: 0 shown, 1 there is no such object, 2 bad usage.
 """,
 )
 @click.argument("name", required=False, metavar="[NAMESPACE/NAME]")
@@ -33,50 +47,139 @@ Examples:
 @bus_option
 def conditions(
     name: str | None, follow: bool, not_ready: bool, output: str, data: str, bus: str | None
-) -> None:
+) -> int:
     """Show conditions as consumers of the bus see them.
 
     Text is a table, and a line per change; json is a line per event, with the event's id, so that a
-    program can tell repetitions apart.
+    program can tell repetitions apart. Events of one object come in the order of their times. With
+    --not-ready an object that nothing was published of yet has a line with reason NotReported and no id.
     """
+    if name is not None and not all(Key.parse(name)):
+        raise UsageError(f'"{name}" is no NAMESPACE/NAME, for example default/web')
     try:
-        asyncio.run(_conditions(name, follow, not_ready, output, data, bus))
+        code = asyncio.run(_conditions(name, follow, not_ready, output, data, bus))
     except KeyboardInterrupt:
         if not follow:
             raise
+        code = 0
+    return code
 
 
 async def _conditions(
     name: str | None, follow: bool, not_ready: bool, output: str, data: str, place: str | None
-) -> None:
+) -> int:
     def wanted(event: ConditionEvent) -> bool:
         if name is not None and f"{event.namespace}/{event.name}" != name:
             return False
         return not not_ready or asks_for_attention(event)
 
     async with opened_bus(data, place) as bus:
-        # The changes first: what happens while the table is read comes twice rather than never.
-        count = (await topic_on(bus, CONDITIONS)).partitions
-        ends = dict(await bus.end_offsets([(CONDITIONS, number) for number in range(count)]))
-        latest = [e for e in _events(await read_topic(bus, LATEST)) if wanted(e)]
-        latest.sort(key=lambda e: (e.namespace, e.name, e.kind, e.condition.type))
-        _show_table(latest, output)
-        if follow:
-            await _follow(bus, ends, {event.id for event in latest}, wanted, output)
+        # The changes first: what happens while the table is read is found among them.
+        begin = await _ends(bus)
+        latest = await _latest(bus, name)
+        shown = [event for event in latest.values() if wanted(event)]
+        if not_ready:
+            shown += await _unreported(bus, name, shown)
+        shown.sort(key=lambda e: (e.namespace, e.name, e.kind, e.time, e.condition.type))
+        code = 0 if name is None or latest else await _nothing_of(bus, name)
+        if shown:
+            _show_table(shown, output)
+        elif code == 0 and not_ready:
+            click.echo(f"{name or 'everything'} is ready", err=True)
+        if not follow:
+            return code
+        await _follow(bus, begin, latest, wanted, output)
+    return 0
+
+
+async def _ends(bus: Bus) -> dict[TopicPartition, int]:
+    count = (await topic_on(bus, CONDITIONS)).partitions
+    return dict(await bus.end_offsets([(CONDITIONS, number) for number in range(count)]))
+
+
+async def _latest(bus: Bus, name: str | None) -> dict[str, ConditionEvent]:
+    """Return the last events by key, of one object or of all."""
+    rows = await read_rows(bus, LATEST, key=name)
+    return {
+        key: _event.decode(value) for key, value in rows.items() if name is None or key.split("|")[1] == name
+    }
+
+
+async def _unreported(bus: Bus, name: str | None, shown: Iterable[ConditionEvent]) -> list[ConditionEvent]:
+    """Return a line for each set and variant that is not ready although no event says so."""
+    known = {(event.kind, event.namespace, event.name) for event in shown}
+    found = []
+    for topic, kind in KINDS.items():
+        for key, value in (await read_rows(bus, topic, key=name)).items():
+            if is_marker(key) or name not in (None, key):
+                continue
+            obj = _judged.decode(value)
+            if (kind, *Key.parse(key)) not in known and not obj.ready:
+                found.append(_unknown(kind, Key.parse(key), obj))
+    return found
+
+
+def _unknown(kind: str, key: Key, obj: Judged) -> ConditionEvent:
+    last = condition_of(obj.status.conditions, "Ready")
+    condition = Condition(
+        type="Ready",
+        status="Unknown",
+        reason="Terminating" if obj.metadata.deletion_timestamp else NOT_REPORTED,
+        message=obj.why,
+        last_transition_time=last.last_transition_time if last is not None else None,
+    )
+    return ConditionEvent(kind=kind, namespace=key.namespace, name=key.name, uid="", condition=condition)
+
+
+async def _nothing_of(bus: Bus, name: str) -> int:
+    """Say why there is nothing to show of an object; returns the exit code."""
+    kinds = [kind for topic, kind in KINDS.items() if name in await read_rows(bus, topic, key=name)]
+    for kind, group in GROUPS.items():
+        key = okey(group, kind, *Key.parse(name))
+        kinds += [kind] if key in await read_rows(bus, OBJECTS, key=key) else []
+    if kinds:
+        click.echo(f"{' and '.join(kinds)} {name}: no condition has been published yet", err=True)
+        return 0
+    click.echo(
+        f"{name}: there is no PackageVariantSet, PackageVariant, PackageRevision or Repository of this "
+        "name; check namespace and name (pvbus conditions lists all)",
+        err=True,
+    )
+    return 1
 
 
 async def _follow(
     bus: Bus,
-    ends: dict[TopicPartition, int],
-    seen: set[str],
-    wanted: Callable[[ConditionEvent], bool],
+    begin: dict[TopicPartition, int],
+    latest: dict[str, ConditionEvent],
+    wanted: Wanted,
     output: str,
 ) -> None:
-    reader = bus.reader(ends)
+    """Show every change from here on; of those that came while the table was read, the ones it lacks."""
+    end = await _ends(bus)
+    reader = bus.reader(begin)
+    early: list[ConditionEvent] = []
+    while any(reader.position(place) < offset for place, offset in end.items()):
+        early += _events(await reader.poll(timeout_seconds=1.0))
+    events = list(newer_than(latest, early))
     while True:
-        for event in _events(await reader.poll(timeout_seconds=1.0)):
-            if event.id not in seen and wanted(event):
+        for event in events:
+            if wanted(event):
                 _show_line(event, output)
+        events = _events(await reader.poll(timeout_seconds=1.0))
+
+
+def newer_than(
+    latest: dict[str, ConditionEvent], events: Iterable[ConditionEvent]
+) -> Iterator[ConditionEvent]:
+    """Leave out the events that a table already shows, and those before them of the same condition."""
+    events = list(events)
+    last = {event.id: number for number, event in enumerate(events)}
+    shown = {key: last[event.id] for key, event in latest.items() if event.id in last}
+    for number, event in enumerate(events):
+        key = f"{event.kind}|{event.namespace}/{event.name}|{event.condition.type}"
+        if number > shown.get(key, -1):
+            yield event
 
 
 def asks_for_attention(event: ConditionEvent) -> bool:
@@ -107,7 +210,8 @@ def _show_line(event: ConditionEvent, output: str) -> None:
 
 def _fields(event: ConditionEvent) -> tuple[str, ...]:
     condition = event.condition
-    change = f"{event.previous} -> {condition.status}" if event.previous else condition.status
+    changed = event.previous not in ("", condition.status)
+    change = f"{event.previous} -> {condition.status}" if changed else condition.status
     name = f"{event.kind}/{event.namespace}/{event.name}"
-    time = condition.last_transition_time or ""
+    time = event.time or condition.last_transition_time or ""
     return time, name, condition.type, change, condition.reason, condition.message

@@ -7,17 +7,19 @@ from the live object. Expressions are evaluated again, one by one, on the inputs
 import asyncio
 import sys
 from collections.abc import Iterator, Mapping
+from datetime import UTC, datetime
 from typing import Any
 
 import click
 import msgspec
 
 from pvbus.cli.explain_text import set_lines, variant_lines
+from pvbus.cli.failing import Failure, failing_targets, grouped, unready_children
 from pvbus.cli.output import FORMATS, emit
 from pvbus.cli.progress import SET, VARIANT
 from pvbus.cli.reading import bus_option, data_option, live_object, opened_bus, read_rows
 from pvbus.core.expressions import CelError, Engine, compile_expression
-from pvbus.core.ids import CONFIRM_DELETION, Key
+from pvbus.core.ids import Key
 from pvbus.core.records import (
     DESIRED,
     LATEST,
@@ -38,6 +40,7 @@ from pvbus.core.records import (
     sync_key,
 )
 from pvbus.core.render import row_variables
+from pvbus.core.setconditions import confirm_command
 from pvbus.errors import UsageError
 from pvbus.ports.bus import Bus
 from pvbus.ports.cluster import Kind
@@ -139,6 +142,7 @@ async def _maker(bus: Bus, key: Key, set_name: str, row: TargetRow, engine: Engi
     skey = f"{key.namespace}/{set_name}"
     children = await read_rows(bus, UNROLL, key=skey)
     child = _decoded(children.get(f"{skey}|{key.name}"), ChildRow)
+    rollup = _decoded((await read_rows(bus, SETRESULTS, key=skey)).get(skey), SetResult)
     return {
         "set": skey,
         "state": child.state if child else row.state,
@@ -147,20 +151,27 @@ async def _maker(bus: Bus, key: Key, set_name: str, row: TargetRow, engine: Engi
         "upstream": msgspec.to_builtins(row.upstream),
         "downstream": msgspec.to_builtins(row.downstream),
         "expressions": list(_expressions(row, engine)) if engine is not None else [],
-        "held": _held(skey, child),
+        "removal": _removal(child, rollup),
+        "held": _held(skey, rollup) if child is not None and child.state == "held" else None,
     }
 
 
-def _held(skey: str, child: ChildRow | None) -> Document | None:
-    if child is None or child.state != "held":
+def _removal(child: ChildRow | None, rollup: SetResult | None) -> Document | None:
+    """Say how far the removal of a variant is that no target wants any more."""
+    if child is None or child.state == "present":
         return None
-    return {"token": child.hold, "confirm": confirm_command(skey, child.hold)}
+    since = datetime.fromtimestamp(child.since, UTC).strftime("%Y-%m-%dT%H:%M:%SZ") if child.since else ""
+    return {"state": child.state, "since": since, "waitsFor": rollup.waiting if rollup is not None else ""}
 
 
-def confirm_command(skey: str, tokens: str) -> str:
-    """Return the command that confirms held removals."""
-    namespace, name = Key.parse(skey)
-    return f"kubectl annotate packagevariantset -n {namespace} {name} --overwrite {CONFIRM_DELETION}={tokens}"
+def _held(skey: str, rollup: SetResult | None) -> Document:
+    """Say how to see and to confirm what is held; without a token its list is still being written."""
+    token = rollup.hold.token if rollup is not None and rollup.hold is not None else ""
+    return {
+        "token": token,
+        "show": f"pvbus confirm {skey} --show",
+        "confirm": confirm_command(Key.parse(skey), token) if token else "",
+    }
 
 
 def _expressions(row: TargetRow, engine: Engine) -> Iterator[Document]:
@@ -210,18 +221,26 @@ async def _set(bus: Bus, key: Key) -> Document:
     states: dict[str, int] = {}
     for child in children.values():
         states[child.state] = states.get(child.state, 0) + 1
-    held = {name: child.hold for name, child in sorted(children.items()) if child.state == "held"}
-    tokens = ",".join(dict.fromkeys(held.values()))
+    held = sorted(name for name, child in children.items() if child.state == "held")
     return {
         "set": skey,
         "known": bool(children or result),
         "result": msgspec.to_builtins(result),
         "children": states,
-        "failing": {n: f"{r.reason}: {r.error}" for n, r in sorted(results.items()) if r.error},
-        "notReady": sorted(name for name, r in results.items() if not r.ready and not r.error),
-        "held": {"variants": held, "confirm": confirm_command(skey, tokens)} if held else None,
+        "failingTargets": grouped(await _failing(bus, key, result)),
+        "notReady": grouped(await unready_children(bus, key, children, results)),
+        "held": {"variants": held, **_held(skey, result)} if held else None,
+        "removing": result.waiting if result else "",
         "waitsFor": [] if result else ["its first evaluation"],
     }
+
+
+async def _failing(bus: Bus, key: Key, result: SetResult | None) -> list[Failure]:
+    """Return the targets that fail; a set that is valid has none, and needs no evaluation."""
+    installation = await read_installation(bus)
+    if result is None or result.reason == "Valid" or installation is None:
+        return []
+    return await failing_targets(bus, key, engine_of(installation))
 
 
 def _below(rows: Mapping[str, bytes], key: str) -> dict[str, bytes]:

@@ -1,17 +1,31 @@
 """The answers of `pvbus explain` as text for people."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from typing import Any
+
+from pvbus.core.messages import first_of
 
 Document = dict[str, Any]
 SHOWN_MAX = 20
+NAMES_MAX = 3  # of the variants of one group
+
+STATE_WORDS: Mapping[str, str] = {
+    "present": "a target wants it",
+    "waiting": "no target wants it any more; its removal waits until the set has been quiet for a while",
+    "held": "its removal is held, because too many would go at once",
+    "confirmed": "its removal is confirmed, and waits for a check that nothing is out of date",
+    "ordered": "its removal is ordered: render deletes it once it has read the set from the API server",
+    "gone": "it is deleted",
+}
+"""What each state of a child's row in `pvbus.unroll` means."""
 
 
 def variant_lines(document: Document) -> Iterator[str]:
     """Say everything about a variant, what made it first."""
     yield f"PackageVariant {document['variant']}"
     if not document["known"]:
-        yield f"  nobody knows it: {document['liveNote'] or 'there is no such object'}"
+        yield f"  {document['variant']}: no such PackageVariant; check namespace and name (a set: --set)"
+        yield from _note_lines(document)
         return
     if not document["madeBy"]:
         yield "  made by: a person or another program; no set has it among its targets"
@@ -38,9 +52,25 @@ def _maker_lines(maker: Document) -> Iterator[str]:
     for each in maker["expressions"]:
         outcome = f"error: {each['error']}" if "error" in each else f'"{each["value"]}"'
         yield f"    {each['field']}: {each['expression']} = {outcome}"
+    if maker["removal"]:
+        yield from _removal_lines(maker["removal"])
     if maker["held"]:
-        yield "  its removal is held, because too many would go at once; to confirm it and those with it:"
-        yield f"    {maker['held']['confirm']}"
+        yield from _confirm_lines(maker["held"])
+
+
+def _removal_lines(removal: Document) -> Iterator[str]:
+    since = f", since {removal['since']}" if removal["since"] else ""
+    yield f"  removal: {STATE_WORDS.get(removal['state'], removal['state'])} ({removal['state']}{since})"
+    if removal["waitsFor"] and removal["state"] not in ("held", "gone"):
+        yield f"  removal waits for: {removal['waitsFor']}"
+
+
+def _confirm_lines(held: Document) -> Iterator[str]:
+    yield f"  to see all that is held with it: {held['show']}"
+    if held["confirm"]:
+        yield f"  to confirm it: {held['confirm']}"
+    else:
+        yield "  the list is still being written, and the command that confirms it follows"
 
 
 def _decision_lines(document: Document) -> Iterator[str]:
@@ -64,26 +94,47 @@ def set_lines(document: Document) -> Iterator[str]:
     """Say everything about a set."""
     yield f"PackageVariantSet {document['set']}"
     if not document["known"]:
-        yield f"  nobody knows it: {document['liveNote'] or 'there is no such object'}"
+        yield f"  {document['set']}: no such PackageVariantSet; check namespace and name"
+        yield from _note_lines(document)
         return
     states = ", ".join(f"{number} {state}" for state, number in document["children"].items())
     yield f"  variants: {states or 'none'}"
     result = document["result"]
-    if result and result.get("reason", "Valid") != "Valid":
+    if result and result.get("reason", "Valid") != "Valid" and not document["failingTargets"]:
         yield f"  {result['reason']}: {result.get('message', '')}"
-    for name, error in list(document["failing"].items())[:SHOWN_MAX]:
-        yield f"  failing: {name}: {error}"
-    for name in document["notReady"][:SHOWN_MAX]:
-        yield f"  not applied yet: {name}"
-    hidden = max(0, len(document["failing"]) - SHOWN_MAX) + max(0, len(document["notReady"]) - SHOWN_MAX)
-    if hidden:
-        yield f"  and {hidden} more (-o json has them all)"
+    for group in document["failingTargets"]:
+        number = f"{group['count']} targets" if group["count"] > 1 else "1 target"
+        yield f"  failing: {number}: {group['reason']}: {group['message']}"
+        yield f"    {', '.join(group['targets'])}"
+    yield from _unready_lines(document["notReady"])
     held = document["held"]
     if held:
-        names = ", ".join(list(held["variants"])[:SHOWN_MAX])
+        names = first_of(held["variants"], NAMES_MAX)
         yield f"  {len(held['variants'])} removals are held, because they are too many at once: {names}"
-        yield f"  to confirm them: {held['confirm']}"
+        yield from _confirm_lines(held)
+    if document["removing"]:
+        yield f"  removals wait for: {document['removing']}"
     yield from _closing_lines(document)
+
+
+def _unready_lines(groups: list[Document]) -> Iterator[str]:
+    for group in groups[:SHOWN_MAX]:
+        number = f"{group['count']} variants" if group["count"] > 1 else "1 variant"
+        yield f"  not ready: {number}: {group['reason']}: {group['message']}"
+        targets = group["targets"] or [""] * len(group["variants"])
+        named = [
+            f"{name} (for {target})" if target else name
+            for name, target in zip(group["variants"], targets, strict=True)
+        ]
+        yield f"    {first_of(named, NAMES_MAX)}"
+    hidden = sum(group["count"] for group in groups[SHOWN_MAX:])
+    if hidden:
+        yield f"  and {hidden} more variants with other reasons (-o json has them all)"
+
+
+def _note_lines(document: Document) -> Iterator[str]:
+    if document["liveNote"]:
+        yield f"  live: {document['liveNote']}"
 
 
 def _closing_lines(document: Document) -> Iterator[str]:
@@ -94,5 +145,4 @@ def _closing_lines(document: Document) -> Iterator[str]:
         yield f"  waits for: {each}"
     if not document["waitsFor"] and not document["conditions"]:
         yield "  waits for: the first answer of the services"
-    if document["liveNote"]:
-        yield f"  live: {document['liveNote']}"
+    yield from _note_lines(document)

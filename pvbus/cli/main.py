@@ -21,6 +21,7 @@ COMMANDS: Mapping[str, str] = {
     "validate": "pvbus.cli.validate:validate",
     "explain": "pvbus.cli.explain:explain",
     "conditions": "pvbus.cli.conditions:conditions",
+    "confirm": "pvbus.cli.confirm:confirm",
     "lag": "pvbus.cli.lag:lag",
     "topics": "pvbus.cli.topics:topics",
     "run": "pvbus.cli.processes:run",

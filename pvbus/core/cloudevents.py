@@ -16,7 +16,7 @@ ATTRIBUTES: Mapping[str, str] = {
     "ce_source": "The installation that sent the event, as a URI reference.",
     "ce_type": f"What happened: `{CONDITION_CHANGED}`.",
     "ce_subject": "The object: `<Kind>/<namespace>/<name>/<condition type>`.",
-    "ce_time": "When the condition changed (RFC 3339).",
+    "ce_time": "When the event was made (RFC 3339); the condition has the time of its last transition.",
     "content-type": "Type of the value: application/json.",
 }
 
@@ -32,7 +32,7 @@ def condition_headers(event: ConditionEvent, *, event_id: str, source: str) -> t
         "ce_source": source,
         "ce_type": CONDITION_CHANGED,
         "ce_subject": f"{event.kind}/{event.namespace}/{event.name}/{event.condition.type}",
-        "ce_time": event.condition.last_transition_time or "",
+        "ce_time": event.time or event.condition.last_transition_time or "",
         "content-type": "application/json",
     }
     return tuple((name, values[name].encode()) for name in ATTRIBUTES if values[name])

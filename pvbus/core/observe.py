@@ -106,8 +106,11 @@ def _object_row(kind: KindName, obj: Mapping[str, Any], meta: Mapping[str, Any],
         deployment=bool((obj.get("spec") or {}).get("deployment")) if kind == REPOSITORY else None,
         downstream=_downstream(obj) if kind == VARIANT else None,
         served=_served(obj) if kind == CRD else None,
+        ready=_ready(obj) if kind == REPOSITORY else None,
     )
-    digest = _hash(_canonical.encode(row))
+    # Porch writes the time of a Repository's condition at each of its looks: that alone is no news.
+    timeless = row.ready and msgspec.structs.replace(row.ready, last_transition_time=None)
+    digest = _hash(_canonical.encode(msgspec.structs.replace(row, ready=timeless)))
     full = msgspec.structs.replace(
         row,
         resource_version=meta.get("resourceVersion", ""),
@@ -125,6 +128,20 @@ def _downstream(obj: Mapping[str, Any]) -> Downstream:
 def _served(obj: Mapping[str, Any]) -> tuple[str, ...]:
     versions = (obj.get("spec") or {}).get("versions") or ()
     return tuple(v["name"] for v in versions if v.get("served"))
+
+
+def _ready(obj: Mapping[str, Any]) -> Condition | None:
+    for c in (obj.get("status") or {}).get("conditions") or ():
+        if c.get("type") == "Ready":
+            return Condition(
+                type="Ready",
+                status=c.get("status", ""),
+                reason=c.get("reason", ""),
+                message=c.get("message", ""),
+                last_transition_time=c.get("lastTransitionTime"),
+                observed_generation=c.get("observedGeneration", 0),
+            )
+    return None
 
 
 def _revision(obj: Mapping[str, Any]) -> RevisionFacts:

@@ -107,7 +107,8 @@ class RevisionFacts(_Row, frozen=True, kw_only=True):
 
 
 class ObjectRow(_Row, frozen=True, kw_only=True):
-    """Metadata of an observed object, and the few facts of its kind that others need."""
+    """Metadata of an observed object, and the few facts of its kind that others need. ready: the condition
+    Ready of a Repository."""
 
     uid: str
     resource_version: str = ""
@@ -122,6 +123,7 @@ class ObjectRow(_Row, frozen=True, kw_only=True):
     deployment: bool | None = None
     downstream: Downstream | None = None
     served: tuple[str, ...] | None = None
+    ready: Condition | None = None
 
 
 class InjectableRow(_Row, frozen=True, kw_only=True):
@@ -376,7 +378,10 @@ class ConditionEvent(_Row, frozen=True, kw_only=True):
 
     Sent as CloudEvents 1.0 over Kafka, binary mode (attributes are `ce_` headers). id: the event's
     `ce_id`, made from the change and the id of the event before it, so a repeated step sends the
-    same one. previous: the status before, "" for a new condition.
+    same one. previous: the status before, "" for a new condition. time: of the event, in UTC with
+    milliseconds; it never goes back within one key. variant: the PackageVariant that owns a
+    PackageRevision. The lifecycle of such a revision is its condition `Published`, with the lifecycle
+    as the reason.
     """
 
     kind: str
@@ -386,6 +391,8 @@ class ConditionEvent(_Row, frozen=True, kw_only=True):
     condition: Condition
     previous: str = ""
     id: str = ""
+    time: str = ""
+    variant: str = ""
 
 
 class DeadLetter(_Row, frozen=True, kw_only=True):

@@ -70,9 +70,11 @@ def build_service(
     source: str = "/pvbus",
     partitions: int | None = None,
     nonce: Callable[[], str] = token_hex,
+    children_report: bool = True,
 ) -> Service:
     """Build one worker of a service. partitions: of the bus; None takes the contract's. nonce: gives
-    random hex digits; a simulation gives its own."""
+    random hex digits; a simulation gives its own. children_report: whether a service runs that reports
+    if a PackageVariant is Ready."""
     count = partitions or partition_count()
     if name == "ingest":
         return IngestWorker(bus, cluster, clock, partitions=count)
@@ -87,7 +89,9 @@ def build_service(
         ),
         "render": lambda: RenderController(engine=engine),
         "inject": lambda: InjectController(partitions=count),
-        "conditions": lambda: ConditionsController(source=source),
+        "conditions": lambda: ConditionsController(
+            source=source, partitions=count, children_report=children_report
+        ),
     }
     if name not in makers:
         raise UsageError(f'no service is called "{name}"; there are {", ".join(SERVICES)}')

@@ -54,7 +54,9 @@ async def _preview(
     bus = await SqliteBus.open(":memory:", clock=clock)
     await bus.create_topics(topics())
     services = [
-        build_service(name, bus.peer(), cluster, clock, engine=engine, limits=limits)
+        build_service(
+            name, bus.peer(), cluster, clock, engine=engine, limits=limits, children_report=only != "sets"
+        )
         for name in SERVICES_OF[only]
     ]
 

@@ -12,9 +12,9 @@ from typing import Any
 import msgspec
 import pytest
 
-from pvbus.core.conditions import WITHDRAWN
 from pvbus.core.ids import HOLD, digest
 from pvbus.core.model import PackageVariant
+from pvbus.core.publishing import LAST_REASONS
 from pvbus.core.records import CONDITIONS, LATEST, ConditionEvent
 from pvbus.core.unroll.removal import Limits
 from pvbus.testing.clock import run_simulated
@@ -159,7 +159,7 @@ def check_conditions(world: World) -> None:
             assert event.previous == last.condition.status, (last, event)
         else:
             assert event.previous == "", event
-        if event.condition.reason == WITHDRAWN:
+        if event.condition.reason in LAST_REASONS:
             fold.pop(key)
         else:
             fold[key] = event

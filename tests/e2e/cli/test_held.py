@@ -41,7 +41,7 @@ def test_removals_are_held_until_confirmed(tmp_path: Path) -> None:
     assert document["held"]["confirm"] in one.out
     assert "its removal is held" in one.out
 
-    token = re.search(r"pvbus\.dev/confirm-deletion=([0-9a-f]{8})$", document["held"]["confirm"])
+    token = re.search(r"pvbus\.dev/confirm-deletion=([0-9a-f]+) ", document["held"]["confirm"])
     assert token is not None
     web = next(m.object for m in manifests if m.object["kind"] == "PackageVariantSet")
     web["metadata"]["annotations"] = {"pvbus.dev/confirm-deletion": token[1]}

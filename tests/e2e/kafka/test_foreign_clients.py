@@ -85,7 +85,7 @@ def test_kcat_reads_conditions_with_their_cloudevents_headers(installed: Install
             "ce_source": "/pvbus",
             "ce_type": CONDITION_CHANGED,
             "ce_subject": f"{subject}/{condition['type']}",
-            "ce_time": condition["lastTransitionTime"],
+            "ce_time": each.data["time"],
             "content-type": "application/json",
         }
         object_key = f"{each.data['namespace']}/{each.data['name']}"

@@ -6,9 +6,10 @@ import msgspec
 import pytest
 
 from pvbus.codec import encode_row
-from pvbus.core.conditions import WITHDRAWN, ConditionsController, merge, set_conditions
+from pvbus.core.conditions import ConditionsController, merge
 from pvbus.core.effects import Update
 from pvbus.core.model import Condition
+from pvbus.core.publishing import WITHDRAWN
 from pvbus.core.records import (
     CONDITIONS,
     LATEST,
@@ -16,24 +17,33 @@ from pvbus.core.records import (
     SETRESULTS,
     SETS,
     VARIANTS,
+    ChildFailure,
     ConditionEvent,
     Counts,
+    Hold,
     ResultRow,
     SetResult,
     sync_key,
 )
+from pvbus.core.setconditions import set_conditions
 from tests.simulation.parts import SET, VARIANT, marker, obj, site_set
 
 NOTHING = Counts()
-ALL = Counts(desired=3, applied=3, ready=2)
+ALL = Counts(desired=3, applied=3, ready=3)
+APPLIED = Counts(desired=3, applied=3, ready=2)
 SOME = Counts(desired=3, applied=1)
 STALLING = ("ValidationError", "UpstreamNotFound", "NoMatchingTargets", "UnexpectedError", "TargetConflict")
+HOLD = Hold(id="h1", token="c0ffee12", count=46)
 
 
-def table(result: SetResult) -> dict[str, tuple[str, str]]:
-    found = set_conditions(result, namespace="default", name="alpha")
+def named(result: SetResult, **flags: bool) -> dict[str, Condition]:
+    found = set_conditions(result, namespace="ns", name="alpha", **flags)
     assert {c.observed_generation for c in found} == {7}
-    return {c.type: (c.status, c.reason) for c in found}
+    return {c.type: c for c in found}
+
+
+def table(result: SetResult, **flags: bool) -> dict[str, tuple[str, str]]:
+    return {kind: (c.status, c.reason) for kind, c in named(result, **flags).items()}
 
 
 def rolled(**fields: Any) -> SetResult:
@@ -53,20 +63,46 @@ def test_a_reason_to_stall_is_the_reason_of_both(reason: str) -> None:
         (rolled(counts=ALL), ("True", "Reconciled")),
         (rolled(counts=NOTHING), ("True", "Reconciled")),
         (rolled(counts=SOME), ("False", "Reconciling")),
-        (rolled(counts=ALL, held={"abcd": 12}), ("False", "DeletionHeld")),
+        (rolled(counts=APPLIED), ("False", "VariantsNotReady")),
+        (rolled(counts=Counts(desired=3, applied=3, ready=3, failed=1)), ("False", "VariantsNotReady")),
+        (rolled(counts=ALL, hold=HOLD), ("False", "DeletionHeld")),
+        (rolled(counts=Counts(desired=3, applied=3, ready=3, removing=9)), ("True", "Reconciled")),
     ],
 )
-def test_a_valid_set_is_ready_when_all_is_applied(result: SetResult, ready: tuple[str, str]) -> None:
+def test_a_valid_set_is_ready_when_every_child_is_applied_and_ready(
+    result: SetResult, ready: tuple[str, str]
+) -> None:
     """S19."""
     found = table(result)
     assert found["Stalled"] == ("False", "Valid")
     assert found["Ready"] == ready
 
 
+def test_where_no_child_reports_applied_alone_decides() -> None:
+    assert table(rolled(counts=APPLIED), children_report=False)["Ready"] == ("True", "Reconciled")
+    assert table(rolled(counts=SOME), children_report=False)["Ready"] == ("False", "Reconciling")
+
+
+def test_a_set_that_is_not_ready_names_three_variants_and_counts_the_others() -> None:
+    """The message has the counts and the reasons; one long reason does not push the others out."""
+    children = (
+        ChildFailure(name="web-a", reason="RenderFailed", message="set-labels: no such image"),
+        ChildFailure(name="web-b", reason="Error", message="x" * 5_000),
+        ChildFailure(name="web-c"),
+    )
+    counts = Counts(desired=200, applied=200, ready=150, failed=2)
+    message = named(rolled(counts=counts, unready=children))["Ready"].message
+    assert message.startswith(
+        "desired 200, applied 200, ready 150, failed 2, held 0, removing 0. Not ready: "
+    )
+    assert "web-a (RenderFailed: set-labels: no such image); web-b (Error: xxx" in message
+    assert message.endswith("; web-c; and 47 more")
+    assert len(message) < 1_000
+
+
 def test_nothing_selected_is_visible() -> None:
     """S6: the counts are there, and show 0."""
-    found = {c.type: c for c in set_conditions(rolled(), namespace="default", name="alpha")}
-    assert "desired 0, applied 0" in found["TargetsApplied"].message
+    assert "desired 0, applied 0" in named(rolled())["TargetsApplied"].message
 
 
 def test_a_hold_says_so() -> None:
@@ -74,14 +110,32 @@ def test_a_hold_says_so() -> None:
     assert (found["OnHold"], found["Ready"]) == (("True", "Annotation"), ("False", "OnHold"))
 
 
-def test_held_deletions_come_with_the_command_that_confirms_them() -> None:
-    found = {c.type: c for c in set_conditions(rolled(held={"aa": 3, "bb": 1}), namespace="ns", name="alpha")}
-    message = found["DeletionHeld"].message
-    assert message.startswith("4 deletions are held")
-    assert (
-        "kubectl annotate packagevariantset -n ns alpha --overwrite pvbus.dev/confirm-deletion=aa,bb"
-        in message
+def test_held_deletions_come_with_the_commands_that_show_and_confirm_them() -> None:
+    """One token however many rows: the message of 40,000 deletions is as long as that of 46."""
+    message = named(rolled(hold=HOLD))["DeletionHeld"].message
+    command = "kubectl annotate packagevariantset -n ns alpha pvbus.dev/confirm-deletion=c0ffee12 --overwrite"
+    assert message == (
+        "46 deletions are held because they are too many at once; to see them: pvbus confirm ns/alpha --show"
+        f"; to confirm them: pvbus confirm ns/alpha, or {command}"
     )
+    many = named(rolled(hold=msgspec.structs.replace(HOLD, count=40_000)))["DeletionHeld"].message
+    assert len(many) == len(message) + 3
+
+
+def test_a_hold_without_a_token_yet_names_no_command() -> None:
+    message = named(rolled(hold=Hold(id="h1", count=46)))["DeletionHeld"].message
+    assert message.startswith("46 deletions are held")
+    assert "still being written" in message
+    assert "confirm-deletion" not in message
+
+
+def test_removals_say_what_they_wait_for_and_then_go_from_the_status() -> None:
+    removing = Counts(desired=3, applied=3, ready=3, removing=2)
+    found = named(rolled(counts=removing, waiting="an answer to the check of Clusters"))["Removing"]
+    assert (found.status, found.reason) == ("True", "Waiting")
+    assert found.message == "2 variants are to be removed; that waits for an answer to the check of Clusters"
+    assert table(rolled(counts=removing))["Removing"] == ("True", "InProgress")
+    assert "Removing" not in table(rolled(counts=ALL))
 
 
 def test_only_a_changed_status_moves_its_time_and_foreign_conditions_stay() -> None:
@@ -103,12 +157,13 @@ class Part:
     """The controller on one partition, with a set and its roll-up."""
 
     def __init__(self) -> None:
-        self.controller = ConditionsController(source="/test")
+        self.controller = ConditionsController(source="/test", partitions=1)
         self.controller.open(0)
         for topic, kind in ((SETS, SET), (VARIANTS, VARIANT)):
             self.controller.load(topic, 0, sync_key(*kind), marker("ok"))
         self.events: list[ConditionEvent] = []
         self.now = 0.0
+        self.again_after: float | None = None
 
     def see(self, thing: Any, topic: str = SETS) -> None:
         key = f"default/{thing['metadata']['name']}"
@@ -118,20 +173,23 @@ class Part:
         self.controller.load(topic, 0, key, encode_row(row))
 
     def run(self, key: str = "PackageVariantSet|default/alpha") -> Any:
-        """Return the written status, None where nothing was written; the echo follows at once."""
-        steps, written = self.controller.reconcile(key, self.now), None
-        try:
-            effect = next(steps)
-            assert isinstance(effect, Update)
-            assert effect.subresource == "status"
-            written = effect.object
-            steps.send(written)
-        except StopIteration as end:
-            outcome = end.value
-        for put in outcome.puts:
-            self.controller.store(0, put)
-            if put.topic == CONDITIONS:
-                self.events.append(put.row)
+        """Reconcile until nothing is published any more. Return the written status, None where nothing was
+        written; the echo follows at once."""
+        written, dirty = None, True
+        while dirty:
+            steps, dirty = self.controller.reconcile(key, self.now), False
+            try:
+                effect = next(steps)
+                assert isinstance(effect, Update)
+                assert effect.subresource == "status"
+                written = effect.object
+                steps.send(written)
+            except StopIteration as end:
+                self.again_after = end.value.again_after
+                for put in end.value.puts:
+                    dirty |= key in self.controller.store(0, put)
+                    if put.topic == CONDITIONS:
+                        self.events.append(put.row)
         if written is not None:
             self.see(written, SETS if written["kind"] == "PackageVariantSet" else VARIANTS)
         return written["status"] if written is not None else None
@@ -194,7 +252,7 @@ def test_a_foreign_conditions_generation_is_none_of_ours() -> None:
 
 def test_a_condition_that_ends_is_told_as_unknown() -> None:
     part = observed()
-    part.tell(rolled(held={"aa": 11}))
+    part.tell(rolled(hold=HOLD))
     part.run()
     part.told()
     part.tell(rolled(counts=ALL))
@@ -272,3 +330,105 @@ def test_latest_restores_what_consumers_know() -> None:
     again.tell(rolled(counts=SOME))
     assert again.run() is None
     assert again.told() == []
+
+
+def test_counts_are_published_again_after_a_while() -> None:
+    """What consumers know last is not wrong for ever: a message that counts follows within 10 s."""
+    part = observed()
+    part.run()
+    part.told()
+    part.now = 3.0
+    part.tell(rolled(counts=Counts(desired=3, applied=2)))
+    part.run()
+    assert part.told() == []
+    assert part.again_after == 7.0
+    part.now = 10.0
+    part.run()
+    assert [(e.condition.type, e.previous) for e in part.events] == [
+        ("Ready", "False"),
+        ("TargetsApplied", "False"),
+    ]
+    assert all("applied 2" in e.condition.message for e in part.events)
+    part.told()
+    part.run()
+    assert part.told() == []
+
+
+def test_with_a_transition_the_counts_are_published_as_well() -> None:
+    """Ready=True beside "ready 1" of a moment ago would contradict itself until the counts change again."""
+    part = observed()
+    part.tell(rolled(counts=Counts(desired=3, applied=3, ready=1)))
+    part.run()
+    part.told()
+    part.now = 1.0
+    part.tell(rolled(counts=ALL))
+    part.run()
+    messages = {e.condition.type: e.condition.message for e in part.events}
+    assert set(messages) == {"Ready", "TargetsApplied"}
+    assert "ready 3" in messages["TargetsApplied"]
+
+
+def test_events_have_their_own_time_that_never_goes_back() -> None:
+    """Not the time of the last transition, and not that of a worker whose clock is behind."""
+    part = observed()
+    part.now = 1_770_000_000.25
+    part.run()
+    assert {e.time for e in part.events} == {"2026-02-02T02:40:00.250Z"}
+    part.told()
+    part.now -= 3_600
+    part.tell(rolled(reason="ValidationError", message="why", counts=SOME))
+    part.run()
+    assert [(e.condition.type, e.time) for e in part.events] == [
+        ("Stalled", "2026-02-02T02:40:00.250Z"),
+        ("Ready", "2026-02-02T02:40:00.250Z"),
+    ]
+    part.told()
+    part.now += 7_200
+    part.tell(rolled(reason="ValidationError", message="why not", counts=SOME))
+    part.run()
+    assert {e.time for e in part.events} == {"2026-02-02T03:40:00.250Z"}
+    assert {e.condition.last_transition_time for e in part.events if e.condition.type == "Ready"} == {
+        "2026-02-02T02:40:00Z"
+    }
+
+
+def test_what_is_known_of_a_former_object_is_withdrawn_before_the_new_one_has_a_result() -> None:
+    """A set that was deleted and made again is not Ready because the former one was."""
+    part = observed()
+    part.tell(rolled(counts=ALL))
+    part.run()
+    part.told()
+    part.see(site_set(uid="uid-second"))
+    part.run()
+    assert {(kind, status) for kind, status, _ in part.told()} == {
+        ("Ready", "Unknown"),
+        ("Stalled", "Unknown"),
+        ("TargetsApplied", "Unknown"),
+    }
+
+
+@pytest.mark.parametrize(
+    ("message", "end"),
+    [
+        ("; ".join(f"spec.targets[{n}]: must specify one of three" for n in range(2_000)), " more)"),
+        ("x" * 50_000, "... (and 18000 more characters)"),
+    ],
+    ids=["a list of problems", "one long text"],
+)
+def test_a_message_is_cut_to_what_an_api_server_takes(message: str, end: str) -> None:
+    """Otherwise the whole status is refused, and never written."""
+    part = Part()
+    part.see(site_set())
+    part.tell(rolled(reason="ValidationError", message=message))
+    written = [c["message"] for c in part.run()["conditions"] if c["type"] in ("Stalled", "Ready")]
+    assert len(written) == 2
+    for text in written:
+        assert 31_000 < len(text) < 32_768
+        assert text.endswith(end)
+    shown = written[0].count("spec.targets")
+    if shown:
+        assert written[0].endswith(f"must specify one of three (and {2_000 - shown} more)")
+    part.see(obj(VARIANT, "v", spec={}), VARIANTS)
+    ready = Condition(type="Ready", status="False", reason="Error", message=message, observed_generation=1)
+    part.tell(ResultRow(uid="uid-v", generation=1, conditions=(ready,)), RESULTS, "default/v")
+    assert part.run("PackageVariant|default/v")["conditions"][0]["message"].endswith(end)

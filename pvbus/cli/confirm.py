@@ -1,0 +1,203 @@
+"""`pvbus confirm`: what the guard holds of a set, and the confirmation of exactly that."""
+
+import asyncio
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import NamedTuple
+
+import click
+import msgspec
+
+from pvbus.adapters.kubernetes.cluster import HttpCluster
+from pvbus.cli.datafolder import DataPaths
+from pvbus.cli.output import columns
+from pvbus.cli.progress import SET
+from pvbus.cli.reading import bus_option, data_option, opened_bus, read_rows
+from pvbus.core.ids import CONFIRM_DELETION, Key, parse_okey
+from pvbus.core.records import SETRESULTS, SETS, UNROLL, ChildRow, Hold, SetResult
+from pvbus.errors import ConflictError, PermanentError, UsageError
+from pvbus.ports.bus import Bus
+from pvbus.ports.cluster import Cluster, Object, Resource
+
+SHOWN_MAX = 20
+READS_MAX = 5  # the rows and the hold are on different topics; so often they are read until they agree
+COLUMNS = ("VARIANT", "DOWNSTREAM", "MADE FOR")
+
+
+class Held(NamedTuple):
+    """What is held of a set at one moment. uid: of the set; rows: by the variants' names."""
+
+    uid: str
+    hold: Hold
+    rows: dict[str, ChildRow]
+
+
+class NothingHeldError(Exception):
+    """There is nothing to show or to confirm; the text says why."""
+
+
+@click.command(
+    short_help="Show deletions that are held, and confirm them.",
+    epilog="""\b
+Examples:
+  pvbus confirm default/web --show           everything that would be deleted
+  pvbus confirm default/web                  the same, shortened; confirms it after asking
+  pvbus confirm web -n default --yes         without asking
+
+Exit codes: 0 shown or confirmed, 1 nothing is held, there is no such set, or it was not confirmed,
+2 bad usage.
+""",
+)
+@click.argument("name", metavar="NAMESPACE/SET")
+@click.option("-n", "--namespace", help="Of the set, where only its name is given.")
+@click.option("--show", is_flag=True, help="List everything that is held, and change nothing.")
+@click.option("-y", "--yes", is_flag=True, help="Do not ask.")
+@click.option("--kubeconfig", help="Of the API server; that of the data folder if not given.")
+@data_option
+@bus_option
+def confirm(
+    name: str,
+    namespace: str | None,
+    show: bool,
+    yes: bool,
+    kubeconfig: str | None,
+    data: str,
+    bus: str | None,
+) -> int:
+    """Confirm the deletions that the guard holds because they are too many at once.
+
+    Exactly what is listed is confirmed: what is held later needs its own confirmation. Where the deletions
+    are a mistake, undo the change that led to them (labels, a selector): then nothing is deleted, and
+    nothing is held any more.
+    """
+    key = _key(name, namespace)
+    if not (show or yes or _is_terminal()):
+        raise UsageError("nobody can be asked here: add --yes to confirm, or --show to see what is held")
+    path = Path(kubeconfig) if kubeconfig else DataPaths(Path(data)).kubeconfig
+    try:
+        held = asyncio.run(_read(data, bus, key))
+        _print(key, held, None if show else SHOWN_MAX)
+        if show:
+            return 0
+        if not held.hold.token:
+            raise NothingHeldError("the list is still being written: try again in a few seconds")
+        if not yes and not click.confirm(f"Delete these {held.hold.count} variants?"):
+            raise NothingHeldError("nothing was confirmed")
+        click.echo(asyncio.run(_confirm(data, bus, path, key, held)))
+    except NothingHeldError as exc:
+        click.echo(f"{key}: {exc}", err=True)
+        return 1
+    return 0
+
+
+def _is_terminal() -> bool:
+    return sys.stdin.isatty()
+
+
+def _key(name: str, namespace: str | None) -> Key:
+    key = Key.parse(name) if "/" in name else Key(namespace or "", name)
+    if not key.namespace or not key.name or "/" in key.name:
+        raise UsageError(f'"{name}" is no NAMESPACE/SET, for example default/web; or give -n NAMESPACE')
+    if namespace and namespace != key.namespace:
+        raise UsageError(f'"{name}" and -n {namespace} name two namespaces: leave one of them out')
+    return key
+
+
+async def _read(data: str, place: str | None, key: Key) -> Held:
+    async with opened_bus(data, place) as bus:
+        return await held_of(bus, key)
+
+
+async def held_of(bus: Bus, key: Key) -> Held:
+    """Read what is held of a set. Raises NothingHeldError."""
+    result = await _result(bus, key)
+    for _ in range(READS_MAX):
+        if result.hold is None:
+            break
+        rows = await _held_rows(bus, key)
+        before, result = result, await _result(bus, key)
+        if result.hold == before.hold and result.hold is not None:
+            return Held(result.uid, result.hold, rows)
+    if result.hold is not None:
+        raise NothingHeldError("what is held changes all the time: try again in a few seconds")
+    raise NothingHeldError("nothing is held")
+
+
+async def _result(bus: Bus, key: Key) -> SetResult:
+    value = (await read_rows(bus, SETRESULTS, key=str(key))).get(str(key))
+    if value is not None:
+        return msgspec.json.decode(value, type=SetResult)
+    if str(key) in await read_rows(bus, SETS, key=str(key)):
+        raise NothingHeldError("nothing is held: the set was not evaluated yet")
+    raise NothingHeldError("there is no PackageVariantSet of this name; check namespace and name")
+
+
+async def _held_rows(bus: Bus, key: Key) -> dict[str, ChildRow]:
+    found = await read_rows(bus, UNROLL, key=str(key))
+    rows = {
+        name.partition("|")[2]: msgspec.json.decode(value, type=ChildRow)
+        for name, value in sorted(found.items())
+        if name.startswith(f"{key}|")
+    }
+    return {name: row for name, row in rows.items() if row.state == "held"}
+
+
+def _print(key: Key, held: Held, shown_max: int | None) -> None:
+    names = list(held.rows)[:shown_max]
+    if names:
+        columns(COLUMNS, (_line(key, name, held.rows[name]) for name in names))
+    if len(held.rows) > len(names):
+        click.echo(f"and {len(held.rows) - len(names)} more (--show lists all)")
+    click.echo(f"{held.hold.count} deletions of {key} are held because they are too many at once.")
+    if len(held.rows) < held.hold.count:
+        reason = "the others are wanted again" if held.hold.token else "the list is still being written"
+        click.echo(f"{len(held.rows)} of them are listed; {reason}.")
+
+
+def _line(key: Key, name: str, row: ChildRow) -> Sequence[str]:
+    origin = "an entry of a list"
+    if row.okey:
+        target = parse_okey(row.okey)
+        origin = f"{target.kind} {target.name}"
+    return f"{key.namespace}/{name}", f"{row.downstream.repo}/{row.downstream.package}", origin
+
+
+async def _confirm(data: str, place: str | None, path: Path, key: Key, shown: Held) -> str:
+    """Write the annotation, if what was shown is what is held still. Returns what to say."""
+    now = await _read(data, place, key)
+    if now.hold.token != shown.hold.token:
+        raise NothingHeldError("what is held has changed meanwhile, and nothing was confirmed: look again")
+    if not path.exists():
+        raise UsageError(f"there is no {path}: name the API server's kubeconfig with --kubeconfig")
+    cluster = await HttpCluster.connect(path)
+    try:
+        return await annotate(cluster, key, shown)
+    finally:
+        await cluster.close()
+
+
+async def annotate(cluster: Cluster, key: Key, held: Held) -> str:
+    """Write the token into the annotation of the live set. Raises NothingHeldError, PermanentError."""
+    resource = await cluster.resource(SET)
+    live = await cluster.get(resource, *key) if resource is not None else None
+    if resource is None or live is None:
+        raise NothingHeldError("the API server has no such PackageVariantSet (any more)")
+    if live["metadata"]["uid"] != held.uid:
+        raise NothingHeldError("the set was deleted and created again; what was held is not its own")
+    if _token(live) == held.hold.token:
+        return f"{key}: these {held.hold.count} deletions are confirmed already"
+    try:
+        await _patch(cluster, resource, key, held)
+    except ConflictError as exc:
+        raise PermanentError(f"{key}: the set has changed meanwhile ({exc}): try again") from exc
+    return f"{key}: {held.hold.count} deletions confirmed"
+
+
+def _token(live: Object) -> str:
+    return str((live["metadata"].get("annotations") or {}).get(CONFIRM_DELETION, ""))
+
+
+async def _patch(cluster: Cluster, resource: Resource, key: Key, held: Held) -> None:
+    metadata = {"uid": held.uid, "annotations": {CONFIRM_DELETION: held.hold.token}}
+    await cluster.patch(resource, key.namespace, key.name, {"metadata": metadata})

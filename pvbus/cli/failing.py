@@ -1,0 +1,125 @@
+"""Why a set's variants are not ready, and which of its targets cannot be evaluated.
+
+The bus has one row for each variant, but none for a target whose downstream is unknown: those are evaluated
+here again, by unroll's own code on the objects that unroll reads.
+"""
+
+from collections.abc import Iterable, Mapping
+from typing import Any, NamedTuple
+
+import msgspec
+
+from pvbus.cli.reading import read_rows
+from pvbus.core.expressions import Engine
+from pvbus.core.ids import Key, parse_okey
+from pvbus.core.model import PackageVariantSet
+from pvbus.core.records import LATEST, OBJECTS, SETS, ChildResult, ChildRow, ConditionEvent
+from pvbus.core.render import CompileErrors, compile_set
+from pvbus.core.unroll.contexts import Contexts, root_of
+from pvbus.core.unroll.view import View
+from pvbus.ports.bus import Bus
+
+NOT_APPLIED = ("NotApplied", "its PackageVariant is not written yet")
+NOT_REPORTED = ("NotReported", "nothing was reported of it yet")
+_set = msgspec.json.Decoder(PackageVariantSet)
+_event = msgspec.json.Decoder(ConditionEvent)
+
+
+class Failure(NamedTuple):
+    """One variant, or one target without a variant, and what is wrong. target: what it is made for."""
+
+    reason: str
+    message: str
+    name: str = ""
+    target: str = ""
+
+
+def target_name(number: int, okey: str) -> str:
+    """Name what a variant is made for: the object, or the entry of a list."""
+    if not okey or okey.startswith("#"):
+        return f"spec.targets[{number}]"
+    found = parse_okey(okey)
+    return f"{found.kind} {found.namespace}/{found.name}" if found.namespace else f"{found.kind} {found.name}"
+
+
+def grouped(failures: Iterable[Failure]) -> list[dict[str, Any]]:
+    """Put together what has the same reason and message, the largest group first."""
+    groups: dict[tuple[str, str], list[Failure]] = {}
+    for failure in failures:
+        groups.setdefault((failure.reason, failure.message), []).append(failure)
+    found = [
+        {
+            "reason": reason,
+            "message": message,
+            "count": len(members),
+            "variants": [member.name for member in members if member.name],
+            "targets": [member.target for member in members if member.target],
+        }
+        for (reason, message), members in groups.items()
+    ]
+    return sorted(found, key=lambda group: (-int(str(group["count"])), group["reason"], group["message"]))
+
+
+async def unready_children(
+    bus: Bus, key: Key, children: Mapping[str, ChildRow], results: Mapping[str, ChildResult]
+) -> list[Failure]:
+    """Return every wanted variant of a set that is not ready, with the reason."""
+    found: dict[str, Failure] = {}
+    unready: list[str] = []
+    for name, child in sorted(children.items()):
+        result = results.get(name)
+        target = target_name(child.target, child.okey)
+        if child.state != "present":
+            continue
+        if result is not None and result.error:
+            found[name] = Failure(result.reason, result.error, name, target)
+        elif result is None or result.applied != child.digest:
+            found[name] = Failure(*NOT_APPLIED, name)
+        elif not result.ready:
+            unready.append(name)
+    if unready:
+        events = await read_rows(bus, LATEST)
+        for name in unready:
+            found[name] = Failure(
+                *_reported(events.get(f"PackageVariant|{key.namespace}/{name}|Ready")), name
+            )
+    return [found[name] for name in sorted(found)]
+
+
+def _reported(value: bytes | None) -> tuple[str, str]:
+    condition = _event.decode(value).condition if value is not None else None
+    if condition is None or condition.status == "True":
+        return NOT_REPORTED
+    return condition.reason, condition.message
+
+
+async def failing_targets(bus: Bus, key: Key, engine: Engine) -> list[Failure]:
+    """Return every target of a set whose repository and package cannot be evaluated."""
+    raw = (await read_rows(bus, SETS, key=str(key))).get(str(key))
+    if raw is None:
+        return []
+    return evaluated_failures(_set.decode(raw), await read_rows(bus, OBJECTS), engine)
+
+
+def evaluated_failures(obj: PackageVariantSet, objects: Mapping[str, bytes], engine: Engine) -> list[Failure]:
+    """Evaluate a set's targets on these rows of the objects topic, and return what fails."""
+    view = View(1)
+    for okey, value in objects.items():
+        for _ in view.load(0, okey, value):
+            pass
+    upstream = obj.spec.upstream
+    found = view.upstream(obj.metadata.namespace, upstream) if upstream is not None else None
+    if found is None:
+        return []
+    try:
+        compiled = compile_set(obj.spec, engine)
+    except CompileErrors:
+        return []  # the set's own condition has them
+    key = str(Key(obj.metadata.namespace, obj.metadata.name))
+    contexts = Contexts(key, obj, compiled, root_of(*found), view)
+    for _ in contexts.build():
+        pass
+    return [
+        Failure(reason, message, target=target_name(number, position))
+        for number, position, reason, message in sorted(contexts.errors())
+    ]

@@ -1,0 +1,49 @@
+"""A bus's file with the rows that a test wants on it."""
+
+import asyncio
+from collections.abc import Iterable
+from pathlib import Path
+
+import msgspec
+
+from pvbus.adapters.embedded.bus import SqliteBus
+from pvbus.codec import encode_row
+from pvbus.contracts import topics
+from pvbus.core.ids import partition
+from pvbus.core.records import META, UNROLL, partition_key
+from pvbus.ports.bus import Claim, Output
+from pvbus.runtime.clock import SystemClock
+
+PARTITIONS = 12
+Row = tuple[str, str, msgspec.Struct | bytes | None]
+"""Topic, key, and a row, its bytes, or None for a tombstone."""
+
+
+def write_tables(path: Path, rows: Iterable[Row], *, uncompacted: bool = False) -> None:
+    """Create a bus's file, or add to one. uncompacted: superseded records stay, as for a while on Kafka."""
+    asyncio.run(_write(path, list(rows), uncompacted))
+
+
+async def _write(path: Path, rows: list[Row], uncompacted: bool) -> None:
+    bus = await SqliteBus.open(path, clock=SystemClock())
+    specs = topics(PARTITIONS)
+    if uncompacted:
+        specs = [msgspec.structs.replace(spec, cleanup="delete") for spec in specs]
+    await bus.create_topics(specs)
+    claims: asyncio.Queue[Claim] = asyncio.Queue()
+
+    async def revoked(claim: Claim) -> None:
+        return
+
+    membership = await bus.join("test", (UNROLL,), assigned=claims.put, revoked=revoked)
+    claim = await claims.get()
+    for row in rows:
+        await bus.step(claim, [_output(*row)])
+    await membership.leave()
+    await bus.close()
+
+
+def _output(topic: str, key: str, row: msgspec.Struct | bytes | None) -> Output:
+    value = row if isinstance(row, bytes) else encode_row(row)
+    number = 0 if topic == META else partition(partition_key(topic, key), PARTITIONS)
+    return Output(topic, number, key.encode(), value)

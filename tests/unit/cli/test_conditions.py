@@ -1,0 +1,120 @@
+"""`pvbus conditions`: what is so now, in order, and nothing else."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import pytest
+
+from pvbus.cli.conditions import newer_than
+from pvbus.cli.main import run
+from pvbus.core.model import Condition
+from pvbus.core.records import LATEST, SETS, VARIANTS, ConditionEvent
+from tests.tools.bustables import Row, write_tables
+
+
+def event(
+    status: str, *, id_: str = "1", kind: str = "PackageVariant", name: str = "web", **more: Any
+) -> Any:
+    fields = {"type": "Ready", "reason": "R", "last_transition_time": "2026-02-03T04:00:00Z"}
+    condition = Condition(status=status, **{**fields, **more.pop("condition", {})})
+    more = {"time": "2026-02-03T05:00:00.000Z", **more}
+    return ConditionEvent(
+        kind=kind, namespace="default", name=name, uid="u", condition=condition, id=id_, **more
+    )
+
+
+def latest(event: ConditionEvent | None, key: str = "PackageVariant|default/web|Ready") -> Row:
+    return LATEST, key, event
+
+
+def stored(name: str, *conditions: Any) -> bytes:
+    obj = {"metadata": {"name": name, "namespace": "default", "generation": 1}}
+    return msgspec.json.encode({**obj, "status": {"conditions": conditions}})
+
+
+def shown(capsys: pytest.CaptureFixture[str]) -> list[tuple[str, str, str]]:
+    events = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
+    return [(e["name"], e["condition"]["type"], e["condition"]["status"]) for e in events]
+
+
+@pytest.mark.parametrize("uncompacted", [False, True], ids=["SQLite", "as on Kafka"])
+def test_only_what_is_so_now_is_shown(
+    uncompacted: bool, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """No superseded record, and no object that is gone: whether the log was compacted does not matter."""
+    gone = "PackageVariant|default/gone|Ready"
+    rows = [
+        latest(event("True", name="gone"), gone),
+        latest(event("True", id_="1")),
+        latest(event("False", id_="2")),
+        latest(None, gone),
+    ]
+    write_tables(tmp_path / "bus.db", rows, uncompacted=uncompacted)
+    assert run(["conditions", "--data", str(tmp_path), "-o", "json"]) == 0
+    assert shown(capsys) == [("web", "Ready", "False")]
+
+
+def test_events_of_an_object_come_in_the_order_of_their_own_times(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Not in that of their names, and the time is the event's, not that of the last transition."""
+    key = "PackageVariant|default/web"
+    late = event("True", condition={"type": "ConfigInjected"}, time="2026-02-03T06:00:00.500Z")
+    write_tables(tmp_path / "bus.db", [latest(late, f"{key}|ConfigInjected"), latest(event("True"))])
+    assert run(["conditions", "default/web", "--data", str(tmp_path)]) == 0
+    lines = capsys.readouterr().out.splitlines()
+    assert [line.split()[0] for line in lines[1:]] == ["2026-02-03T05:00:00.000Z", "2026-02-03T06:00:00.500Z"]
+    assert [line.split()[2] for line in lines[1:]] == ["Ready", "ConfigInjected"]
+
+
+def test_an_unknown_object_is_an_error_with_a_sentence(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    write_tables(tmp_path / "bus.db", [latest(event("True")), (SETS, "default/new", stored("new"))])
+    at = ["--data", str(tmp_path)]
+    assert run(["conditions", "default/wbe", *at]) == 1
+    captured = capsys.readouterr()
+    assert captured.out == ""
+    assert captured.err.startswith("default/wbe: there is no PackageVariantSet, PackageVariant, ")
+    assert run(["conditions", "default/new", *at]) == 0
+    assert "PackageVariantSet default/new: no condition has been published yet" in capsys.readouterr().err
+    assert run(["conditions", "web", *at]) == 2
+    assert '"web" is no NAMESPACE/NAME' in capsys.readouterr().err
+
+
+def test_not_ready_names_everything_that_is_not(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """A set whose variants fail, one that nobody has looked at yet, and one whose Ready is of an older spec;
+    what is ready is not there."""
+    ready = {"type": "Ready", "status": "True", "reason": "R", "observedGeneration": 1}
+    rows: list[Row] = [
+        (VARIANTS, "default/web", stored("web", ready)),
+        latest(event("True")),
+        (SETS, "default/failing", stored("failing", {**ready, "status": "False"})),
+        latest(
+            event("False", kind="PackageVariantSet", name="failing", condition={"message": "ready 0"}),
+            "PackageVariantSet|default/failing|Ready",
+        ),
+        (SETS, "default/new", stored("new")),
+        (SETS, "default/changed", stored("changed", {**ready, "observedGeneration": 0})),
+    ]
+    write_tables(tmp_path / "bus.db", rows)
+    assert run(["conditions", "--not-ready", "--data", str(tmp_path), "-o", "json"]) == 0
+    assert sorted(shown(capsys)) == [
+        ("changed", "Ready", "Unknown"),
+        ("failing", "Ready", "False"),
+        ("new", "Ready", "Unknown"),
+    ]
+    assert run(["conditions", "--not-ready", "default/web", "--data", str(tmp_path)]) == 0
+    captured = capsys.readouterr()
+    assert (captured.out, captured.err) == ("", "default/web is ready\n")
+
+
+def test_what_the_table_shows_is_not_followed_by_what_came_before_it() -> None:
+    """Changes that happen while the table is read come after it, without those that it has overtaken."""
+    table = {"PackageVariant|default/web|Ready": event("True", id_="2")}
+    early = [event("False", id_="1"), event("False", id_="8", name="api"), event("True", id_="2")]
+    late = [event("False", id_="3")]
+    assert [e.id for e in newer_than(table, [*early, *late])] == ["8", "3"]
+    assert [e.id for e in newer_than(table, late)] == ["3"]

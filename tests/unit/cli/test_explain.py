@@ -1,0 +1,196 @@
+"""`pvbus explain`: a reason for everything that is not ready, with the object that it is about."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import pytest
+
+from pvbus.cli.explain_text import STATE_WORDS, variant_lines
+from pvbus.cli.main import run
+from pvbus.core.expressions import default_engine
+from pvbus.core.model import Condition, Downstream
+from pvbus.core.observe import KindName, rows_of
+from pvbus.core.records import (
+    LATEST,
+    META,
+    OBJECTS,
+    SETRESULTS,
+    SETS,
+    TARGETS,
+    UNROLL,
+    ChildResult,
+    ChildRow,
+    ConditionEvent,
+    Hold,
+    MetaRow,
+    SetResult,
+    TargetRow,
+)
+from tests.simulation.parts import REPOSITORY, REVISION, SITE, obj, site, site_set, upstream
+from tests.tools.bustables import Row, write_tables
+
+Captured = pytest.CaptureFixture[str]
+
+
+def child(name: str, state: Any = "present", **fields: Any) -> Row:
+    place = Downstream(repo="edge", package=name)
+    fields = {"digest": "d", "okey": f"example.org/Site|default|{name}", **fields}
+    return UNROLL, f"default/alpha|{name}", ChildRow(set_uid="u", state=state, downstream=place, **fields)
+
+
+def result(name: str, **fields: Any) -> Row:
+    fields = {"evaluated": "d", "applied": "d", **fields}
+    return SETRESULTS, f"default/alpha|{name}", ChildResult(set_uid="u", **fields)
+
+
+def rollup(**fields: Any) -> Row:
+    return SETRESULTS, "default/alpha", SetResult(uid="u", generation=1, **fields)
+
+
+def ready(name: str, status: str, reason: str, message: str) -> Row:
+    condition = Condition(type="Ready", status=status, reason=reason, message=message)
+    event = ConditionEvent(
+        kind="PackageVariant", namespace="default", name=name, uid="v", condition=condition, id=name
+    )
+    return LATEST, f"PackageVariant|default/{name}|Ready", event
+
+
+def seen(kind: KindName, thing: Any) -> list[Row]:
+    return [(row.topic, row.key, row.value) for row in rows_of(kind, thing, (OBJECTS,))]
+
+
+def explained(folder: Path, capsys: Captured, rows: list[Row], *arguments: str) -> tuple[Any, str]:
+    """Return the document, and the text."""
+    write_tables(folder / "bus.db", rows)
+    call = ["explain", *arguments, "--data", str(folder)]
+    with pytest.raises(SystemExit) as end:
+        run([*call, "-o", "json"])
+    assert end.value.code == 0
+    document = json.loads(capsys.readouterr().out)
+    with pytest.raises(SystemExit):
+        run(call)
+    return document, capsys.readouterr().out
+
+
+def test_every_variant_that_is_not_ready_has_a_reason_and_equal_ones_are_one(
+    tmp_path: Path, capsys: Captured
+) -> None:
+    """An error of render, what is not applied, what inject reports, and what nobody has reported."""
+    rows = [rollup()]
+    for n in range(5):
+        rows += [child(f"lost-{n}"), result(f"lost-{n}")]
+        rows += [ready(f"lost-{n}", "False", "Error", "no Repository named edge in namespace default")]
+    rows += [
+        child("bad"),
+        result("bad", applied="", reason="UnexpectedError", error="template.x: no such key"),
+    ]
+    rows += [child("slow"), result("slow", applied="older"), child("new")]
+    rows += [child("silent"), result("silent")]
+    rows += [child("good"), result("good", ready=True), child("gone", "gone")]
+    document, text = explained(tmp_path, capsys, rows, "--set", "default/alpha")
+    found = {(group["reason"], group["count"]): group["variants"] for group in document["notReady"]}
+    assert found == {
+        ("Error", 5): [f"lost-{n}" for n in range(5)],
+        ("NotApplied", 2): ["new", "slow"],
+        ("NotReported", 1): ["silent"],
+        ("UnexpectedError", 1): ["bad"],
+    }
+    lines = [line.strip() for line in text.splitlines()]
+    first = lines.index("not ready: 5 variants: Error: no Repository named edge in namespace default")
+    assert lines[first + 1] == "lost-0, lost-1, lost-2 and 2 more"
+    bad = lines.index("not ready: 1 variant: UnexpectedError: template.x: no such key")
+    assert lines[bad + 1] == "bad (for Site default/bad)"
+
+
+def test_all_targets_whose_expression_fails_are_named(tmp_path: Path, capsys: Captured) -> None:
+    """They have no variant, so that they are nowhere on the bus but in the set's sum."""
+    template = {"downstream": {"repo": "r1", "packageExpr": "target.labels['zone']"}}
+    thing = site_set(template=template)
+    rows: list[Row] = [
+        (META, "installation", MetaRow(partitions=12, incarnation="i", engine=default_engine().name)),
+        (SETS, "default/alpha", msgspec.json.encode(thing)),
+        rollup(reason="UnexpectedError", message="template.downstream.packageExpr: no such key: zone"),
+        *seen(REVISION, upstream()),
+        *seen(REPOSITORY, obj(REPOSITORY, "r1", spec={})),
+        *seen(SITE, site("right", env="prod", zone="z1")),
+        *seen(SITE, site("other", env="test")),
+    ]
+    for name in ("a", "b", "c", "d"):
+        rows += seen(SITE, site(name, env="prod"))
+    document, text = explained(tmp_path, capsys, rows, "--set", "default/alpha")
+    (group,) = document["failingTargets"]
+    assert group["targets"] == [f"Site default/{name}" for name in ("a", "b", "c", "d")]
+    assert group["message"].startswith("template.downstream.packageExpr: ")
+    assert "failing: 4 targets: UnexpectedError: template.downstream.packageExpr" in text
+    assert "Site default/a, Site default/b, Site default/c, Site default/d" in text
+
+
+def test_what_is_held_comes_with_the_commands(tmp_path: Path, capsys: Captured) -> None:
+    """Of the set and of one of its variants: one token, however many rows."""
+    target = TargetRow(state="present", set_name="alpha", set_uid="u", downstream=Downstream(repo="edge"))
+    rows: list[Row] = [
+        rollup(hold=Hold(id="h", token="c0ffee12", count=4)),
+        *(child(f"held-{n}", "held", since=1_770_000_000.0) for n in range(4)),
+        (TARGETS, "default/held-1|alpha", target),
+    ]
+    document, text = explained(tmp_path, capsys, rows, "--set", "default/alpha")
+    command = (
+        "kubectl annotate packagevariantset -n default alpha pvbus.dev/confirm-deletion=c0ffee12 --overwrite"
+    )
+    assert document["held"] == {
+        "variants": ["held-0", "held-1", "held-2", "held-3"],
+        "token": "c0ffee12",
+        "show": "pvbus confirm default/alpha --show",
+        "confirm": command,
+    }
+    assert "4 removals are held, because they are too many at once: held-0, held-1, held-2 and 1 more" in text
+    assert command in text
+    document, text = explained(tmp_path, capsys, [], "default/held-1")
+    assert document["madeBy"][0]["removal"]["state"] == "held"
+    assert "removal: its removal is held, because too many would go at once (held, since 2026-02-02T" in text
+    assert command in text
+    assert "pvbus confirm default/alpha --show" in text
+
+
+@pytest.mark.parametrize("state", ["waiting", "held", "confirmed", "ordered", "gone"])
+def test_each_state_of_a_removal_has_words_and_what_it_waits_for(state: str) -> None:
+    maker = {
+        "set": "default/alpha",
+        "target": "spec.targets[0]",
+        "object": "",
+        "state": state,
+        "upstream": {},
+        "downstream": {},
+        "expressions": [],
+        "removal": {"state": state, "since": "", "waitsFor": "an answer to the check of Sites"},
+        "held": None,
+    }
+    document = {
+        "variant": "default/v",
+        "known": True,
+        "madeBy": [maker],
+        "decided": None,
+        "revisions": [],
+        "injected": [],
+        "conditions": [],
+        "waitsFor": [],
+        "liveNote": "",
+    }
+    lines = list(variant_lines(document))
+    assert f"  removal: {STATE_WORDS[state]} ({state})" in lines
+    waits = "  removal waits for: an answer to the check of Sites" in lines
+    assert waits is (state in ("waiting", "confirmed", "ordered"))
+
+
+def test_what_does_not_exist_is_said_with_its_name(tmp_path: Path, capsys: Captured) -> None:
+    write_tables(tmp_path / "bus.db", [])
+    for arguments, said in (
+        (["default/wbe"], "default/wbe: no such PackageVariant; check namespace and name (a set: --set)"),
+        (["--set", "default/wbe"], "default/wbe: no such PackageVariantSet; check namespace and name"),
+    ):
+        with pytest.raises(SystemExit) as end:
+            run(["explain", *arguments, "--data", str(tmp_path)])
+        assert end.value.code == 1
+        assert said in capsys.readouterr().out

@@ -1,0 +1,204 @@
+"""Events of what others write: Ready of Repositories, and the lifecycle of variants' package revisions."""
+
+from typing import Any
+
+import pytest
+
+from pvbus.codec import encode_row
+from pvbus.core.conditions import ConditionsController
+from pvbus.core.effects import Outcome
+from pvbus.core.ids import partition as partition_of
+from pvbus.core.observe import OBJECTS, REPOSITORY, REVISION, rows_of
+from pvbus.core.records import CONDITIONS, LATEST, ConditionEvent, sync_key
+from tests.simulation.parts import marker, obj
+
+PARTITIONS = 4
+DRAFT = "PackageRevision|default/edge.web.packagevariant-1"
+Told = tuple[str, str, str]
+OWNER = {"apiVersion": "config.porch.kpt.dev/v1alpha1", "kind": "PackageVariant", "name": "web", "uid": "u"}
+
+
+def revision(lifecycle: str, *, owners: Any = (OWNER,), number: int = 0, uid: str = "r1") -> Any:
+    spec = {
+        "repository": "edge",
+        "packageName": "web",
+        "workspaceName": "packagevariant-1",
+        "revision": number,
+        "lifecycle": lifecycle,
+    }
+    meta = {"uid": uid, "ownerReferences": list(owners)}
+    return obj(REVISION, "edge.web.packagevariant-1", metadata=meta, spec=spec)
+
+
+def repository(status: str, *, message: str = "", time: str = "2026-02-03T04:05:06Z") -> Any:
+    ready = {"type": "Ready", "status": status, "reason": "R", "message": message, "lastTransitionTime": time}
+    return obj(REPOSITORY, "edge", spec={}, status={"conditions": [ready]})
+
+
+class Worker:
+    """The controller with all partitions, on a bus that remembers what it published."""
+
+    def __init__(self, latest: dict[str, bytes] | None = None, owned: tuple[int, ...] = (0, 1, 2, 3)) -> None:
+        self.controller = ConditionsController(source="/test", partitions=PARTITIONS)
+        self.latest = latest if latest is not None else {}
+        self.events: list[ConditionEvent] = []
+        self.now = 1_770_000_000.0
+        for number in owned:
+            self.controller.open(number)
+        for key, value in self.latest.items():
+            number = partition_of(key.split("|")[1], PARTITIONS)
+            if number in owned:
+                self.controller.load(LATEST, number, key, value)
+
+    def listed(self, state: str = "ok", epoch: int = 1) -> None:
+        for kind in (REPOSITORY, REVISION):
+            for number in range(PARTITIONS):
+                self._run(self.controller.load(OBJECTS, number, sync_key(*kind), marker(state, epoch)))
+
+    def see(self, kind: Any, thing: Any, *, gone: bool = False) -> None:
+        for row in rows_of(kind, thing, (OBJECTS,)):
+            number = partition_of(row.key, PARTITIONS)
+            self._run(self.controller.load(OBJECTS, number, row.key, None if gone else row.value))
+
+    def _run(self, keys: Any) -> None:
+        todo = list(keys)
+        while todo:
+            key = todo.pop()
+            outcome = self._outcome(key)
+            for put in outcome.puts:
+                number = partition_of(key.split("|")[1], PARTITIONS)
+                if put.topic == CONDITIONS:
+                    assert isinstance(put.row, ConditionEvent)
+                    self.events.append(put.row)
+                elif put.row is None:
+                    self.latest.pop(put.key)
+                else:
+                    self.latest[put.key] = encode_row(put.row) or b""
+                todo += self.controller.store(number, put)
+
+    def _outcome(self, key: str) -> Outcome:
+        try:
+            next(self.controller.reconcile(key, self.now))
+        except StopIteration as end:
+            outcome: Outcome = end.value
+            return outcome
+        raise AssertionError("somebody else writes these statuses")
+
+    def told(self) -> list[Told]:
+        events, self.events = self.events, []
+        return [(e.condition.status, e.condition.reason, e.previous) for e in events]
+
+
+def test_every_step_of_a_revisions_life_is_an_event() -> None:
+    """Draft, Proposed, Published, DeletionProposed, deleted; with the variant that owns it."""
+    worker = Worker()
+    worker.listed()
+    for number, lifecycle in enumerate(("Draft", "Proposed", "Published", "DeletionProposed")):
+        worker.see(REVISION, revision(lifecycle, number=number // 2))
+        worker.see(REVISION, revision(lifecycle, number=number // 2))
+    first = worker.events[0]
+    assert (first.kind, first.namespace, first.name, first.variant, first.condition.type) == (
+        "PackageRevision",
+        "default",
+        "edge.web.packagevariant-1",
+        "web",
+        "Published",
+    )
+    assert list(worker.latest) == [f"{DRAFT}|Published"]
+    worker.see(REVISION, revision("DeletionProposed"), gone=True)
+    assert worker.told() == [
+        ("False", "Draft", ""),
+        ("False", "Proposed", "False"),
+        ("True", "Published", "False"),
+        ("True", "DeletionProposed", "True"),
+        ("Unknown", "Deleted", "True"),
+    ]
+    assert worker.latest == {}
+
+
+def test_a_revision_that_was_deleted_while_nobody_worked_is_told_once_the_list_is_complete() -> None:
+    """What is missing from the table is gone only when the kind is listed."""
+    before = Worker()
+    before.listed()
+    before.see(REVISION, revision("Draft"))
+    after = Worker(before.latest)
+    after.listed("syncing")
+    after._run(key for number in range(PARTITIONS) for key in after.controller.keys(number))
+    assert after.told() == []
+    after.listed(epoch=2)
+    assert after.told() == [("Unknown", "Deleted", "False")]
+
+
+def test_a_restart_publishes_nothing_again() -> None:
+    before = Worker()
+    before.listed()
+    before.see(REVISION, revision("Draft"))
+    before.see(REPOSITORY, repository("True"))
+    after = Worker(before.latest)
+    after.see(REVISION, revision("Draft"))
+    after.see(REPOSITORY, repository("True"))
+    after.listed()
+    after._run(key for number in range(PARTITIONS) for key in after.controller.keys(number))
+    assert len(before.told()) == 2
+    assert after.told() == []
+
+
+@pytest.mark.parametrize(
+    ("thing", "reason"),
+    [
+        (revision("Draft", owners=()), "nobody's"),
+        (revision("Draft", owners=({**OWNER, "apiVersion": "apps/v1"},)), "of another kind of that name"),
+        (revision("Published", number=-1), "the placeholder of a branch"),
+    ],
+    ids=lambda value: value if isinstance(value, str) else "",
+)
+def test_other_revisions_have_no_events(thing: Any, reason: str) -> None:
+    worker = Worker()
+    worker.listed()
+    worker.see(REVISION, thing)
+    assert worker.told() == []
+
+
+def test_a_revision_that_is_orphaned_is_withdrawn_not_deleted() -> None:
+    worker = Worker()
+    worker.listed()
+    worker.see(REVISION, revision("Draft"))
+    worker.see(REVISION, revision("Draft", owners=()))
+    assert worker.told() == [("False", "Draft", ""), ("Unknown", "Withdrawn", "False")]
+    assert worker.latest == {}
+
+
+def test_ready_of_a_repository_is_an_event_when_it_changes() -> None:
+    """Porch writes the time of the condition at each of its looks: that alone is none."""
+    worker = Worker()
+    worker.listed()
+    worker.see(REPOSITORY, obj(REPOSITORY, "edge", spec={}))
+    worker.see(REPOSITORY, repository("True"))
+    worker.see(REPOSITORY, repository("True", time="2026-02-03T05:05:06Z"))
+    worker.see(REPOSITORY, repository("False", message="authentication failed", time="2026-02-03T06:00:00Z"))
+    assert [e.condition.last_transition_time for e in worker.events] == [
+        "2026-02-03T04:05:06Z",
+        "2026-02-03T06:00:00Z",
+    ]
+    assert worker.events[-1].condition.message == "authentication failed"
+    worker.see(REPOSITORY, repository("False"), gone=True)
+    assert worker.told() == [("True", "R", ""), ("False", "R", "True"), ("Unknown", "Withdrawn", "False")]
+
+
+def test_the_time_of_a_repositorys_condition_alone_is_no_news_on_the_bus() -> None:
+    """Otherwise each of Porch's looks would be a record, read by every worker."""
+    (first,) = rows_of(REPOSITORY, repository("True"), (OBJECTS,))
+    (second,) = rows_of(REPOSITORY, repository("True", time="2026-02-03T05:05:06Z"), (OBJECTS,))
+    (third,) = rows_of(REPOSITORY, repository("False"), (OBJECTS,))
+    assert first.digest == second.digest != third.digest
+
+
+def test_only_the_worker_of_the_objects_partition_publishes() -> None:
+    """Every worker reads every object, and each object's events have one writer."""
+    owner = partition_of(DRAFT.partition("|")[2], PARTITIONS)
+    others = tuple(number for number in range(PARTITIONS) if number != owner)
+    for owned, events in (((owner,), 1), (others, 0)):
+        worker = Worker(owned=owned)
+        worker.listed()
+        worker.see(REVISION, revision("Draft"))
+        assert len(worker.told()) == events
