@@ -11,12 +11,12 @@ from typing import Any, NamedTuple
 
 import msgspec
 
-from pvbus.core.effects import Effect, Get, Outcome, Put, Reconciliation, Update
+from pvbus.core.effects import Effect, Get, Outcome, Put, Reconciliation
 from pvbus.core.ids import FINALIZER, HOLD, digest, okey, sha1_head
 from pvbus.core.inject import report
 from pvbus.core.inject.attempts import Inputs, Refused, Written
 from pvbus.core.inject.ensure import ContentName, ContentNeededError, Ensurer, NotYetError
-from pvbus.core.inject.owning import RESOURCES, VARIANT, terminate
+from pvbus.core.inject.owning import RESOURCES, add_finalizer, terminate
 from pvbus.core.inject.requests import Requests, requester
 from pvbus.core.inject.view import REPOSITORY_KIND, REVISION_KIND, Place, Revision, View, ViewCandidates
 from pvbus.core.model import CONFIG_GROUP, Downstream, PackageVariant
@@ -243,10 +243,10 @@ class InjectController:
         places = dict.fromkeys(one.result.downstreams if one.result is not None else ())
         if one.variant.spec.downstream is not None:
             places[one.variant.spec.downstream] = None
-        for revision in self.view.owned(one.uid):
+        for revision in self.view.owned(one.namespace, one.uid):
             places[Downstream(repo=revision.facts.repository, package=revision.facts.package)] = None
         self.view.use(one.key, one.uid, places=[(one.namespace, p.repo, p.package) for p in places])
-        left = yield from terminate(one.variant, msgspec.json.decode(one.seen.raw or b""), places)
+        left = yield from terminate(one.variant, places)
         if not left:
             return Outcome(result="changed")
         outcome = self._ended(one, report.terminating_conditions(one.variant, left), waiting=tuple(left))
@@ -254,9 +254,7 @@ class InjectController:
 
     def _ensure(self, one: Pass) -> Reconciliation:
         if FINALIZER not in one.variant.metadata.finalizers:
-            obj = msgspec.json.decode(one.seen.raw or b"")
-            obj["metadata"]["finalizers"] = [*(obj["metadata"].get("finalizers") or ()), FINALIZER]
-            yield Update(VARIANT, obj)
+            yield from add_finalizer(one.variant)
         spec = one.variant.spec
         problems = validate_variant(spec)
         if problems:
@@ -411,7 +409,7 @@ class InjectController:
         """Return the observed revisions that the outcome depends on, by name."""
         assert one.variant.spec.downstream is not None
         found = {r.name: r for r in self.view.at(one.namespace, one.variant.spec.downstream)}
-        found |= {r.name: r for r in self.view.owned(one.uid)}
+        found |= {r.name: r for r in self.view.owned(one.namespace, one.uid)}
         return [found[name] for name in sorted(found)]
 
     def _inputs(self, one: Pass, upstream: Revision) -> Inputs:

@@ -550,8 +550,15 @@ async def test_what_was_refused_is_not_tried_again_before_something_changes() ->
     assert world.told()[0] == "True"
 
 
-async def test_a_new_variant_takes_one_list_one_create_one_read_and_one_save() -> None:
+async def test_a_new_variant_takes_one_list_one_create_two_reads_and_one_save() -> None:
+    """The second read is the look at the owner, right before the save."""
     world = await settled(*upstream(), variant(pipeline=PIPELINE))
-    kinds = [type(effect).__name__ for effect in world.effects]
-    assert kinds == ["List", "Create", "Get", "Update"]
+    kinds = [(type(e).__name__, e.kind.kind) for e in world.effects]
+    assert kinds == [
+        ("List", "PackageRevision"),
+        ("Create", "PackageRevision"),
+        ("Get", "PackageRevisionResources"),
+        ("Get", "PackageRevision"),
+        ("Update", "PackageRevisionResources"),
+    ]
     assert not [e for e in world.effects if isinstance(e, Get) and e.name == "v"]
