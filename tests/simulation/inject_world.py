@@ -249,9 +249,11 @@ class World:
         return outcome
 
     def _step(self, put: Put) -> None:
+        dirty = put.key in self.dirty  # a mark that was set while the decision was under way stays
         self._load(put.topic, put.key, msgspec.json.encode(put.row) if put.row is not None else None)
         if put.topic == RESULTS:
-            self.dirty.pop(put.key, None)  # a worker does not read its own memory back
+            if not dirty:
+                self.dirty.pop(put.key, None)  # a worker does not read its own memory back
             self.controller.store(0, put)
 
     async def settle(self, limit: int = 50) -> None:

@@ -12,10 +12,11 @@ from typing import Any, NamedTuple
 import msgspec
 
 from pvbus.core.effects import Effect, Get, Outcome, Put, Reconciliation
-from pvbus.core.ids import FINALIZER, HOLD, digest, okey, sha1_head
+from pvbus.core.ids import FINALIZER, digest, okey, sha1_head
 from pvbus.core.inject import report
 from pvbus.core.inject.attempts import Inputs, Refused, Written
 from pvbus.core.inject.ensure import ContentName, ContentNeededError, Ensurer, NotYetError
+from pvbus.core.inject.holding import holder_of, until_held
 from pvbus.core.inject.owning import RESOURCES, add_finalizer, terminate
 from pvbus.core.inject.requests import Requests, requester
 from pvbus.core.inject.view import REPOSITORY_KIND, REVISION_KIND, Place, Revision, View, ViewCandidates
@@ -187,7 +188,7 @@ class InjectController:
             return self._gone(partition, key, seen)
         one = Pass(partition, key, seen, _variant.decode(seen.raw), now)
         try:
-            return (yield from self._decide(one))
+            return (yield from self._unless_held(one))
         except NotYetError as wait:
             return self._waits(one, (str(wait),))
         except (ConflictError, TransientError) as error:
@@ -199,6 +200,18 @@ class InjectController:
             outcome = self._ended(one, report.failed_conditions(one.variant, str(error)))
             return outcome._replace(result="failed", again_after=REFUSED_RETRY_SECONDS)
 
+    def _unless_held(self, one: Pass) -> Reconciliation:
+        seen = one.seen
+        holder = holder_of(one.variant, seen.desired)
+        if holder:
+            conditions = report.held_conditions(one.variant, holder)
+            return self._ended(one, conditions, waiting=(report.unheld(holder),))
+
+        def holder_now() -> str:
+            return holder_of(_variant.decode(seen.raw), seen.desired) if seen.raw is not None else ""
+
+        return (yield from until_held(self._decide(one), holder_now))
+
     def _decide(self, one: Pass) -> Reconciliation:
         for kind in (REVISION_KIND, REPOSITORY_KIND):
             if not self.view.sync.ok(kind):
@@ -206,10 +219,7 @@ class InjectController:
                 if one.result is not None:  # what is known stays true: a relist is no news of this variant
                     return Outcome(result="waiting", waiting=words)
                 return self._waits(one, words, told_after=LIST_TOLD_SECONDS)
-        variant = one.variant
-        if variant.metadata.annotations.get(HOLD) == "true":
-            return self._ended(one, report.held_conditions(variant), waiting=(report.UNHOLD,))
-        if variant.metadata.deletion_timestamp:
+        if one.variant.metadata.deletion_timestamp:
             return (yield from self._terminate(one))
         if self._set_will_change_it(one):
             return self._waits(one, ("its PackageVariantSet to change it",))

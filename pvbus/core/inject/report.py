@@ -7,6 +7,7 @@ from collections.abc import Sequence
 
 import msgspec
 
+from pvbus.core.ids import HOLD
 from pvbus.core.inject.ensure import Ensured
 from pvbus.core.inject.view import Revision
 from pvbus.core.model import Condition, PackageVariant, Upstream
@@ -14,8 +15,6 @@ from pvbus.core.mutations import Injected
 from pvbus.core.records import InjectedObject, ResultRow
 
 Conditions = list[Condition]
-ON_HOLD = "nothing is written for this variant while it has the annotation pvbus.dev/hold"
-UNHOLD = "its annotation pvbus.dev/hold to be taken off"
 
 
 def condition(kind: str, status: bool, reason: str, message: str, variant: PackageVariant) -> Condition:
@@ -78,11 +77,17 @@ def terminating_conditions(variant: PackageVariant, left: Sequence[str]) -> Cond
     return [condition("Ready", False, "Terminating", f"waits for {'; '.join(left)}", variant)]
 
 
-def held_conditions(variant: PackageVariant) -> Conditions:
+def held_conditions(variant: PackageVariant, holder: str) -> Conditions:
+    """holder: the object that has the annotation."""
+    message = f'nothing is written for this variant while {holder} has the annotation {HOLD}: "true"'
     return [
-        condition("OnHold", True, "Annotation", ON_HOLD, variant),
-        condition("Ready", False, "OnHold", ON_HOLD, variant),
+        condition("OnHold", True, "Annotation", message, variant),
+        condition("Ready", False, "OnHold", message, variant),
     ]
+
+
+def unheld(holder: str) -> str:
+    return f"the annotation {HOLD} to be taken off {holder}"
 
 
 def _incomplete(variant: PackageVariant, message: str) -> Conditions:

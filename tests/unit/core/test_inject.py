@@ -449,7 +449,9 @@ async def test_nothing_is_written_for_a_held_variant_not_even_its_deletion() -> 
     await world.settle()
     assert len(world.writes()) == writes
     assert world.told("OnHold")[:2] == ("True", "Annotation")
-    assert world.result().waiting == ("its annotation pvbus.dev/hold to be taken off",)
+    assert world.result().waiting == (
+        "the annotation pvbus.dev/hold to be taken off PackageVariant default/v",
+    )
     world.change(annotations={})
     await world.settle()
     assert world.variant() is None
