@@ -186,7 +186,7 @@ class CompiledTemplate:
             annotations=_overlaid(template.annotations, self._annotations, variables),
             package_context=self._package_context(template.package_context, variables),
             injectors=tuple(
-                _injector(injector, name, f"template.injectors[{n}].nameExpr", variables)
+                _injector(injector, name, f"template.injectors[{n}]", variables)
                 for n, (injector, name) in enumerate(zip(template.injectors, self._injectors, strict=True))
             ),
             pipeline=self._pipeline(template.pipeline, variables),
@@ -362,12 +362,12 @@ def _overlaid(
 def _injector(
     injector: InjectorTemplate, name: str | Program, field: str, variables: Mapping[str, Any]
 ) -> Injector:
-    return Injector(
-        group=injector.group,
-        version=injector.version,
-        kind=injector.kind,
-        name=_evaluated(name, field, variables),
-    )
+    evaluated = _evaluated(name, f"{field}.nameExpr", variables)
+    if not evaluated:
+        raise RenderError(
+            f"{field}: an injector needs a name; give one as name, or as the result of nameExpr"
+        )
+    return Injector(group=injector.group, version=injector.version, kind=injector.kind, name=evaluated)
 
 
 def _config_maps(

@@ -42,6 +42,10 @@ DEFER_RENDER = "pvbus.dev/defer-render"
 """Asks the package store not to run a clone's pipeline before the mutations are in, as a pipeline need
 not be idempotent. Porch's own server does not know the annotation, and renders."""
 
+CAUSE = "pvbus.dev/cause"
+"""On a new revision, and on the files that are saved: which variant writes, and why. It is meant for the
+package store's commit message; Porch's own server ignores it."""
+
 PLACEHOLDER = former.PLACEHOLDER
 
 ContentName = tuple[str, str, str, str]
@@ -214,14 +218,19 @@ class Ensurer:
                 raise PermanentError(message, reason="OwnedByOther")
         task = {"type": "clone", "clone": {"upstreamRef": {"upstreamRef": {"name": self.upstream.name}}}}
         try:
-            return (yield from self._made(live, {"tasks": [task]}, {DEFER_RENDER: "true"}))
+            cause = f"clone of {self.upstream.name}"
+            return (yield from self._made(live, {"tasks": [task]}, cause, {DEFER_RENDER: "true"}))
         except PermanentError as error:
             if error.reason != "PackageExists":
                 raise
             raise former.why_refused(error, live, self.variant, self.place) from error
 
     def _made(
-        self, live: list[Object], spec: Object, annotations: Mapping[str, str] = MappingProxyType({})
+        self,
+        live: list[Object],
+        spec: Object,
+        cause: str,
+        annotations: Mapping[str, str] = MappingProxyType({}),
     ) -> Generator[Effect, Any, Object]:
         """Create a revision in our name."""
         workspace = next_workspace(obj["spec"].get("workspaceName", "") for obj in live)
@@ -232,6 +241,7 @@ class Ensurer:
                 **self.variant.spec.annotations,
                 **annotations,
                 former.MADE_BY: former.record_of(self.variant),
+                CAUSE: self._cause(cause),
             },
         }
         if self.variant.spec.labels:
@@ -251,7 +261,7 @@ class Ensurer:
         self._wrote(created["metadata"]["name"], "", created)
         return created
 
-    def _draft_from(self, source: Object, task: Object) -> Generator[Effect, Any, Object]:
+    def _draft_from(self, source: Object, task: Object, cause: str) -> Generator[Effect, Any, Object]:
         """Make an upgrade or edit draft: the source's spec with another workspace and task. A draft of
         ours that nobody has observed yet is taken instead. Raises: NotOwnedError if the source is not
         ours any more."""
@@ -264,7 +274,7 @@ class Ensurer:
         if all(obj["metadata"]["name"] != name for obj in mine):
             raise NotOwnedError(f"PackageRevision {self.namespace}/{name} no longer belongs to the variant")
         kept = {k: v for k, v in source["spec"].items() if k not in ("revision", "workspaceName", "tasks")}
-        return (yield from self._made(live, {**kept, "lifecycle": "Draft", "tasks": [task]}))
+        return (yield from self._made(live, {**kept, "lifecycle": "Draft", "tasks": [task]}, cause))
 
     # ------------------------------------------------------------ updating
 
@@ -284,7 +294,9 @@ class Ensurer:
                 "or delete it to have it made anew",
             )
             return self._target(obj)
-        draft = yield from self._draft_from(obj, self._upgrade_task(obj))
+        task = self._upgrade_task(obj)
+        old = task["upgrade"]["oldUpstreamRef"]["name"]
+        draft = yield from self._draft_from(obj, task, f"upgrade from {old} to {self.upstream.name}")
         return (yield from self._mutated(draft))
 
     def _is_up_to_date(self, obj: Object) -> bool:
@@ -336,7 +348,8 @@ class Ensurer:
         if not mutation.changed:
             self._injected += mutation.injected
             return self._target(obj)
-        draft = yield from self._draft_from(obj, {"type": "edit", "edit": {"sourceRef": {"name": name}}})
+        task = {"type": "edit", "edit": {"sourceRef": {"name": name}}}
+        draft = yield from self._draft_from(obj, task, f"edit of {name}: {', '.join(mutation.causes)}")
         return (yield from self._mutated(draft))
 
     def _mutated(self, obj: Object) -> Generator[Effect, Any, DownstreamTarget]:
@@ -355,6 +368,10 @@ class Ensurer:
             return self._target(obj)
         before = _version(resources)
         resources["spec"]["resources"] = mutation.resources
+        resources["metadata"]["annotations"] = {
+            **(resources["metadata"].get("annotations") or {}),
+            CAUSE: self._cause(", ".join(mutation.causes) or "first render"),
+        }
         saved = yield from write_owned(self.variant, name, lambda _: Update(RESOURCES, resources))
         if before == _version(obj):  # the server versions both as one
             self._wrote(name, before, saved)
@@ -372,6 +389,9 @@ class Ensurer:
         return mutate(files, self.variant, self.candidates, revision_name=name, namespace=self.namespace)
 
     # ------------------------------------------------------------ telling
+
+    def _cause(self, what: str) -> str:
+        return f"PackageVariant {self.namespace}/{self.variant.metadata.name}: {what}"
 
     def _wrote(self, name: str, before: str, after: Object) -> None:
         """Note the versions of a revision that we wrote. before: "" when it was created."""

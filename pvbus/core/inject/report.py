@@ -49,7 +49,7 @@ def _injection(variant: PackageVariant, injected: Sequence[Injected]) -> Conditi
         return []
     missing = [i for i in injected if i.required and i.source_name is None]
     if missing:
-        message = "; ".join(f"{i.condition_type}: {i.message}" for i in missing)
+        message = "; ".join(f"{i.condition_type}: {i.explanation}" for i in missing)
         return [condition("ConfigInjected", False, "RequiredNotInjected", message, variant)]
     message = f"{len(injected)} injection points processed"
     return [condition("ConfigInjected", True, "Complete", message, variant)]
@@ -116,7 +116,7 @@ def awaited(ensured: Ensured) -> tuple[str, ...]:
     """Return what would change the outcome if it came: an action of a person, an object to inject."""
     found = [ensured.problem[1]] if ensured.problem is not None else []
     missing = [one for one in ensured.injected if one.required and one.source_name is None]
-    return (*found, *(f"something to inject for {one.condition_type}: {one.message}" for one in missing))
+    return (*found, *(f"something to inject for {one.condition_type}: {one.explanation}" for one in missing))
 
 
 def result_row(
@@ -168,5 +168,5 @@ def injected_object(one: Injected) -> InjectedObject:
         name=one.source_name or "",
         hash=one.hash or "",
         reason=one.reason,
-        message=one.message,
+        message=one.explanation,
     )

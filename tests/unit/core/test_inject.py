@@ -7,7 +7,7 @@ import msgspec
 import pytest
 
 from pvbus.adapters.embedded.cluster import REVISION
-from pvbus.core.effects import Get, List, Update
+from pvbus.core.effects import Create, Get, List, Update
 from pvbus.core.inject.ensure import render_status
 from pvbus.core.inject.report import result_row, waiting_conditions
 from pvbus.core.model import DownstreamTarget, PackageVariant
@@ -331,6 +331,45 @@ async def test_an_object_that_disappears_leaves_its_content_and_turns_the_condit
     await world.settle()
     assert "region: east" in world.files(FIRST)["site.yaml"]
     assert world.told("ConfigInjected")[0] == "True"
+
+
+@pytest.mark.parametrize(
+    ("injector", "words"),
+    [
+        ({"name": "s"}, 'there are resources of type example.com/v1.Site, but none is named "s"'),
+        (
+            {"name": "s", "kind": "Zone"},
+            'no injector is for type example.com/v1.Site: "s" is for kind "Zone"',
+        ),
+    ],
+)
+async def test_a_point_that_no_injector_fits_is_explained(injector: Object, words: str) -> None:
+    """There are objects of the kind, so it is not said that there are none."""
+    world = await settled(SITES, site("other"), *upstream(site=POINT), variant(injectors=[injector]))
+    status, reason, message = world.told("ConfigInjected")
+    assert (status, reason) == ("False", "RequiredNotInjected")
+    assert words in message
+    assert "no in-cluster resources" not in message
+    assert "no resource matched any injection selector" in world.files(FIRST)["Kptfile"]
+    assert words not in world.files(FIRST)["Kptfile"]
+    (row,) = world.result().injected
+    assert words in row.message
+
+
+async def test_drafts_name_the_variant_and_the_cause_of_each_write() -> None:
+    world = await settled(SITES, site("s"), *upstream(site=POINT), variant(injectors=INJECT))
+
+    def causes() -> list[str]:
+        written = [e.object["metadata"] for e in world.effects if isinstance(e, Create | Update)]
+        return [meta["annotations"]["pvbus.dev/cause"] for meta in written]
+
+    who = "PackageVariant default/v"
+    assert causes() == [f"{who}: clone of blue.app.v1", f"{who}: Site s into site.yaml"]
+    world.publish(FIRST)
+    world.effects.clear()
+    world.change(pipeline=PIPELINE)
+    await world.settle()
+    assert causes() == [f"{who}: edit of {FIRST}: pipeline", f"{who}: pipeline"]
 
 
 async def test_a_kind_that_does_not_exist_is_told_and_its_definition_is_enough_to_recover() -> None:

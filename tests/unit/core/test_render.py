@@ -165,6 +165,22 @@ def test_injectors(render: Render) -> None:
     )
 
 
+@pytest.mark.parametrize(
+    "injector",
+    [
+        {"nameExpr": ""},
+        {"name": ""},
+        {"kind": "K"},
+        {"nameExpr": "''"},
+        {"nameExpr": "target.labels.region == 'eu' ? '' : 'x'"},
+    ],
+)
+def test_an_injector_without_a_name_fails_the_target(render: Render, injector: dict[str, str]) -> None:
+    """It would select nothing, and the PackageVariant would be refused for it."""
+    with pytest.raises(RenderError, match=r"^template\.injectors\[1\]: an injector needs a name"):
+        render({"injectors": [{"name": "fine"}, injector]})
+
+
 def test_pipeline(render: Render) -> None:
     """Functions keep all their fields; their maps are overlaid; no function, no pipeline."""
     pipeline = {
