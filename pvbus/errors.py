@@ -34,6 +34,10 @@ class AlreadyExistsError(ConflictError):
     """A create met an object of that name."""
 
 
+class NotOwnedError(ConflictError):
+    """A live object does not belong to whoever wants to write it; nothing was written."""
+
+
 class PermanentError(PvbusError):
     """No retry of this input helps. `reason` is a CamelCase word from a closed set."""
 

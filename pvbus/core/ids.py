@@ -23,6 +23,8 @@ REMOVALS_MAX = "pvbus.dev/removals-max"
 REMOVALS_SHARE = "pvbus.dev/removals-share"
 HOLD = "pvbus.dev/hold"
 
+_INT64_MAX = 2**63 - 1
+
 _canonical = msgspec.json.Encoder(order="sorted")
 
 
@@ -97,12 +99,17 @@ def revision_name(repository: str, package: str, workspace: str) -> str:
 
 
 def next_workspace(workspaces: Iterable[str]) -> str:
-    """Return `packagevariant-N`, N one above the highest in use (a suffix that is no number is 0)."""
+    """Return `packagevariant-N`, N one above the highest in use.
+
+    A suffix counts as Go's strconv.Atoi reads it: a sign is part of the number, digits are ASCII, and what
+    is no number or does not fit into 64 bits is 0.
+    """
     highest = 0
     for workspace in workspaces:
         if workspace.startswith(WORKSPACE_PREFIX):
             suffix = workspace.removeprefix(WORKSPACE_PREFIX)
-            highest = max(highest, int(suffix) if re.fullmatch(r"\d+", suffix) else 0)
+            number = int(suffix) if re.fullmatch(r"[+-]?[0-9]+", suffix) else 0
+            highest = max(highest, number if number <= _INT64_MAX else 0)
     return f"{WORKSPACE_PREFIX}{highest + 1}"
 
 

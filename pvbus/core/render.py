@@ -116,7 +116,12 @@ class _Expressions:
 
 
 class CompiledTemplate:
-    """A template whose expressions are compiled. Immutable once made."""
+    """A template whose expressions are compiled. Immutable once made.
+
+    errors: of the expressions that do not compile, each with its field. They fail whoever evaluates the
+    template: `identity` by those of the downstream, `spec` by all of them, so that a target whose labels
+    are wrong still has a known downstream.
+    """
 
     def __init__(self, template: VariantTemplate, engine: Engine) -> None:
         made = _Expressions(engine)
@@ -129,6 +134,7 @@ class CompiledTemplate:
             made, downstream.package, downstream.package_expr, "template.downstream.packageExpr"
         )
         made.programs.clear()  # what identity reads is not needed again
+        self._identity_errors = tuple(made.errors)
         self._labels = made.entries(template.label_exprs, "template.labelExprs")
         self._annotations = made.entries(template.annotation_exprs, "template.annotationExprs")
         self._data = made.entries(context.data_exprs, "template.packageContext.dataExprs")
@@ -155,8 +161,9 @@ class CompiledTemplate:
         without it, packageExpr may read it.
 
         Raises:
-            RenderError: an expression fails, or there is no such Repository.
+            RenderError: an expression fails or does not compile, or there is no such Repository.
         """
+        _fail(self._identity_errors)
         roots = variables_of(inputs, None)
         repo = _evaluated(self._repo, "template.downstream.repoExpr", roots) or inputs.repo_default
         found = repository(repo)
@@ -174,8 +181,9 @@ class CompiledTemplate:
         """Return the spec for a downstream that is known.
 
         Raises:
-            RenderError: an expression fails.
+            RenderError: an expression fails or does not compile.
         """
+        _fail(self.errors)
         template = self._template
         return PackageVariantSpec(
             upstream=upstream,
@@ -186,7 +194,7 @@ class CompiledTemplate:
             annotations=_overlaid(template.annotations, self._annotations, variables),
             package_context=self._package_context(template.package_context, variables),
             injectors=tuple(
-                _injector(injector, name, f"template.injectors[{n}].nameExpr", variables)
+                _injector(injector, name, f"template.injectors[{n}]", variables)
                 for n, (injector, name) in enumerate(zip(template.injectors, self._injectors, strict=True))
             ),
             pipeline=self._pipeline(template.pipeline, variables),
@@ -224,22 +232,36 @@ class CompiledTemplate:
         return slim
 
 
+def _fail(errors: tuple[str, ...]) -> None:
+    if errors:
+        raise RenderError("; ".join(errors))
+
+
 class CompiledSet(NamedTuple):
     """targets: by index; None where a target has no template."""
 
     targets: tuple[CompiledTemplate | None, ...]
 
+    def errors(self) -> list[str]:
+        """Return each compile error once, in the order of the targets, whatever the number of targets."""
+        return list(dict.fromkeys(error for t in self.targets if t is not None for error in t.errors))
 
-def compile_set(spec: PackageVariantSetSpec, engine: Engine) -> CompiledSet:
-    """Compile every template of a set.
 
-    Raises:
-        CompileErrors: expressions do not compile; each is told once, whatever the number of targets.
-    """
-    compiled = CompiledSet(
+def compile_targets(spec: PackageVariantSetSpec, engine: Engine) -> CompiledSet:
+    """Compile every template of a set. What does not compile fails its own target, when that is evaluated."""
+    return CompiledSet(
         tuple(CompiledTemplate(t.template, engine) if t.template is not None else None for t in spec.targets)
     )
-    errors = list(dict.fromkeys(error for t in compiled.targets if t is not None for error in t.errors))
+
+
+def compile_set(spec: PackageVariantSetSpec, engine: Engine) -> CompiledSet:
+    """Compile every template of a set, for those who want all of them to compile.
+
+    Raises:
+        CompileErrors: some expressions do not.
+    """
+    compiled = compile_targets(spec, engine)
+    errors = compiled.errors()
     if errors:
         raise CompileErrors(errors)
     return compiled
@@ -266,8 +288,7 @@ class TemplateCache:
                 self._kept.popitem(last=False)
         else:
             self._kept.move_to_end(key)
-        if found.errors:
-            raise RenderError("; ".join(found.errors))
+        _fail(found.errors)
         return found
 
 
@@ -362,12 +383,12 @@ def _overlaid(
 def _injector(
     injector: InjectorTemplate, name: str | Program, field: str, variables: Mapping[str, Any]
 ) -> Injector:
-    return Injector(
-        group=injector.group,
-        version=injector.version,
-        kind=injector.kind,
-        name=_evaluated(name, field, variables),
-    )
+    evaluated = _evaluated(name, f"{field}.nameExpr", variables)
+    if not evaluated:
+        raise RenderError(
+            f"{field}: an injector needs a name; give one as name, or as the result of nameExpr"
+        )
+    return Injector(group=injector.group, version=injector.version, kind=injector.kind, name=evaluated)
 
 
 def _config_maps(

@@ -5,7 +5,7 @@ of effects, and `restart` forgets everything that is not a row on the bus.
 """
 
 import copy
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from typing import Any
 
 import msgspec
@@ -211,8 +211,17 @@ class World:
             found |= {(INJECTABLES, r.key): r.value for r in (row, presence)}
         return found
 
-    async def run(self, key: str = f"{NAMESPACE}/v", *, crash_after: int | None = None) -> Outcome:
-        """Reconcile once. Raises CrashedError after so many effects."""
+    async def run(
+        self,
+        key: str = f"{NAMESPACE}/v",
+        *,
+        crash_after: int | None = None,
+        before_effect: Callable[[int, Any], None] | None = None,
+    ) -> Outcome:
+        """Reconcile once. Raises CrashedError after so many effects.
+
+        before_effect: called with the number of each effect and the effect, before it is carried out.
+        """
         self.dirty.pop(key, None)
         self.ran.append(key)
         steps = self.controller.reconcile(key, self.now)
@@ -224,6 +233,8 @@ class World:
                     steps.close()
                     raise CrashedError
                 self.effects.append(effect)
+                if before_effect is not None:
+                    before_effect(done, effect)
                 try:
                     answer = await perform(self.cluster, effect)
                 except (ConflictError, PermanentError, TransientError) as error:
@@ -238,9 +249,11 @@ class World:
         return outcome
 
     def _step(self, put: Put) -> None:
+        dirty = put.key in self.dirty  # a mark that was set while the decision was under way stays
         self._load(put.topic, put.key, msgspec.json.encode(put.row) if put.row is not None else None)
         if put.topic == RESULTS:
-            self.dirty.pop(put.key, None)  # a worker does not read its own memory back
+            if not dirty:
+                self.dirty.pop(put.key, None)  # a worker does not read its own memory back
             self.controller.store(0, put)
 
     async def settle(self, limit: int = 50) -> None:
@@ -311,6 +324,64 @@ class World:
 
     def writes(self) -> list[Write]:
         return self.cluster.writes
+
+    def disown(self, name: str, *owners: Object) -> None:
+        """Give a PackageRevision other owners, or none, as a person does who takes it over."""
+        obj = self.revisions()[name]
+        obj["metadata"]["ownerReferences"] = list(owners)
+        self.cluster.put(obj)
+
+    # ------------------------------------------------------------ Porch's package server
+
+    def obey_porch(self) -> None:
+        """Refuse from now on what Porch's server refuses: a clone into a package that exists, and the
+        deletion of what is published."""
+
+        def refuse(verb: str, obj: Object) -> None:
+            spec = obj.get("spec") or {}
+            if obj["kind"] != "PackageRevision":
+                return
+            if verb == "delete" and spec.get("lifecycle") == "Published":
+                raise PermanentError("403 Forbidden: propose its deletion first", reason="Forbidden")
+            tasks = [task["type"] for task in spec.get("tasks") or ()]
+            if verb == "create" and "clone" in tasks and self._siblings(obj):
+                message = f'500: `clone` cannot create a new revision for package "{spec["packageName"]}"'
+                raise PermanentError(message, reason="PackageExists")
+
+        self.cluster.before_write = refuse
+
+    def _siblings(self, obj: Object) -> list[Object]:
+        place = [obj["spec"][field] for field in ("repository", "packageName")]
+        namespace = obj["metadata"]["namespace"]
+        return [
+            other
+            for other in self.all(Kind(*REVISION))
+            if other["metadata"]["namespace"] == namespace
+            and [other["spec"][field] for field in ("repository", "packageName")] == place
+        ]
+
+    def publish(self, name: str) -> None:
+        """Approve a draft: it gets the next number, and the branch has the package's folder."""
+        obj = self.revisions()[name]
+        numbers = [other["spec"].get("revision", 0) for other in self._siblings(obj)]
+        obj["spec"].update(lifecycle="Published", revision=max(0, *numbers) + 1)
+        self.cluster.put(obj)
+        spec = obj["spec"]
+        files = self.files(name)
+        for one in package(
+            spec["repository"], spec["packageName"], "main", lifecycle="Published", revision=-1, files=files
+        ):
+            self.cluster.put(one)
+
+    def approve_deletion(self, name: str) -> None:
+        """Delete a revision whose deletion is proposed; the folder stays on the branch."""
+        assert self.revisions()[name]["spec"]["lifecycle"] == "DeletionProposed"
+        self.cluster.remove(Kind(*REVISION), NAMESPACE, name)
+
+    async def remove_variant(self, name: str = "v") -> None:
+        self.change(name, deleted=True)
+        await self.settle()
+        assert self.variant(name) is None
 
     # ------------------------------------------------------------ what is told
 

@@ -6,6 +6,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from pvbus.core.inject.former import MADE_BY, PROPOSED_BY
 from pvbus.errors import ConflictError
 from tests.simulation.inject_world import (
     PIPELINE,
@@ -20,7 +21,7 @@ from tests.simulation.inject_world import (
     variant,
 )
 
-EFFECTS_MAX = 12
+EFFECTS_MAX = 24
 MINE = [owner("v")]
 
 
@@ -59,7 +60,28 @@ def deleted() -> World:
     return world
 
 
-SCENARIOS = [fresh, injected, edited, adopted, retargeted, deleted]
+def returned() -> World:
+    """The variant is made again after its removal proposed the deletion of two published revisions."""
+    left = []
+    for number in (1, 2):
+        left += package(
+            "edge", "app", f"packagevariant-{number}", lifecycle="DeletionProposed", revision=number
+        )
+        left[-2]["metadata"]["annotations"] = {MADE_BY: "v@uid-before", PROPOSED_BY: "v@uid-before"}
+    return World([*upstream(), *left, variant(pipeline=PIPELINE)])
+
+
+def come_back() -> World:
+    """The downstream is again what it was before: our own proposals are taken back."""
+    left = []
+    for number in (1, 2):
+        workspace = f"packagevariant-{number}"
+        left += package("edge", "app", workspace, lifecycle="DeletionProposed", revision=number, owners=MINE)
+        left[-2]["metadata"]["annotations"] = {MADE_BY: "v@uid-v", PROPOSED_BY: "v@uid-v"}
+    return World([*upstream(), *left, *package("old", "app", "packagevariant-1", owners=MINE), variant()])
+
+
+SCENARIOS = [fresh, injected, edited, adopted, retargeted, returned, come_back, deleted]
 
 
 async def converged(make: Callable[[], World]) -> World:

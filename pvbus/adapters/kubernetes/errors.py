@@ -11,9 +11,9 @@ from pvbus.ports.cluster import GoneError
 
 _STALE = "the object has been modified; please apply your changes to the latest version"
 _AGAIN_ON_ECHO = ("workspaceNames must be unique", "already exists", "already in progress")
+_PACKAGE_EXISTS = "cannot create a new revision for package"
 _BUSINESS_RULES = (
     "cannot update a package revision with lifecycle value",
-    "cannot create a new revision for package",
     "may not be the placeholder",
     "source revision must be",
     "error rendering package",
@@ -51,6 +51,8 @@ def error_of(
         return TransientError(message, retry_after_seconds=seconds)
     if code < 500 or code == 501:
         return PermanentError(message, reason=status.reason or "Invalid")
+    if _PACKAGE_EXISTS in status.message:  # "... that already exists in repo ...": nothing to wait for
+        return PermanentError(message, reason="PackageExists")
     if _STALE in status.message or any(text in status.message for text in _AGAIN_ON_ECHO):
         return ConflictError(message)
     if any(text in status.message for text in _BUSINESS_RULES):

@@ -11,12 +11,13 @@ from typing import Any, NamedTuple
 
 import msgspec
 
-from pvbus.core.effects import Effect, Get, Outcome, Put, Reconciliation, Update
-from pvbus.core.ids import FINALIZER, HOLD, digest, okey, sha1_head
+from pvbus.core.effects import Effect, Get, Outcome, Put, Reconciliation
+from pvbus.core.ids import FINALIZER, digest, okey, sha1_head
 from pvbus.core.inject import report
 from pvbus.core.inject.attempts import Inputs, Refused, Written
 from pvbus.core.inject.ensure import ContentName, ContentNeededError, Ensurer, NotYetError
-from pvbus.core.inject.owning import RESOURCES, VARIANT, terminate
+from pvbus.core.inject.holding import holder_of, until_held
+from pvbus.core.inject.owning import RESOURCES, add_finalizer, terminate
 from pvbus.core.inject.requests import Requests, requester
 from pvbus.core.inject.view import REPOSITORY_KIND, REVISION_KIND, Place, Revision, View, ViewCandidates
 from pvbus.core.model import CONFIG_GROUP, Downstream, PackageVariant
@@ -190,7 +191,7 @@ class InjectController:
             return self._gone(partition, key, seen)
         one = Pass(partition, key, seen, _variant.decode(seen.raw), now)
         try:
-            return (yield from self._decide(one))
+            return (yield from self._unless_held(one))
         except NotYetError as wait:
             return self._waits(one, (str(wait),))
         except (ConflictError, TransientError) as error:
@@ -202,6 +203,18 @@ class InjectController:
             outcome = self._ended(one, report.failed_conditions(one.variant, str(error)))
             return outcome._replace(result="failed", again_after=REFUSED_RETRY_SECONDS)
 
+    def _unless_held(self, one: Pass) -> Reconciliation:
+        seen = one.seen
+        holder = holder_of(one.variant, seen.desired)
+        if holder:
+            conditions = report.held_conditions(one.variant, holder)
+            return self._ended(one, conditions, waiting=(report.unheld(holder),))
+
+        def holder_now() -> str:
+            return holder_of(_variant.decode(seen.raw), seen.desired) if seen.raw is not None else ""
+
+        return (yield from until_held(self._decide(one), holder_now))
+
     def _decide(self, one: Pass) -> Reconciliation:
         for kind in (REVISION_KIND, REPOSITORY_KIND):
             if not self.view.sync.ok(kind):
@@ -209,10 +222,7 @@ class InjectController:
                 if one.result is not None:  # what is known stays true: a relist is no news of this variant
                     return Outcome(result="waiting", waiting=words)
                 return self._waits(one, words, told_after=LIST_TOLD_SECONDS)
-        variant = one.variant
-        if variant.metadata.annotations.get(HOLD) == "true":
-            return self._ended(one, report.held_conditions(variant), waiting=(report.UNHOLD,))
-        if variant.metadata.deletion_timestamp:
+        if one.variant.metadata.deletion_timestamp:
             return (yield from self._terminate(one))
         if self._set_will_change_it(one):
             return self._waits(one, ("its PackageVariantSet to change it",))
@@ -246,10 +256,10 @@ class InjectController:
         places = dict.fromkeys(one.result.downstreams if one.result is not None else ())
         if one.variant.spec.downstream is not None:
             places[one.variant.spec.downstream] = None
-        for revision in self.view.owned(one.uid):
+        for revision in self.view.owned(one.namespace, one.uid):
             places[Downstream(repo=revision.facts.repository, package=revision.facts.package)] = None
         self.view.use(one.key, one.uid, places=[(one.namespace, p.repo, p.package) for p in places])
-        left = yield from terminate(one.variant, msgspec.json.decode(one.seen.raw or b""), places)
+        left = yield from terminate(one.variant, places)
         if not left:
             return Outcome(result="changed")
         outcome = self._ended(one, report.terminating_conditions(one.variant, left), waiting=tuple(left))
@@ -257,9 +267,7 @@ class InjectController:
 
     def _ensure(self, one: Pass) -> Reconciliation:
         if FINALIZER not in one.variant.metadata.finalizers:
-            obj = msgspec.json.decode(one.seen.raw or b"")
-            obj["metadata"]["finalizers"] = [*(obj["metadata"].get("finalizers") or ()), FINALIZER]
-            yield Update(VARIANT, obj)
+            yield from add_finalizer(one.variant)
         spec = one.variant.spec
         problems = validate_variant(spec)
         if problems:
@@ -414,7 +422,7 @@ class InjectController:
         """Return the observed revisions that the outcome depends on, by name."""
         assert one.variant.spec.downstream is not None
         found = {r.name: r for r in self.view.at(one.namespace, one.variant.spec.downstream)}
-        found |= {r.name: r for r in self.view.owned(one.uid)}
+        found |= {r.name: r for r in self.view.owned(one.namespace, one.uid)}
         return [found[name] for name in sorted(found)]
 
     def _inputs(self, one: Pass, upstream: Revision) -> Inputs:

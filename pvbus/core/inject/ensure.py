@@ -15,6 +15,7 @@ from typing import Any, NamedTuple
 
 from pvbus.core.effects import Create, Effect, Get, Update
 from pvbus.core.ids import next_workspace
+from pvbus.core.inject import former
 from pvbus.core.inject.owning import (
     PUBLISHED,
     RESOURCES,
@@ -22,24 +23,31 @@ from pvbus.core.inject.owning import (
     Effects,
     Object,
     adopt,
+    belongs_to,
     is_terminating,
     lifecycle_of,
     list_place,
     living_owner,
-    owned_by,
     owner_reference,
     release,
+    republish,
+    write_owned,
 )
 from pvbus.core.inject.view import Revision, View
 from pvbus.core.model import PORCH_GROUP, Downstream, DownstreamTarget, PackageVariant
 from pvbus.core.mutations import Candidates, Injected, Mutation, injection_points, mutate, wanted
-from pvbus.errors import ConflictError, PermanentError
+from pvbus.errors import ConflictError, NotOwnedError, PermanentError
 
 DEFER_RENDER = "pvbus.dev/defer-render"
 """Asks the package store not to run a clone's pipeline before the mutations are in, as a pipeline need
 not be idempotent. Porch's own server does not know the annotation, and renders."""
 
-PLACEHOLDER = -1
+CAUSE = "pvbus.dev/cause"
+"""On a clone, and on the files that are saved: which variant writes, and why. It is meant for the package
+store's commit message; Porch's own server ignores it. Other new revisions say by their task what they are
+made from, and Porch's controller sets no annotation on them."""
+
+PLACEHOLDER = former.PLACEHOLDER
 
 ContentName = tuple[str, str, str, str]
 """(group, version, kind, name) of an object whose content may be injected."""
@@ -125,45 +133,63 @@ class Ensurer:
             if revision.row.deleted:
                 continue
             if revision.owned_by(self.uid):
+                if former.is_proposed_by(former.trace_of_row(revision), self.variant):
+                    yield from self._republished(revision)
                 revisions.append(revision)
-            elif self._adopts(revision.facts.revision):
-                obj = yield Get(REVISION, self.namespace, revision.name)
-                if obj is not None:
-                    yield from self._adopted(obj)
+            elif self._takes(former.trace_of_row(revision)):
+                if (yield from self._taken(revision.name)) is not None:
                     revisions.append(revision)
         found = []
         for revision in choose(revisions, lambda r: (r.facts.lifecycle or "Draft", r.facts.revision)):
             obj = yield Get(REVISION, self.namespace, revision.name)
-            if obj is not None and not is_terminating(obj):
+            if obj is not None and belongs_to(obj, self.variant) and not is_terminating(obj):
                 found.append(obj)
         return found
 
     def _found_live(self, live: list[Object]) -> Generator[Effect, Any, list[Object]]:
         """Choose among what is there now: a worker before us may have made it, its echo not here yet."""
-        mine = [obj for obj in live if owned_by(obj, self.uid)]
+        mine = [obj for obj in live if belongs_to(obj, self.variant)]
         going = [obj["metadata"]["name"] for obj in mine if is_terminating(obj)]
         for obj in live:
-            if not owned_by(obj, self.uid) and self._adopts(obj["spec"].get("revision", 0)):
-                mine.append((yield from self._adopted(obj)))
+            if not belongs_to(obj, self.variant) and self._takes(former.trace_of(obj)):
+                taken = yield from self._taken(obj["metadata"]["name"])
+                mine += [taken] if taken is not None else []
         staying = [obj for obj in mine if not is_terminating(obj)]
         chosen = choose(staying, lambda obj: (lifecycle_of(obj), obj["spec"].get("revision", 0)))
         if not chosen and going:
             raise NotYetError(f"the deletion of PackageRevision {', '.join(going)}")
         return chosen
 
-    def _adopts(self, revision: int) -> bool:
-        return self.variant.spec.adoption_policy == "adoptExisting" and revision != PLACEHOLDER
+    def _republished(self, revision: Revision) -> Effects:
+        """Take back the deletion that we proposed when the downstream was another one."""
+        try:
+            restored = yield from republish(revision.name, self.variant)
+        except NotOwnedError:
+            return
+        self._wrote(revision.name, revision.row.resource_version, restored)
 
-    def _adopted(self, obj: Object) -> Generator[Effect, Any, Object]:
-        if owned_by(obj, self.uid):  # the echo of our own adoption is not here yet
-            return obj
+    def _takes(self, trace: former.Trace) -> bool:
+        """Tell whether a revision that is not ours is taken over: by the policy, or as our own of before."""
+        if self.variant.spec.adoption_policy == "adoptExisting":
+            return trace.revision != PLACEHOLDER
+        return former.made(trace, self.variant)
+
+    def _taken(self, name: str) -> Generator[Effect, Any, Object | None]:
+        """Take a revision over if it still is to be; None when it is not."""
+        obj = yield Get(REVISION, self.namespace, name)
+        if obj is None or is_terminating(obj):
+            return None
+        if belongs_to(obj, self.variant):  # the echo of our own adoption is not here yet
+            return dict(obj)
+        if not self._takes(former.trace_of(obj)):
+            return None
         updated = yield from adopt(obj, self.variant)
-        self._wrote(updated["metadata"]["name"], obj, updated)
+        self._wrote(name, _version(obj), updated)
         return updated
 
     def _leave_other_places(self) -> Effects:
         """Treat our revisions of a former downstream as the deletion policy says."""
-        for revision in self.view.owned(self.uid):
+        for revision in self.view.owned(self.namespace, self.uid):
             here = (revision.facts.repository, revision.facts.package)
             if here == (self.place.repo, self.place.package) or revision.row.deleted:
                 continue
@@ -172,11 +198,10 @@ class Ensurer:
                 and self.variant.spec.deletion_policy != "orphan"
             ):
                 continue
-            obj = yield Get(REVISION, self.namespace, revision.name)
-            if obj is None or is_terminating(obj):
-                continue
             try:
-                yield from release(obj, self.variant)
+                yield from release(revision.name, self.variant)
+            except NotOwnedError:  # somebody has taken it over, or it is gone: there is nothing to release
+                continue
             except PermanentError as error:  # the new place must not wait for the old one
                 self._problem = ("Error", f"{revision.name} of the former downstream stays: {error}")
 
@@ -188,11 +213,22 @@ class Ensurer:
             if owner:
                 message = (
                     f'package "{self.place.package}" in repository "{self.place.repo}" belongs to {owner} '
-                    f"({obj['metadata']['name']}); it is left alone"
+                    f"({obj['metadata']['name']}); it is left alone; once that owner has released it, "
+                    "adoptionPolicy: adoptExisting takes it over"
                 )
                 raise PermanentError(message, reason="OwnedByOther")
         task = {"type": "clone", "clone": {"upstreamRef": {"upstreamRef": {"name": self.upstream.name}}}}
-        return (yield from self._made(live, {"tasks": [task]}, {DEFER_RENDER: "true"}))
+        try:
+            annotations = {
+                DEFER_RENDER: "true",
+                former.MADE_BY: former.record_of(self.variant),
+                CAUSE: self._cause(f"clone of {self.upstream.name}"),
+            }
+            return (yield from self._made(live, {"tasks": [task]}, annotations))
+        except PermanentError as error:
+            if error.reason != "PackageExists":
+                raise
+            raise former.why_refused(error, live, self.variant, self.place) from error
 
     def _made(
         self, live: list[Object], spec: Object, annotations: Mapping[str, str] = MappingProxyType({})
@@ -219,16 +255,21 @@ class Ensurer:
             },
         }
         created: Object = yield Create(REVISION, body)
-        self._wrote(created["metadata"]["name"], None, created)
+        self._wrote(created["metadata"]["name"], "", created)
         return created
 
     def _draft_from(self, source: Object, task: Object) -> Generator[Effect, Any, Object]:
         """Make an upgrade or edit draft: the source's spec with another workspace and task. A draft of
-        ours that nobody has observed yet is taken instead."""
+        ours that nobody has observed yet is taken instead. Raises: NotOwnedError if the source is not
+        ours any more."""
         live = yield from list_place(self.namespace, self.place)
-        for obj in live:
-            if owned_by(obj, self.uid) and lifecycle_of(obj) not in PUBLISHED and not is_terminating(obj):
+        mine = [obj for obj in live if belongs_to(obj, self.variant)]
+        for obj in mine:
+            if lifecycle_of(obj) not in PUBLISHED and not is_terminating(obj):
                 return obj
+        name = source["metadata"]["name"]
+        if all(obj["metadata"]["name"] != name for obj in mine):
+            raise NotOwnedError(f"PackageRevision {self.namespace}/{name} no longer belongs to the variant")
         kept = {k: v for k, v in source["spec"].items() if k not in ("revision", "workspaceName", "tasks")}
         return (yield from self._made(live, {**kept, "lifecycle": "Draft", "tasks": [task]}))
 
@@ -237,9 +278,8 @@ class Ensurer:
     def _updated(self, obj: Object) -> Generator[Effect, Any, DownstreamTarget]:
         name = obj["metadata"]["name"]
         if lifecycle_of(obj) == "DeletionProposed":
-            before = obj
-            obj = yield Update(REVISION, {**obj, "spec": {**obj["spec"], "lifecycle": "Published"}})
-            self._wrote(name, before, obj)
+            before, obj = obj, (yield from republish(name, self.variant))
+            self._wrote(name, _version(before), obj)
         if self._is_up_to_date(obj):
             if lifecycle_of(obj) == "Published":
                 return (yield from self._edited(obj))
@@ -320,11 +360,15 @@ class Ensurer:
             what = f'"{name}" is {lifecycle_of(obj)} and would have to change: reject it, or publish it'
             self._problem = self._problem or ("NotDraft", what)
             return self._target(obj)
-        before = resources["metadata"].get("resourceVersion")
+        before = _version(resources)
         resources["spec"]["resources"] = mutation.resources
-        saved = yield Update(RESOURCES, resources)
-        if before == obj["metadata"].get("resourceVersion"):  # the server versions both as one
-            self._wrote(name, obj, saved)
+        resources["metadata"]["annotations"] = {
+            **(resources["metadata"].get("annotations") or {}),
+            CAUSE: self._cause(", ".join(mutation.causes) or "first render"),
+        }
+        saved = yield from write_owned(self.variant, name, lambda _: Update(RESOURCES, resources))
+        if before == _version(obj):  # the server versions both as one
+            self._wrote(name, before, saved)
         status = render_status((saved.get("status") or {}).get("renderStatus"))
         if status and status["error"]:
             self._unrendered[name] = status["error"]
@@ -340,10 +384,13 @@ class Ensurer:
 
     # ------------------------------------------------------------ telling
 
-    def _wrote(self, name: str, before: Object | None, after: Object) -> None:
+    def _cause(self, what: str) -> str:
+        return f"PackageVariant {self.namespace}/{self.variant.metadata.name}: {what}"
+
+    def _wrote(self, name: str, before: str, after: Object) -> None:
+        """Note the versions of a revision that we wrote. before: "" when it was created."""
         versions = self._written.setdefault(name, [])
-        for obj in (before, after):
-            version = obj["metadata"].get("resourceVersion", "") if obj is not None else ""
+        for version in (before, _version(after)):
             if version and version not in versions:
                 versions.append(version)
 
@@ -383,6 +430,10 @@ def render_status(told: Mapping[str, Any] | None) -> dict[str, Any] | None:
             result["items"] = [{"exitCode": 0, **item} for item in result["items"]]
         status["result"] = result
     return status
+
+
+def _version(obj: Object) -> str:
+    return str(obj["metadata"].get("resourceVersion") or "")
 
 
 def _condition(obj: Object, name: str) -> Mapping[str, Any]:

@@ -1,17 +1,23 @@
-"""Ownership of package revisions: finding ours live, taking over, and letting go."""
+"""Ownership of package revisions: finding ours live, taking over, and letting go.
 
-from collections.abc import Generator, Iterable
+A revision is the variant's if it lies in the variant's namespace and an owner reference has the
+variant's uid. Rows are hints: `write_owned` and `write_variant` read the object again right before
+each write, so that nothing is written to an object that somebody else has taken over meanwhile.
+"""
+
+from collections.abc import Callable, Generator, Iterable
 from typing import Any
 
 from pvbus.core.effects import Delete, Effect, Get, KindRef, List, Update
-from pvbus.core.ids import FINALIZER
+from pvbus.core.ids import FINALIZER, HOLD
+from pvbus.core.inject import former
 from pvbus.core.model import CONFIG_GROUP, PORCH_GROUP, VARIANT_API, Downstream, PackageVariant
-from pvbus.errors import PermanentError
+from pvbus.errors import ConflictError, NotOwnedError, PermanentError
 
 REVISION = KindRef(PORCH_GROUP, "PackageRevision", "v1alpha1")
 RESOURCES = KindRef(PORCH_GROUP, "PackageRevisionResources", "v1alpha1")
 VARIANT = KindRef(CONFIG_GROUP, "PackageVariant", "v1alpha1")
-PUBLISHED = ("Published", "DeletionProposed")
+PUBLISHED = former.PUBLISHED
 
 Effects = Generator[Effect, Any, Any]
 Object = dict[str, Any]
@@ -25,8 +31,13 @@ def is_terminating(obj: Object) -> bool:
     return bool(obj["metadata"].get("deletionTimestamp"))
 
 
-def owned_by(obj: Object, uid: str) -> bool:
-    return any(owner.get("uid") == uid for owner in obj["metadata"].get("ownerReferences") or ())
+def belongs_to(obj: Object, variant: PackageVariant) -> bool:
+    """Tell whether a revision is the variant's: namespace and uid of an owner reference."""
+    meta, uid = obj["metadata"], variant.metadata.uid
+    owners = meta.get("ownerReferences") or ()
+    return meta.get("namespace") == variant.metadata.namespace and any(
+        bool(uid) and owner.get("uid") == uid for owner in owners
+    )
 
 
 def owner_reference(variant: PackageVariant) -> Object:
@@ -50,6 +61,69 @@ def list_place(namespace: str, place: Downstream) -> Generator[Effect, Any, list
     ]
 
 
+# ------------------------------------------------------------ writing
+
+
+def write_owned(
+    variant: PackageVariant, name: str, effect_of: Callable[[Object], Effect | None]
+) -> Generator[Effect, Any, Any]:
+    """Read a revision live and, if it is the variant's, carry out the write that is made of it.
+
+    effect_of: returns the write, with the versions of what it is given as preconditions; None: there is
+    nothing to write. Returns the answer to the write, else the revision. All writes and deletes of
+    revisions that exist go through here, but for an adoption, which makes its own check.
+
+    Raises: NotOwnedError if it is gone or does not belong to the variant.
+    """
+    namespace = variant.metadata.namespace
+    live = yield Get(REVISION, namespace, name)
+    if live is None:
+        raise NotOwnedError(f"PackageRevision {namespace}/{name} is gone")
+    if not belongs_to(live, variant):
+        raise NotOwnedError(f"PackageRevision {namespace}/{name} no longer belongs to {_words(variant)}")
+    effect = effect_of(live)
+    return live if effect is None else (yield effect)
+
+
+def write_variant(variant: PackageVariant, change: Callable[[Object], bool]) -> Effects:
+    """Read the variant live and write what `change` makes of it, unless that says False.
+
+    Raises: ConflictError if it is gone, is another object of the name, or went on hold.
+    """
+    meta = variant.metadata
+    live = yield Get(VARIANT, meta.namespace, meta.name)
+    if live is None or live["metadata"].get("uid") != meta.uid:
+        raise ConflictError(f"{_words(variant)} is not there any more")
+    if (live["metadata"].get("annotations") or {}).get(HOLD) == "true":
+        raise ConflictError(f"{_words(variant)} went on hold")
+    if change(live):
+        yield Update(VARIANT, live)
+
+
+def add_finalizer(variant: PackageVariant) -> Effects:
+    """Put our finalizer on the variant."""
+
+    def change(live: Object) -> bool:
+        finalizers = live["metadata"].get("finalizers") or []
+        live["metadata"]["finalizers"] = [*finalizers, FINALIZER]
+        return FINALIZER not in finalizers and not is_terminating(live)
+
+    yield from write_variant(variant, change)
+
+
+def _remove_finalizer(variant: PackageVariant) -> Effects:
+    def change(live: Object) -> bool:
+        finalizers = live["metadata"].get("finalizers") or []
+        live["metadata"]["finalizers"] = [f for f in finalizers if f != FINALIZER]
+        return FINALIZER in finalizers and is_terminating(live)
+
+    yield from write_variant(variant, change)
+
+
+def _words(variant: PackageVariant) -> str:
+    return f"PackageVariant {variant.metadata.namespace}/{variant.metadata.name}"
+
+
 # ------------------------------------------------------------ taking over
 
 
@@ -71,13 +145,18 @@ def living_owner(obj: Object, variant: PackageVariant) -> Generator[Effect, Any,
 
 
 def adopt(obj: Object, variant: PackageVariant) -> Generator[Effect, Any, Object]:
-    """Take over a revision: owner reference, labels, annotations. Raises: PermanentError if it has an
-    owner that lives."""
+    """Take over a revision that was just read: owner reference, labels, annotations.
+
+    One that a former variant of this name made also gets the variant's record, and is published again if
+    that one had proposed its deletion. Raises: PermanentError if it has an owner that lives.
+    """
     meta = obj["metadata"]
     owner = yield from living_owner(obj, variant)
     if owner:
         message = f"package revision {meta['name']} belongs to {owner}; it is not adopted"
         raise PermanentError(message, reason="OwnedByOther")
+    if former.made(former.trace_of(obj), variant):
+        former.take_up(obj, variant)
     others = [o for o in meta.get("ownerReferences") or () if not o.get("controller")]
     meta["ownerReferences"] = [*others, owner_reference(variant)]
     for field in ("labels", "annotations"):
@@ -91,42 +170,63 @@ def adopt(obj: Object, variant: PackageVariant) -> Generator[Effect, Any, Object
 # ------------------------------------------------------------ letting go
 
 
-def release(obj: Object, variant: PackageVariant) -> Effects:
+def release(name: str, variant: PackageVariant) -> Effects:
     """Let one of our revisions go as the deletion policy says; nothing is deleted by a policy that
-    nobody can read. Returns the object afterwards, None when it was deleted."""
-    if variant.spec.deletion_policy not in ("", "delete"):
-        return (yield from disown(obj, variant))
-    meta = obj["metadata"]
-    if lifecycle_of(obj) not in PUBLISHED:
-        yield Delete(
-            REVISION,
-            meta["namespace"],
-            meta["name"],
-            uid=meta.get("uid", ""),
-            resource_version=meta.get("resourceVersion", ""),
-        )
+    nobody can read. Returns the object afterwards, None when it was deleted. Raises: NotOwnedError."""
+    deleted = False
+
+    def effect(live: Object) -> Effect | None:
+        nonlocal deleted
+        meta = live["metadata"]
+        if is_terminating(live):
+            return None
+        if variant.spec.deletion_policy not in ("", "delete"):
+            return _disowned(live, variant)
+        if lifecycle_of(live) not in PUBLISHED:
+            deleted = True
+            return Delete(
+                REVISION,
+                meta["namespace"],
+                meta["name"],
+                uid=meta.get("uid", ""),
+                resource_version=meta.get("resourceVersion", ""),
+            )
+        if lifecycle_of(live) == "Published":
+            former.note_proposal(live, variant)
+            live["spec"]["lifecycle"] = "DeletionProposed"
+            return Update(REVISION, live)
         return None
-    if lifecycle_of(obj) == "Published":
-        obj["spec"]["lifecycle"] = "DeletionProposed"
-        return (yield Update(REVISION, obj))
-    return obj
+
+    after = yield from write_owned(variant, name, effect)
+    return None if deleted else after
 
 
-def disown(obj: Object, variant: PackageVariant) -> Effects:
-    """Take our owner reference off a revision."""
-    meta = obj["metadata"]
+def republish(name: str, variant: PackageVariant) -> Generator[Effect, Any, Object]:
+    """Take the proposal to delete one of our revisions back. Raises: NotOwnedError."""
+
+    def effect(live: Object) -> Effect | None:
+        if lifecycle_of(live) != "DeletionProposed":
+            return None
+        former.forget_proposal(live)
+        return Update(REVISION, {**live, "spec": {**live["spec"], "lifecycle": "Published"}})
+
+    restored: Object = yield from write_owned(variant, name, effect)
+    return restored
+
+
+def _disowned(live: Object, variant: PackageVariant) -> Update:
+    meta = live["metadata"]
     references = meta.get("ownerReferences") or []
     meta["ownerReferences"] = [o for o in references if o.get("uid") != variant.metadata.uid]
-    return (yield Update(REVISION, obj))
+    former.note_maker(live, variant)
+    return Update(REVISION, live)
 
 
-def terminate(
-    variant: PackageVariant, raw: Object, places: Iterable[Downstream]
-) -> Generator[Effect, Any, list[str]]:
+def terminate(variant: PackageVariant, places: Iterable[Downstream]) -> Generator[Effect, Any, list[str]]:
     """Let all our revisions go, look again live, and only then take the finalizer off.
 
-    raw: the PackageVariant as observed. places: every package that ever had a revision of ours.
-    Returns what is left to wait for, in words; [] when the finalizer is off.
+    places: every package that ever had a revision of ours. Returns what is left to wait for, in words;
+    [] when the finalizer is off.
     """
     places = list(places)
     problems: dict[str, str] = {}
@@ -134,19 +234,22 @@ def terminate(
     for obj in left:
         if is_terminating(obj):
             continue
+        name = obj["metadata"]["name"]
         try:
-            after = yield from release(obj, variant)
-            if after is not None and lifecycle_of(after) == "DeletionProposed":
-                yield from disown(after, variant)  # else it would be collected without approval
+            after = yield from release(name, variant)
+            if after is not None and lifecycle_of(after) == "DeletionProposed" and belongs_to(after, variant):
+                # else it would be collected without approval
+                yield from write_owned(variant, name, lambda live: _disowned(live, variant))
+        except NotOwnedError:  # taken over since the list: it is not ours to let go
+            continue
         except PermanentError as error:  # the others go all the same
-            problems[obj["metadata"]["name"]] = f": {error}"
+            problems[name] = f": {error}"
     if left:
         left = yield from _owned(variant, places)
     if left:
         names = [obj["metadata"]["name"] for obj in left]
         return [f"PackageRevision {name}{problems.get(name, '')}" for name in names]
-    raw["metadata"]["finalizers"] = [f for f in raw["metadata"]["finalizers"] if f != FINALIZER]
-    yield Update(VARIANT, raw)
+    yield from _remove_finalizer(variant)
     return []
 
 
@@ -154,5 +257,5 @@ def _owned(variant: PackageVariant, places: Iterable[Downstream]) -> Generator[E
     found = []
     for place in places:
         live = yield from list_place(variant.metadata.namespace, place)
-        found += [obj for obj in live if owned_by(obj, variant.metadata.uid)]
+        found += [obj for obj in live if belongs_to(obj, variant)]
     return found

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 
 import msgspec
 
+from pvbus.core.ids import HOLD
 from pvbus.core.inject.ensure import Ensured
 from pvbus.core.inject.view import Revision
 from pvbus.core.model import Condition, PackageVariant, Upstream
@@ -14,8 +15,6 @@ from pvbus.core.mutations import Injected
 from pvbus.core.records import InjectedObject, ResultRow
 
 Conditions = list[Condition]
-ON_HOLD = "nothing is written for this variant while it has the annotation pvbus.dev/hold"
-UNHOLD = "its annotation pvbus.dev/hold to be taken off"
 
 
 def condition(kind: str, status: bool, reason: str, message: str, variant: PackageVariant) -> Condition:
@@ -50,7 +49,7 @@ def _injection(variant: PackageVariant, injected: Sequence[Injected]) -> Conditi
         return []
     missing = [i for i in injected if i.required and i.source_name is None]
     if missing:
-        message = "; ".join(f"{i.condition_type}: {i.message}" for i in missing)
+        message = "; ".join(f"{i.condition_type}: {i.explanation}" for i in missing)
         return [condition("ConfigInjected", False, "RequiredNotInjected", message, variant)]
     message = f"{len(injected)} injection points processed"
     return [condition("ConfigInjected", True, "Complete", message, variant)]
@@ -78,11 +77,17 @@ def terminating_conditions(variant: PackageVariant, left: Sequence[str]) -> Cond
     return [condition("Ready", False, "Terminating", f"waits for {'; '.join(left)}", variant)]
 
 
-def held_conditions(variant: PackageVariant) -> Conditions:
+def held_conditions(variant: PackageVariant, holder: str) -> Conditions:
+    """holder: the object that has the annotation."""
+    message = f'nothing is written for this variant while {holder} has the annotation {HOLD}: "true"'
     return [
-        condition("OnHold", True, "Annotation", ON_HOLD, variant),
-        condition("Ready", False, "OnHold", ON_HOLD, variant),
+        condition("OnHold", True, "Annotation", message, variant),
+        condition("Ready", False, "OnHold", message, variant),
     ]
+
+
+def unheld(holder: str) -> str:
+    return f"the annotation {HOLD} to be taken off {holder}"
 
 
 def _incomplete(variant: PackageVariant, message: str) -> Conditions:
@@ -111,7 +116,7 @@ def awaited(ensured: Ensured) -> tuple[str, ...]:
     """Return what would change the outcome if it came: an action of a person, an object to inject."""
     found = [ensured.problem[1]] if ensured.problem is not None else []
     missing = [one for one in ensured.injected if one.required and one.source_name is None]
-    return (*found, *(f"something to inject for {one.condition_type}: {one.message}" for one in missing))
+    return (*found, *(f"something to inject for {one.condition_type}: {one.explanation}" for one in missing))
 
 
 def result_row(
@@ -163,5 +168,5 @@ def injected_object(one: Injected) -> InjectedObject:
         name=one.source_name or "",
         hash=one.hash or "",
         reason=one.reason,
-        message=one.message,
+        message=one.explanation,
     )

@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 
 import msgspec
 
-from pvbus.core.ids import okey, parse_okey
+from pvbus.core.ids import Key, okey, parse_okey
 from pvbus.core.model import CONFIG_GROUP, PORCH_GROUP, Downstream, Upstream
 from pvbus.core.mutations import Listing
 from pvbus.core.records import InjectableRow, ObjectRow, RevisionFacts
@@ -22,12 +22,14 @@ _row = msgspec.json.Decoder(ObjectRow)
 _injectable = msgspec.json.Decoder(InjectableRow)
 Place = tuple[str, str, str]
 """(namespace, repository, package)."""
+Owning = tuple[str, str]
+"""(namespace, uid) of a variant: a reference from another namespace does not make an owner."""
 
 
 class Uses(NamedTuple):
     """What a variant looks at. objects: okeys; kinds: `<group>/<kind>`."""
 
-    uid: str
+    owning: Owning
     places: frozenset[Place]
     objects: frozenset[str]
     kinds: frozenset[str]
@@ -64,13 +66,13 @@ class View:
         self.content_sync = SyncView(partitions)
         self._revisions: dict[str, Revision] = {}
         self._at: dict[Place, dict[str, None]] = {}
-        self._owned: dict[str, dict[str, None]] = {}
+        self._owned: dict[Owning, dict[str, None]] = {}
         self._repositories: set[str] = set()
         self._injectables: dict[str, bytes] = {}
         self._place_users: dict[Place, set[str]] = {}
         self._object_users: dict[str, set[str]] = {}
         self._kind_users: dict[str, set[str]] = {}
-        self._uid_users: dict[str, str] = {}
+        self._owning_users: dict[Owning, str] = {}
         self._uses: dict[str, Uses] = {}
 
     # ------------------------------------------------------------ records in
@@ -101,20 +103,18 @@ class View:
         for side in (old, new):
             if side is not None:
                 dirty |= self._place_users.get(_place(side), set())
-                dirty |= {
-                    self._uid_users[owner.uid] for owner in side.row.owners if owner.uid in self._uid_users
-                }
+                dirty |= {self._owning_users[who] for who in _owners(side) if who in self._owning_users}
         return dirty
 
     def _remember(self, key: str, revision: Revision) -> None:
         self._revisions[key] = revision
         self._at.setdefault(_place(revision), {})[key] = None
-        for owner in revision.row.owners:
-            self._owned.setdefault(owner.uid, {})[key] = None
+        for owning in _owners(revision):
+            self._owned.setdefault(owning, {})[key] = None
 
     def _forget(self, key: str, revision: Revision) -> None:
         tables: list[tuple[dict[Any, dict[str, None]], Any]] = [(self._at, _place(revision))]
-        tables += [(self._owned, owner.uid) for owner in revision.row.owners]
+        tables += [(self._owned, owning) for owning in _owners(revision)]
         for table, place in tables:
             known = table.get(place)
             if known is not None:
@@ -144,14 +144,15 @@ class View:
         kinds: Iterable[str] = (),
     ) -> None:
         """Say what a variant looks at, in place of what it looked at before."""
+        owning = (Key.parse(vkey).namespace, uid)
         places = frozenset(places)
         repositories = {_repository_key(namespace, repository) for namespace, repository, _ in places}
-        uses = Uses(uid, places, frozenset({*objects, *repositories}), frozenset(kinds))
+        uses = Uses(owning, places, frozenset({*objects, *repositories}), frozenset(kinds))
         if self._uses.get(vkey) == uses:
             return
         self.forget(vkey)
         self._uses[vkey] = uses
-        self._uid_users[uid] = vkey
+        self._owning_users[owning] = vkey
         for table, names in self._tables(uses):
             for name in names:
                 table.setdefault(name, set()).add(vkey)
@@ -167,8 +168,8 @@ class View:
         uses = self._uses.pop(vkey, None)
         if uses is None:
             return
-        if self._uid_users.get(uses.uid) == vkey:
-            del self._uid_users[uses.uid]
+        if self._owning_users.get(uses.owning) == vkey:
+            del self._owning_users[uses.owning]
         for table, names in self._tables(uses):
             for name in names:
                 users = table.get(name)
@@ -186,8 +187,9 @@ class View:
         keys = self._at.get((namespace, place.repo, place.package), ())
         return [self._revisions[key] for key in sorted(keys)]
 
-    def owned(self, uid: str) -> list[Revision]:
-        return [self._revisions[key] for key in sorted(self._owned.get(uid, ()))]
+    def owned(self, namespace: str, uid: str) -> list[Revision]:
+        """Return the revisions of a namespace that name this uid as an owner."""
+        return [self._revisions[key] for key in sorted(self._owned.get((namespace, uid), ()))]
 
     def upstream(self, namespace: str, upstream: Upstream) -> Revision | None:
         """Find the upstream revision.
@@ -227,6 +229,10 @@ class View:
 
 def _repository_key(namespace: str, name: str) -> str:
     return okey(CONFIG_GROUP, "Repository", namespace, name)
+
+
+def _owners(revision: Revision) -> set[Owning]:
+    return {(revision.namespace, owner.uid) for owner in revision.row.owners}
 
 
 def _place(revision: Revision) -> Place:

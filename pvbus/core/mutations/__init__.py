@@ -41,11 +41,15 @@ __all__ = [
 
 
 class Mutation(NamedTuple):
-    """The files afterwards, whether they are worth a write, and the outcome of each injection point."""
+    """The files afterwards, whether they are worth a write, and the outcome of each injection point.
+
+    causes: what changed them, in words.
+    """
 
     resources: dict[str, str]
     changed: bool
     injected: tuple[Injected, ...]
+    causes: tuple[str, ...] = ()
 
 
 def mutate(
@@ -67,10 +71,26 @@ def mutate(
             f"nil resources found for PackageRevisionResources '{where}'", reason="InvalidPackage"
         )
     spec = variant.spec
-    result = with_context(dict(resources), spec.package_context, where=where)
-    result = with_pipeline(result, spec.pipeline, variant=variant.metadata.name, where=where)
-    result, injected = with_injection(result, spec.injectors, candidates)
+    in_context = with_context(dict(resources), spec.package_context, where=where)
+    piped = with_pipeline(in_context, spec.pipeline, variant=variant.metadata.name, where=where)
+    result, injected = with_injection(piped, spec.injectors, candidates)
+    causes = ["package context"] if in_context != resources else []
+    causes += ["pipeline"] if piped != in_context else []
+    causes += _injections(piped, result, injected)
     before, after = resources[kptfile.FILE], result[kptfile.FILE]
     if before != after and kptfile.known_content(before) == kptfile.known_content(after):
         result[kptfile.FILE] = before
-    return Mutation(result, result != resources, injected)
+    changed = result != resources
+    return Mutation(result, changed, injected, tuple(causes) if changed else ())
+
+
+def _injections(
+    before: Mapping[str, str], after: Mapping[str, str], injected: tuple[Injected, ...]
+) -> list[str]:
+    """Return which objects were injected into files that changed, or that only conditions did."""
+    done = [
+        f"{one.kind} {one.source_name} into {one.file}"
+        for one in injected
+        if one.source_name is not None and before[one.file] != after[one.file]
+    ]
+    return done or (["injection conditions"] if before != after else [])

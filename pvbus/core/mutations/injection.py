@@ -24,6 +24,9 @@ INJECTED_ALIAS = "kpt.dev/injected-resource-name"
 """The spelling of the design document: read, and replaced when something is injected."""
 
 
+UNMATCHED = "no resource matched any injection selector for this injection point"
+
+
 class InjectionPoint(NamedTuple):
     """An annotated object. document: its position among the documents of the file."""
 
@@ -71,7 +74,10 @@ class Candidates(Protocol):
 
 
 class Injected(NamedTuple):
-    """The outcome of one point. source_name and hash are None unless it was injected."""
+    """The outcome of one point. source_name and hash are None unless it was injected.
+
+    detail: which injectors were considered, when none of them matched.
+    """
 
     file: str
     kind: str
@@ -83,6 +89,12 @@ class Injected(NamedTuple):
     hash: str | None
     reason: str
     message: str
+    detail: str = ""
+
+    @property
+    def explanation(self) -> str:
+        """The message of the Kptfile's condition, which is Porch's, and what there is to say beyond it."""
+        return f"{self.message}: {self.detail}" if self.detail else self.message
 
 
 def injection_points(resources: Mapping[str, str]) -> InjectionPoints:
@@ -198,19 +210,30 @@ def _choose(
     listing = candidates.listing(point.group, point.version, point.kind)
     if listing.error:
         return _not_injected(point, listing.error), None
-    if not listing.objects:
-        return _not_injected(point, f"no in-cluster resources of type {point.api_version}.{point.kind}"), None
-    fitting = (one.name for one in injectors if _fits(one, point) and one.name in listing.objects)
-    name = next(fitting, None)
+    fitting = [one.name for one in injectors if _fits(one, point)]
+    what = f"{point.api_version}.{point.kind}"
+    if fitting and not listing.objects:
+        return _not_injected(point, f"no in-cluster resources of type {what}"), None
+    name = next((one for one in fitting if one in listing.objects), None)
     if name is None:
-        return _not_injected(
-            point, "no resource matched any injection selector for this injection point"
-        ), None
+        if fitting:
+            names = ", ".join(f'"{one}"' for one in dict.fromkeys(fitting))
+            detail = f"there are resources of type {what}, but none is named {names}"
+        else:
+            detail = f"no injector is for type {what}: {'; '.join(map(_selector, injectors))}"
+        return _not_injected(point, UNMATCHED)._replace(detail=detail), None
     content = listing.objects[name]
     if content is None:
         return _not_injected(point, f'field "{point.field}" not found in resource "{name}"'), None
     outcome = _not_injected(point, f'injected resource "{name}" from cluster')
     return outcome._replace(source_name=name, hash=digest(content), reason="ConfigInjected"), content
+
+
+def _selector(injector: Injector) -> str:
+    """Return the words for what an injector selects."""
+    fields = (("group", injector.group), ("version", injector.version), ("kind", injector.kind))
+    asked = [f'{field} "{value}"' for field, value in fields if value is not None]
+    return f'"{injector.name}" is for {", ".join(asked) or "any kind"}'
 
 
 def _not_injected(point: InjectionPoint, message: str) -> Injected:

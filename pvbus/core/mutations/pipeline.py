@@ -86,5 +86,6 @@ def _with_functions(
 def _entry(function: Function, variant: str, index: int) -> dict[str, Any]:
     """Return the entry as it stands in the Kptfile: the name first, nothing that is empty."""
     named = msgspec.structs.replace(function, name=function_name(variant, function.name, index))
-    entry: dict[str, Any] = msgspec.to_builtins(named)
+    # By way of JSON: the YAML writer takes lists, and to_builtins leaves tuples as they are.
+    entry: dict[str, Any] = msgspec.json.decode(msgspec.json.encode(named))
     return entry

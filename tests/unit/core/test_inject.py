@@ -7,7 +7,7 @@ import msgspec
 import pytest
 
 from pvbus.adapters.embedded.cluster import REVISION
-from pvbus.core.effects import Get, List, Update
+from pvbus.core.effects import Create, Get, List, Update
 from pvbus.core.inject.ensure import render_status
 from pvbus.core.inject.report import result_row, waiting_conditions
 from pvbus.core.model import DownstreamTarget, PackageVariant
@@ -333,6 +333,45 @@ async def test_an_object_that_disappears_leaves_its_content_and_turns_the_condit
     assert world.told("ConfigInjected")[0] == "True"
 
 
+@pytest.mark.parametrize(
+    ("injector", "words"),
+    [
+        ({"name": "s"}, 'there are resources of type example.com/v1.Site, but none is named "s"'),
+        (
+            {"name": "s", "kind": "Zone"},
+            'no injector is for type example.com/v1.Site: "s" is for kind "Zone"',
+        ),
+    ],
+)
+async def test_a_point_that_no_injector_fits_is_explained(injector: Object, words: str) -> None:
+    """There are objects of the kind, so it is not said that there are none."""
+    world = await settled(SITES, site("other"), *upstream(site=POINT), variant(injectors=[injector]))
+    status, reason, message = world.told("ConfigInjected")
+    assert (status, reason) == ("False", "RequiredNotInjected")
+    assert words in message
+    assert "no in-cluster resources" not in message
+    assert "no resource matched any injection selector" in world.files(FIRST)["Kptfile"]
+    assert words not in world.files(FIRST)["Kptfile"]
+    (row,) = world.result().injected
+    assert words in row.message
+
+
+async def test_drafts_name_the_variant_and_the_cause_of_each_write() -> None:
+    world = await settled(SITES, site("s"), *upstream(site=POINT), variant(injectors=INJECT))
+
+    def causes() -> list[str | None]:
+        written = [e.object["metadata"] for e in world.effects if isinstance(e, Create | Update)]
+        return [(meta.get("annotations") or {}).get("pvbus.dev/cause") for meta in written]
+
+    who = "PackageVariant default/v"
+    assert causes() == [f"{who}: clone of blue.app.v1", f"{who}: Site s into site.yaml"]
+    world.publish(FIRST)
+    world.effects.clear()
+    world.change(pipeline=PIPELINE)
+    await world.settle()
+    assert causes() == [None, f"{who}: pipeline"]
+
+
 async def test_a_kind_that_does_not_exist_is_told_and_its_definition_is_enough_to_recover() -> None:
     world = World([*upstream(site=POINT), variant(injectors=INJECT)])
     world.unserved.add(SITE)
@@ -449,7 +488,9 @@ async def test_nothing_is_written_for_a_held_variant_not_even_its_deletion() -> 
     await world.settle()
     assert len(world.writes()) == writes
     assert world.told("OnHold")[:2] == ("True", "Annotation")
-    assert world.result().waiting == ("its annotation pvbus.dev/hold to be taken off",)
+    assert world.result().waiting == (
+        "the annotation pvbus.dev/hold to be taken off PackageVariant default/v",
+    )
     world.change(annotations={})
     await world.settle()
     assert world.variant() is None
@@ -550,8 +591,15 @@ async def test_what_was_refused_is_not_tried_again_before_something_changes() ->
     assert world.told()[0] == "True"
 
 
-async def test_a_new_variant_takes_one_list_one_create_one_read_and_one_save() -> None:
+async def test_a_new_variant_takes_one_list_one_create_two_reads_and_one_save() -> None:
+    """The second read is the look at the owner, right before the save."""
     world = await settled(*upstream(), variant(pipeline=PIPELINE))
-    kinds = [type(effect).__name__ for effect in world.effects]
-    assert kinds == ["List", "Create", "Get", "Update"]
+    kinds = [(type(e).__name__, e.kind.kind) for e in world.effects]
+    assert kinds == [
+        ("List", "PackageRevision"),
+        ("Create", "PackageRevision"),
+        ("Get", "PackageRevisionResources"),
+        ("Get", "PackageRevision"),
+        ("Update", "PackageRevisionResources"),
+    ]
     assert not [e for e in world.effects if isinstance(e, Get) and e.name == "v"]

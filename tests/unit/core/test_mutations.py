@@ -20,6 +20,7 @@ from pvbus.core.mutations import (
     validate_variant,
     wanted,
 )
+from pvbus.core.mutations.injection import UNMATCHED
 from pvbus.core.mutations.pipeline import function_name, is_own
 from pvbus.errors import PermanentError
 
@@ -254,8 +255,10 @@ def test_the_design_documents_spelling_of_the_marker_is_read_and_replaced() -> N
         (
             [{"name": "a", "kind": "Other"}, {"name": "b", "group": ""}],
             Listing({"a": {}, "b": {}}),
-            "no resource matched any injection selector for this injection point",
+            UNMATCHED,
         ),
+        ([{"name": "b"}], Listing({"": None}), UNMATCHED),
+        ([{"name": "a", "kind": "Other"}], Listing(), UNMATCHED),
         ([{"name": "a"}], Listing({"a": None}), 'field "spec" not found in resource "a"'),
     ],
 )
@@ -405,3 +408,73 @@ def test_twice_is_once(
     bare = apply(once.resources, variant(), cluster).resources["Kptfile"]
     assert "PackageVariant." not in bare
     assert bare.startswith(KPTFILE[: KPTFILE.index("info:")])
+
+
+@pytest.mark.parametrize(
+    ("injectors", "listing", "detail"),
+    [
+        (
+            [{"name": "b"}, {"name": "c", "kind": "Team"}, {"name": "d", "kind": "Other"}],
+            Listing({"": None}),
+            'there are resources of type hr.example.com/v1alpha1.Team, but none is named "b", "c"',
+        ),
+        (
+            [{"name": "b"}],
+            Listing({"a": {}}),
+            'there are resources of type hr.example.com/v1alpha1.Team, but none is named "b"',
+        ),
+        (
+            [{"name": "a", "kind": "Other", "group": ""}, {"name": "b", "version": "v2"}],
+            Listing(),
+            'no injector is for type hr.example.com/v1alpha1.Team: "a" is for group "", kind "Other"; '
+            '"b" is for version "v2"',
+        ),
+        ([{"name": "b"}], Listing(), ""),
+    ],
+)
+def test_an_unmatched_point_explains_what_was_looked_for(
+    injectors: list[dict[str, str]], listing: Listing, detail: str
+) -> None:
+    """The Kptfile's condition has Porch's words; the rest is for the PackageVariant's condition."""
+    mutation = apply(
+        {"Kptfile": KPTFILE, "team.yaml": TEAM}, variant(injectors=injectors), Cluster({TEAMS: listing})
+    )
+    (outcome,) = mutation.injected
+    assert outcome.detail == detail
+    assert outcome.explanation == (f"{outcome.message}: {detail}" if detail else outcome.message)
+    if detail:
+        assert detail not in mutation.resources["Kptfile"]
+
+
+def test_a_function_keeps_its_selectors_and_exclusions() -> None:
+    """All fields of a function reach the Kptfile, and applying it again changes nothing."""
+    function = {
+        "name": "f",
+        "image": "set-labels:v0.2",
+        "selectors": [{"kind": "Deployment", "labels": {"app": "x"}}, {"apiVersion": "v1"}],
+        "exclude": [{"name": "skip", "namespace": "ns", "annotations": {"a": "b"}}],
+    }
+    pv = variant(pipeline={"mutators": [function], "validators": [function]})
+    mutation = apply({"Kptfile": KPTFILE}, pv)
+    (value,) = yamledit.values(mutation.resources["Kptfile"])
+    expected = {**function, "name": "PackageVariant.my-pv.f.0"}
+    assert value["pipeline"]["mutators"][0] == expected
+    assert value["pipeline"]["validators"] == [expected]
+    kptfile.read(mutation.resources["Kptfile"], strict=True)
+    assert not apply(mutation.resources, pv).changed
+
+
+def test_the_causes_of_a_change_are_named() -> None:
+    """Each step that changed something, and nothing when nothing changed."""
+    files = {"Kptfile": KPTFILE, "package-context.yaml": CONTEXT, "team.yaml": TEAM}
+    pv = variant(
+        packageContext={"data": {"region": "us"}},
+        pipeline={"mutators": [{"image": "x:v1"}]},
+        injectors=[{"name": "alpha"}],
+    )
+    cluster = Cluster({TEAMS: Listing({"alpha": {"seats": 1}})})
+    first = apply(files, pv, cluster)
+    assert first.causes == ("package context", "pipeline", "Team alpha into team.yaml")
+    assert apply(first.resources, pv, cluster).causes == ()
+    gone = apply(first.resources, pv, Cluster({TEAMS: Listing({"": None})}))
+    assert gone.causes == ("injection conditions",)

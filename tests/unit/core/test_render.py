@@ -26,6 +26,7 @@ from pvbus.core.render import (
     TargetInputs,
     TemplateCache,
     compile_set,
+    compile_targets,
     render_row,
     variables_of,
 )
@@ -165,6 +166,22 @@ def test_injectors(render: Render) -> None:
     )
 
 
+@pytest.mark.parametrize(
+    "injector",
+    [
+        {"nameExpr": ""},
+        {"name": ""},
+        {"kind": "K"},
+        {"nameExpr": "''"},
+        {"nameExpr": "target.labels.region == 'eu' ? '' : 'x'"},
+    ],
+)
+def test_an_injector_without_a_name_fails_the_target(render: Render, injector: dict[str, str]) -> None:
+    """It would select nothing, and the PackageVariant would be refused for it."""
+    with pytest.raises(RenderError, match=r"^template\.injectors\[1\]: an injector needs a name"):
+        render({"injectors": [{"name": "fine"}, injector]})
+
+
 def test_pipeline(render: Render) -> None:
     """Functions keep all their fields; their maps are overlaid; no function, no pipeline."""
     pipeline = {
@@ -290,6 +307,67 @@ def test_compile_errors_of_a_set_are_told_once(engine: Engine) -> None:
         "template.labelExprs[0].valueExpr",
         "template.labelExprs[1].keyExpr",
     ]
+
+
+def compiled_target(engine: Engine, *templates: dict[str, Any] | None, number: int = 0) -> CompiledTemplate:
+    targets = [{} if template is None else {"template": template} for template in templates]
+    found = compile_targets(msgspec.convert({"targets": targets}, PackageVariantSetSpec), engine)
+    assert len(found.targets) == len(templates)
+    compiled = found.targets[number]
+    assert compiled is not None
+    return compiled
+
+
+def test_a_template_that_does_not_compile_fails_its_own_target(engine: Engine) -> None:
+    """The others of the set are evaluated, and one without a template has nothing to compile."""
+    bad = {"downstream": {"packageExpr": "badvar"}}
+    templates = (
+        {"labels": {"a": "b"}},
+        bad,
+        None,
+        {"labelExprs": [{"key": "a", "valueExpr": "target.name"}]},
+    )
+    targets = [{} if template is None else {"template": template} for template in templates]
+    found = compile_targets(msgspec.convert({"targets": targets}, PackageVariantSetSpec), engine)
+    first, second, third, fourth = found.targets
+    assert third is None
+    for compiled in (first, fourth):
+        assert compiled is not None
+        assert compiled.errors == ()
+        assert compiled.identity(OBJECT, REPOSITORIES.get).repo == "edge-01"
+    assert second is not None
+    with pytest.raises(RenderError, match=r"^template\.downstream\.packageExpr: ERROR: .*badvar"):
+        second.identity(OBJECT, REPOSITORIES.get)
+    assert found.errors() == list(second.errors)
+
+
+@pytest.mark.parametrize("part", ["repoExpr", "packageExpr"])
+def test_a_downstream_that_does_not_compile_is_no_default(engine: Engine, part: str) -> None:
+    """An identity that nobody could evaluate must not become the default one."""
+    compiled = compiled_target(engine, {"downstream": {part: "1 +"}})
+    with pytest.raises(RenderError, match=rf"^template\.downstream\.{part}: ERROR: "):
+        compiled.identity(OBJECT, REPOSITORIES.get)
+
+
+def test_a_label_that_does_not_compile_leaves_the_downstream_known(engine: Engine) -> None:
+    """As with one whose evaluation fails: the child is known, and its spec is what fails."""
+    template = {
+        "downstream": {"packageExpr": "'p-' + target.name"},
+        "labelExprs": [
+            {"key": "a", "valueExpr": "badvar"},
+            {"key": "b", "valueExpr": "target.labels.region"},
+        ],
+        "annotationExprs": [{"keyExpr": "1 +", "value": "x"}],
+    }
+    compiled = compiled_target(engine, None, template, number=1)
+    place = compiled.identity(OBJECT, REPOSITORIES.get)
+    assert place == Downstream(repo="edge-01", package="p-edge-01")
+    assert compiled.slim_roots(OBJECT, None) == {"target": Root(labels={"region": "eu"})}
+    with pytest.raises(RenderError) as failed:
+        compiled.spec(UPSTREAM, place, variables_of(OBJECT, None))
+    first, second = str(failed.value).split("; template.")
+    assert first.startswith("template.labelExprs[0].valueExpr: ERROR: ")
+    assert second.startswith("annotationExprs[0].keyExpr: ERROR: ")
 
 
 @pytest.mark.parametrize(("count", "fine"), [(64, True), (65, False)])

@@ -1,0 +1,207 @@
+"""Packages of former PackageVariants: whose a revision was, and why a package cannot be made.
+
+Deleting a PackageVariant leaves its published revisions behind, without an owner. Two annotations say
+whose they were, so that the variant that is made again takes its own package up and no other one:
+`pvbus.dev/made-by` is set on a clone, and on any other published revision when the variant lets it go;
+`pvbus.dev/deletion-proposed-by` when the variant proposes its deletion. Both hold
+`[<set>/]<variant>@<uid>`. The uid tells a variant that was made again from the very one whose revision
+somebody else has taken over on purpose.
+"""
+
+from collections.abc import Iterable, Mapping
+from typing import Any, NamedTuple
+
+from pvbus.core.ids import WORKSPACE_PREFIX
+from pvbus.core.inject.view import Revision
+from pvbus.core.model import Downstream, PackageVariant
+from pvbus.errors import ConflictError, PermanentError
+
+MADE_BY = "pvbus.dev/made-by"
+PROPOSED_BY = "pvbus.dev/deletion-proposed-by"
+PUBLISHED = ("Published", "DeletionProposed")
+PLACEHOLDER = -1
+"""Revision of what stands for the branch: never created, adopted or owned by a variant."""
+
+Object = dict[str, Any]
+
+
+class Controller(NamedTuple):
+    """An owner reference that controls."""
+
+    kind: str
+    name: str
+    uid: str
+
+
+class Trace(NamedTuple):
+    """What tells whose a revision was. has_owners: owner references that do not control count, too."""
+
+    lifecycle: str
+    revision: int
+    workspace: str
+    annotations: Mapping[str, str]
+    controllers: tuple[Controller, ...]
+    has_owners: bool
+
+
+def trace_of(obj: Object) -> Trace:
+    """Return the trace of a live PackageRevision."""
+    spec, meta = obj.get("spec") or {}, obj["metadata"]
+    owners = meta.get("ownerReferences") or ()
+    return Trace(
+        lifecycle=spec.get("lifecycle") or "Draft",
+        revision=spec.get("revision", 0),
+        workspace=spec.get("workspaceName", ""),
+        annotations=meta.get("annotations") or {},
+        controllers=tuple(
+            Controller(o.get("kind", ""), o.get("name", ""), o.get("uid", ""))
+            for o in owners
+            if o.get("controller")
+        ),
+        has_owners=bool(owners),
+    )
+
+
+def trace_of_row(revision: Revision) -> Trace:
+    """Return the trace of an observed revision."""
+    facts, owners = revision.facts, revision.row.owners
+    return Trace(
+        lifecycle=facts.lifecycle or "Draft",
+        revision=facts.revision,
+        workspace=facts.workspace,
+        annotations=revision.row.annotations,
+        controllers=tuple(Controller(o.kind, o.name, o.uid) for o in owners if o.controller),
+        has_owners=bool(owners),
+    )
+
+
+def record_of(variant: PackageVariant) -> str:
+    """Return what the annotations say of a variant."""
+    return f"{_identity(variant)}@{variant.metadata.uid}"
+
+
+def _identity(variant: PackageVariant) -> str:
+    owners = variant.metadata.owner_references
+    name = variant.metadata.name
+    set_name = next((o.name for o in owners if o.kind == "PackageVariantSet"), "")
+    return f"{set_name}/{name}" if set_name else name
+
+
+def made(trace: Trace, variant: PackageVariant) -> bool:
+    """Tell whether a published revision is left from a former variant of this name and set.
+
+    The records decide. Without one, an owner reference to a former object of the name does; without
+    that, a proposed deletion of a revision that no one owns and whose workspace a variant named.
+    """
+    if trace.lifecycle not in PUBLISHED or trace.revision == PLACEHOLDER:
+        return False
+    uid, name = variant.metadata.uid, variant.metadata.name
+    former = [c for c in trace.controllers if (c.kind, c.name) == ("PackageVariant", name) and c.uid != uid]
+    if len(former) != len(trace.controllers):
+        return False
+    records = _records(trace)
+    if records:
+        identity = _identity(variant)
+        return any(who == identity and whose != uid for who, _, whose in records)
+    if former:
+        return True
+    return (
+        trace.lifecycle == "DeletionProposed"
+        and not trace.has_owners
+        and trace.workspace.startswith(WORKSPACE_PREFIX)
+    )
+
+
+def is_proposed_by(trace: Trace, variant: PackageVariant) -> bool:
+    """Tell whether it was the variant itself that proposed the deletion of a revision."""
+    proposer = trace.annotations.get(PROPOSED_BY)
+    return trace.lifecycle == "DeletionProposed" and proposer == record_of(variant)
+
+
+def _records(trace: Trace) -> list[tuple[str, str, str]]:
+    texts = (trace.annotations.get(annotation) for annotation in (MADE_BY, PROPOSED_BY))
+    return [text.rpartition("@") for text in texts if text]
+
+
+def take_up(live: Object, variant: PackageVariant) -> None:
+    """Record the variant on a revision that a former one made, and publish it again if that one had
+    proposed its deletion. A proposal of a person stays."""
+    trace = trace_of(live)
+    proposed = trace.annotations.get(PROPOSED_BY) or not _records(trace)
+    if trace.lifecycle == "DeletionProposed" and proposed:
+        live["spec"] = {**live["spec"], "lifecycle": "Published"}
+    forget_proposal(live)
+    live["metadata"]["annotations"] = {
+        **(live["metadata"].get("annotations") or {}),
+        MADE_BY: record_of(variant),
+    }
+
+
+def note_maker(live: Object, variant: PackageVariant) -> None:
+    """Record the variant on a published revision that it lets go, unless there is a record already, or
+    the revision was made by somebody else and only adopted."""
+    trace = trace_of(live)
+    made_here = trace.workspace.startswith(WORKSPACE_PREFIX) and trace.revision != PLACEHOLDER
+    if trace.lifecycle in PUBLISHED and made_here and MADE_BY not in trace.annotations:
+        live["metadata"]["annotations"] = {**trace.annotations, MADE_BY: record_of(variant)}
+
+
+def note_proposal(live: Object, variant: PackageVariant) -> None:
+    """Record on a revision whose deletion is proposed that the variant does so."""
+    annotations = live["metadata"].get("annotations") or {}
+    live["metadata"]["annotations"] = {**annotations, PROPOSED_BY: record_of(variant)}
+
+
+def forget_proposal(live: Object) -> None:
+    annotations = live["metadata"].get("annotations") or {}
+    if PROPOSED_BY in annotations:
+        live["metadata"]["annotations"] = {k: v for k, v in annotations.items() if k != PROPOSED_BY}
+
+
+# ------------------------------------------------------------ packages that cannot be made
+
+
+def why_refused(
+    error: PermanentError, live: Iterable[Object], variant: PackageVariant, place: Downstream
+) -> PermanentError | ConflictError:
+    """Return what to raise when the server does not clone into a package because it exists.
+
+    live: the package's revisions; without any the list was not complete, or somebody was faster. Where
+    only the placeholder of its branch is left, deleting that one helps; any other package is not ours.
+    """
+    revisions = list(live)
+    if not revisions:
+        return ConflictError(str(error))
+    namespace = variant.metadata.namespace
+    what = f'package "{place.package}" in repository "{place.repo}"'
+    names = [obj["metadata"]["name"] for obj in revisions]
+    if all(obj["spec"].get("revision") == PLACEHOLDER for obj in revisions):
+        both = " ".join(names)
+        commands = (
+            f"porchctl rpkg propose-delete {both} -n {namespace}, then "
+            f"porchctl rpkg delete {both} -n {namespace}"
+        )
+        message = (
+            f"{what}: its revisions were deleted, but its folder is still on the branch, as placeholder "
+            f"PackageRevision {', '.join(names)}; delete it to have the package made again: {commands}"
+        )
+        return PermanentError(message, reason="LeftoverPackage")
+    present = ", ".join(_described(obj) for obj in revisions if obj["spec"].get("revision") != PLACEHOLDER)
+    message = (
+        f"{what} exists and is not of PackageVariant {namespace}/{variant.metadata.name}: {present}; "
+        "set adoptionPolicy: adoptExisting in its spec to take the package over, or choose another "
+        "downstream"
+    )
+    return PermanentError(message, reason="ForeignPackage")
+
+
+def _described(obj: Object) -> str:
+    trace = trace_of(obj)
+    owner = next((f"owned by {c.kind} {c.name}" for c in trace.controllers), "")
+    maker = next((f"made by {_maker(who)}" for who, _, _ in _records(trace)), "no record of who made it")
+    return f"{obj['metadata']['name']} ({trace.lifecycle}, {owner or maker})"
+
+
+def _maker(identity: str) -> str:
+    set_name, _, name = identity.rpartition("/")
+    return f"PackageVariant {name}{f' of PackageVariantSet {set_name}' if set_name else ''}"

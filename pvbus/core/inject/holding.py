@@ -1,0 +1,53 @@
+"""Hold: an annotation on a PackageVariant, or on the set that makes it, stops all writes for it."""
+
+from collections.abc import Callable
+from functools import partial
+
+from pvbus.core.effects import WRITES, Effect, Outcome, Reconciliation
+from pvbus.core.ids import HOLD
+from pvbus.core.inject.report import unheld
+from pvbus.core.model import PackageVariant
+from pvbus.core.records import DesiredRow
+from pvbus.errors import PvbusError
+
+SET_KIND = "PackageVariantSet"
+
+
+def holder_of(variant: PackageVariant, desired: DesiredRow | None) -> str:
+    """Return the object whose annotation holds a variant, "" when none does.
+
+    desired: the row of the variant's set. It counts if it is of this very object, or if that set owns the
+    object: one that was made by hand under a name of the set is not held with it.
+    """
+    meta = variant.metadata
+    if meta.annotations.get(HOLD) == "true":
+        return f"PackageVariant {meta.namespace}/{meta.name}"
+    if desired is None or not desired.on_hold or desired.outcome == "conflict":
+        return ""
+    owner = next((o.name for o in meta.owner_references if o.kind == SET_KIND), "")
+    if desired.uid != meta.uid and (not owner or owner != desired.set_name):
+        return ""
+    return f"{SET_KIND} {meta.namespace}/{desired.set_name or owner}"
+
+
+def until_held(steps: Reconciliation, holder: Callable[[], str]) -> Reconciliation:
+    """Go through a decision, but stop before the next write once its variant is on hold.
+
+    holder: who holds it now. The record of the hold has the key decided again.
+    """
+    following: Callable[[], Effect] = partial(next, steps)
+    while True:
+        try:
+            effect = following()
+        except StopIteration as end:
+            outcome: Outcome = end.value
+            return outcome
+        if isinstance(effect, WRITES) and (who := holder()):
+            steps.close()
+            return Outcome(result="waiting", waiting=(unheld(who),))
+        try:
+            answer = yield effect
+        except PvbusError as error:
+            following = partial(steps.throw, error)
+        else:
+            following = partial(steps.send, answer)
