@@ -92,6 +92,7 @@ class KindWatch:
         self._live_resource: Resource | None = None
         self.observed = False  # whether it was listed once, or is known not to be served
         self._position = ""
+        self._listed_at = math.inf
         self._lost_at: float | None = None
         self._jitter = jitter
         self._list_backoff = Backoff(*BACKOFF_SECONDS, jitter)
@@ -169,22 +170,29 @@ class KindWatch:
                     await self._unavailable("")
                     continue
                 is_replaying = await self._list(resource)
-                self._list_backoff.reset()
+                self._listed_at = self._clock.monotonic()
                 self._live_resource = resource
                 await self._watch(resource, is_replaying=is_replaying)
             except GoneError:
                 metrics.WATCH_RESTARTS.labels("gone").inc()
-                await self._clock.sleep(self._list_backoff.next_seconds())
+                await self._clock.sleep(self._list_delay())
             except PermanentError as exc:
                 await self._unavailable(str(exc))
             except (TransientError, ConflictError) as exc:
-                delay = self._list_backoff.next_seconds(exc)
+                delay = self._list_delay(exc)
                 self._log.warning("list failed", kind=str(self.kind), error=str(exc), retry_seconds=delay)
                 metrics.WATCH_RESTARTS.labels("error").inc()
                 self._doubt()
                 await self._clock.sleep(delay)
             finally:
                 self._live_resource = None
+
+    def _list_delay(self, error: Exception | None = None) -> float:
+        """Return when to list again. A list whose watch ended at once counts as a failure."""
+        if self._clock.monotonic() - self._listed_at > STEADY_SECONDS:
+            self._list_backoff.reset()
+        self._listed_at = math.inf
+        return self._list_backoff.next_seconds(error)
 
     def _doubt(self) -> bool:
         """Note that there is no watch; after a while, say that rows may be stale, and return True."""
@@ -449,7 +457,7 @@ class KindWatch:
                     await self._confirm_gone(resource, seen)
                     seen = None
         except StopAsyncIteration:
-            await self._clock.sleep(self._watch_backoff.next_seconds())
+            await self._clock.sleep(self._list_delay())
         finally:
             await stream.close()
 

@@ -6,27 +6,47 @@ four fifths of the throughput).
 
 import asyncio
 from collections.abc import AsyncIterator, Mapping
+from contextlib import AsyncExitStack
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import aiohttp
 import msgspec
 
+from pvbus import __version__
+from pvbus.adapters.kubernetes import answers
+from pvbus.adapters.kubernetes.answers import segment
 from pvbus.adapters.kubernetes.connection import Connection
-from pvbus.adapters.kubernetes.errors import error_of
-from pvbus.errors import PermanentError, TransientError
-from pvbus.ports.cluster import GoneError, Kind, Listing, Object, Resource, WatchEvent
+from pvbus.adapters.kubernetes.errors import error_of, lost
+from pvbus.errors import PvbusError, TransientError
+from pvbus.ports.cluster import GoneError, Kind, Listing, Object, Resource, SilentError, WatchEvent
 
 PAGE_OBJECTS = 5_000  # an API server's own clients use 500; fewer round trips restart faster
 REQUEST_SECONDS = 30.0
 WATCH_SECONDS = 300  # the server ends the stream then, and the next one begins where it stopped
-WATCH_SILENCE_SECONDS = 90.0  # bookmarks come each minute: longer silence is a dead connection
+WATCH_START_SECONDS = 20.0  # until the headers of a watch: below the time in which one is missed
+WATCH_SILENCE_SECONDS = 90.0  # bookmarks come each minute: longer silence may be a dead connection
+WATCH_LINE_BYTES_MAX = 64_000_000  # far above any object; an endless line is no watch
 CONNECTIONS_MAX = 100
 
 _METADATA = "application/json;as=PartialObjectMetadata;g=meta.k8s.io;v=v1"
 _METADATA_LIST = "application/json;as=PartialObjectMetadataList;g=meta.k8s.io;v=v1"
 _encode = msgspec.json.Encoder().encode
-_decode = msgspec.json.Decoder().decode
+
+
+class _Answer(NamedTuple):
+    """What came back for a request. where: method and path, for messages."""
+
+    code: int
+    body: bytes
+    retry_after: str | None
+    where: str
+
+    def error(self, method: str) -> PvbusError:
+        error = error_of(self.code, self.body, method=method, where=self.where, retry_after=self.retry_after)
+        if isinstance(error, GoneError):  # of a list page: nothing was changed, list again
+            return TransientError(str(error))
+        return error
 
 
 class HttpCluster:
@@ -36,13 +56,18 @@ class HttpCluster:
         """strict: a write with fields that the kind does not have is refused, not pruned."""
         self._connection = connection
         self._writing = {"fieldValidation": "Strict"} if strict else None
-        self._session = aiohttp.ClientSession(
-            connector=aiohttp.TCPConnector(limit=CONNECTIONS_MAX, ssl=connection.ssl),
-            trust_env=False,
-            auto_decompress=True,
-        )
+        self._session = self._open_session(CONNECTIONS_MAX)
+        self._watching = self._open_session(0)  # watches last: they must not use up the connections
         self._discovered: dict[str, dict[tuple[str, str], Resource]] = {}
         self._groups: dict[str, tuple[str, ...]] = {}
+
+    def _open_session(self, connections_max: int) -> aiohttp.ClientSession:
+        return aiohttp.ClientSession(
+            connector=aiohttp.TCPConnector(limit=connections_max, ssl=self._connection.ssl),
+            trust_env=False,
+            auto_decompress=True,
+            headers={"User-Agent": f"pvbus/{__version__}"},
+        )
 
     @classmethod
     async def connect(
@@ -52,6 +77,7 @@ class HttpCluster:
 
     async def close(self) -> None:
         await self._session.close()
+        await self._watching.close()
 
     # ------------------------------------------------------------ discovery
 
@@ -76,9 +102,11 @@ class HttpCluster:
         if not group:
             return ("v1",)
         if group not in self._groups:
-            answer = await self._request("GET", f"/apis/{group}", missing=True)
+            path = f"/apis/{segment(group)}"
+            answer = await self._request("GET", path, missing=True)
             if answer is None:
                 return ()
+            answers.discovery_of(answer, "APIGroup", f"GET {path}")
             preferred = (answer.get("preferredVersion") or {}).get("version")
             names = [v["version"] for v in answer.get("versions", ())]
             names.sort(key=lambda name: name != preferred)
@@ -86,11 +114,12 @@ class HttpCluster:
         return self._groups[group]
 
     async def _group_version(self, group: str, version: str) -> dict[tuple[str, str], Resource]:
-        path = f"/apis/{group}/{version}" if group else f"/api/{version}"
+        path = f"/apis/{segment(group)}/{segment(version)}" if group else f"/api/{segment(version)}"
         if path not in self._discovered:
             answer = await self._request("GET", path, missing=True)
             if answer is None:
                 return {}
+            answers.discovery_of(answer, "APIResourceList", f"GET {path}")
             self._discovered[path] = {
                 (group, entry["kind"]): Resource(
                     group, version, entry["kind"], entry["name"], bool(entry.get("namespaced"))
@@ -107,8 +136,8 @@ class HttpCluster:
         root = f"/apis/{resource.group}" if resource.group else "/api"
         parts = [root, resource.version]
         if resource.namespaced and namespace:
-            parts += ["namespaces", namespace]
-        return "/".join([*parts, resource.plural, *filter(None, (name, subresource))])
+            parts += ["namespaces", segment(namespace)]
+        return "/".join([*parts, resource.plural, *filter(None, (segment(name), subresource))])
 
     async def list(
         self,
@@ -130,11 +159,11 @@ class HttpCluster:
         while True:
             page = await self._request("GET", path, parameters=parameters, accept=accept)
             assert page is not None
-            items += page.get("items") or ()
-            meta = page.get("metadata") or {}
-            if not meta.get("continue"):
-                return Listing(meta.get("resourceVersion") or "", items)
-            parameters["continue"] = meta["continue"]
+            more, version, following = answers.page_of(page, f"GET {path}")
+            items += more
+            if not following:
+                return Listing(version, items)
+            parameters["continue"] = following
 
     async def watch(
         self, resource: Resource, resource_version: str, *, metadata_only: bool = False
@@ -147,38 +176,57 @@ class HttpCluster:
         }
         accept = _METADATA if metadata_only else "application/json"
         timeout = aiohttp.ClientTimeout(total=None, sock_read=WATCH_SILENCE_SECONDS)
+        path = self._path(resource, None)
+        where = f"GET {path} (watch)"
         try:
-            async with self._session.get(
-                self._connection.url + self._path(resource, None),
-                params=parameters,
-                headers={"Accept": accept, **await self._connection.headers()},
-                timeout=timeout,
-            ) as response:
-                if response.status >= 400:
-                    body = await response.read()
-                    raise error_of(response.status, body, method="GET")
-                async for event in self._lines(response):
+            async with AsyncExitStack() as stack:
+                try:
+                    async with asyncio.timeout(WATCH_START_SECONDS):
+                        response = await stack.enter_async_context(
+                            self._watching.get(
+                                self._connection.url + path,
+                                params=parameters,
+                                headers={"Accept": accept, **await self._connection.headers()},
+                                timeout=timeout,
+                            )
+                        )
+                        if response.status >= 400:
+                            after = response.headers.get("Retry-After")
+                            body = await response.read()
+                            raise error_of(
+                                response.status, body, method="GET", where=where, retry_after=after
+                            )
+                except TimeoutError as exc:
+                    raise TransientError(f"{where}: no answer within {WATCH_START_SECONDS:g} s") from exc
+                async for event in self._events(response, where):
                     yield event
-        except (aiohttp.ClientError, TimeoutError, OSError) as exc:
-            raise TransientError(f"watch of {resource.plural}: {exc or type(exc).__name__}") from exc
+        except TimeoutError as exc:
+            raise SilentError(f"{where}: nothing came for {WATCH_SILENCE_SECONDS:g} s") from exc
+        except (aiohttp.ClientError, OSError) as exc:
+            raise lost(where, exc, WATCH_SILENCE_SECONDS) from exc
 
     @staticmethod
-    async def _lines(response: aiohttp.ClientResponse) -> AsyncIterator[WatchEvent]:
+    async def _events(response: aiohttp.ClientResponse, where: str) -> AsyncIterator[WatchEvent]:
         rest = b""
         async for chunk in response.content.iter_any():
             lines = (rest + chunk).split(b"\n")
             rest = lines.pop()
             for line in lines:
-                if not line:
-                    continue
-                event = _decode(line)
-                if event["type"] == "ERROR":
-                    status = event["object"]
-                    raise error_of(int(status.get("code") or 500), _encode(status), method="GET")
-                yield WatchEvent(event["type"], event["object"])
+                if line:
+                    yield answers.event_of(line, where)
+            if len(rest) > WATCH_LINE_BYTES_MAX:
+                raise TransientError(f"{where}: a line has more than {WATCH_LINE_BYTES_MAX} bytes")
+        if rest.strip():  # cut off in the middle of an event, or never a watch
+            yield answers.event_of(rest, where)
 
     async def get(self, resource: Resource, namespace: str, name: str) -> Object | None:
-        return await self._request("GET", self._path(resource, namespace, name), missing=True)
+        path = self._path(resource, namespace, name)
+        answer = await self._send("GET", path)
+        if answer.code == 404 and answers.says_not_found(answer.body, resource, name):
+            return None
+        if answer.code >= 400:
+            raise answer.error("GET")
+        return answers.object_of(answers.value_of(answer.body, answer.where), name, answer.where)
 
     # ------------------------------------------------------------ writing
 
@@ -245,7 +293,27 @@ class HttpCluster:
         missing: bool = False,
     ) -> Object | None:
         """Send one request. missing: answer None to 404 instead of raising PermanentError."""
+        answer = await self._send(
+            method, path, parameters=parameters, body=body, content=content, accept=accept
+        )
+        if answer.code == 404 and missing:
+            return None
+        if answer.code >= 400:
+            raise answer.error(method)
+        return answers.value_of(answer.body, answer.where)
+
+    async def _send(
+        self,
+        method: str,
+        path: str,
+        *,
+        parameters: Mapping[str, str] | None = None,
+        body: Any = None,
+        content: str = "application/json",
+        accept: str = "application/json",
+    ) -> _Answer:
         headers = {"Accept": accept, **await self._connection.headers()}
+        where = f"{method} {path}"
         data = None
         if body is not None:
             data, headers["Content-Type"] = _encode(body), content
@@ -259,18 +327,6 @@ class HttpCluster:
                 timeout=aiohttp.ClientTimeout(total=REQUEST_SECONDS),
             ) as response:
                 answer = await response.read()
-                code, retry_after = response.status, response.headers.get("Retry-After")
+                return _Answer(response.status, answer, response.headers.get("Retry-After"), where)
         except (aiohttp.ClientError, TimeoutError, OSError, asyncio.IncompleteReadError) as exc:
-            raise TransientError(f"{method} {path}: {exc or type(exc).__name__}") from exc
-        if code == 404 and missing:
-            return None
-        if code >= 400:
-            error = error_of(code, answer, method=method, retry_after=retry_after)
-            if isinstance(error, GoneError):  # of a list page: nothing was changed, list again
-                raise TransientError(str(error)) from error
-            raise error
-        try:
-            decoded: Object = _decode(answer)
-        except msgspec.DecodeError as exc:
-            raise PermanentError(f"{method} {path}: the answer is no JSON: {exc}") from exc
-        return decoded
+            raise lost(where, exc, REQUEST_SECONDS) from exc

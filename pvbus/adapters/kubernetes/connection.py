@@ -11,7 +11,7 @@ from pathlib import Path
 from kubernetes_asyncio import config
 from kubernetes_asyncio.client import Configuration
 
-from pvbus.errors import UsageError
+from pvbus.errors import TransientError, UsageError
 
 HOME = "~/.kube/config"
 
@@ -67,6 +67,12 @@ class Connection:
         return context
 
     async def headers(self) -> dict[str, str]:
-        """Return the headers that authenticate a request; an expiring token is refreshed first."""
-        token = await self._configuration.get_api_key_with_prefix("BearerToken")
+        """Return the headers that authenticate a request; an expiring token is refreshed first.
+
+        Raises TransientError when that fails.
+        """
+        try:
+            token = await self._configuration.get_api_key_with_prefix("BearerToken")
+        except (config.ConfigException, OSError, ValueError) as exc:
+            raise TransientError(f"the credentials for {self.url} cannot be renewed: {exc!r}") from exc
         return {"Authorization": token} if token else {}

@@ -4,6 +4,9 @@ Porch's aggregated server reports stale resourceVersions and business rules as 5
 apart by the sentences its contract names, which is the only place where text decides.
 """
 
+from datetime import UTC, datetime
+from email.utils import parsedate_to_datetime
+
 import msgspec
 
 from pvbus.errors import AlreadyExistsError, ConflictError, PermanentError, PvbusError, TransientError
@@ -20,25 +23,34 @@ _BUSINESS_RULES = (
 )
 
 
+class _Details(msgspec.Struct):
+    retry_after_seconds: float | None = msgspec.field(default=None, name="retryAfterSeconds")
+
+
 class _Status(msgspec.Struct):
     message: str = ""
     reason: str = ""
+    details: _Details | None = None
 
 
 def error_of(
-    code: int, body: bytes, *, method: str, retry_after: str | None = None
+    code: int, body: bytes, *, method: str, where: str = "", retry_after: str | None = None
 ) -> PvbusError | GoneError:
-    """Translate an answer of 400 or above.
+    """Translate an answer of 400 or above. where: the request, for the message.
 
     404 of a read or a delete is the caller's: it means None there. 404 of an update means that the
     object vanished, so the view was stale.
     """
     try:
         status = msgspec.json.decode(body, type=_Status)
-    except msgspec.DecodeError:
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
         status = _Status(message=body[:300].decode(errors="replace"))
-    message = f"{code} {status.reason or 'error'}: {status.message}"
-    seconds = float(retry_after) if retry_after and retry_after.isdigit() else None
+    message = f"{code} {status.reason or 'error'}: {status.message or 'no message'}"
+    if where:
+        message = f"{where}: {message}"
+    seconds = seconds_of(retry_after)
+    if seconds is None and status.details is not None:
+        seconds = status.details.retry_after_seconds
     if code == 409:
         if status.reason == "AlreadyExists":
             return AlreadyExistsError(message)
@@ -58,3 +70,23 @@ def error_of(
     if any(text in status.message for text in _BUSINESS_RULES):
         return PermanentError(message, reason="Refused")
     return TransientError(message, retry_after_seconds=seconds)
+
+
+def seconds_of(retry_after: str | None) -> float | None:
+    """Return what a Retry-After header asks for, seconds or a date; None if it says neither."""
+    if not retry_after:
+        return None
+    if retry_after.isascii() and retry_after.isdigit():
+        return float(retry_after[:10])
+    try:
+        until = parsedate_to_datetime(retry_after)
+    except ValueError:
+        return None
+    return max(0.0, (until.replace(tzinfo=until.tzinfo or UTC) - datetime.now(UTC)).total_seconds())
+
+
+def lost(where: str, error: Exception, seconds: float) -> TransientError:
+    """Return the error of a request without an answer. seconds: how long it may take."""
+    if isinstance(error, TimeoutError) and not str(error):
+        return TransientError(f"{where}: no answer within {seconds:g} s")
+    return TransientError(f"{where}: {str(error) or type(error).__name__}")

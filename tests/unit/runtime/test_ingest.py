@@ -18,7 +18,7 @@ from pvbus.runtime.ingestclaim import IngestClaim
 from pvbus.runtime.kindrows import Emission
 from pvbus.runtime.mirror import Mirror
 from pvbus.testing.clock import run_simulated
-from tests.simulation.world import CONFIG_MAP, PARTITIONS, SET, SITE, World
+from tests.simulation.world import CONFIG_MAP, CRD, PARTITIONS, SET, SITE, World
 
 CLAIM = Claim(group="g", partition=0, epoch=1)
 
@@ -58,6 +58,15 @@ def state(world: World, kind: Kind, topic: str = OBJECTS) -> str:
             view.load(record.partition, key, record.value)
     marker = view.marker(str(kind))
     return marker.state if marker is not None else ""
+
+
+def served(world: World, kind: Kind) -> tuple[str, ...]:
+    """Return the versions that the markers of a kind name."""
+    rows = [r for r in world.records(OBJECTS) if r.key.decode() == f"!sync|{kind}" and r.value is not None]
+    found = {msgspec.json.decode(r.value or b"", type=SyncMarker) for r in rows}
+    assert len(rows) == PARTITIONS
+    (marker,) = found
+    return marker.versions
 
 
 def names(world: World, topic: str = OBJECTS, kind: str = "Site") -> list[str]:
@@ -127,6 +136,30 @@ def test_a_definition_that_comes_later_is_noticed_at_once() -> None:
         assert (names(world), state(world, SITE)) == (["a"], "ok")
 
     simulated(scenario)
+
+
+def test_a_version_that_comes_later_is_noticed_by_every_worker() -> None:
+    """The definitions are observed by one worker, the kinds of their groups by others."""
+
+    async def scenario(world: World) -> None:
+        await asyncio.sleep(30)
+        holders = {tuple(sorted(running.service.claims())) for running in world.running.values()}
+        assert len(holders) == 3
+        for number in range(PARTITIONS):  # a kind in the partition of each worker
+            group = next(
+                g for n in range(99) if partition(f"{(g := f'g{n}.org')}/Site", PARTITIONS) == number
+            )
+            kind = Kind(group, "Site")
+            names = {"kind": "Site", "plural": "sites"}
+            spec = {"group": group, "names": names, "versions": [{"name": "v1", "served": True}]}
+            world.put(CRD, f"sites.{group}", spec=spec)
+            await ask(world, WatchRequest(group=group, kind="Site", requester="unroll-0"))
+            assert served(world, kind) == ("v1",)
+            world.put(CRD, f"sites.{group}", spec={**spec, "versions": [{"name": "v1"}, {"name": "v2"}]})
+            await asyncio.sleep(2)
+            assert served(world, kind) == ("v1", "v2")
+
+    simulated(scenario, workers=3)
 
 
 def test_a_restart_writes_nothing_though_steps_were_cut_anywhere() -> None:

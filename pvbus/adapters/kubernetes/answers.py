@@ -1,0 +1,111 @@
+"""Whether an answer is one of an API server: a proxy in between answers with pages of its own.
+
+What cannot be an answer is a TransientError. It says nothing about the objects, and the same request may
+reach the server the next time.
+"""
+
+from typing import Any, TypeGuard
+from urllib.parse import quote
+
+import msgspec
+
+from pvbus.adapters.kubernetes.errors import error_of
+from pvbus.errors import PermanentError, TransientError
+from pvbus.ports.cluster import Object, Resource, WatchEvent
+
+QUOTED_CHARACTERS_MAX = 100  # of what is no answer: enough to recognise a proxy's page
+
+_decode = msgspec.json.Decoder().decode
+_encode = msgspec.json.Encoder().encode
+
+
+class _Details(msgspec.Struct):
+    name: str = ""
+    kind: str = ""
+
+
+class _NotFound(msgspec.Struct):
+    kind: str = ""
+    reason: str = ""
+    details: _Details | None = None
+
+
+def segment(text: str) -> str:
+    """Return a name as one segment of a path. Raises PermanentError for what cannot be one."""
+    if text in (".", ".."):
+        raise PermanentError(f'"{text}" cannot be part of a path of the API server', reason="Invalid")
+    return quote(text, safe="")
+
+
+def value_of(body: bytes, where: str) -> Object:
+    """Decode a body that must be a JSON object."""
+    try:
+        value = _decode(body)
+    except (msgspec.DecodeError, RecursionError, UnicodeDecodeError) as exc:
+        raise _foreign(body, where, str(exc)) from exc
+    if not isinstance(value, dict):
+        raise _foreign(body, where, "it is no JSON object")
+    return value
+
+
+def page_of(value: Object, where: str) -> tuple[list[Object], str, str]:
+    """Return the items of a page of a list, its resourceVersion, and the token of the next page."""
+    items, meta = value.get("items"), value.get("metadata") or {}
+    if items is None:  # how some servers write an empty list
+        items = []
+    is_list = str(value.get("kind") or "").endswith("List") and isinstance(items, list)
+    if not is_list or not isinstance(meta, dict) or not all(map(_is_object, items)):
+        raise _foreign(_encode(value), where, "it is no list of objects")
+    return items, meta.get("resourceVersion") or "", meta.get("continue") or ""
+
+
+def object_of(value: Object, name: str, where: str) -> Object:
+    """Return a value that must be the object of this name."""
+    if not _is_object(value) or value["metadata"]["name"] != name:
+        raise _foreign(_encode(value), where, f'it is no object named "{name}"')
+    return value
+
+
+def discovery_of(value: Object, kind: str, where: str) -> Object:
+    """Return a value that must be a discovery document of this kind."""
+    if value.get("kind") != kind:
+        raise _foreign(_encode(value), where, f"it is no {kind}")
+    return value
+
+
+def event_of(line: bytes, where: str) -> WatchEvent:
+    """Decode a line of a watch. Raises what an ERROR event says."""
+    value = value_of(line, where)
+    kind, obj = value.get("type"), value.get("object")
+    if kind == "ERROR" and isinstance(obj, dict):
+        code = obj.get("code")
+        raise error_of(code if isinstance(code, int) else 500, _encode(obj), method="GET", where=where)
+    if kind == "BOOKMARK" and isinstance(obj, dict) and isinstance(obj.get("metadata"), dict):
+        return WatchEvent("BOOKMARK", obj)
+    if kind not in ("ADDED", "MODIFIED", "DELETED") or not _is_object(obj):
+        raise _foreign(line, where, "it is no event of a watch")
+    return WatchEvent(kind, obj)
+
+
+def says_not_found(body: bytes, resource: Resource, name: str) -> bool:
+    """Tell whether a 404 is about this object: not about its kind, its server, or a proxy's page."""
+    try:
+        status = msgspec.json.decode(body, type=_NotFound)
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
+        return False
+    if status.kind != "Status" or status.reason != "NotFound" or status.details is None:
+        return False
+    kinds = ("", resource.plural, resource.kind)
+    return status.details.name == name and status.details.kind in kinds
+
+
+def _is_object(value: Any) -> TypeGuard[Object]:
+    if not isinstance(value, dict):
+        return False
+    meta = value.get("metadata")
+    return isinstance(meta, dict) and isinstance(meta.get("name"), str)
+
+
+def _foreign(body: bytes, where: str, why: str) -> TransientError:
+    text = body[:QUOTED_CHARACTERS_MAX].decode(errors="replace").strip()
+    return TransientError(f"{where}: the answer is not one of an API server ({why}): {text!r}")
