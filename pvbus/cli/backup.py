@@ -26,7 +26,7 @@ FORMAT = 1
 MANIFEST = "backup.json"
 DATABASES = ("bus.db", "apiserver/objects.db")
 FOLDERS = ("apiserver/pki", "repositories", "example")
-FILES = ("apiserver/token",)
+FILES = ("apiserver/token", "applied.json")
 
 
 @click.command(

@@ -21,6 +21,7 @@ class DataPaths:
         self.kubeconfig = self.root / "kubeconfig"
         self.objects = self.root / "apiserver" / "objects.db"
         self.example = self.root / "example"
+        self.applied = self.root / "applied.json"
         self.lock = self.root / "lock"
         self._bus_prefix = self.root / "bus-prefix"
 
@@ -45,10 +46,27 @@ class DataPaths:
         what is restored elsewhere is another installation.
         """
         if not self._bus_prefix.exists():
-            made = self._bus_prefix.with_name(f".{self._bus_prefix.name}")
-            made.write_text(f"pvbus-{secrets.token_hex(4)}\n", encoding="utf-8")
-            made.rename(self._bus_prefix)
+            write_private(self._bus_prefix, f"pvbus-{secrets.token_hex(4)}\n".encode())
         return self._bus_prefix.read_text(encoding="utf-8").strip()
+
+
+def write_private(path: Path, content: bytes) -> None:
+    """Replace a file by one that only its owner can read, whole or not at all. Raises OSError.
+
+    A link that somebody planted is replaced, and never followed.
+    """
+    made = path.with_name(f".{path.name}.{os.getpid()}")
+    made.unlink(missing_ok=True)
+    descriptor = os.open(made, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
+    try:
+        with os.fdopen(descriptor, "wb") as stream:
+            stream.write(content)
+            stream.flush()
+            os.fsync(stream.fileno())
+        made.rename(path)
+    except OSError:
+        made.unlink(missing_ok=True)
+        raise
 
 
 @contextmanager
