@@ -36,6 +36,7 @@ from pvbus.runtime.buses import bus_file
 from pvbus.runtime.hosting import stop_on_signals
 from pvbus.runtime.kafkasettings import kafka_settings
 from pvbus.telemetry import logs
+from pvbus.telemetry.terminal import unfiltered
 
 EXAMPLES: Mapping[str, Callable[[Path], list[Manifest]]] = {"fleet": fleet.make}
 LOOK_SECONDS = 0.25
@@ -162,7 +163,7 @@ class Screen:
     """What a person sees: one line that changes on a terminal, a line per change elsewhere."""
 
     def __init__(self) -> None:
-        self._console = Console(stderr=True, highlight=False)
+        self._console = Console(file=unfiltered(sys.stderr), highlight=False)
         self._status: Status | None = None
         self._shown = ""
         self._shown_at = 0.0
@@ -195,7 +196,7 @@ async def _up(
     """Run until told to stop, or with --once until there is an answer. Returns the exit code."""
     stop = asyncio.Event()
     with stop_on_signals(stop) as begun:
-        async with ControlPlaneProcess(folder.root, options.port) as server:
+        async with ControlPlaneProcess(folder.root, options.port, config.log_level) as server:
             screen.line(f"API server: {server.address.url}")
             screen.line(f"export KUBECONFIG={shlex.quote(str(server.address.kubeconfig))}")
             if bus_file(config.bus) != folder.bus:
@@ -271,10 +272,11 @@ async def _watch(crew: Crew, stop: asyncio.Event, options: Options, screen: Scre
                 if now - quiet_since > QUIET_SECONDS:
                     troubles = await _troubles(crew, progress)
                     if troubles and not unsettled_repositories(troubles):
-                        return _explain(screen, "stalled", troubles, options)
+                        return _explain(screen, "stalled", troubles, options, states.defects())
                 if now - began > options.timeout_seconds:
                     outcome = f"not ready after {now - began:.0f} s{_busy(states)}"
-                    return _explain(screen, outcome, await _troubles(crew, progress), options)
+                    troubles = await _troubles(crew, progress)
+                    return _explain(screen, outcome, troubles, options, states.defects())
         if stop.is_set():
             return _interrupted(options)
         screen.line(f"all ready after {time.monotonic() - began:.1f} s: {progress.tally}")
@@ -314,10 +316,14 @@ async def _troubles(crew: Crew, progress: Progress) -> list[Trouble]:
         raise PermanentError(f"the API server does not answer: {exc}") from exc
 
 
-def _explain(screen: Screen, outcome: str, troubles: list[Trouble], options: Options) -> int:
+def _explain(
+    screen: Screen, outcome: str, troubles: list[Trouble], options: Options, defects: list[str]
+) -> int:
     screen.line(f"{outcome}: {len(troubles)} objects are not ready")
     for trouble in troubles[:TROUBLES_SHOWN_MAX]:
         screen.line(f"  {trouble._replace(options=options.hints)}")
     if len(troubles) > TROUBLES_SHOWN_MAX:
         screen.line(f"  and {len(troubles) - TROUBLES_SHOWN_MAX} more")
+    for defect in defects:
+        screen.line(f"  {defect}; its trace is in the log")
     return 1
