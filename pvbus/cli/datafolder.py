@@ -8,6 +8,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from pvbus.errors import PermanentError
+from pvbus.files import open_lock, write_private
 
 DEFAULT = ".pvbus"
 
@@ -30,7 +31,7 @@ class DataPaths:
         try:
             self.root.mkdir(mode=0o700, parents=True, exist_ok=True)
             probe = self.root / ".probe"
-            probe.write_bytes(b"x" * 4096)
+            write_private(probe, b"x" * 4096)
             probe.unlink()
         except OSError as exc:
             raise PermanentError(
@@ -50,29 +51,16 @@ class DataPaths:
         return self._bus_prefix.read_text(encoding="utf-8").strip()
 
 
-def write_private(path: Path, content: bytes) -> None:
-    """Replace a file by one that only its owner can read, whole or not at all. Raises OSError.
-
-    A link that somebody planted is replaced, and never followed.
-    """
-    made = path.with_name(f".{path.name}.{os.getpid()}")
-    made.unlink(missing_ok=True)
-    descriptor = os.open(made, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
-    try:
-        with os.fdopen(descriptor, "wb") as stream:
-            stream.write(content)
-            stream.flush()
-            os.fsync(stream.fileno())
-        made.rename(path)
-    except OSError:
-        made.unlink(missing_ok=True)
-        raise
-
-
 @contextmanager
 def held(paths: DataPaths) -> Iterator[None]:
     """Hold the data folder for this process. Raises PermanentError when another one has it."""
-    descriptor = os.open(paths.lock, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+    try:
+        descriptor = open_lock(paths.lock)
+    except OSError as exc:
+        raise PermanentError(
+            f"{paths.lock} cannot be opened ({exc.strerror}): it must be a plain file; remove it",
+            reason="DataFolder",
+        ) from exc
     try:
         try:
             fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)

@@ -11,6 +11,7 @@ from typing import Any, NamedTuple
 import yaml
 
 from pvbus.errors import UsageError
+from pvbus.files import open_plain, reason_of
 
 SUFFIXES = (".yaml", ".yml", ".json")
 FILE_BYTES_MAX = 32 << 20
@@ -64,7 +65,7 @@ def read_manifests(paths: Iterable[Path]) -> list[Manifest]:
         except FileNotFoundError as exc:
             raise UsageError(f"{path}: no such file or folder") from exc
         except (OSError, ValueError) as exc:
-            raise UsageError(f"{path}: cannot be read ({_reason(exc)})") from exc
+            raise UsageError(f"{path}: cannot be read ({reason_of(exc)})") from exc
         if not files:
             raise UsageError(f"{path}: holds no {', '.join(SUFFIXES)} file")
         for file in files:
@@ -77,42 +78,18 @@ def _files_below(folder: Path) -> list[Path]:
 
 
 def read_text(file: Path, *, bytes_max: int = FILE_BYTES_MAX) -> str:
-    """Read a plain file of text. Raises UsageError that says what it is instead.
-
-    Nothing else is opened for reading: a pipe or a device may never end, or never begin.
-    """
-    try:
-        descriptor = os.open(file, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
-        with os.fdopen(descriptor, "rb") as stream:
-            mode = os.fstat(stream.fileno()).st_mode
-            if not stat.S_ISREG(mode):
-                raise UsageError(f"{file}: is {_what(mode)}, not a file: save its content to a file first")
+    """Read a plain file of text. Raises UsageError that says what it is instead."""
+    with open_plain(file) as stream:
+        try:
             content = stream.read(bytes_max + 1)
-    except FileNotFoundError as exc:
-        raise UsageError(f"{file}: no such file") from exc
-    except (OSError, ValueError) as exc:
-        raise UsageError(f"{file}: cannot be read ({_reason(exc)})") from exc
+        except OSError as exc:
+            raise UsageError(f"{file}: cannot be read ({reason_of(exc)})") from exc
     if len(content) > bytes_max:
         raise UsageError(f"{file}: has more than {bytes_max >> 20} MB: split it into several files")
     try:
         return content.decode()
     except UnicodeDecodeError as exc:
         raise UsageError(f"{file}: is not UTF-8 text (at byte {exc.start}): convert it to UTF-8") from exc
-
-
-def _what(mode: int) -> str:
-    kinds = {
-        stat.S_IFIFO: "a named pipe",
-        stat.S_IFCHR: "a device",
-        stat.S_IFBLK: "a device",
-        stat.S_IFSOCK: "a socket",
-        stat.S_IFDIR: "a folder",
-    }
-    return kinds.get(stat.S_IFMT(mode), "something special")
-
-
-def _reason(error: Exception) -> str:
-    return (error.strerror if isinstance(error, OSError) else None) or str(error)
 
 
 def _objects(file: Path) -> Iterator[Manifest]:
@@ -122,12 +99,15 @@ def _objects(file: Path) -> Iterator[Manifest]:
         raise UsageError(f"{file}: not valid YAML: {exc}") from exc
     except RecursionError as exc:
         raise UsageError(f"{file}: is nested too deeply") from exc
-    budget = _Budget()
+    left = VALUES_MAX
     for number, document in enumerate(documents, 1):
         if document is None:
             continue
         try:
-            plain = budget.plain(document, DEPTH_MAX)
+            left -= _extent(document, {})[0]
+            if left < 0:
+                raise ValueError(f"written out, aliases and all, it has more than {VALUES_MAX:,} values")
+            plain = _plain(document)
         except ValueError as exc:
             raise UsageError(f"{file}, document {number}: {exc}") from exc
         for obj in plain["items"] if _is_list(plain) else (plain,):
@@ -137,33 +117,40 @@ def _objects(file: Path) -> Iterator[Manifest]:
             yield Manifest(file, number, obj)
 
 
-class _Budget:
-    """Makes plain JSON values of what YAML says, as many as a file may have."""
+def _extent(value: Any, known: dict[int, tuple[int, int]], depth: int = DEPTH_MAX) -> tuple[int, int]:
+    """Return how many values there are once every alias is written out, and how deep they are nested.
 
-    def __init__(self) -> None:
-        self._left = VALUES_MAX
+    known: those of values seen, by id. Raises ValueError where that is too deep, as an alias within itself is.
+    """
+    if not isinstance(value, dict | list):
+        return 1, 0
+    if (found := known.get(id(value))) is not None:
+        return found
+    count = height = 0
+    if depth > 0:
+        for part in value.values() if isinstance(value, dict) else value:
+            extent = _extent(part, known, depth - 1)
+            count, height = count + extent[0], max(height, extent[1])
+    if depth == 0 or height >= DEPTH_MAX:
+        raise ValueError(f"is nested more than {DEPTH_MAX} levels deep, or an alias holds itself")
+    known[id(value)] = count + 1, height + 1
+    return count + 1, height + 1
 
-    def plain(self, value: Any, depth: int) -> Any:
-        """Return values without sharing, with keys of text, as an API server would get them.
 
-        Raises ValueError: nested too deeply, as an alias within itself, or too many values.
-        """
-        self._left -= 1
-        if self._left < 0:
-            raise ValueError(f"its aliases, and those before it, stand for more than {VALUES_MAX:,} values")
-        if depth == 0:
-            raise ValueError(f"is nested more than {DEPTH_MAX} levels deep, or an alias holds itself")
-        if isinstance(value, dict):
-            return {_key(key): self.plain(each, depth - 1) for key, each in value.items()}
-        if isinstance(value, list):
-            return [self.plain(each, depth - 1) for each in value]
-        if isinstance(value, bytes):
-            return base64.b64encode(value).decode()
-        if isinstance(value, set | tuple):
-            raise ValueError(
-                "has a set or a list of pairs, which JSON does not have: write a list or a mapping"
-            )
-        return value
+def _plain(value: Any) -> Any:
+    """Return values without sharing, with keys of text, as an API server would get them.
+
+    Raises ValueError for what JSON does not have.
+    """
+    if isinstance(value, dict):
+        return {_key(key): _plain(each) for key, each in value.items()}
+    if isinstance(value, list):
+        return [_plain(each) for each in value]
+    if isinstance(value, bytes):
+        return base64.b64encode(value).decode()
+    if isinstance(value, set | tuple):
+        raise ValueError("has a set or a list of pairs, which JSON does not have: write a list or a mapping")
+    return value
 
 
 def _key(key: Any) -> str:

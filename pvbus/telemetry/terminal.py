@@ -36,7 +36,14 @@ class PrintableStream(io.TextIOWrapper):
     """
 
     def __init__(self, stream: TextIO) -> None:
-        super().__init__(stream.buffer, stream.encoding, errors="backslashreplace", write_through=True)
+        by_line = isinstance(stream, io.TextIOWrapper) and stream.line_buffering
+        super().__init__(
+            stream.buffer,
+            stream.encoding,
+            errors="backslashreplace",
+            line_buffering=by_line,
+            write_through=True,
+        )
         self.unfiltered = stream
 
     def write(self, text: str) -> int:
@@ -46,7 +53,6 @@ class PrintableStream(io.TextIOWrapper):
 
     def close(self) -> None:
         """Leave the stream below open: it is somebody else's."""
-        self.flush()
 
 
 def filter_streams() -> None:
