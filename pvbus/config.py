@@ -95,18 +95,19 @@ class IngestConfig(ServiceConfig, frozen=True, kw_only=True, rename="camel"):
 class UnrollConfig(ServiceConfig, frozen=True, kw_only=True, rename="camel"):
     """Limits of removals, for all sets.
 
-    removal_delay_seconds: how long a target must be gone before its variant is removed; shorter, and a
-    relabelling in two steps costs a package; longer, and removals lag. removals_max, removals_share: more
-    removals within ten minutes than both (the share is of the set's children) are held for confirmation.
+    removal_quiet_seconds: removals of a set wait until none was added for so long; shorter, and a relabelling
+    in two steps costs a package; longer, and removals lag. removals_max, removals_share: removals within ten
+    minutes above the larger of both are held for confirmation. The share is of the set's children. With
+    larger ones a mistake costs more; with smaller ones a person has to confirm more often.
     """
 
-    removal_delay_seconds: Annotated[float, msgspec.Meta(ge=0)] = 5.0
-    removals_max: Annotated[int, msgspec.Meta(ge=0)] = 10
-    removals_share: Annotated[float, msgspec.Meta(ge=0, le=1)] = 0.3
+    removal_quiet_seconds: Annotated[float, msgspec.Meta(ge=0, le=600)] = 5.0
+    removals_max: Annotated[int, msgspec.Meta(ge=0)] = 5
+    removals_share: Annotated[float, msgspec.Meta(ge=0, le=1)] = 0.1
 
     @property
     def limits(self) -> Limits:
-        return Limits(self.removal_delay_seconds, self.removals_max, self.removals_share)
+        return Limits(self.removal_quiet_seconds, self.removals_max, self.removals_share)
 
 
 class RenderConfig(ServiceConfig, frozen=True, kw_only=True, rename="camel"):
@@ -210,9 +211,7 @@ def _read(path: str, problems: list[str]) -> Mapping[str, Any]:
         return {}
     known = {field.encode_name for field in _fields()}
     problems += [
-        f"{path}: no setting is called {name!r}{_meant(str(name), known)}"
-        for name in found
-        if name not in known
+        f"{path}: {name}: unknown setting{_meant(str(name), known)}" for name in found if name not in known
     ]
     return found
 
@@ -238,14 +237,14 @@ def _mistyped(environment: Mapping[str, str]) -> Iterator[str]:
     for name in sorted(name for name in environment if name.startswith(_PREFIX) and name not in known):
         meant = _meant(name, known)
         if meant or (name.startswith(_KAFKA_PREFIX) and not _LINK.match(name)):
-            yield f"{name}: no setting is called so{meant}"
+            yield f"{name}: unknown setting{meant}"
 
 
 def _meant(name: str, known: set[str]) -> str:
     """Begin of names must not make them alike."""
     names = {each.removeprefix(_PREFIX): each for each in known}
     close = get_close_matches(name.removeprefix(_PREFIX), sorted(names), n=1, cutoff=0.8)
-    return f", {names[close[0]]} is" if close else ""
+    return f"; did you mean {names[close[0]]}?" if close else ""
 
 
 def _wanted(type_: Any) -> str:

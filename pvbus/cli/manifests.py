@@ -120,7 +120,7 @@ def _objects(file: Path) -> Iterator[Manifest]:
 def _extent(value: Any, known: dict[int, tuple[int, int]], depth: int = DEPTH_MAX) -> tuple[int, int]:
     """Return how many values there are once every alias is written out, and how deep they are nested.
 
-    known: those of values seen, by id. Raises ValueError where that is too deep, as an alias within itself is.
+    known: those of values seen, by id. Raises ValueError where that is too deep, as an alias in itself is.
     """
     if not isinstance(value, dict | list):
         return 1, 0

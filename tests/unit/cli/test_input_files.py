@@ -12,6 +12,7 @@ from pvbus.cli import manifests
 from pvbus.cli.manifests import read_manifests
 from pvbus.errors import UsageError
 
+CHAIN = "a0: &a0 [x]\n" + "".join(f"a{n}: &a{n} [*a{n - 1}]\n" for n in range(1, 999))
 LAUGHS = "a0: &a0 [x, x, x, x, x, x, x, x, x]\n" + "".join(
     f"a{n}: &a{n} [{', '.join([f'*a{n - 1}'] * 9)}]\n" for n in range(1, 12)
 )
@@ -41,7 +42,7 @@ def bound_socket(path: Path) -> None:
         (text(b"a: \xe4"), r"is not UTF-8 text \(at byte 3\)"),
         (text("a: [" * 3000), "nested too deeply|not valid YAML|more than 200 levels"),
         (text("a: " + "[" * 400 + "]" * 400), "more than 200 levels|nested too deeply"),
-        (text("a0: &a0 [x]\n" + "".join(f"a{n}: &a{n} [*a{n - 1}]\n" for n in range(1, 999))), "more than 200"),
+        (text(CHAIN), "more than 200"),
         (text("a: &a [*a]"), "an alias holds itself"),
         (text(LAUGHS), "aliases and all, it has more than"),
         (text("&a [x]: 1"), "not valid YAML|a key that is no text"),
