@@ -211,9 +211,7 @@ def _read(path: str, problems: list[str]) -> Mapping[str, Any]:
         return {}
     known = {field.encode_name for field in _fields()}
     problems += [
-        f"{path}: no setting is called {name!r}{_meant(str(name), known)}"
-        for name in found
-        if name not in known
+        f"{path}: {name}: unknown setting{_meant(str(name), known)}" for name in found if name not in known
     ]
     return found
 
@@ -239,14 +237,14 @@ def _mistyped(environment: Mapping[str, str]) -> Iterator[str]:
     for name in sorted(name for name in environment if name.startswith(_PREFIX) and name not in known):
         meant = _meant(name, known)
         if meant or (name.startswith(_KAFKA_PREFIX) and not _LINK.match(name)):
-            yield f"{name}: no setting is called so{meant}"
+            yield f"{name}: unknown setting{meant}"
 
 
 def _meant(name: str, known: set[str]) -> str:
     """Begin of names must not make them alike."""
     names = {each.removeprefix(_PREFIX): each for each in known}
     close = get_close_matches(name.removeprefix(_PREFIX), sorted(names), n=1, cutoff=0.8)
-    return f", {names[close[0]]} is" if close else ""
+    return f"; did you mean {names[close[0]]}?" if close else ""
 
 
 def _wanted(type_: Any) -> str:

@@ -5,13 +5,18 @@ at the next start like anything else that happened while nobody looked. Of a git
 are read before the objects, so that everything they name is there.
 """
 
+import gzip
 import io
 import json
 import os
+import shlex
+import shutil
 import sqlite3
+import stat
 import tarfile
 import tempfile
 import time
+import zlib
 from collections.abc import Iterable, Iterator
 from pathlib import Path, PurePosixPath
 from typing import Any
@@ -21,12 +26,22 @@ import click
 from pvbus import __version__
 from pvbus.cli.datafolder import DEFAULT, DataPaths
 from pvbus.errors import PermanentError, UsageError
+from pvbus.files import open_plain
 
 FORMAT = 1
 MANIFEST = "backup.json"
 DATABASES = ("bus.db", "apiserver/objects.db")
 FOLDERS = ("apiserver/pki", "repositories", "example")
-FILES = ("apiserver/token",)
+FILES = ("apiserver/token", "applied.json")
+
+RATIO_MAX = 200
+"""A backup unpacks to ten times its size, and git's own files, which are packed already, to once theirs."""
+
+BYTES_MAX_LEAST = 1 << 30  # a small backup may have a database that is nearly empty
+BYTES_LEFT = 64 << 20  # room that is left on the disk
+ENTRY_BYTES = 4096  # what an empty file takes, so that millions of them count, too
+FACTS_BYTES_MAX = 64 << 10
+READ_BYTES_MAX = 4 << 20  # tarfile reads content by less, and headers whole
 
 
 @click.command(
@@ -50,10 +65,13 @@ def backup(file: Path, data: str) -> None:
         raise UsageError(f"there are no data in {paths.root}: name the folder of `pvbus up` with --data")
     if file.exists():
         raise UsageError(f"{file} exists: choose another name, or remove it")
-    partial = file.with_name(f"{file.name}.partial")
+    partial = file.with_name(f".{file.name}.{os.getpid()}.partial")
     try:
         _write(paths, partial)
         partial.rename(file)
+    except PermanentError:
+        partial.unlink(missing_ok=True)
+        raise
     except (OSError, sqlite3.Error) as exc:
         partial.unlink(missing_ok=True)
         raise PermanentError(f"the backup could not be written to {file}: {exc}") from exc
@@ -61,7 +79,7 @@ def backup(file: Path, data: str) -> None:
 
 
 def _write(paths: DataPaths, target: Path) -> None:
-    descriptor = os.open(target, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
+    descriptor = os.open(target, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW, 0o600)
     with (
         os.fdopen(descriptor, "wb") as stream,
         tarfile.open(fileobj=stream, mode="w:gz", compresslevel=3) as tar,
@@ -73,13 +91,21 @@ def _write(paths: DataPaths, target: Path) -> None:
                 _add_database(tar, paths.root / name, name)
         for name in FILES:
             if (paths.root / name).exists():
-                tar.add(paths.root / name, name)
+                _add(tar, paths.root / name, name)
         for folder in FOLDERS:
             for path in _ordered(paths.root / folder):
                 try:
-                    tar.add(path, path.relative_to(paths.root).as_posix(), recursive=False)
+                    _add(tar, path, path.relative_to(paths.root).as_posix())
                 except FileNotFoundError:
                     continue  # git packed it meanwhile; packs are read last
+
+
+def _add(tar: tarfile.TarFile, path: Path, name: str) -> None:
+    """Add a plain file or a folder. What else somebody put there would not be restored either."""
+    mode = path.lstat().st_mode
+    if not (stat.S_ISREG(mode) or stat.S_ISDIR(mode)):
+        raise PermanentError(f"{path} is neither a file nor a folder, and nothing of pvbus: move it away")
+    tar.add(path, name, recursive=False)
 
 
 def _add_text(tar: tarfile.TarFile, name: str, text: str) -> None:
@@ -127,35 +153,65 @@ def restore(file: Path, data: str) -> None:
     """Make a data folder from FILE, as `pvbus backup` wrote it.
 
     The next `pvbus up` on it takes a free port, compares everything with the repositories as they are
-    then, and goes on.
+    then, and goes on. FILE has the token and the certificates that the API server will use: restore only what
+    you trust.
     """
     target = Path(data).absolute()
-    if target.exists() and any(target.iterdir()):
-        raise UsageError(f"{target} is not empty: choose another folder with --data, or move it away first")
-    try:
-        with tarfile.open(file, "r:gz") as tar:
-            facts = _facts(tar, file)
-            target.parent.mkdir(parents=True, exist_ok=True)
-            with tempfile.TemporaryDirectory(dir=target.parent, prefix=f".{target.name}-") as folder:
-                made = Path(folder) / "data"
-                made.mkdir(mode=0o700)
-                _extract(tar, made)
-                if target.exists():
-                    target.rmdir()
-                made.rename(target)
-    except (OSError, tarfile.TarError, EOFError) as exc:
-        raise PermanentError(f"{file} could not be restored: {exc}") from exc
-    click.echo(f"{target}: restored; start it with: pvbus up --data {target}")
+    _check_target(target)
+    with open_plain(file) as stream:
+        limit = _bytes_max(os.fstat(stream.fileno()).st_size, target)
+        try:
+            with _Bounded(fileobj=stream) as unpacked, tarfile.open(fileobj=unpacked, mode="r:") as tar:
+                facts = _facts(tar, file)
+                target.parent.mkdir(parents=True, exist_ok=True)
+                with tempfile.TemporaryDirectory(dir=target.parent, prefix=f".{target.name}-") as folder:
+                    made = Path(folder) / "data"
+                    made.mkdir(mode=0o700)
+                    _extract(tar, made, limit)
+                    if target.exists():
+                        target.rmdir()
+                    made.rename(target)
+        except (OSError, tarfile.TarError, EOFError, zlib.error, ValueError, RecursionError) as exc:
+            raise PermanentError(f"{file} could not be restored: {exc}; {target} is as it was") from exc
+    click.echo(f"{target}: restored; start it with: pvbus up --data {shlex.quote(str(target))}")
     if facts.get("data") != str(target) and (target / "example").exists():
         click.echo(f"its Repositories still name the folder they were in: {facts.get('data')}/example")
+
+
+def _check_target(target: Path) -> None:
+    if target.is_symlink() or (target.exists() and not target.is_dir()):
+        raise UsageError(f"{target} is no folder: choose another one with --data")
+    try:
+        is_used = target.exists() and any(target.iterdir())
+    except OSError as exc:
+        raise UsageError(f"{target} cannot be read ({exc.strerror}): choose another one with --data") from exc
+    if is_used:
+        raise UsageError(f"{target} is not empty: choose another folder with --data, or move it away first")
+
+
+def _bytes_max(size: int, target: Path) -> int:
+    """Return how much a file of this size may unpack to: what a backup can, and there is room for."""
+    place = next(parent for parent in target.parents if parent.exists())
+    return min(max(BYTES_MAX_LEAST, size * RATIO_MAX), shutil.disk_usage(place).free - BYTES_LEFT)
+
+
+class _Bounded(gzip.GzipFile):
+    """The unpacked archive for `tarfile`, which reads headers as long as they say that they are."""
+
+    def read(self, size: int | None = -1) -> bytes:
+        if size is None or size < 0 or size > READ_BYTES_MAX:
+            raise tarfile.ReadError(f"a header of {size or 0:,} bytes does not belong in a backup")
+        return super().read(size)
 
 
 def _facts(tar: tarfile.TarFile, file: Path) -> dict[str, Any]:
     first = tar.next()
     stream = tar.extractfile(first) if first is not None and first.name == MANIFEST else None
-    if stream is None:
+    if first is None or stream is None or first.size > FACTS_BYTES_MAX:
         raise UsageError(f"{file} is no backup of pvbus")
-    facts: dict[str, Any] = json.load(stream)
+    facts = json.load(stream)
+    if not isinstance(facts, dict):
+        raise UsageError(f"{file} is no backup of pvbus")
     if facts.get("format") != FORMAT:
         raise UsageError(
             f"{file} has format {facts.get('format')}, this pvbus reads {FORMAT}: "
@@ -164,23 +220,47 @@ def _facts(tar: tarfile.TarFile, file: Path) -> dict[str, Any]:
     return facts
 
 
-def _extract(tar: tarfile.TarFile, folder: Path) -> None:
-    """Unpack plain files and folders that stay inside; a backup of ours has nothing else."""
+def _extract(tar: tarfile.TarFile, folder: Path, bytes_max: int) -> None:
+    """Unpack plain files and folders that stay inside; a backup of ours has nothing else.
+
+    Nothing becomes executable: of a git repository that would be its hooks.
+    """
+    left = bytes_max
     for entry in tar:
-        place = PurePosixPath(entry.name)
-        if place.is_absolute() or ".." in place.parts or not (entry.isfile() or entry.isdir()):
-            raise tarfile.TarError(f"{entry.name} does not belong in a backup")
-        path = folder / place
+        if entry.offset == 0:  # the manifest
+            continue
+        if not _belongs(entry):
+            raise tarfile.TarError(f"{entry.name[:200]!r} does not belong in a backup")
+        left -= entry.size + ENTRY_BYTES
+        if left < 0:
+            raise tarfile.TarError(
+                f"it unpacks to more than {bytes_max:,} bytes, as no backup does, or no room is left"
+            )
+        path = folder / PurePosixPath(entry.name)
         if entry.isdir():
             path.mkdir(mode=0o700, parents=True, exist_ok=True)
             continue
         path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
         source = tar.extractfile(entry)
         assert source is not None
-        descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, entry.mode & 0o700 | 0o400)
+        flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW
+        descriptor = os.open(path, flags, entry.mode & 0o600 | 0o400)
         with os.fdopen(descriptor, "wb") as stream:
             for chunk in _chunks(source):
                 stream.write(chunk)
+
+
+def _belongs(entry: tarfile.TarInfo) -> bool:
+    """Tell whether an entry is one that `backup` writes."""
+    place = PurePosixPath(entry.name)
+    name = place.as_posix()
+    if place.is_absolute() or ".." in place.parts or "\0" in entry.name or entry.issparse():
+        return False
+    if entry.isfile() and name in (*DATABASES, *FILES):
+        return True
+    return (entry.isfile() or entry.isdir()) and any(
+        name == folder or name.startswith(f"{folder}/") for folder in FOLDERS
+    )
 
 
 def _chunks(source: Any) -> Iterable[bytes]:

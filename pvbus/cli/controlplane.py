@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from pvbus.cli.children import Child
-from pvbus.config import ApiServerConfig
+from pvbus.config import ApiServerConfig, LogLevel
 from pvbus.contracts import crds
 from pvbus.core.model import CONFIG_GROUP, PORCH_GROUP
 from pvbus.embedded.apiserver.server import ApiServer
@@ -74,8 +74,9 @@ async def patient_control_plane(data: Path, port: int, config: ApiServerConfig) 
 class ControlPlaneProcess(Child):
     """`pvbus apiserver` as a child: another core's work, while services run here."""
 
-    def __init__(self, data: Path, port: int) -> None:
-        super().__init__("the API server's process", "apiserver", "--data", str(data), "--port", str(port))
+    def __init__(self, data: Path, port: int, log_level: LogLevel = "warning") -> None:
+        arguments = ("apiserver", "--data", str(data), "--port", str(port))
+        super().__init__("the API server's process", *arguments, settings={"PVBUS_LOG_LEVEL": log_level})
 
     @property
     def address(self) -> Address:

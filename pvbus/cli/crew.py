@@ -20,7 +20,7 @@ from pvbus.ports.bus import Bus
 from pvbus.ports.cluster import Cluster
 from pvbus.runtime.assembly import SERVICES, partition_count
 from pvbus.runtime.hosting import Host, grounded, hosted
-from pvbus.runtime.state import ProcessState, ServiceReport
+from pvbus.runtime.state import ProcessState, ServiceReport, defect_lines
 
 BACKOFF_SECONDS = (0.5, 10.0)
 """Between the end of a process and its next start; twice as long each time, until one has lived longer."""
@@ -81,6 +81,11 @@ class States(NamedTuple):
             for name in SERVICES
             if not self._holds_everything(name) or not all(report.idle for report in self._reports(name))
         ]
+
+    def defects(self) -> list[str]:
+        """Say in words which decisions fail by a bug of ours."""
+        found = (item for process in self.processes for item in process.services.items())
+        return [line for name, report in found for line in defect_lines(name, report.defects)]
 
     def next_timer_seconds(self, name: str) -> float | None:
         timers = [report.next_timer_seconds for report in self._reports(name)]

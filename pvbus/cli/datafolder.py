@@ -8,6 +8,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from pvbus.errors import PermanentError
+from pvbus.files import open_lock, write_private
 
 DEFAULT = ".pvbus"
 
@@ -21,6 +22,7 @@ class DataPaths:
         self.kubeconfig = self.root / "kubeconfig"
         self.objects = self.root / "apiserver" / "objects.db"
         self.example = self.root / "example"
+        self.applied = self.root / "applied.json"
         self.lock = self.root / "lock"
         self._bus_prefix = self.root / "bus-prefix"
 
@@ -29,7 +31,7 @@ class DataPaths:
         try:
             self.root.mkdir(mode=0o700, parents=True, exist_ok=True)
             probe = self.root / ".probe"
-            probe.write_bytes(b"x" * 4096)
+            write_private(probe, b"x" * 4096)
             probe.unlink()
         except OSError as exc:
             raise PermanentError(
@@ -45,16 +47,20 @@ class DataPaths:
         what is restored elsewhere is another installation.
         """
         if not self._bus_prefix.exists():
-            made = self._bus_prefix.with_name(f".{self._bus_prefix.name}")
-            made.write_text(f"pvbus-{secrets.token_hex(4)}\n", encoding="utf-8")
-            made.rename(self._bus_prefix)
+            write_private(self._bus_prefix, f"pvbus-{secrets.token_hex(4)}\n".encode())
         return self._bus_prefix.read_text(encoding="utf-8").strip()
 
 
 @contextmanager
 def held(paths: DataPaths) -> Iterator[None]:
     """Hold the data folder for this process. Raises PermanentError when another one has it."""
-    descriptor = os.open(paths.lock, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+    try:
+        descriptor = open_lock(paths.lock)
+    except OSError as exc:
+        raise PermanentError(
+            f"{paths.lock} cannot be opened ({exc.strerror}): it must be a plain file; remove it",
+            reason="DataFolder",
+        ) from exc
     try:
         try:
             fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)

@@ -14,7 +14,7 @@ from pvbus.core.expressions import Engine
 from pvbus.core.ids import Key, parse_okey
 from pvbus.core.model import PackageVariantSet
 from pvbus.core.records import LATEST, OBJECTS, SETS, ChildResult, ChildRow, ConditionEvent
-from pvbus.core.render import CompileErrors, compile_set
+from pvbus.core.render import compile_targets
 from pvbus.core.unroll.contexts import Contexts, root_of
 from pvbus.core.unroll.view import View
 from pvbus.ports.bus import Bus
@@ -111,15 +111,12 @@ def evaluated_failures(obj: PackageVariantSet, objects: Mapping[str, bytes], eng
     found = view.upstream(obj.metadata.namespace, upstream) if upstream is not None else None
     if found is None:
         return []
-    try:
-        compiled = compile_set(obj.spec, engine)
-    except CompileErrors:
-        return []  # the set's own condition has them
+    compiled = compile_targets(obj.spec, engine)
     key = str(Key(obj.metadata.namespace, obj.metadata.name))
     contexts = Contexts(key, obj, compiled, root_of(*found), view)
     for _ in contexts.build():
         pass
     return [
         Failure(reason, message, target=target_name(number, position))
-        for number, position, reason, message in sorted(contexts.errors())
+        for number, position, reason, message, _ in sorted(contexts.errors())
     ]

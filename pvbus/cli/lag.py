@@ -20,6 +20,7 @@ from pvbus.errors import PermanentError, TransientError, UsageError
 from pvbus.ports.bus import Bus, GroupState, TopicPartition
 from pvbus.runtime.assembly import INPUTS, SERVICES
 from pvbus.runtime.state import ClaimReport, ProcessState
+from pvbus.telemetry.terminal import unfiltered
 
 ANSWER_SECONDS_MAX = 2.0
 """How long a worker is waited for. Its own part takes a second at most, and they are asked all at once."""
@@ -143,7 +144,7 @@ async def _watch_once(bus: Bus, names: list[str], output: str) -> None:
         click.echo(f"the bus does not answer: {exc}", err=True)
         return
     if sys.stdout.isatty():
-        click.clear()
+        click.echo("\033[2J\033[1;1H", nl=False, file=unfiltered(sys.stdout))
     _show(table, output)
 
 

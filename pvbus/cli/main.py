@@ -4,8 +4,10 @@ Exit codes: 0 done, 1 failed, 2 bad usage. A subcommand's module is loaded when 
 small ones start fast.
 """
 
+import os
 import sys
 from collections.abc import Mapping
+from difflib import get_close_matches
 from importlib import import_module
 from typing import Any
 
@@ -13,7 +15,9 @@ import click
 
 from pvbus import __version__
 from pvbus.errors import PvbusError, UsageError
+from pvbus.files import PRIVATE_UMASK
 from pvbus.runtime.failures import causes
+from pvbus.telemetry.terminal import filter_streams
 
 COMMANDS: Mapping[str, str] = {
     "up": "pvbus.cli.up:up",
@@ -38,12 +42,42 @@ class Commands(click.Group):
     def list_commands(self, ctx: click.Context) -> list[str]:
         return list(COMMANDS)
 
+    def resolve_command(
+        self, ctx: click.Context, args: list[str]
+    ) -> tuple[str | None, click.Command | None, list[str]]:
+        name = args[0]
+        if name not in COMMANDS and not name.startswith("-"):
+            ctx.fail(f"No such command '{name}'.{_meant(name)}")
+        return super().resolve_command(ctx, args)
+
+    def invoke(self, ctx: click.Context) -> Any:
+        """Raises ReaderGoneError where whoever reads the output has seen enough."""
+        try:
+            return super().invoke(ctx)
+        except BrokenPipeError as exc:
+            raise ReaderGoneError from exc
+        except BaseExceptionGroup as group:
+            if all(isinstance(exc, BrokenPipeError) for exc in causes(group)):
+                raise ReaderGoneError from group
+            raise
+
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
         if cmd_name not in COMMANDS:
             return None
         module, _, name = COMMANDS[cmd_name].partition(":")
         command: click.Command = getattr(import_module(module), name)
         return command
+
+
+class ReaderGoneError(Exception):
+    """The other end of standard output was closed, as `head` does it."""
+
+
+def _meant(name: str) -> str:
+    """Say which command may be meant, or which there are."""
+    close = get_close_matches(name.lower(), COMMANDS, n=1, cutoff=0.6)
+    close = close or [command for command in COMMANDS if command.startswith(name.lower())]
+    return f" Did you mean '{close[0]}'?" if close else f" There are {', '.join(COMMANDS)}."
 
 
 @click.command(cls=Commands, context_settings={"help_option_names": ["-h", "--help"]})
@@ -77,7 +111,14 @@ def pvbus() -> None:
 
 def main(arguments: list[str] | None = None) -> None:
     """Run a command and exit."""
-    sys.exit(run(arguments))
+    os.umask(PRIVATE_UMASK)
+    filter_streams()
+    code = run(arguments)
+    try:
+        sys.stdout.flush()
+    except BrokenPipeError:
+        _say_no_more()
+    sys.exit(code)
 
 
 def run(arguments: list[str] | None = None) -> int:
@@ -96,10 +137,21 @@ def run(arguments: list[str] | None = None) -> int:
         if len(ours) < len(list(causes(group))):
             raise
         return max(_failed(exc) for exc in ours)
-    except BrokenPipeError:  # the reader of our output has seen enough
-        sys.stderr.close()
+    except ReaderGoneError:
+        _say_no_more()
         return 0
     return result if isinstance(result, int) else 0
+
+
+def _say_no_more() -> None:
+    """Let what is still to be written go nowhere: at its end Python would complain that it cannot write."""
+    nowhere = os.open(os.devnull, os.O_WRONLY)
+    for stream in (sys.stdout, sys.stderr):
+        try:
+            stream.flush()
+        except BrokenPipeError:
+            os.dup2(nowhere, stream.fileno())
+    os.close(nowhere)
 
 
 def _failed(error: PvbusError) -> int:

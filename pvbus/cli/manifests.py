@@ -1,5 +1,9 @@
 """Manifests from files and folders: YAML or JSON, many documents to a file."""
 
+import base64
+import json
+import os
+import stat
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -7,8 +11,14 @@ from typing import Any, NamedTuple
 import yaml
 
 from pvbus.errors import UsageError
+from pvbus.files import open_plain, reason_of
 
 SUFFIXES = (".yaml", ".yml", ".json")
+FILE_BYTES_MAX = 32 << 20
+"""Of one file. YAML takes about thirty times its size in memory, and a second for each two megabytes."""
+
+VALUES_MAX = 5_000_000  # a file of the largest size has fewer, if its aliases are not there to blow it up
+DEPTH_MAX = 200  # no schema of Kubernetes comes near; Python's own limit is a few hundred levels further
 
 
 class ManifestLoader(yaml.CSafeLoader):
@@ -22,15 +32,24 @@ ManifestLoader.yaml_implicit_resolvers = {
 
 
 class Manifest(NamedTuple):
-    """One object and where it stands: file, and number of the document from 1."""
+    """One object and where it stands: file, and number of the document from 1.
+
+    source: what it comes from where that is no file of a person, such as an example.
+    """
 
     file: Path
     document: int
     object: dict[str, Any]
+    source: str = ""
 
     @property
     def place(self) -> str:
         return f"{self.file}, document {self.document}"
+
+    @property
+    def origin(self) -> str:
+        """What this manifest comes from, wherever the command runs."""
+        return self.source or os.path.abspath(self.file)
 
 
 def read_manifests(paths: Iterable[Path]) -> list[Manifest]:
@@ -40,9 +59,13 @@ def read_manifests(paths: Iterable[Path]) -> list[Manifest]:
     """
     found: list[Manifest] = []
     for path in paths:
-        if not path.exists():
-            raise UsageError(f"{path}: no such file or folder")
-        files = [path] if path.is_file() else sorted(p for p in path.rglob("*") if p.suffix in SUFFIXES)
+        try:
+            is_folder = stat.S_ISDIR(path.stat().st_mode)
+            files = _files_below(path) if is_folder else [path]
+        except FileNotFoundError as exc:
+            raise UsageError(f"{path}: no such file or folder") from exc
+        except (OSError, ValueError) as exc:
+            raise UsageError(f"{path}: cannot be read ({reason_of(exc)})") from exc
         if not files:
             raise UsageError(f"{path}: holds no {', '.join(SUFFIXES)} file")
         for file in files:
@@ -50,24 +73,100 @@ def read_manifests(paths: Iterable[Path]) -> list[Manifest]:
     return found
 
 
+def _files_below(folder: Path) -> list[Path]:
+    return sorted(p for p in folder.rglob("*") if p.suffix in SUFFIXES and not p.is_dir())
+
+
+def read_text(file: Path, *, bytes_max: int = FILE_BYTES_MAX) -> str:
+    """Read a plain file of text. Raises UsageError that says what it is instead."""
+    with open_plain(file) as stream:
+        try:
+            content = stream.read(bytes_max + 1)
+        except OSError as exc:
+            raise UsageError(f"{file}: cannot be read ({reason_of(exc)})") from exc
+    if len(content) > bytes_max:
+        raise UsageError(f"{file}: has more than {bytes_max >> 20} MB: split it into several files")
+    try:
+        return content.decode()
+    except UnicodeDecodeError as exc:
+        raise UsageError(f"{file}: is not UTF-8 text (at byte {exc.start}): convert it to UTF-8") from exc
+
+
 def _objects(file: Path) -> Iterator[Manifest]:
     try:
-        documents = list(yaml.load_all(file.read_text(encoding="utf-8"), Loader=ManifestLoader))
-    except (yaml.YAMLError, UnicodeDecodeError) as exc:
+        documents = list(yaml.load_all(read_text(file), Loader=ManifestLoader))
+    except yaml.YAMLError as exc:
         raise UsageError(f"{file}: not valid YAML: {exc}") from exc
+    except RecursionError as exc:
+        raise UsageError(f"{file}: is nested too deeply") from exc
+    left = VALUES_MAX
     for number, document in enumerate(documents, 1):
         if document is None:
             continue
-        for obj in document.get("items", ()) if _is_list(document) else (document,):
+        try:
+            left -= _extent(document, {})[0]
+            if left < 0:
+                raise ValueError(f"written out, aliases and all, it has more than {VALUES_MAX:,} values")
+            plain = _plain(document)
+        except ValueError as exc:
+            raise UsageError(f"{file}, document {number}: {exc}") from exc
+        for obj in plain["items"] if _is_list(plain) else (plain,):
             problem = _problem(obj)
             if problem:
                 raise UsageError(f"{file}, document {number}: {problem}")
             yield Manifest(file, number, obj)
 
 
+def _extent(value: Any, known: dict[int, tuple[int, int]], depth: int = DEPTH_MAX) -> tuple[int, int]:
+    """Return how many values there are once every alias is written out, and how deep they are nested.
+
+    known: those of values seen, by id. Raises ValueError where that is too deep, as an alias in itself is.
+    """
+    if not isinstance(value, dict | list):
+        return 1, 0
+    if (found := known.get(id(value))) is not None:
+        return found
+    count = height = 0
+    if depth > 0:
+        for part in value.values() if isinstance(value, dict) else value:
+            extent = _extent(part, known, depth - 1)
+            count, height = count + extent[0], max(height, extent[1])
+    if depth == 0 or height >= DEPTH_MAX:
+        raise ValueError(f"is nested more than {DEPTH_MAX} levels deep, or an alias holds itself")
+    known[id(value)] = count + 1, height + 1
+    return count + 1, height + 1
+
+
+def _plain(value: Any) -> Any:
+    """Return values without sharing, with keys of text, as an API server would get them.
+
+    Raises ValueError for what JSON does not have.
+    """
+    if isinstance(value, dict):
+        return {_key(key): _plain(each) for key, each in value.items()}
+    if isinstance(value, list):
+        return [_plain(each) for each in value]
+    if isinstance(value, bytes):
+        return base64.b64encode(value).decode()
+    if isinstance(value, set | tuple):
+        raise ValueError("has a set or a list of pairs, which JSON does not have: write a list or a mapping")
+    return value
+
+
+def _key(key: Any) -> str:
+    """Numbers and truth as keys are text in JSON."""
+    if isinstance(key, str):
+        return key
+    if key is None or isinstance(key, bool | int | float):
+        return json.dumps(key)
+    raise ValueError(f"has a key that is no text: {key!r}")
+
+
 def _is_list(document: Any) -> bool:
     return (
-        isinstance(document, dict) and str(document.get("kind", "")).endswith("List") and "items" in document
+        isinstance(document, dict)
+        and str(document.get("kind", "")).endswith("List")
+        and isinstance(document.get("items"), list)
     )
 
 
@@ -80,4 +179,9 @@ def _problem(obj: Any) -> str:
     metadata = obj.get("metadata")
     if not isinstance(metadata, dict) or not isinstance(metadata.get("name"), str):
         return f"{obj['kind']} has no metadata.name"
+    for field in ("labels", "annotations"):
+        if not isinstance(metadata.get(field) or {}, dict):
+            return f"{obj['kind']} {metadata['name']}: metadata.{field} is no mapping"
+    if not isinstance(metadata.get("namespace") or "", str):
+        return f"{obj['kind']} {metadata['name']}: metadata.namespace is no text"
     return ""

@@ -7,6 +7,8 @@ from typing import Any
 import click
 import yaml
 
+from pvbus.telemetry.terminal import one_line, printable
+
 FORMATS = ("text", "json", "yaml")
 
 
@@ -15,12 +17,29 @@ def emit(document: Any, output: str) -> None:
     if output == "json":
         click.echo(json.dumps(document, indent=2, ensure_ascii=False))
     else:
-        click.echo(yaml.safe_dump(document, sort_keys=False, allow_unicode=True, width=110), nl=False)
+        dumped = yaml.dump(document, Dumper=_Dumper, sort_keys=False, allow_unicode=True, width=110)
+        click.echo(dumped, nl=False)
+
+
+class _Dumper(yaml.SafeDumper):
+    """Writes every value where it belongs: an alias is nothing that a person should have to look up."""
+
+    def ignore_aliases(self, data: Any) -> bool:
+        return True
+
+
+def _text(dumper: yaml.SafeDumper, text: str) -> yaml.ScalarNode:
+    """Quote what is made printable on its way out, so that it is read as what it was."""
+    style = '"' if printable(text) != text else None
+    return dumper.represent_scalar("tag:yaml.org,2002:str", text, style=style)
+
+
+_Dumper.add_representer(str, _text)
 
 
 def columns(headings: Sequence[str], rows: Iterable[Sequence[str]]) -> None:
     """Print rows under headings as kubectl does: aligned, and never folded, so that `grep` works."""
-    lines = [tuple(headings), *(tuple(row) for row in rows)]
+    lines = [tuple(headings), *(tuple(map(one_line, row)) for row in rows)]
     widths = [max(len(line[index]) for line in lines) for index in range(len(headings) - 1)]
     for line in lines:
         cells = [cell.ljust(width) for cell, width in zip(line, widths, strict=False)]

@@ -37,7 +37,7 @@ def apiserver(data: str, port: int, advertise: str, is_child: bool) -> None:
     data folder, may do everything. `pvbus up` does both at once.
     """
     config = load_config(ApiServerConfig)
-    logs.configure(config.log_level if not is_child else "warning", config.log_format)
+    logs.configure(config.log_level, config.log_format)
     paths = DataPaths(Path(data))
     if is_child:
         sys.exit(asyncio.run(_serve_child(paths, port, config)))

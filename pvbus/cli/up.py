@@ -5,10 +5,11 @@ processes, and a child is the API server with the package store. Each ends with 
 """
 
 import asyncio
+import os
 import shlex
 import sys
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import NamedTuple
@@ -19,7 +20,8 @@ from rich.console import Console
 from rich.status import Status
 
 from pvbus.adapters.kubernetes.cluster import HttpCluster
-from pvbus.cli.apply import apply
+from pvbus.cli.applied import AppliedRecord, distinct, identity
+from pvbus.cli.apply import Applied, apply_news
 from pvbus.cli.controlplane import ControlPlaneProcess
 from pvbus.cli.crew import Crew, States, crew_of
 from pvbus.cli.datafolder import DEFAULT, DataPaths, held
@@ -27,12 +29,14 @@ from pvbus.cli.examples import fleet
 from pvbus.cli.manifests import Manifest, read_manifests
 from pvbus.cli.progress import Progress, Tally, Trouble, judge, unsettled_repositories
 from pvbus.config import LogLevel, ServicesConfig, load_config
-from pvbus.errors import PermanentError, TransientError
+from pvbus.errors import PermanentError, TransientError, UsageError
+from pvbus.ports.cluster import Cluster, Kind
 from pvbus.runtime.assembly import partition_count
 from pvbus.runtime.buses import bus_file
 from pvbus.runtime.hosting import stop_on_signals
 from pvbus.runtime.kafkasettings import kafka_settings
 from pvbus.telemetry import logs
+from pvbus.telemetry.terminal import unfiltered
 
 EXAMPLES: Mapping[str, Callable[[Path], list[Manifest]]] = {"fleet": fleet.make}
 LOOK_SECONDS = 0.25
@@ -73,6 +77,8 @@ Examples:
 @click.option("--data", default=DEFAULT, show_default=True, help="Folder that holds everything.")
 @click.option("--port", default=0, type=click.IntRange(0, 65535), help="0: a free one, kept for the folder.")
 @click.option("--example", type=click.Choice(sorted(EXAMPLES)), help="Make and apply an example.")
+@click.option("--reapply", is_flag=True, help="Apply PATH and the example even if they did not change: "
+              "takes back edits made with kubectl.")  # fmt: skip
 @click.option(
     "--bus",
     metavar="URL",
@@ -92,6 +98,7 @@ def up(
     data: str,
     port: int,
     example: str | None,
+    reapply: bool,
     bus: str | None,
     processes: int,
     once: bool,
@@ -101,11 +108,15 @@ def up(
     """Run everything on this machine: API server, package store, bus and the five services.
 
     PATH is a file or a folder of manifests, applied first: definitions and namespaces, then
-    Repositories, then the rest. Your own kubeconfig is neither read nor changed.
+    Repositories, then the rest. A manifest is applied when it is new, or when its file has changed since it
+    was applied last, and never because of a restart: edits made with kubectl stay, and so do objects that are
+    no longer in a file. Your own kubeconfig is neither read nor changed.
     """
     config = load_config(ServicesConfig)
     logs.configure(log_level, config.log_format)
-    manifests = read_manifests(paths)
+    if reapply and not paths and example is None:
+        raise UsageError("--reapply needs what to apply: give PATH or --example, too")
+    manifests = distinct(read_manifests(paths))
     folder = DataPaths(Path(data))
     config = msgspec.structs.replace(
         config,
@@ -120,18 +131,39 @@ def up(
         if needs_prefix:
             config = msgspec.structs.replace(config, bus=f"{config.bus.rstrip('/')}/{folder.bus_prefix()}")
         if example is not None:
-            manifests = [*EXAMPLES[example](folder.example), *manifests]
+            manifests = _with_example(example, folder, manifests)
         hints = f" --data {shlex.quote(data)}" if data != DEFAULT else ""
         hints += f" --bus {shlex.quote(config.bus)}" if bus else ""
+        scope = [os.path.abspath(path) for path in paths]
+        given = Given(manifests, (*scope, _source_of(example)) if example else tuple(scope), reapply)
         options = Options(port, processes, once, timeout, hints)
-        sys.exit(asyncio.run(_up(folder, config, manifests, options, Screen())))
+        sys.exit(asyncio.run(_up(folder, config, given, options, Screen())))
+
+
+class Given(NamedTuple):
+    """What is to be applied. scope: the files, folders and examples that it comes from."""
+
+    manifests: Sequence[Manifest]
+    scope: Sequence[str]
+    reapply: bool
+
+
+def _source_of(example: str) -> str:
+    return f"example {example}"
+
+
+def _with_example(example: str, folder: DataPaths, manifests: list[Manifest]) -> list[Manifest]:
+    """Add an example to a person's manifests, which go before its own."""
+    own = {identity(manifest.object) for manifest in manifests}
+    made = [manifest._replace(source=_source_of(example)) for manifest in EXAMPLES[example](folder.example)]
+    return [*(manifest for manifest in made if identity(manifest.object) not in own), *manifests]
 
 
 class Screen:
     """What a person sees: one line that changes on a terminal, a line per change elsewhere."""
 
     def __init__(self) -> None:
-        self._console = Console(stderr=True, highlight=False)
+        self._console = Console(file=unfiltered(sys.stderr), highlight=False)
         self._status: Status | None = None
         self._shown = ""
         self._shown_at = 0.0
@@ -159,33 +191,42 @@ class Screen:
 
 
 async def _up(
-    folder: DataPaths, config: ServicesConfig, manifests: list[Manifest], options: Options, screen: Screen
+    folder: DataPaths, config: ServicesConfig, given: Given, options: Options, screen: Screen
 ) -> int:
     """Run until told to stop, or with --once until there is an answer. Returns the exit code."""
     stop = asyncio.Event()
     with stop_on_signals(stop) as begun:
-        async with ControlPlaneProcess(folder.root, options.port) as server:
+        async with ControlPlaneProcess(folder.root, options.port, config.log_level) as server:
             screen.line(f"API server: {server.address.url}")
             screen.line(f"export KUBECONFIG={shlex.quote(str(server.address.kubeconfig))}")
             if bus_file(config.bus) != folder.bus:
                 screen.line(f"export PVBUS_BUS={shlex.quote(config.bus)}")
             async with crew_of(config, options.processes, screen.line) as crew:
-                if manifests:
-                    created = await _apply(folder, manifests)
-                    screen.line(f"applied {len(manifests)} manifests, {created} of them new")
+                if given.manifests:
+                    applied = await _apply(folder, given)
+                    for line in (f"manifests: {applied}", *applied.remarks):
+                        screen.line(line)
                     crew.cluster.forget_resources()
                 begun()
                 return await _supervise(server, crew, stop, options, screen)
     return _interrupted(options)
 
 
-async def _apply(folder: DataPaths, manifests: list[Manifest]) -> int:
+async def _apply(folder: DataPaths, given: Given) -> Applied:
     """A person's manifests are read strictly: a mistyped field is an error, not left out."""
     cluster = await HttpCluster.connect(folder.kubeconfig, strict=True)
     try:
-        return await apply(cluster, manifests)
+        record = AppliedRecord.open(folder.applied, await _identity_of(cluster))
+        return await apply_news(cluster, given.manifests, record, given.scope, reapply=given.reapply)
     finally:
         await cluster.close()
+
+
+async def _identity_of(cluster: Cluster) -> str:
+    """Return what tells this API server from one whose data were removed."""
+    resource = await cluster.resource(Kind("", "Namespace"))
+    found = await cluster.get(resource, "", "default") if resource is not None else None
+    return str(found["metadata"]["uid"]) if found is not None else ""
 
 
 async def _supervise(
@@ -231,10 +272,11 @@ async def _watch(crew: Crew, stop: asyncio.Event, options: Options, screen: Scre
                 if now - quiet_since > QUIET_SECONDS:
                     troubles = await _troubles(crew, progress)
                     if troubles and not unsettled_repositories(troubles):
-                        return _explain(screen, "stalled", troubles, options)
+                        return _explain(screen, "stalled", troubles, options, states.defects())
                 if now - began > options.timeout_seconds:
                     outcome = f"not ready after {now - began:.0f} s{_busy(states)}"
-                    return _explain(screen, outcome, await _troubles(crew, progress), options)
+                    troubles = await _troubles(crew, progress)
+                    return _explain(screen, outcome, troubles, options, states.defects())
         if stop.is_set():
             return _interrupted(options)
         screen.line(f"all ready after {time.monotonic() - began:.1f} s: {progress.tally}")
@@ -274,10 +316,14 @@ async def _troubles(crew: Crew, progress: Progress) -> list[Trouble]:
         raise PermanentError(f"the API server does not answer: {exc}") from exc
 
 
-def _explain(screen: Screen, outcome: str, troubles: list[Trouble], options: Options) -> int:
+def _explain(
+    screen: Screen, outcome: str, troubles: list[Trouble], options: Options, defects: list[str]
+) -> int:
     screen.line(f"{outcome}: {len(troubles)} objects are not ready")
     for trouble in troubles[:TROUBLES_SHOWN_MAX]:
         screen.line(f"  {trouble._replace(options=options.hints)}")
     if len(troubles) > TROUBLES_SHOWN_MAX:
         screen.line(f"  and {len(troubles) - TROUBLES_SHOWN_MAX} more")
+    for defect in defects:
+        screen.line(f"  {defect}; its trace is in the log")
     return 1

@@ -8,6 +8,7 @@ from typing import Any, NamedTuple
 import click
 import msgspec
 
+from pvbus.cli.applied import digest, identity
 from pvbus.cli.manifests import Manifest, read_manifests
 from pvbus.cli.output import FORMATS, emit
 from pvbus.contracts import crds
@@ -76,11 +77,16 @@ def problems_of(manifests: Sequence[Manifest], engine: Engine) -> Iterator[Probl
     """Yield everything that is wrong, in the order of the manifests."""
     own = [m.object for m in manifests if kind_of(m.object) == CRD and not validate_crd(m.object)]
     schemas = _schemas([*crds(), *own])
+    seen: dict[str, Manifest] = {}
     for manifest in manifests:
         obj = manifest.object
         name = f"{obj['kind']} {obj['metadata']['name']}"
         for field, message in _findings(obj, schemas, engine):
             yield Problem(str(manifest.file), manifest.document, name, field, message)
+        first = seen.setdefault(identity(obj), manifest)
+        if digest(first.object) != digest(obj):
+            message = f"differs from {first.place}: leave one of them out"
+            yield Problem(str(manifest.file), manifest.document, name, "", message)
 
 
 def kind_of(obj: Object) -> tuple[str, str]:

@@ -45,7 +45,6 @@ DLQ = "pvbus.dlq"
 SCHEMA_VERSION = 1
 SYNC_PREFIX = "!sync|"
 CHECK_PREFIX = "check|"
-FAILURES_MAX = 200  # of a roll-up: some 50 kB; what a person would read, and far below the bus's limit
 
 
 class _Row(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, rename="camel", gc=False):
@@ -318,7 +317,7 @@ class SetResult(_Row, frozen=True, kw_only=True):
 
     hold: removals that the guard holds, None without any. released: id of the hold that was confirmed
     last. waiting: what removals wait for, in words. unready: the first three children that are not ready,
-    or targets that fail. failures: targets that fail, the first FAILURES_MAX.
+    or targets that fail.
     """
 
     uid: str
@@ -331,7 +330,6 @@ class SetResult(_Row, frozen=True, kw_only=True):
     released: str = ""
     waiting: str = ""
     unready: tuple[ChildFailure, ...] = ()
-    failures: tuple[ChildFailure, ...] = ()
 
 
 class InjectedObject(_Row, frozen=True, kw_only=True):

@@ -140,6 +140,7 @@ class OpenClaim(Advancing):
         self._waiting_records = self._waiting_bytes = 0
         self.stepping = False
         self.attempts: dict[str, int] = {}
+        self.defects: dict[str, str] = {}  # keys whose decision fails by a bug of ours, and with what
         self.next_offsets: dict[str, int] = {}
         self._queue: deque[str] = deque()  # the keys that are dirty and not busy
         self._undone: dict[str, deque[tuple[int, str]]] = {topic: deque() for topic in self._inputs}

@@ -1,7 +1,8 @@
 """/metrics, /state, /healthz and /readyz of a process, over plain HTTP.
 
-`healthz` says that the event loop turns; `readyz` that every service holds its claims and has restored
-its tables, or which claims are being restored; `state` how far each claim is (see `pvbus.runtime.state`).
+`healthz` says that the event loop turns; `readyz` that every service holds its claims, has restored its
+tables and can decide every key, or else which claims are being restored and which keys fail; `state` how far
+each claim is (see `pvbus.runtime.state`).
 """
 
 import contextlib
@@ -16,7 +17,7 @@ from prometheus_client import CONTENT_TYPE_LATEST, generate_latest
 
 from pvbus.errors import PermanentError
 from pvbus.runtime.assembly import Service
-from pvbus.runtime.state import Observation, Observer
+from pvbus.runtime.state import Observation, Observer, defect_lines, defects_of
 from pvbus.telemetry import metrics
 
 
@@ -62,8 +63,12 @@ class HealthServer:
         return web.Response(text="ok\n")
 
     async def _readyz(self, request: web.Request) -> web.Response:
-        lines = [f"{name}: {_readiness(service)}" for name, service in self._observer.services.items()]
-        ready = all(service.ready for service in self._observer.services.values())
+        lines, ready = [], True
+        for name, service in self._observer.services.items():
+            lines.append(f"{name}: {_readiness(service)}")
+            defects = defect_lines(name, defects_of(service))
+            lines += defects
+            ready = ready and service.ready and not defects
         return web.Response(text="\n".join(lines) + "\n", status=200 if ready else 503)
 
     async def _state(self, request: web.Request) -> web.Response:

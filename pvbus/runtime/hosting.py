@@ -1,6 +1,7 @@
 """One process that runs services: bus, installation, cluster, health, signals, and an orderly end."""
 
 import asyncio
+import os
 import signal
 import sys
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping, Sequence
@@ -20,6 +21,7 @@ from pvbus.config import (
 from pvbus.core.expressions import Engine
 from pvbus.core.unroll.removal import Limits
 from pvbus.errors import PermanentError, PvbusError, TransientError, UsageError
+from pvbus.files import PRIVATE_UMASK
 from pvbus.ports.bus import Bus
 from pvbus.ports.cluster import Cluster
 from pvbus.runtime.assembly import SERVICES, Service, build_service, partition_count, run_all
@@ -195,6 +197,7 @@ def run_process(name: str, config: type[ServiceConfig], arguments: Sequence[str]
     """Be a service's process: settings, services, exit code. It takes no arguments but --help."""
     if arguments:
         return _answer(name, config, arguments, about)
+    os.umask(PRIVATE_UMASK)
     try:
         asyncio.run(serve([name], load_config(config)))
     except* UsageError as exc:

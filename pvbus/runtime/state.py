@@ -6,6 +6,7 @@ reads the former. Fields may be added; those that are here keep their names and 
 
 import asyncio
 from collections.abc import Mapping
+from itertools import islice
 from typing import NamedTuple
 
 import msgspec
@@ -16,10 +17,15 @@ from pvbus.ports.clock import Clock
 from pvbus.runtime.assembly import INPUTS, Service
 from pvbus.runtime.claims import ClaimState
 from pvbus.runtime.ingest import IngestWorker
+from pvbus.runtime.worker import Worker
+from pvbus.telemetry.terminal import printable
 
 ENDS_SECONDS_MAX = 1.0
 """How long the bus is asked where partitions end: what else there is to tell must not wait for it. Below
 the two seconds that `pvbus lag` waits, and the ten of Prometheus."""
+
+
+DEFECTS_SHOWN_MAX = 10  # a bug may fail every key alike
 
 
 class ClaimReport(msgspec.Struct, frozen=True, kw_only=True):
@@ -53,6 +59,7 @@ class ServiceReport(msgspec.Struct, frozen=True, kw_only=True):
     next_timer_seconds: until a key is looked at by itself, None where none waits for a time. dirty: of all
     its claims. behind: records of all that it reads, whole tables too, that are not read yet; None while
     the bus does not answer. observed: of ingest, whether every kind that its claims watch was listed.
+    defects: keys whose decision fails by a bug of ours, and with what error; DEFECTS_SHOWN_MAX of them.
     """
 
     ready: bool
@@ -62,12 +69,25 @@ class ServiceReport(msgspec.Struct, frozen=True, kw_only=True):
     claims: tuple[ClaimReport, ...]
     behind: int | None = None
     observed: bool = True
+    defects: Mapping[str, str] = {}
 
 
 class ProcessState(msgspec.Struct, frozen=True, kw_only=True):
     """All services of a process, by name."""
 
     services: Mapping[str, ServiceReport]
+
+
+def defects_of(service: Service) -> Mapping[str, str]:
+    """Return some of the keys whose decision fails by a bug of ours, and with what."""
+    found = service.defects if isinstance(service, Worker) else {}
+    return dict(islice(sorted(found.items()), DEFECTS_SHOWN_MAX))
+
+
+def defect_lines(name: str, defects: Mapping[str, str]) -> list[str]:
+    """Say in words which decisions of a service fail. defects: of its report."""
+    words = "the decision fails, which is a bug in pvbus"
+    return [f"{name}: {printable(key)}: {words}: {printable(error)}" for key, error in defects.items()]
 
 
 class Observation(NamedTuple):
@@ -125,6 +145,7 @@ class Observer:
             dirty=service.dirty_keys,
             behind=sum(left.values()) if left.keys() == service.positions().keys() else None,
             observed=service.observed if isinstance(service, IngestWorker) else True,
+            defects=defects_of(service),
             claims=tuple(
                 self._report_claim(claim, [(topic, number) for topic in self._inputs.get(name, ())], left)
                 for number, claim in sorted(service.claims().items())

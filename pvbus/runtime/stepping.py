@@ -14,6 +14,7 @@ from pvbus.errors import FencedError, PermanentError, TooLargeError, TransientEr
 from pvbus.ports.bus import Bus
 from pvbus.ports.clock import Clock
 from pvbus.runtime.claims import Finished, OpenClaim, finished
+from pvbus.runtime.narration import Narrator
 from pvbus.runtime.tables import Tables
 from pvbus.telemetry import metrics
 from pvbus.telemetry.logs import get_logger
@@ -42,6 +43,7 @@ class Stepper:
         self._spawn = spawn
         self._stepped = stepped
         self._log = get_logger(name)
+        self._narrator = Narrator()
         self._steps_done = metrics.STEPS.labels(name, "done")
 
     def kick(self, opened: OpenClaim, *, offsets_only: bool = False) -> None:
@@ -91,6 +93,8 @@ class Stepper:
         for outcome in batch:
             self._tables.store(opened, outcome.puts)
             opened.done(outcome.key)
+            for line in self._narrator.lines(outcome.puts):
+                self._log.info(line.event, **line.fields)
         self._stepped()
 
     async def _step_each(self, opened: OpenClaim, batch: list[Finished], error: TooLargeError) -> None:

@@ -20,6 +20,7 @@ from pvbus.runtime.claims import OpenClaim, StepLimits, finished
 from pvbus.runtime.effects import perform
 from pvbus.runtime.failures import StoppedError, watch_membership
 from pvbus.runtime.intake import StaleError
+from pvbus.runtime.narration import write_line
 from pvbus.runtime.retries import BACKOFF_SECONDS, retry_of
 from pvbus.runtime.stepping import Stepper
 from pvbus.runtime.tables import Tables
@@ -125,6 +126,11 @@ class Worker:
     @property
     def dirty_keys(self) -> int:
         return sum(c.dirty_count for c in self._claims.values())
+
+    @property
+    def defects(self) -> Mapping[str, str]:
+        """Return the keys whose decision fails by a bug of ours, and with what."""
+        return {key: error for opened in self._claims.values() for key, error in opened.defects.items()}
 
     def claims(self) -> Mapping[int, OpenClaim]:
         """Return the claims held, by partition (for lag and health; not to be changed)."""
@@ -296,12 +302,15 @@ class Worker:
             raise ConflictError("the order to delete is too old by now")
         assert self._cluster is not None
         try:
-            return await perform(self._cluster, effect)
+            result = await perform(self._cluster, effect)
         except TransientError as exc:
             if exc.retry_after_seconds is not None:  # told to slow down: the whole bucket pauses
                 until = self._clock.monotonic() + exc.retry_after_seconds
                 self._paused_until = max(self._paused_until, until)
             raise
+        if (line := write_line(effect, result)) is not None:
+            (self._log.debug if line.is_detail else self._log.info)(line.event, **line.fields)
+        return result
 
     def _failed(self, opened: OpenClaim, key: str, error: Exception) -> None:
         """Look at the key again in time; one that fails leaves the others alone."""
@@ -314,6 +323,7 @@ class Worker:
             case "defect":
                 trace = "".join(traceback.format_exception(error))
                 self._log.error("a decision failed; this is a bug in pvbus", trace=trace, **about)
+                opened.defects[key] = f"{type(error).__name__}: {error}"
             case "conflict":
                 self._log.debug("will be tried again", **about)
             case _:
@@ -325,6 +335,7 @@ class Worker:
     def _finish(self, opened: OpenClaim, key: str, outcome: Outcome) -> None:
         self._outcomes[outcome.result].inc()
         opened.attempts.pop(key, None)
+        opened.defects.pop(key, None)
         if outcome.again_after == 0:
             opened.mark(key)
             self._wake.set()

@@ -1,7 +1,7 @@
 """structlog, set up once per process: JSON for machines, columns on a terminal, always to stderr.
 
 Libraries log through Python's own `logging`; what they say comes out in the same format, from WARNING on,
-or all of it at level debug.
+or all of it at level debug. Failures that repeat are thinned out (see `repeats`).
 """
 
 import logging
@@ -10,6 +10,9 @@ from typing import Literal
 
 import structlog
 
+from pvbus.telemetry.repeats import Repeats, without_numbers
+from pvbus.telemetry.terminal import printable, unfiltered
+
 LogFormat = Literal["auto", "json", "console"]
 
 
@@ -17,32 +20,40 @@ class _Stderr(logging.Handler):
     """Writes to what stderr is at that moment."""
 
     def emit(self, record: logging.LogRecord) -> None:
-        print(self.format(record), file=sys.stderr)
+        print(self.format(record), file=unfiltered(sys.stderr))
 
 
 def configure(level: str = "info", log_format: LogFormat = "auto") -> None:
     """Set up logging. `auto` is columns on a terminal and JSON elsewhere."""
-    console = log_format == "console" or (log_format == "auto" and sys.stderr.isatty())
+    stream = unfiltered(sys.stderr)  # lines are made printable below; colours are ours
+    console = log_format == "console" or (log_format == "auto" and stream.isatty())
     number = logging.getLevelNamesMapping()[level.upper()]
+    repeats = Repeats()
     shared: list[structlog.typing.Processor] = [
         structlog.processors.add_log_level,
         structlog.processors.TimeStamper(fmt="iso", utc=True),
-        structlog.processors.dict_tracebacks if not console else structlog.processors.StackInfoRenderer(),
+        structlog.processors.dict_tracebacks if not console else structlog.processors.format_exc_info,
+        _make_printable,
     ]
     renderer: structlog.typing.Processor = (
-        structlog.dev.ConsoleRenderer() if console else structlog.processors.JSONRenderer()
+        structlog.dev.ConsoleRenderer(exception_formatter=structlog.dev.plain_traceback)
+        if console
+        else structlog.processors.JSONRenderer()
     )
     structlog.configure(
-        processors=[structlog.contextvars.merge_contextvars, *shared, renderer],
+        processors=[structlog.contextvars.merge_contextvars, repeats.process, *shared, renderer],
         wrapper_class=structlog.make_filtering_bound_logger(number),
-        logger_factory=structlog.PrintLoggerFactory(sys.stderr),
+        logger_factory=structlog.PrintLoggerFactory(stream),
         cache_logger_on_first_use=False,
     )
-    _configure_foreign(number, shared, renderer)
+    _configure_foreign(number, shared, renderer, repeats)
 
 
 def _configure_foreign(
-    level: int, shared: list[structlog.typing.Processor], renderer: structlog.typing.Processor
+    level: int,
+    shared: list[structlog.typing.Processor],
+    renderer: structlog.typing.Processor,
+    repeats: Repeats,
 ) -> None:
     """Let libraries' records through the same processors, in place of what was set up before."""
     handler = _Stderr()
@@ -52,11 +63,33 @@ def _configure_foreign(
             processors=[structlog.stdlib.ProcessorFormatter.remove_processors_meta, renderer],
         )
     )
+    handler.addFilter(lambda record: _passes(record, repeats))
     root = logging.getLogger()
     for former in [former for former in root.handlers if isinstance(former, _Stderr)]:
         root.removeHandler(former)
     root.addHandler(handler)
     root.setLevel(level if level < logging.INFO else max(level, logging.WARNING))
+
+
+def _passes(record: logging.LogRecord, repeats: Repeats) -> bool:
+    """Leave out what a library repeats; its message has the count where it is logged again."""
+    if record.levelno < logging.WARNING:
+        return True
+    message = record.getMessage()
+    count = repeats.count((record.name, record.levelno, without_numbers(message)))
+    if count is not None and count > 1:
+        record.msg, record.args, record.exc_info = f"{message} (repeated: {count})", None, None
+    return count is not None
+
+
+def _make_printable(
+    logger: object, method: str, event: structlog.typing.EventDict
+) -> structlog.typing.EventDict:
+    """Names and messages come from others, and a terminal obeys what is in them."""
+    for name, value in event.items():
+        if isinstance(value, str):
+            event[name] = printable(value)
+    return event
 
 
 def _name_component(

@@ -28,11 +28,10 @@ from pvbus.core.porch import PackageRevision, Repository
 from pvbus.core.records import Root, TargetRow
 from pvbus.core.render import (
     CompiledTemplate,
-    CompileErrors,
     RenderError,
     TargetInputs,
     TemplateCache,
-    compile_set,
+    compile_targets,
     render_row,
 )
 from pvbus.core.validation import validate_set
@@ -151,10 +150,7 @@ def _plan(
     selected = [_selected(target, obj.metadata.namespace, world) for target in obj.spec.targets]
     if upstream is None or None in selected:
         return plan
-    try:
-        compiled = compile_set(obj.spec, world.engine)
-    except CompileErrors:
-        return plan
+    compiled = compile_targets(obj.spec, world.engine)
     plan.complete = True
     wanting: dict[Downstream, list[TargetRow]] = {}
     for number, things in enumerate(selected):

@@ -46,7 +46,11 @@ def test_every_problem_is_told() -> None:
 
 @pytest.mark.parametrize(
     ("text", "words"),
-    [("a: [", "cannot be read"), ("- a", "must be a mapping"), ("removalMax: 1", "no setting is called")],
+    [
+        ("a: [", "cannot be read"),
+        ("- a", "must be a mapping"),
+        ("removalMax: 1", "removalMax: unknown setting; did you mean"),
+    ],
 )
 def test_a_file_that_is_wrong(tmp_path: Path, text: str, words: str) -> None:
     """No YAML, no mapping, or a name that nobody knows."""
@@ -68,10 +72,14 @@ def test_an_empty_file_is_no_settings(tmp_path: Path) -> None:
     [
         (
             "PVBUS_KAFKA_PASSWORD",
-            "PVBUS_KAFKA_PASSWORD: no setting is called so, PVBUS_KAFKA_PASSWORD_FILE is",
+            "PVBUS_KAFKA_PASSWORD: unknown setting; did you mean PVBUS_KAFKA_PASSWORD_FILE?",
         ),
-        ("PVBUS_KAFKA_FOO", "PVBUS_KAFKA_FOO: no setting is called so"),
-        ("PVBUS_REMOVAL_MAX", "PVBUS_REMOVAL_MAX: no setting is called so, PVBUS_REMOVALS_MAX is"),
+        ("PVBUS_KAFKA_FOO", "PVBUS_KAFKA_FOO: unknown setting"),
+        ("PVBUS_REMOVAL_MAX", "PVBUS_REMOVAL_MAX: unknown setting; did you mean PVBUS_REMOVALS_MAX?"),
+        (
+            "PVBUS_REMOVAL_DELAY_SECONDS",  # its name before
+            "PVBUS_REMOVAL_DELAY_SECONDS: unknown setting; did you mean PVBUS_REMOVAL_QUIET_SECONDS?",
+        ),
     ],
 )
 def test_a_mistyped_variable_is_no_setting_left_out(name: str, told: str) -> None:
@@ -99,3 +107,16 @@ def test_what_a_setting_takes_is_told_in_words() -> None:
         "PVBUS_KAFKA_TLS: must be true or false (given: 'yes')",
         "PVBUS_KAFKA_SASL: must be nothing or scram-sha-256 or scram-sha-512 or oauthbearer (given: 'plain')",
     ]
+
+
+def test_the_limits_of_removals_are_settings() -> None:
+    """Quiet time, number and share, with the defaults that the guard is described by."""
+    config = load_config(UnrollConfig, {})
+    assert (config.removal_quiet_seconds, config.removals_max, config.removals_share) == (5.0, 5, 0.1)
+    given = {"PVBUS_REMOVAL_QUIET_SECONDS": "0.5", "PVBUS_REMOVALS_MAX": "7", "PVBUS_REMOVALS_SHARE": "0.25"}
+    config = load_config(UnrollConfig, given)
+    assert (config.removal_quiet_seconds, config.removals_max, config.removals_share) == (0.5, 7, 0.25)
+    given = {"PVBUS_REMOVAL_QUIET_SECONDS": "601", "PVBUS_REMOVALS_MAX": "-1", "PVBUS_REMOVALS_SHARE": "1.1"}
+    with pytest.raises(UsageError) as caught:
+        load_config(UnrollConfig, given)
+    assert all(name in str(caught.value) for name in given)

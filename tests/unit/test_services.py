@@ -18,7 +18,7 @@ def test_help_lists_the_settings(
     lines = [line.split() for line in capsys.readouterr().out.splitlines()]
     assert ["PVBUS_BUS", "sqlite:.pvbus/bus.db"] in lines
     assert ["PVBUS_KAFKA_TLS", "false"] in lines
-    assert (["PVBUS_REMOVALS_MAX", "10"] in lines) == (name == "unroll")
+    assert (["PVBUS_REMOVALS_MAX", "5"] in lines) == (name == "unroll")
     assert list(tmp_path.iterdir()) == []
 
 

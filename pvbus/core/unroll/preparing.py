@@ -6,7 +6,7 @@ from itertools import islice
 from pvbus.core.expressions import Engine
 from pvbus.core.ids import digest
 from pvbus.core.records import ObjectRow
-from pvbus.core.render import CompileErrors, compile_set
+from pvbus.core.render import compile_targets
 from pvbus.core.unroll.contexts import Contexts, root_of, selected_kinds
 from pvbus.core.unroll.report import StopError
 from pvbus.core.unroll.state import Building, SetState
@@ -41,10 +41,7 @@ class Preparing:
         self._require_served(kinds)
         spec_digest = digest(obj.spec)
         if state.compiled is None or state.compiled_for != spec_digest:
-            try:
-                state.compiled = compile_set(obj.spec, self._engine)
-            except CompileErrors as errors:
-                raise StopError("UnexpectedError", str(errors)) from errors
+            state.compiled = compile_targets(obj.spec, self._engine)
             state.compiled_for = spec_digest
         root = root_of(*found)
         basis = digest([obj.metadata.uid, spec_digest, root])

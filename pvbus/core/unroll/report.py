@@ -5,7 +5,7 @@ All of it comes from rows and from what render reported about them, never from a
 
 from typing import NamedTuple
 
-from pvbus.core.records import FAILURES_MAX, ChildFailure, Counts, SetResult
+from pvbus.core.records import ChildFailure, Counts, SetResult
 from pvbus.core.unroll.contexts import describe_object
 from pvbus.core.unroll.removal import hold_of
 from pvbus.core.unroll.state import SetState
@@ -47,7 +47,7 @@ def roll_up(state: SetState, *, stop: StopError | None = None, on_hold: bool = F
         tally["desired"] += len(state.contexts.failed)
         failures = tuple(
             ChildFailure(name=one.name, reason=one.reason, message=one.message)
-            for one in sorted(failing)[:FAILURES_MAX]
+            for one in sorted(failing)[:UNREADY_SHOWN]
         )
         if errors or failing:
             first, *others = sorted([*errors, *failing])
@@ -70,7 +70,6 @@ def roll_up(state: SetState, *, stop: StopError | None = None, on_hold: bool = F
         released=released,
         waiting=state.waiting if tally["removing"] and not on_hold else "",
         unready=(*failures, *unready)[:UNREADY_SHOWN],
-        failures=failures,
     )
 
 

@@ -9,6 +9,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import msgspec
+import structlog
 
 from pvbus.core import yamledit
 from pvbus.embedded.packages import answers, content, layout, operations, rendering
@@ -28,6 +29,7 @@ from pvbus.embedded.packages.workshop import Workshop
 from pvbus.ports.cluster import Object
 
 NOTED_METADATA = ("labels", "annotations", "ownerReferences", "finalizers")
+_log = structlog.get_logger(__name__)
 _Edit = Callable[[yamledit.Document], yamledit.Document]
 
 
@@ -151,6 +153,8 @@ class RevisionHooks:
                 operations.move(refs, name, revision, after, commit)
 
         await keeper.change(name, build)
+        if before != after:
+            _log.info("lifecycle changed", name=name, before=before, lifecycle=after, user=user)
 
     async def _edited(self, keeper: Keeper, revision: Revision, new: Object) -> tuple[Draft | None, Revision]:
         """Return what a draft's next commit holds, None without changes, and the revision it makes."""

@@ -8,9 +8,12 @@ import sys
 import time
 import urllib.request
 from pathlib import Path
+from typing import Any
 
 import pytest
 
+from pvbus.adapters.kubernetes.cluster import HttpCluster
+from pvbus.ports.cluster import Kind
 from tests.e2e.cli.command import Running, environment, pvbus, running
 
 pytestmark = pytest.mark.timeout(180)
@@ -224,6 +227,40 @@ def test_a_bad_manifest_is_named(tmp_path: Path, text: str, words: str) -> None:
     assert done.code == 2
     assert "bad.yaml" in done.err
     assert words in done.err
+
+
+async def test_a_restart_takes_back_no_edits(tmp_path: Path) -> None:
+    """What was edited and deleted with kubectl stays so at the next start, which says what it left alone."""
+    manifests = tmp_path / "inventory.yaml"
+    manifests.write_text(INVENTORY)
+
+    async def act(patch: dict[str, Any] | None) -> dict[str, Any] | None:
+        cluster = await HttpCluster.connect(tmp_path / ".pvbus" / "kubeconfig")
+        try:
+            resource = await cluster.resource(Kind("", "ConfigMap"))
+            assert resource is not None
+            if patch is not None:
+                await cluster.patch(resource, "fleet", "site", patch)
+            return await cluster.get(resource, "fleet", "site")
+        finally:
+            await cluster.close()
+
+    with running("up", manifests, cwd=tmp_path) as up:
+        up.wait_for("manifests: 2 applied, 0 changed, 0 unchanged")
+        await act({"data": {"size": "large"}})
+        assert up.end() == 0, up.output
+    manifests.write_text(INVENTORY + "---\n" + SET)
+    with running("up", "inventory.yaml", cwd=tmp_path) as up:
+        up.wait_for("manifests: 1 applied, 0 changed, 2 unchanged")
+        found = await act(None)
+        assert found is not None
+        assert found["data"] == {"size": "large"}
+        assert up.end() == 0, up.output
+    with running("up", "inventory.yaml", "--reapply", cwd=tmp_path) as up:
+        up.wait_for("manifests: 0 applied, 1 changed, 2 unchanged")
+        assert up.end() == 0, up.output
+    refused = pvbus("up", "--reapply", cwd=tmp_path)
+    assert (refused.code, "--reapply needs what to apply" in refused.err) == (2, True)
 
 
 def test_the_parts_as_processes_of_their_own(tmp_path: Path) -> None:

@@ -19,7 +19,7 @@ from tests.e2e.faults.deeds import Told
 from tests.e2e.faults.world import NAMESPACE, World
 from tests.tools.installation import Installation
 
-SETTINGS = {"PVBUS_REMOVAL_DELAY_SECONDS": "0.3", "PVBUS_POLL_SECONDS": "0.3"}
+SETTINGS = {"PVBUS_REMOVAL_QUIET_SECONDS": "0.3", "PVBUS_POLL_SECONDS": "0.3"}
 
 
 class Fault(NamedTuple):

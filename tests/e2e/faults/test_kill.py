@@ -24,7 +24,7 @@ CONVERGED_SECONDS_MAX = 120.0
 SETTINGS = {
     # The client removes far more at once than anybody should without being asked.
     "PVBUS_REMOVALS_MAX": "1000000",
-    "PVBUS_REMOVAL_DELAY_SECONDS": "0.5",
+    "PVBUS_REMOVAL_QUIET_SECONDS": "0.5",
     "PVBUS_POLL_SECONDS": "0.5",
 }
 

@@ -24,7 +24,7 @@ KILL_SECONDS = 5.0
 CHANGES_SECONDS_MIN = 60.0
 SETTINGS = {
     "PVBUS_REMOVALS_MAX": "1000000",  # nobody is there to confirm them
-    "PVBUS_REMOVAL_DELAY_SECONDS": "0.5",
+    "PVBUS_REMOVAL_QUIET_SECONDS": "0.5",
     "PVBUS_POLL_SECONDS": "0.5",
     "PVBUS_KAFKA_SESSION_SECONDS": "6",  # what brokers allow: so long the keys of a dead worker wait
 }

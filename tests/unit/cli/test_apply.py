@@ -64,11 +64,11 @@ async def test_a_second_time_writes_nothing() -> None:
     """Objects are created once, updated when they differ, and left alone when they do not."""
     cluster = memory_cluster()
     manifests = [Manifest(Path("a.yaml"), 1, config_map(data={"size": "small"}))]
-    assert await apply(cluster, manifests) == 1
-    assert await apply(cluster, manifests) == 0
+    assert list((await apply(cluster, manifests)).values()) == ["created"]
+    assert list((await apply(cluster, manifests)).values()) == ["same"]
     assert [write.verb for write in cluster.writes] == ["create"]
     changed = [Manifest(Path("a.yaml"), 1, config_map(data={"size": "large"}))]
-    assert await apply(cluster, changed) == 0
+    assert list((await apply(cluster, changed)).values()) == ["updated"]
     assert [write.verb for write in cluster.writes] == ["create", "update"]
 
 

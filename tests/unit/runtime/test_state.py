@@ -8,8 +8,10 @@ from typing import NamedTuple
 import aiohttp
 import msgspec
 import pytest
+from aiohttp.test_utils import make_mocked_request
 from prometheus_client import REGISTRY
 
+from pvbus.cli.crew import States
 from pvbus.errors import TransientError
 from pvbus.ports.bus import Claim, TopicPartition
 from pvbus.ports.clock import Clock
@@ -218,6 +220,46 @@ def test_the_share_that_is_restored(restored: bool, restore: tuple[int, int], sh
         service = GivenService(Given(claim(0), restored=restored, restore=restore))
         (report,) = await one(observer({"toy": service}, Ends({}), SimulatedClock(), {}))
         assert report.restore_share == share
+
+    run_simulated(main())
+
+
+def test_a_key_that_a_bug_fails_is_shown_until_it_is_decided() -> None:
+    """/readyz is 503 and names service, key and error; /state has them; after a good decision they go."""
+
+    async def main() -> None:
+        world = await ToyWorld().open()
+
+        async def fail(name: str) -> None:
+            if name == "default/bad":
+                raise KeyError("nobody\x1b[31m thought of it")
+
+        world.cluster.answer = fail
+        worker, _, clock, _ = world.worker()
+        looking = Observer({"toy": worker}, world.bus, clock, INPUTS)
+        server = HealthServer(looking, host="127.0.0.1", port=0)
+        request = make_mocked_request("GET", "/readyz")
+        await world.send("default/good", {"write": True})
+        await asyncio.sleep(5)
+        answer = await server._readyz(request)
+        assert (answer.status, answer.text) == (200, "toy: ready\n")
+        await world.send("default/bad", {"write": True})
+        await asyncio.sleep(70)  # beyond its next try, which fails alike
+        answer = await server._readyz(request)
+        assert (answer.status, answer.text) == (
+            503,
+            "toy: ready\ntoy: default/bad: the decision fails, which is a bug in pvbus: "
+            "KeyError: 'nobody\\x1b[31m thought of it'\n",
+        )
+        state = (await looking.look()).state
+        assert list(state.services["toy"].defects) == ["default/bad"]
+        assert States((state,)).defects() == (answer.text or "").splitlines()[1:]
+        world.cluster.answer = world.cluster._nothing
+        await asyncio.sleep(70)
+        answer = await server._readyz(request)
+        assert (answer.status, answer.text) == (200, "toy: ready\n")
+        assert (await looking.look()).state.services["toy"].defects == {}
+        await world.close()
 
     run_simulated(main())
 

@@ -43,7 +43,7 @@ SETTINGS = {
     "PVBUS_KAFKA_SESSION_SECONDS": str(SESSION_SECONDS),
     # The client removes far more at once than anybody should without being asked.
     "PVBUS_REMOVALS_MAX": "1000000",
-    "PVBUS_REMOVAL_DELAY_SECONDS": "0.5",
+    "PVBUS_REMOVAL_QUIET_SECONDS": "0.5",
     "PVBUS_POLL_SECONDS": "0.5",
 }
 

@@ -1,0 +1,101 @@
+"""What the log says of a worker's deeds: writes to the cluster, and conditions that show a failure.
+
+One line each, at info. Writes of a status are at debug: what they say is on `pvbus.conditions`, and of that
+the failures are logged here, once for each change that consumers are sent.
+"""
+
+from collections.abc import Iterator
+from typing import Any, NamedTuple
+
+from pvbus.core.effects import WRITES, Create, Delete, Effect, Patch, Put, Update
+from pvbus.core.records import CONDITIONS, SETRESULTS, ConditionEvent, SetResult
+
+PROGRESS_REASONS = frozenset(("Reconciling", "InProgress", "NothingSelected"))
+"""Reasons of a condition that is not True yet, without anything having failed."""
+
+TROUBLES = frozenset(("Stalled", "OnHold", "DeletionHeld"))
+"""Types whose True is what a person should know; of all others it is False."""
+
+
+class Line(NamedTuple):
+    """One line of the log. is_detail: for those who debug."""
+
+    event: str
+    fields: dict[str, Any]
+    is_detail: bool = False
+
+
+def write_line(effect: Effect, result: Any) -> Line | None:
+    """Say what an effect did to the cluster; None where it wrote nothing."""
+    if not isinstance(effect, WRITES):
+        return None
+    subresource = ""
+    match effect:
+        case Create(kind, obj):
+            event, metadata = "created", (result or obj)["metadata"]
+        case Update(kind, obj, subresource):
+            event, metadata = "updated", obj["metadata"]
+        case Patch(kind, namespace, name, _, subresource):
+            event, metadata = "updated", {"namespace": namespace, "name": name}
+        case Delete(kind, namespace, name):
+            event, metadata = "deleted", {"namespace": namespace, "name": name}
+            if result is False:
+                return None
+    fields = {
+        "kind": kind.kind,
+        "namespace": metadata.get("namespace", ""),
+        "name": metadata.get("name", ""),
+    }
+    lifecycle = _lifecycle(effect)
+    if lifecycle:
+        fields["lifecycle"] = lifecycle
+    if subresource:
+        fields["subresource"] = subresource
+    return Line(event, fields, is_detail=subresource == "status")
+
+
+def _lifecycle(effect: Effect) -> str:
+    """Return the lifecycle that a write gives a PackageRevision."""
+    content = effect.patch if isinstance(effect, Patch) else getattr(effect, "object", {})
+    spec = content.get("spec")
+    found = spec.get("lifecycle", "") if isinstance(spec, dict) else ""
+    return str(found)
+
+
+class Narrator:
+    """Says what committed rows mean to a person. One for each worker."""
+
+    def __init__(self) -> None:
+        self._released: dict[str, str] = {}
+
+    def lines(self, puts: tuple[Put, ...]) -> Iterator[Line]:
+        """Yield a line for each failure that a condition begins or ends to show, and each confirmation."""
+        for put in puts:
+            if put.topic == CONDITIONS and isinstance(put.row, ConditionEvent):
+                yield from _condition(put.row)
+            elif put.topic == SETRESULTS and isinstance(put.row, SetResult):
+                yield from self._confirmed(put.key, put.row)
+
+    def _confirmed(self, key: str, row: SetResult) -> Iterator[Line]:
+        """The first row of a set after a start says nothing new: what it has may be old."""
+        known = self._released.get(key)
+        self._released[key] = row.released
+        if row.released and known is not None and known != row.released:
+            yield Line("removals confirmed", {"set": key, "hold": row.released})
+
+
+def _condition(event: ConditionEvent) -> Iterator[Line]:
+    condition = event.condition
+    bad = "True" if condition.type in TROUBLES else "False"
+    fields = {
+        "kind": event.kind,
+        "namespace": event.namespace,
+        "name": event.name,
+        "type": condition.type,
+        "status": condition.status,
+        "reason": condition.reason,
+    }
+    if condition.status == bad and condition.reason not in PROGRESS_REASONS:
+        yield Line("condition shows a failure", {**fields, "message": condition.message})
+    elif condition.status != bad and event.previous == bad:
+        yield Line("condition shows no failure any more", fields)
