@@ -68,8 +68,10 @@ def build_service(
     limits: Limits | None = None,
     source: str = "/pvbus",
     partitions: int | None = None,
+    observe: Callable[[Controller], Controller] = lambda controller: controller,
 ) -> Service:
-    """Build one worker of a service. partitions: of the bus; None takes the contract's."""
+    """Build one worker of a service. partitions: of the bus; None takes the contract's. observe: wraps the
+    controller, for whoever wants to see its decisions."""
     count = partitions or partition_count()
     if name == "ingest":
         return IngestWorker(bus, cluster, clock, partitions=count)
@@ -83,7 +85,7 @@ def build_service(
     }
     if name not in makers:
         raise UsageError(f'no service is called "{name}"; there are {", ".join(SERVICES)}')
-    return Worker(makers[name], bus, cluster, clock, partitions=count)
+    return Worker(lambda: observe(makers[name]()), bus, cluster, clock, partitions=count)
 
 
 def partition_count() -> int:
