@@ -22,6 +22,7 @@ from pvbus.telemetry.terminal import filter_streams
 COMMANDS: Mapping[str, str] = {
     "up": "pvbus.cli.up:up",
     "plan": "pvbus.cli.plan:plan",
+    "export": "pvbus.cli.export:export",
     "validate": "pvbus.cli.validate:validate",
     "explain": "pvbus.cli.explain:explain",
     "conditions": "pvbus.cli.conditions:conditions",

@@ -1,145 +1,205 @@
-"""`pvbus plan`: what would be created, updated, deleted or held, from files alone.
+"""`pvbus plan`: what would be created, updated, deleted, held or refused, from files or a live system.
 
-The evaluation is a preview (`pvbus.runtime.preview`): the services themselves, over the given
-objects and nothing else. With `-o json` stdout is one document and nothing else.
+The evaluation is a preview (`pvbus.runtime.preview`): the services themselves, over objects in memory.
+With `-o json` stdout is one document and nothing else; logs and progress go to stderr.
 """
 
+import asyncio
 import json
 import sys
-from collections.abc import Iterable, Sequence
+import time
+from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Literal, NamedTuple
 
 import click
 
-from pvbus.cli.manifests import Manifest, read_manifests
-from pvbus.contracts import crds
+from pvbus.cli.live import Export, LiveReader, connected
+from pvbus.cli.plandocument import Document, document_of
+from pvbus.cli.planinput import PlanInput, admitted, deletions, read_input
+from pvbus.cli.planlacks import export_lacks, files_lack, missing_files, missing_kinds
+from pvbus.cli.plantext import plan_lines
+from pvbus.config import ApiServerConfig, UnrollConfig, load_config
 from pvbus.core.expressions import Engine, default_engine, engine_named
-from pvbus.embedded.apiserver.structural import Schema, compile_schema
+from pvbus.core.unroll.children import Limits
+from pvbus.embedded.packages.functions.registry import FunctionRegistry
 from pvbus.errors import UsageError
 from pvbus.ports.cluster import Object
-from pvbus.runtime.preview import Only, Preview, preview
+from pvbus.runtime.preview import Changes, Only, Preview, World, preview
+from pvbus.telemetry.logs import configure
 
-PACKAGE_KINDS = ("PackageRevision", "PackageRevisionResources")
+FAILED, CHANGED = 1, 3
+PROGRESS_SECONDS = (2.0, 2.0)  # the first word after, and between two: shorter plans say nothing
+LIVE_ROUNDS_MAX = 5  # each round reads what the one before lacked; what a package injects comes second
 
-
-def admitted(manifests: Iterable[Manifest]) -> tuple[list[Object], list[str]]:
-    """Return the objects as an API server would store them, and what it would refuse.
-
-    PackageVariants, sets and Repositories are defaulted, pruned and validated by our own
-    CustomResourceDefinitions; other kinds are taken as they are.
-    """
-    schemas: dict[tuple[str, str], Schema] = {}
-    for crd in crds():
-        spec = crd["spec"]
-        for version in spec["versions"]:
-            kind = (f"{spec['group']}/{version['name']}", spec["names"]["kind"])
-            schemas[kind] = compile_schema(version["schema"]["openAPIV3Schema"])
-    objects, errors = [], []
-    for manifest in manifests:
-        obj = manifest.object
-        schema = schemas.get((obj["apiVersion"], obj["kind"]))
-        if schema is not None:
-            obj, _ = schema.pruned(schema.defaulted(obj))
-            name = f"{obj['kind']} {obj['metadata']['name']}"
-            errors += [f"{manifest.place}: {name}: {e.path}: {e.message}" for e in schema.validate(obj)]
-        objects.append(obj)
-    return objects, errors
+Progress = Callable[[str], None]
 
 
-def evaluate(manifests: Sequence[Manifest], engine: Engine, only: Only | None) -> dict[str, Any]:
-    """Return the document of `-o json`."""
-    objects, errors = admitted(manifests)
+class Settings(NamedTuple):
+    """What a plan takes from the environment, as the services do."""
+
+    engine: Engine
+    limits: Limits
+    functions: FunctionRegistry
+
+
+def settings(engine: str | None = None) -> Settings:
+    """Read the settings. Raises UsageError."""
+    try:
+        chosen = engine_named(engine) if engine else default_engine()
+    except LookupError as exc:
+        raise UsageError(str(exc)) from exc
+    api = load_config(ApiServerConfig)
+    functions = FunctionRegistry(dict(api.functions), allow_exec=api.allow_exec)
+    return Settings(chosen, load_config(UnrollConfig).limits, functions)
+
+
+def quiet(_: str) -> None:
+    """Say nothing about progress."""
+
+
+def plan_of_files(
+    given: PlanInput,
+    how: Settings,
+    *,
+    only: Only | None = None,
+    delete: Sequence[str] = (),
+    with_diffs: bool = False,
+    progress: Progress = quiet,
+) -> Document:
+    """Plan without a live system: the manifests are all there is, or they change what exports hold."""
+    objects, errors = admitted(given.manifests)
     if errors:
-        return {**_document(Preview([], objects)), "errors": errors}
-    return _document(preview(objects, engine=engine, only=only))
+        return {**document_of(Preview([], objects)), "errors": errors}
+    if given.exports:
+        export = merged(given.exports)
+        result = _previewed(export, objects, how, only, delete, progress)
+        document = document_of(result, with_diffs=with_diffs)
+        _add_errors(document, export_lacks(export, result))
+        return document
+    changes = Changes(delete=deletions(delete, objects)) if delete else None
+    result = preview(
+        World(objects), engine=how.engine, only=only, limits=how.limits, changes=changes, progress=progress
+    )
+    document = document_of(result, with_diffs=with_diffs)
+    if only is None:  # one controller alone is asked about what it would do, not whether it has everything
+        _add_errors(document, files_lack(result))
+    return document
 
 
-def _document(result: Preview) -> dict[str, Any]:
-    actions = []
-    for write in result.writes:
-        if write.subresource == "status":
-            continue
-        action: dict[str, Any] = {
-            "verb": write.verb,
-            "kind": write.kind,
-            "namespace": write.namespace,
-            "name": write.name,
-        }
-        if write.object is not None:
-            action["object"] = write.object
-        actions.append(action)
-    conditions = {}
-    packages = {}
-    for obj in result.objects:
-        meta = obj["metadata"]
-        namespace = meta.get("namespace", "")
-        if obj["kind"] == "PackageRevisionResources":
-            packages[f"{namespace}/{meta['name']}"] = (obj.get("spec") or {}).get("resources") or {}
-        elif (obj.get("status") or {}).get("conditions"):
-            conditions[f"{obj['kind']}/{namespace}/{meta['name']}"] = obj["status"]["conditions"]
-    return {"actions": actions, "objects": result.objects, "conditions": conditions, "packages": packages}
+def merged(exports: Sequence[Export]) -> Export:
+    """Put several exports together. Raises UsageError where they hold different versions of an object."""
+    if len(exports) == 1:
+        return exports[0]
+    found: dict[tuple[str, str, str, str], Object] = {}
+    for export in exports:
+        for item in export.items:
+            meta = item["metadata"]
+            key = (item["apiVersion"], item["kind"], meta.get("namespace", ""), meta["name"])
+            if found.setdefault(key, item) != item:
+                raise UsageError(
+                    f"the exports hold different versions of {item['kind']} {key[2]}/{key[3]}: take them "
+                    "again at one time, or plan each by itself"
+                )
+    first = exports[0]
+    return Export(
+        exported_at=first.exported_at,
+        server=first.server,
+        resources=list(dict.fromkeys(r for export in exports for r in export.resources)),
+        absent=list(dict.fromkeys(k for export in exports for k in export.absent)),
+        without_files=[name for export in exports for name in export.without_files],
+        items=list(found.values()),
+    )
 
 
-def troubles(document: dict[str, Any]) -> list[str]:
-    """Return what is stalled, held or failed, in words: what `--check` fails for."""
-    found = list(document.get("errors", ()))
-    for key, conditions in document["conditions"].items():
-        if key.startswith("PackageRevision/"):
-            continue
-        for condition in conditions:
-            bad = (condition["type"], condition["status"]) in (("Stalled", "True"), ("DeletionHeld", "True"))
-            if bad or (condition["type"], condition["status"]) == ("Ready", "False"):
-                found.append(f"{key}: {condition['type']}={condition['status']}: {condition['message']}")
-    return found
+async def read_live(
+    data: str | None,
+    kubeconfig: str | None,
+    namespace: str,
+    changes: Sequence[Object],
+    progress: Progress,
+    *,
+    every_package: bool,
+) -> Export:
+    """Read what a plan or an export needs."""
+    async with connected(data, kubeconfig) as cluster:
+        reader = LiveReader(cluster, namespace, progress)
+        return await reader.read(changes, every_package=every_package)
 
 
-def differences(before: Any, after: Any, path: str = "") -> list[str]:
-    """Name the fields in which two objects differ, with old and new value."""
-    if isinstance(before, dict) and isinstance(after, dict):
-        found = []
-        for key in sorted({*before, *after}):
-            found += differences(before.get(key), after.get(key), f"{path}.{key}" if path else key)
-        return found
-    if before == after or (not before and not after):
-        return []
-    return [f"{path}: {_short(before)} -> {_short(after)}"]
+def plan_of_live(
+    data: str | None,
+    kubeconfig: str | None,
+    given: PlanInput,
+    how: Settings,
+    *,
+    only: Only | None = None,
+    delete: Sequence[str] = (),
+    with_diffs: bool = False,
+    progress: Progress = quiet,
+) -> Document:
+    """Plan against a live system, which is only read."""
+    objects, errors = admitted(given.manifests)
+    if errors:
+        return {**document_of(Preview([], objects)), "errors": errors}
+
+    async def planned() -> tuple[Export, Preview]:
+        async with connected(data, kubeconfig) as cluster:
+            reader = LiveReader(cluster, "", progress)
+            export = await reader.read(objects, every_package=False)
+            for _ in range(LIVE_ROUNDS_MAX):
+                # In a thread: the preview has an event loop with a time of its own.
+                result = await asyncio.to_thread(_previewed, export, objects, how, only, delete, progress)
+                if not missing_kinds(export, result) and not missing_files(export, result):
+                    break
+                for kind in missing_kinds(export, result):
+                    await reader.read_kind(kind)
+                await reader.read_files(missing_files(export, result))
+            return export, result
+
+    export, result = asyncio.run(planned())
+    document = document_of(result, with_diffs=with_diffs)
+    _add_errors(document, export_lacks(export, result))
+    return document
 
 
-def _short(value: Any) -> str:
-    text = json.dumps(value, ensure_ascii=False)
-    return text if len(text) <= 80 else f"{text[:77]}..."
+def _previewed(
+    export: Export,
+    objects: Sequence[Object],
+    how: Settings,
+    only: Only | None,
+    delete: Sequence[str],
+    progress: Progress,
+) -> Preview:
+    server: Literal["pvbus", "porch"] = "pvbus" if export.server == "pvbus" else "porch"
+    world = World(export.items, export.resources, server, how.functions)
+    changes = Changes(objects, deletions(delete, [*export.items, *objects]))
+    return preview(world, engine=how.engine, only=only, limits=how.limits, changes=changes, progress=progress)
 
 
-def _print_text(document: dict[str, Any], given: dict[tuple[str, str, str], Object]) -> None:
-    from rich.console import Console
-    from rich.markup import escape
+def _add_errors(document: Document, errors: Sequence[str]) -> None:
+    if errors:
+        document["errors"] = [*document.get("errors", ()), *errors]
+        document["troubles"] = [*errors, *document["troubles"]]
 
-    console = Console(highlight=False, soft_wrap=True)
-    marks = {"create": "[green]+[/]", "delete": "[red]-[/]"}
-    for action in document["actions"]:
-        name = f"{action['namespace']}/{action['name']}"
-        console.print(f"{marks.get(action['verb'], '[yellow]~[/]')} {action['verb']} {action['kind']} {name}")
-        before = given.get((action["kind"], action["namespace"], action["name"]))
-        if action["verb"] == "update" and before is not None:
-            for line in differences(before.get("spec"), action["object"].get("spec"), "spec"):
-                console.print(f"    {escape(line)}")
-    for trouble in troubles(document):
-        console.print(f"[red]![/] {escape(trouble)}")
-    tally: dict[str, int] = {}
-    for action in document["actions"]:
-        tally[action["verb"]] = tally.get(action["verb"], 0) + 1
-    summary = ", ".join(f"{number} to {verb}" for verb, number in tally.items())
-    console.print(f"Plan: {summary or 'no changes'}.")
+
+# ------------------------------------------------------------ the command
 
 
 @click.command(
     short_help="Preview every write of some manifests.",
     epilog="""\b
 Examples:
-  pvbus plan -f manifests/               what a folder of manifests would lead to
-  pvbus plan -f fleet.yaml --check       the same in CI: exit code 1 if anything is stalled or held
-  pvbus plan -f fleet.yaml -o json       every write, object and condition as one JSON document
+  pvbus plan -f manifests/                         what a folder of manifests would lead to, alone
+  pvbus plan --data .pvbus -f changes.yaml         what changes would lead to in `pvbus up`
+  pvbus plan --kubeconfig ~/.kube/config           what the services have still to do in a cluster
+  pvbus plan --data .pvbus --delete cluster/default/edge-1
+  pvbus export --data .pvbus -o live.json          for CI, where no cluster can be reached:
+  pvbus plan -f live.json -f changes.yaml --check
+
+\b
+Exit codes: 0 done; 1 something failed or is missing; 2 bad usage.
+With --check: 0 nothing to do; 1 failed, stalled or held; 3 there are changes.
 """,
 )
 @click.option(
@@ -147,47 +207,114 @@ Examples:
     "--filename",
     "files",
     multiple=True,
-    required=True,
     type=click.Path(path_type=Path),
-    help="Manifests: a file or a folder; they are the whole cluster. Repeatable.",
+    help="Manifests or exports: a file or a folder. With a live system or an export they are changes: each "
+    "object replaces the one of its kind, namespace and name. Repeatable.",
+)
+@click.option("--data", help="Plan against the live `pvbus up` of this data folder.")
+@click.option("--kubeconfig", help="Plan against this cluster. It is only read.")
+@click.option(
+    "--delete",
+    "deleted",
+    multiple=True,
+    metavar="KIND/NAMESPACE/NAME",
+    help="Plan as if this object were deleted. Repeatable.",
 )
 @click.option("--only", type=click.Choice(["sets", "variants"]), help="Run one controller, once.")
 @click.option("-o", "--output", type=click.Choice(["text", "json"]), default="text", show_default=True)
-@click.option("--check", is_flag=True, help="Exit with 1 when anything is Stalled, held or failed.")
-@click.option("--render", is_flag=True, help="Also run the packages' pipelines (built-in functions only).")
+@click.option("--check", is_flag=True, help="Tell by the exit code whether there is anything to do.")
+@click.option(
+    "--render",
+    is_flag=True,
+    help="Also show the diff of package files, after their pipelines (built-in functions).",
+)
 @click.option("--engine", metavar="NAME", help="CEL engine; by default the fastest that is installed.")
 def plan(
-    files: tuple[Path, ...], only: Only | None, output: str, check: bool, render: bool, engine: str | None
+    files: tuple[Path, ...],
+    data: str | None,
+    kubeconfig: str | None,
+    deleted: tuple[str, ...],
+    only: Only | None,
+    output: str,
+    check: bool,
+    render: bool,
+    engine: str | None,
 ) -> None:
-    """Preview every write that the given manifests would lead to, with reasons.
+    """Preview every write that the services would make, with field differences and reasons.
 
-    Nothing is written and no cluster is asked: the manifests are the whole cluster. Give the target
-    objects, Repositories and PackageRevisions (with PackageRevisionResources) along with the sets.
+    With --data or --kubeconfig it reads what is there, applies the files to a copy in memory, and lets
+    the services decide on it: nothing is ever written to the live system. Without, the files are the whole
+    cluster: give target objects, Repositories and PackageRevisions (with PackageRevisionResources) along
+    with the sets, or take them from a live system with `pvbus export`.
     """
-    try:
-        chosen = engine_named(engine) if engine else default_engine()
-    except LookupError as exc:
-        raise UsageError(str(exc)) from exc
-    manifests = read_manifests(files)
-    document = evaluate(manifests, chosen, only)
-    if render:
-        render_packages(document)
+    is_live = bool(data or kubeconfig)
+    if not files and not is_live:
+        raise UsageError(
+            "nothing to plan: give manifests (-f FILE), a live system (--data DIR or --kubeconfig FILE), "
+            "or both"
+        )
+    if data and kubeconfig:
+        raise UsageError("--data and --kubeconfig are two live systems: give one of them")
+    configure("error")
+    given = read_input(files)
+    if is_live and given.exports:
+        raise UsageError("an export stands for a live system: give either it, or --data or --kubeconfig")
+    how = settings(engine)
+    say = progress_printer()
+    if is_live:
+        document = plan_of_live(
+            data, kubeconfig, given, how, only=only, delete=deleted, with_diffs=render, progress=say
+        )
+    else:
+        document = plan_of_files(given, how, only=only, delete=deleted, with_diffs=render, progress=say)
+        if render and not given.exports:
+            render_packages(document)
     if output == "json":
         json.dump(document, sys.stdout, ensure_ascii=False)
         sys.stdout.write("\n")
     else:
-        given = {}
-        for manifest in manifests:
-            meta = manifest.object["metadata"]
-            given[manifest.object["kind"], meta.get("namespace", "default"), meta["name"]] = manifest.object
-        _print_text(document, given)
-    if document.get("errors") or (check and troubles(document)):
-        sys.exit(1)
+        _print_text(document)
+    sys.exit(exit_code(document, check=check))
 
 
-def render_packages(document: dict[str, Any]) -> None:
-    """Run the pipelines of the drafts that the plan would write, and tell which cannot run."""
-    from pvbus.embedded.packages.functions.registry import FunctionRegistry
+def exit_code(document: Document, *, check: bool) -> int:
+    """Return how the command ends."""
+    if document.get("errors"):
+        return FAILED
+    if not check:
+        return 0
+    if document["troubles"] or document["held"]:
+        return FAILED
+    return CHANGED if document["actions"] else 0
+
+
+def progress_printer() -> Progress:
+    """Return a function that prints progress to stderr, once the work takes long."""
+    first, between = PROGRESS_SECONDS
+    due = time.monotonic() + first
+
+    def say(words: str) -> None:
+        nonlocal due
+        if time.monotonic() >= due:
+            due = time.monotonic() + between
+            print(f"plan: {words} ...", file=sys.stderr, flush=True)
+
+    return say
+
+
+def _print_text(document: Document) -> None:
+    from rich.console import Console
+
+    console = Console(highlight=False, soft_wrap=True)
+    for line in plan_lines(document):
+        console.print(line)
+
+
+PACKAGE_KINDS = ("PackageRevision", "PackageRevisionResources")
+
+
+def render_packages(document: Document) -> None:
+    """Run the pipelines of the drafts that the plan would write, and report which cannot run."""
     from pvbus.embedded.packages.render import render as run_pipeline
 
     written = {a["name"]: a["namespace"] for a in document["actions"] if a["kind"] in PACKAGE_KINDS}
@@ -198,6 +325,4 @@ def render_packages(document: dict[str, Any]) -> None:
         result = run_pipeline(document["packages"][key], registry=FunctionRegistry({}))
         document["packages"][key] = dict(result.resources)
         if not result.rendered:
-            document.setdefault("errors", []).append(
-                f"PackageRevision/{key}: {result.step}: {result.message}"
-            )
+            _add_errors(document, [f"PackageRevision/{key}: {result.step}: {result.message}"])

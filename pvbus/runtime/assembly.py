@@ -71,10 +71,11 @@ def build_service(
     partitions: int | None = None,
     nonce: Callable[[], str] = token_hex,
     children_report: bool = True,
+    observe: Callable[[Controller], Controller] = lambda controller: controller,
 ) -> Service:
     """Build one worker of a service. partitions: of the bus; None takes the contract's. nonce: gives
     random hex digits; a simulation gives its own. children_report: whether a service runs that reports
-    if a PackageVariant is Ready."""
+    if a PackageVariant is Ready. observe: wraps the controller, for whoever wants to see its decisions."""
     count = partitions or partition_count()
     if name == "ingest":
         return IngestWorker(bus, cluster, clock, partitions=count)
@@ -95,7 +96,7 @@ def build_service(
     }
     if name not in makers:
         raise UsageError(f'no service is called "{name}"; there are {", ".join(SERVICES)}')
-    return Worker(makers[name], bus, cluster, clock, partitions=count)
+    return Worker(lambda: observe(makers[name]()), bus, cluster, clock, partitions=count)
 
 
 def partition_count() -> int:

@@ -129,6 +129,11 @@ class HttpCluster:
             }
         return self._discovered[path]
 
+    async def server_version(self) -> str:
+        """Return the version that the server gives itself."""
+        answer = await self._request("GET", "/version", missing=True)
+        return str((answer or {}).get("gitVersion", ""))
+
     # ------------------------------------------------------------ reading
 
     @staticmethod

@@ -57,7 +57,11 @@ def is_source_of_stored(texts: Mapping[str, str], note: RenderNote | None) -> bo
 async def run(render: Render, texts: Mapping[str, str], executor: Executor) -> Rendering:
     """Run the pipeline; a package it cannot render is kept as it came, and says why."""
     outcome = await get_running_loop().run_in_executor(executor, render, texts)
-    result = await outcome if inspect.isawaitable(outcome) else outcome
+    return rendering_of(await outcome if inspect.isawaitable(outcome) else outcome)
+
+
+def rendering_of(result: RenderResult) -> Rendering:
+    """Return what is stored of a pipeline's result."""
     note = RenderNote("done" if result.rendered else "failed", result.digest)
     return Rendering(result.resources, note, _status(result))
 

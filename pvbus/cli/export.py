@@ -1,0 +1,74 @@
+"""`pvbus export`: everything that `plan` needs of a live system, in one file."""
+
+import asyncio
+import os
+import sys
+from collections import Counter
+from pathlib import Path
+
+import click
+
+from pvbus.cli.live import LEFT_OUT
+from pvbus.cli.plan import progress_printer, read_live
+from pvbus.cli.planinput import admitted, read_input, write_export
+from pvbus.errors import PermanentError, UsageError
+
+
+@click.command(
+    short_help="Write what `plan` needs of a live system into a file.",
+    epilog="""\b
+Examples:
+  pvbus export --data .pvbus -o live.json
+  pvbus plan -f live.json -f changes.yaml --check    the same answer as against the live system
+  pvbus export --kubeconfig ~/.kube/config -n fleet -o live.json
+""",
+)
+@click.option("-n", "--namespace", default="", help="Only this namespace; all if not given.")
+@click.option("--data", help="Data folder of the live `pvbus up`.")
+@click.option("--kubeconfig", help="Of a cluster. It is only read.")
+@click.option(
+    "-f",
+    "--filename",
+    "files",
+    multiple=True,
+    type=click.Path(path_type=Path),
+    help="Changes that will be planned: also what these need is exported. Repeatable.",
+)
+@click.option("-o", "--output", type=click.Path(path_type=Path), help="The file; stdout if not given.")
+def export(
+    namespace: str, data: str | None, kubeconfig: str | None, files: tuple[Path, ...], output: Path | None
+) -> None:
+    """Write sets, variants, Repositories, PackageRevisions with their files, and the objects that sets
+    select and packages inject.
+
+    It leaves out the data of Secrets, managedFields, kubectl's last-applied annotation, and the files of
+    older published revisions. Nothing is written to the live system.
+    """
+    if bool(data) == bool(kubeconfig):
+        raise UsageError("give the live system: --data DIR of `pvbus up`, or --kubeconfig FILE of a cluster")
+    changes, errors = admitted(read_input(files).manifests)
+    if errors:
+        raise UsageError("the changes are refused:\n  " + "\n  ".join(errors))
+    found = asyncio.run(
+        read_live(data, kubeconfig, namespace, changes, progress_printer(), every_package=True)
+    )
+    text = write_export(found)
+    if output is None:
+        sys.stdout.write(text)
+    else:
+        _write(output, text)
+    kinds = Counter(item["kind"] for item in found.items)
+    what = ", ".join(f"{number} {kind}" for kind, number in sorted(kinds.items())) or "nothing"
+    print(f"exported {what}; left out: {', '.join(LEFT_OUT)}", file=sys.stderr)
+
+
+def _write(path: Path, text: str) -> None:
+    """Write a file whole or not at all, for its owner only. Raises PermanentError."""
+    part = path.with_name(f".{path.name}.part")
+    try:
+        descriptor = os.open(part, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
+        with os.fdopen(descriptor, "w", encoding="utf-8") as opened:
+            opened.write(text)
+        part.replace(path)
+    except OSError as exc:
+        raise PermanentError(f"{path} cannot be written: {exc.strerror}", reason="Output") from exc

@@ -1,0 +1,258 @@
+"""What `plan` needs of a live system, read from its API server: nothing is ever written there."""
+
+import asyncio
+from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import asynccontextmanager
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from pvbus.adapters.embedded.cluster_objects import split_api_version
+from pvbus.adapters.kubernetes.cluster import HttpCluster
+from pvbus.cli.datafolder import DataPaths
+from pvbus.core.model import CONFIG_GROUP, PORCH_GROUP
+from pvbus.core.mutations import injection_points
+from pvbus.errors import PermanentError, TransientError, UsageError
+from pvbus.ports.cluster import Kind, Object, Resource
+
+SET = Kind(CONFIG_GROUP, "PackageVariantSet")
+VARIANT = Kind(CONFIG_GROUP, "PackageVariant")
+REPOSITORY = Kind(CONFIG_GROUP, "Repository")
+REVISION = Kind(PORCH_GROUP, "PackageRevision")
+FILES = Kind(PORCH_GROUP, "PackageRevisionResources")
+CRD = Kind("apiextensions.k8s.io", "CustomResourceDefinition")
+SECRET = Kind("", "Secret")
+STATIC = (SET, VARIANT, REPOSITORY, REVISION)
+PARALLEL_MAX = 16  # requests at once: more only wait in the API server
+LAST_APPLIED = "kubectl.kubernetes.io/last-applied-configuration"
+LEFT_OUT = (
+    "Secret data",
+    "metadata.managedFields",
+    f"the annotation {LAST_APPLIED}",
+    "package files of older published revisions of PackageVariants",
+    "objects of kinds that no set selects and no package injects",
+)
+EXPORT_API = "pvbus.dev/v1"
+EXPORT_KIND = "ExportList"
+
+Progress = Callable[[str], None]
+
+
+class Export(msgspec.Struct, kw_only=True, rename="camel"):
+    """A live system, as far as `plan` needs it. One file holds one.
+
+    server: who keeps the packages. resources: the kinds that are served, of those asked for; absent: kinds
+    that are not served. namespace: the only one that was read, "" for all. without_files:
+    `namespace/name` of PackageRevisions that have none.
+    """
+
+    api_version: str = EXPORT_API
+    kind: str = EXPORT_KIND
+    exported_at: str = ""
+    server: str = "porch"
+    namespace: str = ""
+    left_out: tuple[str, ...] = LEFT_OUT
+    resources: list[Resource] = []
+    absent: list[Kind] = []
+    without_files: list[str] = []
+    items: list[dict[str, Any]] = []
+
+
+@asynccontextmanager
+async def connected(data: str | None, kubeconfig: str | None) -> AsyncIterator[HttpCluster]:
+    """Connect to the live system that the options name. Raises UsageError, TransientError."""
+    path = Path(kubeconfig) if kubeconfig else DataPaths(Path(data or "")).kubeconfig
+    if not path.exists():
+        hint = "check the path" if kubeconfig else f"start it first: pvbus up --data {data}"
+        raise UsageError(f"{path}: no such file, so there is no live system to plan against; {hint}")
+    cluster = await HttpCluster.connect(path)
+    try:
+        yield cluster
+    except TransientError as exc:
+        raise TransientError(
+            f"the API server of {path} does not answer ({exc}): is it running? A plan without it needs "
+            "files only: pvbus plan -f EXPORT -f CHANGES, see pvbus export"
+        ) from exc
+    finally:
+        await cluster.close()
+
+
+class LiveReader:
+    """Reads step by step; `export` is what was read so far."""
+
+    def __init__(self, cluster: HttpCluster, namespace: str, progress: Progress) -> None:
+        self._cluster = cluster
+        self._namespace = namespace or None
+        self._progress = progress
+        self._asked: set[Kind] = set()
+        self._with_files: set[tuple[str, str]] = set()
+        self.export = Export(namespace=namespace, exported_at=_now())
+
+    async def read(self, changes: Sequence[Object] = (), *, every_package: bool) -> Export:
+        """Read what the sets, variants and changes refer to.
+
+        every_package: also the files of packages that nothing refers to yet, for changes to come.
+        """
+        self.export.server = "pvbus" if "+pvbus" in await self._cluster.server_version() else "porch"
+        for kind in STATIC:
+            await self.read_kind(kind)
+            if kind in (SET, VARIANT) and kind in self.export.absent:
+                raise PermanentError(
+                    f"the API server does not serve {kind.kind} ({kind.group}): install Porch's "
+                    "CustomResourceDefinitions there, or choose another --kubeconfig",
+                    reason="NoMatch",
+                )
+        for kind in selected_kinds([*self.of(SET), *changes]):
+            await self.read_kind(kind)
+        variants = [*self.of(SET), *self.of(VARIANT), *changes]
+        names = _with_wanted_files(self.of(REVISION), variants, every_package=every_package)
+        await self.read_files(names)
+        for kind in injected_kinds(self.of(FILES)):
+            await self.read_kind(kind)
+        return self.export
+
+    def of(self, kind: Kind) -> list[Object]:
+        return [obj for obj in self.export.items if kind_of(obj) == kind]
+
+    async def read_kind(self, kind: Kind) -> None:
+        """Read all objects of a kind, once."""
+        if kind in self._asked:
+            return
+        self._asked.add(kind)
+        versions = await self._cluster.versions(kind)
+        if not versions:
+            self.export.absent.append(kind)
+            return
+        for version in versions:
+            resource = await self._cluster.resource(kind, version=version)
+            if resource is not None:
+                self.export.resources.append(resource)
+        preferred = self.export.resources[-len(versions)]
+        self._progress(f"reading {kind.kind} objects")
+        namespace = self._namespace if preferred.namespaced else None
+        listing = await self._cluster.list(preferred, namespace)
+        for obj in listing.items:
+            self.export.items.append(cleaned({"apiVersion": preferred.api_version, "kind": kind.kind, **obj}))
+        await self._read_definition(preferred)
+
+    async def _read_definition(self, resource: Resource) -> None:
+        """Read the CustomResourceDefinition of a kind, if there is one: it can be deleted, too."""
+        if resource.group in (CONFIG_GROUP, PORCH_GROUP, ""):
+            return
+        crds = await self._cluster.resource(CRD)
+        found = await self._cluster.get(crds, "", f"{resource.plural}.{resource.group}") if crds else None
+        if found is not None:
+            self.export.items.append(cleaned(found))
+
+    async def read_files(self, names: Iterable[tuple[str, str]]) -> None:
+        """Read the files of PackageRevisions, by namespace and name."""
+        wanted = [name for name in names if name not in self._with_files]
+        self._with_files.update(wanted)
+        resource = await self._cluster.resource(FILES)
+        if resource is None or not wanted:
+            self.export.without_files += [f"{namespace}/{name}" for namespace, name in wanted]
+            return
+        free = asyncio.Semaphore(PARALLEL_MAX)
+        done = 0
+
+        async def one(namespace: str, name: str) -> Object | None:
+            nonlocal done
+            async with free:
+                found = await self._cluster.get(resource, namespace, name)
+            done += 1
+            self._progress(f"read the files of {done} of {len(wanted)} package revisions")
+            return found
+
+        for (namespace, name), found in zip(
+            wanted, await asyncio.gather(*(one(*name) for name in wanted)), strict=True
+        ):
+            if found is None:
+                self.export.without_files.append(f"{namespace}/{name}")
+            else:
+                self.export.items.append(cleaned(found))
+
+
+def kind_of(obj: Object) -> Kind:
+    return Kind(split_api_version(obj["apiVersion"])[0], obj["kind"])
+
+
+def selected_kinds(objects: Iterable[Object]) -> list[Kind]:
+    """Return the kinds that sets select their targets from."""
+    found: dict[Kind, None] = {}
+    for obj in objects:
+        if kind_of(obj) != SET:
+            continue
+        for target in _list((obj.get("spec") or {}).get("targets")):
+            selector = target.get("objectSelector") if isinstance(target, Mapping) else None
+            if isinstance(selector, Mapping) and selector.get("kind"):
+                group, _ = split_api_version(str(selector.get("apiVersion") or "v1"))
+                found[Kind(group, str(selector["kind"]))] = None
+    return list(found)
+
+
+def injected_kinds(files: Iterable[Object]) -> list[Kind]:
+    """Return the kinds that packages have injection points for."""
+    found: dict[Kind, None] = {}
+    seen: set[int] = set()
+    for obj in files:
+        texts = {
+            path: text
+            for path, text in ((obj.get("spec") or {}).get("resources") or {}).items()
+            if "config-injection" in text and hash(text) not in seen
+        }
+        seen.update(hash(text) for text in texts.values())
+        if texts:
+            found.update({Kind(point.group, point.kind): None for point in injection_points(texts).points})
+    return list(found)
+
+
+def _with_wanted_files(
+    revisions: Iterable[Object], users: Iterable[Object], *, every_package: bool
+) -> Iterator[tuple[str, str]]:
+    """Yield the revisions whose files decide something: upstreams, open drafts, what is published last."""
+    upstreams = set()
+    for user in users:
+        upstream = (user.get("spec") or {}).get("upstream") or {}
+        if isinstance(upstream, Mapping):
+            upstreams.add(
+                (user["metadata"].get("namespace", "default"), upstream.get("repo"), upstream.get("package"))
+            )
+    latest: dict[tuple[Any, ...], Object] = {}
+    for obj in revisions:
+        spec, meta = obj.get("spec") or {}, obj["metadata"]
+        place = (meta.get("namespace", ""), spec.get("repository"), spec.get("packageName"))
+        owned = any(owner.get("kind") == "PackageVariant" for owner in meta.get("ownerReferences") or ())
+        is_open = spec.get("lifecycle") not in ("Published", "DeletionProposed")
+        if place in upstreams or (every_package and not owned) or (owned and is_open):
+            yield meta.get("namespace", ""), meta["name"]
+        elif owned:
+            known = latest.get(place)
+            if known is None or known["spec"].get("revision", 0) < spec.get("revision", 0):
+                latest[place] = obj
+    for obj in latest.values():
+        yield obj["metadata"].get("namespace", ""), obj["metadata"]["name"]
+
+
+def cleaned(obj: Object) -> Object:
+    """Return an object without what a plan must not or need not have."""
+    metadata = {
+        key: value for key, value in obj["metadata"].items() if key not in ("managedFields", "selfLink")
+    }
+    annotations = metadata.get("annotations") or {}
+    if LAST_APPLIED in annotations:
+        metadata["annotations"] = {key: value for key, value in annotations.items() if key != LAST_APPLIED}
+    result = {**obj, "metadata": metadata}
+    if kind_of(obj) == SECRET:
+        for field in ("data", "stringData"):
+            result.pop(field, None)
+    return result
+
+
+def _list(value: Any) -> list[Any]:
+    return value if isinstance(value, list) else []
+
+
+def _now() -> str:
+    return datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%SZ")

@@ -1,0 +1,269 @@
+"""The document of `pvbus plan`: every write, its differences and its reason, and what stands in the way."""
+
+from collections.abc import Iterable, Mapping, Sequence
+from difflib import unified_diff
+from typing import Any
+
+from pvbus.adapters.embedded.cluster import Write
+from pvbus.adapters.embedded.cluster_objects import copy_of, source_of
+from pvbus.core.ids import FINALIZER, SET_UID_LABEL, parse_okey
+from pvbus.ports.cluster import Object
+from pvbus.runtime.preview import Child, Preview
+
+Document = dict[str, Any]
+UNSHOWN = ("resourceVersion", "generation", "uid", "creationTimestamp", "managedFields")
+TROUBLE = (("Stalled", "True"), ("DeletionHeld", "True"), ("Ready", "False"))
+
+
+def document_of(result: Preview, *, with_diffs: bool = False) -> Document:
+    """Return the document of `-o json`; see conformance for the keys that every plan has."""
+    children = {f"{child.skey.partition('/')[0]}/{child.name}": child for child in result.children}
+    writes = [write for write in result.writes if write.subresource != "status"]
+    conditions = {}
+    packages = {}
+    for obj in result.objects:
+        key = name_of(obj)
+        if obj["kind"] == "PackageRevisionResources":
+            packages[key.partition("/")[2]] = (obj.get("spec") or {}).get("resources") or {}
+        elif found := _conditions(obj):
+            conditions[key] = found
+    document: Document = {
+        "actions": [
+            _action(write, children, is_pending=number < result.pending)
+            for number, write in enumerate(writes)
+        ],
+        "objects": result.objects,
+        "conditions": conditions,
+        "packages": packages,
+        "held": [_held(child) for child in result.children if child.state == "held"],
+    }
+    document["troubles"] = troubles(document)
+    document["notes"] = [
+        f"PackageRevision {name} is an upgrade: the package server merges three ways, and the plan shows the "
+        "files of the local revision"
+        for name in sorted(result.unmerged)
+    ]
+    if result.defects:
+        document["errors"] = list(result.defects)
+    if with_diffs:
+        document["diffs"] = package_diffs(writes, packages)
+    return document
+
+
+def _conditions(obj: Object) -> list[Object]:
+    """Return the conditions of an object; what a file gives in their place may be anything."""
+    status = obj.get("status")
+    found = status.get("conditions") if isinstance(status, dict) else None
+    if not isinstance(found, list):
+        return []
+    return [one for one in found if isinstance(one, dict) and "type" in one and "status" in one]
+
+
+def name_of(obj: Object) -> str:
+    """Return `Kind/namespace/name`."""
+    meta = obj["metadata"]
+    return f"{obj['kind']}/{meta.get('namespace', '')}/{meta['name']}"
+
+
+def _action(write: Write, children: Mapping[str, Child], *, is_pending: bool) -> Document:
+    action: Document = {
+        "verb": write.verb,
+        "kind": write.kind,
+        "namespace": write.namespace,
+        "name": write.name,
+    }
+    if write.object is not None:
+        action["object"] = write.object
+    if write.verb == "update" and write.before is not None and write.object is not None:
+        action["differences"] = differences(_compared(write.before), _compared(write.object))
+    if write.verb == "updateResources" and write.before is not None and write.object is not None:
+        before, after = (_files(obj) for obj in (write.before, write.object))
+        action["files"] = sorted(path for path in {*before, *after} if before.get(path) != after.get(path))
+    if write.by:
+        action["by"] = write.by
+    if is_pending:
+        action["pending"] = True
+    action["reason"] = reason_of(write, children.get(f"{write.namespace}/{write.name}"))
+    return action
+
+
+def _held(child: Child) -> Document:
+    namespace, _, set_name = child.skey.partition("/")
+    return {"kind": "PackageVariant", "namespace": namespace, "name": child.name, "set": set_name}
+
+
+# ------------------------------------------------------------ why
+
+
+def reason_of(write: Write, child: Child | None) -> str:
+    """Say in a sentence why a write is made."""
+    if write.by:
+        owners = (write.before or {})["metadata"].get("ownerReferences") or ()
+        names = ", ".join(f"{owner.get('kind')} {owner.get('name')}" for owner in owners)
+        return f"its owner is deleted: {names}"
+    if write.kind == "PackageVariant":
+        return _variant_reason(write, child)
+    if write.verb == "updateResources":
+        return "the package context, functions and injections of its PackageVariant"
+    return _revision_reason(write)
+
+
+def _variant_reason(write: Write, child: Child | None) -> str:
+    set_name = _set_of(write.object or write.before or {})
+    if write.verb == "delete":
+        return f"no target of PackageVariantSet {set_name} wants it any more" if set_name else "deleted"
+    if write.verb == "create":
+        where = f"PackageVariantSet {set_name}"
+        if child is not None and child.okey:
+            key = parse_okey(child.okey)
+            return f"{key.kind} {key.namespace}/{key.name} is a target of {where}"
+        return f"a target of {where}"
+    before, after = ((obj or {}).get("metadata", {}) for obj in (write.before, write.object))
+    gone, here = (FINALIZER in (meta.get("finalizers") or ()) for meta in (before, after))
+    if gone != here:
+        return "the finalizer that guards its packages" if here else "its packages are gone or released"
+    return f"PackageVariantSet {set_name} renders it so" if set_name else "its own packages"
+
+
+def _set_of(obj: Object) -> str:
+    meta = obj.get("metadata") or {}
+    for owner in meta.get("ownerReferences") or ():
+        if owner.get("kind") == "PackageVariantSet":
+            return str(owner.get("name"))
+    return str((meta.get("labels") or {}).get(SET_UID_LABEL, ""))
+
+
+def _revision_reason(write: Write) -> str:
+    owner = _variant_of(write.object or {}) or _variant_of(write.before or {})
+    of = f"PackageVariant {owner}" if owner else "its PackageVariant"
+    if write.verb == "delete":
+        return f"a draft that {of} has no more use for"
+    spec = (write.object or {}).get("spec") or {}
+    if write.verb == "create":
+        task = _task(spec)
+        source = source_of(task)
+        match task.get("type"):
+            case "clone":
+                return f"a new package of {of}, cloned from {source}"
+            case "upgrade":
+                upgrade = task["upgrade"]
+                old, new = (upgrade[ref].get("name") for ref in ("oldUpstreamRef", "newUpstreamRef"))
+                return f"the upstream of {of} is now {new}, before {old}"
+        return f"{of} changes the published {source}"
+    before = (write.before or {}).get("spec") or {}
+    if before.get("lifecycle") != spec.get("lifecycle"):
+        return f"{of}: {before.get('lifecycle')} becomes {spec.get('lifecycle')}"
+    if _variant_of(write.before or {}) != _variant_of(write.object or {}):
+        return f"adopted by {of}" if _variant_of(write.object or {}) else f"released by {of}"
+    return of
+
+
+def _task(spec: Object) -> Object:
+    tasks: Sequence[Object] = spec.get("tasks") or ()
+    return next(iter(tasks), {})
+
+
+def _variant_of(obj: Object) -> str:
+    for owner in (obj.get("metadata") or {}).get("ownerReferences") or ():
+        if owner.get("kind") == "PackageVariant":
+            return str(owner.get("name"))
+    return ""
+
+
+# ------------------------------------------------------------ what stands in the way
+
+
+def troubles(document: Document) -> list[str]:
+    """Return what is stalled, held or failed, in words: what `--check` fails for."""
+    found = list(document.get("errors", ()))
+    for key, conditions in document["conditions"].items():
+        if key.startswith("PackageRevision/"):
+            continue
+        for condition in conditions:
+            if (condition["type"], condition["status"]) in TROUBLE:
+                text = condition.get("message") or condition.get("reason", "")
+                found.append(f"{key}: {condition['type']}={condition['status']}: {text}")
+    return found
+
+
+# ------------------------------------------------------------ differences
+
+
+def _compared(obj: Object) -> Object:
+    """Return the part of an object that a writer means."""
+    metadata = {key: value for key, value in obj["metadata"].items() if key not in UNSHOWN}
+    rest = {
+        key: value for key, value in obj.items() if key not in ("apiVersion", "kind", "metadata", "status")
+    }
+    return {**rest, "metadata": metadata}
+
+
+def differences(before: Any, after: Any, path: str = "") -> list[Document]:
+    """Return the fields in which two values differ, each with path, before and after, in full.
+
+    Absent, null and empty are the same, as for an API server. Lists of one length are compared item by
+    item; others as a whole.
+    """
+    before, after = (list(value) if isinstance(value, tuple) else value for value in (before, after))
+    if before == after and type(before) is type(after):
+        return []
+    if isinstance(before, dict | None) and isinstance(after, dict | None) and (before or after):
+        one, other = before or {}, after or {}
+        if one and other:
+            return [
+                found
+                for key in sorted({*one, *other}, key=str)
+                for found in differences(one.get(key), other.get(key), f"{path}.{key}" if path else str(key))
+            ]
+    if isinstance(before, list) and isinstance(after, list) and len(before) == len(after):
+        return [
+            found
+            for number, (one, other) in enumerate(zip(before, after, strict=True))
+            for found in differences(one, other, f"{path}[{number}]")
+        ]
+    if _is_empty(before) and _is_empty(after):
+        return []
+    return [{"path": path, "before": copy_of(before), "after": copy_of(after)}]
+
+
+def _is_empty(value: Any) -> bool:
+    return value is None or (isinstance(value, dict | list | str) and not value)
+
+
+def _files(obj: Object | None) -> Mapping[str, str]:
+    files: Mapping[str, str] = ((obj or {}).get("spec") or {}).get("resources") or {}
+    return files
+
+
+def package_diffs(writes: Sequence[Write], packages: Mapping[str, Mapping[str, str]]) -> Document:
+    """Return, by `namespace/name` of each package revision that is written, the diff of its files.
+
+    A new draft is compared with what its task starts from, an old one with its files before.
+    """
+    before: dict[str, Mapping[str, str]] = {}
+    for write in writes:
+        key = f"{write.namespace}/{write.name}"
+        if write.kind == "PackageRevision" and write.verb == "create":
+            task = _task((write.object or {})["spec"])
+            before.setdefault(key, packages.get(f"{write.namespace}/{source_of(task)}", {}))
+        elif write.verb == "updateResources":
+            before.setdefault(key, _files(write.before))
+    return {
+        key: "".join(_diff(files, packages[key])) for key, files in sorted(before.items()) if key in packages
+    }
+
+
+def _diff(before: Mapping[str, str], after: Mapping[str, str]) -> Iterable[str]:
+    for path in sorted({*before, *after}):
+        one, other = before.get(path), after.get(path)
+        if one == other:
+            continue
+        yield from (
+            line if line.endswith("\n") else f"{line}\n\\ No newline at end of file\n"
+            for line in unified_diff(
+                (one or "").splitlines(keepends=True),
+                (other or "").splitlines(keepends=True),
+                f"a/{path}" if one is not None else "/dev/null",
+                f"b/{path}" if other is not None else "/dev/null",
+            )
+        )

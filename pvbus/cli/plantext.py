@@ -1,0 +1,83 @@
+"""The plan as text for people: one line per write, its reason and differences below."""
+
+import json
+from collections import Counter
+from collections.abc import Iterator
+from typing import Any
+
+from rich.markup import escape
+
+from pvbus.cli.plandocument import Document
+
+MARKS = {"create": "[green]+[/]", "delete": "[red]-[/]"}
+VALUE_CHARACTERS_MAX = 80  # on a terminal; the document has values in full
+
+
+def plan_lines(document: Document) -> Iterator[str]:
+    """Yield lines with rich's markup."""
+    cut = False
+    pending = [action for action in document["actions"] if action.get("pending")]
+    changed = [action for action in document["actions"] if not action.get("pending")]
+    if pending and changed:
+        yield "[bold]Without the changes, the services have still to do:[/]"
+    for number, action in enumerate((*pending, *changed)):
+        if pending and changed and number == len(pending):
+            yield "[bold]Because of the changes:[/]"
+        yield _headline(action)
+        for found in action.get("differences", ()):
+            line, is_cut = _difference(found)
+            cut = cut or is_cut
+            yield f"    {escape(line)}"
+        if action.get("files"):
+            yield f"    files: {escape(', '.join(action['files']))}"
+    for name, diff in document.get("diffs", {}).items():
+        if diff:
+            yield f"[bold]{escape(name)}[/]"
+            yield from _diff_lines(diff)
+    for held in document["held"]:
+        name = f"{held['kind']} {held['namespace']}/{held['name']}"
+        where = f"PackageVariantSet {held['set']}"
+        yield f"[yellow]=[/] hold {escape(name)}: its removal needs a confirmation, see {where}"
+    for trouble in document["troubles"]:
+        yield f"[red]![/] {escape(trouble)}"
+    for note in document["notes"]:
+        yield f"[yellow]i[/] {escape(note)}"
+    if cut:
+        yield "Values are shortened here; -o json has them in full."
+    yield f"Plan: {_summary(document)}."
+
+
+def _headline(action: Document) -> str:
+    name = f"{action['namespace']}/{action['name']}"
+    by = f" by the {action['by']}" if action.get("by") else ""
+    mark = MARKS.get(action["verb"], "[yellow]~[/]")
+    return f"{mark} {action['verb']} {action['kind']} {escape(name)}{by}: {escape(action['reason'])}"
+
+
+def _difference(found: Document) -> tuple[str, bool]:
+    (before, one), (after, other) = (_short(found[side]) for side in ("before", "after"))
+    return f"{found['path']}: {before} -> {after}", one or other
+
+
+def _short(value: Any) -> tuple[str, bool]:
+    text = json.dumps(value, ensure_ascii=False)
+    if len(text) <= VALUE_CHARACTERS_MAX:
+        return text, False
+    return f"{text[: VALUE_CHARACTERS_MAX - 3]}...", True
+
+
+def _diff_lines(diff: str) -> Iterator[str]:
+    colours = {"+": "green", "-": "red", "@": "cyan"}
+    for line in diff.splitlines():
+        colour = colours.get(line[:1])
+        yield f"    [{colour}]{escape(line)}[/]" if colour else f"    {escape(line)}"
+
+
+def _summary(document: Document) -> str:
+    tally = Counter(action["verb"] for action in document["actions"])
+    parts = [f"{number} to {verb}" for verb, number in tally.items()]
+    if document["held"]:
+        parts.append(f"{len(document['held'])} held")
+    if parts:
+        return ", ".join(parts)
+    return "not possible, see above" if document.get("errors") else "no changes"

@@ -1,0 +1,201 @@
+"""A plan announces exactly what the services then do: made first, compared with the change afterwards.
+
+All cases share one system, each in a namespace of its own: one plan, one change, compared case by case.
+"""
+
+from collections import Counter
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import pytest
+
+from pvbus.cli.live import Export
+from pvbus.cli.plan import Settings
+from pvbus.cli.plandocument import Document, document_of
+from pvbus.core.expressions import default_engine
+from pvbus.core.unroll.children import Limits
+from pvbus.embedded.packages.functions.registry import FunctionRegistry
+from pvbus.ports.cluster import Kind, Object
+from pvbus.runtime.preview import Changes, ObjectName, World, preview
+from pvbus.testing.clock import run_simulated
+from tests.e2e.plan.cases import CASES, CLUSTER, SITE, Case, repository
+from tests.e2e.plan.world import (
+    Line,
+    LiveWorld,
+    beside,
+    lines_of_change,
+    lines_of_plan,
+    live_world,
+    make_repository,
+    outcome_of,
+)
+
+VARIANT = Kind("config.porch.kpt.dev", "PackageVariant")
+REVISION = Kind("porch.kpt.dev", "PackageRevision")
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(600)]
+NAMESPACES = {case.name: f"case-{number:02}" for number, case in enumerate(CASES)}
+KPTFILE = "apiVersion: kpt.dev/v1\nkind: Kptfile\nmetadata:\n  name: {name}\n"
+DEPLOYMENT = (
+    "apiVersion: apps/v1\nkind: Deployment\nmetadata:\n  name: app\nspec:\n  replicas: 1  # of each\n"
+)
+POINT = """\
+apiVersion: example.org/v1
+kind: Site
+metadata:
+  name: site
+  annotations:
+    kpt.dev/config-injection: required
+spec:
+  region: none
+"""
+FAILING = "pipeline:\n  mutators:\n  - image: example.org/no-such-function:v1\n"
+PACKAGES = {
+    "web/v1": {"Kptfile": KPTFILE.format(name="web"), "deployment.yaml": DEPLOYMENT},
+    "web/v2": {"Kptfile": KPTFILE.format(name="web"), "deployment.yaml": DEPLOYMENT.replace("1", "2")},
+    "inject/v1": {"Kptfile": KPTFILE.format(name="inject"), "site.yaml": POINT},
+    "broken/v1": {"Kptfile": KPTFILE.format(name="broken") + FAILING, "deployment.yaml": DEPLOYMENT},
+}
+
+
+def definition(kind: Kind) -> Object:
+    plural = f"{kind.kind.lower()}s"
+    schema = {"type": "object", "x-kubernetes-preserve-unknown-fields": True}
+    version = {"name": "v1", "served": True, "storage": True, "schema": {"openAPIV3Schema": schema}}
+    names = {
+        "kind": kind.kind,
+        "plural": plural,
+        "singular": kind.kind.lower(),
+        "listKind": f"{kind.kind}List",
+    }
+    return {
+        "apiVersion": "apiextensions.k8s.io/v1",
+        "kind": "CustomResourceDefinition",
+        "metadata": {"name": f"{plural}.{kind.group}"},
+        "spec": {"group": kind.group, "scope": "Namespaced", "names": names, "versions": [version]},
+    }
+
+
+class Played(NamedTuple):
+    """What was announced and what was done, of all cases."""
+
+    document: Document
+    planned: dict[str, list[Line]]
+    done: dict[str, list[Line]]
+    planned_outcome: dict[str, Any]
+    done_outcome: dict[str, Any]
+
+
+def located(obj: Object, namespace: str, folder: Path) -> Object:
+    """Give an object its namespace; a Repository is that of the case, in git."""
+    found = {**obj, "metadata": {**obj["metadata"], "namespace": namespace}}
+    if obj["kind"] == "Repository":
+        name = obj["metadata"]["name"]
+        place = f"{name}.git" if name == "blue" else f"{namespace}-{name}.git"
+        found["spec"] = {
+            "type": "git",
+            "content": "Package",
+            "deployment": name != "blue",
+            "git": {"repo": str(folder / place), "branch": "main"},
+        }
+    return found
+
+
+async def prepared(world: LiveWorld, folder: Path) -> None:
+    """Make everything that is there before the changes."""
+    make_repository(folder, "blue", PACKAGES)
+    for kind in (CLUSTER, SITE):
+        await world.put(definition(kind))
+    for case in CASES:
+        namespace = NAMESPACES[case.name]
+        await world.put({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": namespace}})
+        make_repository(folder, f"{namespace}-edge")
+        names = {obj["metadata"]["name"] for obj in case.before if obj["kind"] == "Repository"}
+        repositories = [repository(name) for name in ("blue", "edge") if name not in names]
+        for obj in (*repositories, *case.before):
+            await world.put(located(obj, namespace, folder))
+    await world.settle()
+    for case in CASES:
+        if case.prepare is not None:
+            await case.prepare(world, NAMESPACES[case.name])
+    await world.settle()
+
+
+def planned(export: Export, folder: Path) -> tuple[Document, Sequence[Object]]:
+    how = Settings(default_engine(), Limits(), FunctionRegistry({}))
+    put = [located(obj, NAMESPACES[case.name], folder) for case in CASES for obj in case.put]
+    delete = [ObjectName(kind, NAMESPACES[case.name], name) for case in CASES for kind, name in case.delete]
+    world = World(export.items, export.resources, "pvbus", how.functions)
+    result = preview(world, engine=how.engine, limits=how.limits, changes=Changes(put, delete))
+    return document_of(result), result.objects
+
+
+async def changed(world: LiveWorld, folder: Path) -> None:
+    for case in CASES:
+        for obj in case.put:
+            await world.put(located(obj, NAMESPACES[case.name], folder))
+        for kind, name in case.delete:
+            await world.delete(kind, NAMESPACES[case.name], name)
+    await world.settle()
+
+
+async def play(folder: Path) -> Played:
+    async with live_world(folder) as world:
+        await prepared(world, folder)
+        export = await world.export()
+        document, objects = beside(lambda: planned(export, folder))
+        world.sent.clear()
+        await changed(world, folder)
+        live = [obj for kind in (VARIANT, REVISION) for obj in await world.all(kind)]
+        return Played(
+            document,
+            by_namespace(lines_of_plan(document["actions"])),
+            by_namespace(lines_of_change(world.sent)),
+            {space: outcome_of(of_namespace(objects, space)) for space in NAMESPACES.values()},
+            {space: outcome_of(of_namespace(live, space)) for space in NAMESPACES.values()},
+        )
+
+
+def by_namespace(lines: Sequence[Line]) -> dict[str, list[Line]]:
+    found: dict[str, list[Line]] = {space: [] for space in NAMESPACES.values()}
+    for line in lines:
+        found[line[1]].append(line)
+    return found
+
+
+def of_namespace(objects: Sequence[Object], namespace: str) -> list[Object]:
+    return [obj for obj in objects if obj["metadata"].get("namespace") == namespace]
+
+
+@pytest.fixture(scope="module")
+def played(tmp_path_factory: pytest.TempPathFactory) -> Played:
+    return run_simulated(play(tmp_path_factory.mktemp("plan")))
+
+
+@pytest.mark.parametrize("case", CASES, ids=[case.name for case in CASES])
+def test_the_services_do_what_the_plan_says(played: Played, case: Case) -> None:
+    """Writes are equal one by one (verb, kind, name, object), and so is what there is afterwards."""
+    namespace = NAMESPACES[case.name]
+    assert played.planned[namespace] == played.done[namespace]
+    assert played.planned_outcome[namespace] == played.done_outcome[namespace]
+
+
+@pytest.mark.parametrize("case", CASES, ids=[case.name for case in CASES])
+def test_the_plan_announces(played: Played, case: Case) -> None:
+    """Each case leads to the writes, the holds and the troubles that it is about."""
+    namespace = NAMESPACES[case.name]
+    actions = [action for action in played.document["actions"] if action["namespace"] == namespace]
+    mine = Counter(f"{action['verb']} {action['kind']}" for action in actions if not action.get("by"))
+    assert dict(mine) == {key: count for key, count in case.writes.items() if count}
+    assert sum(bool(action.get("by")) for action in actions) == case.collected
+    held = [each for each in played.document["held"] if each["namespace"] == namespace]
+    assert len(held) == case.held
+    troubles = [text for text in played.document["troubles"] if f"/{namespace}/" in text]
+    assert any(case.says in text for text in troubles) if case.says else not troubles
+    assert all(action["reason"] for action in actions)
+
+
+def test_nothing_fails_in_the_plan(played: Played) -> None:
+    """No decision of the plan is a defect, and nothing is to be done without the changes."""
+    assert played.document.get("errors", []) == []
+    assert [action for action in played.document["actions"] if action.get("pending")] == []
