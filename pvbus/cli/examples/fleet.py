@@ -13,6 +13,7 @@ from typing import Any
 import pygit2
 
 from pvbus.cli.manifests import Manifest, read_manifests
+from pvbus.embedded.packages.reporting import REMOVE_LAST_REVISION
 from pvbus.errors import PermanentError
 
 REGIONS = ("africa", "america", "asia", "europe")
@@ -74,7 +75,11 @@ def _repository(name: str, path: Path, *, deployment: bool) -> dict[str, Any]:
     return {
         "apiVersion": "config.porch.kpt.dev/v1alpha1",
         "kind": "Repository",
-        "metadata": {"name": name, "namespace": _NAMESPACE},
+        "metadata": {
+            "name": name,
+            "namespace": _NAMESPACE,
+            "annotations": {REMOVE_LAST_REVISION: "true"},  # what was deleted must not be deployed on
+        },
         "spec": {
             "description": "The packages that variants are made of."
             if not deployment

@@ -86,9 +86,12 @@ def latest_label(name: str) -> StatusError:
     )
 
 
-def check_place(wanted: Wanted, keeper: Keeper) -> str:
-    """Check a new revision against those of its repository; returns its directory."""
-    directory = layout.join(keeper.settings.directory, wanted.package)
+def check_place(wanted: Wanted, keeper: Keeper, directory: str, *, is_leftover: bool) -> None:
+    """Check a new revision against those of its repository.
+
+    is_leftover: of the package there is nothing but the folder that its deletion left on the branch;
+    a new package takes its place.
+    """
     present = keeper.catalog.by_directory
     siblings = present.get(directory, {})
     kind = wanted.task.get("type", "")
@@ -98,7 +101,13 @@ def check_place(wanted: Wanted, keeper: Keeper) -> str:
             f"{wanted.package} in repo {wanted.repository} with workspaceName {wanted.workspace} "
             "already exists"
         )
-    if kind == "clone" and siblings:
+    exists = bool(siblings) and not (is_leftover and all(item.is_placeholder for item in siblings.values()))
+    if kind == "init" and exists:
+        raise answers.internal(
+            f'package "{wanted.package}" already exists in repository "{wanted.repository}"; make '
+            "subsequent revisions using `copy`"
+        )
+    if kind == "clone" and exists:
         raise answers.internal(
             f'`clone` cannot create a new revision for package "{wanted.package}" that already exists '
             f'in repo "{wanted.repository}"; make subsequent revisions using `copy`'
@@ -113,7 +122,6 @@ def check_place(wanted: Wanted, keeper: Keeper) -> str:
                 f'package path "{wanted.package}" of repo "{wanted.repository}" overlaps with the existing '
                 f'package "{nested[0]}": packages cannot lie inside each other'
             )
-    return directory
 
 
 class Creation:

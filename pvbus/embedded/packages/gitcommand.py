@@ -24,6 +24,9 @@ STALE_LOCK_SECONDS = 30.0
 """Age of a lock file that nobody can still hold: git holds one for milliseconds, and on a disk that
 hangs for seconds. Longer, and a package whose push was killed waits longer."""
 
+OUTPUT_CHARACTERS_MAX = 20_000
+"""How much of what git printed is looked at for its cause. Most of it comes from the remote."""
+
 _SETTINGS = {
     "core.hooksPath": "/dev/null",
     "credential.interactive": "false",
@@ -269,6 +272,7 @@ _KNOWN: tuple[tuple[str, Failure, str], ...] = (
 
 def explain(command: str, output: str) -> GitError:
     """Turn what git printed into an error for people."""
+    output = output[:OUTPUT_CHARACTERS_MAX]
     detail = _essence(output)
     for pattern, failure, advice in _KNOWN:
         if re.search(pattern, output):

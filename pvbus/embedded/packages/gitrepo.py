@@ -374,6 +374,12 @@ class Staging:
     def set(self, ref: str, oid: str | None) -> None:
         self._new[ref] = oid
 
+    def names(self, folder: str) -> Iterator[str]:
+        """Yield the refs directly in a folder of refs, which ends in a slash."""
+        for ref in {**self._refs, **self._new}:
+            if ref.startswith(folder) and "/" not in ref[len(folder) :] and self.get(ref) is not None:
+                yield ref
+
     def updates(self) -> list[RefUpdate]:
         return [
             RefUpdate(ref, self._refs.get(ref), new)

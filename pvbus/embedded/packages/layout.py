@@ -166,8 +166,8 @@ def package_path(directory: str, base: str) -> str | None:
 
 
 def revision_number(tag: str) -> int:
-    """Return N of `vN`; -1 for every other tag."""
-    match = re.fullmatch(r"v(\d+)", tag)
+    """Return N of `vN`; -1 for every other tag, and where N is no 64-bit integer."""
+    match = re.fullmatch(r"v([0-9]{1,18})", tag)
     return int(match[1]) if match else PLACEHOLDER_REVISION
 
 

@@ -106,14 +106,23 @@ def set_deletion_proposed(refs: Staging, name: str, revision: Revision, lifecycl
     refs.set(marker, revision.commit if proposed else None)
 
 
-def delete(place: Place, refs: Staging, revision: Revision) -> None:
-    """Delete a revision. A published one stays in the branch's folder; the placeholder is the folder."""
+def delete(place: Place, refs: Staging, revision: Revision, *, with_folder: bool = False) -> None:
+    """Delete a revision. A published one stays in the branch's folder; the placeholder is the folder.
+
+    with_folder: the last published revision of a package takes the folder along.
+    """
     marker = layout.deletion_ref(revision.directory, revision.deletion_identifier)
     if revision.is_published and refs.get(marker) is not None:
         refs.set(marker, None)
     if not revision.is_placeholder:
         refs.set(revision.ref, None)
-        return
+        if not (with_folder and revision.is_published):
+            return
+        if any(refs.names(f"{layout.TAGS}{revision.directory}/")):
+            return
+        folder_marker = layout.deletion_ref(revision.directory, layout.short_ref(place.branch_ref))
+        if refs.get(folder_marker) is not None:
+            refs.set(folder_marker, None)
     head = _head(place, refs)
     if head is None or place.mirror.tree_of(head, revision.directory) is None:
         return

@@ -19,6 +19,7 @@ from pvbus.core.model import Condition
 from pvbus.core.yamledit import YamlError
 from pvbus.embedded.packages.functions import files, pipeline
 from pvbus.embedded.packages.functions.item import Item, Result
+from pvbus.embedded.packages.functions.limits import render_limits
 from pvbus.embedded.packages.functions.pipeline import Step
 from pvbus.embedded.packages.functions.registry import FunctionRegistry
 from pvbus.embedded.packages.functions.yamltext import compose, load
@@ -93,9 +94,10 @@ class _Run:
         for step in self._steps():
             try:
                 self._run_step(step)
-            except PermanentError as exc:
-                self._report(step, error=str(exc))
-                raise _StepError(step, str(exc)) from exc
+            except (PermanentError, YamlError, OverflowError, RecursionError) as exc:
+                message = "its objects are nested too deeply" if isinstance(exc, RecursionError) else str(exc)
+                self._report(step, error=message)
+                raise _StepError(step, message) from exc
 
     def _steps(self) -> list[Step]:
         kptfiles = {item.package: item for item in self.originals if _is_kptfile(item)}
@@ -155,7 +157,8 @@ def render(
         package = files.read(resources)
         run = _Run(package.items, registry)
         try:
-            run.run()
+            with render_limits():
+                run.run()
         except (_StepError, PermanentError) as exc:
             failure = exc
         if failure is None or keep_partial or _saves_on_failure(package.items):

@@ -2,16 +2,16 @@
 
 One task does everything that touches the remote, one thing after the other: changes that wait
 together are pushed together, and in between the remote is looked at. Objects follow the catalog;
-one whose request is still under way is left to it (`pending`) and looked at again afterwards.
+one whose request is still under way is left to it (`writes`) and looked at again afterwards.
 Nothing is removed because a remote cannot be reached.
 """
 
 import asyncio
 import base64
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from concurrent.futures import Executor
-from contextlib import contextmanager, suppress
+from contextlib import suppress
 from functools import lru_cache
 from pathlib import Path
 from typing import Any, NamedTuple, TypeVar
@@ -22,14 +22,15 @@ import structlog
 from pvbus.core.ids import revision_name
 from pvbus.core.model import PORCH_GROUP
 from pvbus.embedded.apiserver.hooks import Objects
-from pvbus.embedded.packages import answers, layout, operations
+from pvbus.embedded.packages import answers, layout, leftovers, operations
 from pvbus.embedded.packages.gitcommand import Credentials, Failure, Git, GitError
 from pvbus.embedded.packages.gitrepo import Author, File, Mirror, Staging, commit_all, ref_fingerprint
 from pvbus.embedded.packages.journal import Journal
+from pvbus.embedded.packages.reporting import REMOVE_LAST_REVISION, report
 from pvbus.embedded.packages.reporting import REPOSITORY as REPOSITORY
-from pvbus.embedded.packages.reporting import report
 from pvbus.embedded.packages.revisions import Catalog, Revision, name_of, to_object
 from pvbus.embedded.packages.settings import RepositorySettings, StoreOptions
+from pvbus.embedded.packages.writes import Writes
 from pvbus.ports.cluster import Kind, Object
 
 PACKAGE_REVISION = Kind(PORCH_GROUP, "PackageRevision")
@@ -40,9 +41,6 @@ JOURNAL = "creating"
 
 BATCH_MAX = 64
 """Changes in one push: more would lengthen the wait of the first, fewer gain nothing (2 ms each)."""
-
-PENDING_SECONDS = 5.0
-"""How long an answered request may take until its object is stored; then git decides."""
 
 GATHER_SECONDS = 0.015
 """How long a push waits for requests that are still being prepared: half of what one more push costs.
@@ -71,13 +69,6 @@ class _Change(NamedTuple):
     future: "asyncio.Future[object]"
 
 
-class _Pending(NamedTuple):
-    """An object that a request is about to write. resource_version: before it."""
-
-    resource_version: str
-    until: float
-
-
 class _Pins(NamedTuple):
     """had_branch: an empty remote has lost it, rather than never had it; commits: directory -> the
     commit its placeholder was last shown at."""
@@ -101,6 +92,7 @@ class Keeper:
         self.settings = settings
         self.problem = "it has not been read yet"
         self.journal = Journal(folder / JOURNAL)
+        self.writes = Writes(self._version)
         self._objects = objects
         self._folder = folder
         self._executor = executor
@@ -111,7 +103,6 @@ class Keeper:
         self._mirror: Mirror | None = None
         self._catalog: Catalog | None = None
         self._queue: asyncio.Queue[_Change] = asyncio.Queue()
-        self._pending: dict[str, _Pending] = {}
         self._later: set[tuple[str, str]] = set()
         self._first_sync = asyncio.Event()
         self._task: asyncio.Task[None] | None = None
@@ -170,6 +161,18 @@ class Keeper:
         assert self._mirror is not None, "wait for ready() first"
         return self._mirror
 
+    async def is_leftover(self, directory: str) -> bool:
+        """Tell whether nothing is in a directory but what a deleted package left on the branch."""
+        present = self.catalog.by_directory.get(directory, {}).values()
+        if not present or not all(item.is_placeholder for item in present):
+            return False
+        return bool(await self.in_thread(self.catalog.leftovers, directory))
+
+    def removes_last_revision(self) -> bool:
+        """Tell whether the last revision of a package takes the folder on the branch along."""
+        annotations = ((self._stored() or {}).get("metadata") or {}).get("annotations") or {}
+        return annotations.get(REMOVE_LAST_REVISION) == "true"
+
     def place(self, user: str) -> operations.Place:
         return operations.Place(self.mirror, self.catalog.branch_ref, Author(*self.settings.author_of(user)))
 
@@ -206,38 +209,6 @@ class Keeper:
         except (OSError, pygit2.GitError) as exc:
             raise answers.internal(f"{self._folder} cannot be written ({exc}): check the disk") from exc
         return result
-
-    @contextmanager
-    def writing(self, name: str) -> Iterator[None]:
-        """Leave an object alone while a request writes it, until the server has stored it."""
-        self._pending[name] = _Pending(self._version(name), float("inf"))
-        try:
-            yield
-        except BaseException:
-            self.written(name)
-            raise
-        self._pending[name] = self._pending[name]._replace(until=time.monotonic() + PENDING_SECONDS)
-
-    def written(self, name: str) -> None:
-        """The request is over and its object is what it will be."""
-        self._pending.pop(name, None)
-
-    async def settled(self, name: str) -> None:
-        """Wait until an earlier request's object is stored."""
-        # What ends it is the server's own write, of which it tells nobody.
-        while self._is_pending(name):  # noqa: ASYNC110
-            await asyncio.sleep(0.005)
-
-    def _is_pending(self, name: str) -> bool:
-        pending = self._pending.get(name)
-        if pending is None:
-            return False
-        if self._version(name) == pending.resource_version and time.monotonic() < pending.until:
-            return True
-        if pending.until == float("inf"):
-            return True
-        del self._pending[name]
-        return False
 
     def _version(self, name: str) -> str:
         current = self._objects.get(PACKAGE_REVISION, self.settings.facts.namespace, name)
@@ -296,6 +267,8 @@ class Keeper:
             else:
                 item.future.set_result(outcome)
         await self._follow(changed)
+        if not self.problem and any(self.catalog.find(*each) is None for each in changed):
+            await self._report("True", "Ready", self.catalog.readiness())  # a folder may be left over
 
     def _commit_in_thread(
         self, builds: list[Callable[[Staging], object]]
@@ -426,11 +399,11 @@ class Keeper:
         }
         for obj in self._stored_revisions():
             name = obj["metadata"]["name"]
-            if name not in present and not self._is_pending(name):
+            if name not in present and not self.writes.is_pending(name):
                 await self._objects.remove(PACKAGE_REVISION, facts.namespace, name)
         await self._follow(set(present.values()))
         for name in self.journal.names():
-            if not self._is_pending(name):
+            if not self.writes.is_pending(name):
                 self.journal.drop(name)
 
     async def _follow(self, changed: set[tuple[str, str]]) -> None:
@@ -442,7 +415,7 @@ class Keeper:
             revision = self.catalog.find(directory, workspace)
             package = layout.package_path(directory, self.settings.directory) or directory
             name = revision_name(facts.name, package, workspace)
-            if self._is_pending(name):
+            if self.writes.is_pending(name):
                 self._later.add((directory, workspace))
             elif revision is not None:
                 await self._put(name, revision)
@@ -490,5 +463,12 @@ class Keeper:
             extra["packageCount"] = sum(len(found) for found in self._catalog.by_directory.values())
             extra["gitCommitHash"] = self.mirror.refs.get(self._catalog.branch_ref, "")
         facts = self.settings.facts
-        condition = {"type": "Ready", "status": status, "reason": reason, "message": message}
-        await report(self._objects, facts.namespace, facts.name, condition, extra)
+        conditions = [{"type": "Ready", "status": status, "reason": reason, "message": message}]
+        if self._catalog is not None:
+            paths = [
+                layout.package_path(directory, self.settings.directory) or directory
+                for directory in await self.in_thread(self._catalog.leftovers)
+            ]
+            if counted := leftovers.condition(facts.name, self.settings.branch, paths):
+                conditions.append(counted)
+        await report(self._objects, facts.namespace, facts.name, conditions, extra)

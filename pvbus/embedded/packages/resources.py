@@ -54,7 +54,7 @@ class ResourcesKind:
             if stored is None:
                 raise answers.not_found(name, plural=PLURAL)
             keeper, _ = await self._workshop.located(stored)
-            await keeper.settled(name)
+            await keeper.writes.settled(name)
             stored = self._workshop.objects.get(PACKAGE_REVISION, namespace, name)
             if stored is None or stored["metadata"].get("resourceVersion") != version:
                 raise answers.modified(name, plural=PLURAL)
@@ -75,7 +75,7 @@ class ResourcesKind:
             return _shown(stored, made.texts, made.status)
         draft = Draft(new_files, operations.RENDER_TASK, made.note)
         place = keeper.place(user)
-        with keeper.writing(name):
+        with keeper.writes.writing(name):
             await keeper.change(
                 name, lambda refs: operations.update_draft(place, refs, name, revision, draft)
             )
@@ -90,7 +90,7 @@ class ResourcesKind:
             )
             if changed is None:
                 raise answers.modified(name, plural=PLURAL)
-        keeper.written(name)
+        keeper.writes.written(name)
         return _shown(changed, made.texts, made.status)
 
 

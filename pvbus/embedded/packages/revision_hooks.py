@@ -50,7 +50,8 @@ class RevisionHooks:
             f"package {wanted.package}, workspace {wanted.workspace})"
         )
         with self._workshop.busy(wanted.namespace, wanted.name, text):
-            directory = check_place(wanted, keeper)
+            directory = layout.join(keeper.settings.directory, wanted.package)
+            check_place(wanted, keeper, directory, is_leftover=await keeper.is_leftover(directory))
             if self._workshop.objects.get(PACKAGE_REVISION, wanted.namespace, wanted.name) is not None:
                 raise answers.conflict(wanted.name, "a deleted revision of this name has not gone yet")
             return await self._create(obj["metadata"], wanted, keeper, directory, user)
@@ -76,7 +77,7 @@ class RevisionHooks:
             keeper.journal.write(wanted.name, Note(commit, noted))
             return commit
 
-        with keeper.writing(wanted.name):
+        with keeper.writes.writing(wanted.name):
             await keeper.change(wanted.name, build)
             return self._shown(keeper, wanted.name, directory, wanted.workspace, metadata)
 
@@ -100,12 +101,12 @@ class RevisionHooks:
             if not self._touches_git(old, new):
                 return {**old, "metadata": new["metadata"]}
             keeper, revision = await self._workshop.current(old)
-            await keeper.settled(name)
-            with keeper.writing(name):
+            await keeper.writes.settled(name)
+            with keeper.writes.writing(name):
                 await self._update(keeper, revision, old, new, user)
                 result = self._shown(keeper, name, revision.directory, revision.workspace, new["metadata"])
             if result == old:
-                keeper.written(name)
+                keeper.writes.written(name)
             return result
 
     def _touches_git(self, old: Object, new: Object) -> bool:
@@ -204,10 +205,13 @@ class RevisionHooks:
             return
         found = revision
         with self._workshop.busy(namespace, name):
-            await keeper.settled(name)
+            await keeper.writes.settled(name)
             place = keeper.place("")
-            with keeper.writing(name):
-                await keeper.change(name, lambda refs: operations.delete(place, refs, found))
+            with_folder = keeper.removes_last_revision()
+            with keeper.writes.writing(name):
+                await keeper.change(
+                    name, lambda refs: operations.delete(place, refs, found, with_folder=with_folder)
+                )
 
 
 def _lifecycle(obj: Object) -> str:

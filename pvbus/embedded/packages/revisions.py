@@ -17,6 +17,7 @@ from pvbus.core.model import PORCH_API
 from pvbus.embedded.packages import layout
 from pvbus.embedded.packages.gitrepo import Commit, Mirror
 from pvbus.embedded.packages.layout import Annotation, RenderNote
+from pvbus.embedded.packages.leftovers import Approvals
 from pvbus.ports.cluster import Object
 
 HISTORY_COMMITS_MAX = 200
@@ -122,6 +123,7 @@ class Catalog:
         self._folders: dict[str, str] = {}
         self._tips: dict[tuple[str, str], Revision | None] = {}
         self._facts = lru_cache(maxsize=4096)(self._read_facts)
+        self._approvals = Approvals(mirror)
         self.by_directory: dict[str, dict[str, Revision]] = {}
 
     def revisions(self) -> Iterable[Revision]:
@@ -134,6 +136,22 @@ class Catalog:
     @property
     def branch_ref(self) -> str:
         return f"{layout.HEADS}{self._branch}"
+
+    def leftovers(self, directory: str | None = None) -> list[str]:
+        """Return the directories that deleted packages left on the branch; of one, or of all."""
+        directories = list(self._folders) if directory is None else [directory]
+        alone = [
+            (each, placeholder.tree)
+            for each in directories
+            if (placeholder := self._only_placeholder(each)) is not None
+        ]
+        head = self._refs.get(self.branch_ref)
+        return self._approvals.leftovers(self._mirror.commit_of(head) if head else None, alone)
+
+    def _only_placeholder(self, directory: str) -> Revision | None:
+        """Return a package's placeholder if nothing of the package was published besides it."""
+        published = [item for item in self.by_directory.get(directory, {}).values() if item.is_published]
+        return published[0] if len(published) == 1 and published[0].is_placeholder else None
 
     def readiness(self) -> str:
         """Say that the repository is ready, and what in it looks like a package but is none."""

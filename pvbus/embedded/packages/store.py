@@ -101,7 +101,7 @@ class PackageStore:
         except PermanentError as exc:
             metadata = repository["metadata"]
             condition = {"type": "Ready", "status": "False", "reason": "Error", "message": str(exc)}
-            await report(self._objects, metadata.get("namespace", ""), metadata["name"], condition, {})
+            await report(self._objects, metadata.get("namespace", ""), metadata["name"], [condition], {})
         self._keeper_of(repository)
 
     def _keeper_of(self, repository: Object) -> Keeper | None:

@@ -60,3 +60,11 @@ def test_expressions_are_found_wherever_they_are() -> None:
         "template.packageContext.removeKeyExprs[1]": "d",
         "template.pipeline.mutators[0].configMapExprs[0].keyExpr": "e",
     }
+
+
+def test_a_package_that_is_deleted_leaves_nothing_to_deploy(tmp_path: Path) -> None:
+    """Every repository of the example removes a package's folder with its last revision."""
+    repositories = [each.object for each in fleet.make(tmp_path) if each.object["kind"] == "Repository"]
+    assert len(repositories) == 5
+    for each in repositories:
+        assert each["metadata"]["annotations"]["pvbus.dev/remove-last-revision"] == "true"

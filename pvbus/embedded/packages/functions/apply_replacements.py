@@ -10,6 +10,7 @@ from typing import Any, NamedTuple
 
 import msgspec
 
+from pvbus.core.yamledit import DEPTH_MAX
 from pvbus.embedded.packages.functions.item import (
     FunctionOutput,
     Item,
@@ -100,7 +101,7 @@ def parse_path(text: str) -> tuple[_Part, ...]:
     current, position = "", 0
     while position <= len(text):
         char = text[position : position + 1]
-        end = text.find("]", position)
+        end = text.find("]", position) if char == "[" else -1
         if char == "\\" and text[position + 1 : position + 2] == ".":
             current += "."
             position += 2
@@ -118,6 +119,8 @@ def parse_path(text: str) -> tuple[_Part, ...]:
         else:
             current += char
             position += 1
+    if len(parts) > DEPTH_MAX:
+        raise _fault(f"a field path has {len(parts)} parts, at most {DEPTH_MAX} are allowed: {text[:80]}...")
     return tuple(parts)
 
 
@@ -242,7 +245,7 @@ def _indices(value: list[Any], part: _Part) -> Iterator[int]:
         yield from (index for index, element in enumerate(value) if part.accepts(element))
     elif part == "-":
         yield from (len(value) - 1,) if value else ()
-    elif part.isdigit():
+    elif part.isascii() and part.isdigit() and len(part) < 10:
         yield from (int(part),) if int(part) < len(value) else ()
     else:
         raise _fault(f"`{part}` of a field path is no element of a list")

@@ -23,11 +23,11 @@ from pvbus.embedded.packages.functions.item import (
     scalars,
     text_of,
 )
+from pvbus.embedded.packages.functions.limits import check_length, check_time
 from pvbus.embedded.packages.functions.yamltext import Path, compose, dump, load
 from pvbus.errors import PermanentError
 
 MARKER = "# kpt-set: "
-_NAME = re.compile(r"\$\{([^}]*)\}")
 _KEY_COMMENT = re.compile(r"[ \t]*:[ \t]+(#[^\n]*)")
 _NOT_A_LIST = "input to array setter must be an array of values, but found {!r}"
 
@@ -68,34 +68,64 @@ def _set(item: Item, setters: Mapping[str, str]) -> tuple[Item, list[tuple[Path,
         found.path for found in _lists(item.text, compose(item.text)) if _concerns(found.pattern, setters)
     ]:
         # Positions move with every edit, so the list is looked up again.
+        check_time()
         found = next(each for each in _lists(item.text, compose(item.text)) if each.path == path)
         item = _with_list(item, found, setters)
-        done.append((path, setters[_NAME.findall(found.pattern)[0]]))
-    fields = [
-        (path, node, _pattern(line_comment(item.text, node))) for path, node in scalars(compose(item.text))
-    ]
-    for path, node, pattern in fields:
-        if _concerns(pattern, setters):
+        done.append((path, setters[split_pattern(found.pattern).names[0]]))
+    changes: list[tuple[Path, Scalar]] = []
+    for path, node in scalars(compose(item.text)):
+        pattern = _pattern(line_comment(item.text, node))
+        if pattern and _concerns(pattern, setters):
             text = _filled(pattern, node.value, setters)
             style = (node.style or "") if text else '"'
-            item = item.with_scalar(path, Scalar(text, style, is_string=bool(style)))
+            changes.append((path, Scalar(text, style, is_string=bool(style))))
             done.append((path, text))
-    return item, done
+    return item.with_scalars(changes), done
 
 
 def _pattern(comment: str) -> str:
     return comment.removeprefix(MARKER).strip() if comment.startswith(MARKER) else ""
 
 
+class SetterPattern(NamedTuple):
+    """A pattern taken apart: a literal before each name, and one behind the last."""
+
+    literals: tuple[str, ...]
+    names: tuple[str, ...]
+
+
+def split_pattern(pattern: str) -> SetterPattern:
+    """Take a pattern apart at its `${name}`, in one pass."""
+    literals: list[str] = []
+    names: list[str] = []
+    position = 0
+    while (start := pattern.find("${", position)) >= 0 and (end := pattern.find("}", start)) >= 0:
+        literals.append(pattern[position:start])
+        names.append(pattern[start + 2 : end])
+        position = end + 1
+    return SetterPattern((*literals, pattern[position:]), tuple(names))
+
+
+def _innermost_names(text: str) -> set[str]:
+    """Return the names that replacing could find; of `${a${b}` that is b."""
+    return {before.rpartition("${")[2] for before in text.split("}")[:-1] if "${" in before}
+
+
 def _concerns(pattern: str, setters: Mapping[str, str]) -> bool:
-    return any(f"${{{name}}}" in pattern for name in setters)
+    return not _innermost_names(pattern).isdisjoint(setters)
 
 
 def _filled(pattern: str, present: str, setters: Mapping[str, str]) -> str:
     text = pattern
-    for name, value in (*setters.items(), *_read_back(pattern, present).items()):
-        text = text.replace(f"${{{name}}}", value)
-    missing = [match[0] for match in _NAME.finditer(text)]
+    reached = _innermost_names(pattern)
+    for name, value in (*setters.items(), *read_back(pattern, present).items()):
+        if name in reached:
+            token = f"${{{name}}}"
+            check_time()
+            check_length(len(text) + text.count(token) * (len(value) - len(token)))
+            text = text.replace(token, value)
+            reached |= _innermost_names(value)  # a value may name the setters that come after it
+    missing = [f"${{{name}}}" for name in split_pattern(text).names]
     if missing:
         raise PermanentError(
             f"values for setters [{' '.join(missing)}] must be provided", reason="InvalidFunctionConfig"
@@ -103,13 +133,39 @@ def _filled(pattern: str, present: str, setters: Mapping[str, str]) -> str:
     return text
 
 
-def _read_back(pattern: str, present: str) -> dict[str, str]:
-    """Return the values that the pattern's names have in the present text; all of them or none."""
-    names = _NAME.findall(pattern)
-    literals = [re.escape(part) for part in _NAME.split(pattern)[::2]]
-    match = re.search("(.*)".join(literals), present)
-    values = match.groups() if match else ()
-    return dict(zip(names, values, strict=True)) if values and all(values) else {}
+def read_back(pattern: str, present: str) -> dict[str, str]:
+    """Return the values that the pattern's names have in the present text; all of them or none.
+
+    Each name stands for as much of one line as leaves the rest a match, the first name first, as a
+    greedy `(.*)` in its place would. So the literals are found from the end of the line, each as far
+    behind as it can be, which takes time in proportion to the text.
+    """
+    literals, names = split_pattern(pattern)
+    for line in present.split("\n") if names else ():
+        start = line.find(literals[0])
+        if start < 0:
+            continue
+        values = _values(line[start + len(literals[0]) :], literals[1:])
+        if values is not None:
+            return dict(zip(names, values, strict=True)) if all(values) else {}
+    return {}
+
+
+def _values(line: str, literals: Sequence[str]) -> list[str] | None:
+    """Return what stands before each literal, the literals as far behind as they can be."""
+    # Backwards, because only `find` is linear whatever it looks for.
+    backwards = line[::-1]
+    values: list[str] = []
+    position = end = 0
+    for number, literal in enumerate(reversed(literals)):
+        found = backwards.find(literal[::-1], position)
+        if found < 0:
+            return None
+        if number:
+            values.append(backwards[end:found][::-1])
+        position = end = found + len(literal)
+    values.append(backwards[end:][::-1])
+    return values[::-1]
 
 
 def _lists(text: str, node: yaml.Node | None, path: Path = (), *, in_flow: bool = False) -> Iterator[_List]:
@@ -128,7 +184,7 @@ def _lists(text: str, node: yaml.Node | None, path: Path = (), *, in_flow: bool 
 
 
 def _with_list(item: Item, found: _List, setters: Mapping[str, str]) -> Item:
-    names = _NAME.findall(found.pattern)
+    names = split_pattern(found.pattern).names
     if len(names) != 1 or found.pattern != f"${{{names[0]}}}":
         raise PermanentError(
             f"invalid setter pattern for array node: {found.pattern!r}", reason="InvalidFunctionConfig"

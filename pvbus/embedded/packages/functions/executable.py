@@ -26,6 +26,7 @@ from pvbus.embedded.packages.functions.item import (
     replaced,
     text_of,
 )
+from pvbus.embedded.packages.functions.limits import untimed
 from pvbus.embedded.packages.functions.yamltext import dump, load
 from pvbus.errors import PermanentError
 
@@ -50,7 +51,8 @@ def run_executable(
     command: Sequence[str], items: Sequence[Item], config: Value | None, *, timeout_seconds: float
 ) -> FunctionOutput:
     """Run a program on the items; blocks until it ends. Raises: PermanentError when it fails."""
-    code, out, err = _run(command, encode(items, config), timeout_seconds)
+    with untimed():
+        code, out, err = _run(command, encode(items, config), timeout_seconds)
     if code:
         told = [result.message for result in _results_of(out) if result.severity == "error"]
         said = "; ".join(told) or err.strip()[-_STDERR_CHARACTERS_MAX:] or "it said nothing"

@@ -8,7 +8,7 @@ was meant: where a splice would change anything else, the values win over the sp
 
 import json
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from functools import lru_cache
 from typing import Any, NamedTuple
 
@@ -16,6 +16,7 @@ import msgspec
 import yaml
 
 from pvbus.core.yamledit import YamlError, same
+from pvbus.embedded.packages.functions.limits import check_growth, check_length, check_time, check_value
 from pvbus.embedded.packages.functions.yamltext import Path, compose, load, with_value
 from pvbus.errors import PermanentError
 
@@ -87,21 +88,60 @@ class Item(msgspec.Struct, frozen=True, kw_only=True):
         """Return the item with other values; text changes only where values differ."""
         if same(value, self.value):
             return self
+        check_time()
+        check_value(value)
         if self.file.endswith(".json"):
             text = json.dumps(value, indent=2, ensure_ascii=False) + "\n"
         else:
             text = with_value(self.text, self.value, value)
+        check_growth(len(self.text), len(text))
         return msgspec.structs.replace(self, text=text, value=value)
+
+    def with_scalars(self, changes: Sequence[tuple[Path, "Scalar"]]) -> "Item":
+        """Return the item as `with_scalar` makes it, one change after the other.
+
+        The paths are in the order of the text. All are spliced at once where nothing hinders it: the
+        document is then read once and not once per change.
+        """
+        meant: Any = self.value
+        root = None if self.file.endswith(".json") else compose(self.text)
+        pieces: list[str] = []
+        end = length = len(self.text)
+        nodes = index_nodes(root) if len(changes) > 1 else {}
+        for path, scalar in reversed(changes):
+            node = nodes.get(path)
+            if not isinstance(node, yaml.ScalarNode) or node.style in ("|", ">") or scalar.comment:
+                break
+            meant = replaced(meant, path, scalar.value)
+            start = node.start_mark.index
+            if node.end_mark.index > end:
+                break  # an alias: its text was spliced already
+            pieces.append(self.text[node.end_mark.index : end])
+            pieces.append(_placed(self.text, start, scalar.written()))
+            length += len(scalar.text)
+            check_length(length)
+            end = start
+        else:
+            text = self.text[:end] + "".join(reversed(pieces))
+            check_growth(len(self.text), len(text))
+            if changes and _reads_as(text, meant):
+                return msgspec.structs.replace(self, text=text, value=meant)
+        item = self
+        for path, scalar in changes:
+            item = item.with_scalar(path, scalar)
+        return item
 
     def with_scalar(self, path: Path, scalar: "Scalar") -> "Item":
         """Return the item with the scalar at `path` written as given: its quotes, its comment.
 
         A scalar without comment leaves the comment that is there.
         """
+        check_time()
         meant = replaced(self.value, path, scalar.value)
         node = None if self.file.endswith(".json") else find(compose(self.text), path)
         if isinstance(node, yaml.ScalarNode) and node.style not in ("|", ">"):
             text = _spliced(self.text, node, scalar)
+            check_growth(len(self.text), len(text))
             if _reads_as(text, meant):
                 return msgspec.structs.replace(self, text=text, value=meant)
         return self.with_value(meant)
@@ -157,6 +197,14 @@ def find(node: yaml.Node | None, path: Path) -> yaml.Node | None:
         else:
             return None
     return node
+
+
+def index_nodes(node: yaml.Node | None) -> dict[Path, yaml.ScalarNode]:
+    """Return the scalars below a node by path; of keys that are there twice the first, as `find`."""
+    found: dict[Path, yaml.ScalarNode] = {}
+    for path, scalar in scalars(node):
+        found.setdefault(path, scalar)
+    return found
 
 
 def scalar_at(item: Item, path: Path) -> Scalar | None:
@@ -232,13 +280,16 @@ def _texts(value: Any) -> dict[str, str]:
 
 def _spliced(text: str, node: yaml.ScalarNode, scalar: Scalar) -> str:
     start, end = node.start_mark.index, node.end_mark.index
-    written = scalar.written()
-    if start and not text[start - 1].isspace() and text[start - 1] == ":":
-        written = f" {written}"
+    written = _placed(text, start, scalar.written())
     if not scalar.comment:
         return text[:start] + written + text[end:]
     old = _LINE_COMMENT.match(text, end)
     return f"{text[:start]}{written} {scalar.comment}{text[old.end() if old else end :]}"
+
+
+def _placed(text: str, start: int, written: str) -> str:
+    """Return what is written at a position; behind a colon only with a space."""
+    return f" {written}" if start and text[start - 1] == ":" else written
 
 
 @lru_cache(maxsize=1024)

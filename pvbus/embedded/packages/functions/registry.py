@@ -118,7 +118,7 @@ def split_image(image: str) -> tuple[str, str]:
 
 
 def _version_note(image: str, tag: str, known: tuple[int, ...]) -> str:
-    match = re.match(r"v?(\d+(?:\.\d+)*)", tag)
+    match = re.match(r"v?([0-9]{1,9}(?:\.[0-9]{1,9})*)(?![0-9])", tag)
     if match and tuple(map(int, match[1].split("."))) > known:
         return f"{image} runs as version {'.'.join(map(str, known))}, the newest one built in"
     return ""

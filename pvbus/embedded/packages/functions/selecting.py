@@ -1,16 +1,21 @@
 """Label selectors in Kubernetes' string form, and matching objects by id."""
 
-import re
 from collections.abc import Mapping
+from functools import lru_cache
 from typing import Any, NamedTuple
 
 import msgspec
+import re2  # type: ignore[import-untyped]  # it has no types
 
 from pvbus.embedded.packages.functions.item import Item
 from pvbus.embedded.packages.functions.scopes import CLUSTER_SCOPED
 from pvbus.errors import PermanentError
 
-_TERM = re.compile(
+SELECTOR_CHARACTERS_MAX = 10_000
+"""Length of a selector: one of a thousand terms still fits."""
+
+# In linear time whatever it looks at: selectors come from packages.
+_TERM = re2.compile(
     r"\s*(?:(?P<absent>!)\s*(?P<without>[\w./-]+)"
     r"|(?P<key>[\w./-]+)\s*(?:(?P<operator>==|=|!=)\s*(?P<value>[\w.-]*)"
     r"|\s(?P<set>in|notin)\s*\((?P<values>[^)]*)\))?)\s*(?:,|$)"
@@ -29,14 +34,20 @@ class Requirement(NamedTuple):
         return found == self.wanted
 
 
+@lru_cache(maxsize=64)
 def parse_selector(text: str) -> tuple[Requirement, ...]:
     """Parse `a=b,c!=d,e in (f,g),h notin (i),j,!k`. Raises: PermanentError."""
+    if len(text) > SELECTOR_CHARACTERS_MAX:
+        raise PermanentError(
+            f"a selector has {len(text)} characters, at most {SELECTOR_CHARACTERS_MAX} are allowed",
+            reason="InvalidFunctionConfig",
+        )
     requirements: list[Requirement] = []
     position = 0
     while position < len(text.rstrip()):
         match = _TERM.match(text, position)
         if not match:
-            raise PermanentError(f"cannot read the selector {text!r}", reason="InvalidFunctionConfig")
+            raise PermanentError(f"cannot read the selector {text[:200]!r}", reason="InvalidFunctionConfig")
         position = match.end()
         if match["absent"]:
             requirements.append(Requirement(match["without"], None, False))

@@ -8,6 +8,11 @@ import yaml
 
 from pvbus.core.yamledit import Document, assign, delete, get, insert, parse, same
 from pvbus.core.yamlwrite import Style, block
+from pvbus.embedded.packages.functions.limits import check_time
+
+COMPARISONS_MAX = 250_000
+"""Pairs of elements that are compared to keep what stays of a list: some 0.1 s. Longer lists that differ
+throughout are written anew."""
 
 Path = tuple[str | int, ...]
 """Keys of maps and indices of lists, from the root of a document."""
@@ -46,6 +51,7 @@ def with_value(text: str, old: Any, new: Any) -> str:
 
 
 def _merged(document: Document, path: Path, new: Any) -> Document:
+    check_time()
     old = get(document.value, path)
     if old and new and isinstance(old, dict) and isinstance(new, dict):
         for key in [key for key in old if key not in new]:
@@ -61,12 +67,25 @@ def _merged(document: Document, path: Path, new: Any) -> Document:
     return document if same(old, new) else assign(document, path, new)
 
 
+def _common(one: list[str], other: list[str]) -> int:
+    """Return how many elements two lists begin with alike."""
+    pairs = enumerate(zip(one, other, strict=False))
+    return next((index for index, (a, b) in pairs if a != b), min(len(one), len(other)))
+
+
 def _merged_list(document: Document, path: Path, old: list[Any], new: list[Any]) -> Document:
     """Edit from the end, so that the indices of what is still to do hold."""
-    matcher = SequenceMatcher(
-        None, [repr(each) for each in old], [repr(each) for each in new], autojunk=False
-    )
-    for _, old_start, old_end, new_start, new_end in reversed(matcher.get_opcodes()):
+    one, other = [repr(each) for each in old], [repr(each) for each in new]
+    head = _common(one, other)
+    tail = _common(one[head:][::-1], other[head:][::-1])
+    one, other = one[head : len(one) - tail], other[head : len(other) - tail]
+    if len(one) * len(other) > COMPARISONS_MAX:
+        return assign(document, path, new)
+    matcher = SequenceMatcher(None, one, other, autojunk=False)
+    for tag, *places in reversed(matcher.get_opcodes()):
+        old_start, old_end, new_start, new_end = (place + head for place in places)
+        if tag == "equal":
+            continue
         paired = min(old_end - old_start, new_end - new_start)
         for index in range(old_end - 1, old_start + paired - 1, -1):
             document = delete(document, (*path, index))
