@@ -70,7 +70,9 @@ def json_patch(obj: Object, operations: Any) -> Object:
         operation = step.get("op")
         apply = _STEPS.get(operation) if isinstance(operation, str) else None
         if apply is None:
-            raise PatchError(400, "BadRequest", f"unexpected kind of JSON patch operation: {str(operation)[:40]!r}")
+            raise PatchError(
+                400, "BadRequest", f"unexpected kind of JSON patch operation: {str(operation)[:40]!r}"
+            )
         apply(document, step)
     if not isinstance(document.value, dict):
         raise _unprocessable("the result of the patch is not an object")
@@ -293,8 +295,9 @@ def _strategic_map(
         if key.startswith(_ORDER):
             name = key.removeprefix(_ORDER)
             merged = lists.get((*path, name)) or _MergedList("")
+            order = _listed(patch, key)
             if rows := _rows(result, name):
-                result[name] = _ordered(rows, _listed(patch, key), _rows(target, name), merged.key)
+                result[name] = _ordered(rows, order, _rows(target, name), merged.key)
     return result
 
 

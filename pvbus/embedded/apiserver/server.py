@@ -9,7 +9,7 @@ import asyncio
 import contextlib
 import hmac
 import traceback
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -324,13 +324,27 @@ def _response(answer: Answer, wanted: rq.Wanted) -> web.Response:
     body = answer.body
     if wanted.yaml or answer.warnings:
         headers = _JSON.copy()
-        for warning in answer.warnings:
-            escaped = warning.replace("\\", "\\\\").replace('"', '\\"')
-            headers.add("Warning", f'299 - "{escaped}"')
+        for text in _warnings(answer.warnings):
+            headers.add("Warning", f'299 - "{text}"')
     if wanted.yaml:
         body = yaml.safe_dump(decode(body), sort_keys=False, allow_unicode=True).encode()
         headers["Content-Type"] = "application/yaml"
     return web.Response(body=body, status=answer.code, headers=headers)
+
+
+WARNINGS_CHARACTERS_MAX = 4096
+"""All warnings of one answer, as in the real API server: clients refuse longer headers."""
+
+
+def _warnings(texts: Sequence[str]) -> Iterator[str]:
+    """Yield the warnings as header values hold them; what a client wrote may be part of them."""
+    left = WARNINGS_CHARACTERS_MAX
+    for text in texts:
+        clean = "".join(character if character.isprintable() else "?" for character in text[:left])
+        left -= len(clean)
+        if left < 0 or not clean:
+            return
+        yield clean.replace("\\", "\\\\").replace('"', '\\"')
 
 
 async def _install(writer: Writer, registry: Registry, crd: Object) -> None:
