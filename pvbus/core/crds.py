@@ -1,9 +1,9 @@
 """CustomResourceDefinitions and OpenAPI schemas, generated from the API types.
 
 A Struct gives names and types; `pvbus.core.crd_texts` adds the words for people and
-`pvbus.core.crd_shapes` required fields, limits and rules. Names, types, subresources, columns and
-limits are those of Porch's definitions, so that either set of files can replace the other in a
-cluster. Every field has a description, or generation fails.
+`pvbus.core.crd_shapes` required fields, limits and rules. Names, types, subresources and limits are
+those of Porch's definitions, so that either set of files can replace the other in a cluster; columns
+and short names are added where Porch has none. Every field has a description, or generation fails.
 """
 
 import types
@@ -58,11 +58,24 @@ _REPOSITORY_COLUMNS = (
     ("Age", "date", ".metadata.creationTimestamp"),
 )
 
+_VARIANT_COLUMNS = (
+    ("Ready", "string", ".status.conditions[?(@.type=='Ready')].status"),
+    ("Reason", "string", ".status.conditions[?(@.type=='Ready')].reason"),
+    ("Upstream", "string", ".spec.upstream.package"),
+    ("Age", "date", ".metadata.creationTimestamp"),
+)
+
+# `pv` is PersistentVolume's short name, too. Where a cluster serves both, kubectl takes the PersistentVolume,
+# because its group comes first; the embedded server has no PersistentVolumes.
 _KINDS = (
-    _Kind("packagevariants", (_Version("v1alpha1", PackageVariant),)),
+    _Kind("packagevariants", (_Version("v1alpha1", PackageVariant, columns=_VARIANT_COLUMNS),), ("pv",)),
     _Kind(
         "packagevariantsets",
-        (_Version("v1alpha1", OldPackageVariantSet, served=False), _Version("v1alpha2", PackageVariantSet)),
+        (
+            _Version("v1alpha1", OldPackageVariantSet, served=False),
+            _Version("v1alpha2", PackageVariantSet, columns=_VARIANT_COLUMNS),
+        ),
+        ("pvs",),
     ),
     _Kind("repositories", (_Version("v1alpha1", Repository, columns=_REPOSITORY_COLUMNS),), ("repo",)),
 )
@@ -78,6 +91,7 @@ def open_api() -> dict[str, Schema]:
     found = {}
     for api_type in (PackageRevision, PackageRevisionResources):
         schema = object_schema(api_type)
+        schema["properties"]["metadata"]["description"] = OBJECT_FIELDS["metadata"]
         kind = api_type.__name__
         schema["x-kubernetes-group-version-kind"] = [
             {"group": PORCH_GROUP, "version": "v1alpha1", "kind": kind}
@@ -126,11 +140,13 @@ def _version(version: _Version) -> Schema:
 
 def _struct(api_type: ApiType) -> Schema:
     if api_type is ObjectMeta:
+        # An API server knows metadata itself and refuses a definition that says more of it, even in words.
         return {"type": "object"}
     properties = {}
     for field in msgspec.structs.fields(api_type):
         schema = _type(_FIELD_TYPES.get((api_type, field.name), field.type))
-        schema["description"] = _description(api_type, field.name)
+        if field.type is not ObjectMeta:
+            schema["description"] = _description(api_type, field.name)
         schema.update(_shape(api_type, field.name))
         properties[field.encode_name] = schema
     schema = {"type": "object", "properties": properties, **TYPE_SHAPES.get(api_type, {})}

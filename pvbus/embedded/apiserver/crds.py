@@ -7,9 +7,10 @@ are taken. While it is being deleted its objects go first; then the finalizer is
 import time
 from typing import Any
 
+from pvbus.embedded.apiserver.crdshape import shape_problem
 from pvbus.embedded.apiserver.registry import Registry, is_established
 from pvbus.embedded.apiserver.schema import validate_crd
-from pvbus.embedded.apiserver.status import invalid_value
+from pvbus.embedded.apiserver.status import bad_request, invalid_value
 from pvbus.embedded.apiserver.strategies import Strategy
 from pvbus.embedded.apiserver.structural import FieldError
 from pvbus.ports.cluster import Object
@@ -31,8 +32,11 @@ class Definitions:
         )
 
     def _prepare(self, new: Object, old: Object | None) -> Object:
-        if not _has_shape(new):
-            return new
+        if problem := shape_problem(new):
+            kind = "CustomResourceDefinition"
+            raise bad_request(f'{kind} in version "v1" cannot be handled as a {kind}: json: {problem}')
+        if validate_crd(new):
+            return new  # and `_check` reports what is wrong
         prepared = {**new, "spec": _completed(new["spec"])}
         conflict = self._registry.name_conflict(prepared)
         before = (old or {}).get("status") or {}
@@ -65,11 +69,6 @@ def _at(value: Any, path: tuple[str, ...]) -> Any:
     for part in path:
         value = value.get(part)
     return value
-
-
-def _has_shape(crd: Object) -> bool:
-    """Return whether there is enough to complete; what is missing is reported by `_check`."""
-    return not validate_crd(crd)
 
 
 def _completed(spec: Object) -> Object:

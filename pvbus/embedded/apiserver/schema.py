@@ -6,11 +6,13 @@ apiextensions-apiserver (v0.36); only what changes the meaning of stored objects
 
 import re
 from collections.abc import Iterator, Mapping
-from typing import Any
+from typing import Any, Literal
 
+from pvbus.embedded.apiserver.compiled import Schema, compile_schema
+from pvbus.embedded.apiserver.crdshape import shape_problem, size_errors
 from pvbus.embedded.apiserver.formats import go_pattern
 from pvbus.embedded.apiserver.rules import Rule
-from pvbus.embedded.apiserver.structural import FieldError, Schema, compile_schema, shown
+from pvbus.embedded.apiserver.structural import FieldError, shown
 
 __all__ = ["FieldError", "Schema", "compile_schema", "validate_crd"]
 
@@ -32,6 +34,8 @@ _ONLY_STRUCTURAL = ("type", "default", "nullable", "additionalProperties", "desc
 
 def validate_crd(crd: Mapping[str, Any]) -> list[FieldError]:
     """Return what keeps this CustomResourceDefinition (apiextensions.k8s.io/v1) from being served."""
+    if problem := shape_problem(crd):
+        return [FieldError("spec", "FieldValueTypeInvalid", f"Invalid value: {problem}")]
     spec = crd.get("spec") or {}
     return [*_name_errors(crd, spec), *_version_errors(spec.get("versions") or [])]
 
@@ -62,6 +66,8 @@ def _name_errors(crd: Mapping[str, Any], spec: Mapping[str, Any]) -> Iterator[Fi
         yield _invalid("metadata.name", name, 'must be spec.names.plural+"."+spec.group')
     if not group:
         yield _required("spec.group")
+    elif len(group) > 253:
+        yield _invalid("spec.group", group, "must be no more than 253 bytes")
     elif _SUBDOMAIN.fullmatch(group) is None:
         yield _invalid("spec.group", group, "should be a domain with at least one dot")
     for path, value in (("spec.names.plural", plural), ("spec.names.kind", kind.lower())):
@@ -90,6 +96,9 @@ def _version_errors(versions: list[Mapping[str, Any]]) -> Iterator[FieldError]:
     if sum(bool(version.get("storage")) for version in versions) != 1:
         found = [version.get("name") for version in versions if version.get("storage")]
         yield _invalid("spec.versions", found, "must have exactly one version marked as storage version")
+    schemas: list[Any] = [(version.get("schema") or {}).get("openAPIV3Schema") for version in versions]
+    # A schema that all versions share is reported once, at the path that it has in storage.
+    shared = isinstance(schemas[0], Mapping) and all(schema == schemas[0] for schema in schemas)
     seen = set()
     for index, version in enumerate(versions):
         path, name = f"spec.versions[{index}]", version.get("name") or ""
@@ -98,19 +107,61 @@ def _version_errors(versions: list[Mapping[str, Any]]) -> Iterator[FieldError]:
         if name in seen:
             yield FieldError(f"{path}.name", "FieldValueDuplicate", f"Duplicate value: {shown(name)}")
         seen.add(name)
-        schema = (version.get("schema") or {}).get("openAPIV3Schema")
         path += ".schema.openAPIV3Schema"
-        if not isinstance(schema, Mapping):
+        if not isinstance(schemas[index], Mapping):
             yield _required(path, "schemas are required")
-            continue
-        if schema.get("type") != "object":
-            yield _invalid(f"{path}.type", schema.get("type"), "must be object at the root")
-        yield from _schema_errors(schema, path)
+        elif not shared:
+            yield from _root_errors(schemas[index], path)
+        yield from _column_errors(version, f"spec.versions[{index}]")
+    if shared:
+        yield from _root_errors(schemas[0], "spec.validation.openAPIV3Schema")
 
 
-def _schema_errors(schema: Mapping[str, Any], path: str) -> Iterator[FieldError]:
+JSON_PATH_MAX = 1024
+"""Longest path of a printer column; to read one takes time that grows with its square."""
+
+
+def _column_errors(version: Mapping[str, Any], path: str) -> Iterator[FieldError]:
+    for index, column in enumerate(version.get("additionalPrinterColumns") or ()):
+        at = f"{path}.additionalPrinterColumns[{index}]"
+        for field in ("name", "type", "jsonPath"):
+            if not column.get(field):
+                yield _required(f"{at}.{field}")
+        if len(column.get("jsonPath") or "") > JSON_PATH_MAX:
+            why = f"Too long: may not be more than {JSON_PATH_MAX} bytes"
+            yield FieldError(f"{at}.jsonPath", "FieldValueTooLong", why)
+
+
+def _root_errors(schema: Mapping[str, Any], path: str) -> Iterator[FieldError]:
+    """Check a whole schema."""
+    too_large = list(size_errors(schema, path))
+    yield from too_large
+    if too_large:
+        return
+    found = list(_schema_errors(schema, path, "root"))
+    yield from found
+    if not found:  # else some pattern or rule may not compile
+        for at, _, error in compile_schema(schema).default_errors():
+            yield error._replace(path=f"{path}{at}.{error.path}")
+
+
+_Level = Literal["root", "field", "item"]
+_WITHOUT_TYPE: Mapping[_Level, str] = {
+    "root": "must not be empty at the root",
+    "field": "must not be empty for specified object fields",
+    "item": "must not be empty for specified array items",
+}
+
+
+_METADATA_IS_IMPLICIT = (
+    "must not specify anything other than name and generateName, but metadata is implicitly specified"
+)
+
+
+def _schema_errors(schema: Mapping[str, Any], path: str, level: _Level) -> Iterator[FieldError]:
     """Check one level and what is below it."""
-    yield from _level_errors(schema, path)
+    yield from _level_errors(schema, path, level)
+    yield from _identity_errors(schema, path, level)
     yield from _list_errors(schema, path)
     for name in ("anyOf", "oneOf", "allOf", "not"):
         branches = schema.get(name) or []
@@ -119,28 +170,49 @@ def _schema_errors(schema: Mapping[str, Any], path: str) -> Iterator[FieldError]
             if not schema.get("x-kubernetes-int-or-string"):
                 yield from _branch_errors(branch, at)
     for name, child in (schema.get("properties") or {}).items():
-        yield from _schema_errors(child, f"{path}.properties[{name}]")
-    for name in ("items", "additionalProperties"):
+        yield from _schema_errors(child, f"{path}.properties[{name}]", "field")
+    for name, below in _BELOW:
         if isinstance(schema.get(name), Mapping):
-            yield from _schema_errors(schema[name], f"{path}.{name}")
-    if "default" in schema:
-        yield from _default_errors(schema, path)
+            yield from _schema_errors(schema[name], f"{path}.{name}", below)
 
 
-def _level_errors(schema: Mapping[str, Any], path: str) -> Iterator[FieldError]:
+_BELOW: tuple[tuple[str, _Level], ...] = (("items", "item"), ("additionalProperties", "field"))
+
+
+def _identity_errors(schema: Mapping[str, Any], path: str, level: _Level) -> Iterator[FieldError]:
+    """Check what a whole object says of the fields that every object has: almost nothing is allowed."""
+    if level != "root" and not schema.get("x-kubernetes-embedded-resource"):
+        return
+    properties = schema.get("properties") or {}
+    for name, wanted in (("kind", "string"), ("apiVersion", "string"), ("metadata", "object")):
+        if name in properties and properties[name].get("type") != wanted:
+            found = properties[name].get("type", "")
+            yield _invalid(f"{path}.properties[{name}].type", found, f"must be {wanted}")
+    if level == "root" and "metadata" in properties:
+        said = {key for key, value in properties["metadata"].items() if value} - {"type", "default"}
+        restricted = set(properties["metadata"].get("properties") or ())
+        if said - {"properties"} or restricted - {"name", "generateName"}:
+            yield _forbidden(f"{path}.properties[metadata]", _METADATA_IS_IMPLICIT)
+
+
+def _level_errors(schema: Mapping[str, Any], path: str, level: _Level) -> Iterator[FieldError]:
     for name, why in _FORBIDDEN.items():
         if name in schema:
             yield _forbidden(f"{path}.{name}", why)
     free = schema.get("x-kubernetes-int-or-string") or schema.get("x-kubernetes-preserve-unknown-fields")
     kind = schema.get("type")
     if not kind and not free:
-        yield _required(f"{path}.type", "must not be empty for specified object fields")
+        yield _required(f"{path}.type", _WITHOUT_TYPE[level])
     elif kind and kind not in _TYPES:
         yield _unsupported(f"{path}.type", kind, _TYPES)
+    elif level == "root" and kind != "object":
+        yield _invalid(f"{path}.type", kind, "must be object at the root")
     if schema.get("x-kubernetes-preserve-unknown-fields") is False:
         why = "must be true or undefined"
         yield _invalid(f"{path}.x-kubernetes-preserve-unknown-fields", False, why)
     extra = schema.get("additionalProperties")
+    if extra is not None and level == "root":
+        yield _forbidden(f"{path}.additionalProperties", "must not be used at the root")
     if extra is not None and schema.get("properties"):
         why = "additionalProperties and properties are mutual exclusive"
         yield _forbidden(f"{path}.additionalProperties", why)
@@ -151,7 +223,9 @@ def _level_errors(schema: Mapping[str, Any], path: str) -> Iterator[FieldError]:
             go_pattern(schema["pattern"])
         except ValueError as error:
             yield _invalid(
-                f"{path}.pattern", schema["pattern"], f"must be a valid regular expression: {error}"
+                f"{path}.pattern",
+                schema["pattern"],
+                f"must be a valid regular expression, but isn't: {error}",
             )
     for index, rule in enumerate(schema.get("x-kubernetes-validations") or ()):
         at = f"{path}.x-kubernetes-validations[{index}].rule"
@@ -200,18 +274,3 @@ def _branch_errors(branch: Mapping[str, Any], path: str) -> Iterator[FieldError]
         yield from _branch_errors(child, f"{path}.properties[{name}]")
     if isinstance(branch.get("items"), Mapping):
         yield from _branch_errors(branch["items"], f"{path}.items")
-
-
-def _default_errors(schema: Mapping[str, Any], path: str) -> Iterator[FieldError]:
-    """A default must be something the schema itself accepts, with no field pruned from it."""
-    holder = {"default": schema["default"]}
-    bare = {key: value for key, value in schema.items() if key != "default"}
-    try:
-        wrapper = compile_schema({"type": "object", "properties": {"default": bare}})
-    except ValueError:
-        return  # its pattern or rule was reported already
-    _, unknown = wrapper.pruned(holder)
-    for field in unknown:
-        yield _invalid(f"{path}.{field}", schema["default"], "must not have unknown fields")
-    for found in wrapper.validate(wrapper.defaulted(holder)):
-        yield found._replace(path=f"{path}.{found.path}")

@@ -1,8 +1,7 @@
 """Structural schemas at work: defaults, pruning and validation of objects.
 
-A schema is read once into `Node`s. Most objects that arrive are fine as they are, so each schema is
-also turned into a msgspec type that accepts only objects with nothing to default, nothing to prune
-and nothing wrong: one call in C answers for them. Everything else walks the nodes.
+A schema is read once into `Node`s, which are walked with an object. `compiled` knows how to do without
+the walk for objects that are fine as they are.
 
 Messages are those of Kubernetes (kube-openapi's validation as the API server reports it).
 """
@@ -10,10 +9,11 @@ Messages are those of Kubernetes (kube-openapi's validation as the API server re
 import json
 import re
 from collections.abc import Callable, Iterator, Mapping
-from typing import Annotated, Any, Literal, NamedTuple
+from typing import Any, NamedTuple
 
 import msgspec
 
+from pvbus.embedded.apiserver.budget import Budget
 from pvbus.embedded.apiserver.formats import FORMAT_PATTERNS, go_pattern
 from pvbus.embedded.apiserver.rules import Rule
 
@@ -95,6 +95,7 @@ class Node:
         self.has_default = "default" in schema
         pattern = schema.get("pattern")
         self.pattern = go_pattern(pattern) if pattern else None
+        self.choices = frozenset(map(_canonical, schema["enum"])) if schema.get("enum") else None
         self.format = FORMAT_PATTERNS.get(schema.get("format", "")) if self.type == "string" else None
         self.rules = tuple(Rule(rule) for rule in schema.get("x-kubernetes-validations") or ())
         self.combined = {name: _nodes(schema[name]) for name in _COMBINATORS if schema.get(name)}
@@ -120,6 +121,15 @@ _COMBINATORS = ("allOf", "anyOf", "oneOf", "not")
 def _nodes(schemas: Any) -> list[Node]:
     return [Node(schema) for schema in (schemas if isinstance(schemas, list) else [schemas])]
 
+
+def _canonical(value: Json) -> bytes:
+    """Return bytes that are equal for equal JSON values; 1 and 1.0 are equal."""
+    if isinstance(value, float) and value.is_integer():
+        value = int(value)
+    return _sorted.encode(value)
+
+
+_sorted = msgspec.json.Encoder(order="sorted")
 
 _STRING = Node({"type": "string"})
 
@@ -202,9 +212,17 @@ def type_name(value: Json) -> str:
     return next(name for name, is_type in _TYPES.items() if is_type(value))
 
 
+PROBLEMS_MAX = 100
+"""Findings about one object that are reported: nobody reads more, and 100,000 would take megabytes."""
+
+SHOWN_MAX = 1000
+"""Characters of a value in an error: enough to recognize it. The answer to 3 MB is not 6 MB."""
+
+
 def shown(value: Json) -> str:
-    """Return a value as Kubernetes' field errors print it."""
-    return json.dumps(value, separators=(",", ":"), ensure_ascii=False)
+    """Return a value as Kubernetes' field errors print it, shortened if it is long."""
+    text = json.dumps(value, separators=(",", ":"), ensure_ascii=False)
+    return text if len(text) <= SHOWN_MAX else text[:SHOWN_MAX] + "..."
 
 
 def _invalid(path: str, value: Json, why: str) -> FieldError:
@@ -215,23 +233,24 @@ def _in_body(path: str, value: Json, why: str) -> FieldError:
     return _invalid(path, value, f"{path} in body {why}")
 
 
-def _validate(node: Node, value: Json, old: Json, path: str) -> Iterator[FieldError]:
+def _validate(node: Node, value: Json, old: Json, path: str, budget: Budget) -> Iterator[FieldError]:
     if value is None and node.nullable:
         return
     wrong_type = _type_error(node, value, path)
     if wrong_type is not None:
         yield wrong_type
         return
-    yield from _scalar_errors(node, value, path)
+    yield from _scalar_errors(node, value, path, budget)
     if isinstance(value, dict):
         yield from _object_errors(node, value, path)
     elif isinstance(value, list):
         yield from _array_errors(node, value, path)
-    yield from _combined_errors(node, value, path)
+    yield from _combined_errors(node, value, path, budget)
+    before = _children_before(node, value, old)
     for key, child, below, child_path in node.children(value, path):
-        yield from _validate(below, child, _old_child(node, value, old, key), child_path)
+        yield from _validate(below, child, before(key), child_path, budget)
     for rule in node.rules:
-        if (message := rule.broken(value, old, is_root=not path)) is not None:
+        if (message := budget.broken(rule, value, old, is_root=not path)) is not None:
             yield _invalid(rule.path(path), type_name(value), message)
 
 
@@ -251,10 +270,10 @@ def _type_invalid(path: str, value: Json, expected: str) -> FieldError:
     return FieldError(path, "FieldValueTypeInvalid", f'Invalid value: "{actual}": {why}')
 
 
-def _scalar_errors(node: Node, value: Json, path: str) -> Iterator[FieldError]:
+def _scalar_errors(node: Node, value: Json, path: str, budget: Budget) -> Iterator[FieldError]:
     schema = node.schema
-    if "enum" in schema and value not in schema["enum"]:
-        choices = ", ".join(shown(choice) for choice in schema["enum"])
+    if node.choices is not None and _canonical(value) not in node.choices:
+        choices = ", ".join(shown(choice) for choice in schema["enum"][:PROBLEMS_MAX])
         yield FieldError(
             path, "FieldValueNotSupported", f"Unsupported value: {shown(value)}: supported values: {choices}"
         )
@@ -264,7 +283,7 @@ def _scalar_errors(node: Node, value: Json, path: str) -> Iterator[FieldError]:
         if len(value) > schema.get("maxLength", len(value)):
             message = f"Too long: may not be more than {schema['maxLength']} bytes"
             yield FieldError(path, "FieldValueTooLong", message)
-        if node.pattern is not None and re.search(node.pattern, value) is None:
+        if node.pattern is not None and not budget.matches(node.pattern, value):
             yield _in_body(path, value, f"should match '{schema['pattern']}'")
         if node.format is not None and re.search(node.format, value) is None:
             yield _in_body(path, value, f"must be of type {schema['format']}: {shown(value)}")
@@ -309,10 +328,11 @@ def _array_errors(node: Node, value: list[Json], path: str) -> Iterator[FieldErr
     if identity is not None:
         seen = set()
         for index, item in enumerate(value):
-            name = shown(identity(item))
-            if name in seen:
-                yield FieldError(f"{path}[{index}]", "FieldValueDuplicate", f"Duplicate value: {name}")
-            seen.add(name)
+            key = _canonical(identity(item))
+            if key in seen:
+                text = f"Duplicate value: {shown(identity(item))}"
+                yield FieldError(f"{path}[{index}]", "FieldValueDuplicate", text)
+            seen.add(key)
 
 
 def list_identity(schema: Mapping[str, Any]) -> Callable[[Json], Json] | None:
@@ -326,152 +346,31 @@ def list_identity(schema: Mapping[str, Any]) -> Callable[[Json], Json] | None:
     return None
 
 
-def _old_child(node: Node, value: Json, old: Json, key: Any) -> Json:
-    """Return what a child was before. Items of a list correspond only by the keys of a map list."""
+def _children_before(node: Node, value: Json, old: Json) -> Callable[[Any], Json]:
+    """Return what finds a child's old value. Items of a list correspond only by the keys of a map list."""
     if isinstance(value, dict):
-        return old.get(key) if isinstance(old, dict) else None
+        return old.get if isinstance(old, dict) else lambda key: None
     if node.schema.get("x-kubernetes-list-type") != "map" or not isinstance(old, list):
-        return None
+        return lambda key: None
     identity = list_identity(node.schema)
     assert identity is not None
-    return next((item for item in old if identity(item) == identity(value[key])), None)
+    known = {_canonical(identity(item)): item for item in reversed(old)}
+    return lambda index: known.get(_canonical(identity(value[index])))
 
 
-def _combined_errors(node: Node, value: Json, path: str) -> Iterator[FieldError]:
+def _combined_errors(node: Node, value: Json, path: str, budget: Budget) -> Iterator[FieldError]:
     for name, branches in node.combined.items():
         if node.int_or_string and name == "anyOf":
             continue  # the customary anyOf of integer and string, already checked
-        valid = sum(not any(_validate(branch, value, None, path)) for branch in branches)
         if name == "allOf":
             for branch in branches:
-                yield from _validate(branch, value, None, path)
-        elif name == "anyOf" and not valid:
+                yield from _validate(branch, value, None, path, budget)
+            continue
+        valid = sum(not any(_validate(branch, value, None, path, budget)) for branch in branches)
+        if name == "anyOf" and not valid:
             yield _in_body(path, value, "must validate at least one schema (anyOf)")
         elif name == "oneOf" and valid != 1:
             found = f"Found {valid} valid alternatives" if valid else "Found none valid"
             yield _in_body(path, value, f"must validate one and only one schema (oneOf). {found}")
         elif name == "not" and valid:
             yield _in_body(path, value, "must not validate the schema (not)")
-
-
-# --- the quick answer ---
-
-_NOT_NULL = bool | int | float | str | list[Any] | dict[str, Any]
-
-
-class _Quick:
-    """Builds the msgspec type of a node. complete: the type alone shows that an object is valid."""
-
-    def __init__(self) -> None:
-        self.complete = True
-
-    def type_of(self, node: Node) -> Any:
-        found = self._bare_type(node)
-        if node.rules or (node.combined and not node.int_or_string) or node.embedded:
-            self.complete = False
-        return found | None if node.nullable else found
-
-    def _bare_type(self, node: Node) -> Any:
-        schema = node.schema
-        if node.int_or_string:
-            return int | str
-        if "enum" in schema:
-            if all(isinstance(choice, str) for choice in schema["enum"]) and node.type == "string":
-                self.complete &= not {"minLength", "maxLength", "pattern", "format"} & schema.keys()
-                return Literal[tuple(schema["enum"])]
-            self.complete = False
-        match node.type:
-            case "object":
-                return self._object_type(node)
-            case "array":
-                if list_identity(schema) is not None:
-                    self.complete = False
-                items = (Any if node.items is None else self.type_of(node.items),)
-                return _bounded(list.__class_getitem__(items), schema, "minItems", "maxItems")
-            case "string":
-                if node.pattern is not None and node.format is not None:
-                    self.complete = False
-                pattern = node.pattern or node.format
-                return _bounded(str, schema, "minLength", "maxLength", pattern=pattern)
-            case "integer" | "number":
-                if "multipleOf" in schema:
-                    self.complete = False
-                low = "gt" if schema.get("exclusiveMinimum") else "ge"
-                high = "lt" if schema.get("exclusiveMaximum") else "le"
-                bounds = {low: schema.get("minimum"), high: schema.get("maximum")}
-                return _limited(int if node.type == "integer" else float, bounds)
-            case "boolean":
-                return bool
-            case _:
-                return _NOT_NULL
-
-    def _object_type(self, node: Node) -> Any:
-        schema = node.schema
-        if set(node.required) - node.properties.keys():
-            self.complete = False
-        if not node.properties and (node.extra is not None or node.preserve):
-            values = Any if node.extra is None else self.type_of(node.extra)
-            return _bounded(dict.__class_getitem__((str, values)), schema, "minProperties", "maxProperties")
-        if node.extra is not None or {"minProperties", "maxProperties"} & schema.keys():
-            self.complete = False
-        fields: list[Any] = []
-        for position, (name, child) in enumerate(node.properties.items()):
-            child_type = self.type_of(child)
-            if name in node.required or child.has_default:
-                fields.append((f"f{position}", child_type))
-            else:
-                fields.append((f"f{position}", child_type | msgspec.UnsetType, msgspec.UNSET))
-        names = {f"f{position}": name for position, name in enumerate(node.properties)}
-        return msgspec.defstruct(
-            "Quick", fields, rename=names, kw_only=True, gc=False, forbid_unknown_fields=not node.preserve
-        )
-
-
-def _bounded(base: Any, schema: Mapping[str, Any], low: str, high: str, pattern: str | None = None) -> Any:
-    return _limited(base, {"min_length": schema.get(low), "max_length": schema.get(high), "pattern": pattern})
-
-
-def _limited(base: Any, bounds: dict[str, Any]) -> Any:
-    given = {name: bound for name, bound in bounds.items() if bound is not None}
-    return Annotated[base, msgspec.Meta(**given)] if given else base
-
-
-class Schema:
-    """A schema ready for use. Arguments are never changed; unchanged objects come back as they are."""
-
-    def __init__(self, open_api_v3: Mapping[str, Any]) -> None:
-        self._root = Node(open_api_v3, root=True)
-        quick = _Quick()
-        self._quick = quick.type_of(self._root)
-        self._quick_is_complete = quick.complete
-
-    def is_clean(self, obj: Json) -> bool:
-        """Return whether there is nothing to default, to prune or wrong in type (False: maybe)."""
-        try:
-            msgspec.convert(obj, self._quick)
-        except msgspec.ValidationError:
-            return False
-        return True
-
-    def defaulted(self, obj: Json) -> Json:
-        """Return the object with defaults, and without nulls in fields that are not nullable."""
-        return obj if self.is_clean(obj) else _default(self._root, obj)
-
-    def pruned(self, obj: Json) -> tuple[Json, list[str]]:
-        """Return the object without unknown fields, and the paths of those."""
-        if self.is_clean(obj):
-            return obj, []
-        unknown: list[str] = []
-        return _prune(self._root, obj, "", unknown), unknown
-
-    def validate(self, obj: Json, old: Json = None) -> list[FieldError]:
-        """Return what is wrong. `old` is the object before an update: rules may compare with it."""
-        if self._quick_is_complete and self.is_clean(obj):
-            return []
-        found = _validate(self._root, obj, old, "")
-        return [error if error.path else error._replace(path=ROOT) for error in found]
-
-
-def compile_schema(open_api_v3: Mapping[str, Any]) -> Schema:
-    """Read an openAPIV3Schema. Raises ValueError for a pattern or rule that cannot be compiled."""
-    return Schema(open_api_v3)

@@ -251,5 +251,5 @@ def test_a_broken_definition_is_refused(kubectl: Kubectl) -> None:
     }
     said = kubectl.run("create -f -", stdin=yaml.safe_dump(definition))
     assert said.code == 1
-    where = "spec.versions[0].schema.openAPIV3Schema.properties[spec].type: Required value"
+    where = "spec.validation.openAPIV3Schema.properties[spec].type: Required value"
     assert where in said.err

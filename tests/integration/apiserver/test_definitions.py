@@ -3,6 +3,7 @@
 import copy
 from typing import Any
 
+from pvbus.core.crds import crds
 from pvbus.embedded.apiserver.server import ApiServer
 from tests.integration.apiserver.client import CRDS, WIDGETS, Api, crd, eventually, widget
 
@@ -53,12 +54,28 @@ async def test_bad_definitions_are_refused(api: Api) -> None:
     for body, field in (
         (named, "metadata.name"),
         (stored, "spec.versions"),
-        (schema, "spec.versions[0].schema.openAPIV3Schema"),
+        (schema, "spec.validation.openAPIV3Schema.type"),
     ):
         reply = await api.call("POST", CRDS, body)
         assert reply.code == 422, reply.body
         assert any(cause["field"].startswith(field) for cause in reply.body["details"]["causes"])
     assert await api.code(GADGETS) == 404
+
+
+async def test_the_definitions_that_are_shipped_are_accepted(api: Api) -> None:
+    """And one that describes metadata is refused, in the words of every API server."""
+    for definition in crds():
+        await api.create(CRDS, definition)
+    described = crd("gadgets", "Gadget")
+    schema = described["spec"]["versions"][0]["schema"]["openAPIV3Schema"]
+    schema["properties"]["metadata"] = {"type": "object", "description": "Names and labels."}
+    reply = await api.call("POST", CRDS, described)
+    assert (reply.code, reply.body["message"]) == (
+        422,
+        'CustomResourceDefinition.apiextensions.k8s.io "gadgets.example.com" is invalid: '
+        "spec.validation.openAPIV3Schema.properties[metadata]: Forbidden: must not specify anything other "
+        "than name and generateName, but metadata is implicitly specified",
+    )
 
 
 async def test_taken_names_are_not_accepted(api: Api) -> None:

@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from pvbus.embedded.apiserver.requests import BODY_BYTES_MAX
+from pvbus.embedded.apiserver.bodies import BODY_BYTES_MAX
 from tests.integration.apiserver.client import CORE, WIDGETS, Api, owner, widget
 
 

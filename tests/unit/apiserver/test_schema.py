@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 import yaml
 
-from pvbus.embedded.apiserver import structural
+from pvbus.embedded.apiserver import compiled
 from pvbus.embedded.apiserver.builtin import BUILTIN_KINDS
 from pvbus.embedded.apiserver.formats import go_pattern
 from pvbus.embedded.apiserver.schema import compile_schema, validate_crd
@@ -335,9 +335,7 @@ def test_metadata_is_known_and_may_be_restricted() -> None:
 )
 def test_go_patterns(pattern: str, text: str, found: bool) -> None:
     """Patterns mean what Go's regexp package says, where Python's differs."""
-    import re
-
-    assert bool(re.search(go_pattern(pattern), text)) is found
+    assert bool(go_pattern(pattern).search(text)) is found
 
 
 def crd(**changes: Any) -> dict[str, Any]:
@@ -362,11 +360,13 @@ def test_a_good_crd_has_no_findings() -> None:
     assert validate_crd(crd()) == []
     for kind in BUILTIN_KINDS:
         made = crd()
-        made["spec"]["versions"][0]["schema"]["openAPIV3Schema"] = kind.versions[0].schema
+        schema: Any = kind.versions[0].schema
+        schema = {**schema, "properties": {**schema["properties"], "metadata": {"type": "object"}}}
+        made["spec"]["versions"][0]["schema"]["openAPIV3Schema"] = schema
         assert validate_crd(made) == [], kind.kind
 
 
-AT = "spec.versions[0].schema.openAPIV3Schema.properties[spec]"
+AT = "spec.validation.openAPIV3Schema.properties[spec]"
 
 
 @pytest.mark.parametrize(
@@ -439,6 +439,49 @@ def test_a_bad_crd_is_told_where(made: dict[str, Any], path: str, words: str) ->
     assert words in findings[path]
 
 
+ROOT_SCHEMA = "spec.validation.openAPIV3Schema"
+IMPLICIT = "Forbidden: must not specify anything other than name and generateName, but metadata is implicitly"
+
+
+@pytest.mark.parametrize(
+    ("metadata", "path", "words"),
+    [
+        ({"type": "object", "description": "Words."}, "", IMPLICIT),
+        ({"type": "object", "properties": {"name": STRING, "labels": OBJECT}}, "", IMPLICIT),
+        ({"type": "object", "required": ["name"]}, "", IMPLICIT),
+        ({"type": "string"}, ".type", 'Invalid value: "string": must be object'),
+        ({"type": "object"}, "", None),
+        ({"type": "object", "properties": {"name": {"type": "string", "maxLength": 9}}}, "", None),
+        ({"type": "object", "properties": {"name": STRING, "generateName": STRING}}, "", None),
+    ],
+)
+def test_a_definition_says_little_of_metadata(metadata: Any, path: str, words: str | None) -> None:
+    """Every API server refuses a definition that restricts more of metadata than the two names."""
+    made = crd()
+    schema = {**OBJECT, "properties": {"metadata": metadata}}
+    made["spec"]["versions"][0]["schema"]["openAPIV3Schema"] = schema
+    findings = {error.path: error.message for error in validate_crd(made)}
+    at = f"{ROOT_SCHEMA}.properties[metadata]{path}"
+    assert (words in findings[at]) if words else not findings
+
+
+def test_below_the_root_metadata_is_a_field_like_any_other() -> None:
+    """A template's metadata may be described at length."""
+    made = with_schema(type="object", properties={"metadata": {"type": "object", "description": "Words."}})
+    assert validate_crd(made) == []
+
+
+def test_the_path_of_a_finding_names_the_version_where_schemas_differ() -> None:
+    """One schema for all versions is reported once, as a real API server does."""
+    bad = {**OBJECT, "properties": {"spec": {}}}
+    version = {"served": True, "schema": {"openAPIV3Schema": bad}}
+    same = crd(versions=[{"name": "v1", "storage": True, **version}, {"name": "v2", **version}])
+    assert [error.path for error in validate_crd(same)] == [f"{ROOT_SCHEMA}.properties[spec].type"]
+    same["spec"]["versions"][0]["schema"] = {"openAPIV3Schema": OBJECT}
+    at = "spec.versions[1].schema.openAPIV3Schema.properties[spec].type"
+    assert [error.path for error in validate_crd(same)] == [at]
+
+
 @pytest.mark.shared
 @pytest.mark.skipif(not SHARED.exists(), reason="needs the shared reference folder beside the checkout")
 def test_real_definitions_are_accepted() -> None:
@@ -489,7 +532,7 @@ def test_our_own_kinds_take_the_quick_way(name: str, monkeypatch: pytest.MonkeyP
     schema = compile_schema(version["schema"]["openAPIV3Schema"])
     obj = {"metadata": {"name": "x"}, "spec": {"upstream": {"repo": "r", "package": "p", "revision": 1}}}
     for walk in ("_default", "_prune", "_validate"):
-        monkeypatch.setattr(structural, walk, None)
+        monkeypatch.setattr(compiled, walk, None)
     assert schema.defaulted(obj) is obj
     assert schema.pruned(obj) == (obj, [])
     assert schema.validate(obj) == []
