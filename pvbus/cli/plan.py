@@ -21,7 +21,7 @@ from pvbus.cli.planlacks import export_lacks, files_lack, missing_files, missing
 from pvbus.cli.plantext import plan_lines
 from pvbus.config import ApiServerConfig, UnrollConfig, load_config
 from pvbus.core.expressions import Engine, default_engine, engine_named
-from pvbus.core.unroll.children import Limits
+from pvbus.core.unroll.removal import Limits
 from pvbus.embedded.packages.functions.registry import FunctionRegistry
 from pvbus.errors import UsageError
 from pvbus.ports.cluster import Object

@@ -31,7 +31,7 @@ class Attack(NamedTuple):
     says: str
     body: Any = None
     media: str = JSON
-    headers: Mapping[str, str] = {}  # noqa: RUF012  # never changed
+    headers: Mapping[str, str] = {}  # never changed
     with_token: bool = True
 
     def content(self) -> bytes:
