@@ -7,12 +7,18 @@ are taken. While it is being deleted its objects go first; then the finalizer is
 import time
 from typing import Any
 
+from pvbus.embedded.apiserver.crdshape import shape_problem
+from pvbus.embedded.apiserver.hooks import StatusError
 from pvbus.embedded.apiserver.registry import Registry, is_established
 from pvbus.embedded.apiserver.schema import validate_crd
-from pvbus.embedded.apiserver.status import invalid_value
+from pvbus.embedded.apiserver.status import bad_request, invalid_value
 from pvbus.embedded.apiserver.strategies import Strategy
 from pvbus.embedded.apiserver.structural import FieldError
 from pvbus.ports.cluster import Object
+
+DEFINITIONS_MAX = 2000
+"""Every one is part of discovery and of the OpenAPI document, which each new client reads. Clusters with
+all providers of Crossplane have 1,500."""
 
 CLEANUP_FINALIZER = "customresourcecleanup.apiextensions.k8s.io"
 
@@ -31,8 +37,11 @@ class Definitions:
         )
 
     def _prepare(self, new: Object, old: Object | None) -> Object:
-        if not _has_shape(new):
-            return new
+        if problem := shape_problem(new):
+            kind = "CustomResourceDefinition"
+            raise bad_request(f'{kind} in version "v1" cannot be handled as a {kind}: json: {problem}')
+        if validate_crd(new):
+            return new  # and `_check` reports what is wrong
         prepared = {**new, "spec": _completed(new["spec"])}
         conflict = self._registry.name_conflict(prepared)
         before = (old or {}).get("status") or {}
@@ -49,6 +58,12 @@ class Definitions:
         return prepared
 
     def _check(self, new: Object, old: Object | None) -> list[FieldError]:
+        if old is None and self._registry.custom_count >= DEFINITIONS_MAX:
+            raise StatusError(
+                403,
+                "Forbidden",
+                f"there are {DEFINITIONS_MAX} CustomResourceDefinitions already: delete unused ones",
+            )
         found = [FieldError(*error) for error in validate_crd(new)]
         if old is not None and not found:
             paths = [("group",), ("names", "plural")]
@@ -65,11 +80,6 @@ def _at(value: Any, path: tuple[str, ...]) -> Any:
     for part in path:
         value = value.get(part)
     return value
-
-
-def _has_shape(crd: Object) -> bool:
-    """Return whether there is enough to complete; what is missing is reported by `_check`."""
-    return not validate_crd(crd)
 
 
 def _completed(spec: Object) -> Object:

@@ -3,8 +3,7 @@
 from typing import Any, NamedTuple
 
 import pvbus
-from pvbus.embedded.apiserver import discovery, status
-from pvbus.embedded.apiserver import requests as rq
+from pvbus.embedded.apiserver import bodies, discovery, status
 from pvbus.embedded.apiserver.entries import encode
 from pvbus.embedded.apiserver.hooks import StatusError
 from pvbus.embedded.apiserver.openapi import OpenApi
@@ -101,7 +100,7 @@ class Documents:
             return Document(encode({**review, "status": who}), code=201)
         else:
             return None
-        obj, _ = rq.read_object(body, media, duplicates=False)
+        obj, _ = bodies.read_object(body, media, duplicates=False)
         if not isinstance(obj.get("kind"), str):
             raise status.bad_request("Object 'Kind' is missing in the body of the request")
         return Document(encode({**obj, "status": answer}), code=201)

@@ -11,7 +11,8 @@ from typing import Any
 
 _Step = Callable[[Any], Iterable[Any]]
 _NAME = re.compile(r"\.((?:[^.\[\]\\]|\\.)+)")
-_BRACKET = re.compile(r"""\[((?:"[^"]*"|'[^']*'|\((?:"[^"]*"|'[^']*'|[^)])*\)|[^\]])*)\]""")
+# The alternatives exclude each other: else an expression without end takes exponential time.
+_BRACKET = re.compile(r"""\[((?:"[^"]*"|'[^']*'|\((?:"[^"]*"|'[^']*'|[^)"'])*\)|[^\]"'(])*)\]""")
 _QUOTED = re.compile(r"""\s*(?:'((?:[^'\\]|\\.)*)'|"((?:[^"\\]|\\.)*)")\s*""")
 _FILTER = re.compile(r"""\?\(\s*(@[^\s=!<>]*)\s*(?:(==|!=|<=|>=|<|>)\s*(.+?))?\s*\)""", re.DOTALL)
 _SLICE = re.compile(r"(-?\d*)(?::(-?\d*))?(?::(-?\d*))?")

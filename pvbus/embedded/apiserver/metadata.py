@@ -10,7 +10,7 @@ from functools import lru_cache
 from typing import Any
 
 from pvbus.embedded.apiserver.status import forbidden_value, invalid_value, required
-from pvbus.embedded.apiserver.structural import FieldError
+from pvbus.embedded.apiserver.structural import PROBLEMS_MAX, FieldError
 
 ANNOTATIONS_BYTES_MAX = 256 * 1024
 """Kubernetes' limit of all keys and values of an object's annotations together."""
@@ -117,8 +117,18 @@ def _wrong_type(field: str, value: Any, wanted: type) -> MetadataTypeError:
     )
 
 
-def problems(metadata: Mapping[str, Any], *, namespaced: bool, label_name: bool = False) -> list[FieldError]:
-    """Return every rule that a complete metadata breaks. label_name: the name is a DNS label."""
+def problems(
+    metadata: Mapping[str, Any],
+    *,
+    namespaced: bool,
+    label_name: bool = False,
+    qualified_finalizers: bool = True,
+) -> list[FieldError]:
+    """Return every rule that a complete metadata breaks.
+
+    label_name: the name is a DNS label. qualified_finalizers: finalizers that are none of Kubernetes' own
+    need a domain; only the kinds of the core group want that.
+    """
     found: list[FieldError] = []
     if not metadata.get("name"):
         found.append(required("metadata.name", "name or generateName is required"))
@@ -132,6 +142,8 @@ def problems(metadata: Mapping[str, Any], *, namespaced: bool, label_name: bool 
         found += _name_problems("metadata.namespace", metadata["namespace"], label=True)
     for key, value in metadata.get("labels", {}).items():
         found += label_problems("metadata.labels", key, value)
+        if len(found) > PROBLEMS_MAX:
+            break
     found += _annotation_problems(metadata.get("annotations", {}))
     for at, owner in enumerate(metadata.get("ownerReferences", ())):
         found += _owner_problems(f"metadata.ownerReferences[{at}]", owner)
@@ -146,7 +158,7 @@ def problems(metadata: Mapping[str, Any], *, namespaced: bool, label_name: bool 
             )
         )
     for finalizer in metadata.get("finalizers", ()):
-        found += _finalizer_problems(finalizer)
+        found += _finalizer_problems(finalizer, qualified=qualified_finalizers)
     return found
 
 
@@ -167,8 +179,17 @@ def _name_problems(path: str, name: str, *, label: bool) -> list[FieldError]:
     return [invalid_value(path, name, text)] if text else []
 
 
-@lru_cache(4096)
+REMEMBERED_MAX = 320
+"""Longest text whose check is remembered: a label key with its prefix. Longer ones are wrong anyway, and
+thousands of them would stay in memory."""
+
+
 def _key_error(key: str) -> str:
+    return _checked_key(key) if len(key) <= REMEMBERED_MAX else _checked_key.__wrapped__(key)
+
+
+@lru_cache(4096)
+def _checked_key(key: str) -> str:
     prefix, slash, name = key.rpartition("/")
     if slash and (not prefix or "/" in prefix or subdomain_error(prefix)):
         return (
@@ -183,10 +204,14 @@ def _key_error(key: str) -> str:
     return "" if _QUALIFIED.match(name) else _NAME_PART_RULE
 
 
-@lru_cache(4096)
 def _value_error(value: str) -> str:
     if len(value) > 63:
         return "must be no more than 63 characters"
+    return _checked_value(value)
+
+
+@lru_cache(4096)
+def _checked_value(value: str) -> str:
     return "" if not value or _QUALIFIED.match(value) else _VALUE_RULE
 
 
@@ -200,12 +225,13 @@ def label_problems(path: str, key: str, value: str) -> list[FieldError]:
 
 
 def _annotation_problems(annotations: Mapping[str, str]) -> list[FieldError]:
-    found = []
+    found: list[FieldError] = []
     size = 0
     for key, value in annotations.items():
         size += len(key) + (len(value) if value.isascii() else len(value.encode()))
         if text := _key_error(key.lower()):
-            found.append(invalid_value("metadata.annotations", key, text))
+            if len(found) <= PROBLEMS_MAX:
+                found.append(invalid_value("metadata.annotations", key, text))
     if size > ANNOTATIONS_BYTES_MAX:
         text = f"may not be more than {ANNOTATIONS_BYTES_MAX} bytes"
         found.append(FieldError("metadata.annotations", "FieldValueTooLong", f"Too long: {text}"))
@@ -222,10 +248,10 @@ def _owner_problems(path: str, owner: Mapping[str, Any]) -> list[FieldError]:
     ]
 
 
-def _finalizer_problems(finalizer: str) -> list[FieldError]:
+def _finalizer_problems(finalizer: str, *, qualified: bool) -> list[FieldError]:
     if text := _key_error(finalizer):
         return [invalid_value("metadata.finalizers", finalizer, text)]
-    if "/" not in finalizer and finalizer not in ("orphan", "foregroundDeletion", "kubernetes"):
+    if qualified and "/" not in finalizer and finalizer not in ("orphan", "foregroundDeletion", "kubernetes"):
         text = "name is neither a standard finalizer name nor is it fully qualified"
         return [invalid_value("metadata.finalizers", finalizer, text)]
     return []

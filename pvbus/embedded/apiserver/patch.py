@@ -3,14 +3,24 @@
 Results may share unchanged parts with the object they came from. Server-side apply is not here.
 """
 
+import re
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple
 
+from pvbus.embedded.apiserver.entries import decode, encode
 from pvbus.ports.cluster import Object
 
 OPERATIONS_MAX = 10_000
 """Operations of one JSON patch; the real API server has the same bound, so that a small request
-cannot make it work for long (each `copy` may double the object)."""
+cannot make it work for long."""
+
+COPIED_BYTES_MAX = 3 * 1024 * 1024
+"""What the `copy` operations of one JSON patch may add, as in the real API server: each may double the
+object."""
+
+SHIFTED_ITEMS_MAX = 50_000_000
+"""List items that the operations of one JSON patch may move to make or fill a gap: about 0.1 s of work.
+10,000 insertions at the start of a list of 1,000,000 would take 10 s."""
 
 
 class PatchError(Exception):
@@ -55,17 +65,18 @@ def json_patch(obj: Object, operations: Any) -> Object:
             "RequestEntityTooLarge",
             f"The allowed maximum operations in a JSON patch is {OPERATIONS_MAX}, got {len(operations)}",
         )
-    result: Any = obj
+    document = _Document(decode(encode(obj)))
     for step in operations:
-        apply = _STEPS.get(step.get("op"))
+        operation = step.get("op")
+        apply = _STEPS.get(operation) if isinstance(operation, str) else None
         if apply is None:
             raise PatchError(
-                400, "BadRequest", f"unexpected kind of JSON patch operation: {step.get('op')!r}"
+                400, "BadRequest", f"unexpected kind of JSON patch operation: {str(operation)[:40]!r}"
             )
-        result = apply(result, step)
-    if not isinstance(result, dict):
+        apply(document, step)
+    if not isinstance(document.value, dict):
         raise _unprocessable("the result of the patch is not an object")
-    return result
+    return document.value
 
 
 def _unprocessable(what: str) -> PatchError:
@@ -77,89 +88,112 @@ def _unprocessable(what: str) -> PatchError:
 def _pointer(step: Mapping[str, Any], member: str) -> list[str]:
     text = step.get(member)
     if not isinstance(text, str) or (text and not text.startswith("/")):
-        raise PatchError(400, "BadRequest", f"{step.get('op')} operation has no valid {member!r}: {text!r}")
+        shown = repr(text)[:200]
+        raise PatchError(400, "BadRequest", f"{step.get('op')} operation has no valid {member!r}: {shown}")
     return [part.replace("~1", "/").replace("~0", "~") for part in text.split("/")[1:]]
 
 
 def _value(step: Mapping[str, Any]) -> Any:
     if "value" not in step:
-        raise PatchError(400, "BadRequest", f"{step['op']} operation at {step.get('path')!r} has no value")
+        path = repr(step.get("path"))[:200]
+        raise PatchError(400, "BadRequest", f"{step['op']} operation at {path} has no value")
     return step["value"]
 
 
 def _index(items: Sequence[Any], part: str, *, end: int) -> int:
-    if not part.isdigit() or not 0 <= int(part) <= end:
-        raise _unprocessable(f"{part!r} is not an index of a list of {len(items)}")
+    if not _INDEX.fullmatch(part) or int(part) > end:
+        raise _unprocessable(f"{part[:40]!r} is not an index of a list of {len(items)}")
     return int(part)
 
 
-def _read(value: Any, pointer: Sequence[str]) -> Any:
-    for part in pointer:
-        if isinstance(value, list):
-            value = value[_index(value, part, end=len(value) - 1)]
-        elif isinstance(value, dict) and part in value:
-            value = value[part]
-        else:
-            raise _unprocessable(f"nothing at /{'/'.join(pointer)}")
-    return value
+_INDEX = re.compile(r"[0-9]{1,9}")
 
 
-def _changed(value: Any, pointer: Sequence[str], change: Callable[[Any, str], None], at: int = 0) -> Any:
-    """Return a copy of `value`, new along the pointer, on whose last container `change` was done."""
-    if not isinstance(value, (dict, list)):
-        raise _unprocessable(f"nothing at /{'/'.join(pointer[:at])} that has members")
-    copy: Any = value.copy()
-    if at == len(pointer) - 1:
-        change(copy, pointer[at])
-    else:
-        child = _read(copy, pointer[at : at + 1])
-        key: Any = int(pointer[at]) if isinstance(copy, list) else pointer[at]
-        copy[key] = _changed(child, pointer, change, at + 1)
-    return copy
+class _Document:
+    """A value of one's own that operations change in place, and how much they have done to it."""
 
+    def __init__(self, value: Any) -> None:
+        self.value = value
+        self._copied_bytes = 0
+        self._shifted = 0
 
-def _add_at(value: Any, pointer: Sequence[str], new: Any) -> Any:
-    if not pointer:
-        return new
+    def read(self, pointer: Sequence[str]) -> Any:
+        value = self.value
+        for part in pointer:
+            if isinstance(value, list):
+                value = value[_index(value, part, end=len(value) - 1)]
+            elif isinstance(value, dict) and part in value:
+                value = value[part]
+            else:
+                raise _unprocessable(f"nothing at {_shown(pointer)}")
+        return value
 
-    def change(container: Any, part: str) -> None:
+    def _container(self, pointer: Sequence[str]) -> Any:
+        container = self.read(pointer[:-1])
+        if not isinstance(container, (dict, list)):
+            raise _unprocessable(f"nothing at {_shown(pointer[:-1])} that has members")
+        return container
+
+    def add(self, pointer: Sequence[str], new: Any) -> None:
+        if not pointer:
+            self.value = new
+            return
+        container, part = self._container(pointer), pointer[-1]
         if isinstance(container, dict):
             container[part] = new
         elif part == "-":
             container.append(new)
         else:
-            container.insert(_index(container, part, end=len(container)), new)
+            at = _index(container, part, end=len(container))
+            self._shift(len(container) - at)
+            container.insert(at, new)
 
-    return _changed(value, pointer, change)
+    def remove(self, pointer: Sequence[str]) -> Any:
+        """Take a value out, and return it."""
+        if not pointer:
+            raise _unprocessable("the whole object cannot be removed")
+        found = self.read(pointer)
+        container, part = self._container(pointer), pointer[-1]
+        if isinstance(container, dict):
+            del container[part]
+        else:
+            self._shift(len(container) - int(part))
+            del container[int(part)]
+        return found
 
-
-def _remove_at(value: Any, pointer: Sequence[str]) -> Any:
-    if not pointer:
-        raise _unprocessable("the whole object cannot be removed")
-    _read(value, pointer)
-
-    def change(container: Any, part: str) -> None:
-        del container[part if isinstance(container, dict) else int(part)]
-
-    return _changed(value, pointer, change)
-
-
-def _replace_at(value: Any, pointer: Sequence[str], new: Any) -> Any:
-    _read(value, pointer)
-    if not pointer:
-        return new
-
-    def change(container: Any, part: str) -> None:
+    def replace(self, pointer: Sequence[str], new: Any) -> None:
+        self.read(pointer)
+        if not pointer:
+            self.value = new
+            return
+        container, part = self._container(pointer), pointer[-1]
         container[part if isinstance(container, dict) else int(part)] = new
 
-    return _changed(value, pointer, change)
+    def copy(self, pointer: Sequence[str]) -> Any:
+        """Return a copy of a value; all copies of a patch together have a limit."""
+        raw = encode(self.read(pointer))
+        self._copied_bytes += len(raw)
+        if self._copied_bytes > COPIED_BYTES_MAX:
+            raise _unprocessable(
+                "unable to complete the copy: the accumulated size increase of copy is "
+                f"{self._copied_bytes}, exceeding the limit {COPIED_BYTES_MAX}"
+            )
+        return decode(raw)
+
+    def _shift(self, items: int) -> None:
+        self._shifted += items
+        if self._shifted > SHIFTED_ITEMS_MAX:
+            raise _unprocessable(f"the operations move more than {SHIFTED_ITEMS_MAX} items of a list")
 
 
-def _test(value: Any, step: Mapping[str, Any]) -> Any:
-    found = _read(value, _pointer(step, "path"))
-    if not _same(found, _value(step)):
-        raise _unprocessable(f"testing value {step['path']} failed: test failed")
-    return value
+def _shown(pointer: Sequence[str]) -> str:
+    text = "/" + "/".join(pointer[:40])
+    return text if len(text) <= 300 else text[:300] + "..."
+
+
+def _test(document: _Document, step: Mapping[str, Any]) -> None:
+    if not _same(document.read(_pointer(step, "path")), _value(step)):
+        raise _unprocessable(f"testing value {step['path'][:200]} failed: test failed")
 
 
 def _same(one: Any, other: Any) -> bool:
@@ -173,19 +207,21 @@ def _same(one: Any, other: Any) -> bool:
     return bool(one == other)
 
 
-def _move(value: Any, step: Mapping[str, Any]) -> Any:
+def _move(document: _Document, step: Mapping[str, Any]) -> None:
     source, target = _pointer(step, "from"), _pointer(step, "path")
     if len(source) < len(target) and target[: len(source)] == source:
-        raise _unprocessable(f"{step['from']} cannot be moved into itself")
-    return _add_at(_remove_at(value, source), target, _read(value, source))
+        raise _unprocessable(f"{step['from'][:200]} cannot be moved into itself")
+    document.add(target, document.remove(source))
 
 
-_STEPS: dict[Any, Callable[[Any, Mapping[str, Any]], Any]] = {
-    "add": lambda value, step: _add_at(value, _pointer(step, "path"), _value(step)),
-    "remove": lambda value, step: _remove_at(value, _pointer(step, "path")),
-    "replace": lambda value, step: _replace_at(value, _pointer(step, "path"), _value(step)),
+_STEPS: dict[str, Callable[[_Document, Mapping[str, Any]], Any]] = {
+    "add": lambda document, step: document.add(_pointer(step, "path"), _value(step)),
+    "remove": lambda document, step: document.remove(_pointer(step, "path")),
+    "replace": lambda document, step: document.replace(_pointer(step, "path"), _value(step)),
     "move": _move,
-    "copy": lambda value, step: _add_at(value, _pointer(step, "path"), _read(value, _pointer(step, "from"))),
+    "copy": lambda document, step: document.add(
+        _pointer(step, "path"), document.copy(_pointer(step, "from"))
+    ),
     "test": _test,
 }
 
@@ -236,15 +272,15 @@ def _strategic_map(
     if directive not in (None, "merge"):
         raise PatchError(400, "BadRequest", f"Unknown patch directive: {directive!r}")
     if "$retainKeys" in patch:
-        retained = patch["$retainKeys"]
+        retained = _listed(patch, "$retainKeys")
         unlisted = [key for key in patch if not key.startswith("$") and key not in retained]
         if unlisted:
             raise PatchError(400, "BadRequest", f"$retainKeys does not list {', '.join(sorted(unlisted))}")
         result = {key: value for key, value in result.items() if key in retained}
     for key, value in patch.items():
         if key.startswith(_DROP):
-            name = key.removeprefix(_DROP)
-            result[name] = [item for item in result.get(name) or [] if item not in value]
+            name, dropped = key.removeprefix(_DROP), _listed(patch, key)
+            result[name] = [item for item in _rows(result, name) if item not in dropped]
         elif key.startswith("$"):
             continue
         elif value is None:
@@ -252,32 +288,44 @@ def _strategic_map(
         elif isinstance(value, Mapping):
             result[key] = _strategic_map(result.get(key), value, (*path, key), lists)
         elif isinstance(value, list) and (merged := lists.get((*path, key))) is not None:
-            result[key] = _strategic_list(result.get(key) or [], value, merged.key)
+            result[key] = _strategic_list(_rows(result, key), value, merged.key)
         else:
             result[key] = value
-    for key, order in patch.items():
+    for key in patch:
         if key.startswith(_ORDER):
             name = key.removeprefix(_ORDER)
             merged = lists.get((*path, name)) or _MergedList("")
-            if result.get(name):
-                result[name] = _ordered(result[name], order, _rows(target, name), merged.key)
+            order = _listed(patch, key)
+            if rows := _rows(result, name):
+                result[name] = _ordered(rows, order, _rows(target, name), merged.key)
     return result
 
 
 def _rows(target: Any, name: str) -> list[Any]:
-    return (target.get(name) if isinstance(target, Mapping) else None) or []
+    found = target.get(name) if isinstance(target, Mapping) else None
+    return found if isinstance(found, list) else []
+
+
+def _listed(patch: Mapping[str, Any], key: str) -> list[Any]:
+    """Return the list that a directive needs."""
+    if not isinstance(patch[key], list):
+        raise PatchError(400, "BadRequest", f"{key}: must be a list")
+    return list(patch[key])
 
 
 def _strategic_list(target: list[Any], patch: list[Any], key: str) -> list[Any]:
     if not key:
+        if any(isinstance(item, (dict, list)) for item in (*target, *patch)):
+            raise PatchError(400, "BadRequest", "the items of a set must be texts or numbers")
         return list(dict.fromkeys([*target, *patch]))
     if any(isinstance(item, Mapping) and item.get("$patch") == "replace" for item in patch):
-        return [item for item in patch if item.get("$patch") != "replace"]
+        return [item for item in patch if not isinstance(item, Mapping) or item.get("$patch") != "replace"]
     result = list(target)
     for item in patch:
         if not isinstance(item, Mapping) or key not in item:
             raise PatchError(400, "BadRequest", f"map: {item!r} does not contain declared merge key: {key}")
-        at = next((i for i, old in enumerate(result) if old.get(key) == item[key]), None)
+        same = (i for i, old in enumerate(result) if isinstance(old, Mapping) and old.get(key) == item[key])
+        at = next(same, None)
         if item.get("$patch") == "delete":
             if at is not None:
                 del result[at]
@@ -292,7 +340,8 @@ def _ordered(items: list[Any], order: list[Any], before: list[Any], key: str) ->
     """Put the listed items into that order; the others stay before what they stood before."""
 
     def identity(item: Any) -> Any:
-        return item.get(key) if key else item
+        found = item.get(key) if key and isinstance(item, Mapping) else item
+        return encode(found) if isinstance(found, (dict, list)) else found
 
     rank = {identity(item): at for at, item in enumerate(order)}
     place = {identity(item): at for at, item in enumerate(before)}

@@ -99,6 +99,10 @@ class Registry:
         """Return every served kind, built-in ones first."""
         return (*self._builtin, *self._custom.values())
 
+    @property
+    def custom_count(self) -> int:
+        return len(self._custom)
+
     def endpoint(self, group: str, version: str, plural: str) -> Endpoint | None:
         return self._endpoints.get((group, version, plural))
 

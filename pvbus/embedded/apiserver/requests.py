@@ -1,23 +1,19 @@
-"""What a request asks for: its path, its options, the shape of the answer it accepts, its body."""
+"""What a request asks for: its path, its options, the shape of the answer it accepts."""
 
-import json
-from collections.abc import Iterable, Iterator, Mapping
+import re
+from collections.abc import Mapping
 from functools import lru_cache
 from typing import Any, Literal, NamedTuple
 from urllib.parse import parse_qsl, unquote
 
-import yaml
+import msgspec
 
-from pvbus.embedded.apiserver import protobuf, status
-from pvbus.embedded.apiserver.entries import decode, encode
+from pvbus.embedded.apiserver import status
 from pvbus.embedded.apiserver.hooks import StatusError
 from pvbus.embedded.apiserver.structural import FieldError
 
-BODY_BYTES_MAX = 3 * 1024 * 1024
-"""kube-apiserver's own limit of a request body."""
-
-PACKAGE_BODY_BYTES_MAX = 6 * 1024 * 1024
-"""Porch's limit: a PackageRevisionResources carries a whole package."""
+_CONTROL = re.compile(r"[\x00-\x1f\x7f]")
+_CONTROL_BUT_SPACE = re.compile(r"[\x00-\x08\x0e-\x1f\x7f]")
 
 Shape = Literal["", "Table", "PartialObjectMetadata"]
 Validation = Literal["Strict", "Warn", "Ignore"]
@@ -51,12 +47,17 @@ class DeleteOptions(NamedTuple):
 
 
 def parse_path(path: str) -> Target | None:
-    """Return what a path points to, None when it is not the path of a resource."""
+    """Return what a path points to, None when it is not the path of a resource.
+
+    Raises StatusError (400): it holds a control character, which no name can have.
+    """
     parts = path.split("/")
     if parts[-1] == "":
         parts.pop()
     if "%" in path:
         parts = [unquote(part) for part in parts]
+        if any(_CONTROL.search(part) for part in parts):
+            raise status.bad_request("the path of the request must not contain a control character")
     if len(parts) > 3 and parts[1] == "api":
         group, version, rest = "", parts[2], parts[3:]
     elif len(parts) > 4 and parts[1] == "apis":
@@ -83,7 +84,13 @@ def parse_path(path: str) -> Target | None:
 
 
 def parse_query(text: str) -> Mapping[str, str]:
-    return dict(parse_qsl(text, keep_blank_values=True)) if text else {}
+    """Return the parameters of a query. Raises StatusError (400): a control character."""
+    if not text:
+        return {}
+    query = dict(parse_qsl(text, keep_blank_values=True))
+    if "%" in text and any(_CONTROL_BUT_SPACE.search(part) for item in query.items() for part in item):
+        raise status.bad_request("the query of the request must not contain a control character")
+    return query
 
 
 def number(name: str, text: str) -> int:
@@ -126,11 +133,29 @@ def _unsupported(path: str, value: str, supported: tuple[str, ...]) -> FieldErro
     )
 
 
+class _Preconditions(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
+    uid: str | None = None
+    resource_version: str | None = None
+
+
+class _DeleteBody(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
+    """metav1.DeleteOptions, as far as it is obeyed."""
+
+    preconditions: _Preconditions | None = None
+    propagation_policy: str | None = None
+    orphan_dependents: bool | None = None
+    dry_run: list[str] | None = None
+
+
 def delete_options(query: Mapping[str, str], content: Any) -> DeleteOptions:
-    """Merge the query with a DeleteOptions body ({} when there was none)."""
-    preconditions = content.get("preconditions") or {}
-    propagation = content.get("propagationPolicy") or query.get("propagationPolicy") or ""
-    orphan = content.get("orphanDependents")
+    """Merge the query with a DeleteOptions body ({} when there was none). Raises StatusError (400, 422)."""
+    try:
+        body = msgspec.convert(content, _DeleteBody)
+    except msgspec.ValidationError as exc:
+        raise status.bad_request(f"the body of the request is not a DeleteOptions: {exc}") from exc
+    preconditions = body.preconditions or _Preconditions()
+    propagation = body.propagation_policy or query.get("propagationPolicy") or ""
+    orphan = body.orphan_dependents
     if orphan is None and "orphanDependents" in query:
         orphan = is_true(query, "orphanDependents")
     if not propagation:
@@ -141,10 +166,10 @@ def delete_options(query: Mapping[str, str], content: Any) -> DeleteOptions:
             [_unsupported("propagationPolicy", propagation, ("Foreground", "Background", "Orphan"))],
         )
     return DeleteOptions(
-        uid=preconditions.get("uid") or "",
-        resource_version=preconditions.get("resourceVersion") or "",
+        uid=preconditions.uid or "",
+        resource_version=preconditions.resource_version or "",
         propagation=propagation,
-        dry_run=_dry_run(content.get("dryRun")) or _dry_run(query.get("dryRun")),
+        dry_run=_dry_run(body.dry_run) or _dry_run(query.get("dryRun")),
     )
 
 
@@ -155,9 +180,17 @@ class Wanted(NamedTuple):
     yaml: bool = False
 
 
-@lru_cache(256)
+ACCEPT_REMEMBERED_MAX = 1024
+"""Longest Accept header that is remembered; the longest that clients send has about 300 characters."""
+
+
 def wanted(accept: str) -> Wanted:
     """Choose the first shape of an Accept header that this server has. Raises StatusError (406)."""
+    return _wanted(accept) if len(accept) <= ACCEPT_REMEMBERED_MAX else _wanted.__wrapped__(accept)
+
+
+@lru_cache(256)
+def _wanted(accept: str) -> Wanted:
     for term in accept.split(",") if accept else ("*/*",):
         media, *parameters = (part.strip() for part in term.split(";"))
         if media not in ("application/json", "application/*", "*/*", "application/yaml"):
@@ -173,108 +206,3 @@ def wanted(accept: str) -> Wanted:
         "NotAcceptable",
         "only the following media types are accepted: application/json, application/yaml",
     )
-
-
-class _Doubled(dict[str, Any]):
-    """A mapping that had fields twice; `again` names them."""
-
-    again: list[str]
-
-
-def _mapping_of(items: Iterable[tuple[str, Any]]) -> dict[str, Any]:
-    result: dict[str, Any] = {}
-    again = []
-    for key, value in items:
-        if key in result:
-            again.append(key)
-        result[key] = value
-    if again:
-        result = _Doubled(result)
-        result.again = again
-    return result
-
-
-def _doubled_paths(value: Any, path: str = "") -> Iterator[str]:
-    if isinstance(value, dict):
-        prefix = f"{path}." if path else ""
-        if isinstance(value, _Doubled):
-            yield from (f"{prefix}{name}" for name in value.again)
-        for key, item in value.items():
-            yield from _doubled_paths(item, f"{prefix}{key}")
-    elif isinstance(value, list):
-        for at, item in enumerate(value):
-            yield from _doubled_paths(item, f"{path}[{at}]")
-
-
-class _Loader(yaml.CSafeLoader):
-    """JSON's types only: a date stays text, keys are texts, and none is taken silently twice."""
-
-
-def _construct_mapping(loader: _Loader, node: yaml.MappingNode) -> dict[str, Any]:
-    return _mapping_of((key.value, loader.construct_object(value, deep=True)) for key, value in node.value)
-
-
-_Loader.add_constructor("tag:yaml.org,2002:map", _construct_mapping)
-_Loader.yaml_implicit_resolvers = {
-    first: [(tag, regexp) for tag, regexp in rules if not tag.endswith((":timestamp", ":merge"))]
-    for first, rules in yaml.CSafeLoader.yaml_implicit_resolvers.items()
-}
-
-
-def read_object(content: bytes, media: str, *, duplicates: bool) -> tuple[dict[str, Any], list[str]]:
-    """Decode a body that must be an object, and the paths of fields that it has twice.
-
-    duplicates False: the caller does not want to know, which is faster.
-    """
-    if media in ("application/json", ""):
-        value, doubled = _read_json(content, duplicates)
-    elif media in ("application/yaml", "application/x-yaml", "text/yaml"):
-        value = _read_yaml(content)
-        doubled = list(_doubled_paths(value)) if duplicates else []
-    elif media == "application/vnd.kubernetes.protobuf":
-        value, doubled = _read_protobuf(content), []
-    else:
-        raise status.unsupported_media_type(
-            "the body of the request was in an unknown format - accepted media types include: "
-            "application/json, application/yaml"
-        )
-    if not isinstance(value, dict):
-        raise status.bad_request("the body of the request is not an object")
-    return value, doubled
-
-
-def _read_protobuf(content: bytes) -> dict[str, Any]:
-    try:
-        return protobuf.decode(content)
-    except ValueError as exc:
-        raise status.unsupported_media_type(
-            f"protobuf bodies are not supported by this server ({exc}): send JSON or YAML, with kubectl from "
-            "a file (kubectl create --dry-run=client -o yaml ... | kubectl create -f -)"
-        ) from exc
-
-
-def _read_json(content: bytes, duplicates: bool) -> tuple[Any, list[str]]:
-    try:
-        value = decode(content)
-        # Encoding again gives the same bytes only if nothing was there twice; that is much cheaper
-        # than a parser that watches for it, and clients that are programs send compact JSON.
-        if not duplicates or encode(value) == content:
-            return value, []
-        return value, list(_doubled_paths(json.loads(content, object_pairs_hook=_mapping_of)))
-    except (ValueError, RecursionError) as exc:
-        raise status.bad_request(f"the body of the request is not valid JSON: {exc}") from exc
-
-
-def read_json(content: bytes) -> Any:
-    """Decode any JSON value, a patch for instance. Raises StatusError (400)."""
-    return _read_json(content, False)[0]
-
-
-def _read_yaml(content: bytes) -> Any:
-    loader = _Loader(content)
-    try:
-        return loader.get_single_data()
-    except (yaml.YAMLError, ValueError, RecursionError) as exc:
-        raise status.bad_request(f"the body of the request is not valid YAML: {exc}") from exc
-    finally:
-        loader.dispose()

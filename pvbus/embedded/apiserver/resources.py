@@ -7,7 +7,7 @@ know what the verbs mean. Virtual kinds (made when asked for, not stored) have t
 from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
 
-from pvbus.embedded.apiserver import listing, shapes, status, watching
+from pvbus.embedded.apiserver import bodies, listing, shapes, status, watching
 from pvbus.embedded.apiserver import requests as rq
 from pvbus.embedded.apiserver.entries import Entry, ObjectKey, encode
 from pvbus.embedded.apiserver.hooks import StatusError, VirtualKind
@@ -228,9 +228,15 @@ def _virtual_list(form: shapes.Form, objects: list[Object]) -> bytes:
     return shapes.joined(form.endpoint.api_version, form.endpoint.served.list_kind, {}, items)
 
 
+_GIT_GROUPS = ("porch.kpt.dev", "config.porch.kpt.dev")
+"""Groups whose objects name packages, branches and files, which reach git and the file system."""
+
+
 def _read(endpoint: Endpoint, call: Call, options: rq.Options) -> Object:
     """Decode the object of a POST or PUT; fields that are there twice are reported like unknown ones."""
-    obj, doubled = rq.read_object(call.body, call.media, duplicates=options.validation != "Ignore")
+    obj, doubled = bodies.read_object(call.body, call.media, duplicates=options.validation != "Ignore")
+    if endpoint.served.group in _GIT_GROUPS:
+        bodies.refuse_nul(obj, call.body, call.media)
     if doubled:
         report_unknown(endpoint, [f'duplicate field "{path}"' for path in doubled], options)
     if not obj.get("kind") and not endpoint.served.custom:
@@ -246,7 +252,13 @@ def _read(endpoint: Endpoint, call: Call, options: rq.Options) -> Object:
 def _read_delete_options(call: Call) -> Any:
     if not call.body:
         return {}
-    return rq.read_object(call.body, call.media, duplicates=False)[0]
+    return bodies.read_object(call.body, call.media, duplicates=False)[0]
+
+
+def _deepened() -> StatusError:
+    """Answer a patch whose steps, each of them small, nest an object too deeply."""
+    text = f"the patch leaves an object that is more than {bodies.DEPTH_MAX} levels deep"
+    return StatusError(422, "Invalid", text)
 
 
 def _patcher(endpoint: Endpoint, call: Call) -> Callable[[Object], Object]:
@@ -268,8 +280,10 @@ def _patcher(endpoint: Endpoint, call: Call) -> Callable[[Object], Object]:
             "application/json-patch+json, application/merge-patch+json, "
             "application/strategic-merge-patch+json"
         )
-    patch = rq.read_json(call.body)
+    patch = bodies.read_json(call.body)
     served = endpoint.served
+    if served.group in _GIT_GROUPS:
+        bodies.refuse_nul(patch, call.body, call.media)
 
     def apply(old: Object) -> Object:
         try:
@@ -281,8 +295,12 @@ def _patcher(endpoint: Endpoint, call: Call) -> Callable[[Object], Object]:
                 new = merge_patch(old, patch)
         except PatchError as exc:
             raise StatusError(exc.code, exc.reason, exc.message) from exc
+        except RecursionError as exc:
+            raise _deepened() from exc
         if type(new) is not dict:
             raise status.bad_request("the patch does not leave an object")
+        if bodies.is_deep(new):
+            raise _deepened()
         return new
 
     return apply

@@ -36,9 +36,8 @@ class Rule:
         self._compares = re.search(r"\boldSelf\b", self._text) is not None
         if rule.get("optionalOldSelf"):
             raise ValueError("optionalOldSelf is not supported by this server")
-        _program(self._text)
-        if self._message_expression:
-            _program(self._message_expression)
+        self._program = _program(self._text)
+        self._said = _program(self._message_expression) if self._message_expression else None
 
     def path(self, path: str) -> str:
         """Return the path that a finding is reported at."""
@@ -52,7 +51,7 @@ class Rule:
         if self._compares:
             variables["oldSelf"] = _visible(old, is_root)
         try:
-            holds = _program(self._text)(variables)
+            holds = self._program(variables)
         except CelEvalError as error:
             return f'rule evaluation error: {error}; rule: "{self._text}"'
         if holds is True:
@@ -61,10 +60,10 @@ class Rule:
 
     def _message_from(self, variables: Mapping[str, Any]) -> str:
         """Return what the message expression says; nothing if it fails or gives no text."""
-        if not self._message_expression:
+        if self._said is None:
             return ""
         try:
-            said = _program(self._message_expression)(variables)
+            said = self._said(variables)
         except CelEvalError:
             return ""
         return said if isinstance(said, str) else ""

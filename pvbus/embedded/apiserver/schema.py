@@ -8,6 +8,7 @@ import re
 from collections.abc import Iterator, Mapping
 from typing import Any, Literal
 
+from pvbus.embedded.apiserver.crdshape import shape_problem, size_errors
 from pvbus.embedded.apiserver.formats import go_pattern
 from pvbus.embedded.apiserver.rules import Rule
 from pvbus.embedded.apiserver.structural import FieldError, Schema, compile_schema, shown
@@ -32,6 +33,8 @@ _ONLY_STRUCTURAL = ("type", "default", "nullable", "additionalProperties", "desc
 
 def validate_crd(crd: Mapping[str, Any]) -> list[FieldError]:
     """Return what keeps this CustomResourceDefinition (apiextensions.k8s.io/v1) from being served."""
+    if problem := shape_problem(crd):
+        return [FieldError("spec", "FieldValueTypeInvalid", f"Invalid value: {problem}")]
     spec = crd.get("spec") or {}
     return [*_name_errors(crd, spec), *_version_errors(spec.get("versions") or [])]
 
@@ -62,6 +65,8 @@ def _name_errors(crd: Mapping[str, Any], spec: Mapping[str, Any]) -> Iterator[Fi
         yield _invalid("metadata.name", name, 'must be spec.names.plural+"."+spec.group')
     if not group:
         yield _required("spec.group")
+    elif len(group) > 253:
+        yield _invalid("spec.group", group, "must be no more than 253 bytes")
     elif _SUBDOMAIN.fullmatch(group) is None:
         yield _invalid("spec.group", group, "should be a domain with at least one dot")
     for path, value in (("spec.names.plural", plural), ("spec.names.kind", kind.lower())):
@@ -105,9 +110,38 @@ def _version_errors(versions: list[Mapping[str, Any]]) -> Iterator[FieldError]:
         if not isinstance(schemas[index], Mapping):
             yield _required(path, "schemas are required")
         elif not shared:
-            yield from _schema_errors(schemas[index], path, "root")
+            yield from _root_errors(schemas[index], path)
+        yield from _column_errors(version, f"spec.versions[{index}]")
     if shared:
-        yield from _schema_errors(schemas[0], "spec.validation.openAPIV3Schema", "root")
+        yield from _root_errors(schemas[0], "spec.validation.openAPIV3Schema")
+
+
+JSON_PATH_MAX = 1024
+"""Longest path of a printer column; to read one takes time that grows with its square."""
+
+
+def _column_errors(version: Mapping[str, Any], path: str) -> Iterator[FieldError]:
+    for index, column in enumerate(version.get("additionalPrinterColumns") or ()):
+        at = f"{path}.additionalPrinterColumns[{index}]"
+        for field in ("name", "type", "jsonPath"):
+            if not column.get(field):
+                yield _required(f"{at}.{field}")
+        if len(column.get("jsonPath") or "") > JSON_PATH_MAX:
+            why = f"Too long: may not be more than {JSON_PATH_MAX} bytes"
+            yield FieldError(f"{at}.jsonPath", "FieldValueTooLong", why)
+
+
+def _root_errors(schema: Mapping[str, Any], path: str) -> Iterator[FieldError]:
+    """Check a whole schema."""
+    too_large = list(size_errors(schema, path))
+    yield from too_large
+    if too_large:
+        return
+    found = list(_schema_errors(schema, path, "root"))
+    yield from found
+    if not found:  # else some pattern or rule may not compile
+        for at, _, error in compile_schema(schema).default_errors():
+            yield error._replace(path=f"{path}{at}.{error.path}")
 
 
 _Level = Literal["root", "field", "item"]
@@ -139,8 +173,6 @@ def _schema_errors(schema: Mapping[str, Any], path: str, level: _Level) -> Itera
     for name, below in _BELOW:
         if isinstance(schema.get(name), Mapping):
             yield from _schema_errors(schema[name], f"{path}.{name}", below)
-    if "default" in schema:
-        yield from _default_errors(schema, path)
 
 
 _BELOW: tuple[tuple[str, _Level], ...] = (("items", "item"), ("additionalProperties", "field"))
@@ -190,7 +222,9 @@ def _level_errors(schema: Mapping[str, Any], path: str, level: _Level) -> Iterat
             go_pattern(schema["pattern"])
         except ValueError as error:
             yield _invalid(
-                f"{path}.pattern", schema["pattern"], f"must be a valid regular expression: {error}"
+                f"{path}.pattern",
+                schema["pattern"],
+                f"must be a valid regular expression, but isn't: {error}",
             )
     for index, rule in enumerate(schema.get("x-kubernetes-validations") or ()):
         at = f"{path}.x-kubernetes-validations[{index}].rule"
@@ -239,18 +273,3 @@ def _branch_errors(branch: Mapping[str, Any], path: str) -> Iterator[FieldError]
         yield from _branch_errors(child, f"{path}.properties[{name}]")
     if isinstance(branch.get("items"), Mapping):
         yield from _branch_errors(branch["items"], f"{path}.items")
-
-
-def _default_errors(schema: Mapping[str, Any], path: str) -> Iterator[FieldError]:
-    """A default must be something the schema itself accepts, with no field pruned from it."""
-    holder = {"default": schema["default"]}
-    bare = {key: value for key, value in schema.items() if key != "default"}
-    try:
-        wrapper = compile_schema({"type": "object", "properties": {"default": bare}})
-    except ValueError:
-        return  # its pattern or rule was reported already
-    _, unknown = wrapper.pruned(holder)
-    for field in unknown:
-        yield _invalid(f"{path}.{field}", schema["default"], "must not have unknown fields")
-    for found in wrapper.validate(wrapper.defaulted(holder)):
-        yield found._replace(path=f"{path}.{found.path}")

@@ -18,7 +18,18 @@ _NAME_RE = re.compile(_NAME)
 _DNS_RE = re.compile(_DNS)
 
 _TOKEN = re.compile(r"\s*(?:(?P<symbol>==|!=|[=!(),<>])|(?P<word>[^\s=!(),<>]+)|(?P<end>$))")
+_INTEGER = re.compile(r"[+-]?[0-9]{1,63}")
 _OPERATORS = ("in", "notin", "=", "==", "!=", ">", "<")
+
+
+REQUIREMENTS_MAX = 1000
+"""Requirements of one selector: each is looked at for each object of a list, 10,000 times or more. Names in
+`in (...)` count as one."""
+
+
+def _check_count(count: int) -> None:
+    if count > REQUIREMENTS_MAX:
+        raise ValueError(f"a selector may have at most {REQUIREMENTS_MAX} requirements")
 
 
 class Requirement(NamedTuple):
@@ -44,7 +55,7 @@ class Requirement(NamedTuple):
 
     def _compares(self, value: str) -> bool:
         (bound,) = self.values
-        if re.fullmatch(r"[+-]?\d+", value) is None:
+        if _INTEGER.fullmatch(value) is None:
             return False
         return int(value) > int(bound) if self.operator == "gt" else int(value) < int(bound)
 
@@ -91,6 +102,7 @@ class _LabelParser:
             if not (self._is_word() or self._peek() == "!"):
                 raise ValueError(f"found '{self._peek()}', expected: identifier after ','")
             requirements.append(self._requirement())
+            _check_count(len(requirements))
         return tuple(requirements)
 
     def _requirement(self) -> Requirement:
@@ -158,9 +170,10 @@ class _LabelParser:
 
 
 def _integer(value: str) -> str:
-    if re.fullmatch(r"[+-]?\d+", value) is None:
+    if _INTEGER.fullmatch(value) is None or not -(2**63) <= int(value) < 2**63:
+        shown = value[:63]
         raise ValueError(
-            f"values[0]: Invalid value: \"{value}\": for 'Gt', 'Lt' operators, the value must be an integer"
+            f"values[0]: Invalid value: \"{shown}\": for 'Gt', 'Lt' operators, the value must be an integer"
         )
     return value
 
@@ -249,7 +262,9 @@ def selectable_fields(group: str, kind: str) -> Container[str]:
 def parse_field_selector(text: str, supported: Container[str] = METADATA_FIELDS) -> FieldSelector:
     """Parse `metadata.name=a,type!=b`. Raises ValueError with Kubernetes' words."""
     requirements = []
-    for term in _split(text):
+    terms = _split(text)
+    _check_count(len(terms))
+    for term in terms:
         match = re.match(r"((?:[^=!\\]|\\.)*?)(!=|==|=)(.*)", term, re.DOTALL)
         if match is None:
             raise ValueError(f"invalid selector: '{text}'; can't understand '{term}'")

@@ -9,7 +9,7 @@ import asyncio
 import contextlib
 import hmac
 import traceback
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -20,17 +20,29 @@ from multidict import CIMultiDict
 
 from pvbus.embedded.apiserver import requests as rq
 from pvbus.embedded.apiserver import status, watching
+from pvbus.embedded.apiserver.bodies import BODY_BYTES_MAX, PACKAGE_BODY_BYTES_MAX
 from pvbus.embedded.apiserver.builtin import BUILTIN_KINDS
+from pvbus.embedded.apiserver.connections import (
+    IDLE_SECONDS,
+    LARGE_BYTES,
+    Connections,
+    Limits,
+    abort,
+    read_body,
+    refusal,
+    send,
+)
 from pvbus.embedded.apiserver.crds import Definitions
 from pvbus.embedded.apiserver.datafolder import DataFolder
 from pvbus.embedded.apiserver.documents import OPEN_PATHS, Documents
-from pvbus.embedded.apiserver.entries import decode, encode
+from pvbus.embedded.apiserver.entries import decode
 from pvbus.embedded.apiserver.garbage import Collector
 from pvbus.embedded.apiserver.hooks import KindHooks, StatusError, VirtualKind
 from pvbus.embedded.apiserver.namespaces import Cleaner, create_initial
 from pvbus.embedded.apiserver.objects import StoredObjects
 from pvbus.embedded.apiserver.registry import CRD, NAMESPACE, PACKAGE_RESOURCES, Registry
 from pvbus.embedded.apiserver.resources import Answer, Call, Resources
+from pvbus.embedded.apiserver.screening import check_head, media_type
 from pvbus.embedded.apiserver.store import Store, StoreError
 from pvbus.embedded.apiserver.strategies import BUILTIN
 from pvbus.embedded.apiserver.writes import Writer
@@ -133,14 +145,17 @@ class ApiServer:
 
     async def _listen(self) -> None:
         certificates = self._folder.certificates(self._advertise) if self._tls else None
-        server = web.Server(
+        self._limits = Limits()
+        self._connections = Connections(
             self._handle,
             request_factory=_request,
             access_log=None,
             max_line_size=LINE_BYTES_MAX,
             max_field_size=LINE_BYTES_MAX,
+            keepalive_timeout=IDLE_SECONDS,
+            auto_decompress=False,
         )
-        self._runner = web.ServerRunner(server, shutdown_timeout=2.0)
+        self._runner = web.ServerRunner(self._connections, shutdown_timeout=2.0)
         await self._runner.setup()
         asked = self._asked_port or self._folder.kept_port()
         host = ANY_HOST if self._advertise else HOST
@@ -162,6 +177,7 @@ class ApiServer:
         self._folder.keep_port(port)
         self._folder.write_kubeconfig(self.url, authority=certificates.authority if certificates else None)
         self._expected = f"Bearer {self.token}".encode()
+        self._names = frozenset({"localhost", *([self._advertise.lower()] if self._advertise else ())})
 
     async def stop(self) -> None:
         """Close connections, commit what is queued, release the data folder."""
@@ -178,15 +194,24 @@ class ApiServer:
         self._folder.close()
 
     async def _handle(self, request: web.BaseRequest) -> web.StreamResponse:
+        connection = request.protocol
+        self._connections.busy.add(connection)
+        try:
+            response = await self._answer(request)
+            if isinstance(response, web.Response) and (response.content_length or 0) > LARGE_BYTES:
+                await send(request, response)
+            return response
+        finally:
+            self._connections.busy.discard(connection)
+
+    async def _answer(self, request: web.BaseRequest) -> web.StreamResponse:
         try:
             return await self._serve(request)
         except StatusError as exc:
             await self._make_readable(request, exc)
-            return _refusal(exc)
+            return refusal(exc)
         except StoreError as exc:
-            return _refusal(StatusError(500, "InternalError", f"Internal error occurred: {exc}"))
-        except web.HTTPRequestEntityTooLarge:
-            return _refusal(status.too_large(rq.PACKAGE_BODY_BYTES_MAX))
+            return refusal(StatusError(500, "InternalError", f"Internal error occurred: {exc}"))
         except (ConnectionError, asyncio.CancelledError):
             raise
         except Exception as exc:
@@ -195,7 +220,7 @@ class ApiServer:
             trace = "".join(traceback.format_exception(exc))
             _log.error("request failed", method=request.method, path=request.raw_path, trace=trace)
             text = f"Internal error occurred: {type(exc).__name__}: {exc}"
-            return _refusal(StatusError(500, "InternalError", text))
+            return refusal(StatusError(500, "InternalError", text))
 
     async def _make_readable(self, request: web.BaseRequest, error: StatusError) -> None:
         """Wait until what a write was refused for can be read: its sender looks there next."""
@@ -206,27 +231,32 @@ class ApiServer:
     async def _serve(self, request: web.BaseRequest) -> web.StreamResponse:
         path, _, query = request.raw_path.partition("?")
         headers = request.headers
-        given = headers.get("Authorization", "").encode(errors="surrogateescape")
-        if not hmac.compare_digest(given, self._expected) and path not in OPEN_PATHS:
-            raise StatusError(401, "Unauthorized", "Unauthorized")
+        if path not in OPEN_PATHS:
+            check_head(request.raw_path, headers, self._names, "https" if self._tls else "http")
+            given = headers.get("Authorization", "").encode(errors="surrogateescape")
+            if not hmac.compare_digest(given, self._expected):
+                raise StatusError(401, "Unauthorized", "Unauthorized")
         target = rq.parse_path(path)
         accept = headers.get("Accept", "")
         if target is None or (request.method == "POST" and not self._is_served(target)):
             return await self._document(request, path, accept)
-        body = await _body(request, target) if request.body_exists else b""
-        call = Call(
-            request.method,
-            target,
-            rq.parse_query(query),
-            rq.wanted(accept),
-            headers.get("Content-Type", "").partition(";")[0].strip().lower(),
-            body,
-            USER,
-        )
+        if not request.body_exists:
+            return await self._call(request, target, query, accept, b"")
+        limit = _body_limit(target)
+        with self._limits.body(request.content_length or limit):
+            return await self._call(request, target, query, accept, await read_body(request, limit))
+
+    async def _call(
+        self, request: web.BaseRequest, target: rq.Target, query: str, accept: str, body: bytes
+    ) -> web.StreamResponse:
+        media = media_type(request.headers)
+        wanted = rq.wanted(accept)
+        call = Call(request.method, target, rq.parse_query(query), wanted, media, body, USER)
         answer = await self._resources.answer(call)
         if isinstance(answer, Answer):
-            return _response(answer, call.wanted)
-        return await self._watch(request, answer)
+            return _response(answer, wanted)
+        with self._limits.watch():
+            return await self._watch(request, answer)
 
     def _is_served(self, target: rq.Target) -> bool:
         return self._registry.endpoint(target.group, target.version, target.plural) is not None
@@ -236,8 +266,9 @@ class ApiServer:
         if request.method in ("GET", "HEAD"):
             document = self._documents.get(path, accept)
         elif request.method == "POST":
-            media = request.headers.get("Content-Type", "").partition(";")[0].strip()
-            document = self._documents.review(path, await request.read(), media, USER)
+            media = media_type(request.headers)
+            body = await read_body(request, BODY_BYTES_MAX)
+            document = self._documents.review(path, body, media, USER)
         if document is None:
             raise status.no_such_path()
         headers = {"Content-Type": document.media}
@@ -260,7 +291,7 @@ class ApiServer:
                         await response.write(chunk)
             await response.write_eof()
         except TimeoutError:
-            request.protocol.force_close()
+            abort(request)
         except ConnectionError:
             pass
         finally:
@@ -279,19 +310,13 @@ def _request(
 ) -> web.BaseRequest:
     loop = asyncio.get_running_loop()
     return web.BaseRequest(
-        message, payload, protocol, writer, task, loop, client_max_size=rq.PACKAGE_BODY_BYTES_MAX
+        message, payload, protocol, writer, task, loop, client_max_size=PACKAGE_BODY_BYTES_MAX
     )
 
 
-async def _body(request: web.BaseRequest, target: rq.Target) -> bytes:
+def _body_limit(target: rq.Target) -> int:
     packages = target.plural == "packagerevisionresources" and target.group == PACKAGE_RESOURCES.group
-    limit = rq.PACKAGE_BODY_BYTES_MAX if packages else rq.BODY_BYTES_MAX
-    if (request.content_length or 0) > limit:
-        raise status.too_large(limit)
-    body = await request.read()
-    if len(body) > limit:
-        raise status.too_large(limit)
-    return body
+    return PACKAGE_BODY_BYTES_MAX if packages else BODY_BYTES_MAX
 
 
 def _response(answer: Answer, wanted: rq.Wanted) -> web.Response:
@@ -299,21 +324,27 @@ def _response(answer: Answer, wanted: rq.Wanted) -> web.Response:
     body = answer.body
     if wanted.yaml or answer.warnings:
         headers = _JSON.copy()
-        for warning in answer.warnings:
-            escaped = warning.replace("\\", "\\\\").replace('"', '\\"')
-            headers.add("Warning", f'299 - "{escaped}"')
+        for text in _warnings(answer.warnings):
+            headers.add("Warning", f'299 - "{text}"')
     if wanted.yaml:
         body = yaml.safe_dump(decode(body), sort_keys=False, allow_unicode=True).encode()
         headers["Content-Type"] = "application/yaml"
     return web.Response(body=body, status=answer.code, headers=headers)
 
 
-def _refusal(error: StatusError) -> web.Response:
-    headers = _JSON
-    if error.retry_after_seconds is not None:
-        headers = _JSON.copy()
-        headers["Retry-After"] = str(error.retry_after_seconds)
-    return web.Response(body=encode(status.body(error)), status=error.code, headers=headers)
+WARNINGS_CHARACTERS_MAX = 4096
+"""All warnings of one answer, as in the real API server: clients refuse longer headers."""
+
+
+def _warnings(texts: Sequence[str]) -> Iterator[str]:
+    """Yield the warnings as header values hold them; what a client wrote may be part of them."""
+    left = WARNINGS_CHARACTERS_MAX
+    for text in texts:
+        clean = "".join(character if character.isprintable() else "?" for character in text[:left])
+        left -= len(clean)
+        if left < 0 or not clean:
+            return
+        yield clean.replace("\\", "\\\\").replace('"', '\\"')
 
 
 async def _install(writer: Writer, registry: Registry, crd: Object) -> None:

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 from pvbus.embedded.apiserver.hooks import StatusError
-from pvbus.embedded.apiserver.structural import FieldError
+from pvbus.embedded.apiserver.structural import PROBLEMS_MAX, SHOWN_MAX, FieldError
 
 
 class Subject(NamedTuple):
@@ -23,7 +23,7 @@ class Subject(NamedTuple):
         return f"{self.resource}.{self.group}" if self.group else self.resource
 
     def details(self, **more: Any) -> dict[str, Any]:
-        parts = {"name": self.name, "group": self.group, "kind": self.resource, **more}
+        parts = {"name": self.name[:SHOWN_MAX], "group": self.group, "kind": self.resource, **more}
         return {key: value for key, value in parts.items() if value}
 
 
@@ -93,9 +93,13 @@ def forbidden(subject: Subject, why: str, *, causes: tuple[tuple[str, str, str],
 
 
 def invalid(subject: Subject, problems: Sequence[FieldError]) -> StatusError:
-    """Return 422 with every problem, in the order found, each once."""
+    """Return 422 with the problems, in the order found, each once; of very many, the first."""
     unique = list(dict.fromkeys(problems))
+    more = len(unique) - PROBLEMS_MAX
+    del unique[PROBLEMS_MAX:]
     texts = [f"{path}: {message}" if path else message for path, _, message in unique]
+    if more > 0:
+        texts.append("and more")
     listed = texts[0] if len(texts) == 1 else f"[{', '.join(texts)}]"
     kind = f"{subject.kind}.{subject.group}" if subject.group else subject.kind
     details = subject.details()
@@ -103,7 +107,7 @@ def invalid(subject: Subject, problems: Sequence[FieldError]) -> StatusError:
     return StatusError(
         422,
         "Invalid",
-        f'{kind} "{subject.name}" is invalid: {listed}',
+        f'{kind} "{subject.name[:SHOWN_MAX]}" is invalid: {listed}',
         causes=tuple(unique),
         details=details,
     )
@@ -136,8 +140,8 @@ def required(path: str, message: str = "") -> FieldError:
 
 
 def invalid_value(path: str, value: Any, message: str) -> FieldError:
-    shown = f'"{value}"' if isinstance(value, str) else str(value)
-    return FieldError(path, "FieldValueInvalid", f"Invalid value: {shown}: {message}")
+    text = f'"{value[:SHOWN_MAX]}"' if isinstance(value, str) else str(value)
+    return FieldError(path, "FieldValueInvalid", f"Invalid value: {text}: {message}")
 
 
 def forbidden_value(path: str, message: str) -> FieldError:

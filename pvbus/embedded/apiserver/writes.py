@@ -22,7 +22,7 @@ from pvbus.embedded.apiserver.registry import CRD, NAMESPACE, Endpoint, Registry
 from pvbus.embedded.apiserver.requests import DeleteOptions, Options
 from pvbus.embedded.apiserver.store import Store
 from pvbus.embedded.apiserver.strategies import Strategy
-from pvbus.embedded.apiserver.structural import FieldError
+from pvbus.embedded.apiserver.structural import PROBLEMS_MAX, SHOWN_MAX, FieldError
 from pvbus.ports.cluster import Kind, Object
 
 IMMORTAL = ("default", "kube-system", "kube-public")
@@ -122,6 +122,8 @@ class Writer:
             obj = schema.defaulted(obj)
             obj, pruned = schema.pruned(obj)
             unknown += [path for path in pruned if not path.startswith("metadata.")]
+            if not endpoint.served.custom:
+                _check_types(endpoint, obj)
         if unknown:
             report_unknown(endpoint, [f'unknown field "{path}"' for path in unknown], options)
         return obj
@@ -134,7 +136,10 @@ class Writer:
         found: list[FieldError] = []
         if named:
             found += meta.problems(
-                metadata, namespaced=endpoint.served.namespaced, label_name=strategy.label_name
+                metadata,
+                namespaced=endpoint.served.namespaced,
+                label_name=strategy.label_name,
+                qualified_finalizers=endpoint.served.group == "",
             )
         found += strategy.check(obj, old)
         if endpoint.schema is not None:
@@ -378,8 +383,22 @@ class Writer:
                 self._locks[kind, key] = (lock, users - 1)
 
 
+def _check_types(endpoint: Endpoint, obj: Object) -> None:
+    """Refuse a built-in object with a field of the wrong type before anything looks into it (400).
+
+    The types of a custom kind are its definition's, and reported with what else that says (422).
+    """
+    assert endpoint.schema is not None
+    found = [e for e in endpoint.schema.validate(obj) if e.reason == "FieldValueTypeInvalid"]
+    if found:
+        raise status.bad_request(f"{_cannot(endpoint)}: json: {found[0]}")
+
+
 def report_unknown(endpoint: Endpoint, problems: list[str], options: Options) -> None:
     """Refuse, warn of, or ignore unknown and duplicate fields, as the writer asked."""
+    if len(problems) > PROBLEMS_MAX:
+        problems = [*problems[:PROBLEMS_MAX], f"and {len(problems) - PROBLEMS_MAX} more"]
+    problems = [problem[:SHOWN_MAX] for problem in problems]
     if options.validation == "Strict":
         raise status.bad_request(f"{_cannot(endpoint)}: strict decoding error: {', '.join(problems)}")
     if options.validation == "Warn":

@@ -8,8 +8,8 @@ import aiohttp
 import pytest
 import structlog
 
+from pvbus.embedded.apiserver.bodies import BODY_BYTES_MAX, PACKAGE_BODY_BYTES_MAX
 from pvbus.embedded.apiserver.hooks import StatusError
-from pvbus.embedded.apiserver.requests import BODY_BYTES_MAX, PACKAGE_BODY_BYTES_MAX
 from pvbus.embedded.apiserver.server import ApiServer
 from pvbus.ports.cluster import Kind, Object
 from tests.integration.apiserver.client import CORE, WIDGETS, Api, config_map, crd, widget
