@@ -162,11 +162,13 @@ def _read_json(content: bytes, duplicates: bool) -> tuple[Any, list[str]]:
 def _read_protobuf(content: bytes) -> dict[str, Any]:
     try:
         return protobuf.decode(content)
-    except ValueError as exc:
+    except protobuf.UnknownKindError as exc:
         raise status.unsupported_media_type(
             f"protobuf bodies are not supported by this server ({exc}): send JSON or YAML, with kubectl from "
             "a file (kubectl create --dry-run=client -o yaml ... | kubectl create -f -)"
         ) from exc
+    except ValueError as exc:
+        raise status.bad_request(f"the body of the request is not valid protobuf: {exc}") from exc
 
 
 class _Loader(yaml.CSafeLoader):
