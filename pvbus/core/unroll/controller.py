@@ -291,7 +291,8 @@ class UnrollController:
                 raise _StopError("", f"{kind} is being listed")
             if marker.state == "unavailable":
                 unknown = f'no matches for kind "{name}" in version "{asked}"'
-                raise _StopError("NoMatchingTargets", marker.message or unknown)
+                said = "" if marker.message.startswith("no matches") else marker.message
+                raise _StopError("NoMatchingTargets", said or unknown)
             if version and version not in marker.versions:
                 raise _StopError("NoMatchingTargets", f'no matches for kind "{name}" in version "{asked}"')
 
