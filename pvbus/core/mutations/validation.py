@@ -37,8 +37,7 @@ def _problems(spec: PackageVariantSpec) -> Iterator[str]:
         for key in RESERVED_KEYS:
             if key in data:
                 yield _reserved("data", data, key)
-            if key in remove_keys:
-                yield _reserved("removeKeys", remove_keys, key)
+            yield from [_reserved("removeKeys", remove_keys, key)] * remove_keys.count(key)
     for index, injector in enumerate(spec.injectors):
         if not injector.name:
             yield f"spec.injectors[{index}].name must not be empty"

@@ -108,7 +108,8 @@ class Preparing:
             asked = f"{group}/{versions[0]}" if group else versions[0]
             unknown = f'no matches for kind "{name}" in version "{asked}"'
             if marker.state == "unavailable":
-                raise StopError("NoMatchingTargets", marker.message or unknown)
+                said = "" if marker.message.startswith("no matches") else marker.message
+                raise StopError("NoMatchingTargets", said or unknown)
             if not served:
                 raise StopError("NoMatchingTargets", unknown)
 

@@ -93,7 +93,7 @@ def is_deep(value: Any) -> bool:
         level = [
             child
             for item in level
-            for child in (item.values() if type(item) is not list else item)
+            for child in (item if isinstance(item, list) else item.values())
             if isinstance(child, (dict, list))
         ]
         if not level:
@@ -162,11 +162,13 @@ def _read_json(content: bytes, duplicates: bool) -> tuple[Any, list[str]]:
 def _read_protobuf(content: bytes) -> dict[str, Any]:
     try:
         return protobuf.decode(content)
-    except ValueError as exc:
+    except protobuf.UnknownKindError as exc:
         raise status.unsupported_media_type(
             f"protobuf bodies are not supported by this server ({exc}): send JSON or YAML, with kubectl from "
             "a file (kubectl create --dry-run=client -o yaml ... | kubectl create -f -)"
         ) from exc
+    except ValueError as exc:
+        raise status.bad_request(f"the body of the request is not valid protobuf: {exc}") from exc
 
 
 class _Loader(yaml.CSafeLoader):
@@ -249,8 +251,8 @@ class _Tree:
                 value = _yaml_key(event, value)
             siblings.append(value)
 
-    def _aliased(self, anchor: str) -> Any:
-        if anchor not in self._anchors:
+    def _aliased(self, anchor: str | None) -> Any:
+        if anchor is None or anchor not in self._anchors:
             raise ValueError(f"found undefined alias {anchor!r}")
         value, size = self._anchors[anchor]
         self._size += size
@@ -262,7 +264,8 @@ class _Tree:
         self._size += len(event.value)
         tag = event.tag
         if tag is None or tag == "!":
-            tag = self._loader.resolve(yaml.ScalarNode, event.value, event.implicit)
+            resolve: Any = self._loader.resolve  # it has no types
+            tag = resolve(yaml.ScalarNode, event.value, event.implicit)
         if tag not in _SCALARS:
             raise ValueError(f"the tag {tag} is not supported")
         node = yaml.ScalarNode(tag, event.value)

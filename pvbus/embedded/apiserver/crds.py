@@ -8,12 +8,17 @@ import time
 from typing import Any
 
 from pvbus.embedded.apiserver.crdshape import shape_problem
+from pvbus.embedded.apiserver.hooks import StatusError
 from pvbus.embedded.apiserver.registry import Registry, is_established
 from pvbus.embedded.apiserver.schema import validate_crd
 from pvbus.embedded.apiserver.status import bad_request, invalid_value
 from pvbus.embedded.apiserver.strategies import Strategy
 from pvbus.embedded.apiserver.structural import FieldError
 from pvbus.ports.cluster import Object
+
+DEFINITIONS_MAX = 2000
+"""Every one is part of discovery and of the OpenAPI document, which each new client reads. Clusters with
+all providers of Crossplane have 1,500."""
 
 CLEANUP_FINALIZER = "customresourcecleanup.apiextensions.k8s.io"
 
@@ -53,6 +58,12 @@ class Definitions:
         return prepared
 
     def _check(self, new: Object, old: Object | None) -> list[FieldError]:
+        if old is None and self._registry.custom_count >= DEFINITIONS_MAX:
+            raise StatusError(
+                403,
+                "Forbidden",
+                f"there are {DEFINITIONS_MAX} CustomResourceDefinitions already: delete unused ones",
+            )
         found = [FieldError(*error) for error in validate_crd(new)]
         if old is not None and not found:
             paths = [("group",), ("names", "plural")]

@@ -5,7 +5,7 @@ from typing import Any
 
 import msgspec
 
-from pvbus.embedded.apiserver.structural import FieldError
+from pvbus.embedded.apiserver.nodes import FieldError
 
 SCHEMA_NODES_MAX = 20_000
 """Objects in one schema. The largest definitions in use have about 15,000; this many take a second."""

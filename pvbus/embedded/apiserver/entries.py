@@ -34,7 +34,7 @@ _decoder = msgspec.json.Decoder()
 class Entry:
     """One version of one object. Never changed after it was made."""
 
-    __slots__ = ("_object", "key", "labels", "owners", "raw", "rv", "terminating", "uid")
+    __slots__ = ("_is_current", "_object", "key", "labels", "owners", "raw", "rv", "terminating", "uid")
 
     def __init__(self, obj: Object, raw: bytes, rv: int) -> None:
         metadata = obj["metadata"]
@@ -47,6 +47,7 @@ class Entry:
         self.owners: tuple[Owner, ...] = tuple(map(_owner, owners)) if owners else ()
         self.terminating = "deletionTimestamp" in metadata
         self._object: Object | None = None
+        self._is_current = True
 
     @classmethod
     def encode(cls, obj: Object, rv: int) -> "Entry":
@@ -64,10 +65,19 @@ class Entry:
         return obj
 
     def shared(self) -> Object:
-        """Return the object decoded once and kept; the caller must not change it."""
-        if self._object is None:
-            self._object = self.decode()
-        return self._object
+        """Return the object, decoded once while it is the current one; the caller must not change it."""
+        if self._object is not None:
+            return self._object
+        obj = self.decode()
+        if self._is_current:
+            self._object = obj
+        return obj
+
+    def retire(self) -> None:
+        """Drop the decoded object, which takes 5 to 10 times the bytes: the log of changes keeps versions
+        that are rarely looked at again."""
+        self._is_current = False
+        self._object = None
 
 
 def _owner(reference: Object) -> Owner:

@@ -10,7 +10,7 @@ from functools import lru_cache
 from typing import Any
 
 from pvbus.embedded.apiserver.status import forbidden_value, invalid_value, required
-from pvbus.embedded.apiserver.structural import FieldError
+from pvbus.embedded.apiserver.structural import PROBLEMS_MAX, FieldError
 
 ANNOTATIONS_BYTES_MAX = 256 * 1024
 """Kubernetes' limit of all keys and values of an object's annotations together."""
@@ -142,6 +142,8 @@ def problems(
         found += _name_problems("metadata.namespace", metadata["namespace"], label=True)
     for key, value in metadata.get("labels", {}).items():
         found += label_problems("metadata.labels", key, value)
+        if len(found) > PROBLEMS_MAX:
+            break
     found += _annotation_problems(metadata.get("annotations", {}))
     for at, owner in enumerate(metadata.get("ownerReferences", ())):
         found += _owner_problems(f"metadata.ownerReferences[{at}]", owner)
@@ -223,12 +225,13 @@ def label_problems(path: str, key: str, value: str) -> list[FieldError]:
 
 
 def _annotation_problems(annotations: Mapping[str, str]) -> list[FieldError]:
-    found = []
+    found: list[FieldError] = []
     size = 0
     for key, value in annotations.items():
         size += len(key) + (len(value) if value.isascii() else len(value.encode()))
         if text := _key_error(key.lower()):
-            found.append(invalid_value("metadata.annotations", key, text))
+            if len(found) <= PROBLEMS_MAX:
+                found.append(invalid_value("metadata.annotations", key, text))
     if size > ANNOTATIONS_BYTES_MAX:
         text = f"may not be more than {ANNOTATIONS_BYTES_MAX} bytes"
         found.append(FieldError("metadata.annotations", "FieldValueTooLong", f"Too long: {text}"))

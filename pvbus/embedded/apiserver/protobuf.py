@@ -1,15 +1,17 @@
-"""The few protobuf bodies that kubectl insists on sending.
+"""The few protobuf bodies that kubectl and controllers insist on sending.
 
 `kubectl create namespace`, `create configmap`, `create secret` and `auth can-i` speak protobuf and
-nothing else. Their messages are small and their field numbers are fixed for ever, so they are read
-here; every other kind is refused, and all answers are JSON.
+nothing else, and so do typed clients of client-go where they delete and record events. These messages
+are small and their field numbers are fixed for ever, so they are read here; every other kind is refused,
+and all answers are JSON.
 
-Source: the generated.proto files of k8s.io/api core/v1 and authorization/v1, and of
+Source: the generated.proto files of k8s.io/api core/v1, events/v1 and authorization/v1, and of
 k8s.io/apimachinery meta/v1 and runtime (v0.36).
 """
 
 from base64 import b64encode
 from collections.abc import Iterator, Mapping
+from datetime import UTC, datetime, timedelta
 from typing import Any, NamedTuple
 
 MAGIC = b"k8s\x00"
@@ -21,6 +23,16 @@ class _Map(NamedTuple):
 
 class _List(NamedTuple):
     item: Any
+
+
+class _Time(NamedTuple):
+    """Seconds and nanoseconds since 1970; without either there is no time. micro: MicroTime."""
+
+    micro: bool = False
+
+
+class UnknownKindError(ValueError):
+    """The body is sound, but of a kind that is not read from protobuf."""
 
 
 _Message = Mapping[int, tuple[str, Any]]
@@ -55,7 +67,59 @@ _ACCESS: _Message = {
     7: ("name", str),
 }
 _PATH: _Message = {1: ("path", str), 2: ("verb", str)}
+_REFERENCE: _Message = {
+    1: ("kind", str),
+    2: ("namespace", str),
+    3: ("name", str),
+    4: ("uid", str),
+    5: ("apiVersion", str),
+    6: ("resourceVersion", str),
+    7: ("fieldPath", str),
+}
+_SOURCE: _Message = {1: ("component", str), 2: ("host", str)}
+_SERIES: _Message = {1: ("count", int), 2: ("lastObservedTime", _Time(micro=True))}
+_DELETE_OPTIONS: _Message = {
+    1: ("gracePeriodSeconds", int),
+    2: ("preconditions", {1: ("uid", str), 2: ("resourceVersion", str)}),
+    3: ("orphanDependents", bool),
+    4: ("propagationPolicy", str),
+    5: ("dryRun", _List(str)),
+}
 _KINDS: Mapping[tuple[str, str], _Message] = {
+    ("v1", "Event"): {
+        1: ("metadata", _METADATA),
+        2: ("involvedObject", _REFERENCE),
+        3: ("reason", str),
+        4: ("message", str),
+        5: ("source", _SOURCE),
+        6: ("firstTimestamp", _Time()),
+        7: ("lastTimestamp", _Time()),
+        8: ("count", int),
+        9: ("type", str),
+        10: ("eventTime", _Time(micro=True)),
+        11: ("series", _SERIES),
+        12: ("action", str),
+        13: ("related", _REFERENCE),
+        14: ("reportingComponent", str),
+        15: ("reportingInstance", str),
+    },
+    ("events.k8s.io/v1", "Event"): {
+        1: ("metadata", _METADATA),
+        2: ("eventTime", _Time(micro=True)),
+        3: ("series", _SERIES),
+        4: ("reportingController", str),
+        5: ("reportingInstance", str),
+        6: ("action", str),
+        7: ("reason", str),
+        8: ("regarding", _REFERENCE),
+        9: ("related", _REFERENCE),
+        10: ("note", str),
+        11: ("type", str),
+        12: ("deprecatedSource", _SOURCE),
+        13: ("deprecatedFirstTimestamp", _Time()),
+        14: ("deprecatedLastTimestamp", _Time()),
+        15: ("deprecatedCount", int),
+    },
     ("v1", "Namespace"): {1: ("metadata", _METADATA), 2: ("spec", {1: ("finalizers", _List(str))})},
     ("v1", "ConfigMap"): {
         1: ("metadata", _METADATA),
@@ -88,9 +152,12 @@ def decode(body: bytes) -> dict[str, Any]:
         raise ValueError("not a Kubernetes protobuf body")
     envelope = _message(memoryview(body)[len(MAGIC) :], _ENVELOPE)
     names = envelope.get("type", {})
-    message = _KINDS.get((names.get("apiVersion", ""), names.get("kind", "")))
+    kind = names.get("kind", "")
+    # DeleteOptions belong to every group: a client sends them in that of the objects it deletes.
+    of_any_group = _DELETE_OPTIONS if kind == "DeleteOptions" else None
+    message = _KINDS.get((names.get("apiVersion", ""), kind), of_any_group)
     if message is None:
-        raise ValueError(f"{names.get('kind')} is not read from protobuf")
+        raise UnknownKindError(f"{kind[:80]} is not read from protobuf")
     return {**names, **_message(envelope.get("raw", memoryview(b"")), message)}
 
 
@@ -124,13 +191,37 @@ def _value(raw: Any, kind: Any) -> Any:
     if kind is bool or kind is int:
         if not isinstance(raw, int):
             raise ValueError("a number was expected")
-        return bool(raw) if kind is bool else raw
+        return bool(raw) if kind is bool else _signed(raw)
     data = _bytes(raw)
+    if isinstance(kind, _Time):
+        return _time(data, micro=kind.micro)
     if isinstance(kind, Mapping):
         return _message(data, kind)
     if kind is str:
         return str(data, "utf-8")
     return b64encode(data).decode() if kind is bytes else data
+
+
+def _signed(number: int) -> int:
+    """Return what a varint of 64 bits stands for: two's complement."""
+    return number - 2**64 if number >= 2**63 else number
+
+
+def _time(data: memoryview, *, micro: bool) -> str:
+    """Return a time as JSON has it, "" for none."""
+    parts = dict(_fields(data))
+    seconds, nanos = parts.get(1, 0), parts.get(2, 0)
+    if not isinstance(seconds, int) or not isinstance(nanos, int):
+        raise ValueError("a number was expected")
+    if not seconds and not nanos:
+        return ""
+    try:
+        since = timedelta(seconds=_signed(seconds), microseconds=_signed(nanos) // 1000)
+        moment = datetime(1970, 1, 1, tzinfo=UTC) + since
+    except OverflowError as exc:
+        raise ValueError(f"the time {_signed(seconds)} is out of range") from exc
+    text = moment.replace(tzinfo=None).isoformat(timespec="microseconds" if micro else "seconds")
+    return f"{text}Z"
 
 
 def _bytes(raw: Any) -> memoryview:
@@ -168,4 +259,4 @@ def _varint(data: memoryview, at: int) -> tuple[int, int]:
         number |= (byte & 0x7F) << shift
         shift += 7
         if byte < 0x80:
-            return number, at
+            return number & 0xFFFF_FFFF_FFFF_FFFF, at

@@ -9,10 +9,10 @@ from collections.abc import Iterable, Sequence
 from functools import cached_property
 
 from pvbus.embedded.apiserver import events
-from pvbus.embedded.apiserver.compiled import Schema, compile_schema
 from pvbus.embedded.apiserver.entries import Entry, decode, encode
 from pvbus.embedded.apiserver.kinds import ServedKind, ServedVersion, from_crd
 from pvbus.embedded.apiserver.status import Subject
+from pvbus.embedded.apiserver.compiled import Schema, compile_schema
 from pvbus.ports.cluster import Kind, Object
 
 CRD = Kind("apiextensions.k8s.io", "CustomResourceDefinition")
@@ -98,6 +98,10 @@ class Registry:
     def kinds(self) -> Sequence[ServedKind]:
         """Return every served kind, built-in ones first."""
         return (*self._builtin, *self._custom.values())
+
+    @property
+    def custom_count(self) -> int:
+        return len(self._custom)
 
     def endpoint(self, group: str, version: str, plural: str) -> Endpoint | None:
         return self._endpoints.get((group, version, plural))

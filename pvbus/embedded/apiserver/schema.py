@@ -8,11 +8,10 @@ import re
 from collections.abc import Iterator, Mapping
 from typing import Any, Literal
 
-from pvbus.embedded.apiserver.compiled import Schema, compile_schema
 from pvbus.embedded.apiserver.crdshape import shape_problem, size_errors
 from pvbus.embedded.apiserver.formats import go_pattern
 from pvbus.embedded.apiserver.rules import Rule
-from pvbus.embedded.apiserver.structural import FieldError, shown
+from pvbus.embedded.apiserver.structural import FieldError, Schema, compile_schema, shown
 
 __all__ = ["FieldError", "Schema", "compile_schema", "validate_crd"]
 

@@ -141,6 +141,7 @@ class ApiServer:
         self._background = [
             asyncio.create_task(cleaner.work.run(), name="apiserver-cleaner"),
             asyncio.create_task(collector.work.run(), name="apiserver-garbage"),
+            asyncio.create_task(store.expire_forever(), name="apiserver-expiry"),
         ]
 
     async def _listen(self) -> None:

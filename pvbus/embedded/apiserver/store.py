@@ -12,7 +12,9 @@ starts empty: a watch from an older version is told that it expired, and lists a
 
 import asyncio
 import sqlite3
+import time
 from bisect import bisect_left, bisect_right
+from collections import deque
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -29,7 +31,14 @@ LOG_CHANGES_MAX = 20_000
 10,000 variants fit; at 2 kB each they take 40 MB at most, shared with the objects themselves."""
 
 LOG_BYTES_MAX = 128 * 1024 * 1024
-"""The same limit in bytes, for kinds with large objects."""
+"""Bytes of all logs together, versions before and after each change: the kind that has most gives way."""
+
+LOG_SECONDS = 600.0
+"""Changes are dropped after about this time, so that a burst does not stay in memory for ever. A client
+that was away for longer lists again; a real API server keeps 5 minutes."""
+
+EXPIRY_SECONDS = 60.0
+"""How often that is looked at."""
 
 _CREATE = """
 CREATE TABLE objects (kind TEXT, namespace TEXT, name TEXT, rv INTEGER NOT NULL, data BLOB NOT NULL,
@@ -61,7 +70,8 @@ class Table:
         self.dropped = 0
         self.compacted = compacted
         self.changed = asyncio.Event()
-        self._bytes = 0
+        self.log_bytes = 0
+        self._marks: deque[tuple[float, int]] = deque()
         self._order: list[ObjectKey] | None = None
 
     def ordered(self, namespace: str | None = None, *, after: ObjectKey | None = None) -> list[Entry]:
@@ -82,7 +92,10 @@ class Table:
 
     def apply(self, change: Change) -> None:
         key = change.entry.key
+        if (replaced := self.entries.get(key)) is not None:
+            replaced.retire()
         if change.type == "DELETED":
+            change.entry.retire()
             del self.entries[key]
             self._order = None
         else:
@@ -90,9 +103,9 @@ class Table:
                 self._order = None
             self.entries[key] = change.entry
         self.changes.append(change)
-        self._bytes += len(change.entry.raw)
-        if len(self.changes) > LOG_CHANGES_MAX or self._bytes > LOG_BYTES_MAX:
-            self.compact(max(1, len(self.changes) // 2))
+        self.log_bytes += _size(change)
+        if len(self.changes) > LOG_CHANGES_MAX:
+            self.compact(len(self.changes) // 2)
 
     def notify(self) -> None:
         """Wake everybody who waits for `changed`."""
@@ -105,8 +118,16 @@ class Table:
         if gone:
             self.compacted = gone[-1].rv
             self.dropped += len(gone)
-            self._bytes -= sum(len(change.entry.raw) for change in gone)
+            self.log_bytes -= sum(map(_size, gone))
             del self.changes[:count]
+
+    def expire(self, now: float) -> None:
+        """Forget the changes that were there at a call `LOG_SECONDS` ago."""
+        while self._marks and self._marks[0][0] <= now - LOG_SECONDS:
+            _, position = self._marks.popleft()
+            self.compact(max(0, position - self.dropped))
+        if self.changes:
+            self._marks.append((now, self.dropped + len(self.changes)))
 
     def position(self, rv: int) -> int:
         """Return the place in the log after `rv`, counted from the first change ever.
@@ -144,6 +165,10 @@ class Table:
             else:
                 past.entries[change.entry.key] = change.old
         return past
+
+
+def _size(change: Change) -> int:
+    return len(change.entry.raw) + (len(change.old.raw) if change.old is not None else 0)
 
 
 class _Batch:
@@ -328,11 +353,27 @@ class Store:
             touched.add(table)
             for observer in self._observers:
                 observer(change)
+        self._bound_logs()
         for table in touched:
             table.notify()
         for waiter in batch.waiters:
             if not waiter.done():
                 waiter.set_result(None)
+
+    def _bound_logs(self) -> None:
+        while sum(table.log_bytes for table in self._tables.values()) > LOG_BYTES_MAX:
+            largest = max(self._tables.values(), key=lambda table: table.log_bytes)
+            largest.compact(max(1, len(largest.changes) // 2))
+
+    def expire(self, now: float) -> None:
+        """Forget changes that nobody should need any more. now: of a clock that never goes back."""
+        for table in self._tables.values():
+            table.expire(now)
+
+    async def expire_forever(self) -> None:
+        while True:
+            await asyncio.sleep(EXPIRY_SECONDS)
+            self.expire(time.monotonic())
 
 
 def _damaged(path: Path, exc: Exception) -> PermanentError:

@@ -1,376 +1,232 @@
-"""Structural schemas at work: defaults, pruning and validation of objects.
+"""Structural schemas ready for use, and the short way for objects that are fine.
 
-A schema is read once into `Node`s, which are walked with an object. `compiled` knows how to do without
-the walk for objects that are fine as they are.
-
-Messages are those of Kubernetes (kube-openapi's validation as the API server reports it).
+Most objects that arrive are fine as they are, so each schema is also turned into a msgspec type that
+accepts only objects with nothing to default, nothing to prune and nothing wrong: one call in C answers
+for them, and the patterns are matched beside it. Everything else walks the nodes.
 """
 
-import json
-import re
-from collections.abc import Callable, Iterator, Mapping
-from typing import Any, NamedTuple
+from collections.abc import Iterator, Mapping
+from itertools import islice
+from typing import Annotated, Any, Literal
 
 import msgspec
 
-from pvbus.embedded.apiserver.budget import Budget
-from pvbus.embedded.apiserver.formats import FORMAT_PATTERNS, go_pattern
-from pvbus.embedded.apiserver.rules import Rule
+from pvbus.embedded.apiserver.budget import Budget, OutOfBudgetError
+from pvbus.embedded.apiserver.nodes import (
+    METADATA_SCHEMA,
+    PROBLEMS_MAX,
+    ROOT,
+    SHOWN_MAX,
+    FieldError,
+    Json,
+    Node,
+    _default,
+    _invalid,
+    _prune,
+    _validate,
+    list_identity,
+    shown,
+)
 
-Json = Any
-_STRING_MAP = {"type": "object", "additionalProperties": {"type": "string"}}
+__all__ = [
+    "METADATA_SCHEMA",
+    "PROBLEMS_MAX",
+    "ROOT",
+    "SHOWN_MAX",
+    "FieldError",
+    "Node",
+    "Schema",
+    "compile_schema",
+    "shown",
+]
 
-METADATA_SCHEMA: Mapping[str, Any] = {
-    "type": "object",
-    "properties": {
-        "name": {"type": "string"},
-        "generateName": {"type": "string"},
-        "namespace": {"type": "string"},
-        "uid": {"type": "string"},
-        "resourceVersion": {"type": "string"},
-        "generation": {"type": "integer"},
-        "selfLink": {"type": "string"},
-        "creationTimestamp": {"type": "string", "format": "date-time", "nullable": True},
-        "deletionTimestamp": {"type": "string", "format": "date-time", "nullable": True},
-        "deletionGracePeriodSeconds": {"type": "integer", "nullable": True},
-        "labels": _STRING_MAP,
-        "annotations": _STRING_MAP,
-        "finalizers": {"type": "array", "items": {"type": "string"}},
-        "ownerReferences": {
-            "type": "array",
-            "items": {
-                "type": "object",
-                "required": ["apiVersion", "kind", "name", "uid"],
-                "properties": {
-                    **{name: {"type": "string"} for name in ("apiVersion", "kind", "name", "uid")},
-                    **{name: {"type": "boolean"} for name in ("controller", "blockOwnerDeletion")},
-                },
-            },
-        },
-        "managedFields": {
-            "type": "array",
-            "items": {"type": "object", "x-kubernetes-preserve-unknown-fields": True},
-        },
-    },
-}
-"""What may stand in metadata; `openapi` describes the same fields to people."""
+_NOT_NULL = bool | int | float | str | list[Any] | dict[str, Any]
 
 
-ROOT = "<nil>"
-"""Kubernetes' name for the path of the whole object."""
+class _Quick:
+    """Builds the msgspec type of a node. complete: the type alone shows that an object is valid."""
 
+    def __init__(self) -> None:
+        self.complete = True
 
-class FieldError(NamedTuple):
-    """One finding. reason: the cause's reason (FieldValueInvalid, ...); message: without the path."""
+    def type_of(self, node: Node) -> Any:
+        found = self._bare_type(node)
+        if node.rules or (node.combined and not node.int_or_string) or node.embedded:
+            self.complete = False
+        return found | None if node.nullable else found
 
-    path: str
-    reason: str
-    message: str
+    def _bare_type(self, node: Node) -> Any:
+        schema = node.schema
+        if node.int_or_string:
+            return int | str
+        if "enum" in schema:
+            if all(isinstance(choice, str) for choice in schema["enum"]) and node.type == "string":
+                self.complete &= not {"minLength", "maxLength", "pattern", "format"} & schema.keys()
+                return Literal[tuple(schema["enum"])]
+            self.complete = False
+        match node.type:
+            case "object":
+                return self._object_type(node)
+            case "array":
+                if list_identity(schema) is not None:
+                    self.complete = False
+                items = (Any if node.items is None else self.type_of(node.items),)
+                return _bounded(list.__class_getitem__(items), schema, "minItems", "maxItems")
+            case "string":
+                # Not the pattern: Python's own expressions may take exponential time.
+                return _bounded(str, schema, "minLength", "maxLength", pattern=node.format)
+            case "integer" | "number":
+                if "multipleOf" in schema:
+                    self.complete = False
+                low = "gt" if schema.get("exclusiveMinimum") else "ge"
+                high = "lt" if schema.get("exclusiveMaximum") else "le"
+                bounds = {low: schema.get("minimum"), high: schema.get("maximum")}
+                return _limited(int if node.type == "integer" else float, bounds)
+            case "boolean":
+                return bool
+            case _:
+                return _NOT_NULL
 
-    def __str__(self) -> str:
-        return f"{self.path}: {self.message}"
-
-
-class Node:
-    """One level of a schema, read once. `extra` are the properties that no one declared."""
-
-    def __init__(self, schema: Mapping[str, Any], *, root: bool = False) -> None:
-        self.schema = schema
-        self.type: str = schema.get("type", "")
-        self.int_or_string = bool(schema.get("x-kubernetes-int-or-string"))
-        self.preserve = bool(schema.get("x-kubernetes-preserve-unknown-fields"))
-        self.embedded = bool(schema.get("x-kubernetes-embedded-resource"))
-        self.nullable = bool(schema.get("nullable"))
-        self.properties = {name: Node(child) for name, child in (schema.get("properties") or {}).items()}
-        self.required: tuple[str, ...] = tuple(schema.get("required") or ())
-        if root or self.embedded:
-            self.properties |= {"apiVersion": _STRING, "kind": _STRING, "metadata": Node(METADATA_SCHEMA)}
-        if self.embedded:
-            self.required = (*self.required, "apiVersion", "kind", "metadata")
-        extra = schema.get("additionalProperties")
-        self.extra = Node(extra) if isinstance(extra, Mapping) else None
-        self.preserve |= extra is True
-        items = schema.get("items")
-        self.items = Node(items) if isinstance(items, Mapping) else None
-        self.has_default = "default" in schema
-        pattern = schema.get("pattern")
-        self.pattern = go_pattern(pattern) if pattern else None
-        self.choices = frozenset(map(_canonical, schema["enum"])) if schema.get("enum") else None
-        self.format = FORMAT_PATTERNS.get(schema.get("format", "")) if self.type == "string" else None
-        self.rules = tuple(Rule(rule) for rule in schema.get("x-kubernetes-validations") or ())
-        self.combined = {name: _nodes(schema[name]) for name in _COMBINATORS if schema.get(name)}
-        own = (schema.get("properties") or {}).get("metadata") or {}
-        if (root or self.embedded) and own.get("properties"):  # it may restrict names further
-            self.combined.setdefault("allOf", []).append(Node({"properties": {"metadata": own}}))
-
-    def children(self, value: Json, path: str) -> Iterator[tuple[Any, Json, "Node", str]]:
-        """Yield (key or index, child, its node, its path) of those children that a node describes."""
-        if isinstance(value, dict):
-            for name, child in value.items():
-                node = self.properties.get(name) or self.extra
-                if node is not None:
-                    yield name, child, node, f"{path}.{name}" if path else name
-        elif isinstance(value, list) and self.items is not None:
-            for index, child in enumerate(value):
-                yield index, child, self.items, f"{path}[{index}]"
-
-
-_COMBINATORS = ("allOf", "anyOf", "oneOf", "not")
-
-
-def _nodes(schemas: Any) -> list[Node]:
-    return [Node(schema) for schema in (schemas if isinstance(schemas, list) else [schemas])]
-
-
-def _canonical(value: Json) -> bytes:
-    """Return bytes that are equal for equal JSON values; 1 and 1.0 are equal."""
-    if isinstance(value, float) and value.is_integer():
-        value = int(value)
-    return _sorted.encode(value)
-
-
-_sorted = msgspec.json.Encoder(order="sorted")
-
-_STRING = Node({"type": "string"})
-
-
-# --- defaults and pruning ---
-
-
-def _default(node: Node, value: Json, path: str = "") -> Json:
-    """Return `value` with nulls that mean nothing taken out and defaults put in; itself if unchanged."""
-    changes: dict[Any, Json] = {}
-    dropped = []
-    for key, child, below, child_path in node.children(value, path):
-        if child is None and not below.nullable:
-            if below.has_default:
-                changes[key] = below.schema["default"]
-            elif isinstance(value, dict):
-                dropped.append(key)
-        elif isinstance(child, (dict, list)):
-            new = _default(below, child, child_path)
-            if new is not child:
-                changes[key] = new
-    if isinstance(value, dict):
-        for name, below in node.properties.items():
-            if below.has_default and name not in value:
-                changes[name] = _default(below, below.schema["default"])
-    if not changes and not dropped:
-        return value
-    result = value.copy()
-    for key in dropped:
-        del result[key]
-    for key, new in changes.items():
-        result[key] = new
-    return result
-
-
-def _prune(node: Node, value: Json, path: str, unknown: list[str]) -> Json:
-    """Return `value` without undeclared fields, whose paths go to `unknown`; itself if unchanged."""
-    changes: dict[Any, Json] = {}
-    for key, child, below, child_path in node.children(value, path):
-        if isinstance(child, (dict, list)):
-            new = _prune(below, child, child_path, unknown)
-            if new is not child:
-                changes[key] = new
-    strange: list[str] = []
-    if isinstance(value, dict) and not node.preserve and node.extra is None:
-        strange = [name for name in value if name not in node.properties]
-        unknown.extend(f"{path}.{name}" if path else name for name in strange)
-    if not changes and not strange:
-        return value
-    result = value.copy()
-    for name in strange:
-        del result[name]
-    for key, new in changes.items():
-        result[key] = new
-    return result
-
-
-# --- validation ---
-
-_TYPES: dict[str, Callable[[Json], bool]] = {
-    "object": lambda value: isinstance(value, dict),
-    "array": lambda value: isinstance(value, list),
-    "string": lambda value: isinstance(value, str),
-    "boolean": lambda value: isinstance(value, bool),
-    "integer": lambda value: _is_integer(value),
-    "number": lambda value: isinstance(value, (int, float)) and not isinstance(value, bool),
-}
-
-
-def _is_integer(value: Json) -> bool:
-    if isinstance(value, bool):
-        return False
-    return isinstance(value, int) or (isinstance(value, float) and value.is_integer())
-
-
-def type_name(value: Json) -> str:
-    """Return JSON schema's word for the type of a value."""
-    if value is None:
-        return "null"
-    return next(name for name, is_type in _TYPES.items() if is_type(value))
-
-
-PROBLEMS_MAX = 100
-"""Findings about one object that are reported: nobody reads more, and 100,000 would take megabytes."""
-
-SHOWN_MAX = 1000
-"""Characters of a value in an error: enough to recognize it. The answer to 3 MB is not 6 MB."""
-
-
-def shown(value: Json) -> str:
-    """Return a value as Kubernetes' field errors print it, shortened if it is long."""
-    text = json.dumps(value, separators=(",", ":"), ensure_ascii=False)
-    return text if len(text) <= SHOWN_MAX else text[:SHOWN_MAX] + "..."
-
-
-def _invalid(path: str, value: Json, why: str) -> FieldError:
-    return FieldError(path, "FieldValueInvalid", f"Invalid value: {shown(value)}: {why}")
-
-
-def _in_body(path: str, value: Json, why: str) -> FieldError:
-    return _invalid(path, value, f"{path} in body {why}")
-
-
-def _validate(node: Node, value: Json, old: Json, path: str, budget: Budget) -> Iterator[FieldError]:
-    if value is None and node.nullable:
-        return
-    wrong_type = _type_error(node, value, path)
-    if wrong_type is not None:
-        yield wrong_type
-        return
-    yield from _scalar_errors(node, value, path, budget)
-    if isinstance(value, dict):
-        yield from _object_errors(node, value, path)
-    elif isinstance(value, list):
-        yield from _array_errors(node, value, path)
-    yield from _combined_errors(node, value, path, budget)
-    before = _children_before(node, value, old)
-    for key, child, below, child_path in node.children(value, path):
-        yield from _validate(below, child, before(key), child_path, budget)
-    for rule in node.rules:
-        if (message := budget.broken(rule, value, old, is_root=not path)) is not None:
-            yield _invalid(rule.path(path), type_name(value), message)
-
-
-def _type_error(node: Node, value: Json, path: str) -> FieldError | None:
-    if node.int_or_string:
-        if isinstance(value, str) or _is_integer(value):
-            return None
-        return _type_invalid(path, value, "integer,string")
-    if node.type and not _TYPES[node.type](value):
-        return _type_invalid(path, value, node.type)
-    return None
-
-
-def _type_invalid(path: str, value: Json, expected: str) -> FieldError:
-    actual = type_name(value)
-    why = f'{path} in body must be of type {expected}: "{actual}"'
-    return FieldError(path, "FieldValueTypeInvalid", f'Invalid value: "{actual}": {why}')
-
-
-def _scalar_errors(node: Node, value: Json, path: str, budget: Budget) -> Iterator[FieldError]:
-    schema = node.schema
-    if node.choices is not None and _canonical(value) not in node.choices:
-        choices = ", ".join(shown(choice) for choice in schema["enum"][:PROBLEMS_MAX])
-        yield FieldError(
-            path, "FieldValueNotSupported", f"Unsupported value: {shown(value)}: supported values: {choices}"
+    def _object_type(self, node: Node) -> Any:
+        schema = node.schema
+        if set(node.required) - node.properties.keys():
+            self.complete = False
+        if not node.properties and (node.extra is not None or node.preserve):
+            values = Any if node.extra is None else self.type_of(node.extra)
+            return _bounded(dict.__class_getitem__((str, values)), schema, "minProperties", "maxProperties")
+        if node.extra is not None or {"minProperties", "maxProperties"} & schema.keys():
+            self.complete = False
+        fields: list[Any] = []
+        for position, (name, child) in enumerate(node.properties.items()):
+            child_type = self.type_of(child)
+            if name in node.required or child.has_default:
+                fields.append((f"f{position}", child_type))
+            else:
+                fields.append((f"f{position}", child_type | msgspec.UnsetType, msgspec.UNSET))
+        names = {f"f{position}": name for position, name in enumerate(node.properties)}
+        return msgspec.defstruct(
+            "Quick", fields, rename=names, kw_only=True, gc=False, forbid_unknown_fields=not node.preserve
         )
-    if isinstance(value, str):
-        if len(value) < schema.get("minLength", 0):
-            yield _in_body(path, value, f"should be at least {schema['minLength']} chars long")
-        if len(value) > schema.get("maxLength", len(value)):
-            message = f"Too long: may not be more than {schema['maxLength']} bytes"
-            yield FieldError(path, "FieldValueTooLong", message)
-        if node.pattern is not None and not budget.matches(node.pattern, value):
-            yield _in_body(path, value, f"should match '{schema['pattern']}'")
-        if node.format is not None and re.search(node.format, value) is None:
-            yield _in_body(path, value, f"must be of type {schema['format']}: {shown(value)}")
-    elif isinstance(value, (int, float)) and not isinstance(value, bool):
-        yield from _number_errors(schema, value, path)
 
 
-def _number_errors(schema: Mapping[str, Any], value: float, path: str) -> Iterator[FieldError]:
-    low, high, step = schema.get("minimum"), schema.get("maximum"), schema.get("multipleOf")
-    if low is not None and (value <= low if schema.get("exclusiveMinimum") else value < low):
-        words = "greater than" if schema.get("exclusiveMinimum") else "greater than or equal to"
-        yield _in_body(path, value, f"should be {words} {low}")
-    if high is not None and (value >= high if schema.get("exclusiveMaximum") else value > high):
-        words = "less than" if schema.get("exclusiveMaximum") else "less than or equal to"
-        yield _in_body(path, value, f"should be {words} {high}")
-    if step and value % step != 0:
-        yield _in_body(path, value, f"should be a multiple of {step}")
+def _bounded(base: Any, schema: Mapping[str, Any], low: str, high: str, pattern: str | None = None) -> Any:
+    return _limited(base, {"min_length": schema.get(low), "max_length": schema.get(high), "pattern": pattern})
 
 
-def _too_many(path: str, count: int, limit: int) -> FieldError:
-    return FieldError(path, "FieldValueTooMany", f"Too many: {count}: must have at most {limit} items")
+def _limited(base: Any, bounds: dict[str, Any]) -> Any:
+    given = {name: bound for name, bound in bounds.items() if bound is not None}
+    return Annotated[base, msgspec.Meta(**given)] if given else base
 
 
-def _object_errors(node: Node, value: dict[str, Json], path: str) -> Iterator[FieldError]:
-    for name in node.required:
-        if name not in value:
-            yield FieldError(f"{path}.{name}" if path else name, "FieldValueRequired", "Required value")
-    schema = node.schema
-    if len(value) < schema.get("minProperties", 0):
-        yield _in_body(path, len(value), f"should have at least {schema['minProperties']} properties")
-    if len(value) > schema.get("maxProperties", len(value)):
-        yield _too_many(path, len(value), schema["maxProperties"])
+class _Patterned:
+    """The part of a schema that leads to patterns; the quick type leaves them out."""
+
+    def __init__(self, node: Node) -> None:
+        self._pattern = node.pattern
+        self._fields = {
+            name: below for name, child in node.properties.items() if (below := patterned(child)) is not None
+        }
+        self._extra = patterned(node.extra) if node.extra else None
+        self._items = patterned(node.items) if node.items else None
+
+    def __bool__(self) -> bool:
+        return bool(self._pattern or self._fields or self._extra or self._items)
+
+    def fits(self, value: Json, budget: Budget) -> bool:
+        """Return whether a value of the right type matches all patterns."""
+        if isinstance(value, str):
+            return self._pattern is None or budget.matches(self._pattern, value)
+        if isinstance(value, list):
+            below = self._items
+            return below is None or all(below.fits(item, budget) for item in value)
+        if isinstance(value, dict):
+            if self._extra is not None:
+                return all(self._extra.fits(item, budget) for item in value.values())
+            fields = self._fields.items()
+            return all(below.fits(value[name], budget) for name, below in fields if name in value)
+        return True
 
 
-def _array_errors(node: Node, value: list[Json], path: str) -> Iterator[FieldError]:
-    schema = node.schema
-    if len(value) < schema.get("minItems", 0):
-        yield _in_body(path, len(value), f"should have at least {schema['minItems']} items")
-    if len(value) > schema.get("maxItems", len(value)):
-        yield _too_many(path, len(value), schema["maxItems"])
-    identity = list_identity(schema)
-    if identity is not None:
-        seen = set()
-        for index, item in enumerate(value):
-            key = _canonical(identity(item))
-            if key in seen:
-                text = f"Duplicate value: {shown(identity(item))}"
-                yield FieldError(f"{path}[{index}]", "FieldValueDuplicate", text)
-            seen.add(key)
+def patterned(node: Node) -> _Patterned | None:
+    return _Patterned(node) or None
 
 
-def list_identity(schema: Mapping[str, Any]) -> Callable[[Json], Json] | None:
-    """Return what must differ between the items of a list: the item itself or its map keys."""
-    kind = schema.get("x-kubernetes-list-type")
-    if kind == "map":
-        keys = schema.get("x-kubernetes-list-map-keys") or ()
-        return lambda item: {key: item.get(key) for key in keys} if isinstance(item, dict) else item
-    if kind == "set" or schema.get("uniqueItems"):
-        return lambda item: item
-    return None
+class Schema:
+    """A schema ready for use. Arguments are never changed; unchanged objects come back as they are."""
+
+    def __init__(self, open_api_v3: Mapping[str, Any]) -> None:
+        self._root = Node(open_api_v3, root=True)
+        quick = _Quick()
+        self._quick = quick.type_of(self._root)
+        self._quick_is_complete = quick.complete
+        self._patterns = patterned(self._root)
+
+    def is_clean(self, obj: Json) -> bool:
+        """Return whether there is nothing to default, to prune or wrong in type (False: maybe)."""
+        try:
+            msgspec.convert(obj, self._quick)
+        except msgspec.ValidationError:
+            return False
+        return True
+
+    def defaulted(self, obj: Json) -> Json:
+        """Return the object with defaults, and without nulls in fields that are not nullable."""
+        return obj if self.is_clean(obj) else _default(self._root, obj)
+
+    def pruned(self, obj: Json) -> tuple[Json, list[str]]:
+        """Return the object without unknown fields, and the paths of those."""
+        if self.is_clean(obj):
+            return obj, []
+        unknown: list[str] = []
+        return _prune(self._root, obj, "", unknown), unknown
+
+    def validate(self, obj: Json, old: Json = None) -> list[FieldError]:
+        """Return what is wrong. `old` is the object before an update: rules may compare with it."""
+        budget = Budget()
+        found: list[FieldError] = []
+        try:
+            if self._quick_is_complete and self.is_clean(obj):
+                if self._patterns is None or self._patterns.fits(obj, budget):
+                    return []
+                budget = Budget()
+            # One by one, so that what was found stays when the budget is spent.
+            for error in islice(_validate(self._root, obj, old, "", budget), PROBLEMS_MAX + 1):
+                found.append(error)  # noqa: PERF402
+        except OutOfBudgetError:
+            found.append(_OUT_OF_BUDGET)
+        return [error if error.path else error._replace(path=ROOT) for error in found]
+
+    def default_errors(self) -> Iterator[tuple[str, Json, FieldError]]:
+        """Yield (path in the schema, default, what is wrong with it) of every default."""
+        yield from _default_errors(self._root, "")
 
 
-def _children_before(node: Node, value: Json, old: Json) -> Callable[[Any], Json]:
-    """Return what finds a child's old value. Items of a list correspond only by the keys of a map list."""
-    if isinstance(value, dict):
-        return old.get if isinstance(old, dict) else lambda key: None
-    if node.schema.get("x-kubernetes-list-type") != "map" or not isinstance(old, list):
-        return lambda key: None
-    identity = list_identity(node.schema)
-    assert identity is not None
-    known = {_canonical(identity(item)): item for item in reversed(old)}
-    return lambda index: known.get(_canonical(identity(value[index])))
+def _default_errors(node: Node, path: str) -> Iterator[tuple[str, Json, FieldError]]:
+    """A default must be something the schema itself accepts, with no field pruned from it."""
+    children = [(f"{path}.properties[{name}]", child) for name, child in node.properties.items()]
+    children += [
+        (f"{path}.{name}", child)
+        for name, child in (("items", node.items), ("additionalProperties", node.extra))
+        if child
+    ]
+    for at, child in children:
+        yield from _default_errors(child, at)
+    if not node.has_default:
+        return
+    default = node.schema["default"]
+    unknown: list[str] = []
+    pruned = _prune(node, default, "default", unknown)
+    for field in unknown:
+        yield path, default, _invalid(field, default, "must not have unknown fields")
+    for error in _validate(node, _default(node, pruned), None, "default", Budget()):
+        yield path, default, error
 
 
-def _combined_errors(node: Node, value: Json, path: str, budget: Budget) -> Iterator[FieldError]:
-    for name, branches in node.combined.items():
-        if node.int_or_string and name == "anyOf":
-            continue  # the customary anyOf of integer and string, already checked
-        if name == "allOf":
-            for branch in branches:
-                yield from _validate(branch, value, None, path, budget)
-            continue
-        valid = sum(not any(_validate(branch, value, None, path, budget)) for branch in branches)
-        if name == "anyOf" and not valid:
-            yield _in_body(path, value, "must validate at least one schema (anyOf)")
-        elif name == "oneOf" and valid != 1:
-            found = f"Found {valid} valid alternatives" if valid else "Found none valid"
-            yield _in_body(path, value, f"must validate one and only one schema (oneOf). {found}")
-        elif name == "not" and valid:
-            yield _in_body(path, value, "must not validate the schema (not)")
+_OUT_OF_BUDGET = _invalid(
+    "", None, "validation failed due to running out of cost budget, no further validation rules will be run"
+)
+
+
+def compile_schema(open_api_v3: Mapping[str, Any]) -> Schema:
+    """Read an openAPIV3Schema. Raises ValueError for a pattern or rule that cannot be compiled."""
+    return Schema(open_api_v3)

@@ -94,8 +94,10 @@ async def stream(store: Store, registry: Registry, watch: WatchPlan) -> AsyncIte
     writer = _Lines(watch)
     deadline = time.monotonic() + watch.seconds
     position, told = watch.position, watch.rv
-    for start in range(0, len(watch.initial), CHUNK_CHANGES_MAX):
-        chunk = watch.initial[start : start + CHUNK_CHANGES_MAX]
+    initial = watch.initial[::-1]
+    watch.initial.clear()  # what is sent is not kept: a watch may last an hour, and objects change
+    while initial:
+        chunk = [initial.pop() for _ in range(min(CHUNK_CHANGES_MAX, len(initial)))]
         yield b"".join(writer.event("ADDED", entry) for entry in chunk)
     if watch.initial_bookmark:
         yield writer.bookmark(watch.rv, initial=True)

@@ -2,7 +2,7 @@
 
 import gzip
 import json
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from typing import Any, NamedTuple
 
 from tests.integration.apiserver.client import CORE, CRDS, WIDGETS, crd, widget
@@ -19,9 +19,9 @@ STEPS = "application/json-patch+json"
 
 
 class Attack(NamedTuple):
-    """A request and its answer. head False: the token is left out.
+    """A request and its answer. with_token False: the token is left out.
 
-    says: part of the answer's text; body: bytes as they are, a function that makes them, other values as JSON.
+    says: part of the answer's text. body: bytes as they are, a function that makes it, other values as JSON.
     """
 
     name: str
@@ -47,7 +47,7 @@ def nested(depth: int, open_: str = '{"a":', close: str = "}", inside: str = "1"
 
 def free(value: str, name: str = "deep") -> str:
     """Return an object of a kind that takes any field, with a value that is JSON already."""
-    head = '{"apiVersion":"example.com/v1","kind":"Free","metadata":{"name":"%s"},"spec":' % name
+    head = '{"apiVersion":"example.com/v1","kind":"Free","metadata":{"name":"' + name + '"},"spec":'
     return head + value + "}"
 
 
@@ -82,7 +82,7 @@ def revision(**spec: Any) -> Any:
     }
 
 
-def _with_dates(text: str) -> Any:
+def with_dates(text: str) -> Any:
     about = {"kind": "ConfigMap", "name": "a", "namespace": "default"}
     event = {"apiVersion": "v1", "kind": "Event", "metadata": {"name": "e"}, "involvedObject": about}
     return {**event, "lastTimestamp": text, "firstTimestamp": text}
@@ -97,14 +97,6 @@ def deep_schema(depth: int) -> Any:
     for _ in range(depth):
         schema = {"type": "object", "properties": {"a": schema}}
     return schema
-
-
-def branches(depth: int) -> Any:
-    """allOf within allOf: 2^depth evaluations where each level is looked at twice."""
-    schema: Any = {"minLength": 1}
-    for _ in range(depth):
-        schema = {"allOf": [schema]}
-    return {"type": "string", **schema}
 
 
 LAUGHS = (
@@ -336,7 +328,7 @@ BODIES = (
         "date in the year 10000",
         422,
         "date-time",
-        lambda: _with_dates("10000-01-01T00:00:00Z"),
+        lambda: with_dates("10000-01-01T00:00:00Z"),
         path=f"{CORE}/namespaces/default/events",
     ),
     put(
@@ -344,7 +336,7 @@ BODIES = (
         "date below zero",
         422,
         "date-time",
-        lambda: _with_dates("-3166904"),
+        lambda: with_dates("-3166904"),
         path=f"{CORE}/namespaces/default/events",
     ),
     put(
@@ -608,7 +600,6 @@ PATCHES = (
     ),
 )
 
-EVIL = "^(a+)+$"
 DEFINITIONS = (
     put("POST", "schema 300 levels deep", 400, "deep", lambda: schema_crd(deep_schema(300)), path=CRDS),
     put(
@@ -801,7 +792,7 @@ DEFINITIONS = (
         "columns that are texts",
         400,
         "additionalPrinterColumns",
-        lambda: _with_columns(["a"]),
+        lambda: with_columns(["a"]),
         path=CRDS,
     ),
     put(
@@ -809,7 +800,7 @@ DEFINITIONS = (
         "column path that takes for ever",
         201,
         "gadgets",
-        lambda: _with_columns([{"name": "A", "type": "string", "jsonPath": ".a[" + '""' * 60}]),
+        lambda: with_columns([{"name": "A", "type": "string", "jsonPath": ".a[" + '""' * 60}]),
         path=CRDS,
     ),
     put(
@@ -817,17 +808,16 @@ DEFINITIONS = (
         "column path of 100 kB",
         422,
         "jsonPath",
-        lambda: _with_columns([{"name": "A", "type": "string", "jsonPath": ".a" * 50_000}]),
+        lambda: with_columns([{"name": "A", "type": "string", "jsonPath": ".a" * 50_000}]),
         path=CRDS,
     ),
 )
 
 
-def _with_columns(columns: Any) -> Any:
+def with_columns(columns: Any) -> Any:
     made = crd("gadgets", "Gadget")
     made["spec"]["versions"][0]["additionalPrinterColumns"] = columns
     return made
 
 
 ALL: tuple[Attack, ...] = (*TRANSPORT, *QUERIES, *BODIES, *PATCHES, *DEFINITIONS)
-Body = Callable[[], Any]

@@ -202,3 +202,70 @@ async def test_the_log_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
             store.put(KIND, obj("a", number))
         await store.durable()
         assert len(table.changes) < 20
+
+
+async def test_all_logs_together_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The kind with most bytes gives way; versions before a change count, too."""
+    monkeypatch.setattr("pvbus.embedded.apiserver.store.LOG_BYTES_MAX", 20_000)
+    small, large = Kind("example.com", "Small"), Kind("example.com", "Large")
+    async with opened(None) as store:
+        store.put(small, obj("a"))
+        for number in range(300):
+            store.put(large, obj("a", number))
+            await store.durable()
+            tables = (store.table(small), store.table(large))
+            held = {raw for table in tables for change in table.changes for raw in held_by(change)}
+            assert sum(map(len, held)) <= 20_000
+        assert len(store.table(small).changes) == 1
+        store.remove(large, ("n", "a"))
+        await store.durable()
+        assert store.table(large).log_bytes == sum(len(raw) for c in tables[1].changes for raw in held_by(c))
+
+
+def held_by(change: Change) -> list[bytes]:
+    return [change.entry.raw, *([change.old.raw] if change.old is not None else [])]
+
+
+async def test_the_log_forgets_what_is_old(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A burst does not stay in memory; what came within the time can still be followed."""
+    monkeypatch.setattr("pvbus.embedded.apiserver.store.LOG_SECONDS", 100.0)
+    async with opened(None) as store:
+        table = store.table(KIND)
+        for number in range(10):
+            store.put(KIND, obj("a", number))
+        await store.durable()
+        burst = store.rv
+        store.expire(now=0.0)
+        store.put(KIND, obj("b"))
+        await store.durable()
+        for now in (60.0, 99.0):
+            store.expire(now=now)
+            assert len(table.changes) == 11
+        store.expire(now=100.0)
+        assert [change.entry.key[1] for change in table.changes] == ["b"]
+        assert table.since(table.position(burst), 10) == table.changes
+        with pytest.raises(ExpiredError):
+            table.position(burst - 1)
+        store.expire(now=161.0)
+        assert table.changes == []
+        assert table.position(store.rv) == table.dropped
+        assert table.log_bytes == 0
+
+
+async def test_only_current_objects_stay_decoded() -> None:
+    """A decoded object takes several times its bytes, and the log holds thousands of old ones."""
+    async with opened(None) as store:
+        for number in range(5):
+            store.put(KIND, obj("a", number))
+            await store.durable()
+            found = store.get(KIND, ("n", "a"))
+            assert found is not None
+            assert found.shared() is found.shared()
+        store.put(KIND, obj("b"))
+        store.remove(KIND, ("n", "b"))
+        await store.durable()
+        old = [change.entry for change in store.table(KIND).changes if change.entry is not found]
+        assert len(old) == 6
+        for entry in old:
+            assert entry.shared() == entry.decode()
+            assert entry.shared() is not entry.shared()

@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 
 from pvbus.embedded.apiserver.bodies import BODY_BYTES_MAX
-from tests.integration.apiserver.client import CORE, WIDGETS, Api, owner, widget
+from tests.integration.apiserver.client import CORE, WIDGETS, Api, config_map, owner, widget
 
 
 async def test_schema_problems_are_named_by_path(api: Api) -> None:
@@ -36,7 +36,7 @@ async def test_schema_problems_are_named_by_path(api: Api) -> None:
         ({"name": "a", "labels": {"Not.A.Domain/k": "x"}}, "metadata.labels"),
         ({"name": "a", "annotations": {"a b": "x"}}, "metadata.annotations"),
         ({"name": "a", "annotations": {"a": "x" * 300_000}}, "metadata.annotations"),
-        ({"name": "a", "finalizers": ["plain"]}, "metadata.finalizers"),
+        ({"name": "a", "finalizers": ["two words"]}, "metadata.finalizers"),
         (
             {"name": "a", "ownerReferences": [{"apiVersion": "v1", "kind": "X", "name": "x", "uid": ""}]},
             "metadata.ownerReferences[0].uid",
@@ -171,3 +171,19 @@ async def test_methods_that_do_not_exist(api: Api) -> None:
     await api.create(WIDGETS, widget("a"))
     assert (await api.call("PUT", WIDGETS, widget("a"))).code == 405
     assert (await api.call("POST", f"{WIDGETS}/a", widget("a"))).code == 405
+
+
+async def test_a_finalizer_needs_a_domain_on_kinds_of_the_core_group_only(api: Api) -> None:
+    """Custom kinds and package revisions take any qualified name, as a real API server does."""
+    await api.create(WIDGETS, widget("a", finalizers=["cleanup"]))
+    revisions = "/apis/porch.kpt.dev/v1alpha1/namespaces/default/packagerevisions"
+    revision = {
+        "apiVersion": "porch.kpt.dev/v1alpha1",
+        "kind": "PackageRevision",
+        "metadata": {"name": "r.p.w", "finalizers": ["cleanup"]},
+        "spec": {"packageName": "p", "repository": "r", "workspaceName": "w"},
+    }
+    assert (await api.create(revisions, revision))["metadata"]["finalizers"] == ["cleanup"]
+    maps = f"{CORE}/namespaces/default/configmaps"
+    reply = await api.call("POST", maps, config_map("a", finalizers=["cleanup"]))
+    assert (reply.code, "fully qualified" in reply.body["message"]) == (422, True)

@@ -7,7 +7,9 @@ import pytest
 
 from pvbus.embedded.apiserver import store as store_module
 from pvbus.embedded.apiserver import watching
+from pvbus.embedded.apiserver.listing import Selection
 from pvbus.embedded.apiserver.server import ApiServer
+from pvbus.embedded.apiserver.shapes import Form
 from tests.integration.apiserver.client import ALL_WIDGETS, WIDGETS, Api, widget
 from tests.integration.apiserver.test_lists import WIDGET, store_of
 
@@ -199,3 +201,20 @@ async def test_a_watch_of_a_removed_kind_ends(api: Api, monkeypatch: pytest.Monk
         await api.delete("/apis/apiextensions.k8s.io/v1/customresourcedefinitions/widgets.example.com")
         assert await watch.names(1) == [("DELETED", "a")]
         assert await watch.next() is None
+
+
+async def test_a_watch_does_not_hold_what_it_has_sent(server: ApiServer, api: Api) -> None:
+    """The objects of its start would stay in memory for as long as it lasts, in old versions."""
+    for name in "abc":
+        await api.create(WIDGETS, widget(name))
+    store, registry = store_of(server), server._registry
+    endpoint = registry.storage(WIDGET)
+    assert endpoint is not None
+    query = {"watch": "1", "sendInitialEvents": "true", "resourceVersionMatch": "NotOlderThan"}
+    plan = watching.plan(store, Selection(endpoint, None), Form(endpoint, ""), query)
+    assert len(plan.initial) == 3
+    stream = watching.stream(store, registry, plan)
+    assert (await anext(stream)).count(b"ADDED") == 3
+    assert plan.initial == []
+    await api.create(WIDGETS, widget("d"))
+    assert b'"name":"d"' in await anext(stream)

@@ -19,6 +19,8 @@ from tests.integration.apiserver.client import (
     serving,
     widget,
 )
+from tests.unit.apiserver.test_protobuf import body as protobuf
+from tests.unit.apiserver.test_protobuf import field
 
 CONFIG_MAPS = f"{CORE}/namespaces/default/configmaps"
 CONFLICT = (
@@ -356,3 +358,29 @@ async def test_a_namespace_goes_with_its_content(api: Api) -> None:
         return await api.code(f"{CORE}/namespaces/t") == 404
 
     await eventually(namespace_is_gone)
+
+
+PROTOBUF = "application/vnd.kubernetes.protobuf"
+
+
+async def test_clients_delete_and_record_events_in_protobuf(api: Api) -> None:
+    """As typed clients of client-go do; preconditions hold, and both versions of Event are stored."""
+    created = await api.create(WIDGETS, widget("a"))
+    for uid, code in (("other", 409), (created["metadata"]["uid"], 200)):
+        options = protobuf("example.com/v1", "DeleteOptions", field(2, field(1, uid)))
+        reply = await api.call("DELETE", f"{WIDGETS}/a", options, media=PROTOBUF)
+        assert reply.code == code, reply.body
+    metadata = field(1, "e") + field(3, "default")
+    about = field(1, "Widget") + field(2, "default") + field(3, "a")
+    event = protobuf(
+        "v1", "Event", field(1, metadata) + field(2, about) + field(3, "Why") + field(9, "Normal")
+    )
+    stored = await api.call("POST", f"{CORE}/namespaces/default/events", event, media=PROTOBUF)
+    assert (stored.code, stored.body["involvedObject"]["name"]) == (201, "a")
+    metadata = field(1, "n") + field(3, "default")
+    new = protobuf("events.k8s.io/v1", "Event", field(1, metadata) + field(8, about) + field(10, "said"))
+    path = "/apis/events.k8s.io/v1/namespaces/default/events"
+    assert (await api.call("POST", path, new, media=PROTOBUF)).code == 201
+    assert (await api.get(f"{CORE}/namespaces/default/events/n"))["message"] == "said"
+    damaged = await api.call("POST", path, new[:-10], media=PROTOBUF)
+    assert (damaged.code, "not valid protobuf" in damaged.body["message"]) == (400, True)

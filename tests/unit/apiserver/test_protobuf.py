@@ -81,6 +81,51 @@ def test_namespace_and_secret() -> None:
     assert (secret["data"], secret["type"]) == ({"k": "dg=="}, "Opaque")
 
 
+@pytest.mark.parametrize("api_version", ["v1", "meta.k8s.io/v1", "config.porch.kpt.dev/v1alpha1"])
+def test_delete_options(api_version: str) -> None:
+    """Typed clients send them in the group of what they delete."""
+    raw = field(1, 0) + field(2, field(1, "u") + field(2, "7")) + field(3, 1)
+    raw += field(4, "Foreground") + field(5, "All")
+    assert decode(body(api_version, "DeleteOptions", raw)) == {
+        "apiVersion": api_version,
+        "kind": "DeleteOptions",
+        "preconditions": {"uid": "u", "resourceVersion": "7"},
+        "orphanDependents": True,
+        "propagationPolicy": "Foreground",
+        "dryRun": ["All"],
+    }
+
+
+def test_events() -> None:
+    """Both versions; times are those of JSON, and a time that is not set is not there."""
+    reference = field(1, "Pod") + field(2, "ns") + field(3, "p") + field(5, "v1")
+    when = field(1, 1_700_000_000) + field(2, 123_456_789)
+    core = field(1, METADATA) + field(2, reference) + field(3, "Why") + field(4, "what")
+    core += field(5, field(1, "me")) + field(6, when) + field(7, b"") + field(8, 3) + field(9, "Normal")
+    core += field(10, when) + field(11, field(1, 2) + field(2, when))
+    event = decode(body("v1", "Event", core))
+    assert event["involvedObject"] == {"kind": "Pod", "namespace": "ns", "name": "p", "apiVersion": "v1"}
+    assert (event["reason"], event["message"], event["source"]) == ("Why", "what", {"component": "me"})
+    assert (event["firstTimestamp"], event["count"]) == ("2023-11-14T22:13:20Z", 3)
+    assert event["eventTime"] == "2023-11-14T22:13:20.123456Z"
+    assert event["series"] == {"count": 2, "lastObservedTime": "2023-11-14T22:13:20.123456Z"}
+    assert "lastTimestamp" not in event
+    new = decode(body("events.k8s.io/v1", "Event", field(8, reference) + field(10, "note") + field(15, 4)))
+    assert (new["regarding"]["name"], new["note"], new["deprecatedCount"]) == ("p", "note", 4)
+
+
+@pytest.mark.parametrize("seconds", [2**63 - 1, 2**63, 253_402_300_800])
+def test_a_time_out_of_range_is_refused(seconds: int) -> None:
+    """Year 10000, and what is beyond any calendar."""
+    with pytest.raises(ValueError, match="out of range"):
+        decode(body("v1", "Event", field(6, field(1, seconds))))
+
+
+def test_a_time_before_1970() -> None:
+    raw = field(6, field(1, 2**64 - 3600))
+    assert decode(body("v1", "Event", raw))["firstTimestamp"] == "1969-12-31T23:00:00Z"
+
+
 @pytest.mark.parametrize(
     ("content", "words"),
     [

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 import yaml
 
-from pvbus.embedded.apiserver import compiled
+from pvbus.embedded.apiserver import structural
 from pvbus.embedded.apiserver.builtin import BUILTIN_KINDS
 from pvbus.embedded.apiserver.formats import go_pattern
 from pvbus.embedded.apiserver.schema import compile_schema, validate_crd
@@ -532,7 +532,7 @@ def test_our_own_kinds_take_the_quick_way(name: str, monkeypatch: pytest.MonkeyP
     schema = compile_schema(version["schema"]["openAPIV3Schema"])
     obj = {"metadata": {"name": "x"}, "spec": {"upstream": {"repo": "r", "package": "p", "revision": 1}}}
     for walk in ("_default", "_prune", "_validate"):
-        monkeypatch.setattr(compiled, walk, None)
+        monkeypatch.setattr(structural, walk, None)
     assert schema.defaulted(obj) is obj
     assert schema.pruned(obj) == (obj, [])
     assert schema.validate(obj) == []

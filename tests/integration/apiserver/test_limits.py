@@ -1,0 +1,178 @@
+"""Many connections, watches and bodies at once, and clients that are slow: everything has a limit."""
+
+import asyncio
+import contextlib
+from collections.abc import AsyncIterator
+from typing import Any
+
+import pytest
+
+from pvbus.embedded.apiserver import connections
+from pvbus.embedded.apiserver import server as server_module
+from pvbus.embedded.apiserver.server import ApiServer
+from tests.integration.apiserver.attacks import HOST, MAPS
+from tests.integration.apiserver.client import Api, config_map, crd, eventually, serving
+
+
+@pytest.fixture
+async def target(request: pytest.FixtureRequest) -> AsyncIterator[tuple[ApiServer, Api]]:
+    server = ApiServer(None, crds=[crd()], tls=False)
+    async with serving(server) as api:
+        yield server, api
+
+
+class Wire:
+    """One connection, byte by byte."""
+
+    def __init__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter, token: str) -> None:
+        self._reader = reader
+        self._writer = writer
+        self._token = token
+
+    def head(self, method: str, path: str, **more: Any) -> None:
+        headers = {"Host": HOST, "Authorization": f"Bearer {self._token}", **more}
+        lines = [f"{method} {path} HTTP/1.1", *(f"{name}: {value}" for name, value in headers.items())]
+        self.write("\r\n".join([*lines, "", ""]).encode())
+
+    def write(self, data: bytes) -> None:
+        self._writer.write(data)
+
+    async def code(self, seconds: float = 20.0) -> int:
+        """Return the code of the answer, 0 when the connection was closed without one."""
+        async with asyncio.timeout(seconds):
+            try:
+                return int((await self._reader.readuntil(b"\r\n\r\n")).split(b" ", 2)[1])
+            except (asyncio.IncompleteReadError, ConnectionError):
+                return 0
+
+    async def is_closed(self, seconds: float = 20.0) -> bool:
+        """Wait until the server closes."""
+        async with asyncio.timeout(seconds):
+            with contextlib.suppress(ConnectionError):
+                while await self._reader.read(65536):
+                    pass
+        return True
+
+    def close(self) -> None:
+        self._writer.close()
+
+
+@contextlib.asynccontextmanager
+async def wires(server: ApiServer, count: int) -> AsyncIterator[list[Wire]]:
+    host, port = server.url.removeprefix("http://").split(":")
+    opened = [Wire(*await asyncio.open_connection(host, int(port)), server.token) for _ in range(count)]
+    try:
+        yield opened
+    finally:
+        for wire in opened:
+            wire.close()
+
+
+async def test_idle_connections_give_way(
+    target: tuple[ApiServer, Api], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Whoever opens many and says nothing, or half a request, holds no more than the limit, and locks
+    nobody out."""
+    server, api = target
+    monkeypatch.setattr(connections, "CONNECTIONS_MAX", 20)
+    async with wires(server, 60) as silent:
+        for wire in silent[::2]:
+            wire.write(b"GET / HTTP/1.1\r\nX-Slow: ")
+        assert await api.get(MAPS)
+        assert len(server._connections.connections) <= 20
+        assert await silent[0].is_closed()
+
+
+async def test_watches_have_a_limit(target: tuple[ApiServer, Api], monkeypatch: pytest.MonkeyPatch) -> None:
+    """Beyond it the answer is 429 with a time to come again; a watch that ends makes room."""
+    server, api = target
+    monkeypatch.setattr(connections, "WATCHES_MAX", 3)
+    path = f"{MAPS}?watch=1&timeoutSeconds=600"
+    async with wires(server, 3) as watching:
+        for wire in watching:
+            wire.head("GET", path)
+            assert await wire.code() == 200
+        refused = await api.call("GET", path)
+        assert (refused.code, refused.body["reason"]) == (429, "TooManyRequests")
+        assert refused.headers["Retry-After"] == "1"
+        assert "3 watches" in refused.body["message"]
+
+    # The server notices at the next change that somebody went.
+    async def has_room() -> bool:
+        await api.call("PUT", f"{MAPS}/m", config_map("m"))
+        await api.call("POST", MAPS, {**config_map("x"), "metadata": {"generateName": "x-"}})
+        return server._limits.watches == 0
+
+    await eventually(has_room)
+    async with api.watch(path):
+        pass
+
+
+async def test_bodies_have_a_limit_together(
+    target: tuple[ApiServer, Api], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """While large bodies are on their way, further ones are asked to come later."""
+    server, api = target
+    monkeypatch.setattr(connections, "BODIES_BYTES_MAX", 1000)
+    async with wires(server, 1) as (slow,):
+        slow.head("POST", MAPS, **{"Content-Type": "application/json", "Content-Length": "900"})
+
+        async def is_held() -> bool:
+            return server._limits.body_bytes == 900
+
+        await eventually(is_held)
+        refused = await api.call("POST", MAPS, config_map("a", data={"a": "b" * 200}))
+        assert (refused.code, refused.headers["Retry-After"]) == (429, "1")
+        slow.write(b" " * 900)
+        assert await slow.code() == 400
+    await api.create(MAPS, config_map("a", data={"a": "b" * 200}))
+    assert server._limits.body_bytes == 0
+
+
+async def test_a_body_that_does_not_arrive(
+    target: tuple[ApiServer, Api], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It is waited for a limited time, and is answered; one that breaks off leaves nothing."""
+    server, api = target
+    monkeypatch.setattr(connections, "BODY_SECONDS", 0.2)
+    async with wires(server, 2) as (slow, broken):
+        for wire in (slow, broken):
+            wire.head("POST", MAPS, **{"Content-Type": "application/json", "Content-Length": "900"})
+            wire.write(b'{"kind":')
+        broken.close()
+        assert await slow.code() == 408
+    assert server._limits.body_bytes == 0
+    assert await api.get(MAPS)
+
+
+async def test_a_connection_without_a_request_is_closed(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Also one whose head comes a byte at a time."""
+    monkeypatch.setattr(server_module, "IDLE_SECONDS", 0.3)
+    server = ApiServer(None, tls=False)
+    async with serving(server), wires(server, 2) as (silent, slow):
+        slow.write(b"GET / HTTP/1.1\r\nX-Slow: a")
+        assert await silent.is_closed()
+        assert await slow.is_closed()
+
+
+async def test_a_reader_that_takes_nothing_is_cut_off(
+    target: tuple[ApiServer, Api], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The bytes of a large answer are not held for ever."""
+    server, api = target
+    monkeypatch.setattr(connections, "SEND_SECONDS", 0.2)
+    monkeypatch.setattr(connections, "SEND_BYTES_PER_SECOND", 10**9)
+    for n in range(12):
+        await api.create(MAPS, config_map(f"m{n}", data={"a": "b" * 1_000_000}))
+    async with wires(server, 1) as (deaf,):
+        deaf.head("GET", MAPS)
+
+        async def is_busy() -> bool:
+            return bool(server._connections.busy)
+
+        async def is_cut_off() -> bool:
+            return not server._connections.busy
+
+        await eventually(is_busy)
+        await eventually(is_cut_off)
+    assert len((await api.get(MAPS))["items"]) == 12
