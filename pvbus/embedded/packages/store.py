@@ -29,6 +29,7 @@ from pvbus.embedded.packages.settings import StoreOptions, settings_of
 from pvbus.embedded.packages.workshop import Workshop
 from pvbus.errors import PermanentError
 from pvbus.ports.cluster import Object
+from pvbus.telemetry.repeats import Repeats
 
 THREADS_MAX = 8
 """Most of the time a thread waits for git; more would only queue at the interpreter's lock."""
@@ -57,6 +58,7 @@ class PackageStore:
         self._ending: set[asyncio.Task[None]] = set()
         self._task: asyncio.Task[None] | None = None
         self._stopped = False
+        self._repeats = Repeats(_log)
         self._load = Load()
         workshop = Workshop(objects, render, self._executor, self._keeper_of, self._load)
         self.package_revisions = RevisionHooks(workshop)
@@ -91,8 +93,8 @@ class PackageStore:
                             await self._let_go(event.object)
                         case "BOOKMARK":
                             await self._remove_orphans()
-            except Exception:
-                _log.exception("following repositories failed")
+            except Exception as exc:
+                self._repeats.failed("following repositories failed", exc)
             await asyncio.sleep(1.0)
 
     async def _keep(self, repository: Object) -> None:
