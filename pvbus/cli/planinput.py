@@ -13,7 +13,7 @@ from pvbus.cli.live import EXPORT_API, EXPORT_KIND, Export
 from pvbus.cli.manifests import SUFFIXES, Manifest, read_manifests
 from pvbus.contracts import crds
 from pvbus.core.model import PORCH_GROUP
-from pvbus.embedded.apiserver.compiled import Schema, compile_schema
+from pvbus.embedded.apiserver.structural import Schema, compile_schema
 from pvbus.errors import UsageError
 from pvbus.ports.cluster import Kind, Object
 from pvbus.runtime.preview import ObjectName

@@ -41,6 +41,15 @@ NODES_MAX = 1_000_000
 """Limit of one document after its aliases are resolved: a few lines of nested aliases can stand for
 billions of nodes. The largest CustomResourceDefinitions have some 20,000."""
 
+ALIASED_NODES_MAX = 100_000
+"""The same limit for a document that has aliases: those that people write stand for some hundred nodes."""
+
+DOCUMENTS_MAX = 5_000
+"""Documents of one text, which are read one by one at 0.2 ms and more."""
+
+DIGITS_MAX = 1_000
+"""Longer integers are strings, as they are in Go, where no integer is that long."""
+
 DEPTH_MAX = 100
 """Limit of nesting, so that no recursion here meets Python's own limit (1000 frames, up to four of
 them per level). CustomResourceDefinitions reach about 50."""
@@ -71,8 +80,10 @@ class _Loader(getattr(yaml, "CSafeLoader", yaml.SafeLoader)):  # type: ignore[mi
     yaml_implicit_resolvers: ClassVar[dict[str, list[tuple[str, re.Pattern[str]]]]] = {}
 
 
-def _integer(loader: Any, node: yaml.ScalarNode) -> int | float:
+def _integer(loader: Any, node: yaml.ScalarNode) -> int | float | str:
     text = loader.construct_scalar(node).replace("_", "")
+    if len(text) > DIGITS_MAX:
+        return str(node.value)
     sign, digits = (-1, text[1:]) if text[0] == "-" else (1, text.removeprefix("+"))
     if len(digits) > 1 and digits[0] == "0" and digits.isdigit():
         # A leading zero makes it octal; where it cannot be, Go falls back to a decimal float.
@@ -113,7 +124,10 @@ def parse(text: str) -> tuple[Document, ...]:
     """Cut a text into documents; joined, their texts are the text. Raises YamlError."""
     documents = []
     line = 0
-    for piece in _pieces(text):
+    pieces = _pieces(text)
+    if len(pieces) > DOCUMENTS_MAX:
+        raise YamlError(f"yaml: {len(pieces)} documents in one text, at most {DOCUMENTS_MAX} are allowed")
+    for piece in pieces:
         documents.append(Document(piece, _load(piece, line)))
         line += piece.count("\n")
     return tuple(documents)
@@ -160,6 +174,8 @@ def _load(text: str, line: int = 0) -> Any:
     try:
         if _DEEP.search(text) or text.count("[") + text.count("{") > DEPTH_MAX:
             _check_depth(text)
+        if "&" in text and "*" in text:
+            _check_aliases(text)
         value = yaml.load(text.removeprefix("\ufeff"), Loader=_Loader)
     except YamlError:
         raise
@@ -167,7 +183,7 @@ def _load(text: str, line: int = 0) -> Any:
         mark = error.problem_mark or error.context_mark
         where = f"line {line + mark.line + 1}: " if mark else ""
         raise YamlError(f"yaml: {where}{error.problem or error.context}") from None
-    except (yaml.YAMLError, ValueError, TypeError, IndexError) as error:
+    except (yaml.YAMLError, ValueError, TypeError, LookupError, AttributeError, OverflowError) as error:
         raise YamlError(f"yaml: {error}") from None
     except RecursionError:
         raise YamlError("yaml: nested too deeply") from None
@@ -183,6 +199,29 @@ def _check_depth(text: str) -> None:
             raise YamlError("yaml: nested too deeply")
 
 
+def _check_aliases(text: str) -> None:
+    """Refuse a text whose aliases stand for too much, before merge keys are expanded, which takes time."""
+    sizes: dict[int, float] = {}
+
+    def size(node: yaml.Node, depth: int) -> float:
+        """Count the nodes below one, aliases followed; infinite where it contains itself."""
+        if not isinstance(node, yaml.CollectionNode):
+            return 1
+        if depth > DEPTH_MAX:
+            raise YamlError("yaml: nested too deeply")
+        if id(node) not in sizes:
+            sizes[id(node)] = float("inf")
+            mapping = isinstance(node, yaml.MappingNode)
+            children = [child for pair in node.value for child in pair] if mapping else node.value
+            sizes[id(node)] = 1 + sum(size(child, depth + 1) for child in children)
+        return sizes[id(node)]
+
+    root = yaml.compose(text.removeprefix("\ufeff"), Loader=_Loader)
+    total = size(root, 0) if root is not None else 0
+    if total > ALIASED_NODES_MAX:
+        raise YamlError("yaml: excessive aliasing" if total < float("inf") else "yaml: nested too deeply")
+
+
 def _tree(value: Any) -> Any:
     """Copy a value so that what aliases shared is shared no more, within the limits."""
     left = NODES_MAX
@@ -194,7 +233,9 @@ def _tree(value: Any) -> Any:
             raise YamlError("yaml: nested too deeply" if left >= 0 else "yaml: excessive aliasing")
         if isinstance(item, dict):
             return dict(zip(item, map(copy, item.values(), repeat(depth + 1)), strict=True))
-        return list(map(copy, item, repeat(depth + 1))) if isinstance(item, list) else item
+        if isinstance(item, set):  # written with the tag !!set
+            return dict.fromkeys(item)
+        return list(map(copy, item, repeat(depth + 1))) if isinstance(item, list | tuple) else item
 
     return copy(value, 0)
 

@@ -12,7 +12,7 @@ from pvbus.embedded.apiserver import events
 from pvbus.embedded.apiserver.entries import Entry, decode, encode
 from pvbus.embedded.apiserver.kinds import ServedKind, ServedVersion, from_crd
 from pvbus.embedded.apiserver.status import Subject
-from pvbus.embedded.apiserver.compiled import Schema, compile_schema
+from pvbus.embedded.apiserver.structural import Schema, compile_schema
 from pvbus.ports.cluster import Kind, Object
 
 CRD = Kind("apiextensions.k8s.io", "CustomResourceDefinition")

@@ -12,6 +12,7 @@ from typing import Any
 
 from pvbus.core import yamledit
 from pvbus.core.yamledit import Document
+from pvbus.embedded.packages import bounds
 from pvbus.embedded.packages.layout import KPTFILE
 
 CONTEXT_FILE = "package-context.yaml"
@@ -208,15 +209,4 @@ def _with_list(
 
 def path_problem(paths: Sequence[str]) -> str | None:
     """Return why these cannot be the files of a package, None when they can."""
-    folders: set[str] = set()
-    for path in paths:
-        parts = path.split("/")
-        if any(part in ("", ".", "..") or part.lower() == ".git" or "\0" in part for part in parts):
-            return f"{path!r} is no path inside a package"
-        folders.update("/".join(parts[:depth]) for depth in range(1, len(parts)))
-    for path in paths:
-        if path in folders:
-            return f"{path!r} is a file and a folder at once"
-    if KPTFILE not in paths:
-        return "a package needs a Kptfile at its root"
-    return None
+    return bounds.path_problem(paths, KPTFILE)

@@ -11,7 +11,7 @@ from typing import Any, NamedTuple, Protocol
 from pvbus.core import yamledit
 from pvbus.core.ids import revision_name
 from pvbus.embedded.apiserver.hooks import StatusError
-from pvbus.embedded.packages import answers, content, layout
+from pvbus.embedded.packages import answers, bounds, content, layout
 from pvbus.embedded.packages.gitrepo import File, Files, texts
 from pvbus.embedded.packages.repository import Keeper
 from pvbus.embedded.packages.revisions import Revision, lock_of
@@ -166,6 +166,9 @@ class Creation:
             raise answers.internal(f'upstream package revision "{wanted.namespace}/{upstream}" not found')
         source, revision = found
         files = await source.files(revision)
+        links = {path: file.data for path, file in files.items() if file.text is None}
+        if problem := bounds.link_problem(links):
+            raise answers.internal(f'upstream package revision "{upstream}" cannot be cloned: {problem}')
         lock = lock_of(revision, source.settings.facts)
         try:
             return await keeper.in_thread(self._cloned, wanted, keeper, revision.tree, files, lock)

@@ -8,7 +8,6 @@ Every failure becomes a GitError that says what failed and what to do.
 import base64
 import os
 import re
-import signal
 import subprocess
 import threading
 import time
@@ -17,12 +16,17 @@ from enum import Enum
 from pathlib import Path
 from typing import NamedTuple
 
+from pvbus.embedded.packages import programs
+
 NETWORK_SECONDS_MAX = 120.0
 """A fetch of a large repository over a slow line still ends within it; a dead line is given up."""
 
 STALE_LOCK_SECONDS = 30.0
 """Age of a lock file that nobody can still hold: git holds one for milliseconds, and on a disk that
 hangs for seconds. Longer, and a package whose push was killed waits longer."""
+
+OUTPUT_BYTES_MAX = 4 * 1024 * 1024
+"""What git may print: a push of 64 changes prints some 20 KB."""
 
 OUTPUT_CHARACTERS_MAX = 20_000
 """How much of what git printed is looked at for its cause. Most of it comes from the remote."""
@@ -45,6 +49,9 @@ _SETTINGS = {
 _LOCAL_RECEIVER = "git -c core.alternateRefsCommand=true receive-pack"
 """On this machine the receiving git would start one more git to list refs it does not need: a quarter
 of the time of a push."""
+
+
+_URL_USER = re.compile(r"://[^/@\s']{1,500}@")
 
 
 class Failure(Enum):
@@ -86,7 +93,8 @@ class Git:
 
     def __init__(self, credentials: Credentials | None = None) -> None:
         self._environment = _environment(credentials)
-        self._running: set[subprocess.Popen[str]] = set()
+        self._secrets = _secrets(credentials)
+        self._running: set[subprocess.Popen[bytes]] = set()
         self._lock = threading.Lock()
         self._stopped = False
 
@@ -99,36 +107,41 @@ class Git:
             if self._stopped:
                 raise GitError(Failure.UNREACHABLE, "the package store is shutting down")
             try:
-                process = subprocess.Popen(
-                    ["git", *arguments],
-                    cwd=directory,
-                    env=self._environment,
-                    stdin=subprocess.DEVNULL,
-                    stdout=subprocess.PIPE,
-                    stderr=subprocess.PIPE,
-                    text=True,
-                    errors="replace",
-                    start_new_session=True,  # no terminal to ask on, and one group to end
+                process = programs.start(
+                    ["git", *arguments], directory, dict(self._environment), with_input=False
                 )
             except FileNotFoundError as exc:
                 raise GitError(Failure.UNREACHABLE, "git is not installed: install it") from exc
+            except ValueError as exc:
+                raise GitError(Failure.REFUSED, f"git {arguments[0]}: {exc}: correct the names") from exc
             self._running.add(process)
         try:
-            output, errors = process.communicate(timeout=seconds_max)
-        except subprocess.TimeoutExpired as exc:
-            _kill(process)
-            process.communicate()
+            outcome = programs.run(process, b"", seconds_max=seconds_max, bytes_max=OUTPUT_BYTES_MAX)
+        finally:
+            with self._lock:
+                self._running.discard(process)
+        if outcome.code is None:
             raise GitError(
                 Failure.UNREACHABLE,
                 f"git {arguments[0]} did not end within {seconds_max:g} s: "
                 "check that the remote answers; it is tried again",
-            ) from exc
-        finally:
-            with self._lock:
-                self._running.discard(process)
-        if process.returncode:
-            raise explain(arguments[0], output + errors)
+            )
+        output, errors = (text.decode(errors="replace") for text in (outcome.out, outcome.err))
+        if outcome.excess:
+            raise GitError(
+                Failure.UNREACHABLE,
+                f"git {arguments[0]}: the remote sent more than {OUTPUT_BYTES_MAX} bytes of messages: "
+                f"check what it is ({self._redacted(_essence(output + errors))})",
+            )
+        if outcome.code:
+            raise explain(arguments[0], self._redacted(output + errors))
         return output
+
+    def _redacted(self, text: str) -> str:
+        """Return a text without the credentials: messages are shown in logs and conditions."""
+        for secret in self._secrets:
+            text = text.replace(secret, "***")
+        return _URL_USER.sub("://***@", text[:OUTPUT_CHARACTERS_MAX])
 
     def fetch(self, mirror: Path, url: str) -> None:
         """Make the mirror's branches and tags those of the remote."""
@@ -163,7 +176,7 @@ class Git:
         with self._lock:
             self._stopped = True
             for process in self._running:
-                _kill(process)
+                programs.kill_group(process)
 
 
 def remove_stale_locks(message: str, folders: Sequence[Path]) -> bool:
@@ -185,11 +198,15 @@ def remove_stale_locks(message: str, folders: Sequence[Path]) -> bool:
     return removed
 
 
-def _kill(process: subprocess.Popen[str]) -> None:
-    try:
-        os.killpg(process.pid, signal.SIGKILL)
-    except ProcessLookupError:
-        return
+def _token(credentials: Credentials) -> str:
+    return base64.b64encode(f"{credentials.username}:{credentials.password}".encode()).decode()
+
+
+def _secrets(credentials: Credentials | None) -> tuple[str, ...]:
+    """Return the texts that no message may show; a password of few letters would be in every word."""
+    if credentials is None:
+        return ()
+    return (_token(credentials), *([credentials.password] if len(credentials.password) > 3 else []))
 
 
 def _environment(credentials: Credentials | None) -> Mapping[str, str]:
@@ -200,13 +217,14 @@ def _environment(credentials: Credentials | None) -> Mapping[str, str]:
     settings = dict(_SETTINGS)
     if credentials is not None:
         # In the environment and not on the command line, where every user could read it.
-        token = base64.b64encode(f"{credentials.username}:{credentials.password}".encode()).decode()
+        token = _token(credentials)
         settings["http.extraHeader"] = f"Authorization: Basic {token}"
     environment["GIT_CONFIG_COUNT"] = str(len(settings))
     for number, (key, value) in enumerate(settings.items()):
         environment[f"GIT_CONFIG_KEY_{number}"] = key
         environment[f"GIT_CONFIG_VALUE_{number}"] = value
     return environment | {
+        "GIT_ALLOW_PROTOCOL": "file:git:http:https:ssh",  # no helper programs, such as `ext::sh -c`
         "GIT_ASKPASS": "true",
         "GIT_TERMINAL_PROMPT": "0",
         "LC_ALL": "C",

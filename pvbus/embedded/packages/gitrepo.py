@@ -11,7 +11,7 @@ caller's duty.
 
 import shutil
 import threading
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from datetime import UTC, datetime
 from pathlib import Path
@@ -20,7 +20,8 @@ from typing import NamedTuple
 import pygit2
 from pygit2.enums import FileMode, ObjectType
 
-from pvbus.embedded.packages import layout
+from pvbus.embedded.packages import bounds, layout
+from pvbus.embedded.packages.bounds import ContentError
 from pvbus.embedded.packages.gitcommand import Failure, Git, GitError, RefUpdate, is_path
 
 # The mirror is our own folder; git itself checks the owner of the remote's.
@@ -31,6 +32,9 @@ LOOSE_SAMPLE_MAX = 27
 
 LOOSE_REFS_MAX = 256
 """Refs moved between two tidyings, which cost some 20 ms; 3,000 loose ones cost every push 140 ms."""
+
+SECONDS_MAX = 253_402_300_799
+"""The last second of the year 9999: the last one that RFC 3339 can write."""
 
 _REGULAR = (FileMode.BLOB, FileMode.BLOB_EXECUTABLE)
 
@@ -101,6 +105,8 @@ class Mirror:
             marker.write_text(url)
         self._repository = pygit2.Repository(str(path))
         self._package_trees: set[str] = set()
+        self._empty_trees: set[str] = set()
+        self._folders_read = 0
         self._loose_refs = 0
         self.refs: Mapping[str, str] = self._read_refs()
 
@@ -163,7 +169,9 @@ class Mirror:
         return {
             ref.name: str(ref.target)
             for ref in self._repository.references.iterator()
-            if isinstance(ref.target, pygit2.Oid) and ref.name.startswith((layout.HEADS, layout.TAGS))
+            if isinstance(ref.target, pygit2.Oid)
+            and ref.name.startswith((layout.HEADS, layout.TAGS))
+            and _is_text(ref.name)
         }
 
     # Reading.
@@ -173,20 +181,25 @@ class Mirror:
         with self._lock:
             try:
                 return str(self._repository[oid].peel(pygit2.Commit).id)
-            except (KeyError, ValueError, pygit2.InvalidSpecError):
+            except (KeyError, ValueError, pygit2.GitError, pygit2.InvalidSpecError):
                 return None
 
     def commit(self, oid: str) -> Commit | None:
+        """Read a commit leniently: whoever pushed it may have written its fields in any way."""
         with self._lock:
             found = self._repository.get(oid)
             if not isinstance(found, pygit2.Commit):
                 return None
+            try:
+                email, seconds = found.author.raw_email.decode(errors="replace"), found.author.time
+            except (ValueError, LookupError, pygit2.GitError):
+                email, seconds = "", 0
             return Commit(
                 id=str(found.id),
                 parents=tuple(str(parent) for parent in found.parent_ids),
-                message=found.message,
-                author_email=found.author.email,
-                authored=_rfc3339(found.author.time),
+                message=found.raw_message[: bounds.MESSAGE_BYTES_MAX].decode(errors="replace"),
+                author_email=email,
+                authored=_rfc3339(seconds),
             )
 
     def tree_of(self, commit: str | None, directory: str = "") -> str | None:
@@ -205,16 +218,33 @@ class Mirror:
                 return None
             return str(found[name].id)
 
-    def data(self, blob: str) -> bytes:
+    def data(self, blob: str, bytes_max: int = bounds.PACKAGE_BYTES_MAX) -> bytes:
+        """Read a blob. Raises: ContentError for a larger one, which is not read."""
         with self._lock:
+            size = self._size(blob)
+            if size > bytes_max:
+                raise ContentError(f"it has {size} bytes, at most {bytes_max} are allowed")
             found = self._repository[blob]
             assert isinstance(found, pygit2.Blob)
             return found.data
 
+    def _size(self, blob: str) -> int:
+        return int(self._repository.odb.read_header(pygit2.Oid(hex=blob))[1])
+
     def files(self, tree: str) -> dict[str, File]:
-        """Read all files below a tree."""
+        """Read all files below a tree. Raises: ContentError when they are no package one can serve."""
+        found: dict[str, File] = {}
+        bytes_left = bounds.PACKAGE_BYTES_MAX
         with self._lock:
-            return dict(self._files(tree, ""))
+            for path, blob, mode in self._blobs(tree, "", 0):
+                bytes_left -= self._size(blob)
+                if bytes_left < 0 or len(found) >= bounds.FILES_MAX:
+                    raise ContentError(
+                        f"the package has more than {bounds.PACKAGE_BYTES_MAX} bytes or {bounds.FILES_MAX} "
+                        "files: make it smaller, or keep large files elsewhere"
+                    )
+                found[path] = File(self.data(blob), mode)
+        return found
 
     def packages(self, commit: str, base: str) -> dict[str, str]:
         """Find the packages below a folder: directory from the root -> tree.
@@ -223,6 +253,7 @@ class Mirror:
         """
         with self._lock:
             tree = self.tree_of(commit, base)
+            self._folders_read = 0
             return dict(self._packages(tree, base.strip("/"))) if tree else {}
 
     def is_ancestor(self, older: str, newer: str) -> bool:
@@ -245,15 +276,28 @@ class Mirror:
             tree = str(found[name].id)
         return tree
 
-    def _files(self, tree: str, prefix: str) -> Iterator[tuple[str, File]]:
+    def _blobs(self, tree: str, prefix: str, depth: int) -> Iterator[tuple[str, str, int]]:
+        if depth > bounds.DEPTH_MAX:
+            raise ContentError(f"the package has more than {bounds.DEPTH_MAX} folders inside each other")
         for entry in self._tree(tree):
-            path = f"{prefix}{entry.name}"
+            path = f"{prefix}{_raw_name(entry).decode(errors='backslashreplace')}"
             if entry.type == ObjectType.TREE:
-                yield from self._files(str(entry.id), f"{path}/")
+                yield from self._blobs(str(entry.id), f"{path}/", depth + 1)
             elif entry.type == ObjectType.BLOB:
-                yield path, File(self.data(str(entry.id)), entry.filemode)
+                if path != f"{prefix}{_raw_name(entry).decode(errors='replace')}":
+                    raise ContentError(f"a file name is not UTF-8: {path}")
+                yield path, str(entry.id), entry.filemode
 
-    def _packages(self, tree: str, directory: str) -> Iterator[tuple[str, str]]:
+    def _packages(self, tree: str, directory: str, depth: int = 0) -> Iterator[tuple[str, str]]:
+        if tree in self._empty_trees or depth > bounds.DEPTH_MAX:
+            return
+        self._folders_read += 1
+        if self._folders_read > bounds.FOLDERS_MAX:
+            raise GitError(
+                Failure.UNREACHABLE,
+                f"the branch has more than {bounds.FOLDERS_MAX} folders: set spec.git.directory of a new "
+                "Repository to the one that holds the packages",
+            )
         if tree in self._package_trees and directory:
             yield directory, tree
             return
@@ -262,9 +306,15 @@ class Mirror:
             self._package_trees.add(tree)
             yield directory, tree
             return
+        is_empty = True
         for entry in found:
             if entry.type == ObjectType.TREE:
-                yield from self._packages(str(entry.id), layout.join(directory, entry.name or ""))
+                name = _raw_name(entry).decode(errors="backslashreplace")
+                for package in self._packages(str(entry.id), layout.join(directory, name), depth + 1):
+                    is_empty = False
+                    yield package
+        if is_empty:
+            self._empty_trees.add(tree)
 
     # Writing objects. Nothing is visible before a push.
 
@@ -326,7 +376,19 @@ class Mirror:
             return str(oid)
 
 
+def _raw_name(entry: pygit2.Object) -> bytes:
+    assert entry.raw_name is not None, "entries of trees have names"
+    return entry.raw_name
+
+
+def _is_text(name: str) -> bool:
+    """Tell a name from one with bytes that are not UTF-8, which no API can show."""
+    return not any("\ud800" <= char <= "\udfff" for char in name)
+
+
 def _rfc3339(seconds: int) -> str:
+    """Return a time as the API writes it; what lies before 1970 or after 9999 becomes the nearest."""
+    seconds = min(max(seconds, 0), SECONDS_MAX)
     return datetime.fromtimestamp(seconds, UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
 
 
@@ -355,86 +417,3 @@ def _folders(root: Path) -> Iterator[Path]:
     for entry in root.iterdir():
         if entry.is_dir():
             yield from _folders(entry)
-
-
-# A change of refs, built on what the refs are at that moment; it may be built again.
-Build = Callable[["Staging"], object]
-
-
-class Staging:
-    """Refs as they will be once the updates collected here are pushed."""
-
-    def __init__(self, refs: Mapping[str, str]) -> None:
-        self._refs = refs
-        self._new: dict[str, str | None] = {}
-
-    def get(self, ref: str) -> str | None:
-        return self._new[ref] if ref in self._new else self._refs.get(ref)
-
-    def set(self, ref: str, oid: str | None) -> None:
-        self._new[ref] = oid
-
-    def names(self, folder: str) -> Iterator[str]:
-        """Yield the refs directly in a folder of refs, which ends in a slash."""
-        for ref in {**self._refs, **self._new}:
-            if ref.startswith(folder) and "/" not in ref[len(folder) :] and self.get(ref) is not None:
-                yield ref
-
-    def updates(self) -> list[RefUpdate]:
-        return [
-            RefUpdate(ref, self._refs.get(ref), new)
-            for ref, new in self._new.items()
-            if self._refs.get(ref) != new
-        ]
-
-    def snapshot(self) -> dict[str, str | None]:
-        return dict(self._new)
-
-    def restore(self, snapshot: dict[str, str | None]) -> None:
-        self._new = snapshot
-
-
-ATTEMPTS_MAX = 4
-"""The first and three more: somebody who pushes faster than this wins, and the caller is told."""
-
-
-def commit_all(mirror: Mirror, builds: Sequence[Build]) -> list[object]:
-    """Build changes one after the other on the mirror's refs and push them together.
-
-    Returns, in order, what each build returned or the exception it failed with. When the remote has
-    moved, it is fetched and everything is built anew. When the remote refuses the whole, each change
-    is tried alone, so that one bad change does not fail the others.
-    """
-    error = GitError(Failure.MOVED, "not pushed")
-    outcomes: list[object] = []
-    for _ in range(ATTEMPTS_MAX):
-        staging = Staging(mirror.refs)
-        outcomes = [_built(build, staging) for build in builds]
-        updates = staging.updates()
-        if not updates:
-            return outcomes
-        try:
-            mirror.push(updates)
-            return outcomes
-        except GitError as exc:
-            error = exc
-        try:
-            mirror.fetch()
-        except GitError as exc:
-            return [exc if not isinstance(outcome, Exception) else outcome for outcome in outcomes]
-        if all(mirror.refs.get(update.ref) == update.new for update in updates):
-            return outcomes  # the answer was lost, not the push
-        if error.failure is not Failure.MOVED:
-            break
-    if len(builds) == 1 or error.failure is Failure.UNREACHABLE:
-        return [outcome if isinstance(outcome, Exception) else error for outcome in outcomes]
-    return [commit_all(mirror, [build])[0] for build in builds]
-
-
-def _built(build: Build, staging: Staging) -> object:
-    before = staging.snapshot()
-    try:
-        return build(staging)
-    except Exception as exc:
-        staging.restore(before)
-        return exc

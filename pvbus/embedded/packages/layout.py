@@ -18,6 +18,7 @@ from uuid import UUID, uuid5
 import msgspec
 
 from pvbus.core import ids
+from pvbus.core.porch import Task
 
 KPTFILE = "Kptfile"
 DRAFT, PROPOSED, PUBLISHED, DELETION_PROPOSED = "Draft", "Proposed", "Published", "DeletionProposed"
@@ -215,6 +216,14 @@ def title_of_task(task: dict[str, Any]) -> str:
     return TITLE_BY_TASK.get(task.get("type", ""), RENDER_TITLE)
 
 
+def _annotation(text: str) -> Annotation:
+    """Raises: DecodeError, RecursionError; also for a task that is none, which others would rely on."""
+    annotation = msgspec.json.decode(text, type=Annotation)
+    if annotation.task is not None:
+        msgspec.convert(annotation.task, Task)
+    return annotation
+
+
 def parse_annotations(message: str) -> list[Annotation]:
     """Read every `kpt:` line of a commit message; broken ones are skipped."""
     found = []
@@ -222,8 +231,8 @@ def parse_annotations(message: str) -> list[Annotation]:
         text = line.strip()
         if text.startswith("kpt:"):
             try:
-                found.append(msgspec.json.decode(text.removeprefix("kpt:"), type=Annotation))
-            except msgspec.DecodeError:
+                found.append(_annotation(text.removeprefix("kpt:")))
+            except (msgspec.DecodeError, RecursionError):
                 continue
     return found
 

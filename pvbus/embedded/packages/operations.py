@@ -8,9 +8,10 @@ before is therefore checked here once more: a revision that is no longer where i
 from typing import Any, NamedTuple
 
 from pvbus.embedded.packages import answers, layout
-from pvbus.embedded.packages.gitrepo import Author, File, Files, Mirror, Staging
+from pvbus.embedded.packages.gitrepo import Author, File, Files, Mirror
 from pvbus.embedded.packages.layout import Annotation, RenderNote
 from pvbus.embedded.packages.revisions import Revision
+from pvbus.embedded.packages.staging import Staging
 
 
 class Place(NamedTuple):

@@ -7,7 +7,6 @@ Nothing is removed because a remote cannot be reached.
 """
 
 import asyncio
-import base64
 import time
 from collections.abc import Callable, Mapping
 from concurrent.futures import Executor
@@ -22,19 +21,22 @@ import structlog
 from pvbus.core.ids import revision_name
 from pvbus.core.model import PORCH_GROUP
 from pvbus.embedded.apiserver.hooks import Objects
+from pvbus.embedded.apiserver.store import StoreError
 from pvbus.embedded.packages import answers, layout, leftovers, operations
+from pvbus.embedded.packages.bounds import ContentError
+from pvbus.embedded.packages.credentials import credentials_of
 from pvbus.embedded.packages.gitcommand import Credentials, Failure, Git, GitError
-from pvbus.embedded.packages.gitrepo import Author, File, Mirror, Staging, commit_all, ref_fingerprint
+from pvbus.embedded.packages.gitrepo import Author, File, Mirror, ref_fingerprint
 from pvbus.embedded.packages.journal import Journal
 from pvbus.embedded.packages.reporting import REMOVE_LAST_REVISION, report
 from pvbus.embedded.packages.reporting import REPOSITORY as REPOSITORY
 from pvbus.embedded.packages.revisions import Catalog, Revision, name_of, to_object
 from pvbus.embedded.packages.settings import RepositorySettings, StoreOptions
+from pvbus.embedded.packages.staging import Staging, commit_all
 from pvbus.embedded.packages.writes import Writes
 from pvbus.ports.cluster import Kind, Object
 
 PACKAGE_REVISION = Kind(PORCH_GROUP, "PackageRevision")
-SECRET = Kind("", "Secret")
 DEFER_RENDER = "pvbus.dev/defer-render"
 MIRROR = "mirror.git"
 JOURNAL = "creating"
@@ -52,6 +54,7 @@ CROWD = 100
 LATER_SECONDS = 0.2
 """When objects whose requests were under way are looked at again."""
 
+ERROR_CHARACTERS_MAX = 1_000  # of a logged error: a rejected object may be in it as a whole
 _log = structlog.get_logger(__name__)
 _T = TypeVar("_T")
 
@@ -112,6 +115,7 @@ class Keeper:
         self._failures = 0
         self._next_look = 0.0
         self._next_full = 0.0
+        self._logged = {"namespace": settings.facts.namespace, "repository": settings.facts.name}
         self._read_files = lru_cache(maxsize=256)(self._read_tree)
 
     # Life.
@@ -186,8 +190,15 @@ class Keeper:
         return await asyncio.shield(work)
 
     async def files(self, revision: Revision) -> Mapping[str, File]:
-        """Read the content of a revision. The mapping is shared: do not change it."""
-        return await self.in_thread(self._read_files, revision.tree)
+        """Read the content of a revision. The mapping is shared: do not change it.
+
+        Raises: StatusError for content beyond what a package may be.
+        """
+        try:
+            return await self.in_thread(self._read_files, revision.tree)
+        except ContentError as exc:
+            name = name_of(revision, self.settings.facts)
+            raise answers.invalid(name, "spec.resources", str(exc)) from exc
 
     def _read_tree(self, tree: str) -> Mapping[str, File]:
         return self.mirror.files(tree)
@@ -229,12 +240,24 @@ class Keeper:
                     await self._follow(set())
                 if time.monotonic() >= self._next_look:
                     await self._look()
-            except Exception:
+            except Exception as exc:
                 # One bad repository must not end the others; the next look starts over.
-                _log.exception("repository pass failed", repository=self.settings.facts.name)
-                self.problem = "reading it failed unexpectedly; the log says more"
-                self._first_sync.set()
-                self._next_look = time.monotonic() + self._options.fetch_seconds
+                error = str(exc)[:ERROR_CHARACTERS_MAX]
+                _log.error("repository pass failed", error=error, exc_info=exc, **self._logged)
+                await self._pass_failed(exc)
+
+    async def _pass_failed(self, error: Exception) -> None:
+        """Say so in the condition, if that can be stored, and look again at everything later."""
+        self.problem = f"reading it failed unexpectedly ({type(error).__name__}); the log says more"
+        self._first_sync.set()
+        self._failures += 1
+        self._next_full = 0.0
+        self._next_look = time.monotonic() + self._pause_after_failure()
+        with suppress(StoreError):  # the disk is full, which is what the log says already
+            await self._report("False", "Error", self.problem)
+
+    def _pause_after_failure(self) -> float:
+        return min(self._options.fetch_seconds, 2.0 ** min(self._failures, 20))
 
     async def _batch(self, seconds: float) -> list[_Change]:
         try:
@@ -287,11 +310,13 @@ class Keeper:
                 self._next_look = now + self._poll_seconds()
                 return
         try:
-            changed = await self._exclusive(self._sync, self._credentials_now(), self._pins_now())
+            changed = await self._exclusive(
+                self._sync, credentials_of(self._objects, self.settings), self._pins_now()
+            )
         except (GitError, OSError) as exc:
             self._failures += 1
             await self._fail(str(exc))
-            self._next_look = time.monotonic() + min(self._options.fetch_seconds, 2.0**self._failures)
+            self._next_look = time.monotonic() + self._pause_after_failure()
             return
         self._failures = 0
         self.problem = ""
@@ -360,23 +385,6 @@ class Keeper:
                 commits[directory] = str(lock.get("commit", ""))
         return _Pins(had_branch, commits)
 
-    def _credentials_now(self) -> Credentials | None:
-        name = self.settings.secret
-        if not name:
-            return None
-        secret = self._objects.get(SECRET, self.settings.facts.namespace, name)
-        data = (secret or {}).get("data") or {}
-        try:
-            user, password = (base64.b64decode(data[key]).decode() for key in ("username", "password"))
-        except (KeyError, ValueError) as exc:
-            raise GitError(
-                Failure.UNREACHABLE,
-                f'the Secret "{name}" of spec.git.secretRef does not exist or has no username and password: '
-                f"kubectl create secret generic {name} --type kubernetes.io/basic-auth "
-                "--from-literal=username=... --from-literal=password=...",
-            ) from exc
-        return Credentials(user, password)
-
     # Objects.
 
     def _stored(self) -> Object | None:
@@ -418,11 +426,21 @@ class Keeper:
             if self.writes.is_pending(name):
                 self._later.add((directory, workspace))
             elif revision is not None:
-                await self._put(name, revision)
+                await self._put_alone(name, revision)
             elif self._version(name):
                 await self._objects.remove(PACKAGE_REVISION, facts.namespace, name)
             if count % 200 == 199:
                 await asyncio.sleep(0)  # let requests in
+
+    async def _put_alone(self, name: str, revision: Revision) -> None:
+        """Show one revision; if that cannot be done, the others are shown all the same."""
+        try:
+            await self._put(name, revision)
+        except StoreError:
+            raise  # the disk: none of the others could be stored
+        except Exception as exc:
+            error = str(exc)[:ERROR_CHARACTERS_MAX]
+            _log.error("package revision not shown", error=error, exc_info=exc, revision=name, **self._logged)
 
     async def _put(self, name: str, revision: Revision) -> None:
         facts = self.settings.facts

@@ -4,7 +4,7 @@ from pvbus.core.porch import RepositorySpec
 from pvbus.embedded.apiserver.hooks import Objects
 from pvbus.embedded.packages import answers, layout
 from pvbus.embedded.packages.reporting import REPOSITORY
-from pvbus.embedded.packages.settings import spec_of
+from pvbus.embedded.packages.settings import git_problem, spec_of
 from pvbus.errors import PermanentError
 from pvbus.ports.cluster import Object
 
@@ -33,6 +33,8 @@ class RepositoryHooks:
         ):
             if one != other:
                 raise answers.invalid(name, field, "field is immutable", kind="Repository")
+        if before.git != after.git:  # what was stored before a check came must still be deletable
+            self._check_git(name, after)
         return new
 
     async def on_delete(self, obj: Object) -> None:
@@ -47,8 +49,7 @@ class RepositoryHooks:
         spec = self._spec(name, obj)
         if spec.type == "git" and not _git(spec)[0]:
             raise answers.invalid(name, "spec.git.repo", "Required value", kind="Repository")
-        if _git(spec)[0].startswith("-"):
-            raise answers.invalid(name, "spec.git.repo", "must be a path or URL", kind="Repository")
+        self._check_git(name, spec)
         address, branch, directory = _git(spec)
         for other in self._objects.list(REPOSITORY, metadata.get("namespace", "")):
             other_name = other["metadata"]["name"]
@@ -63,6 +64,10 @@ class RepositoryHooks:
                     "same repository and branch",
                     kind="Repository",
                 )
+
+    def _check_git(self, name: str, spec: RepositorySpec) -> None:
+        if found := git_problem(spec):
+            raise answers.invalid(name, *found, kind="Repository")
 
     def _spec(self, name: str, obj: Object) -> RepositorySpec:
         try:

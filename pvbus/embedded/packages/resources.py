@@ -4,6 +4,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from pvbus.core.model import PORCH_API, PORCH_GROUP
+from pvbus.embedded.apiserver.hooks import StatusError
 from pvbus.embedded.packages import answers, content, layout, operations
 from pvbus.embedded.packages.gitrepo import replaced, texts
 from pvbus.embedded.packages.operations import Draft
@@ -28,11 +29,20 @@ class ResourcesKind:
         return await self._read(obj)
 
     async def list(self, namespace: str | None) -> list[Object]:
-        return [
-            found
-            for obj in self._workshop.objects.list(PACKAGE_REVISION, namespace)
-            if self._workshop.has_repository(obj) and (found := await self._read(obj)) is not None
-        ]
+        """List all; one whose content cannot be served has none, and says why in its status."""
+        found: list[Object] = []
+        for obj in self._workshop.objects.list(PACKAGE_REVISION, namespace):
+            if not self._workshop.has_repository(obj):
+                continue
+            try:
+                shown = await self._read(obj)
+            except StatusError as exc:
+                if exc.code != 422:
+                    raise
+                shown = _shown(obj, {}, {"error": exc.message})
+            if shown is not None:
+                found.append(shown)
+        return found
 
     async def _read(self, obj: Object) -> Object | None:
         keeper, revision = await self._workshop.located(obj)

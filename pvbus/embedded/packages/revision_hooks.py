@@ -14,17 +14,13 @@ import structlog
 from pvbus.core import yamledit
 from pvbus.embedded.packages import answers, content, layout, operations, rendering
 from pvbus.embedded.packages.creation import Creation, Wanted, check_place, first_files, latest_label, parse
-from pvbus.embedded.packages.gitrepo import Staging, replaced, texts
+from pvbus.embedded.packages.gitrepo import replaced, texts
 from pvbus.embedded.packages.journal import Note
+from pvbus.embedded.packages.kptfile import KptfileFacts, facts_of
 from pvbus.embedded.packages.operations import Draft
 from pvbus.embedded.packages.repository import DEFER_RENDER, PACKAGE_REVISION, Keeper
-from pvbus.embedded.packages.revisions import (
-    KptfileFacts,
-    Revision,
-    blocking_references,
-    facts_of,
-    rendered_problem,
-)
+from pvbus.embedded.packages.revisions import Revision, blocking_references, rendered_problem
+from pvbus.embedded.packages.staging import Staging
 from pvbus.embedded.packages.workshop import Workshop
 from pvbus.ports.cluster import Object
 

@@ -10,12 +10,14 @@ from functools import lru_cache
 from typing import Any
 
 import msgspec
+import pygit2
 
-from pvbus.core import yamledit
 from pvbus.core.ids import revision_name
 from pvbus.core.model import PORCH_API
-from pvbus.embedded.packages import layout
+from pvbus.embedded.packages import bounds, layout
+from pvbus.embedded.packages.bounds import ContentError
 from pvbus.embedded.packages.gitrepo import Commit, Mirror
+from pvbus.embedded.packages.kptfile import KptfileFacts, facts_of, unreadable_kptfile
 from pvbus.embedded.packages.layout import Annotation, RenderNote
 from pvbus.embedded.packages.leftovers import Approvals
 from pvbus.ports.cluster import Object
@@ -24,23 +26,9 @@ HISTORY_COMMITS_MAX = 200
 """How far back a revision's own commits are looked for: more edits of one draft than this lose its
 task in the listing, fewer would make unannotated histories slow to read."""
 
-RENDERED = "Rendered"
 UNPACKAGED_SHOWN_MAX = 3
 
-
-class KptfileFacts(msgspec.Struct, frozen=True, kw_only=True):
-    """What the API shows of a Kptfile, as plain JSON."""
-
-    labels: dict[str, str] = {}
-    annotations: dict[str, str] = {}
-    gates: tuple[dict[str, str], ...] = ()
-    conditions: tuple[dict[str, str], ...] = ()
-    upstream_lock: dict[str, Any] | None = None
-
-    @property
-    def rendered(self) -> dict[str, str] | None:
-        """The condition `Rendered`."""
-        return next((item for item in self.conditions if item["type"] == RENDERED), None)
+_UNREADABLE = (ContentError, LookupError, ValueError, RecursionError, AssertionError, pygit2.GitError)
 
 
 class Revision(msgspec.Struct, frozen=True, kw_only=True):
@@ -77,37 +65,6 @@ class Revision(msgspec.Struct, frozen=True, kw_only=True):
         return f"v{self.revision}" if self.revision > 0 else self.workspace
 
 
-def facts_of(text: str) -> KptfileFacts:
-    """Read a Kptfile leniently: what is not as it should be counts as absent."""
-    try:
-        value = yamledit.values(text)[0]
-    except (yamledit.YamlError, IndexError):
-        return KptfileFacts()
-    root = _mapping(value)
-    metadata = _mapping(root.get("metadata"))
-    return KptfileFacts(
-        labels=_strings(metadata.get("labels")),
-        annotations=_strings(metadata.get("annotations")),
-        gates=tuple(_entries(_mapping(root.get("info")).get("readinessGates"), "conditionType")),
-        conditions=tuple(_entries(_mapping(root.get("status")).get("conditions"), "type")),
-        upstream_lock=_mapping(root.get("upstreamLock")) or None,
-    )
-
-
-def _mapping(value: Any) -> dict[str, Any]:
-    return value if isinstance(value, dict) else {}
-
-
-def _strings(value: Any) -> dict[str, str]:
-    return {str(key): str(item) for key, item in _mapping(value).items()}
-
-
-def _entries(value: Any, key: str) -> Iterable[dict[str, str]]:
-    for item in value if isinstance(value, list) else []:
-        if isinstance(item, dict) and item.get(key):
-            yield _strings(item)
-
-
 class Catalog:
     """The package revisions of one Repository."""
 
@@ -124,6 +81,8 @@ class Catalog:
         self._tips: dict[tuple[str, str], Revision | None] = {}
         self._facts = lru_cache(maxsize=4096)(self._read_facts)
         self._approvals = Approvals(mirror)
+        self._undone: set[str] = set()
+        self._unreadable: dict[tuple[str, str], str] = {}
         self.by_directory: dict[str, dict[str, Revision]] = {}
 
     def revisions(self) -> Iterable[Revision]:
@@ -156,12 +115,23 @@ class Catalog:
     def readiness(self) -> str:
         """Say that the repository is ready, and what in it looks like a package but is none."""
         missing = self._without_kptfile()
+        broken = sorted(
+            f"{ref} ({problem})"
+            for (ref, oid), problem in self._unreadable.items()
+            if self._refs.get(ref) == oid
+        )
+        unreadable = (
+            f"; {len(broken)} branches or tags cannot be read: {', '.join(broken[:UNPACKAGED_SHOWN_MAX])}. "
+            "Delete them, or push them anew"
+            if broken
+            else ""
+        )
         if not missing:
-            return "Repository Ready"
+            return f"Repository Ready{unreadable}"
         return (
             f"Repository Ready; {len(missing)} branches or tags name a folder without a Kptfile, which is no "
             f"package: {', '.join(missing[:UNPACKAGED_SHOWN_MAX])}. Add a Kptfile there (kpt pkg init) and "
-            "commit or tag it anew"
+            f"commit or tag it anew{unreadable}"
         )
 
     def _without_kptfile(self) -> list[str]:
@@ -185,7 +155,7 @@ class Catalog:
 
     def apply_moved(self, refs: Mapping[str, str], moved: Iterable[str]) -> set[tuple[str, str]]:
         """As `apply`, where the caller knows which refs may have moved."""
-        directories: set[str] = set()
+        directories = self._undone  # where an error ended it, the next call goes on
         for ref in moved:
             if ref == self.branch_ref:
                 directories |= self._read_branch(refs.get(ref))
@@ -198,10 +168,13 @@ class Catalog:
             if ref in refs:
                 self._refs[ref] = refs[ref]
             else:
-                self._tips.pop((ref, self._refs.pop(ref, "")), None)
+                gone = (ref, self._refs.pop(ref, ""))
+                self._tips.pop(gone, None)
+                self._unreadable.pop(gone, None)
         changed: set[tuple[str, str]] = set()
         for directory in directories:
             changed |= self._recompute(directory)
+        self._undone = set()
         return changed
 
     def _recompute(self, directory: str) -> set[tuple[str, str]]:
@@ -276,12 +249,26 @@ class Catalog:
         """Read the revision at a branch or tag; remembered, as neither ever means another one."""
         key = (ref, oid)
         if key not in self._tips:
-            self._tips[key] = self._read_tip(ref, oid)
+            try:
+                self._tips[key] = self._read_tip(ref, oid)
+            except (
+                ContentError,
+                LookupError,
+                ValueError,
+                RecursionError,
+                AssertionError,
+                pygit2.GitError,
+            ) as exc:
+                # Whatever is pushed there, the other packages go on.
+                self._tips[key] = None
+                self._unreadable[key] = (str(exc) or type(exc).__name__)[:200]
         return self._tips[key]
 
     def _read_tip(self, ref: str, oid: str) -> Revision | None:
         parsed = layout.parse_ref(ref)
         tip = self._mirror.commit_of(oid)
+        if parsed is not None and tip is None:
+            raise ContentError("it is no commit that git can read")
         commit = self._mirror.commit(tip) if tip else None
         if parsed is None or commit is None:
             return None
@@ -352,7 +339,11 @@ class Catalog:
         return task
 
     def _read_facts(self, blob: str) -> KptfileFacts:
-        return facts_of(self._mirror.data(blob).decode(errors="replace"))
+        try:
+            data = self._mirror.data(blob, bounds.KPTFILE_BYTES_MAX)
+        except ContentError as exc:
+            return unreadable_kptfile(str(exc))
+        return facts_of(data.decode(errors="replace"))
 
 
 def _is_about(note: Annotation, directory: str, workspace: str) -> bool:

@@ -8,9 +8,14 @@ import msgspec
 
 from pvbus.core.porch import RepositorySpec
 from pvbus.embedded.packages import layout
+from pvbus.embedded.packages.bounds import one_path_problem, shortened
 from pvbus.embedded.packages.gitcommand import is_path
 from pvbus.embedded.packages.revisions import RepositoryFacts
 from pvbus.errors import PermanentError
+
+SCHEMES = ("https", "http", "ssh", "git", "file")
+TEXT_CHARACTERS_MAX = 1_000
+"""Length of an address, a branch or a name: git itself takes no longer names of refs."""
 
 
 class StoreOptions(msgspec.Struct, frozen=True, kw_only=True):
@@ -41,6 +46,7 @@ class RepositorySettings(msgspec.Struct, frozen=True, kw_only=True):
 
     def author_of(self, user: str) -> tuple[str, str]:
         """Return the author of a commit: the Repository's, else the user, else the service."""
+        user = "".join(char for char in user if char.isprintable() and char not in "<>").strip()
         name = self.author or user or layout.SERVICE_NAME
         email = self.email or user or layout.SERVICE_EMAIL
         return name, email
@@ -54,12 +60,75 @@ def spec_of(repository: Mapping[str, Any]) -> RepositorySpec:
         raise PermanentError(f"spec: {exc}") from exc
 
 
+def git_problem(spec: RepositorySpec) -> tuple[str, str] | None:
+    """Return the field of spec.git that cannot be used and why, None when all can."""
+    git = spec.git
+    if git is None:
+        return None
+    texts = {"repo": git.repo, "branch": git.branch, "directory": git.directory, "author": git.author}
+    texts |= {"email": git.email, "secretRef.name": git.secret_ref.name if git.secret_ref else ""}
+    for field, text in texts.items():
+        if not text.isprintable() or len(text) > TEXT_CHARACTERS_MAX:
+            return f"spec.git.{field}", f"must be at most {TEXT_CHARACTERS_MAX} printable characters"
+    for field in ("author", "email"):
+        if set(texts[field]) & set("<>"):
+            return f"spec.git.{field}", "must not contain < or >"
+    problems = (
+        ("repo", _address_problem(git.repo)),
+        ("branch", _branch_problem(git.branch or "main")),
+        ("directory", _directory_problem(git.directory.strip("/"))),
+    )
+    return next(((f"spec.git.{field}", problem) for field, problem in problems if problem), None)
+
+
+def _address_problem(address: str) -> str | None:
+    scheme, separator, rest = address.partition("://")
+    if address.startswith("-") or address != address.strip():
+        return "must be a path or URL"
+    if "::" in address.partition("/")[0]:
+        return "must be a path or URL: helper programs such as ext:: are not run"
+    if not separator:
+        return "must name a host before the colon" if address.startswith(":") else None
+    if scheme not in SCHEMES:
+        return f"must be a path, or a URL of {', '.join(SCHEMES)}, and not of {shortened(scheme)}"
+    if scheme == "file":
+        return None if rest.startswith("/") else "must have an absolute path behind file://"
+    user, at, _ = rest.partition("/")[0].rpartition("@")
+    if at and ":" in user:
+        return (
+            "must not contain a password, which everybody who reads the Repository would see: put it into a "
+            "Secret and name that in spec.git.secretRef"
+        )
+    if rest.startswith("-"):
+        return "must not have a host that begins with a dash"
+    return None
+
+
+def _branch_problem(branch: str) -> str | None:
+    ref = f"{layout.HEADS}{branch}"
+    parts = branch.split("/")
+    bad = any(not part or part.startswith(".") or part.endswith((".", ".lock")) for part in parts)
+    if bad or branch.startswith("-") or branch == "@" or ".." in branch or "@{" in branch:
+        return "is no name of a branch (git check-ref-format --branch)"
+    if set(branch) & set(" ~^:?*[\\"):
+        return "is no name of a branch: it must not contain spaces or any of ~^:?*[\\"
+    if not layout.is_foreign_branch(ref):
+        return "must not be one of the branches drafts/, proposed/ or deletionProposed/, which packages use"
+    return None
+
+
+def _directory_problem(directory: str) -> str | None:
+    return one_path_problem(directory) if directory else None
+
+
 def settings_of(repository: Mapping[str, Any]) -> RepositorySettings:
     """Raises: PermanentError, for what is no git repository."""
     spec = spec_of(repository)
     metadata = repository["metadata"]
     if spec.type != "git" or spec.git is None or not spec.git.repo:
         raise PermanentError("only Repositories of type git with spec.git.repo can be used")
+    if found := git_problem(spec):
+        raise PermanentError(f"{found[0]}: {found[1]}")
     address = spec.git.repo
     local: Path | None = None
     if is_path(address):

@@ -91,8 +91,8 @@ class PackageStore:
                             await self._let_go(event.object)
                         case "BOOKMARK":
                             await self._remove_orphans()
-            except Exception:
-                _log.exception("following repositories failed")
+            except Exception as exc:
+                _log.error("following repositories failed", error=str(exc), exc_info=exc)
             await asyncio.sleep(1.0)
 
     async def _keep(self, repository: Object) -> None:

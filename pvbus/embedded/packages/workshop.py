@@ -8,10 +8,11 @@ from pvbus.core import yamledit
 from pvbus.core.model import CONFIG_GROUP
 from pvbus.embedded.apiserver.hooks import Objects, StatusError
 from pvbus.embedded.packages import answers, content, layout, rendering
+from pvbus.embedded.packages.kptfile import facts_of
 from pvbus.embedded.packages.rendering import Render, Rendering
 from pvbus.embedded.packages.reporting import REPOSITORY
 from pvbus.embedded.packages.repository import PACKAGE_REVISION, Keeper, Load
-from pvbus.embedded.packages.revisions import Revision, facts_of
+from pvbus.embedded.packages.revisions import Revision
 from pvbus.ports.cluster import Object
 
 REPOSITORIES = f"repositories.{CONFIG_GROUP}"

@@ -12,7 +12,8 @@ import pytest
 
 from pvbus.embedded.apiserver.hooks import StatusError
 from pvbus.embedded.packages.gitcommand import STALE_LOCK_SECONDS, Failure, Git, GitError, RefUpdate
-from pvbus.embedded.packages.gitrepo import LOOSE_REFS_MAX, Author, File, Mirror, Staging, commit_all
+from pvbus.embedded.packages.gitrepo import LOOSE_REFS_MAX, Author, File, Mirror
+from pvbus.embedded.packages.staging import Staging, commit_all
 from tests.integration.packages.support import (
     KPTFILE,
     World,

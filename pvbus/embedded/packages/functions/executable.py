@@ -5,11 +5,7 @@ for the annotations: paths are those inside the package an object belongs to. Ol
 names without `internal.`, so both are written and none is kept.
 """
 
-import contextlib
-import os
 import posixpath
-import signal
-import subprocess
 import tempfile
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -17,6 +13,7 @@ from typing import Any
 import msgspec
 
 from pvbus.core.yamledit import YamlError
+from pvbus.embedded.packages import programs
 from pvbus.embedded.packages.functions.item import (
     FunctionOutput,
     Item,
@@ -31,10 +28,15 @@ from pvbus.embedded.packages.functions.yamltext import dump, load
 from pvbus.errors import PermanentError
 
 TIMEOUT_SECONDS = 300.0
+OUTPUT_BYTES_MAX = 32 * 1024 * 1024
+"""Of a program's answer: five times the largest package."""
+MEMORY_BYTES_MAX = 2 * 1024**3
+FILE_BYTES_MAX = 256 * 1024**2
+"""What a program may allocate, and write into one file: enough for any function known, and not so much
+that one of them takes the machine."""
 # Nothing of ours reaches the program: no credentials, no proxies, no settings.
 ENVIRONMENT = {"PATH": "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin", "LANG": "C.UTF-8"}
 _STDERR_CHARACTERS_MAX = 2000
-_LAST_WORDS_SECONDS = 2.0
 
 _PATH = "internal.config.kubernetes.io/path"
 _INDEX = "internal.config.kubernetes.io/index"
@@ -95,29 +97,23 @@ def decode(text: str, items: Sequence[Item]) -> FunctionOutput:
 
 
 def _run(command: Sequence[str], text: str, timeout_seconds: float) -> tuple[int, str, str]:
-    with tempfile.TemporaryDirectory(prefix="pvbus-function-") as folder:
+    with tempfile.TemporaryDirectory(prefix="pvbus-function-", ignore_cleanup_errors=True) as folder:
+        environment = {**ENVIRONMENT, "HOME": folder, "TMPDIR": folder}
         try:
-            process = subprocess.Popen(
-                command,
-                stdin=subprocess.PIPE,
-                stdout=subprocess.PIPE,
-                stderr=subprocess.PIPE,
-                cwd=folder,
-                env={**ENVIRONMENT, "HOME": folder, "TMPDIR": folder},
-                start_new_session=True,
-            )
+            process = programs.start(command, folder, environment, with_input=True)
         except OSError as exc:
             raise _fault(f"{command[0]} cannot be started: {exc.strerror}") from exc
-        with process:
-            try:
-                out, err = process.communicate(text.encode(), timeout=timeout_seconds)
-            except subprocess.TimeoutExpired:
-                os.killpg(process.pid, signal.SIGKILL)
-                # A child that left the group may hold the pipes open: it is not waited for.
-                with contextlib.suppress(subprocess.TimeoutExpired):
-                    process.communicate(timeout=_LAST_WORDS_SECONDS)
-                raise _fault(f"did not end within {timeout_seconds:g} s and was killed") from None
-    return process.returncode, out.decode(errors="replace"), err.decode(errors="replace")
+        except ValueError as exc:
+            raise _fault(f"{command[0]!r} cannot be started: {exc}") from exc
+        programs.limit(process, memory_bytes=MEMORY_BYTES_MAX, file_bytes=FILE_BYTES_MAX)
+        outcome = programs.run(
+            process, text.encode(), seconds_max=timeout_seconds, bytes_max=OUTPUT_BYTES_MAX
+        )
+    if outcome.excess:
+        raise _fault(f"wrote more than {OUTPUT_BYTES_MAX} bytes and was killed")
+    if outcome.code is None:
+        raise _fault(f"did not end within {timeout_seconds:g} s and was killed")
+    return outcome.code, outcome.out.decode(errors="replace"), outcome.err.decode(errors="replace")
 
 
 def _marked(item: Item, number: int) -> Item:

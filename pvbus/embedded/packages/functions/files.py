@@ -54,12 +54,13 @@ def read(resources: Mapping[str, str]) -> Package:
         if file.endswith(_SUFFIXES) or posixpath.basename(file) == KPTFILE:
             package = max((each for each in packages if within(each, file)), key=len, default="")
             pieces: list[_Piece] = []
+            index = 0
             for piece in _objects(file, resources[file]):
                 if isinstance(piece, str):
                     pieces.append(_Piece(piece, None))
                     continue
-                index = sum(each.id is not None for each in pieces)
                 item = msgspec.structs.replace(piece, package=package, file=file, index=index, id=next(ids))
+                index += 1
                 check_krm(item)
                 items.append(item)
                 pieces.append(_Piece(item.text, item.id))

@@ -6,7 +6,7 @@ from typing import Any
 
 import yaml
 
-from pvbus.core.yamledit import Document, assign, delete, get, insert, parse, same
+from pvbus.core.yamledit import Document, YamlError, assign, delete, get, insert, parse, same
 from pvbus.core.yamlwrite import Style, block
 from pvbus.embedded.packages.functions.limits import check_time
 
@@ -34,11 +34,14 @@ def dump(value: Any) -> str:
 # The same text is asked for a few times in a row; graphs are large, so few are kept.
 @lru_cache(maxsize=8)
 def compose(text: str) -> yaml.Node | None:
-    """Return the node graph of a text that `load` accepts; marks count characters of the text.
+    """Return the node graph of a text of one document that `load` accepts; marks count its characters.
 
     Nobody may change the graph. Its implicit tags are YAML 1.1's and mean nothing here.
     """
-    node: yaml.Node | None = yaml.compose(text, Loader=_Loader)
+    try:
+        node: yaml.Node | None = yaml.compose(text, Loader=_Loader)
+    except yaml.YAMLError as exc:
+        raise YamlError(f"yaml: {exc}") from exc
     return node
 
 

@@ -1,0 +1,135 @@
+"""Running other programs so that whatever they do ends, and costs bounded memory here."""
+
+import os
+import signal
+import subprocess
+import threading
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+from pathlib import Path
+from typing import IO, NamedTuple
+
+try:
+    import resource
+except ImportError:  # not on Windows
+    resource = None  # type: ignore[assignment]
+
+CHUNK_BYTES = 64 * 1024
+LAST_WORDS_SECONDS = 2.0
+"""How long output is waited for once a program is gone: a child that left its group may hold the pipe."""
+
+
+class Outcome(NamedTuple):
+    """code: None after the time limit; excess: whether it wrote more than it may, and was killed."""
+
+    code: int | None
+    out: bytes
+    err: bytes
+    excess: bool
+
+
+class _Reader(threading.Thread):
+    def __init__(self, pipe: IO[bytes], bytes_max: int, on_excess: Callable[[], None]) -> None:
+        super().__init__(daemon=True)
+        self._pipe = pipe
+        self._bytes_max = bytes_max
+        self._on_excess = on_excess
+        self._chunks: list[bytes] = []
+        self._size = 0
+        self.excess = False
+
+    def run(self) -> None:
+        try:
+            while chunk := self._pipe.read1(CHUNK_BYTES):  # type: ignore[attr-defined]
+                if self._size + len(chunk) > self._bytes_max:
+                    self.excess = True
+                    self._chunks.append(chunk[: self._bytes_max - self._size])
+                    self._on_excess()
+                    return
+                self._chunks.append(chunk)
+                self._size += len(chunk)
+        except (OSError, ValueError):
+            return  # closed under it
+        finally:
+            self._pipe.close()
+
+    def text(self) -> bytes:
+        return b"".join(self._chunks)
+
+
+def run(process: "subprocess.Popen[bytes]", given: bytes, *, seconds_max: float, bytes_max: int) -> Outcome:
+    """Feed a program that was started in a session of its own with pipes, and wait until it is over.
+
+    Its whole process group is gone afterwards. bytes_max: of each of its outputs.
+    """
+
+    def end() -> None:
+        kill_group(process)
+
+    pipes = (process.stdout, process.stderr)
+    readers = [_Reader(pipe, bytes_max, end) for pipe in pipes if pipe is not None]
+    writer = threading.Thread(target=_feed, args=(process, given), daemon=True)
+    for thread in (*readers, writer):
+        thread.start()
+    code: int | None
+    try:
+        code = process.wait(seconds_max)
+    except subprocess.TimeoutExpired:
+        code = None
+    end()
+    for reader in readers:
+        reader.join(LAST_WORDS_SECONDS)
+    writer.join(LAST_WORDS_SECONDS)
+    process.wait()
+    out, err = (reader.text() for reader in readers)
+    return Outcome(code, out, err, any(reader.excess for reader in readers))
+
+
+def _feed(process: "subprocess.Popen[bytes]", given: bytes) -> None:
+    if process.stdin is None:
+        return
+    with suppress(OSError, ValueError):  # it does not read
+        process.stdin.write(given)
+    with suppress(OSError, ValueError):
+        process.stdin.close()
+
+
+def kill_group(process: "subprocess.Popen[bytes]") -> None:
+    """End a program with its children."""
+    try:
+        os.killpg(process.pid, signal.SIGKILL)
+    except (ProcessLookupError, PermissionError):
+        return
+
+
+def limit(process: "subprocess.Popen[bytes]", *, memory_bytes: int, file_bytes: int) -> None:
+    """Limit what a program that was just started, and its children, may take; on Linux only."""
+    if resource is None or not hasattr(resource, "prlimit"):
+        return
+    for kind, value in (
+        (resource.RLIMIT_DATA, memory_bytes),
+        (resource.RLIMIT_FSIZE, file_bytes),
+        (resource.RLIMIT_CORE, 0),
+    ):
+        try:
+            resource.prlimit(process.pid, kind, (value, value))
+        except (OSError, ValueError):
+            return  # it is over already, or the system sets lower limits
+
+
+def start(
+    command: Sequence[str], folder: Path | str, environment: dict[str, str], *, with_input: bool
+) -> "subprocess.Popen[bytes]":
+    """Start a program in a session of its own: it has no terminal, and one group to end.
+
+    Raises: OSError, ValueError when it cannot be started.
+    """
+    return subprocess.Popen(
+        command,
+        cwd=folder,
+        env=environment,
+        stdin=subprocess.PIPE if with_input else subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        start_new_session=True,
+    )

@@ -1,0 +1,373 @@
+"""Texts and names made to harm: each is refused in a sentence or read as what it is, at bounded cost."""
+
+import os
+import sys
+import time
+from pathlib import Path
+
+import msgspec
+import pytest
+
+from pvbus.core.yamledit import YamlError
+from pvbus.embedded.packages import bounds, content, layout
+from pvbus.embedded.packages.functions import executable
+from pvbus.embedded.packages.functions.registry import FunctionRegistry
+from pvbus.embedded.packages.gitcommand import Credentials, Git, GitError
+from pvbus.embedded.packages.kptfile import facts_of
+from pvbus.embedded.packages.render import input_digest, render
+from pvbus.embedded.packages.settings import git_problem, spec_of
+from pvbus.errors import PermanentError
+from tests.unit.packages.support import items
+
+SECONDS_MAX = 5.0
+KPTFILE = """\
+apiVersion: kpt.dev/v1
+kind: Kptfile
+metadata:
+  name: app
+pipeline:
+  mutators:
+  - image: set-labels:v0.2
+    configMap: {app: x}
+  - image: set-namespace:v0.4.1
+    configMap: {namespace: x}
+"""
+OBJECT = "apiVersion: v1\nkind: ConfigMap\nmetadata:\n  name: x\n"
+
+
+def _levels(of: str) -> str:
+    """Nine levels, each of nine aliases of the one before."""
+    lines = [f"a0: &a0 {of}"]
+    for level in range(1, 10):
+        lines.append(f"a{level}: &a{level} [{', '.join([f'*a{level - 1}'] * 9)}]")
+    return "\n".join(lines) + "\n"
+
+
+def _merges() -> str:
+    lines = ["a0: &a0 {k: 1}"]
+    for level in range(1, 10):
+        lines.append(f"a{level}: &a{level} {{<<: [{', '.join([f'*a{level - 1}'] * 9)}], k{level}: 1}}")
+    return "\n".join(lines) + "\n"
+
+
+# What is read: (text behind an object's head, what the refusal says; "" where it is read as it stands)
+_TEXTS = {
+    "deep list": ("data: " + "[" * 5_000 + "]" * 5_000 + "\n", "nested too deeply"),
+    "deep map": ("data: " + '{"a":' * 5_000 + "1" + "}" * 5_000 + "\n", "nested too deeply"),
+    "deep dashes": ("data:\n  " + "- " * 5_000 + "x\n", "nested too deeply"),
+    "deep keys": ("? " * 5_000 + "x\n", "nested too deeply"),
+    "deep lines": ("data:\n" + "".join(" " * n + "a:\n" for n in range(1, 500)), "nested too deeply"),
+    "brackets in a text": ('data: "' + "[" * 5_000 + '"\n', ""),
+    "billion laughs": (_levels("[x]"), "excessive aliasing"),
+    "billion merges": (_merges(), "excessive aliasing"),
+    "an alias of itself": ("a: &a [*a]\n", "nested too deeply"),
+    "a merge of itself": ("a: &a\n  <<: *a\n", "nested too deeply"),
+    "an honest anchor": ("a: &a {k: 1}\nb: {<<: *a, l: 2}\nc: *a\n", ""),
+    "many documents": ("---\n" * 100_000, "documents in one text"),
+    "a NUL": ("a: x\0y\n", "yaml: "),
+    "a bell": ("a: \x07\n", "yaml: "),
+    "a huge decimal": ("a: " + "9" * 5_000 + "\n", ""),
+    "a huge hexadecimal": ("a: 0x" + "f" * 5_000 + "\n", ""),
+    "a huge binary": ("a: 0b" + "1" * 20_000 + "\n", ""),
+    "an empty hexadecimal": ("a: 0x_\n", "yaml: "),
+    "no boolean": ("a: !!bool maybe\n", "yaml: "),
+    "no float": ("a: !!float x\n", "yaml: "),
+    "no integer": ('a: !!int ""\n', "yaml: "),
+    "a list as key": ("? [a, b]\n: x\n", "yaml: "),
+    "a set": ("a: !!set {x, y}\n", ""),
+    "pairs": ("a: !!pairs [x: 1]\n", ""),
+    "a program": ('a: !!python/object/apply:os.system ["id"]\n', "yaml: "),
+    "a date out of range": ("a: 99999-13-45\n", ""),
+    "infinity": ("a: [.inf, -.inf, .nan, 1e999]\n", ""),
+    "two keys alike": ("a: 1\na: 2\n", ""),
+}
+
+
+@pytest.mark.parametrize("file", ["Kptfile", "file.yaml", "file.json"])
+@pytest.mark.parametrize("case", _TEXTS)
+def test_a_text_costs_its_package_only_and_soon(case: str, file: str) -> None:
+    text, message = _TEXTS[case]
+    package = {"Kptfile": KPTFILE, "other.yaml": OBJECT}
+    package[file] = package.get(file, OBJECT) + text
+    began = time.process_time()
+    facts = facts_of(package["Kptfile"])
+    msgspec.json.encode(facts)
+    result = render(package, registry=FunctionRegistry({}))
+    "".join(result.resources.values()).encode()
+    input_digest(package)
+    content.with_origins(package)
+    assert time.process_time() - began < SECONDS_MAX
+    if message:
+        assert not result.rendered
+        assert message in result.message
+        assert file in result.message
+        assert result.resources["other.yaml"] == OBJECT
+    if message and file == "Kptfile":
+        assert facts.rendered is not None
+        assert message in facts.rendered["message"]
+        with pytest.raises(YamlError, match=message):
+            content.edit_kptfile(package, content.named("b"))
+
+
+@pytest.mark.parametrize(
+    ("kptfile", "message"),
+    [
+        ("", "it is empty"),
+        ("[1]\n", ""),
+        ("metadata: {labels: {a: " + "x" * 300_000 + "}}\n", "more than 262144 bytes"),
+        ("metadata: [1]\nstatus: 3\ninfo: x\nupstreamLock: [x]\n", ""),
+        ("upstreamLock: {type: git, git: {repo: a, commit: 0x" + "f" * 5_000 + ", other: {1: .nan}}}\n", ""),
+        ("status: {conditions: [{type: Rendered, status: 'True'}, 3, {type: {a: b}}]}\n", ""),
+    ],
+)
+def test_a_kptfile_gives_facts_that_any_object_can_hold(kptfile: str, message: str) -> None:
+    facts = facts_of(kptfile)
+    assert len(msgspec.json.encode(facts)) <= bounds.FACTS_BYTES_MAX
+    assert not message or (facts.rendered is not None and message in facts.rendered["message"])
+
+
+@pytest.mark.parametrize(
+    ("path", "message"),
+    [
+        ("../x", "no path inside a package"),
+        ("a/../../x", "no path inside a package"),
+        ("/etc/passwd", "no path inside a package"),
+        ("a//b", "no path inside a package"),
+        ("./a", "no path inside a package"),
+        ("", "no path inside a package"),
+        (".git/config", "no path inside a package"),
+        ("a/.GIT/hooks/post-checkout", "no path inside a package"),
+        (".git /config", "no path inside a package"),
+        (".g\u200cit/config", "no path inside a package"),
+        ("git~1/config", "no path inside a package"),
+        (".git::$INDEX_ALLOCATION/config", "no path inside a package"),
+        ("a\\.git\\config", "no path inside a package"),
+        ("a\0b", "characters that no file name may have"),
+        ("a\nb", "characters that no file name may have"),
+        ("a\x1b[31m", "characters that no file name may have"),
+        ("\ud800", "characters that no file name may have"),
+        ("x" * 300, "too long"),
+        ("x/" * 600 + "x", "too long"),
+        ("x/" * 100 + "x", "folders inside each other"),
+        ("KPTFILE", "differ in case only"),
+        ("Dir/a", "differ in case only"),
+        ("Kptfile/a", "a file and a folder"),
+        (".gitignore", ""),
+        (".github/x.yaml", ""),
+        ("dir/b c.txt", ""),
+        ("ünï/x", ""),
+        ("-rf", ""),
+        ("--upload-pack=x", ""),
+    ],
+)
+def test_paths_of_a_package(path: str, message: str) -> None:
+    problem = content.path_problem(["Kptfile", "dir/a", path])
+    assert (problem is None) if not message else (problem is not None and message in problem)
+
+
+def test_a_package_has_a_limit_of_files() -> None:
+    problem = content.path_problem(["Kptfile", *(f"f{number}" for number in range(100_000))])
+    assert problem == "a package has 10000 files at most, these are 100001"
+
+
+@pytest.mark.parametrize(
+    ("target", "problem"),
+    [
+        ("/etc/passwd", True),
+        ("../../x", True),
+        ("../..", True),
+        ("a/../../../x", True),
+        ("../other.yaml", False),
+        ("x", False),
+    ],
+)
+def test_symbolic_links_stay_in_their_package(target: str, problem: bool) -> None:
+    assert (bounds.link_problem({"dir/link": target.encode()}) is not None) == problem
+
+
+@pytest.mark.parametrize(
+    ("field", "value", "message"),
+    [
+        ("repo", "ext::sh -c id", "helper programs"),
+        ("repo", "fd::17", "helper programs"),
+        ("repo", "hg::https://example.com/x", "helper programs"),
+        ("repo", "ext://sh", "must be a path, or a URL of"),
+        ("repo", "ftp://example.com/x", "must be a path, or a URL of"),
+        ("repo", "--upload-pack=touch /tmp/x", "must be a path or URL"),
+        ("repo", "-x", "must be a path or URL"),
+        ("repo", " https://example.com/x", "must be a path or URL"),
+        ("repo", "ssh://-oProxyCommand=id/x", "begins with a dash"),
+        ("repo", "file://relative/path", "absolute path"),
+        ("repo", "https://user:secret@example.com/x", "put it into a Secret"),
+        ("repo", "https://example.com/x\0y", "printable"),
+        ("repo", "https://example.com/x\ny", "printable"),
+        ("repo", "https://example.com/" + "x" * 5_000, "printable"),
+        ("repo", "https://user@example.com/x", ""),
+        ("repo", "ssh://git@example.com/x.git", ""),
+        ("repo", "git@example.com:x/y.git", ""),
+        ("repo", "file:///srv/x.git", ""),
+        ("repo", "/srv/x.git", ""),
+        ("branch", "--upload-pack=x", "no name of a branch"),
+        ("branch", "a..b", "no name of a branch"),
+        ("branch", "a b", "no name of a branch"),
+        ("branch", "a~1", "no name of a branch"),
+        ("branch", "a.lock", "no name of a branch"),
+        ("branch", "a//b", "no name of a branch"),
+        ("branch", "@{-1}", "no name of a branch"),
+        ("branch", "main\0", "printable"),
+        ("branch", "drafts/app/v1", "which packages use"),
+        ("branch", "release/1.2", ""),
+        ("directory", "../x", "no path inside"),
+        ("directory", ".git", "no path inside"),
+        ("directory", "a/\0", "printable"),
+        ("directory", "/packages/", ""),
+        ("author", "A <b@c>", "must not contain < or >"),
+        ("email", "a\nb", "printable"),
+    ],
+)
+def test_addresses_and_names_of_a_repository(field: str, value: str, message: str) -> None:
+    spec = spec_of({"spec": {"type": "git", "git": {"repo": "/srv/x.git", field: value}}})
+    found = git_problem(spec)
+    if not message:
+        assert found is None
+        return
+    assert found is not None
+    assert found[0] == f"spec.git.{field}"
+    assert message in found[1]
+    assert "secret@" not in found[1]
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "[" * 5_000,
+        '{"package": "a", "task": ' + '{"a":' * 5_000 + "1" + "}" * 5_000 + "}",
+        '{"package": "a", "task": {"type": "clone", "clone": "x"}}',
+        '{"package": "a", "task": {"type": "upgrade", "upgrade": [1]}}',
+        '{"package": 3}',
+        '{"package": "\\ud800"}',
+        "null",
+    ],
+)
+def test_a_broken_annotation_of_a_commit_is_passed_over(line: str) -> None:
+    message = f'x\n\nkpt:{line}\nkpt:{{"package": "good"}}\n'
+    assert [each.package for each in layout.parse_annotations(message)][-1:] == ["good"]
+    assert all(each.task is None for each in layout.parse_annotations(message))
+
+
+@pytest.mark.parametrize("tag", ["v" + "9" * 40, "v٣", "v-1", "v1e3", "v 1"])
+def test_a_revision_is_a_number_that_an_api_can_hold(tag: str) -> None:
+    assert layout.revision_number(tag) == -1
+
+
+# Programs.
+
+
+def run(program: str, timeout_seconds: float = 30.0) -> None:
+    executable.run_executable(
+        [sys.executable, "-c", program], items(OBJECT), None, timeout_seconds=timeout_seconds
+    )
+
+
+@pytest.fixture
+def small(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(executable, "OUTPUT_BYTES_MAX", 1_000_000)
+    monkeypatch.setattr(executable, "MEMORY_BYTES_MAX", 200_000_000)
+    monkeypatch.setattr(executable, "FILE_BYTES_MAX", 1_000_000)
+
+
+@pytest.mark.usefixtures("small")
+@pytest.mark.parametrize(
+    ("program", "message"),
+    [
+        ("while True: print('x' * 1000)", "wrote more than 1000000 bytes"),
+        ("import sys\nwhile True: print('x' * 1000, file=sys.stderr)", "wrote more than 1000000 bytes"),
+        ("x = b'x' * 2_000_000_000", "exit code 1: .*MemoryError"),
+        ("open('f', 'wb').write(b'x' * 2_000_000)", "exit code"),
+        ("import time; time.sleep(60)", "did not end within 2 s"),
+        ("print('[' * 100000)", "no ResourceList: yaml: nested too deeply"),
+        ("print('a: &a [*a]')", "no ResourceList: yaml: nested too deeply"),
+    ],
+)
+def test_a_program_that_takes_too_much_is_ended(program: str, message: str) -> None:
+    began = time.monotonic()
+    with pytest.raises(PermanentError, match=f"(?s){message}"):
+        run(program, timeout_seconds=2.0)
+    assert time.monotonic() - began < 20
+
+
+def test_no_child_is_left_behind_and_none_holds_up_its_parent(tmp_path: Path) -> None:
+    """A child in the background has the pipes; the answer does not wait for it, and it is gone after."""
+    pid = tmp_path / "pid"
+    program = (
+        "import subprocess, sys\n"
+        f"child = subprocess.Popen(['sleep', '300'])\nopen({str(pid)!r}, 'w').write(str(child.pid))\n"
+        "print(sys.stdin.read())"
+    )
+    began = time.monotonic()
+    run(program)
+    assert time.monotonic() - began < 20
+    stat = Path(f"/proc/{pid.read_text()}/stat")
+    assert not stat.exists() or stat.read_text().split()[2] == "Z"
+
+
+def test_a_program_gets_no_descriptor_of_ours(tmp_path: Path) -> None:
+    with (tmp_path / "secret").open("w") as file:
+        os.set_inheritable(file.fileno(), True)
+        seen = tmp_path / "seen"
+        run(
+            f"import os, sys\nopen({str(seen)!r}, 'w').write(' '.join(os.listdir('/proc/self/fd')))\n"
+            "print(sys.stdin.read())"
+        )
+    assert str(file.fileno() if not file.closed else 99) not in seen.read_text().split()
+    assert len(seen.read_text().split()) <= 5
+
+
+# git.
+
+
+def fake_git(folder: Path, script: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    program = folder / "bin" / "git"
+    program.parent.mkdir()
+    program.write_text(f"#!/bin/sh\n{script}\n")
+    program.chmod(0o755)
+    monkeypatch.setenv("PATH", f"{program.parent}:{os.environ['PATH']}")
+
+
+def test_no_credential_is_in_a_message_of_git(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    fake_git(
+        tmp_path,
+        'echo "fatal: unable to access https://joe:hunter2@example.com/x and s3cret-word" >&2;'
+        " env | grep -o 'Basic .*' >&2; exit 1",
+        monkeypatch,
+    )
+    with pytest.raises(GitError) as caught:
+        Git(Credentials("joe", "s3cret-word")).run("fetch", directory=tmp_path)
+    message = str(caught.value)
+    assert "unable to access" in message
+    for secret in ("hunter2", "s3cret-word", "am9lOnMzY3JldC13b3Jk"):
+        assert secret not in message
+
+
+def test_a_remote_that_never_stops_talking_is_given_up(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    fake_git(
+        tmp_path, "while true; do echo remote: talk talk talk talk talk talk talk >&2; done", monkeypatch
+    )
+    began = time.monotonic()
+    with pytest.raises(GitError, match="sent more than") as caught:
+        Git().run("fetch", directory=tmp_path, seconds_max=60)
+    assert len(str(caught.value)) < 2_000
+    assert time.monotonic() - began < 50
+
+
+@pytest.mark.parametrize("url", ["ext::sh -c 'touch {file}'", "fd::0", "hg::x"])
+def test_git_runs_no_helper_program(tmp_path: Path, url: str) -> None:
+    """Also where a Repository was stored before such addresses were refused."""
+    file = tmp_path / "touched"
+    git = Git()
+    git.run("init", "--quiet", "--bare", ".", directory=tmp_path)
+    with pytest.raises(GitError, match="not allowed"):
+        git.fetch(tmp_path, url.replace("{file}", str(file)))
+    assert not file.exists()
