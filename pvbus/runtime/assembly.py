@@ -17,6 +17,7 @@ from pvbus.errors import UsageError
 from pvbus.ports.bus import Bus, TopicPartition
 from pvbus.ports.clock import Clock
 from pvbus.ports.cluster import Cluster
+from pvbus.runtime.backoff import Jitter, uniform
 from pvbus.runtime.claims import ClaimState
 from pvbus.runtime.ingest import IngestWorker
 from pvbus.runtime.worker import Worker
@@ -68,11 +69,16 @@ def build_service(
     limits: Limits | None = None,
     source: str = "/pvbus",
     partitions: int | None = None,
+    jitter: Jitter = uniform,
 ) -> Service:
-    """Build one worker of a service. partitions: of the bus; None takes the contract's."""
+    """Build one worker of a service.
+
+    partitions: of the bus; None takes the contract's. jitter: where the randomness of ingest's waits comes
+    from.
+    """
     count = partitions or partition_count()
     if name == "ingest":
-        return IngestWorker(bus, cluster, clock, partitions=count)
+        return IngestWorker(bus, cluster, clock, partitions=count, jitter=jitter)
     makers: dict[str, Callable[[], Controller]] = {
         "unroll": lambda: UnrollController(
             partitions=count, engine=engine, limits=limits, chunk_puts=min(CHUNK_PUTS, bus.step_records_max)
