@@ -2,6 +2,12 @@
 
 Pure. `rows_of` names every row an object has; a row whose digest did not change is not written, so
 what nobody reads (status of targets, managedFields, resourceVersion) never reaches the bus.
+
+Nor does kubectl's last-applied-configuration, a copy of whole objects: not with metadata, and not with
+sets. PackageVariants are the exception. Their rows are what is written back with PUT, which would take the
+annotation away from the object.
+
+A kind without a schema may hold anything in its fields: what is not of the expected type counts as absent.
 """
 
 import hashlib
@@ -73,9 +79,11 @@ def rows_of(kind: KindName, obj: Mapping[str, Any], topics: tuple[str, ...]) -> 
         if topic == OBJECTS:
             rows.append(_object_row(kind, obj, meta, okey(*kind, namespace, name)))
         else:
-            # The resourceVersion is told as well: it is the precondition of whoever writes next.
-            meta = {k: v for k, v in meta.items() if k != "managedFields"}
-            value = _canonical.encode({**obj, "metadata": meta})
+            # The resourceVersion is part of the row: it is the precondition of whoever writes next.
+            written = {k: v for k, v in meta.items() if k != "managedFields"}
+            if topic == SETS and _LAST_APPLIED in _map(meta.get("annotations")):
+                written["annotations"] = _annotations(meta)
+            value = _canonical.encode({**obj, "metadata": written})
             rows.append(ObservedRow(topic, f"{namespace}/{name}", value, _hash(value)))
     return rows
 
@@ -84,14 +92,29 @@ def _hash(data: bytes) -> str:
     return hashlib.sha1(data, usedforsecurity=False).hexdigest()[:16]
 
 
+def _map(value: Any) -> Mapping[str, Any]:
+    return value if isinstance(value, Mapping) else {}
+
+
+def _maps(value: Any) -> list[Mapping[str, Any]]:
+    return [item for item in value if isinstance(item, Mapping)] if isinstance(value, list) else []
+
+
+def _text(value: Any) -> str:
+    return value if isinstance(value, str) else ""
+
+
+def _annotations(meta: Mapping[str, Any]) -> dict[str, Any]:
+    return {k: v for k, v in _map(meta.get("annotations")).items() if k != _LAST_APPLIED}
+
+
 def _object_row(kind: KindName, obj: Mapping[str, Any], meta: Mapping[str, Any], key: str) -> ObservedRow:
-    annotations = {k: v for k, v in (meta.get("annotations") or {}).items() if k != _LAST_APPLIED}
     row = ObjectRow(
         uid=meta.get("uid", ""),
         created=meta.get("creationTimestamp") or "",
         deleted=meta.get("deletionTimestamp") or "",
         labels=meta.get("labels") or {},
-        annotations=annotations,
+        annotations=_annotations(meta),
         owners=tuple(
             Owner(
                 api_version=o.get("apiVersion", ""),
@@ -103,7 +126,7 @@ def _object_row(kind: KindName, obj: Mapping[str, Any], meta: Mapping[str, Any],
             for o in meta.get("ownerReferences") or ()
         ),
         revision=_revision(obj) if kind == REVISION else None,
-        deployment=bool((obj.get("spec") or {}).get("deployment")) if kind == REPOSITORY else None,
+        deployment=bool(_map(obj.get("spec")).get("deployment")) if kind == REPOSITORY else None,
         downstream=_downstream(obj) if kind == VARIANT else None,
         served=_served(obj) if kind == CRD else None,
         ready=_ready(obj) if kind == REPOSITORY else None,
@@ -121,13 +144,13 @@ def _object_row(kind: KindName, obj: Mapping[str, Any], meta: Mapping[str, Any],
 
 
 def _downstream(obj: Mapping[str, Any]) -> Downstream:
-    place = (obj.get("spec") or {}).get("downstream") or {}
-    return Downstream(repo=place.get("repo", ""), package=place.get("package", ""))
+    downstream = _map(_map(obj.get("spec")).get("downstream"))
+    return Downstream(repo=_text(downstream.get("repo")), package=_text(downstream.get("package")))
 
 
 def _served(obj: Mapping[str, Any]) -> tuple[str, ...]:
-    versions = (obj.get("spec") or {}).get("versions") or ()
-    return tuple(v["name"] for v in versions if v.get("served"))
+    versions = _maps(_map(obj.get("spec")).get("versions"))
+    return tuple(_text(version.get("name")) for version in versions if version.get("served"))
 
 
 def _ready(obj: Mapping[str, Any]) -> Condition | None:
@@ -145,41 +168,43 @@ def _ready(obj: Mapping[str, Any]) -> Condition | None:
 
 
 def _revision(obj: Mapping[str, Any]) -> RevisionFacts:
-    spec, status = obj.get("spec") or {}, obj.get("status") or {}
-    lock = (status.get("upstreamLock") or {}).get("git") or {}
-    own = (status.get("selfLock") or {}).get("git") or {}
+    spec, status = _map(obj.get("spec")), _map(obj.get("status"))
+    lock = _map(_map(status.get("upstreamLock")).get("git"))
+    own = _map(_map(status.get("selfLock")).get("git"))
+    revision = spec.get("revision")
     return RevisionFacts(
-        repository=spec.get("repository", ""),
-        package=spec.get("packageName", ""),
-        workspace=spec.get("workspaceName", ""),
-        revision=spec.get("revision", 0),
-        lifecycle=spec.get("lifecycle", ""),
-        lock_repo=lock.get("repo", ""),
-        lock_directory=lock.get("directory", ""),
-        lock_ref=lock.get("ref", ""),
-        lock_commit=lock.get("commit", ""),
-        self_repo=own.get("repo", ""),
-        self_directory=own.get("directory", ""),
-        self_commit=own.get("commit", ""),
+        repository=_text(spec.get("repository")),
+        package=_text(spec.get("packageName")),
+        workspace=_text(spec.get("workspaceName")),
+        revision=revision if isinstance(revision, int) and not isinstance(revision, bool) else 0,
+        lifecycle=_text(spec.get("lifecycle")),
+        lock_repo=_text(lock.get("repo")),
+        lock_directory=_text(lock.get("directory")),
+        lock_ref=_text(lock.get("ref")),
+        lock_commit=_text(lock.get("commit")),
+        self_repo=_text(own.get("repo")),
+        self_directory=_text(own.get("directory")),
+        self_commit=_text(own.get("commit")),
         clone_upstream=_clone_upstream(spec),
         conditions=tuple(
             Condition(
-                type=c.get("type", ""),
-                status=c.get("status", ""),
-                reason=c.get("reason", ""),
-                message=c.get("message", ""),
+                type=_text(c.get("type")),
+                status=_text(c.get("status")),
+                reason=_text(c.get("reason")),
+                message=_text(c.get("message")),
             )
-            for c in status.get("conditions") or ()
+            for c in _maps(status.get("conditions"))
         ),
-        gates=tuple(g.get("conditionType", "") for g in spec.get("readinessGates") or ()),
+        gates=tuple(_text(gate.get("conditionType")) for gate in _maps(spec.get("readinessGates"))),
     )
 
 
 def _clone_upstream(spec: Mapping[str, Any]) -> str:
-    for task in spec.get("tasks") or ():
-        reference = ((task.get("clone") or {}).get("upstreamRef") or {}).get("upstreamRef") or {}
+    for task in _maps(spec.get("tasks")):
+        clone = _map(_map(task.get("clone")).get("upstreamRef"))
+        reference = _map(clone.get("upstreamRef"))
         if reference.get("name"):
-            return str(reference["name"])
+            return _text(reference["name"])
     return ""
 
 

@@ -18,6 +18,7 @@ from pvbus.errors import UsageError
 from pvbus.ports.bus import Bus, TopicPartition
 from pvbus.ports.clock import Clock
 from pvbus.ports.cluster import Cluster
+from pvbus.runtime.backoff import Jitter, uniform
 from pvbus.runtime.claims import ClaimState
 from pvbus.runtime.ingest import IngestWorker
 from pvbus.runtime.worker import Worker
@@ -70,15 +71,20 @@ def build_service(
     source: str = "/pvbus",
     partitions: int | None = None,
     nonce: Callable[[], str] = token_hex,
+    jitter: Jitter = uniform,
     children_report: bool = True,
     observe: Callable[[Controller], Controller] = lambda controller: controller,
 ) -> Service:
-    """Build one worker of a service. partitions: of the bus; None takes the contract's. nonce: gives
-    random hex digits; a simulation gives its own. children_report: whether a service runs that reports
-    if a PackageVariant is Ready. observe: wraps the controller, for whoever wants to see its decisions."""
+    """Build one worker of a service.
+
+    partitions: of the bus; None takes the contract's. nonce, jitter: where random hex digits and the
+    randomness of ingest's waits come from; a simulation gives its own. children_report: whether a service
+    runs that reports if a PackageVariant is Ready. observe: wraps the controller, for whoever wants to see
+    its decisions.
+    """
     count = partitions or partition_count()
     if name == "ingest":
-        return IngestWorker(bus, cluster, clock, partitions=count)
+        return IngestWorker(bus, cluster, clock, partitions=count, jitter=jitter)
     makers: dict[str, Callable[[], Controller]] = {
         "unroll": lambda: UnrollController(
             partitions=count,

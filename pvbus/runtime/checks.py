@@ -55,9 +55,9 @@ class Checks:
             del self._open[key]
         return answered
 
-    def failed(self, now: float, seconds: float = 0.0) -> None:
-        """Note that a read failed, or that its answers could not be given. seconds: wait at least so long."""
-        self._not_before = now + max(CHECK_RETRY_SECONDS, seconds)
+    def failed(self, now: float, seconds: float = CHECK_RETRY_SECONDS) -> None:
+        """Note that a read failed, or that its answers could not be given. seconds: until the next one."""
+        self._not_before = now + seconds
 
 
 def names_of(batch: Batch) -> frozenset[tuple[str, str]] | None:

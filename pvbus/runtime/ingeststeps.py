@@ -18,6 +18,8 @@ from pvbus.runtime.kindrows import Emission
 from pvbus.runtime.mirror import DIGEST_HEADER
 from pvbus.telemetry import metrics
 
+_CHECK = CHECK_PREFIX.encode()
+
 
 class IngestSteps:
     """Writes rows of any claim."""
@@ -80,8 +82,10 @@ class IngestSteps:
 
     def _withheld(self, opened: IngestClaim, output: Output) -> bool:
         """Tell whether a row is an answer that must not be given: what the read found is not on the bus."""
+        if output.value is None or not output.key.startswith(_CHECK):
+            return False
         key = output.key.decode()
-        if output.value is None or not key.startswith(CHECK_PREFIX) or not opened.must_withhold(key):
+        if not opened.must_withhold(key):
             return False
         check = opened.checks[key]
         watched = opened.watches.get(KindName(check.group, check.kind))

@@ -38,7 +38,7 @@ from pvbus.errors import ConflictError, PermanentError, TransientError
 from pvbus.ports.clock import Clock
 from pvbus.ports.cluster import Cluster, GoneError, Kind, Resource, SilentError, WatchEvent
 from pvbus.runtime.backoff import Backoff, Jitter, uniform
-from pvbus.runtime.checks import Batch, Checks, names_of
+from pvbus.runtime.checks import CHECK_RETRY_SECONDS, Batch, Checks, names_of
 from pvbus.runtime.failures import causes
 from pvbus.runtime.kindrows import Emission, Emit, KindRows, Name
 from pvbus.runtime.patience import Patient
@@ -92,6 +92,7 @@ class KindWatch:
         self._live_resource: Resource | None = None
         self.observed = False  # whether it was listed once, or is known not to be served
         self._position = ""
+        self._trouble = ""
         self._listed_at = math.inf
         self._lost_at: float | None = None
         self._jitter = jitter
@@ -180,7 +181,12 @@ class KindWatch:
                 await self._unavailable(str(exc))
             except (TransientError, ConflictError) as exc:
                 delay = self._list_delay(exc)
-                self._log.warning("list failed", kind=str(self.kind), error=str(exc), retry_seconds=delay)
+                self._log.warning(
+                    "kind cannot be read; trying again",
+                    kind=str(self.kind),
+                    error=str(exc),
+                    retry_seconds=delay,
+                )
                 metrics.WATCH_RESTARTS.labels("error").inc()
                 self._doubt()
                 await self._clock.sleep(delay)
@@ -212,6 +218,9 @@ class KindWatch:
         for topic in (*self.topics, *((INJECTABLES,) if self.content else ())):
             self._rows.mark(topic, "unavailable", message)
         self.observed = True
+        if message != self._trouble:
+            self._trouble = message
+            self._log.warning("kind cannot be observed", kind=str(self.kind), reason=message)
         patience = self._patience_seconds
         self._patience_seconds = min(UNAVAILABLE_PROBE_SECONDS, 2 * patience)
         await self._first(self._probe, patience - self._jitter(0, patience / 10))
@@ -260,6 +269,9 @@ class KindWatch:
         self._write_content(contents)
         self.observed = True
         self._answer(batch)
+        if self._trouble:
+            self._trouble = ""
+            self._log.info("kind is observed again", kind=str(self.kind))
         return not listing.resource_version
 
     def _answer(self, batch: Batch) -> None:
@@ -334,9 +346,10 @@ class KindWatch:
 
     async def _has_other_versions(self) -> bool:
         """Look whether the kind is served in other versions; discovery follows a definition after a while."""
-        self._look_at = self._clock.monotonic() + self._look_seconds
+        seconds = self._look_seconds
+        self._look_at = self._clock.monotonic() + seconds - self._jitter(0, seconds / 2)
         self._look_seconds *= 2
-        if self._look_seconds > UNAVAILABLE_PROBE_SECONDS:
+        if self._look_seconds > 2 * UNAVAILABLE_PROBE_SECONDS:
             self._look_at = math.inf
         self._cluster.forget_resources()
         try:
@@ -386,7 +399,8 @@ class KindWatch:
     def _check_failed(self, error: Exception) -> None:
         self._log.warning("check request cannot be answered yet", kind=str(self.kind), error=str(error))
         asked = error.retry_after_seconds if isinstance(error, TransientError) else None
-        self._checks.failed(self._clock.monotonic(), asked or 0.0)
+        wait = max(CHECK_RETRY_SECONDS, asked or 0.0)
+        self._checks.failed(self._clock.monotonic(), self._jitter(wait, 1.1 * wait))
 
     async def _follow(self, resource: Resource) -> None:
         """Follow the watch until it must be listed again; a stream that ends is resumed."""
@@ -456,7 +470,7 @@ class KindWatch:
                 elif event is None or REPLAY_END in (event.object["metadata"].get("annotations") or {}):
                     await self._confirm_gone(resource, seen)
                     seen = None
-        except StopAsyncIteration:
+        except (StopAsyncIteration, SilentError):
             await self._clock.sleep(self._list_delay())
         finally:
             await stream.close()

@@ -22,6 +22,7 @@ from pvbus.embedded.packages import answers, content, layout, rendering
 from pvbus.embedded.packages.creation import Start as FirstFiles
 from pvbus.embedded.packages.creation import Wanted, first_files, parse
 from pvbus.embedded.packages.functions.registry import FunctionRegistry
+from pvbus.embedded.packages.kptfile import facts_of
 from pvbus.embedded.packages.layout import RenderNote
 from pvbus.embedded.packages.operations import allowed
 from pvbus.embedded.packages.render import RENDERED
@@ -34,7 +35,7 @@ from pvbus.embedded.packages.rendering import (
     rendering_of,
 )
 from pvbus.embedded.packages.repository import DEFER_RENDER
-from pvbus.embedded.packages.revisions import blocking_references, facts_of
+from pvbus.embedded.packages.revisions import blocking_references
 from pvbus.ports.cluster import Kind, Object
 
 REPOSITORY = Kind(CONFIG_GROUP, "Repository")

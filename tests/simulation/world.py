@@ -127,7 +127,14 @@ class World:
         bus.faults = self.faults
         cluster = FaultyCluster(self.cluster, clock, self.faults, name, strict=service != "ingest")
         built = build_service(
-            service, bus, cluster, clock, engine=ENGINE, limits=self.limits, partitions=PARTITIONS
+            service,
+            bus,
+            cluster,
+            clock,
+            engine=ENGINE,
+            limits=self.limits,
+            partitions=PARTITIONS,
+            jitter=self.faults.random.uniform,
         )
         task = asyncio.create_task(built.run(), name=name)
         self.running[name] = Running(name, built, bus, clock, cluster, task)

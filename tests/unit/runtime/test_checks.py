@@ -130,7 +130,7 @@ def test_a_read_that_fails_answers_nothing_and_is_repeated_after_a_minute(
         server.put(site("b"))
         await asyncio.sleep(50)
         assert watching.story() == ["+b="]
-        await asyncio.sleep(10)
+        await asyncio.sleep(12)
         assert watching.story() == ["!n"]
         await watching.end()
 

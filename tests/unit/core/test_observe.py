@@ -1,0 +1,100 @@
+"""From objects to rows: what reaches the bus, what must not, and what objects without a schema can hold."""
+
+from typing import Any
+
+import msgspec
+import pytest
+
+from pvbus.core.observe import (
+    CRD,
+    REPOSITORY,
+    REVISION,
+    SET,
+    VARIANT,
+    KindName,
+    injectable_row,
+    presence_row,
+    rows_of,
+    topics_of,
+)
+from pvbus.core.records import OBJECTS, SETS, VARIANTS, InjectableRow, ObjectRow
+
+SECRET = KindName("", "Secret")
+CONFIG_MAP = KindName("", "ConfigMap")
+SITE = KindName("example.org", "Site")
+HIDDEN = "c2VjcmV0"
+LAST_APPLIED = {"kubectl.kubernetes.io/last-applied-configuration": HIDDEN, "team": "blue"}
+
+
+def obj(**fields: Any) -> dict[str, Any]:
+    metadata = {"name": "a", "namespace": "default", "uid": "u", "annotations": LAST_APPLIED}
+    return {"metadata": {**metadata, "managedFields": [{"manager": HIDDEN}]}, **fields}
+
+
+@pytest.mark.parametrize("kind", [SECRET, CONFIG_MAP, SITE, CRD, REPOSITORY, REVISION, VARIANT, SET])
+def test_content_and_the_last_applied_configuration_are_not_in_rows_of_objects(kind: KindName) -> None:
+    content = {"data": {"password": HIDDEN}, "stringData": {"p": HIDDEN}, "spec": {"x": HIDDEN}}
+    found = rows_of(kind, obj(**content), (OBJECTS,))
+    assert [row.topic for row in found] == [OBJECTS]
+    assert HIDDEN.encode() not in found[0].value
+    assert msgspec.json.decode(found[0].value, type=ObjectRow).annotations == {"team": "blue"}
+
+
+def test_rows_of_sets_have_no_copy_of_what_was_applied() -> None:
+    """The set itself is there, once."""
+    value = rows_of(SET, obj(spec={"x": 1}), (SETS,))[0].value
+    assert HIDDEN.encode() not in value
+    row = msgspec.json.decode(value)
+    assert row["metadata"]["annotations"] == {"team": "blue"}
+    assert row["spec"] == {"x": 1}
+
+
+def test_rows_of_variants_hold_all_annotations() -> None:
+    """Their writers send the row back with PUT: what is missing there is removed from the object."""
+    value = rows_of(VARIANT, obj(spec={"x": 1}), (VARIANTS,))[0].value
+    row = msgspec.json.decode(value)
+    assert row["metadata"]["annotations"] == LAST_APPLIED
+    assert "managedFields" not in row["metadata"]
+
+
+@pytest.mark.parametrize(
+    ("kind", "expected"),
+    [(SECRET, msgspec.UNSET), (CONFIG_MAP, b'{"k":"v"}'), (SITE, b'{"x":1}')],
+)
+def test_injectables_hold_one_field_and_never_data_of_a_secret(kind: KindName, expected: Any) -> None:
+    found = obj(data={"k": "v"}, stringData={"p": HIDDEN}, status={"y": HIDDEN})
+    if kind != SECRET:
+        found["spec"] = {"x": 1}
+    row = injectable_row(kind, "default", "a", found)
+    assert HIDDEN.encode() not in row.value
+    content = msgspec.json.decode(row.value, type=InjectableRow).content
+    assert (content if content is msgspec.UNSET else bytes(content)) == expected
+    assert HIDDEN.encode() not in presence_row(kind, "default", exists=True).value
+
+
+ODD = ["x", 7, True, None, [], {}, ["x", None, 3], {"x": ["y"]}, [{"name": 5, "served": True}], [[]]]
+
+
+@pytest.mark.parametrize("kind", [CRD, REPOSITORY, REVISION, VARIANT])
+@pytest.mark.parametrize("odd", ODD)
+def test_fields_of_a_wrong_type_count_as_absent(kind: KindName, odd: Any) -> None:
+    """A definition without a schema lets anybody write them; the rows still have the types of the bus."""
+    git = {"git": {"repo": odd, "directory": odd, "ref": odd, "commit": odd}}
+    spec = {
+        **dict.fromkeys(["repository", "packageName", "workspaceName", "revision", "lifecycle"], odd),
+        **dict.fromkeys(["deployment", "downstream", "versions", "readinessGates", "tasks"], odd),
+    }
+    nested = {
+        "downstream": {"repo": odd, "package": odd},
+        "versions": [{"name": odd, "served": True}],
+        "readinessGates": [{"conditionType": odd}],
+        "tasks": [{"clone": {"upstreamRef": {"upstreamRef": {"name": odd}}}}],
+    }
+    status = {"upstreamLock": git, "selfLock": git, "conditions": [{"type": odd, "status": odd}]}
+    for fields in (
+        {"spec": odd, "status": odd},
+        {"spec": spec, "status": dict.fromkeys(status, odd)},
+        {"spec": {**spec, **nested}, "status": status},
+    ):
+        row = rows_of(kind, obj(**fields), topics_of(kind, requested=False))[-1]
+        assert msgspec.json.decode(row.value, type=ObjectRow).uid == "u"
