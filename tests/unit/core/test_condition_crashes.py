@@ -106,6 +106,7 @@ def test_every_transition_that_a_status_ever_had_was_published(crashes: tuple[in
             continue
         finally:
             world.left = None
+    world.now += 60
     world.start()
     world.run()
     events = [

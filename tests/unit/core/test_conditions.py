@@ -407,6 +407,32 @@ def test_what_is_known_of_a_former_object_is_withdrawn_before_the_new_one_has_a_
     }
 
 
+def test_the_same_condition_of_another_object_is_an_event() -> None:
+    """A set that is made again, and gets its result at once, is Ready by itself: `previous` is empty."""
+    part = observed()
+    part.run()
+    part.told()
+    part.see(site_set(uid="uid-second"))
+    part.tell(SetResult(uid="uid-second", generation=7, counts=SOME))
+    part.run()
+    assert {(e.uid, e.previous) for e in part.events} == {("uid-second", "")}
+    assert len(part.told()) == 3
+
+
+def test_a_message_with_another_reason_to_wait_is_published_at_once() -> None:
+    """Only what counts has to wait."""
+    part = Part()
+    part.see(obj(VARIANT, "v", spec={}), VARIANTS)
+    for message in ("waits for the content of a", "waits for the content of b"):
+        ready = Condition(
+            type="Ready", status="False", reason="Waiting", message=message, observed_generation=1
+        )
+        part.tell(ResultRow(uid="uid-v", generation=1, conditions=(ready,)), RESULTS, "default/v")
+        part.run("PackageVariant|default/v")
+        assert [e.condition.message for e in part.events] == [message]
+        part.told()
+
+
 @pytest.mark.parametrize(
     ("message", "end"),
     [

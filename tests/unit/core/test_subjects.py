@@ -96,6 +96,9 @@ def test_every_step_of_a_revisions_life_is_an_event() -> None:
     for number, lifecycle in enumerate(("Draft", "Proposed", "Published", "DeletionProposed")):
         worker.see(REVISION, revision(lifecycle, number=number // 2))
         worker.see(REVISION, revision(lifecycle, number=number // 2))
+        worker.now += 60
+    times = [event.condition.last_transition_time for event in worker.events]
+    assert times == ["2026-02-02T02:40:00Z"] * 2 + ["2026-02-02T02:42:00Z"] * 2
     first = worker.events[0]
     assert (first.kind, first.namespace, first.name, first.variant, first.condition.type) == (
         "PackageRevision",
