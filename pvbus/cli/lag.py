@@ -6,7 +6,8 @@ worker tells at the address that it left with its group (`/state`, see `pvbus.ru
 
 import asyncio
 import sys
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from functools import partial
 from itertools import groupby
 from typing import NamedTuple
 
@@ -19,7 +20,7 @@ from pvbus.cli.reading import NOTHING, bus_option, data_option, opened_bus
 from pvbus.errors import PermanentError, TransientError, UsageError
 from pvbus.ports.bus import Bus, GroupState, TopicPartition
 from pvbus.runtime.assembly import INPUTS, SERVICES
-from pvbus.runtime.state import ClaimReport, ProcessState
+from pvbus.runtime.state import ClaimReport, ProcessState, defect_lines
 from pvbus.telemetry.terminal import unfiltered
 
 ANSWER_SECONDS_MAX = 2.0
@@ -29,8 +30,13 @@ WATCH_SECONDS = 2.0
 STALLED_SECONDS = 60.0
 """A claim that has something to do and did not get on for so long is stuck: an effect's longest backoff."""
 
+WIDTH = 80
+"""What a terminal has without anybody's doing. Names of owners are cut to fit; `-o json` has them whole."""
+
+SUMMARY = ("SERVICE", "HELD", "WORKERS", "LAG", "DIRTY", "PROGRESS", "RESTORE")
 COLUMNS = ("SERVICE", "PARTITION", "OWNER", "EPOCH", "LAG", "DIRTY", "PROGRESS", "RESTORE")
 _state = msgspec.json.Decoder(ProcessState)
+Show = Callable[["Table"], None]
 
 
 class Row(msgspec.Struct, frozen=True, kw_only=True):
@@ -63,30 +69,35 @@ class Row(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Table(NamedTuple):
-    """Everything at one moment. remarks: what could not be had, in sentences."""
+    """Everything at one moment. remarks: what could not be had, in sentences. defects: what a bug fails."""
 
     rows: list[Row]
     remarks: list[str]
+    defects: list[str]
 
 
 @click.command(
     short_help="Show who holds what, and how far it is.",
     epilog="""\b
 Examples:
-  pvbus lag                                   all services of the data folder
+  pvbus lag                                   a line for each service of the data folder
+  pvbus lag render --partitions               each partition of one
   pvbus lag render inject --watch             two of them, again every two seconds
   pvbus lag --bus kafka://127.0.0.1:9092      on a Kafka
   pvbus lag --check || alert                  for scripts: 1 when something is stuck
   pvbus lag -o json                           for programs
 
 \b
+HELD      partitions that somebody holds, of all
+WORKERS   how many hold some
 OWNER     the address of the worker that holds the partition, or nobody
 EPOCH     rises whenever it changes hands; a higher one fences all lower ones
 LAG       records of the service's inputs not read yet (of what nobody reads: not
           committed; ingest, which reads the cluster, commits nothing). On a Kafka,
           what nobody reads counts the marks of transactions, too
 DIRTY     keys that wait, or are being worked on
-PROGRESS  how long ago it got on; it grows, too, when there is nothing to do
+PROGRESS  how long ago it got on; it grows, too, when there is nothing to do. Of a
+          service: of the partition that is stuck the longest, or idle
 RESTORE   how much of its tables is read; 100% is ready
 
 -  nobody is there to tell     ?  the owner does not tell
@@ -94,12 +105,21 @@ RESTORE   how much of its tables is read; 100% is ready
 )
 @click.argument("services", nargs=-1, type=click.Choice(SERVICES), metavar="[SERVICE]...")
 @click.option("-o", "--output", type=click.Choice(FORMATS), default="text", show_default=True)
+@click.option("--partitions", is_flag=True, help="Show each partition, with its owner.")
 @click.option("--watch", is_flag=True, help="Show it again every two seconds, until Ctrl-C.")
 @click.option("--check", is_flag=True, help="End with 1 when a partition has no owner, or is behind and "
               "did not get on for a minute.")  # fmt: skip
 @data_option
 @bus_option
-def lag(services: tuple[str, ...], output: str, watch: bool, check: bool, data: str, bus: str | None) -> int:
+def lag(
+    services: tuple[str, ...],
+    output: str,
+    partitions: bool,
+    watch: bool,
+    check: bool,
+    data: str,
+    bus: str | None,
+) -> int:
     """Show who holds what, and how far it is, by service and partition.
 
     SERVICE is ingest, unroll, render, inject or conditions; none is all of them.
@@ -107,24 +127,25 @@ def lag(services: tuple[str, ...], output: str, watch: bool, check: bool, data: 
     if watch and check:
         raise click.UsageError("--check ends with an answer, --watch does not end: give one of them")
     names = [name for name in SERVICES if name in services or not services]
-    return asyncio.run(_lag(names, output, watch=watch, check=check, data=data, place=bus))
+    show = partial(_show, output=output, partitions=partitions)
+    return asyncio.run(_lag(names, show, watch=watch, check=check, data=data, place=bus))
 
 
 async def _lag(
-    names: list[str], output: str, *, watch: bool, check: bool, data: str, place: str | None
+    names: list[str], show: Show, *, watch: bool, check: bool, data: str, place: str | None
 ) -> int:
     async with opened_bus(data, place) as bus:
         while watch:
-            await _watch_once(bus, names, output)
+            await _watch_once(bus, names, show)
             await asyncio.sleep(WATCH_SECONDS)
         table = await look(bus, names)
-    _show(table, output)
+    show(table)
     if not check:
         return 0
     troubles = list(troubles_of(table.rows))
     for trouble in troubles:
         click.echo(trouble, err=True)
-    return 1 if troubles or {row.service for row in table.rows} != set(names) else 0
+    return 1 if troubles or table.defects or {row.service for row in table.rows} != set(names) else 0
 
 
 def troubles_of(rows: Iterable[Row]) -> Iterator[str]:
@@ -137,7 +158,7 @@ def troubles_of(rows: Iterable[Row]) -> Iterator[str]:
             yield from (trouble for row in ours if (trouble := row.trouble()))
 
 
-async def _watch_once(bus: Bus, names: list[str], output: str) -> None:
+async def _watch_once(bus: Bus, names: list[str], show: Show) -> None:
     try:
         table = await look(bus, names)
     except TransientError as exc:
@@ -145,7 +166,7 @@ async def _watch_once(bus: Bus, names: list[str], output: str) -> None:
         return
     if sys.stdout.isatty():
         click.echo("\033[2J\033[1;1H", nl=False, file=unfiltered(sys.stdout))
-    _show(table, output)
+    show(table)
 
 
 async def look(bus: Bus, names: Iterable[str]) -> Table:
@@ -163,7 +184,9 @@ async def look(bus: Bus, names: Iterable[str]) -> Table:
         for name, group in groups.items()
         for number in sorted(group.partitions)
     ]
-    return Table(rows, remarks)
+    services = ((name, state.services.get(name)) for state in states.values() for name in groups)
+    defects = [line for name, each in services if each for line in defect_lines(name, each.defects)]
+    return Table(rows, remarks, defects)
 
 
 async def _groups(bus: Bus, names: Iterable[str], remarks: list[str]) -> dict[str, GroupState]:
@@ -223,13 +246,54 @@ def _report(state: ProcessState | None, name: str, number: int) -> ClaimReport |
     return next((claim for claim in claims if claim.partition == number), None)
 
 
-def _show(table: Table, output: str) -> None:
+def _show(table: Table, *, output: str, partitions: bool) -> None:
     if output != "text":
         emit(msgspec.to_builtins(table._asdict()), output)
         return
-    columns(COLUMNS, (_cells(row) for row in table.rows))
-    for remark in table.remarks:
-        click.echo(remark, err=True)
+    groups = groupby(table.rows, key=lambda row: row.service)
+    columns(SUMMARY, [_summary(name, list(rows)) for name, rows in groups])
+    if partitions:
+        click.echo()
+        columns(COLUMNS, _fitting([_cells(row) for row in table.rows]), gap=2)
+    for sentence in (*table.remarks, *table.defects):
+        click.echo(sentence, err=True)
+
+
+def _summary(name: str, rows: list[Row]) -> tuple[str, ...]:
+    """Return the line of a service: what its partitions add up to, and the one that is stuck the longest."""
+    held = [row for row in rows if row.owner]
+    claims = [row.claim for row in rows if row.claim is not None]
+    missing = "?" if held else "-"
+    busy = [
+        claim.seconds_since_progress
+        for row in rows
+        if (claim := row.claim) is not None and (row.lag or claim.dirty or not claim.restored)
+    ]
+    share = sum(claim.restore_share for claim in claims) / max(1, len(claims))
+    is_restored = all(claim.restored for claim in claims)
+    return (
+        name,
+        f"{len(held)}/{len(rows)}",
+        str(len({row.owner for row in held})),
+        str(sum(row.lag for row in rows)),
+        str(sum(claim.dirty for claim in claims)) if claims else missing,
+        (f"{max(busy):.1f} s" if busy else "idle") if claims else missing,
+        ("100%" if is_restored else f"{min(99, int(share * 100))}%") if claims else missing,
+    )
+
+
+def _fitting(rows: list[tuple[str, ...]]) -> Iterator[tuple[str, ...]]:
+    """Cut the owners in their middle, so that a line fits; what tells them apart is mostly at the end."""
+    owner = COLUMNS.index("OWNER")
+    lines = [COLUMNS, *rows]
+    widths = [max(len(line[n]) for line in lines) + 2 for n in range(len(COLUMNS)) if n != owner]
+    room = max(WIDTH - sum(widths), len(COLUMNS[owner]))
+    for row in rows:
+        name = row[owner].removeprefix("http://")
+        if len(name) > room:
+            head = (room - 1) // 3
+            name = f"{name[:head]}…{name[len(name) - (room - 1 - head) :]}"
+        yield (*row[:owner], name, *row[owner + 1 :])
 
 
 def _cells(row: Row) -> tuple[str, ...]:

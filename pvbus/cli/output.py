@@ -37,10 +37,13 @@ def _text(dumper: yaml.SafeDumper, text: str) -> yaml.ScalarNode:
 _Dumper.add_representer(str, _text)
 
 
-def columns(headings: Sequence[str], rows: Iterable[Sequence[str]]) -> None:
-    """Print rows under headings as kubectl does: aligned, and never folded, so that `grep` works."""
+def columns(headings: Sequence[str], rows: Iterable[Sequence[str]], *, gap: int = 3) -> None:
+    """Print rows under headings as kubectl does: aligned, and never folded, so that `grep` works.
+
+    gap: spaces between two columns.
+    """
     lines = [tuple(headings), *(tuple(map(one_line, row)) for row in rows)]
     widths = [max(len(line[index]) for line in lines) for index in range(len(headings) - 1)]
     for line in lines:
         cells = [cell.ljust(width) for cell, width in zip(line, widths, strict=False)]
-        click.echo("   ".join([*cells, line[-1]]).rstrip())
+        click.echo((" " * gap).join([*cells, line[-1]]).rstrip())

@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 from pvbus.core.effects import WRITES, Create, Delete, Effect, Patch, Put, Update
 from pvbus.core.records import CONDITIONS, SETRESULTS, ConditionEvent, SetResult
 
-PROGRESS_REASONS = frozenset(("Reconciling", "InProgress", "NothingSelected"))
+PROGRESS_REASONS = frozenset(("Reconciling", "InProgress", "NothingSelected", "Waiting"))
 """Reasons of a condition that is not True yet, without anything having failed."""
 
 TROUBLES = frozenset(("Stalled", "OnHold", "DeletionHeld"))
@@ -67,12 +67,13 @@ class Narrator:
 
     def __init__(self) -> None:
         self._released: dict[str, str] = {}
+        self._failing: set[tuple[str, str]] = set()
 
     def lines(self, puts: tuple[Put, ...]) -> Iterator[Line]:
         """Yield a line for each failure that a condition begins or ends to show, and each confirmation."""
         for put in puts:
             if put.topic == CONDITIONS and isinstance(put.row, ConditionEvent):
-                yield from _condition(put.row)
+                yield from self._condition(put.key, put.row)
             elif put.topic == SETRESULTS and isinstance(put.row, SetResult):
                 yield from self._confirmed(put.key, put.row)
 
@@ -83,19 +84,23 @@ class Narrator:
         if row.released and known is not None and known != row.released:
             yield Line("removals confirmed", {"set": key, "hold": row.released})
 
-
-def _condition(event: ConditionEvent) -> Iterator[Line]:
-    condition = event.condition
-    bad = "True" if condition.type in TROUBLES else "False"
-    fields = {
-        "kind": event.kind,
-        "namespace": event.namespace,
-        "name": event.name,
-        "type": condition.type,
-        "status": condition.status,
-        "reason": condition.reason,
-    }
-    if condition.status == bad and condition.reason not in PROGRESS_REASONS:
-        yield Line("condition shows a failure", {**fields, "message": condition.message})
-    elif condition.status != bad and event.previous == bad:
-        yield Line("condition shows no failure any more", fields)
+    def _condition(self, key: str, event: ConditionEvent) -> Iterator[Line]:
+        """The end of a failure is a line where its beginning was one, or its type can have no other meaning."""
+        condition = event.condition
+        is_trouble = condition.type in TROUBLES
+        bad = "True" if is_trouble else "False"
+        fields = {
+            "kind": event.kind,
+            "namespace": event.namespace,
+            "name": event.name,
+            "type": condition.type,
+            "status": condition.status,
+            "reason": condition.reason,
+        }
+        place = (key, condition.type)
+        if condition.status == bad and condition.reason not in PROGRESS_REASONS:
+            self._failing.add(place)
+            yield Line("condition shows a failure", {**fields, "message": condition.message})
+        elif place in self._failing or (is_trouble and event.previous == bad and condition.status != bad):
+            self._failing.discard(place)
+            yield Line("condition shows no failure any more", fields)

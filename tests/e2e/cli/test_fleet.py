@@ -73,7 +73,8 @@ def test_every_draft_is_rendered(fleet: Fleet, region: str) -> None:
         files = fleet.files(region, package)
         assert set(files) == {
             *("Kptfile", "README.md", "cluster.yaml", "deployment.yaml", "namespace.yaml"),
-            *("network-policy.yaml", "package-context.yaml", "replacements.yaml", "service.yaml"),
+            *("kustomization.yaml", "network-policy.yaml", "package-context.yaml", "replacements.yaml"),
+            "service.yaml",
         }
         deployment = yaml.safe_load(files["deployment.yaml"])
         service, ingress = yaml.safe_load_all(files["service.yaml"])

@@ -15,7 +15,7 @@ from typing import Any
 
 import pytest
 
-from pvbus.cli.lag import COLUMNS
+from pvbus.cli.lag import COLUMNS, SUMMARY
 from pvbus.runtime.assembly import SERVICES, partition_count
 from tests.tools.installation import Installation, environment, pvbus
 
@@ -75,12 +75,17 @@ def test_every_partition_of_every_service_is_shown(installation: Installation) -
         assert Counter(service for service, _ in series) == EACH
         if name in ("held", "restore_ratio"):
             assert {value for _, value in series} == {"1.0"}
-    done = lag(installation, "render", "ingest", "--check")
+    done = lag(installation, "render", "ingest", "--check", "--partitions")
     assert (done.returncode, done.stderr) == (0, "")
-    lines = done.stdout.splitlines()
-    assert lines[0].split() == list(COLUMNS)
-    assert len(lines) == 1 + 2 * partition_count()
-    assert re.fullmatch(rf"ingest +0 +{re.escape(url)} +\d+ +0 +\d+ +\d+\.\d s +100%", lines[1])
+    summary, table = (part.splitlines() for part in done.stdout.split("\n\n"))
+    assert summary[0].split() == list(SUMMARY)
+    assert re.fullmatch(r"ingest +12/12 +1 +0 +\d+ +\S+( s)? +100%", summary[1])
+    assert len(summary) == 1 + 2
+    assert table[0].split() == list(COLUMNS)
+    assert len(table) == 1 + 2 * partition_count()
+    owner = re.escape(url.removeprefix("http://"))
+    assert re.fullmatch(rf"ingest +0 +{owner} +\d+ +0 +\d+ +\d+\.\d s +100%", table[1])
+    assert max(map(len, done.stdout.splitlines())) <= 80
 
 
 def test_a_worker_that_hangs_is_named(installation: Installation) -> None:
@@ -88,12 +93,12 @@ def test_a_worker_that_hangs_is_named(installation: Installation) -> None:
     url = url_of(installation)
     os.kill(installation.pid, signal.SIGSTOP)
     try:
-        done = lag(installation, "unroll")
+        done = lag(installation, "unroll", "--partitions")
     finally:
         os.kill(installation.pid, signal.SIGCONT)
     assert done.returncode == 0
     # What it had read in its last second may not be committed, and so counts.
-    untold = rf"^unroll +\d+ +{re.escape(url)} +\? +\d+ +\? +\? +\?$"
+    untold = rf"^unroll +\d+ +{re.escape(url.removeprefix('http://'))} +\? +\d+ +\? +\? +\?$"
     assert len(re.findall(untold, done.stdout, re.M)) == EACH["unroll"]
     assert [line.split(" does not tell")[0] for line in done.stderr.splitlines()] == [url]
 
@@ -105,7 +110,7 @@ def test_without_a_worker_nobody_holds_anything(installation: Installation, end:
     found = rows(installation)
     assert Counter(row["service"] for row in found) == EACH
     assert {(row["owner"], row["claim"]) for row in found} == {("", None)}
-    done = lag(installation, "render", "--check")
+    done = lag(installation, "render", "--check", "--partitions")
     assert done.returncode == 1
     told = f"render: nobody holds any of its {partition_count()} partitions: is it running?"
     assert done.stderr.splitlines() == [told]

@@ -12,12 +12,12 @@ from aiohttp import web
 
 from pvbus.adapters.embedded.bus import SqliteBus
 from pvbus.cli import lag as lag_module
-from pvbus.cli.lag import Row, Table, _cells, look, troubles_of
+from pvbus.cli.lag import Row, Table, _cells, _show, _summary, look, troubles_of
 from pvbus.contracts import topics
 from pvbus.core.records import SETRESULTS, SETS
 from pvbus.errors import TransientError, UsageError
 from pvbus.ports.bus import Claim, GroupState, Output
-from pvbus.runtime.assembly import INPUTS, partition_count
+from pvbus.runtime.assembly import INPUTS, SERVICES, partition_count
 from pvbus.runtime.state import ClaimReport, ProcessState, ServiceReport
 
 
@@ -221,7 +221,65 @@ def test_the_cells_of_a_row() -> None:
 
 def test_json_has_rows_and_remarks() -> None:
     row = Row(service="render", partition=3, owner="", lag=8, claim=None)
-    assert msgspec.to_builtins(Table([row], ["why"])._asdict()) == {
+    assert msgspec.to_builtins(Table([row], ["why"], ["a bug"])._asdict()) == {
         "rows": [{"service": "render", "partition": 3, "owner": "", "lag": 8, "claim": None}],
         "remarks": ["why"],
+        "defects": ["a bug"],
     }
+
+
+def of_service(name: str, *changes: dict[str, Any]) -> list[Row]:
+    """Rows of a service, one for each change of what is idle."""
+    row = Row(service=name, partition=0, owner="http://127.0.0.1:40001", lag=0, claim=report())
+    return [msgspec.structs.replace(row, partition=number, **change) for number, change in enumerate(changes)]
+
+
+LATE = report(seconds_since_progress=61.0)
+
+
+@pytest.mark.parametrize(
+    ("changes", "line"),
+    [
+        ([{}, {}], "render 2/2 1 0 0 idle 100%"),
+        ([{"owner": "http://x"}, {}], "render 2/2 2 0 0 idle 100%"),
+        ([{"lag": 3, "claim": LATE}, {"lag": 4}], "render 2/2 1 7 0 61.0 s 100%"),
+        ([{"claim": report(dirty=2)}, {"claim": LATE}], "render 2/2 1 0 2 1.5 s 100%"),
+        ([{"claim": report(restored=False, restore=(999, 1000))}, {}], "render 2/2 1 0 0 1.5 s 99%"),
+        ([{"owner": "", "claim": None, "lag": 3}, {}], "render 1/2 1 3 0 idle 100%"),
+        ([{"claim": None, "lag": 3}], "render 1/1 1 3 ? ? ?"),
+        ([{"owner": "", "claim": None}], "render 0/1 0 0 - - -"),
+    ],
+)  # fmt: skip
+def test_the_line_of_a_service(changes: list[dict[str, Any]], line: str) -> None:
+    """Sums, and the partition with something to do that got on the longest ago."""
+    assert " ".join(_summary("render", of_service("render", *changes))) == line
+
+
+def test_it_fits_80_columns(capsys: pytest.CaptureFixture[str]) -> None:
+    """A line for each service; each partition's, too, with names of owners that are longer than the room."""
+    busy = report(epoch=12345, dirty=12345, seconds_since_progress=86_400.0)
+    owner = "http://worker-of-a-long-name.in-some-namespace.example.dev:40001"
+    changes = [{"owner": owner, "lag": 1234567, "claim": busy}] * 12
+    rows = [row for name in SERVICES for row in of_service(name, *changes)]
+    _show(Table(rows, [], []), output="text", partitions=False)
+    lines = capsys.readouterr().out.splitlines()
+    assert [line.split()[0] for line in lines] == ["SERVICE", *SERVICES]
+    _show(Table(rows, [], []), output="text", partitions=True)
+    lines = capsys.readouterr().out.splitlines()
+    assert len(lines) == 1 + len(SERVICES) + 1 + 1 + len(rows)
+    assert max(map(len, lines)) <= 80
+    assert all(line.split()[2].endswith(":40001") for line in lines[-len(rows) :])
+
+
+async def test_a_decision_that_a_bug_fails_is_named(capsys: pytest.CaptureFixture[str]) -> None:
+    """With its key; `--check` ends with 1 for it."""
+    state = process("unroll", report(0))
+    broken = msgspec.structs.replace(state.services["unroll"], defects={"default/web": "KeyError: 'a'"})
+    async with opened() as bus, telling(ProcessState(services={"unroll": broken})) as url:
+        await join(bus, "unroll", url)
+        table = await look(bus, ["unroll", "render"])
+    assert table.defects == [
+        "unroll: default/web: the decision fails, which is a bug in pvbus: KeyError: 'a'"
+    ]
+    _show(table, output="text", partitions=False)
+    assert table.defects[0] in capsys.readouterr().err

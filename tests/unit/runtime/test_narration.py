@@ -62,7 +62,8 @@ def event(kind: str, status: str, reason: str = "R", previous: str = "") -> Put:
         (event("DeletionHeld", "True"), "condition shows a failure"),
         (event("Ready", "False", "RenderFailed"), "condition shows a failure"),
         (event("Ready", "False", "Reconciling"), None),
-        (event("Ready", "True", previous="False"), "condition shows no failure any more"),
+        (event("Ready", "False", "Waiting"), None),
+        (event("Ready", "True", previous="False"), None),
         (event("DeletionHeld", "Unknown", previous="True"), "condition shows no failure any more"),
         (event("Ready", "True"), None),
         (event("Stalled", "False"), None),
@@ -74,6 +75,20 @@ def test_a_failing_condition_is_a_line(put: Put, words: str | None) -> None:
     assert [line.event for line in lines] == ([words] if words else [])
     if words == "condition shows a failure":
         assert lines[0].fields["message"] == "why"
+
+
+@pytest.mark.parametrize(
+    "end",
+    [event("Ready", "True", previous="False"), event("Ready", "False", "Waiting", previous="False")],
+)
+def test_the_end_of_a_failure_is_a_line_once(end: Put) -> None:
+    """Where its beginning was one: what was only waited for did not fail."""
+    narrator = Narrator()
+    puts = (event("Ready", "False", "Waiting"), event("Ready", "False", "RenderFailed"), end, end)
+    assert [line.event for line in narrator.lines(puts)] == [
+        "condition shows a failure",
+        "condition shows no failure any more",
+    ]
 
 
 def test_a_confirmation_is_a_line_once() -> None:
