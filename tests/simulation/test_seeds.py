@@ -115,8 +115,8 @@ async def disturb(world: World, chance: random.Random) -> None:
             await asyncio.sleep(chance.uniform(0, 5))
             world.add_worker(running.name.partition("-")[0])
         case 1:
-            running.clock.freeze()
-            asyncio.get_running_loop().call_later(chance.uniform(3, 30), running.clock.thaw)
+            running.process.freeze()
+            asyncio.get_running_loop().call_later(chance.uniform(3, 30), running.process.thaw)
         case _:
             return
 
@@ -129,7 +129,7 @@ async def storm(world: World, chance: random.Random) -> None:
         await asyncio.sleep(chance.expovariate(ACTIONS / STORM_SECONDS))
     world.faults.calm()
     for running in world.running.values():
-        running.clock.thaw()
+        running.process.thaw()
     await world.faults.settle()
 
 

@@ -25,7 +25,7 @@ from pvbus.core.unroll.children import Limits
 from pvbus.ports.bus import Record, TopicPartition
 from pvbus.ports.cluster import Kind, Object
 from pvbus.runtime.assembly import SERVICES, Service, build_service
-from pvbus.testing.clock import FreezableClock, SimulatedClock
+from pvbus.testing.clock import Process, ProcessClock, SimulatedClock
 from pvbus.testing.faults import Faults, FaultyBus, FaultyCluster
 from pvbus.testing.oracle import Expected, Thing, expected_variants
 
@@ -63,7 +63,8 @@ class Running(NamedTuple):
     name: str
     service: Service
     bus: FaultyBus
-    clock: FreezableClock
+    process: Process
+    clock: ProcessClock
     cluster: FaultyCluster
     task: "asyncio.Task[None]"
 
@@ -122,15 +123,16 @@ class World:
     def add_worker(self, service: str) -> Running:
         self._number += 1
         name = f"{service}-{self._number}"
-        clock = FreezableClock()
-        bus = self.bus.peer(clock=clock)
-        bus.faults = self.faults
-        cluster = FaultyCluster(self.cluster, clock, self.faults, name, strict=service != "ingest")
-        built = build_service(
-            service, bus, cluster, clock, engine=ENGINE, limits=self.limits, partitions=PARTITIONS
-        )
-        task = asyncio.create_task(built.run(), name=name)
-        self.running[name] = Running(name, built, bus, clock, cluster, task)
+        process, clock = Process(name), ProcessClock()
+        with process.entered():
+            bus = self.bus.peer(clock=clock)
+            bus.faults, bus.process = self.faults, process
+            cluster = FaultyCluster(self.cluster, clock, self.faults, process, strict=service != "ingest")
+            built = build_service(
+                service, bus, cluster, clock, engine=ENGINE, limits=self.limits, partitions=PARTITIONS
+            )
+            task = asyncio.create_task(built.run(), name=name)
+        self.running[name] = Running(name, built, bus, process, clock, cluster, task)
         return self.running[name]
 
     def of(self, service: str) -> Any:
@@ -140,6 +142,7 @@ class World:
     async def kill(self, name: str) -> None:
         """End a worker as SIGKILL would."""
         running = self.running.pop(name)
+        running.process.kill()
         running.task.cancel()
         await asyncio.wait({running.task})
         await running.bus.abandon()
@@ -157,7 +160,7 @@ class World:
         assert defects() == self._defects, "a decision raised what it must not: see the log"
         self.faults.calm()
         for running in self.running.values():
-            running.clock.thaw()
+            running.process.thaw()
         for running in list(self.running.values()):
             if running.task.done():
                 running.task.result()
