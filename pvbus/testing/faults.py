@@ -71,6 +71,12 @@ class Faults:
     def hits(self, share: float) -> bool:
         return share > 0 and self.random.random() < share
 
+    def served(self, serving: "asyncio.Task[Any]") -> None:
+        """Forget a request; its error is its sender's, who may be gone."""
+        self.tasks.discard(serving)
+        if not serving.cancelled():
+            serving.exception()
+
     def later(self, work: Awaitable[object]) -> None:
         async def arrive() -> None:
             await asyncio.sleep(self.random.uniform(*LATE_SECONDS))
@@ -122,7 +128,7 @@ class FaultyCluster:
             raise TransientError("the process was killed")
         serving = outside(self._serve(work, write=write))
         faults.tasks.add(serving)
-        serving.add_done_callback(faults.tasks.discard, context=contextvars.Context())
+        serving.add_done_callback(faults.served, context=contextvars.Context())
         try:
             return await asyncio.shield(serving)
         except TransientError as exc:
