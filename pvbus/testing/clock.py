@@ -38,8 +38,8 @@ class Process:
     """What is frozen, thawed or killed as one. name: for messages.
 
     frozen: none of its callbacks runs. frozen_seconds: how long it was frozen so far, in virtual time.
-    dead: it was killed. Its callbacks run, so that its tasks can end, but nothing that it does may reach
-    others any more: doubles of servers and buses look at `alive`.
+    dead: it was killed. What its tasks do to end themselves must reach nobody: doubles of servers and buses
+    look at this.
     """
 
     def __init__(self, name: str) -> None:
@@ -81,8 +81,11 @@ class Process:
             loop.go_on(held)
 
     def kill(self) -> None:
-        """Let nothing of the process reach others any more. Its tasks are the caller's to cancel."""
+        """End every task of the process where it stands; nothing it does from now on reaches others."""
         self.dead = True
+        for task in asyncio.all_tasks():
+            if isinstance(task, _NumberedTask) and task.process is self:
+                task.cancel()
         self.thaw()
 
     def hold(self, handle: asyncio.Handle) -> None:
@@ -140,6 +143,7 @@ class _NumberedTask(asyncio.Task[Any]):
 
     def __init__(self, coro: Coroutine[Any, Any, Any], **options: Any) -> None:
         self._number = next(self._numbers)
+        self.process = (options.get("context") or contextvars.copy_context()).get(_PROCESS)
         super().__init__(coro, **options)
 
     def __hash__(self) -> int:

@@ -28,7 +28,6 @@ from pvbus.testing.clock import Process, ProcessClock, outside
 T = TypeVar("T")
 LATE_SECONDS = (5.0, 40.0)
 """When a request that its sender has given up is carried out after all."""
-_readers = itertools.count()
 LAG_SECONDS = (0.1, 4.0)
 """How much later than others a partition may show what was written to it."""
 
@@ -45,6 +44,7 @@ class Faults:
 
     def __init__(self, seed: int) -> None:
         self.random = random.Random(seed)
+        self.readers = itertools.count()
         self.conflict = self.throttled = self.unavailable = self.lost = self.late = self.slow = 0.0
         self.ended = self.gone = self.repeated = self.bus = self.lag = self.partial = 0.0
         self.replays = False
@@ -357,10 +357,10 @@ class FaultyReader(SqliteReader):
     def __init__(self, store: Store) -> None:
         super().__init__(store)
         self._lagging: set[int] = set()
-        self._number = next(_readers)
+        self.number = 0
 
     def __hash__(self) -> int:
-        return self._number  # the store has a set of readers: its order must not depend on addresses
+        return self.number  # the store has a set of readers: its order must not depend on addresses
 
     __eq__ = object.__eq__
 
@@ -406,7 +406,7 @@ class FaultyBus(SqliteBus):
 
     def reader(self, positions: Mapping[TopicPartition, int] | None = None) -> SqliteReader:
         reader = FaultyReader(self._store)
-        reader.faults = self.faults
+        reader.faults, reader.number = self.faults, next(self.faults.readers)
         reader.assign(positions or {})
         return reader
 

@@ -12,6 +12,7 @@ invariants:
     guard: removals without a confirmation stay below the guard's limit, in any ten minutes
     hold: nothing but a withdrawal is written under hold
     ready: a status that says Ready was true of the world since its cause
+    events: each transition is one event, with an id of its own, and the last one says what the status says
 scenarios:
     collisions: two sets that want one name (the loser gets it when the owner gives it up)
     copies: copies of variants, in the same namespace and in others, and foreign labels
@@ -30,6 +31,7 @@ PENDING = frozenset(
         "guard",
         "hold",
         "ready",
+        "events",
         "collisions",
         "copies",
         "too-large",

@@ -1,1 +1,63 @@
-"""placeholder"""
+"""Any schedule of user actions and faults ends where the oracle says, and nothing is lost on the way.
+
+The schedules are those of `tests.simulation.schedule`. They run in batches, each in a process of its own
+with a fixed PYTHONHASHSEED, so that a seed is the same schedule here and with the command that a failure
+prints. `make simulate SEEDS=2000` plays more of them.
+"""
+
+import os
+from collections import Counter
+
+import pytest
+
+from tests.simulation.__main__ import ALWAYS, EXERCISED_FROM_SEEDS, Crew, main, play_here, unexercised
+
+SEEDS = int(os.environ.get("PVBUS_SIMULATION_SEEDS", "100"))
+FIRST = int(os.environ.get("PVBUS_SIMULATION_FIRST", "1"))
+BATCH = 25
+
+
+@pytest.mark.timeout(600)
+@pytest.mark.parametrize("first", range(FIRST, FIRST + SEEDS, BATCH))
+def test_after_any_storm_the_fleet_is_as_the_oracle_wants_it_and_a_restart_is_silent(first: int) -> None:
+    seeds = min(BATCH, FIRST + SEEDS - first)
+    crew = Crew(first, seeds, 1, quiet=True)
+    crew.run()
+    assert crew.failed == {}
+    assert crew.done == seeds
+    assert unexercised(crew.counts, seeds) == []
+
+
+def test_a_schedule_is_the_same_in_another_process() -> None:
+    """Its counts are of hundreds of random decisions, so equal ones mean equal schedules."""
+    first, second = Crew(3, 1, 1, quiet=True), Crew(2, 2, 1, quiet=True)
+    first.run()
+    second.run()
+    alone = Crew(2, 1, 1, quiet=True)
+    alone.run()
+    assert first.counts
+    assert second.counts - alone.counts == first.counts
+
+
+def test_a_simulation_that_exercises_nothing_does_not_pass(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert set(ALWAYS) <= set(unexercised(Counter(), EXERCISED_FROM_SEEDS))
+    assert "orders" not in unexercised(Counter({"orders": 1}), EXERCISED_FROM_SEEDS)
+    monkeypatch.setattr(Crew, "run", lambda crew: setattr(crew, "done", EXERCISED_FROM_SEEDS))
+    assert main([]) == 1
+    assert "never happened" in capsys.readouterr().out
+
+
+def test_a_failing_schedule_is_named_with_the_command_that_repeats_it(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def broken(seed: int) -> Counter[str]:
+        raise AssertionError("deleted in error")
+
+    monkeypatch.setattr("tests.simulation.__main__.play", broken)
+    (result,) = play_here(7, 1)
+    crew = Crew(7, 1, 1, quiet=True)
+    crew._take(result)
+    assert "deleted in error" in crew.failed[7]
+    assert "make simulate SEEDS=1 FIRST=7" in capsys.readouterr().out

@@ -7,7 +7,7 @@ each violation; a schedule fails at its end with all of them, except those that 
 | invariant | judged | compares |
 | --- | --- | --- |
 | checked | at the order | the answers to the set's check requests, of the last minute |
-| wanted | at the DELETE, applied | the oracle at all moments from the check to the order, with names and children of then |
+| wanted | at the DELETE, applied | the oracle, all moments from the check to the order |
 | order-age | at the DELETE, sent | record time of the order |
 | guard | at the DELETE, applied | unconfirmed removals of the set in ten minutes; its children before them |
 | hold | at any write, sent | the annotation and when the writer could know of it |
@@ -16,14 +16,13 @@ each violation; a schedule fails at its end with all of them, except those that 
 
 import itertools
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from typing import Any, NamedTuple, Protocol
+from collections.abc import Iterable, Iterator, Sequence
+from typing import Any, Protocol
 
 import msgspec
 
-from pvbus.core.ids import HOLD, Key, digest
-from pvbus.core.model import Downstream, PackageVariant, PackageVariantSet
-from pvbus.core.porch import PackageRevision, Repository
+from pvbus.core.ids import HOLD, Key
+from pvbus.core.model import Downstream
 from pvbus.core.records import (
     CHECK_PREFIX,
     DESIRED,
@@ -41,7 +40,17 @@ from pvbus.ports.bus import Claim, Output
 from pvbus.ports.cluster import Object
 from pvbus.testing.clock import Process
 from pvbus.testing.faults import LAG_SECONDS
-from pvbus.testing.oracle import Expected, Thing, expected_variants
+from pvbus.testing.oracle import Expected, expected_variants
+from tests.simulation.facts import (
+    WITHDRAWALS,
+    Inputs,
+    Moment,
+    Order,
+    Violation,
+    facts_of,
+    is_as_expected,
+    without_withdrawal,
+)
 
 ORDER_SECONDS = 60.0
 GUARD_SECONDS = 600.0
@@ -52,57 +61,11 @@ KNOWN_SECONDS = LAG_SECONDS[1] + 1.0
 partition, and a second to decide. Time in which the process was frozen does not count."""
 CALM_SECONDS = 20.0
 """Without faults, a hold is known everywhere after so long, whatever was written about it."""
-WITHDRAWALS = ("pvbus.dev/removal-cancelled", "pvbus.dev/kept")
-"""Annotations whose change alone is a withdrawal."""
 
 _child = msgspec.json.Decoder(ChildRow)
 _target = msgspec.json.Decoder(TargetRow)
 _desired = msgspec.json.Decoder(DesiredRow)
 _rollup = msgspec.json.Decoder(SetResult)
-
-
-class Violation(NamedTuple):
-    invariant: str
-    second: float
-    text: str
-
-
-class Inputs(NamedTuple):
-    """What users want at one moment, and the names and children that the sets had then."""
-
-    time: float
-    sets: Sequence[PackageVariantSet]
-    things: Sequence[Thing]
-    repositories: Sequence[Repository]
-    revisions: Sequence[PackageRevision]
-    unknown_kinds: tuple[str, ...]
-    names: Mapping[str, Mapping[str, Downstream]]
-    children: Sequence[PackageVariant]
-
-
-class Order(NamedTuple):
-    """An order to remove a variant: when it was written, and when the check behind it was asked."""
-
-    time: float
-    generation: int
-    set_uid: str
-    skey: str
-    checked: tuple[float, float] | None  # from when the read may be, and when it was answered
-
-
-class VariantFacts(NamedTuple):
-    uid: str
-    owner: str
-    spec_digest: str
-    ready: bool
-
-
-class Moment(NamedTuple):
-    """What was in the cluster since a time: variants by vkey, and who owns packages' revisions."""
-
-    time: float
-    variants: Mapping[str, VariantFacts]
-    packages: frozenset[tuple[str, str, str, str]]  # namespace, repository, package, owner's uid
 
 
 class WatchedWorld(Protocol):
@@ -353,7 +316,7 @@ class Watcher:
             allowed = {"uid", "resourceVersion"}
             return not patch and set(meta) <= allowed and set(annotations) <= set(WITHDRAWALS)
         live = self._world.find_uid(obj["metadata"].get("uid", ""))
-        return live is not None and _without(live) == _without(obj)
+        return live is not None and without_withdrawal(live) == without_withdrawal(obj)
 
     # ------------------------------------------------------------ writes, when they are applied
 
@@ -433,7 +396,7 @@ class Watcher:
         for obj in objects:
             meta = obj["metadata"]
             if obj["kind"] == "PackageVariant":
-                variants[f"{meta['namespace']}/{meta['name']}"] = _facts(obj)
+                variants[f"{meta['namespace']}/{meta['name']}"] = facts_of(obj)
                 self._generation(meta["uid"], meta.get("generation", 0))
             elif obj["kind"] == "PackageRevision" and not meta.get("deletionTimestamp"):
                 place = (meta["namespace"], obj["spec"]["repository"], obj["spec"]["packageName"])
@@ -483,30 +446,6 @@ class Watcher:
             for names in (inputs.names, self.names()):
                 expected = self.expected(inputs._replace(names=names))
                 mine = {vkey: e for vkey, e in expected.items() if e.owner == uid}
-                if all(_is(moment.variants.get(vkey), e) for vkey, e in mine.items()):
+                if all(is_as_expected(moment.variants.get(vkey), e) for vkey, e in mine.items()):
                     return True
         return False
-
-
-def _is(facts: VariantFacts | None, expected: Expected) -> bool:
-    return (
-        facts is not None
-        and facts.ready
-        and facts.owner == expected.owner
-        and facts.spec_digest == digest(expected.spec)
-    )
-
-
-def _facts(obj: Object) -> VariantFacts:
-    variant = msgspec.convert(obj, PackageVariant)
-    owner = next((o.uid for o in variant.metadata.owner_references if o.controller), "")
-    ready = any(c.type == "Ready" and c.status == "True" for c in variant.status.conditions)
-    return VariantFacts(variant.metadata.uid, owner, digest(variant.spec), ready)
-
-
-def _without(obj: Object) -> Object:
-    """Return what of an object a withdrawal leaves as it is."""
-    meta = {k: v for k, v in obj["metadata"].items() if k not in ("resourceVersion", "managedFields")}
-    annotations = {k: v for k, v in (meta.pop("annotations", None) or {}).items() if k not in WITHDRAWALS}
-    variant = msgspec.convert({**obj, "metadata": {"name": ""}}, PackageVariant)
-    return {"meta": meta, "annotations": annotations, "spec": msgspec.to_builtins(variant.spec)}

@@ -16,14 +16,13 @@ import msgspec
 from msgspec.structs import replace
 from prometheus_client import REGISTRY
 
-from pvbus.adapters.embedded.bus import SqliteBus
-from pvbus.adapters.embedded.cluster import MemoryCluster, Write
+from pvbus.adapters.embedded.cluster import Write
 from pvbus.contracts import topics
 from pvbus.core.expressions import default_engine
 from pvbus.core.ids import CONFIRM_DELETION, Key
 from pvbus.core.model import PackageVariant, PackageVariantSet
 from pvbus.core.porch import PackageRevision, Repository
-from pvbus.core.records import META, SETRESULTS, UNROLL, ChildRow, SetResult
+from pvbus.core.records import DESIRED, META, SETRESULTS, TARGETS, UNROLL, ChildRow, SetResult
 from pvbus.core.unroll.children import Limits
 from pvbus.core.unroll.controller import CHUNK_PUTS, TURN_TARGETS, UnrollController
 from pvbus.ports.bus import Record, TopicPartition
@@ -33,39 +32,40 @@ from pvbus.runtime.worker import Worker
 from pvbus.testing.clock import Process, ProcessClock, SimulatedClock
 from pvbus.testing.faults import Faults, FaultyBus, FaultyCluster
 from pvbus.testing.oracle import Expected, Thing
-from tests.simulation.watching import Inputs, Watcher
+from tests.simulation.cluster import (
+    API_VERSIONS,
+    CONFIG_MAP,
+    CRD,
+    PARTITIONS,
+    REPOSITORY,
+    RESOURCES,
+    REVISION,
+    SET,
+    SETTINGS,
+    SITE,
+    VARIANT,
+    Options,
+    WatchedCluster,
+)
+from tests.simulation.facts import Inputs
+from tests.simulation.watching import Watcher
 
-PARTITIONS = 3
 ENGINE = default_engine()
-VARIANT = Kind("config.porch.kpt.dev", "PackageVariant")
-SET = Kind("config.porch.kpt.dev", "PackageVariantSet")
-REPOSITORY = Kind("config.porch.kpt.dev", "Repository")
-REVISION = Kind("porch.kpt.dev", "PackageRevision")
-RESOURCES = Kind("porch.kpt.dev", "PackageRevisionResources")
-SITE = Kind("example.org", "Site")
-CONFIG_MAP = Kind("", "ConfigMap")
-CRD = Kind("apiextensions.k8s.io", "CustomResourceDefinition")
-API_VERSIONS = {
-    VARIANT: "config.porch.kpt.dev/v1alpha1",
-    SET: "config.porch.kpt.dev/v1alpha2",
-    REPOSITORY: "config.porch.kpt.dev/v1alpha1",
-    REVISION: "porch.kpt.dev/v1alpha1",
-    RESOURCES: "porch.kpt.dev/v1alpha1",
-    SITE: "example.org/v1",
-    CONFIG_MAP: "v1",
-    CRD: "apiextensions.k8s.io/v1",
-}
 
-SETTINGS = """\
-apiVersion: v1
-kind: ConfigMap
-metadata:
-  name: settings
-  annotations:
-    kpt.dev/config-injection: optional
-data:
-  region: none
-"""
+__all__ = [
+    "API_VERSIONS",
+    "CONFIG_MAP",
+    "CRD",
+    "PARTITIONS",
+    "REPOSITORY",
+    "RESOURCES",
+    "REVISION",
+    "SET",
+    "SITE",
+    "VARIANT",
+    "Options",
+    "World",
+]
 
 
 def defects() -> float:
@@ -84,49 +84,6 @@ class Running(NamedTuple):
     clock: ProcessClock
     cluster: FaultyCluster
     task: "asyncio.Task[None]"
-
-
-class Options(NamedTuple):
-    """How a world is, beyond its seed.
-
-    step_records: what one step should hold, so also how long the chunks of an outcome are. turn_targets:
-    how many targets a set looks at in one go. record_bytes: of the largest record that the bus takes.
-    tombstone_seconds: how long the bus keeps tombstones; who is behind for half of that begins anew.
-    replays: watches of Porch's kinds replay.
-    """
-
-    step_records: int = SqliteBus.step_records_max
-    turn_targets: int = TURN_TARGETS
-    record_bytes: int = 1_000_000
-    tombstone_seconds: int | None = None
-    replays: bool = False
-
-
-class WatchedCluster(MemoryCluster):
-    """A cluster that shows each applied write to the world, and whose write it was."""
-
-    world: "World"
-
-    def _store(self, kind: Kind, obj: Object) -> Object:
-        stored = super()._store(kind, obj)
-        self._changed_kind(kind)
-        return stored
-
-    def remove(self, kind: Kind, namespace: str, name: str) -> None:
-        super().remove(kind, namespace, name)
-        self._changed_kind(kind)
-
-    def _changed_kind(self, kind: Kind) -> None:
-        if kind in (VARIANT, REVISION):
-            both = (obj for (k, _, _), obj in self._objects.items() if k in (VARIANT, REVISION))
-            self.world.watcher.changed(both)
-
-    def _wrote(self, verb: str, obj: Object, *, sent: Object | None, subresource: str = "") -> None:
-        super()._wrote(verb, obj, sent=sent, subresource=subresource)
-        self.world.wrote(verb, obj, subresource)
-
-    def by_uid(self, uid: str) -> Object | None:
-        return next((o for o in self._objects.values() if o["metadata"]["uid"] == uid), None)
 
 
 class World:
@@ -449,6 +406,16 @@ class World:
 
     def children(self) -> dict[str, ChildRow]:
         return {k: msgspec.json.decode(v, type=ChildRow) for k, v in self.table(UNROLL).items()}
+
+    def rows_of(self, vkey: str) -> dict[str, str]:
+        """Return what the bus says of a variant, for a person to read."""
+        name = vkey.partition("/")[2]
+        return {
+            f"{topic} {key}": value.decode()
+            for topic in (UNROLL, TARGETS, DESIRED)
+            for key, value in self.table(topic).items()
+            if key == vkey or key.startswith(f"{vkey}|") or key.endswith(f"|{name}")
+        }
 
     def rollup(self, name: str, namespace: str = "default") -> SetResult | None:
         value = self.table(SETRESULTS).get(f"{namespace}/{name}")
