@@ -1,8 +1,8 @@
-"""Mutations of the decision logic: each is a defect, put into a copy of the code, that a named test must find.
+"""Mutations of the decision logic: defects put into a copy of the code, each found by tests that it names.
 
 `make mutants` (or `python -m tests.mutants [NAME...]`) runs all. The tables:
 
-- `shell`: claims, tables, the worker and ingest
-- `core`: selectors, index, tables, render, conditions, inject
-- `removal`: unroll and the renderer
+- `shell.toml`: claims, tables, the worker and ingest
+- `core.toml`: selectors, index, tables, render, conditions, inject
+- `removal.toml`: unroll and the renderer
 """

@@ -15,16 +15,13 @@ import threading
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 
-from tests.mutants.core import CORE
-from tests.mutants.mutation import Mutation
-from tests.mutants.removal import REMOVAL
-from tests.mutants.shell import SHELL
+from tests.mutants.mutation import Mutation, read_tables
 
 ROOT = Path(__file__).parent.parent.parent
 COPIED = ("pvbus", "services", "schemas", "tests", "pyproject.toml", "Makefile")
-TABLES = (*SHELL, *CORE, *REMOVAL)
 TIMEOUT_SECONDS = 300.0
 PYTEST = ("-m", "pytest", "-x", "-q", "-p", "no:randomly", "-p", "no:cacheprovider", "--tb=line")
+GOOD = ("killed", "equivalent", "pending")
 FAILED, PASSED = 1, 0  # pytest's codes; others say that it could not run
 
 
@@ -116,9 +113,11 @@ class Run:
 
     def __init__(self, mutations: Sequence[Mutation], workers: int) -> None:
         self.verdicts: dict[str, tuple[str, str]] = {}
-        self._waiting = [m for m in mutations if not m.equivalent]
+        self._waiting = [m for m in mutations if not m.equivalent and not m.pending]
         for mutation in mutations:
-            if mutation.equivalent:
+            if mutation.pending:
+                self.verdicts[mutation.name] = ("pending", mutation.pending)
+            elif mutation.equivalent:
                 problem = find_problem(mutation, ROOT)
                 self.verdicts[mutation.name] = (
                     ("INVALID", problem) if problem else ("equivalent", mutation.equivalent)
@@ -163,12 +162,12 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--workers", type=int, default=2)
     parser.add_argument("--list", action="store_true", help="print the names, and run nothing")
     options = parser.parse_args(arguments)
-    known = {mutation.name: mutation for mutation in TABLES}
+    known = {mutation.name: mutation for mutation in read_tables()}
     unknown = [name for name in options.names if name not in known]
-    if unknown or len(known) != len(TABLES):
-        print(f"no such mutation, or two of one name: {', '.join(unknown)}")
+    if unknown:
+        print(f"no such mutation: {', '.join(unknown)}; see --list")
         return 1
-    chosen = [known[name] for name in options.names] or list(TABLES)
+    chosen = [known[name] for name in options.names] or list(known.values())
     if options.list:
         print("\n".join(f"{m.name:40} {m.file}" for m in chosen))
         return 0
@@ -178,12 +177,13 @@ def main(arguments: Sequence[str] | None = None) -> int:
         print(problem)
         return 1
     words = [verdict for verdict, _ in run.verdicts.values()]
-    bad = [name for name, (verdict, _) in run.verdicts.items() if verdict not in ("killed", "equivalent")]
+    bad = [name for name, (verdict, _) in run.verdicts.items() if verdict not in GOOD]
     for name in bad:
         print(f"{run.verdicts[name][0]}: {name}: {known[name].old!r} -> {known[name].new!r}")
+    left_out = words.count("equivalent") + words.count("pending")
     print(
-        f"{words.count('killed')} of {len(words) - words.count('equivalent')} killed, "
-        f"{words.count('equivalent')} equivalent"
+        f"{words.count('killed')} of {len(words) - left_out} killed, "
+        f"{words.count('equivalent')} equivalent, {words.count('pending')} pending"
     )
     return 1 if bad else 0
 
