@@ -383,7 +383,7 @@ class Watcher:
         had = sum(
             1
             for (set_key, child), born in self._born.items()
-            if set_key == skey and born <= oldest and self._ended.get((set_key, child), now) >= oldest
+            if set_key == skey and born < oldest and self._ended.get((set_key, child), now) >= oldest
         )
         most, share = self._world.guard_limits()
         if len(recent) > max(most, share * had):
