@@ -1,6 +1,8 @@
 # make run     the main job: everything on this machine, with an example fleet (ARGS=--once to end by itself)
 # make run-kafka   the same over a Kafka, each service as two processes (Java 17 and Maven)
 # make test    all tests                make check   format, lint, types, layers, schemas
+# make simulate   seeded schedules of users and faults in virtual time (SEEDS=2000, FIRST=1)
+# make mutants   defects put into a copy, one at a time: each must be found by the tests it names (ONLY=name)
 # make bench   benchmarks, as ratios in one run
 # make test-kafka   the tests that need a real Kafka, of one broker and of three (Java 17 and Maven)
 #
@@ -11,6 +13,9 @@ SHELL := /bin/sh
 ARGS ?=
 TESTS ?= tests
 WORKERS ?= 2
+SEEDS ?= 100
+FIRST ?= 1
+ONLY ?=
 
 FIND_PYTHON = for name in python3.14 python3.13 python3.12 python3.11 python3 python; do \
 	  if "$$name" -c 'import sys; sys.exit(sys.version_info < (3, 11))' >/dev/null 2>&1; then \
@@ -25,7 +30,7 @@ FIND_PYTHON = for name in python3.14 python3.13 python3.12 python3.11 python3 py
 	  echo "error: git was not found: install it (Debian and Ubuntu: apt install git)" >&2; exit 1; \
 	fi
 
-.PHONY: run run-kafka test test-kafka check format bench setup-run setup-dev clean
+.PHONY: run run-kafka test test-kafka simulate mutants check format bench setup-run setup-dev clean
 
 run: setup-run
 	.venv/bin/pvbus up --example fleet $(ARGS)
@@ -47,6 +52,12 @@ test: setup-dev
 
 test-kafka: setup-dev
 	CI=true $(PYTEST) $(KAFKA) $(ARGS) $(TESTS)  # CI: what is missing fails, in words
+
+simulate: setup-dev
+	.venv/bin/python -m tests.simulation --seeds $(SEEDS) --first $(FIRST) --workers $(WORKERS) $(ARGS)
+
+mutants: setup-dev
+	.venv/bin/python -m tests.mutants --workers $(WORKERS) $(ARGS) $(ONLY)
 
 check: setup-dev
 	.venv/bin/ruff format --check .

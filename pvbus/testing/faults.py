@@ -2,51 +2,67 @@
 
 What the real thing promises stays true: preconditions hold, one key's events stay in order, a watch
 resumes where it ended. Everything else may go wrong, and `Faults.calm` ends it.
+
+A request is on its way once it was sent: the server carries it out outside of the process that sent it,
+which may be frozen or killed meanwhile. What a process sends after it was killed reaches nobody.
+Readers see the partitions of the bus at different times: a partition that has grown may lag.
 """
 
 import asyncio
+import contextvars
+import itertools
 import random
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from typing import Any, TypeVar
 
 from pvbus.adapters.embedded.bus import SqliteBus
 from pvbus.adapters.embedded.bus_reader import SqliteReader
+from pvbus.adapters.embedded.bus_store import Store
 from pvbus.adapters.embedded.cluster import MemoryCluster
+from pvbus.core.model import PORCH_GROUP
 from pvbus.errors import ConflictError, PermanentError, TransientError
 from pvbus.ports.bus import Claim, Output, Record, TopicPartition
 from pvbus.ports.cluster import GoneError, Kind, Listing, Object, Resource, WatchEvent
-from pvbus.testing.clock import FreezableClock
+from pvbus.testing.clock import Process, ProcessClock, outside
 
 T = TypeVar("T")
 LATE_SECONDS = (5.0, 40.0)
 """When a request that its sender has given up is carried out after all."""
+LAG_SECONDS = (0.1, 4.0)
+"""How much later than others a partition may show what was written to it."""
 
 
 class Faults:
     """How often what goes wrong: shares of calls, 0 to 1, the same for all workers.
 
     The names say what the caller meets; `lost` is a write that was applied and answered with an error,
-    `late` one that is applied long after its sender was told that it failed.
+    `late` one that is applied long after its sender was told that it failed. lag: of a partition that has
+    grown, for one reader. replays: watches of Porch's aggregated kinds ignore the version they are given
+    and begin with all objects, its lists have no version; so is that server, and `calm` leaves it.
+    partial: of its lists that lack an object.
     """
 
     def __init__(self, seed: int) -> None:
         self.random = random.Random(seed)
+        self.readers = itertools.count()
         self.conflict = self.throttled = self.unavailable = self.lost = self.late = self.slow = 0.0
-        self.ended = self.gone = self.repeated = self.bus = 0.0
+        self.ended = self.gone = self.repeated = self.bus = self.lag = self.partial = 0.0
+        self.replays = False
         self.throttled_until: dict[str, float] = {}
         self.broken: list[str] = []
-        self.tasks: set[asyncio.Task[None]] = set()
+        self.tasks: set[asyncio.Task[Any]] = set()
 
     def storm(self) -> None:
         """Make everything go wrong now and then."""
         self.conflict = self.throttled = self.unavailable = self.lost = 0.03
         self.late, self.slow, self.ended, self.repeated = 0.02, 0.05, 0.05, 0.1
-        self.gone, self.bus = 0.02, 0.01
+        self.gone, self.bus, self.lag = 0.02, 0.01, 0.2
+        self.partial = 0.1
 
     def calm(self) -> None:
         """End all faults. What was sent late may still arrive; `settle` waits for it."""
         self.conflict = self.throttled = self.unavailable = self.lost = self.late = self.slow = 0.0
-        self.ended = self.gone = self.repeated = self.bus = 0.0
+        self.ended = self.gone = self.repeated = self.bus = self.lag = self.partial = 0.0
 
     async def settle(self) -> None:
         while self.tasks:
@@ -54,6 +70,12 @@ class Faults:
 
     def hits(self, share: float) -> bool:
         return share > 0 and self.random.random() < share
+
+    def served(self, serving: "asyncio.Task[Any]") -> None:
+        """Forget a request; its error is its sender's, who may be gone."""
+        self.tasks.discard(serving)
+        if not serving.cancelled():
+            serving.exception()
 
     def later(self, work: Awaitable[object]) -> None:
         async def arrive() -> None:
@@ -63,7 +85,7 @@ class Faults:
             except (ConflictError, PermanentError, TransientError):
                 return  # nobody listens any more
 
-        task = asyncio.ensure_future(arrive())
+        task = outside(arrive())
         self.tasks.add(task)
         task.add_done_callback(self.tasks.discard)
 
@@ -72,30 +94,57 @@ class FaultyCluster:
     """One worker's view of a cluster. Implements `pvbus.ports.cluster.Cluster`.
 
     worker: its name. strict: whether it must honour Retry-After and never write one object twice at once.
+    on_send: called when the worker sends a write, before it can be delayed: (verb, object, subresource).
     """
 
     def __init__(
-        self, cluster: MemoryCluster, clock: FreezableClock, faults: Faults, worker: str, *, strict: bool
+        self,
+        cluster: MemoryCluster,
+        clock: ProcessClock,
+        faults: Faults,
+        process: Process,
+        *,
+        strict: bool,
+        on_send: Callable[[str, Object, str], None] = lambda verb, obj, subresource: None,
     ) -> None:
         self._cluster = cluster
         self._clock = clock
         self._faults = faults
-        self._worker = worker
+        self._process = process
+        self._worker = process.name
         self._strict = strict
+        self._on_send = on_send
         self._writing: set[tuple[str, str, str, str]] = set()
         self.calls = 0
 
     async def _call(self, work: Callable[[], Awaitable[T]], *, write: bool) -> T:
+        """Send a request, and wait for its answer as long as it takes."""
         faults, now = self._faults, self._clock.monotonic()
         self.calls += 1
         if self._strict and now < faults.throttled_until.get(self._worker, 0.0):
             faults.broken.append(f"{self._worker} sent a request while told to wait, at {now:.3f}")
+        await asyncio.sleep(faults.random.uniform(0.001, 0.02))  # frozen here: sent later
+        if self._process.dead:
+            raise TransientError("the process was killed")
+        serving = outside(self._serve(work, write=write))
+        faults.tasks.add(serving)
+        serving.add_done_callback(faults.served, context=contextvars.Context())
+        try:
+            return await asyncio.shield(serving)
+        except TransientError as exc:
+            if exc.retry_after_seconds is not None:  # it counts from when the worker reads it
+                until = self._clock.monotonic() + exc.retry_after_seconds
+                faults.throttled_until[self._worker] = until
+            raise
+
+    async def _serve(self, work: Callable[[], Awaitable[T]], *, write: bool) -> T:
+        """Do the network's and the server's part, whatever becomes of the sender."""
+        faults = self._faults
         await asyncio.sleep(faults.random.uniform(0.001, 0.02))
         if faults.hits(faults.slow):
             await asyncio.sleep(faults.random.uniform(0.5, 8.0))
         if faults.hits(faults.throttled):
             seconds = float(faults.random.randint(1, 3))
-            faults.throttled_until[self._worker] = self._clock.monotonic() + seconds
             raise TransientError("429 TooManyRequests", retry_after_seconds=seconds)
         if faults.hits(faults.unavailable):
             raise TransientError("503 ServiceUnavailable")
@@ -104,22 +153,26 @@ class FaultyCluster:
         if write and faults.hits(faults.late):
             faults.later(work())
             raise TransientError("timeout, and the request is still under way")
-        try:
-            result = await work()
-        finally:
-            await self._clock.sleep(faults.random.uniform(0.001, 0.02))  # a frozen worker hears later
+        result = await work()
+        await asyncio.sleep(faults.random.uniform(0.001, 0.02))
         if write and faults.hits(faults.lost):
             raise TransientError("connection reset after the write")
         return result
 
     async def _write(
-        self, resource: Resource, obj: Object, subresource: str, work: Callable[[], Awaitable[T]]
+        self,
+        verb: str,
+        resource: Resource,
+        obj: Object,
+        subresource: str,
+        work: Callable[[], Awaitable[T]],
     ) -> T:
         meta = obj["metadata"]
         place = (resource.kind, meta.get("namespace", ""), meta.get("name", ""), subresource)
         if self._strict and place in self._writing and place[2]:
             self._faults.broken.append(f"{self._worker} writes {place} twice at once")
         self._writing.add(place)
+        self._on_send(verb, obj, subresource)
         try:
             return await self._call(work, write=True)
         finally:
@@ -145,13 +198,24 @@ class FaultyCluster:
         field_selector: str = "",
         metadata_only: bool = False,
     ) -> Listing:
-        def work() -> Awaitable[Listing]:
-            return self._cluster.list(
+        async def work() -> Listing:
+            found = await self._cluster.list(
                 resource, namespace, label_selector=label_selector, field_selector=field_selector
             )
+            return self._as_porch_lists(found) if self._is_replayed(resource) else found
 
         await self._served(resource)
         return await self._call(work, write=False)
+
+    def _is_replayed(self, resource: Resource) -> bool:
+        return self._faults.replays and resource.group == PORCH_GROUP
+
+    def _as_porch_lists(self, found: Listing) -> Listing:
+        """Porch's lists have no version; while a repository cannot be read they lack objects."""
+        items = list(found.items)
+        if items and not self._strict and self._faults.hits(self._faults.partial):
+            del items[self._faults.random.randrange(len(items))]
+        return Listing("", items)
 
     async def _served(self, resource: Resource) -> None:
         if await self._cluster.resource(Kind(resource.group, resource.kind)) is None:
@@ -164,6 +228,12 @@ class FaultyCluster:
         await self._served(resource)
         if faults.hits(faults.gone):
             raise GoneError("410: too old resource version")
+        if self._is_replayed(resource):
+            listing = await self._cluster.list(resource)
+            version = listing.resource_version
+            for obj in listing.items:
+                await self._clock.sleep(faults.random.uniform(0.0, 0.02))
+                yield WatchEvent("ADDED", obj)
         while True:
             batch = await self._events(resource, version)
             await self._served(resource)
@@ -181,7 +251,7 @@ class FaultyCluster:
 
     async def _events(self, resource: Resource, version: str) -> Sequence[WatchEvent]:
         """Wait for events, at most a minute; none of a server that stopped serving the kind."""
-        found = []
+        found: list[WatchEvent] = []
         kind = Kind(resource.group, resource.kind)
 
         async def read() -> None:
@@ -191,11 +261,13 @@ class FaultyCluster:
                     asyncio.get_running_loop().call_later(0.01, reading.cancel)
 
         reading = asyncio.ensure_future(read())
-        for _ in range(60):
-            await asyncio.wait({reading}, timeout=1.0)
-            if reading.done() or await self._cluster.resource(kind) is None:
-                break
-        reading.cancel()
+        try:
+            for _ in range(60):
+                await asyncio.wait({reading}, timeout=1.0)
+                if reading.done() or await self._cluster.resource(kind) is None:
+                    break
+        finally:
+            reading.cancel()
         await asyncio.wait({reading})
         return found
 
@@ -223,11 +295,15 @@ class FaultyCluster:
         return await self._call(lambda: self._cluster.get(resource, namespace, name), write=False)
 
     async def create(self, resource: Resource, obj: Object) -> Object:
-        return await self._write(resource, obj, "", lambda: self._cluster.create(resource, obj))
+        return await self._write("create", resource, obj, "", lambda: self._cluster.create(resource, obj))
 
     async def update(self, resource: Resource, obj: Object, *, subresource: str = "") -> Object:
         return await self._write(
-            resource, obj, subresource, lambda: self._cluster.update(resource, obj, subresource=subresource)
+            "update",
+            resource,
+            obj,
+            subresource,
+            lambda: self._cluster.update(resource, obj, subresource=subresource),
         )
 
     async def patch(
@@ -239,8 +315,9 @@ class FaultyCluster:
         *,
         subresource: str = "",
     ) -> Object:
-        obj = {"metadata": {"namespace": namespace, "name": name}}
+        obj = {"kind": resource.kind, "metadata": {"namespace": namespace, "name": name}, "patch": patch}
         return await self._write(
+            "patch",
             resource,
             obj,
             subresource,
@@ -257,8 +334,9 @@ class FaultyCluster:
         resource_version: str = "",
         propagation: str = "Background",
     ) -> bool:
-        obj = {"metadata": {"namespace": namespace, "name": name}}
+        obj = {"kind": resource.kind, "metadata": {"namespace": namespace, "name": name, "uid": uid}}
         return await self._write(
+            "delete",
             resource,
             obj,
             "",
@@ -272,9 +350,36 @@ class FaultyCluster:
 
 
 class FaultyReader(SqliteReader):
-    """A reader of a bus that cannot be reached now and then."""
+    """A reader of a bus that cannot be reached now and then, and whose partitions lag, each by itself."""
 
     faults: Faults
+
+    def __init__(self, store: Store) -> None:
+        super().__init__(store)
+        self._lagging: set[int] = set()
+        self.number = 0
+
+    def __hash__(self) -> int:
+        return self.number  # the store has a set of readers: its order must not depend on addresses
+
+    __eq__ = object.__eq__
+
+    def grown(self, lane: int) -> None:
+        """Show that a lane has grown, now or later. A lane keeps its order: it only shows it later."""
+        if lane in self._lagging:
+            return
+        if not self.faults.hits(self.faults.lag):
+            super().grown(lane)
+            return
+        self._lagging.add(lane)
+        seconds = self.faults.random.uniform(*LAG_SECONDS)
+        loop = asyncio.get_running_loop()
+        loop.call_later(seconds, self._shown, lane, context=contextvars.Context())
+
+    def _shown(self, lane: int) -> None:
+        self._lagging.discard(lane)
+        if lane in self._positions:
+            super().grown(lane)
 
     async def poll(self, *, timeout_seconds: float, max_records: int = 2000) -> list[Record]:
         records = await super().poll(timeout_seconds=timeout_seconds, max_records=max_records)
@@ -284,13 +389,24 @@ class FaultyReader(SqliteReader):
 
 
 class FaultyBus(SqliteBus):
-    """A peer whose steps fail now and then, before or after they were committed."""
+    """A peer whose steps fail now and then, before or after they were committed.
+
+    process: whose peer it is; None outside of all. on_step: called with the outputs of each step that
+    was committed. step_records_max: what one step should hold; few records make outcomes come in chunks.
+    """
 
     faults: Faults
+    process: Process | None = None
+    step_records_max = SqliteBus.step_records_max
+    on_step: Callable[[Claim, Sequence[Output]], None] = staticmethod(lambda claim, outputs: None)
+
+    def _alive(self) -> None:
+        if self.process is not None and self.process.dead:
+            raise TransientError("the process was killed")
 
     def reader(self, positions: Mapping[TopicPartition, int] | None = None) -> SqliteReader:
         reader = FaultyReader(self._store)
-        reader.faults = self.faults
+        reader.faults, reader.number = self.faults, next(self.faults.readers)
         reader.assign(positions or {})
         return reader
 
@@ -302,8 +418,11 @@ class FaultyBus(SqliteBus):
     async def step(
         self, claim: Claim, outputs: Sequence[Output], offsets: Mapping[str, int] | None = None
     ) -> None:
+        await asyncio.sleep(0)
+        self._alive()
         if self.faults.hits(self.faults.bus):
             raise TransientError("bus: not sent")
         await super().step(claim, outputs, offsets)
+        self.on_step(claim, outputs)
         if self.faults.hits(self.faults.bus):
             raise TransientError("bus: the answer was lost")

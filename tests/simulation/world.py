@@ -9,46 +9,63 @@ import copy
 import random
 from collections.abc import Sequence
 from datetime import UTC, datetime
+from functools import partial
 from typing import Any, NamedTuple
 
 import msgspec
+from msgspec.structs import replace
 from prometheus_client import REGISTRY
 
-from pvbus.adapters.embedded.cluster import MemoryCluster, Write
+from pvbus.adapters.embedded.cluster import Write
 from pvbus.contracts import topics
 from pvbus.core.expressions import default_engine
 from pvbus.core.ids import CONFIRM_DELETION, Key
 from pvbus.core.model import PackageVariant, PackageVariantSet
 from pvbus.core.porch import PackageRevision, Repository
-from pvbus.core.records import META, SETRESULTS, UNROLL, ChildRow, SetResult
+from pvbus.core.records import DESIRED, META, SETRESULTS, TARGETS, UNROLL, ChildRow, SetResult
+from pvbus.core.unroll.controller import CHUNK_PUTS, TURN_TARGETS, UnrollController
 from pvbus.core.unroll.removal import Limits
 from pvbus.ports.bus import Record, TopicPartition
 from pvbus.ports.cluster import Kind, Object
 from pvbus.runtime.assembly import SERVICES, Service, build_service
-from pvbus.testing.clock import FreezableClock, SimulatedClock
+from pvbus.runtime.worker import Worker
+from pvbus.testing.clock import Process, ProcessClock, SimulatedClock
 from pvbus.testing.faults import Faults, FaultyBus, FaultyCluster
-from pvbus.testing.oracle import Expected, Thing, expected_variants
+from pvbus.testing.oracle import Expected, Thing
+from tests.simulation.cluster import (
+    API_VERSIONS,
+    CONFIG_MAP,
+    CRD,
+    PARTITIONS,
+    REPOSITORY,
+    RESOURCES,
+    REVISION,
+    SET,
+    SETTINGS,
+    SITE,
+    VARIANT,
+    Options,
+    WatchedCluster,
+)
+from tests.simulation.facts import Inputs
+from tests.simulation.watching import Watcher
 
-PARTITIONS = 3
 ENGINE = default_engine()
-VARIANT = Kind("config.porch.kpt.dev", "PackageVariant")
-SET = Kind("config.porch.kpt.dev", "PackageVariantSet")
-REPOSITORY = Kind("config.porch.kpt.dev", "Repository")
-REVISION = Kind("porch.kpt.dev", "PackageRevision")
-RESOURCES = Kind("porch.kpt.dev", "PackageRevisionResources")
-SITE = Kind("example.org", "Site")
-CONFIG_MAP = Kind("", "ConfigMap")
-CRD = Kind("apiextensions.k8s.io", "CustomResourceDefinition")
-API_VERSIONS = {
-    VARIANT: "config.porch.kpt.dev/v1alpha1",
-    SET: "config.porch.kpt.dev/v1alpha2",
-    REPOSITORY: "config.porch.kpt.dev/v1alpha1",
-    REVISION: "porch.kpt.dev/v1alpha1",
-    RESOURCES: "porch.kpt.dev/v1alpha1",
-    SITE: "example.org/v1",
-    CONFIG_MAP: "v1",
-    CRD: "apiextensions.k8s.io/v1",
-}
+
+__all__ = [
+    "API_VERSIONS",
+    "CONFIG_MAP",
+    "CRD",
+    "PARTITIONS",
+    "REPOSITORY",
+    "RESOURCES",
+    "REVISION",
+    "SET",
+    "SITE",
+    "VARIANT",
+    "Options",
+    "World",
+]
 
 
 def defects() -> float:
@@ -63,36 +80,35 @@ class Running(NamedTuple):
     name: str
     service: Service
     bus: FaultyBus
-    clock: FreezableClock
+    process: Process
+    clock: ProcessClock
     cluster: FaultyCluster
     task: "asyncio.Task[None]"
-
-
-class Inputs(NamedTuple):
-    """What users wrote, at one moment."""
-
-    time: float
-    sets: list[PackageVariantSet]
-    things: list[Thing]
-    repositories: list[Repository]
-    revisions: list[PackageRevision]
-    unknown_kinds: tuple[str, ...]
 
 
 class World:
     """Caller: `start`, act, `converge`, ask, `close`; all inside one simulated loop."""
 
-    def __init__(self, seed: int = 0, *, limits: Limits | None = None, workers: int = 1) -> None:
+    def __init__(
+        self,
+        seed: int = 0,
+        *,
+        limits: Limits | None = None,
+        workers: int = 1,
+        options: Options | None = None,
+    ) -> None:
         self.clock = SimulatedClock()
         self.faults = Faults(seed)
         self.random = random.Random(seed)
         self.limits = limits or Limits()
         self.workers = workers
-        self.cluster = MemoryCluster(now=self._stamp)
-        self.cluster.before_write = self._before_write
+        self.options = options or Options()
+        self.faults.replays = self.options.replays
+        self.calm_since: float | None = 0.0
+        self.watcher = Watcher(self, ENGINE)
+        self.cluster = WatchedCluster(now=self._stamp)
+        self.cluster.world = self
         self.running: dict[str, Running] = {}
-        self.history: list[Inputs] = []
-        self.deleted: list[tuple[float, str, str]] = []
         self._number = 0
         self._defects = defects()
         self._collector: asyncio.Task[None] | None = None
@@ -103,12 +119,18 @@ class World:
     # ------------------------------------------------------------ life
 
     async def open(self) -> None:
-        self.bus = await FaultyBus.open(":memory:", clock=self.clock)
-        self.bus.faults = Faults(0)
-        specs = topics()
-        await self.bus.create_topics(
-            [s if s.name == META else msgspec.structs.replace(s, partitions=PARTITIONS) for s in specs]
+        self.bus = await FaultyBus.open(
+            ":memory:", clock=self.clock, record_bytes_max=self.options.record_bytes
         )
+        self.bus.faults = Faults(0)
+        specs = []
+        for spec in topics():
+            if spec.name != META:
+                spec = replace(spec, partitions=PARTITIONS)
+                if self.options.tombstone_seconds is not None:
+                    spec = replace(spec, tombstone_seconds=self.options.tombstone_seconds)
+            specs.append(spec)
+        await self.bus.create_topics(specs)
         self._collector = asyncio.create_task(self._collecting())
 
     async def start(self, names: Sequence[str] = SERVICES) -> None:
@@ -122,23 +144,47 @@ class World:
     def add_worker(self, service: str) -> Running:
         self._number += 1
         name = f"{service}-{self._number}"
-        clock = FreezableClock()
-        bus = self.bus.peer(clock=clock)
-        bus.faults = self.faults
-        cluster = FaultyCluster(self.cluster, clock, self.faults, name, strict=service != "ingest")
-        built = build_service(
-            service,
-            bus,
-            cluster,
-            clock,
-            engine=ENGINE,
-            limits=self.limits,
-            partitions=PARTITIONS,
-            jitter=self.faults.random.uniform,
-        )
-        task = asyncio.create_task(built.run(), name=name)
-        self.running[name] = Running(name, built, bus, clock, cluster, task)
+        process, clock = Process(name), ProcessClock()
+        with process.entered():
+            bus = self.bus.peer(clock=SimulatedClock())  # the bus's own: a broker's, or the machine's
+            bus.faults, bus.process, bus.on_step = self.faults, process, self.watcher.stepped
+            bus.step_records_max = self.options.step_records
+            cluster = FaultyCluster(
+                self.cluster,
+                clock,
+                self.faults,
+                process,
+                strict=service != "ingest",
+                on_send=partial(self.watcher.sent, process),
+            )
+            built = self._build(service, bus, cluster, clock)
+            task = asyncio.create_task(built.run(), name=name)
+        self.running[name] = Running(name, built, bus, process, clock, cluster, task)
         return self.running[name]
+
+    def _nonce(self) -> str:
+        return f"{self.faults.random.getrandbits(128):032x}"
+
+    def _build(self, service: str, bus: FaultyBus, cluster: FaultyCluster, clock: ProcessClock) -> Service:
+        options: dict[str, Any] = {"engine": ENGINE, "limits": self.limits, "partitions": PARTITIONS}
+        options |= {"nonce": self._nonce, "jitter": self.faults.random.uniform}
+        turns = partial(UnrollController, turn_targets=self.options.turn_targets)
+        built = build_service(service, bus, cluster, clock, **options)
+        if service != "unroll" or self.options.turn_targets == TURN_TARGETS:
+            return built
+
+        def make() -> UnrollController:
+            chunk = min(CHUNK_PUTS, bus.step_records_max)
+            return turns(
+                partitions=PARTITIONS,
+                engine=ENGINE,
+                elapsed=clock.monotonic,
+                nonce=self._nonce,
+                limits=self.limits,
+                chunk_puts=chunk,
+            )
+
+        return Worker(make, bus, cluster, clock, partitions=PARTITIONS)
 
     def of(self, service: str) -> Any:
         """Return the first worker of a service."""
@@ -147,6 +193,7 @@ class World:
     async def kill(self, name: str) -> None:
         """End a worker as SIGKILL would."""
         running = self.running.pop(name)
+        running.process.kill()
         running.task.cancel()
         await asyncio.wait({running.task})
         await running.bus.abandon()
@@ -164,7 +211,7 @@ class World:
         assert defects() == self._defects, "a decision raised what it must not: see the log"
         self.faults.calm()
         for running in self.running.values():
-            running.clock.thaw()
+            running.process.thaw()
         for running in list(self.running.values()):
             if running.task.done():
                 running.task.result()
@@ -181,10 +228,11 @@ class World:
         while True:
             await asyncio.sleep(2.0)
             objects = self.cluster.objects()
-            uids = {obj["metadata"]["uid"] for obj in objects}
+            uids = {(o["metadata"].get("namespace", ""), o["metadata"]["uid"]) for o in objects}
             for obj in objects:
-                owners = obj["metadata"].get("ownerReferences") or ()
-                if owners and not any(owner["uid"] in uids for owner in owners):
+                meta = obj["metadata"]
+                owners = meta.get("ownerReferences") or ()
+                if owners and not any((meta.get("namespace", ""), o["uid"]) in uids for o in owners):
                     await self._user_delete(obj)
 
     async def _user_delete(self, obj: Object) -> None:
@@ -200,11 +248,42 @@ class World:
 
     by_user = False
 
-    def _before_write(self, verb: str, obj: Object) -> None:
-        if verb == "delete" and obj["kind"] == "PackageVariant" and not self.by_user:
-            meta = obj["metadata"]
-            self.deleted.append((self.clock.now(), f"{meta['namespace']}/{meta['name']}", meta["uid"]))
-            assert self._was_unwanted(f"{meta['namespace']}/{meta['name']}"), f"deleted in error: {meta}"
+    def wrote(self, verb: str, obj: Object, subresource: str) -> None:
+        """Show the watcher what the server has just applied. Caller: the cluster."""
+        if self.by_user:
+            return
+        if verb == "create":
+            self.watcher.counts[f"creates of {obj['kind']}"] += 1
+        if verb == "delete" and obj["kind"] == "PackageVariant":
+            self.watcher.deleted(obj)
+        if subresource == "status":
+            self.watcher.status(obj)
+
+    # ------------------------------------------------------------ what the watcher asks
+
+    @property
+    def now(self) -> float:
+        return self.clock.monotonic()
+
+    def find_uid(self, uid: str) -> Object | None:
+        return self.cluster.by_uid(uid)
+
+    def guard_limits(self) -> tuple[int, float]:
+        return self.limits.removals_max, self.limits.removals_share
+
+    def storm(self) -> None:
+        """Begin with faults."""
+        self.calm_since = None
+        self.faults.storm()
+
+    async def calm(self) -> None:
+        """End all faults, and wait until nothing sent before is under way."""
+        self.faults.calm()
+        for running in self.running.values():
+            running.process.thaw()
+            running.clock.skew = 0.0
+        await self.faults.settle()
+        self.calm_since = self.now
 
     # ------------------------------------------------------------ users
 
@@ -224,7 +303,8 @@ class World:
             obj["metadata"].setdefault("uid", f"uid-{name}-{self._number}")
         if current is None or obj != current:
             stored = self.cluster.put(obj)
-            self.remember()
+            self.watcher.held(stored)
+            self.watcher.wished()
             return stored
         return obj
 
@@ -235,11 +315,11 @@ class World:
                 return obj
         return None
 
-    async def delete(self, kind: Kind, name: str) -> None:
-        obj = self.find(kind, name)
+    async def delete(self, kind: Kind, name: str, namespace: str = "default") -> None:
+        obj = self.find(kind, name, namespace)
         if obj is not None:
             await self._user_delete(obj)
-            self.remember()
+            self.watcher.wished()
 
     def unserve(self, kind: Kind) -> None:
         """Take a kind away, with its objects, as the deletion of its definition does."""
@@ -248,14 +328,14 @@ class World:
                 self.cluster.remove(kind, obj["metadata"].get("namespace", ""), obj["metadata"]["name"])
         self.cluster.unserve(kind)
         self.cluster.remove(CRD, "", "sites.example.org")
-        self.remember()
+        self.watcher.wished()
 
     def serve_sites(self) -> None:
         names = {"kind": "Site", "plural": "sites"}
         spec = {"group": "example.org", "names": names, "versions": [{"name": "v1", "served": True}]}
         self.put(CRD, "sites.example.org", spec=spec)
 
-    def upstream(self, revision: int = 1, *, package: str = "base") -> None:
+    def upstream(self, revision: int = 1, *, package: str = "base", namespace: str = "default") -> None:
         name = f"up.{package}.v{revision}"
         spec = {
             "repository": "up",
@@ -264,14 +344,23 @@ class World:
             "workspaceName": f"v{revision}",
             "lifecycle": "Published",
         }
-        self.put(REVISION, name, spec=spec)
+        self.put(REVISION, name, namespace=namespace, spec=spec)
         kptfile = f"apiVersion: kpt.dev/v1\nkind: Kptfile\nmetadata:\n  name: {package}\n"
         place = {"repository": "up", "packageName": package, "workspaceName": f"v{revision}"}
-        self.put(RESOURCES, name, spec={**place, "resources": {"Kptfile": kptfile}})
+        files = {"Kptfile": kptfile, "settings.yaml": SETTINGS}
+        self.put(RESOURCES, name, namespace=namespace, spec={**place, "resources": files})
 
-    def set(self, name: str, targets: list[Object], *, revision: int = 1, **metadata: Any) -> Object:
+    def set(
+        self,
+        name: str,
+        targets: list[Object],
+        *,
+        revision: int = 1,
+        namespace: str = "default",
+        **metadata: Any,
+    ) -> Object:
         spec = {"upstream": {"repo": "up", "package": "base", "revision": revision}, "targets": targets}
-        return self.put(SET, name, spec=spec, metadata=metadata)
+        return self.put(SET, name, namespace=namespace, spec=spec, metadata=metadata)
 
     # ------------------------------------------------------------ truth
 
@@ -279,11 +368,7 @@ class World:
         return [o for o in self.cluster.objects() if o["kind"] == kind.kind]
 
     def variants(self) -> dict[str, Object]:
-        return {f"default/{o['metadata']['name']}": o for o in self.objects(VARIANT)}
-
-    def remember(self) -> None:
-        """Note what users want now."""
-        self.history.append(self.inputs())
+        return {f"{o['metadata']['namespace']}/{o['metadata']['name']}": o for o in self.objects(VARIANT)}
 
     def inputs(self) -> Inputs:
         known = {SET.kind, VARIANT.kind, REPOSITORY.kind, REVISION.kind}
@@ -292,39 +377,24 @@ class World:
             if obj["kind"] not in known:
                 group, meta = obj["apiVersion"].rpartition("/")[0], obj["metadata"]
                 kind = f"{group}/{obj['kind']}"
-                things.append(
-                    Thing(kind, meta.get("namespace", ""), meta["name"], dict(meta.get("labels") or {}))
-                )
+                annotations = dict(meta.get("annotations") or {})
+                labels = dict(meta.get("labels") or {})
+                things.append(Thing(kind, meta.get("namespace", ""), meta["name"], labels, annotations))
         unknown = () if self.cluster.serves(SITE) else (str(SITE),)
         return Inputs(
-            self.clock.now(),
+            self.now,
             [msgspec.convert(o, PackageVariantSet) for o in self.objects(SET)],
             things,
             [msgspec.convert(o, Repository) for o in self.objects(REPOSITORY)],
             [msgspec.convert(o, PackageRevision) for o in self.objects(REVISION)],
             unknown,
+            self.watcher.names(),
+            [msgspec.convert(o, PackageVariant) for o in self.objects(VARIANT)],
         )
 
-    def expected(self, inputs: Inputs | None = None) -> dict[str, Expected]:
-        """Ask the oracle, with the names that the sets remember."""
-        now = inputs or self.inputs()
-        return expected_variants(
-            now.sets,
-            now.things,
-            now.repositories,
-            now.revisions,
-            remembered_names=self.names(),
-            existing_children=[msgspec.convert(o, PackageVariant) for o in self.objects(VARIANT)],
-            unknown_kinds=now.unknown_kinds,
-            engine=ENGINE,
-        )
-
-    def _was_unwanted(self, vkey: str, seconds: float = 150.0) -> bool:
-        """Whether at some moment of the recent past the oracle did not want a variant."""
-        since = self.clock.now() - seconds
-        recent = [i for i in self.history if i.time >= since]
-        before = [i for i in self.history if i.time < since][-1:]
-        return any(vkey not in self.expected(inputs) for inputs in (self.inputs(), *before, *recent))
+    def expected(self) -> dict[str, Expected]:
+        """Ask the oracle what must be there now."""
+        return self.watcher.expected(self.inputs())
 
     # ------------------------------------------------------------ the bus
 
@@ -348,16 +418,18 @@ class World:
     def children(self) -> dict[str, ChildRow]:
         return {k: msgspec.json.decode(v, type=ChildRow) for k, v in self.table(UNROLL).items()}
 
-    def names(self) -> dict[str, dict[str, Any]]:
-        found: dict[str, dict[str, Any]] = {}
-        for key, row in self.children().items():
-            skey, _, name = key.partition("|")
-            if row.state != "gone":
-                found.setdefault(skey, {})[name] = row.downstream
-        return found
+    def rows_of(self, vkey: str) -> dict[str, str]:
+        """Return what the bus says of a variant, for a person to read."""
+        name = vkey.partition("/")[2]
+        return {
+            f"{topic} {key}": value.decode()
+            for topic in (UNROLL, TARGETS, DESIRED)
+            for key, value in self.table(topic).items()
+            if key == vkey or key.startswith(f"{vkey}|") or key.endswith(f"|{name}")
+        }
 
-    def rollup(self, name: str) -> SetResult | None:
-        value = self.table(SETRESULTS).get(f"default/{name}")
+    def rollup(self, name: str, namespace: str = "default") -> SetResult | None:
+        value = self.table(SETRESULTS).get(f"{namespace}/{name}")
         return msgspec.json.decode(value, type=SetResult) if value is not None else None
 
     async def ends(self) -> dict[TopicPartition, int]:
@@ -381,26 +453,55 @@ class World:
             busy = [r.name for r in self.running.values() if not r.service.idle]
             if busy or state != last:
                 last, since = state, self.clock.now()
-            assert self.clock.now() < deadline, f"never quiet: {busy}, {state}"
+            if self.clock.now() >= deadline:
+                raise AssertionError(f"never quiet: {busy}, {self._latest()}")
+
+    def _latest(self) -> list[str]:
+        """Return what was written last, for a person to read."""
+        writes = [
+            f"{w.verb} {w.kind} {w.namespace}/{w.name} {w.subresource}" for w in self.cluster.writes[-4:]
+        ]
+        names = [name for name in self.bus._store.topics if name != META]
+        records = sorted((r for name in names for r in self.records(name)), key=lambda r: r.timestamp_ms)
+        return writes + [f"{r.topic} {r.key.decode()} {str(r.value)[:300]}" for r in records[-6:]]
+
+    def tokens(self, skey: str) -> tuple[list[str], list[str]]:
+        """Return the tokens that a set shows, and the names of the children they stand for."""
+        key = Key.parse(skey)
+        rows = {k.partition("|")[2]: r for k, r in self.children().items() if k.startswith(f"{skey}|")}
+        held = {name: row for name, row in rows.items() if row.state == "held"}
+        rollup = self.rollup(key.name, key.namespace)
+        if rollup is not None and rollup.hold is not None:
+            return [rollup.hold.token] if rollup.hold.token else [], sorted(held)
+        return sorted({row.token for row in held.values()} - {""}), sorted(held)
+
+    def confirm(self, skey: str, tokens: Sequence[str]) -> None:
+        """Write the annotation that confirms removals, as a user does who read the condition."""
+        key = Key.parse(skey)
+        shown, names = self.tokens(skey)
+        obj = self.find(SET, key.name, key.namespace)
+        if obj is not None and tokens:
+            self.watcher.confirmed(skey, names, valid=list(tokens) == shown)
+            annotations = {
+                **(obj["metadata"].get("annotations") or {}),
+                CONFIRM_DELETION: ",".join(tokens),
+            }
+            self.put(SET, key.name, namespace=key.namespace, metadata={"annotations": annotations})
 
     async def confirm_all(self) -> None:
         """Confirm every held removal, as a user does who reads the conditions."""
-        for _ in range(50):
-            tokens: dict[str, set[str]] = {}
-            for key, row in self.children().items():
-                if row.state == "held":
-                    tokens.setdefault(key.partition("|")[0], set()).add(row.token)
-            tokens = {skey: t for skey, t in tokens.items() if self.find(SET, Key.parse(skey).name)}
-            if not tokens:
-                return
-            for skey, wanted in tokens.items():
-                name = Key.parse(skey).name
-                obj = self.find(SET, name)
-                assert obj is not None
-                annotations = {**(obj["metadata"].get("annotations") or {})}
-                annotations[CONFIRM_DELETION] = ",".join(sorted(wanted))
-                self.put(SET, name, metadata={"annotations": annotations})
-            await self.converge(quiet=20.0)
+        tried: set[tuple[str, tuple[str, ...]]] = set()
+        while True:
+            rows = self.children().items()
+            held = sorted({key.partition("|")[0] for key, row in rows if row.state == "held"})
+            shown = [(skey, tuple(self.tokens(skey)[0])) for skey in held]
+            fresh = [pair for pair in shown if pair not in tried]
+            if not fresh:
+                return  # whether what is still held should be is the oracle's question
+            for skey, tokens in fresh:
+                tried.add((skey, tokens))
+                self.confirm(skey, tokens)
+            await self.converge(quiet=70.0)
 
     def writes_of(self, verb: str, kind: Kind = VARIANT, *, since: int = 0) -> list[Write]:
         """Return the writes of the services, without those of users."""

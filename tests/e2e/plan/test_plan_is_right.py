@@ -14,7 +14,7 @@ from pvbus.cli.live import Export
 from pvbus.cli.plan import Settings
 from pvbus.cli.plandocument import Document, document_of
 from pvbus.core.expressions import default_engine
-from pvbus.core.unroll.children import Limits
+from pvbus.core.unroll.removal import Limits
 from pvbus.embedded.packages.functions.registry import FunctionRegistry
 from pvbus.ports.cluster import Kind, Object
 from pvbus.runtime.preview import Changes, ObjectName, World, preview

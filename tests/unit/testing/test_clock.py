@@ -5,7 +5,16 @@ import time
 
 import pytest
 
-from pvbus.testing.clock import EPOCH, FreezableClock, SimulatedClock, run_simulated
+from pvbus.testing.clock import (
+    EPOCH,
+    FreezableClock,
+    Process,
+    ProcessClock,
+    SimulatedClock,
+    current_process,
+    outside,
+    run_simulated,
+)
 
 
 def test_a_day_passes_at_once() -> None:
@@ -120,3 +129,125 @@ def test_a_frozen_clock_holds_its_sleepers_only() -> None:
         return times
 
     assert run_simulated(main()) == pytest.approx([1, 10])
+
+
+async def _ticks(seen: list[float]) -> None:
+    while True:
+        await asyncio.sleep(1)
+        seen.append(round(asyncio.get_running_loop().time(), 3))
+
+
+@pytest.mark.parametrize("waits", ["timer", "turn", "queue", "answer"])
+def test_no_await_of_a_frozen_process_returns(waits: str) -> None:
+    """Whatever it waits for: its own timers, its next turn, what others send, the answer of a server."""
+
+    async def main() -> tuple[int, int, int]:
+        process, steps, queue = Process("worker"), [0], asyncio.Queue[int]()
+
+        async def work() -> None:
+            while True:
+                match waits:
+                    case "timer":
+                        await asyncio.sleep(0.5)
+                    case "turn":
+                        for _ in range(1000):
+                            await asyncio.sleep(0)
+                        await asyncio.sleep(0.1)
+                    case "queue":
+                        await queue.get()
+                    case "answer":
+                        await asyncio.shield(outside(asyncio.sleep(0.5)))
+                steps[0] += 1
+
+        async def feed() -> None:
+            while True:
+                queue.put_nowait(1)
+                await asyncio.sleep(0.5)
+
+        with process.entered():
+            working = asyncio.create_task(work())
+        feeding = asyncio.create_task(feed())
+        await asyncio.sleep(5.05)
+        process.freeze()
+        before = steps[0]
+        await asyncio.sleep(60)
+        during = steps[0]
+        process.thaw()
+        await asyncio.sleep(5)
+        after = steps[0]
+        working.cancel()
+        feeding.cancel()
+        return before, during, after
+
+    before, during, after = run_simulated(main())
+    assert before == during > 5
+    assert after > during + 5
+
+
+def test_what_a_process_starts_is_frozen_with_it_and_nothing_else_is() -> None:
+    async def main() -> tuple[list[float], list[float], list[float]]:
+        process = Process("worker")
+        own: list[float] = []
+        other: list[float] = []
+        server: list[float] = []
+
+        async def start() -> None:
+            async with asyncio.TaskGroup() as tasks:
+                tasks.create_task(_ticks(own))
+                await asyncio.shield(outside(_ticks(server)))
+
+        with process.entered():
+            tasks = [asyncio.create_task(start())]
+        assert current_process() is None
+        tasks.append(asyncio.create_task(_ticks(other)))
+        await asyncio.sleep(2.5)
+        process.freeze()
+        await asyncio.sleep(3)
+        process.thaw()
+        await asyncio.sleep(2)
+        for task in tasks:
+            task.cancel()
+        await asyncio.wait(tasks)
+        return own, other, server
+
+    own, other, server = run_simulated(main())
+    assert own == [1, 2, 5.5, 6.5, 7.5]
+    assert other == server == [1, 2, 3, 4, 5, 6, 7]
+
+
+def test_a_process_that_freezes_itself_does_not_finish_its_turn_of_the_loop() -> None:
+    """Callbacks that were ready already wait, too, and run once and in order when it thaws."""
+
+    async def main() -> list[int]:
+        process, seen = Process("worker"), list[int]()
+        with process.entered():
+            for number in range(3):
+                asyncio.get_running_loop().call_soon(seen.append, number)
+                asyncio.get_running_loop().call_soon(process.freeze)
+        await asyncio.sleep(10)
+        assert seen == [0]
+        process.thaw()
+        await asyncio.sleep(10)
+        assert seen == [0, 1]
+        process.kill()
+        await asyncio.sleep(10)
+        return seen
+
+    assert run_simulated(main()) == [0, 1, 2]
+
+
+def test_frozen_time_is_counted_and_only_the_wall_clock_jumps() -> None:
+    async def main() -> None:
+        process, clock = Process("worker"), ProcessClock()
+        process.freeze()
+        await asyncio.sleep(7)
+        assert process.frozen_seconds == pytest.approx(7)
+        process.thaw()
+        await asyncio.sleep(7)
+        assert process.frozen_seconds == pytest.approx(7)
+        before = clock.monotonic()
+        clock.skew = -3600.0
+        assert clock.now() == pytest.approx(EPOCH + 14 - 3600)
+        assert clock.monotonic() == before
+
+    run_simulated(main())

@@ -1,0 +1,91 @@
+"""What a simulated world is made of: kinds, the cluster that shows its writes, and a world's options."""
+
+from typing import NamedTuple, Protocol
+
+from pvbus.adapters.embedded.bus import SqliteBus
+from pvbus.adapters.embedded.cluster import MemoryCluster
+from pvbus.core.unroll.controller import TURN_TARGETS
+from pvbus.ports.cluster import Kind, Object
+from tests.simulation.watching import Watcher
+
+PARTITIONS = 3
+VARIANT = Kind("config.porch.kpt.dev", "PackageVariant")
+SET = Kind("config.porch.kpt.dev", "PackageVariantSet")
+REPOSITORY = Kind("config.porch.kpt.dev", "Repository")
+REVISION = Kind("porch.kpt.dev", "PackageRevision")
+RESOURCES = Kind("porch.kpt.dev", "PackageRevisionResources")
+SITE = Kind("example.org", "Site")
+CONFIG_MAP = Kind("", "ConfigMap")
+CRD = Kind("apiextensions.k8s.io", "CustomResourceDefinition")
+API_VERSIONS = {
+    VARIANT: "config.porch.kpt.dev/v1alpha1",
+    SET: "config.porch.kpt.dev/v1alpha2",
+    REPOSITORY: "config.porch.kpt.dev/v1alpha1",
+    REVISION: "porch.kpt.dev/v1alpha1",
+    RESOURCES: "porch.kpt.dev/v1alpha1",
+    SITE: "example.org/v1",
+    CONFIG_MAP: "v1",
+    CRD: "apiextensions.k8s.io/v1",
+}
+
+SETTINGS = """\
+apiVersion: v1
+kind: ConfigMap
+metadata:
+  name: settings
+  annotations:
+    kpt.dev/config-injection: optional
+data:
+  region: none
+"""
+
+
+class Options(NamedTuple):
+    """How a world is, beyond its seed.
+
+    step_records: what one step should hold, so also how long the chunks of an outcome are. turn_targets:
+    how many targets a set looks at in one go. record_bytes: of the largest record that the bus takes.
+    tombstone_seconds: how long the bus keeps tombstones; who is behind for half of that begins anew.
+    replays: watches of Porch's kinds replay.
+    """
+
+    step_records: int = SqliteBus.step_records_max
+    turn_targets: int = TURN_TARGETS
+    record_bytes: int = 1_000_000
+    tombstone_seconds: int | None = None
+    replays: bool = False
+
+
+class Watching(Protocol):
+    """Whom a cluster shows its writes."""
+
+    watcher: Watcher
+
+    def wrote(self, verb: str, obj: Object, subresource: str) -> None: ...
+
+
+class WatchedCluster(MemoryCluster):
+    """A cluster that shows each applied write to the world, and whose write it was."""
+
+    world: Watching
+
+    def _store(self, kind: Kind, obj: Object) -> Object:
+        stored = super()._store(kind, obj)
+        self._changed_kind(kind)
+        return stored
+
+    def remove(self, kind: Kind, namespace: str, name: str) -> None:
+        super().remove(kind, namespace, name)
+        self._changed_kind(kind)
+
+    def _changed_kind(self, kind: Kind) -> None:
+        if kind in (VARIANT, REVISION):
+            both = (obj for (k, _, _), obj in self._objects.items() if k in (VARIANT, REVISION))
+            self.world.watcher.changed(both)
+
+    def _wrote(self, verb: str, obj: Object, *, sent: Object | None, subresource: str = "") -> None:
+        super()._wrote(verb, obj, sent=sent, subresource=subresource)
+        self.world.wrote(verb, obj, subresource)
+
+    def by_uid(self, uid: str) -> Object | None:
+        return next((o for o in self._objects.values() if o["metadata"]["uid"] == uid), None)

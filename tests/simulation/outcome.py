@@ -1,0 +1,114 @@
+"""What must be true after a schedule: of the variants, of what was reported, and of a restart."""
+
+import asyncio
+
+import msgspec
+
+from pvbus.core.ids import HOLD, digest
+from pvbus.core.model import PackageVariant
+from pvbus.core.publishing import LAST_REASONS
+from pvbus.core.records import CONDITIONS, LATEST, ConditionEvent
+from pvbus.ports.cluster import Object
+from tests.simulation.pending import PENDING
+from tests.simulation.world import SET, VARIANT, World
+
+
+def check_variants(world: World) -> None:
+    """The PackageVariants are those that the oracle wants, with its specs and owners.
+
+    One that a user deleted while it, or its set, is on hold stays as it is: terminating.
+    """
+    made, stuck = {}, set()
+    for vkey, obj in world.variants().items():
+        owners = [world.find_uid(o["uid"]) for o in obj["metadata"].get("ownerReferences") or ()]
+        held = any(o is not None and _on_hold(o) for o in (obj, *owners))
+        if held and obj["metadata"].get("deletionTimestamp"):
+            stuck.add(vkey)
+            continue
+        variant = msgspec.convert(obj, PackageVariant)
+        owner = next((o.uid for o in variant.metadata.owner_references if o.controller), "")
+        made[vkey] = (owner, digest(variant.spec), variant.spec)
+    wanted = {
+        vkey: (e.owner, digest(e.spec), e.spec) for vkey, e in world.expected().items() if vkey not in stuck
+    }
+    different = {
+        vkey: (made.get(vkey), wanted.get(vkey), world.rows_of(vkey))
+        for vkey in made.keys() | wanted.keys()
+        if made.get(vkey) != wanted.get(vkey)
+    }
+    assert made == wanted, f"is, should be, rows: {different}"
+
+
+def _on_hold(obj: Object) -> bool:
+    return (obj["metadata"].get("annotations") or {}).get(HOLD) == "true"
+
+
+def check_conditions(world: World) -> None:
+    """Consumers were told every transition once and in order, and `latest` is the fold of it."""
+    fold: dict[str, ConditionEvent] = {}
+    seen: set[str] = set()
+    problems = []
+    for record in world.records(CONDITIONS):
+        assert record.value is not None
+        event = msgspec.json.decode(record.value, type=ConditionEvent)
+        key = f"{event.kind}|{event.namespace}/{event.name}|{event.condition.type}"
+        if event.id in seen:
+            problems.append(f"reported twice: {event}")
+        seen.add(event.id)
+        last = fold.get(key)
+        if last is not None and last.uid == event.uid:
+            if event.previous != last.condition.status:
+                problems.append(f"out of order: {last}, {event}")
+        elif event.previous:
+            problems.append(f"nothing was before: {event}")
+        if event.condition.reason in LAST_REASONS:
+            fold.pop(key, None)
+        else:
+            fold[key] = event
+    latest = {k: msgspec.json.decode(v, type=ConditionEvent) for k, v in world.table(LATEST).items()}
+    assert latest == fold
+    for kind in (SET, VARIANT):
+        for obj in world.objects(kind):
+            for condition in (obj.get("status") or {}).get("conditions") or ():
+                meta = obj["metadata"]
+                place = f"{kind.kind}|{meta['namespace']}/{meta['name']}|{condition['type']}"
+                last = latest.get(place)
+                shown = (condition["status"], condition["reason"])
+                if last is None or (last.condition.status, last.condition.reason) != shown:
+                    problems.append(f"{place}: the status says {shown}, the last event {last}")
+    if "events" in PENDING:
+        world.watcher.counts["pending: events"] += len(problems)
+    else:
+        assert problems == []
+
+
+def check_generations(world: World) -> None:
+    """The observedGeneration of a condition never goes back."""
+    highest: dict[tuple[str, str], int] = {}
+    for write in world.cluster.writes:
+        if write.subresource == "status" and write.object is not None:
+            for condition in write.object["status"].get("conditions") or ():
+                place = (write.object["metadata"]["uid"], condition["type"])
+                generation = condition.get("observedGeneration", 0)
+                assert generation >= highest.get(place, 0), write
+                highest[place] = generation
+
+
+def check_watched(world: World) -> None:
+    """No invariant was violated on the way, of those that today's code should keep."""
+    for violation in world.watcher.violations:
+        if violation.invariant in PENDING:
+            world.watcher.counts[f"pending: {violation.invariant}"] += 1
+    found = [v for v in world.watcher.violations if v.invariant not in PENDING]
+    assert found == []
+
+
+async def check_restart(world: World) -> None:
+    """A restart of a converged system writes nothing."""
+    await world.stop()
+    writes, ends = len(world.cluster.writes), await world.ends()
+    await world.start()
+    await asyncio.sleep(30.0)
+    assert world.cluster.writes[writes:] == []
+    grown = {tp: end for tp, end in (await world.ends()).items() if end != ends[tp]}
+    assert grown == {}, [r for t, _ in grown for r in world.records(t) if r.offset >= ends[t, r.partition]]

@@ -1,0 +1,451 @@
+"""Invariants of removal, hold and readiness, checked while a schedule runs; and a count of what it did.
+
+A `Watcher` sees every committed step of the bus, every write when a worker sends it and again when the
+server has applied it, and every wish of the users. It computes what was allowed at that moment and notes
+each violation; a schedule fails at its end with all of them, except those that `pending` names.
+
+| invariant | judged | compares |
+| --- | --- | --- |
+| checked | at the order | the answers to the set's check requests, of the last minute |
+| wanted | at the DELETE, applied | the oracle, all moments from the check to the order |
+| order-age | at the DELETE, sent | record time of the order |
+| guard | at the DELETE, applied | unconfirmed removals of the set in ten minutes; its children before them |
+| hold | at any write, sent | the annotation and when the writer could know of it |
+| ready | at a status, applied | all moments since the generation was made |
+"""
+
+import itertools
+from collections import Counter
+from collections.abc import Iterable, Iterator, Sequence
+from typing import Any, Protocol
+
+import msgspec
+
+from pvbus.core.ids import HOLD, Key
+from pvbus.core.model import Downstream
+from pvbus.core.records import (
+    CHECK_PREFIX,
+    DESIRED,
+    OBJECTS,
+    SETRESULTS,
+    TARGETS,
+    UNROLL,
+    WATCHES,
+    ChildRow,
+    DesiredRow,
+    SetResult,
+    TargetRow,
+)
+from pvbus.ports.bus import Claim, Output
+from pvbus.ports.cluster import Object
+from pvbus.testing.clock import Process
+from pvbus.testing.faults import LAG_SECONDS
+from pvbus.testing.oracle import Expected, expected_variants
+from tests.simulation.facts import (
+    WITHDRAWALS,
+    Inputs,
+    Moment,
+    Order,
+    Violation,
+    facts_of,
+    is_as_expected,
+    without_withdrawal,
+)
+
+ORDER_SECONDS = 60.0
+GUARD_SECONDS = 600.0
+READ_SECONDS = 45.0
+"""How long before its answer the read behind it may have been: a slow list, a frozen process, a step."""
+KNOWN_SECONDS = LAG_SECONDS[1] + 1.0
+"""A row that says that a variant is on hold is known to whoever runs after so long: the longest lag of a
+partition, and a second to decide. Time in which the process was frozen does not count."""
+CALM_SECONDS = 20.0
+"""Without faults, a hold is known everywhere after so long, whatever was written about it."""
+
+_child = msgspec.json.Decoder(ChildRow)
+_target = msgspec.json.Decoder(TargetRow)
+_desired = msgspec.json.Decoder(DesiredRow)
+_rollup = msgspec.json.Decoder(SetResult)
+
+
+class WatchedWorld(Protocol):
+    """What a watcher asks of its world."""
+
+    @property
+    def now(self) -> float: ...
+
+    @property
+    def calm_since(self) -> float | None: ...
+
+    def inputs(self) -> Inputs: ...
+
+    def find_uid(self, uid: str) -> Object | None: ...
+
+    def guard_limits(self) -> tuple[int, float]: ...
+
+
+class Watcher:
+    """See the module. `counts`: what happened, by name."""
+
+    def __init__(self, world: WatchedWorld, engine: Any) -> None:
+        self.violations: list[Violation] = []
+        self.counts: Counter[str] = Counter()
+        self.rows: dict[str, ChildRow] = {}
+        self.orders: dict[tuple[str, str], Order] = {}
+        self._world = world
+        self._engine = engine
+        self._history: list[Inputs] = []
+        self._targets: dict[tuple[str, str], str] = {}
+        self._asked: dict[str, float] = {}
+        self._answered: dict[str, tuple[float, float]] = {}
+        self._born: dict[tuple[str, str], float] = {}
+        self._ended: dict[tuple[str, str], float] = {}
+        self._removed: dict[str, dict[str, float]] = {}
+        self._confirmed: set[tuple[str, str]] = set()
+        self._holds: dict[str, float] = {}
+        self._knowing: dict[str, tuple[float, dict[str, float]]] = {}
+        self._processes: dict[str, Process] = {}
+        self._generations: dict[tuple[str, int], float] = {}
+        self._moments: list[Moment] = []
+
+    def _violated(self, invariant: str, text: str) -> None:
+        self.violations.append(Violation(invariant, round(self._world.now, 3), text))
+
+    # ------------------------------------------------------------ what users do
+
+    def wished(self) -> None:
+        """Note what users want now. Caller: after each of their changes."""
+        inputs = self._world.inputs()
+        self._history.append(inputs)
+        for obj in inputs.sets:
+            self._generation(obj.metadata.uid, obj.metadata.generation)
+
+    def held(self, obj: Object) -> None:
+        """Note whether a set or a variant is on hold. Caller: after each change of it."""
+        meta = obj["metadata"]
+        if (meta.get("annotations") or {}).get(HOLD) == "true" and not meta.get("deletionTimestamp"):
+            if meta["uid"] not in self._holds:
+                self.counts["holds of users"] += 1
+                self._holds[meta["uid"]] = self._world.now
+                self._knowing.pop(meta["uid"], None)
+        else:
+            self._holds.pop(meta["uid"], None)
+
+    def confirmed(self, skey: str, names: Iterable[str], *, valid: bool) -> None:
+        """Note that a user confirmed removals, with the token that is shown for them or with another."""
+        if valid:
+            self.counts["confirmations"] += 1
+            self._confirmed |= {(skey, name) for name in names}
+        else:
+            self.counts["wrong confirmations"] += 1
+
+    def names(self) -> dict[str, dict[str, Downstream]]:
+        """Return the names that the sets remember, as the oracle takes them."""
+        found: dict[str, dict[str, Downstream]] = {}
+        for key, row in self.rows.items():
+            skey, _, name = key.partition("|")
+            if row.state != "gone":
+                found.setdefault(skey, {})[name] = row.downstream
+        return found
+
+    # ------------------------------------------------------------ the bus
+
+    def stepped(self, claim: Claim, outputs: Sequence[Output]) -> None:
+        """Take in what a step has committed."""
+        if len(outputs) > 1:
+            self.counts["steps of several rows"] += 1
+        for output in outputs:
+            key = output.key.decode(errors="replace")
+            if output.topic == WATCHES and key.startswith(CHECK_PREFIX):
+                self._check_asked(key, output.value)
+            elif output.topic == OBJECTS and key.startswith(CHECK_PREFIX) and output.value is not None:
+                self._check_answered(key)
+            elif output.topic == TARGETS:
+                self._target(key, output.value)
+            elif output.topic == UNROLL:
+                self._row(key, output.value)
+            elif output.topic == DESIRED and output.value is not None:
+                self._decided(key, _desired.decode(output.value))
+            elif output.topic == SETRESULTS and "|" not in key and output.value is not None:
+                self._rolled(_rollup.decode(output.value))
+
+    def _check_asked(self, key: str, value: bytes | None) -> None:
+        if value is not None:
+            self.counts["check requests"] += 1
+            self._asked[key] = self._world.now
+
+    def _check_answered(self, key: str) -> None:
+        self.counts["check answers"] += 1
+        now = self._world.now
+        since = max(self._asked.get(key, now), now - READ_SECONDS)
+        self._answered[key] = (since, now)
+
+    def _checked(self, skey: str) -> tuple[float, float] | None:
+        """Return from when the reads behind a set's last answers may be, and when the last one came."""
+        suffix, now = f"|{skey}", self._world.now
+        found = [
+            (since, at)
+            for key, (since, at) in self._answered.items()
+            if key.endswith(suffix) and now - at <= ORDER_SECONDS
+        ]
+        return (min(since for since, _ in found), max(at for _, at in found)) if found else None
+
+    def _target(self, key: str, value: bytes | None) -> None:
+        vkey, _, set_name = key.partition("|")
+        row = _target.decode(value) if value is not None else None
+        state = str(row.state) if row is not None else ""
+        before, self._targets[vkey, set_name] = self._targets.get((vkey, set_name), ""), state
+        if before == "removed" and state not in ("removed", ""):
+            self.counts["withdrawals"] += 1
+        if row is None or state != "removed":
+            self.orders.pop((vkey, set_name), None)
+            return
+        old = self.orders.get((vkey, set_name))
+        if old is not None and old.generation == row.generation and old.set_uid == row.set_uid:
+            return
+        self.counts["orders"] += 1
+        skey = f"{Key.parse(vkey).namespace}/{set_name}"
+        checked = self._checked(skey)
+        self.orders[vkey, set_name] = Order(self._world.now, row.generation, row.set_uid, skey, checked)
+        if checked is None:
+            self._violated("checked", f"{key}: removal ordered without an answer to a check request")
+
+    def _row(self, key: str, value: bytes | None) -> None:
+        skey, _, name = key.partition("|")
+        before = self.rows.pop(key, None)
+        row = _child.decode(value) if value is not None else None
+        was = before.state if before is not None else ""
+        state = str(row.state) if row is not None else ""
+        if row is not None:
+            self.rows[key] = row
+        if state != was and state in ("held", "confirmed", "waiting", "removing", "withdrawn"):
+            self.counts[f"rows {state}"] += 1
+        if state in ("", "gone"):
+            self._ended.setdefault((skey, name), self._world.now)
+            self._confirmed.discard((skey, name))
+        elif (skey, name) not in self._born or (skey, name) in self._ended:
+            self._born[skey, name] = self._world.now
+            self._ended.pop((skey, name), None)
+        if state == "present":
+            self._confirmed.discard((skey, name))
+
+    def _decided(self, vkey: str, row: DesiredRow) -> None:
+        if row.outcome == "conflict":
+            self.counts["name conflicts"] += 1
+        if row.on_hold or row.outcome == "held":
+            for uid in {row.uid, row.set_uid} & self._holds.keys():
+                self._known(uid)
+
+    def _known(self, uid: str) -> None:
+        if uid not in self._knowing:
+            frozen = {name: process.frozen_seconds for name, process in self._processes.items()}
+            self._knowing[uid] = (self._world.now, frozen)
+
+    def _rolled(self, row: SetResult) -> None:
+        if row.hold is not None and row.hold.token:
+            self.counts["tokens shown"] += 1
+        if row.waiting:
+            self.counts["roll-ups that wait"] += 1
+
+    # ------------------------------------------------------------ writes, when they are sent
+
+    def sent(self, process: Process, verb: str, obj: Object, subresource: str) -> None:
+        """Judge a write in the moment in which a worker hands it over to the network."""
+        self._processes[process.name] = process
+        if subresource == "status":
+            return
+        kind = obj.get("kind", "")
+        if verb == "delete" and kind == "PackageVariant":
+            self._delete_sent(obj)
+        if self._holds and kind in ("PackageVariant", "PackageRevision", "PackageRevisionResources"):
+            self._judge_hold(process, verb, obj)
+
+    def _order_of(self, vkey: str) -> Order | None:
+        found = [order for (key, _), order in self.orders.items() if key == vkey]
+        return max(found, key=lambda order: order.time) if found else None
+
+    def _delete_sent(self, obj: Object) -> None:
+        vkey = f"{obj['metadata']['namespace']}/{obj['metadata']['name']}"
+        order = self._order_of(vkey)
+        if order is not None and self._world.now - order.time > ORDER_SECONDS:
+            age = self._world.now - order.time
+            self._violated("order-age", f"{vkey}: DELETE sent {age:.1f} s after its order")
+
+    def _judge_hold(self, process: Process, verb: str, obj: Object) -> None:
+        for uid, why in self._held_for(obj):
+            since = self._holds[uid]
+            known = self._knowing.get(uid)
+            late = False
+            if known is not None:
+                frozen = process.frozen_seconds - known[1].get(process.name, 0.0)
+                late = self._world.now - known[0] - frozen > KNOWN_SECONDS
+            calm = self._world.calm_since
+            if calm is not None:
+                late |= self._world.now - max(calm, since) > CALM_SECONDS
+            if late and not self._is_withdrawal(verb, obj):
+                meta = obj["metadata"]
+                place = f"{meta.get('namespace')}/{meta.get('name')}"
+                age = self._world.now - since
+                self._violated("hold", f"{process.name}: {verb} {obj['kind']} {place}, {why} for {age:.1f} s")
+
+    def _held_for(self, obj: Object) -> Iterator[tuple[str, str]]:
+        """Yield the holds that forbid to write an object: of its variant, and of that one's set."""
+        meta = obj["metadata"]
+        live = self._world.find_uid(meta.get("uid", "")) or obj
+        owners = [o["uid"] for o in live["metadata"].get("ownerReferences") or ()]
+        if obj["kind"] == "PackageVariant":
+            uids = [live["metadata"].get("uid", ""), *owners]
+        else:
+            uids = list(owners)
+            for owner in owners:
+                variant = self._world.find_uid(owner)
+                if variant is not None:
+                    uids += [o["uid"] for o in variant["metadata"].get("ownerReferences") or ()]
+        for uid in uids:
+            if uid in self._holds:
+                yield uid, f"on hold ({uid})"
+
+    def _is_withdrawal(self, verb: str, obj: Object) -> bool:
+        """Whether a write changes nothing but the annotation that withdraws an order."""
+        if obj["kind"] != "PackageVariant" or verb not in ("update", "patch"):
+            return False
+        if verb == "patch":
+            patch = dict(obj["patch"])
+            meta = dict(patch.pop("metadata", {}))
+            annotations = meta.pop("annotations", {})
+            allowed = {"uid", "resourceVersion"}
+            return not patch and set(meta) <= allowed and set(annotations) <= set(WITHDRAWALS)
+        live = self._world.find_uid(obj["metadata"].get("uid", ""))
+        return live is not None and without_withdrawal(live) == without_withdrawal(obj)
+
+    # ------------------------------------------------------------ writes, when they are applied
+
+    def deleted(self, variant: Object) -> None:
+        """Judge the DELETE of a PackageVariant by a service, which the server has just accepted."""
+        meta = variant["metadata"]
+        vkey = f"{meta['namespace']}/{meta['name']}"
+        self.counts["removals"] += 1
+        order = self._order_of(vkey)
+        now = self._world.now
+        since, until = now - 150.0, now
+        if order is not None:
+            since, until = order.time - 150.0, order.time
+            if order.checked is not None:
+                since = order.checked[0]
+        if not any(vkey not in self.expected(inputs) for inputs in self._between(since, until)):
+            self._violated("wanted", f"{vkey}: deleted, though wanted from {since:.1f} to {until:.1f}")
+        owner = next((o for o in meta.get("ownerReferences") or () if o.get("controller")), None)
+        if owner is not None:
+            self._guard(f"{meta['namespace']}/{owner['name']}", meta["name"])
+
+    def _between(self, since: float, until: float) -> Iterator[Inputs]:
+        """Yield what users wanted at some moment of an interval, also as seen kind by kind."""
+        before = [i for i in self._history if i.time <= since][-1:]
+        within = [i for i in self._history if since < i.time <= until]
+        latest = self._world.inputs()
+        moments = [*before, *within]
+        yield from moments
+        yield from (inputs._replace(names=latest.names, children=latest.children) for inputs in moments)
+        if len(moments) > 1:  # each kind is read by itself, so rows may be of different moments
+            fields = ([m.sets for m in moments], [m.things for m in moments])
+            others = ([m.repositories for m in moments], [m.revisions for m in moments])
+            mixes = itertools.product(*fields, *others)
+            for sets, things, repositories, revisions in itertools.islice(mixes, 300):
+                yield latest._replace(
+                    sets=sets, things=things, repositories=repositories, revisions=revisions
+                )
+
+    def expected(self, inputs: Inputs) -> dict[str, Expected]:
+        """Ask the oracle what must be there with these inputs."""
+        return expected_variants(
+            inputs.sets,
+            inputs.things,
+            inputs.repositories,
+            inputs.revisions,
+            remembered_names=inputs.names,
+            existing_children=inputs.children,
+            unknown_kinds=inputs.unknown_kinds,
+            engine=self._engine,
+        )
+
+    def _guard(self, skey: str, name: str) -> None:
+        """Count a removal, unless a user confirmed it with the token that was shown."""
+        if (skey, name) in self._confirmed:
+            self.counts["confirmed removals"] += 1
+            return
+        now = self._world.now
+        recent = self._removed.setdefault(skey, {})
+        recent[name] = now
+        for other, time in list(recent.items()):
+            if now - time > GUARD_SECONDS:
+                del recent[other]
+        oldest = min(recent.values())
+        had = sum(
+            1
+            for (set_key, child), born in self._born.items()
+            if set_key == skey and born < oldest and self._ended.get((set_key, child), now) >= oldest
+        )
+        most, share = self._world.guard_limits()
+        if len(recent) > max(most, share * had):
+            text = f"{skey}: {len(recent)} of {had} children removed in ten minutes, unconfirmed"
+            self._violated("guard", text)
+
+    def changed(self, objects: Iterable[Object]) -> None:
+        """Take in the PackageVariants and PackageRevisions after one of them has changed."""
+        variants, packages = {}, set()
+        for obj in objects:
+            meta = obj["metadata"]
+            if obj["kind"] == "PackageVariant":
+                variants[f"{meta['namespace']}/{meta['name']}"] = facts_of(obj)
+                self._generation(meta["uid"], meta.get("generation", 0))
+            elif obj["kind"] == "PackageRevision" and not meta.get("deletionTimestamp"):
+                place = (meta["namespace"], obj["spec"]["repository"], obj["spec"]["packageName"])
+                owners = [o["uid"] for o in meta.get("ownerReferences") or ()]
+                packages |= {(*place, owner) for owner in owners}
+        moment = Moment(self._world.now, variants, frozenset(packages))
+        if not self._moments or self._moments[-1][1:] != moment[1:]:
+            self._moments.append(moment)
+
+    def _generation(self, uid: str, generation: int) -> None:
+        self._generations.setdefault((uid, generation), self._world.now)
+
+    # ------------------------------------------------------------ readiness
+
+    def status(self, obj: Object) -> None:
+        """Judge a status that a service wrote: what it says of Ready was so at some moment."""
+        meta = obj["metadata"]
+        for condition in (obj.get("status") or {}).get("conditions") or ():
+            if condition["type"] != "Ready" or condition["status"] != "True":
+                continue
+            cause = self._generations.get((meta["uid"], condition.get("observedGeneration", 0)), 0.0)
+            self.counts[f"{obj['kind']}s reported ready"] += 1
+            if obj["kind"] == "PackageVariantSet":
+                is_true = any(self._set_was_ready(meta["uid"], m) for m in self._since(cause))
+            else:
+                is_true = any(self._variant_was_ready(obj, m) for m in self._since(cause))
+            if not is_true:
+                name = f"{meta['namespace']}/{meta['name']}"
+                self._violated("ready", f"{obj['kind']} {name}: Ready is True, and never was since {cause}")
+
+    def _since(self, cause: float) -> Iterator[Moment]:
+        """Yield moments, the latest first, back to the one that the cause met."""
+        for moment in reversed(self._moments[-200:]):
+            yield moment
+            if moment.time < cause:
+                return
+
+    def _variant_was_ready(self, obj: Object, moment: Moment) -> bool:
+        place = obj["spec"].get("downstream") or {}
+        meta = obj["metadata"]
+        return (meta["namespace"], place.get("repo"), place.get("package"), meta["uid"]) in moment.packages
+
+    def _set_was_ready(self, uid: str, moment: Moment) -> bool:
+        wanted = [i for i in self._history if i.time <= moment.time][-1:] or self._history[:1]
+        later = [i for i in self._history if i.time > moment.time][:1]
+        for inputs in (*wanted, *later):
+            for names in (inputs.names, self.names()):
+                expected = self.expected(inputs._replace(names=names))
+                mine = {vkey: e for vkey, e in expected.items() if e.owner == uid}
+                if all(is_as_expected(moment.variants.get(vkey), e) for vkey, e in mine.items()):
+                    return True
+        return False

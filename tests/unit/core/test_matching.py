@@ -1,0 +1,111 @@
+"""What selectors select: judged alone, by the index, and by the plain meaning, all alike."""
+
+from typing import Any
+
+import pytest
+
+from pvbus.core.index import Selector, SelectorIndex
+from pvbus.core.model import LabelSelector, LabelSelectorRequirement
+from pvbus.core.selectors import matches
+
+SITE = "example.org/Site"
+OBJECTS: dict[str, dict[str, str]] = {
+    "plain": {},
+    "prod": {"env": "prod"},
+    "test": {"env": "test"},
+    "both": {"env": "prod", "tier": "gold"},
+}
+
+
+def requirement(key: str, operator: str, *values: str) -> Any:
+    return LabelSelectorRequirement(key=key, operator=operator, values=values)
+
+
+CASES: list[Any] = [
+    ({}, (), {"plain", "prod", "test", "both"}),
+    ({"env": "prod"}, (), {"prod", "both"}),
+    ({"env": "prod", "tier": "gold"}, (), {"both"}),
+    ({}, (requirement("env", "In", "prod", "test"),), {"prod", "test", "both"}),
+    ({}, (requirement("env", "NotIn", "prod"),), {"plain", "test"}),
+    ({}, (requirement("env", "Exists"),), {"prod", "test", "both"}),
+    ({}, (requirement("env", "DoesNotExist"),), {"plain"}),
+    ({"env": "prod"}, (requirement("tier", "DoesNotExist"),), {"prod"}),
+    ({"env": "prod"}, (requirement("tier", "NotIn", "gold"),), {"prod"}),
+]
+
+
+@pytest.mark.parametrize(("labels", "expressions", "expected"), CASES, ids=str)
+@pytest.mark.parametrize("first", ["objects", "selectors"])
+def test_a_selector_selects_alike_in_all_three_ways(
+    labels: dict[str, str], expressions: Any, expected: set[str], first: str
+) -> None:
+    selector = Selector(SITE, "default", labels, expressions)
+    plain = LabelSelector(match_labels=labels, match_expressions=expressions)
+    assert {name for name, own in OBJECTS.items() if matches(plain, own)} == expected
+    assert {name for name, own in OBJECTS.items() if selector.matches(SITE, "default", name, own)} == expected
+    index = SelectorIndex()
+    if first == "selectors":
+        index.set_selectors("set", [selector])
+    entered = {
+        name
+        for name, own in OBJECTS.items()
+        for change in index.put_object(SITE, "default", name, own)
+        if change.what == "entered"
+    }
+    assert entered == (expected if first == "selectors" else set())
+    found = index.matches("set") if first == "selectors" else index.set_selectors("set", [selector])
+    assert found == [[f"{SITE}|default|{name}" for name in sorted(expected)]]
+
+
+def test_an_operator_that_does_not_exist_matches_nothing() -> None:
+    plain = LabelSelector(match_expressions=(requirement("env", "Near", "prod"),))
+    assert not matches(plain, {"env": "prod"})
+
+
+@pytest.mark.parametrize(
+    ("kind", "namespace", "is_selected"),
+    [
+        (SITE, "default", True),
+        (SITE, "", True),  # cluster-scoped
+        (SITE, "other", False),
+        ("example.org/Place", "default", False),
+    ],
+)
+def test_a_selector_sees_its_namespace_and_cluster_scoped_objects(
+    kind: str, namespace: str, is_selected: bool
+) -> None:
+    selector = Selector(SITE, "default", {"env": "prod"})
+    assert selector.matches(kind, namespace, "one", {"env": "prod"}) is is_selected
+    index = SelectorIndex()
+    index.set_selectors("set", [selector])
+    assert bool(index.put_object(kind, namespace, "one", {"env": "prod"})) is is_selected
+    assert any(index.matches("set")[0]) is is_selected
+
+
+def test_a_name_selects_one_object() -> None:
+    selector = Selector(SITE, "default", {"env": "prod"}, name="one")
+    index = SelectorIndex()
+    index.set_selectors("set", [selector])
+    for name in ("one", "two"):
+        index.put_object(SITE, "default", name, {"env": "prod"})
+        assert selector.matches(SITE, "default", name, {"env": "prod"}) is (name == "one")
+    assert index.matches("set") == [[f"{SITE}|default|one"]]
+
+
+def test_an_object_that_moves_leaves_the_one_and_enters_the_other() -> None:
+    index = SelectorIndex()
+    index.set_selectors("prod", [Selector(SITE, "default", {"env": "prod"})])
+    index.set_selectors("test", [Selector(SITE, "default", {"env": "test"})])
+    index.set_selectors("free", [Selector(SITE, "default", {}, (requirement("env", "DoesNotExist"),))])
+
+    def put(labels: dict[str, str]) -> dict[Any, str]:
+        return {change.owner: change.what for change in index.put_object(SITE, "default", "s", labels)}
+
+    assert put({"env": "prod"}) == {"prod": "entered"}
+    assert put({"env": "test"}) == {"prod": "left", "test": "entered"}
+    assert index.matches("prod") == [[]]
+    assert put({}) == {"test": "left", "free": "entered"}
+    assert put({"other": "x"}) == {"free": "changed"}
+    assert [change.what for change in index.remove_object(SITE, "default", "s")] == ["left"]
+    assert index.matches("free") == [[]]
+    assert index.set_selectors("late", [Selector(SITE, "default", {"env": "prod"})]) == [[]]

@@ -1,0 +1,168 @@
+"""One open claim: what it may decide and write, and which offsets are done."""
+
+from collections.abc import Mapping
+from itertools import product
+from typing import Any
+
+import pytest
+
+from pvbus.core.effects import Put
+from pvbus.errors import ConflictError, PermanentError, TransientError
+from pvbus.ports.bus import Claim
+from pvbus.runtime.claims import OpenClaim, StepLimits, finished
+from pvbus.runtime.retries import BACKOFF_SECONDS, ECHO_SECONDS, PERMANENT_RETRY_SECONDS, retry_of
+from tests.unit.runtime.toys import IN, OUT, PARTITIONS, Row
+
+CLAIM = Claim(group="g", partition=0, epoch=5)
+
+
+class StillClock:
+    """A clock that stands."""
+
+    def now(self) -> float:
+        return 1000.0
+
+    def monotonic(self) -> float:
+        return 1000.0
+
+    async def sleep(self, seconds: float) -> None:
+        raise AssertionError("nobody waits here")
+
+
+class Member:
+    """A membership that holds one claim, and last beat at a time."""
+
+    def __init__(self, claim: Claim | None, beat: float) -> None:
+        self._claim = claim
+        self._beat = beat
+
+    def claims(self) -> Mapping[int, Claim]:
+        return {self._claim.partition: self._claim} if self._claim is not None else {}
+
+    def last_heartbeat(self) -> float:
+        return self._beat
+
+
+def opened(**state: Any) -> OpenClaim:
+    found = OpenClaim(CLAIM, (IN,), StillClock(), StepLimits(10, 1000))
+    found.restored = True
+    for name, value in state.items():
+        if name == "doubt":
+            if value:
+                found.doubt.set()
+        else:
+            setattr(found, name, value)
+    return found
+
+
+@pytest.mark.parametrize(
+    ("claim", "beat", "step", "state", "may", "reason"),
+    [
+        (CLAIM, 996.0, 0.0, {}, True, "a heartbeat is young"),
+        (CLAIM, 990.0, 997.0, {}, True, "a step is young"),
+        (CLAIM, 990.0, 990.0, {}, False, "both are older than half a session"),
+        (CLAIM, 994.9, 0.0, {}, False, "a heartbeat is a bit too old"),
+        (CLAIM, 995.0, 0.0, {}, True, "half a session is the limit"),
+        (None, 999.0, 999.0, {}, False, "the claim went"),
+        (Claim(group="g", partition=0, epoch=6), 999.0, 0.0, {}, False, "it came back with another epoch"),
+        (CLAIM, 999.0, 999.0, {"revoked": True}, False, "it is being revoked"),
+        (CLAIM, 999.0, 999.0, {"doubt": True}, False, "a step's outcome is unknown"),
+    ],
+)
+def test_who_may_write_to_the_cluster(
+    claim: Claim | None, beat: float, step: float, state: dict[str, Any], may: bool, reason: str
+) -> None:
+    one = opened(**state)
+    one.last_step = step
+    member: Any = Member(claim, beat)
+    assert one.may_write(member, 1000.0, 5.0) is may, reason
+    assert one.may_write(None, 1000.0, 5.0) is False
+
+
+def test_a_claim_acts_only_when_restored_held_and_not_in_doubt() -> None:
+    for restored, revoked, doubt in product((True, False), repeat=3):
+        one = opened(restored=restored, revoked=revoked, doubt=doubt)
+        assert one.acts is (restored and not revoked and not doubt)
+
+
+def outcome(key: str) -> Any:
+    return finished(key, (Put(OUT, key, Row("x")),), PARTITIONS)
+
+
+def test_tables_are_settled_when_nothing_was_decided_that_is_not_written() -> None:
+    assert opened().is_settled
+    assert not opened(restored=False).is_settled
+    assert not opened(doubt=True).is_settled
+    assert not opened(stepping=True).is_settled
+    waiting = opened()
+    waiting.add(outcome("a"))
+    assert not waiting.is_settled
+    busy = opened()
+    busy.mark("a")
+    assert busy.is_settled, "a dirty key is kept with the tables"
+    busy.take()
+    assert not busy.is_settled
+
+
+def test_a_key_is_taken_once_and_again_after_a_mark_that_came_meanwhile() -> None:
+    one = opened()
+    one.mark("a")
+    assert one.take() == "a"
+    one.mark("a")
+    one.mark("a")
+    assert one.take() is None, "it is busy"
+    one.done("a")
+    assert one.take() == "a"
+    one.done("a")
+    assert one.take() is None
+
+
+@pytest.mark.parametrize("state", ["dirty", "busy", "failed"])
+def test_an_offset_is_done_when_its_keys_are(state: str) -> None:
+    """A key that is dirty or busy holds its offset; the rows of a step that ends it count as done."""
+    one = opened()
+    one.consumed(IN, 6, ["early"])
+    one.consumed(IN, 7, ["a"])
+    one.consumed(IN, 8, ["b"])
+    for key in ("early", "a", "b"):
+        one.mark(key)
+    assert one.done_offsets() == {IN: 6}
+    for key in ("early", "a", "b"):
+        assert one.take() == key
+    one.done("early")
+    if state == "dirty":
+        one.mark("a")
+        one.done("a")
+    elif state == "failed":
+        one.done("a")
+        one.mark("a")
+    one.done("b")
+    assert one.done_offsets() == {IN: 7}
+    if state == "busy":
+        assert one.done_offsets({"a"}) == {IN: 9}
+        return
+    assert one.take() == "a"
+    assert one.done_offsets() == {IN: 7}, "looked at again, and not done yet"
+    one.done("a")
+    assert one.done_offsets() == {IN: 9}
+
+
+@pytest.mark.parametrize(
+    ("error", "attempt", "outcome", "least", "most"),
+    [
+        (TransientError("x"), 1, "transient", 0.2, 0.4),
+        (TransientError("x"), 3, "transient", 0.2, 1.6),
+        (TransientError("x"), 500, "transient", 0.2, BACKOFF_SECONDS[1]),
+        (TransientError("x", retry_after_seconds=75.0), 1, "transient", 75.0, 75.0),
+        (ConflictError("x"), 1, "conflict", ECHO_SECONDS, ECHO_SECONDS),
+        (PermanentError("x"), 9, "permanent", PERMANENT_RETRY_SECONDS, PERMANENT_RETRY_SECONDS),
+        (KeyError("x"), 1, "defect", PERMANENT_RETRY_SECONDS, PERMANENT_RETRY_SECONDS),
+    ],
+)
+def test_when_a_failed_key_is_looked_at_again(
+    error: Exception, attempt: int, outcome: str, least: float, most: float
+) -> None:
+    for _ in range(50):
+        retry = retry_of(error, attempt)
+        assert retry.outcome == outcome
+        assert least <= retry.seconds <= most

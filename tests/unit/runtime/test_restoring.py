@@ -1,0 +1,236 @@
+"""What must have been read before anything is decided."""
+
+import asyncio
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import msgspec
+import pytest
+
+from pvbus.core.records import SyncMarker
+from pvbus.ports.bus import Claim, Record, TopicPartition, TopicSpec
+from pvbus.ports.cluster import GoneError
+from pvbus.runtime.claims import OpenClaim, StepLimits
+from pvbus.runtime.intake import Intake, StaleError
+from pvbus.runtime.tables import Tables
+from pvbus.testing.clock import SimulatedClock, run_simulated
+from tests.unit.runtime.test_kindwatch import Server, Watching
+
+PARTITIONS = 3
+CLAIM = Claim(group="g", partition=1, epoch=1)
+
+
+class Log:
+    """Partitions of records, and who reads them: nothing of `late` is there before its second."""
+
+    def __init__(self, late: Mapping[TopicPartition, float], length: int = 2) -> None:
+        self.late = late
+        self.length = length
+        self.poll_seconds = 0.0
+
+    def end(self, place: TopicPartition) -> int:
+        return self.length
+
+    async def topics(self) -> Mapping[str, TopicSpec]:
+        spec = TopicSpec(name="own", partitions=PARTITIONS, cleanup="compact", tombstone_seconds=200)
+        return {"own": spec}
+
+    async def committed(self, claim: Claim, topics: Sequence[str]) -> Mapping[str, int]:
+        return {}
+
+    async def end_offsets(self, partitions: Sequence[TopicPartition]) -> Mapping[TopicPartition, int]:
+        return {place: self.end(place) for place in partitions}
+
+    def reader(self, positions: Mapping[TopicPartition, int] | None = None) -> "LogReader":
+        return LogReader(self, dict(positions or {}))
+
+
+class LogReader:
+    def __init__(self, log: Log, positions: dict[TopicPartition, int]) -> None:
+        self._log = log
+        self._positions = positions
+
+    def assign(self, positions: Mapping[TopicPartition, int]) -> None:
+        self._positions.update(positions)
+
+    def unassign(self, partitions: Sequence[TopicPartition]) -> None:
+        for place in partitions:
+            self._positions.pop(place, None)
+
+    def pause(self, partitions: Sequence[TopicPartition]) -> None:
+        return
+
+    resume = pause
+
+    def position(self, place: TopicPartition) -> int:
+        return self._positions[place]
+
+    async def poll(self, *, timeout_seconds: float, max_records: int = 2000) -> list[Record]:
+        await asyncio.sleep(max(0.5, self._log.poll_seconds))
+        now, found = asyncio.get_running_loop().time(), []
+        for place, position in self._positions.items():
+            if now >= self._log.late.get(place, 0.0):
+                for offset in range(position, self._log.end(place)):
+                    found.append(Record(*place, offset, f"{offset}".encode(), b"{}", (), 0))
+                self._positions[place] = self._log.end(place)
+        return found
+
+    async def close(self) -> None:
+        return
+
+
+class Reading:
+    """A controller that notes which partitions it has records of."""
+
+    name = "reading"
+    inputs = ("own",)
+    memory = ()
+    broadcast = ("wide",)
+
+    def __init__(self) -> None:
+        self.loaded: set[TopicPartition] = set()
+
+    def open(self, partition: int) -> None:
+        return
+
+    def close(self, partition: int) -> None:
+        return
+
+    def keys(self, partition: int) -> list[str]:
+        return []
+
+    def load(self, topic: str, partition: int, key: str, value: bytes | None) -> tuple[str, ...]:
+        self.loaded.add((topic, partition))
+        return ()
+
+
+def restoring(log: Log) -> tuple[Tables, OpenClaim, Reading]:
+    reading, claims = Reading(), {}
+    bus: Any = log
+    make: Any = lambda: reading  # noqa: E731 - the type of a controller is wider
+    tables = Tables(make, bus, SimulatedClock(), partitions=PARTITIONS, claims=claims)
+    opened = OpenClaim(CLAIM, ("own",), SimulatedClock(), StepLimits(10, 1000))
+    claims[CLAIM.partition] = opened
+    return tables, opened, reading
+
+
+@pytest.fixture(autouse=True)
+def any_key(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("pvbus.runtime.tables.checked_key", lambda record, partitions: record.key.decode())
+
+
+WIDE = {("wide", number) for number in range(PARTITIONS)}
+
+
+def test_a_claim_is_not_restored_before_the_tables_that_all_have() -> None:
+    """One partition of a broadcast table comes late: until then nothing may be decided."""
+
+    async def main() -> None:
+        tables, opened, reading = restoring(Log({("wide", 2): 30.0}))
+        keeping = asyncio.create_task(tables.keep_broadcast())
+        task = asyncio.create_task(tables.restore(opened))
+        await asyncio.sleep(20.0)
+        assert not opened.restored
+        await asyncio.sleep(20.0)
+        assert task.done()
+        assert opened.restored
+        assert reading.loaded >= WIDE
+        keeping.cancel()
+
+    run_simulated(main())
+
+
+def test_a_catch_up_waits_for_every_partition_of_a_broadcast_table() -> None:
+    async def main() -> None:
+        log = Log({})
+        tables, opened, _ = restoring(log)
+        tasks = [asyncio.create_task(tables.keep_broadcast())]
+        await tables.restore(opened)
+
+        async def read() -> None:
+            while True:
+                await tables.read()
+
+        tasks.append(asyncio.create_task(read()))
+        now = asyncio.get_running_loop().time()
+        log.length, log.late = 4, {("wide", 0): now + 30.0}
+        catching = asyncio.create_task(tables.catch_up(opened, ("wide", "own")))
+        await asyncio.sleep(20.0)
+        assert not catching.done()
+        await asyncio.sleep(20.0)
+        assert catching.done()
+        for task in tasks:
+            task.cancel()
+
+    run_simulated(main())
+
+
+def test_keys_that_were_dirty_when_a_claim_went_are_dirty_when_it_is_back() -> None:
+    async def main() -> None:
+        tables, opened, _ = restoring(Log({}))
+        keeping = asyncio.create_task(tables.keep_broadcast())
+        await tables.restore(opened)
+        opened.mark("default/a")
+        tables.let_go(opened, keep=True)
+        again = OpenClaim(
+            Claim(group="g", partition=1, epoch=2), ("own",), SimulatedClock(), StepLimits(10, 1000)
+        )
+        tables.open(again)
+        reading = asyncio.create_task(_read(tables))
+        await tables.restore(again)
+        assert again.take() == "default/a"
+        keeping.cancel()
+        reading.cancel()
+
+    run_simulated(main())
+
+
+async def _read(tables: Tables) -> None:
+    while True:
+        await tables.read()
+
+
+@pytest.mark.parametrize(("seconds", "is_stale"), [(1.0, False), (90.0, False), (110.0, True)])
+def test_a_replay_that_took_longer_than_tombstones_live_is_not_believed(
+    seconds: float, is_stale: bool
+) -> None:
+    """Tombstones live for 200 s here; half of that is the limit."""
+
+    async def main() -> None:
+        log = Log({})
+        bus: Any = log
+        intake = Intake(bus, SimulatedClock())
+        intake.assign({("own", 0): 2})
+        await intake.poll(lambda record: None)  # it learns how long tombstones live
+        log.poll_seconds = seconds
+        replay = intake.replay({("own", 0): 2}, lambda record: None, lambda read, total: None)
+        if is_stale:
+            with pytest.raises(StaleError):
+                await replay
+        else:
+            await replay
+
+    run_simulated(main())
+
+
+def test_a_list_with_new_versions_and_nothing_else_is_written() -> None:
+    """Who waits for a version reads it from the marker: it must not wait for a change of an object."""
+
+    async def main() -> None:
+        server = Server()
+        server.put(
+            {"apiVersion": "example.org/v1", "kind": "Site", "metadata": {"name": "a", "namespace": "x"}}
+        )
+        watching = Watching(server)
+        await asyncio.sleep(1.0)
+        watching.taken()
+        server._serve("example.org", "v2", "Site")
+        server.watch_errors.append(GoneError("410"))
+        server.cut.set()
+        await asyncio.sleep(5.0)
+        markers = [e.value for e in watching.emitted if e.key.startswith("!sync")]
+        last = msgspec.json.decode(markers[-1] or b"", type=SyncMarker)
+        assert (last.state, set(last.versions)) == ("ok", {"v1", "v2"})
+        await watching.end()
+
+    run_simulated(main())
