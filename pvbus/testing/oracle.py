@@ -289,30 +289,23 @@ def _settled(
 ) -> dict[str, Expected]:
     """Let the sets agree: a name goes to the set whose child lives there, else to the oldest.
 
-    A set that loses a name keeps what else it has, so it is not complete; that can only cost other
-    sets names, and the loop ends.
+    A set that loses a name keeps nothing for it: its other removals go on.
     """
     plans = sorted(plans, key=lambda p: (p.obj.metadata.creation_timestamp or "", p.obj.metadata.uid))
-    while True:
-        settled = {
-            key: Expected(child.spec, _owner(child, uids) or "")
-            for key, child in existing.items()
-            if not any(_may_go(plan, key, child) for plan in plans)
-        }
-        holders = {key: expected.owner for key, expected in settled.items()}
-        beaten = []
-        for plan in plans:
-            uid = plan.obj.metadata.uid
-            for name, spec in plan.wishes.items():
-                key = Key(plan.obj.metadata.namespace, name)
-                if holders.setdefault(key, uid) != uid:
-                    beaten.append(plan)
-                elif spec is not None and not _held(existing.get(key)):
-                    settled[key] = Expected(spec, uid)
-        if not any(plan.complete for plan in beaten):
-            return {str(key): settled[key] for key in sorted(settled)}
-        for plan in beaten:
-            plan.complete = False
+    settled = {
+        key: Expected(child.spec, _owner(child, uids) or "")
+        for key, child in existing.items()
+        if not any(_may_go(plan, key, child) for plan in plans)
+    }
+    holders = {key: expected.owner for key, expected in settled.items()}
+    for plan in plans:
+        uid = plan.obj.metadata.uid
+        for name, spec in plan.wishes.items():
+            key = Key(plan.obj.metadata.namespace, name)
+            mine = holders.setdefault(key, uid) == uid
+            if mine and spec is not None and not _held(existing.get(key)):
+                settled[key] = Expected(spec, uid)
+    return {str(key): settled[key] for key in sorted(settled)}
 
 
 def _held(child: PackageVariant | None) -> bool:

@@ -227,7 +227,8 @@ class World:
 
     def names(self) -> Names:
         found: dict[str, dict[str, Any]] = {}
-        for key, row in self.rows.items():
+        by_rank = sorted(self.rows.items(), reverse=True)  # of two with one downstream the last one counts
+        for key, row in sorted(by_rank, key=lambda item: item[1].state == "present"):
             skey, _, name = key.partition("|")
             if row.state != "gone":
                 found.setdefault(skey, {})[name] = row.downstream

@@ -1,6 +1,6 @@
 """What a simulated world is made of: kinds, the cluster that shows its writes, and a world's options."""
 
-from typing import NamedTuple, Protocol
+from typing import Any, NamedTuple, Protocol
 
 from pvbus.adapters.embedded.bus import SqliteBus
 from pvbus.adapters.embedded.cluster import MemoryCluster
@@ -80,12 +80,13 @@ class WatchedCluster(MemoryCluster):
 
     def _changed_kind(self, kind: Kind) -> None:
         if kind in (VARIANT, REVISION):
-            both = (obj for (k, _, _), obj in self._objects.items() if k in (VARIANT, REVISION))
+            both = (obj for k in (VARIANT, REVISION) for obj in self._objects.get(k, {}).values())
             self.world.watcher.changed(both)
 
-    def _wrote(self, verb: str, obj: Object, *, sent: Object | None, subresource: str = "") -> None:
-        super()._wrote(verb, obj, sent=sent, subresource=subresource)
+    def _wrote(self, verb: str, obj: Object, *, subresource: str = "", **more: Any) -> None:
+        super()._wrote(verb, obj, subresource=subresource, **more)
         self.world.wrote(verb, obj, subresource)
 
     def by_uid(self, uid: str) -> Object | None:
-        return next((o for o in self._objects.values() if o["metadata"]["uid"] == uid), None)
+        everything = (obj for objects in self._objects.values() for obj in objects.values())
+        return next((obj for obj in everything if obj["metadata"]["uid"] == uid), None)

@@ -100,7 +100,7 @@ def check_watched(world: World) -> None:
         if violation.invariant in PENDING:
             world.watcher.counts[f"pending: {violation.invariant}"] += 1
     found = [v for v in world.watcher.violations if v.invariant not in PENDING]
-    assert found == []
+    assert found == [], "\n".join(map(str, found))
 
 
 async def check_restart(world: World) -> None:

@@ -142,7 +142,8 @@ class Watcher:
     def names(self) -> dict[str, dict[str, Downstream]]:
         """Return the names that the sets remember, as the oracle takes them."""
         found: dict[str, dict[str, Downstream]] = {}
-        for key, row in self.rows.items():
+        by_rank = sorted(self.rows.items(), reverse=True)  # of two with one downstream the last one counts
+        for key, row in sorted(by_rank, key=lambda item: item[1].state == "present"):
             skey, _, name = key.partition("|")
             if row.state != "gone":
                 found.setdefault(skey, {})[name] = row.downstream
