@@ -29,7 +29,10 @@ DEFAULT_SECONDS = (1800, 3600)
 
 
 class WatchPlan(NamedTuple):
-    """A checked watch. position: where in the log to begin. initial: what to send first."""
+    """A checked watch. position: where in the log to begin. initial: what to send first.
+
+    expired: why it cannot begin there. As in a real API server the stream says so, not the answer's code.
+    """
 
     selection: Selection
     form: Form
@@ -39,10 +42,11 @@ class WatchPlan(NamedTuple):
     bookmarks: bool
     initial_bookmark: bool
     seconds: float
+    expired: str = ""
 
 
 def plan(store: Store, selection: Selection, form: Form, query: Mapping[str, str]) -> WatchPlan:
-    """Check what a watch asks for. Raises StatusError: 400, 410 Expired, 422, 504."""
+    """Check what a watch asks for. Raises StatusError: 400, 422, 504."""
     table = store.table(selection.endpoint.stored_kind)
     asked = asked_version(store, query)
     send_initial = query.get("sendInitialEvents")
@@ -61,11 +65,12 @@ def plan(store: Store, selection: Selection, form: Form, query: Mapping[str, str
     initial: list[Entry] = []
     if wants_initial:
         initial = [e for e in table.ordered(selection.namespace) if selection.matches(e)]
+    position, expired = 0, ""
     try:
         from_now = wants_initial or asked == 0
         position = table.position(store.rv if from_now else asked)
     except ExpiredError as exc:
-        raise status.expired(str(exc)) from exc
+        expired = str(exc)
     bookmarks = rq.is_true(query, "allowWatchBookmarks")
     return WatchPlan(
         selection,
@@ -76,6 +81,7 @@ def plan(store: Store, selection: Selection, form: Form, query: Mapping[str, str
         bookmarks,
         bookmarks and send_initial is not None and wants_initial,
         _seconds(query.get("timeoutSeconds", "")),
+        expired,
     )
 
 
@@ -90,6 +96,9 @@ async def stream(store: Store, registry: Registry, watch: WatchPlan) -> AsyncIte
 
     An empty chunk lets the caller see whether anybody still listens.
     """
+    if watch.expired:
+        yield _expired(watch.expired)
+        return
     table = store.table(watch.selection.endpoint.stored_kind)
     writer = _Lines(watch)
     deadline = time.monotonic() + watch.seconds
@@ -106,7 +115,7 @@ async def stream(store: Store, registry: Registry, watch: WatchPlan) -> AsyncIte
         try:
             changes = table.since(position, CHUNK_CHANGES_MAX)
         except ExpiredError as exc:
-            yield event_line("ERROR", encode(status.body(status.expired(str(exc)))))
+            yield _expired(str(exc))
             return
         if changes:
             position += len(changes)
@@ -126,6 +135,10 @@ async def stream(store: Store, registry: Registry, watch: WatchPlan) -> AsyncIte
             yield writer.bookmark(told, initial=False)
         elif not waited:
             yield b""
+
+
+def _expired(why: str) -> bytes:
+    return event_line("ERROR", encode(status.body(status.expired(why))))
 
 
 def _is_caught_up(table: Table, position: int) -> bool:

@@ -150,7 +150,8 @@ class Writer:
     def _admit(self, endpoint: Endpoint, metadata: Object) -> None:
         """Refuse what must not come into being now: in a namespace, or of a kind, that is going away."""
         if endpoint.kind in self._registry.terminating:
-            raise status.not_allowed("create not allowed while custom resource definition is terminating")
+            why = "create not allowed while custom resource definition is terminating"
+            raise status.forbidden(endpoint.subject(metadata.get("name", "")), why)
         if not endpoint.served.namespaced:
             return
         namespace = metadata["namespace"]

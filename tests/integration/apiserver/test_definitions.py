@@ -147,7 +147,11 @@ async def test_deleting_a_definition_deletes_its_objects(api: Api) -> None:
 
     await eventually(first_is_gone)
     refused = await api.call("POST", WIDGETS, widget("b"))
-    assert (refused.code, refused.body["reason"]) == (405, "MethodNotAllowed")
+    assert (refused.code, refused.body["message"]) == (
+        403,
+        'widgets.example.com "b" is forbidden: create not allowed while custom resource definition is '
+        "terminating",
+    )
     await api.patch(f"{WIDGETS}/held", {"metadata": {"finalizers": None}})
 
     async def kind_is_gone() -> bool:

@@ -136,7 +136,8 @@ async def test_a_restart_keeps_everything(tmp_path: Path) -> None:
             version = int(listed["metadata"]["resourceVersion"])
             assert version > int(removed["metadata"]["resourceVersion"])
             old = created["metadata"]["resourceVersion"]
-            assert (await api.call("GET", f"{WIDGETS}?watch=1&resourceVersion={old}")).code == 410
+            async with api.watch(f"{WIDGETS}?watch=1&resourceVersion={old}") as watch:
+                assert (await watch.next())["object"]["code"] == 410
             async with api.watch(f"{WIDGETS}?watch=1&resourceVersion={version}") as watch:
                 later = await api.create(WIDGETS, widget("c"))
                 assert await watch.names(1) == [("ADDED", "c")]

@@ -58,13 +58,17 @@ async def test_a_watch_of_one_object(api: Api) -> None:
 
 
 async def test_an_old_version_has_expired(api: Api, server: ApiServer) -> None:
-    """410 Expired after compaction, 504 for a version of the future, 400 for none at all."""
+    """ERROR 410 in the stream after compaction, 504 for a version of the future, 400 for none at all."""
     rv = await version(api)
     await api.create(WIDGETS, widget("a"))
     table = store_of(server).table(WIDGET)
     table.compact(len(table.changes))
-    reply = await api.call("GET", f"{WIDGETS}?watch=1&resourceVersion={rv}")
-    assert (reply.code, reply.body["reason"]) == (410, "Expired")
+    async with api.watch(f"{WIDGETS}?watch=1&resourceVersion={rv}") as watch:
+        event = await watch.next()
+        assert (event["type"], event["object"]["code"]) == ("ERROR", 410)
+        assert event["object"]["reason"] == "Expired"
+        assert event["object"]["message"].startswith(f"too old resource version: {rv} (")
+        assert await watch.next() is None
     assert (await api.call("GET", f"{WIDGETS}?watch=1&resourceVersion=999999")).code == 504
     assert (await api.call("GET", f"{WIDGETS}?watch=1&resourceVersion=abc")).code == 400
 
