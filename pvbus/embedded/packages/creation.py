@@ -4,7 +4,6 @@ Raises StatusError with Porch's texts. The rules that compare with other revisio
 path; Porch compares its last element only, and so lets some duplicates through.
 """
 
-from collections import OrderedDict
 from collections.abc import Mapping
 from typing import Any, NamedTuple, Protocol
 
@@ -12,13 +11,17 @@ from pvbus.core import yamledit
 from pvbus.core.ids import revision_name
 from pvbus.embedded.apiserver.hooks import StatusError
 from pvbus.embedded.packages import answers, bounds, content, layout
+from pvbus.embedded.packages.caching import SizedCache
 from pvbus.embedded.packages.gitrepo import File, Files, texts
 from pvbus.embedded.packages.repository import Keeper
 from pvbus.embedded.packages.revisions import Revision, lock_of
 from pvbus.ports.cluster import Object
 
-ORIGINS_MAX = 64
+ORIGINS_BYTES_MAX = 32 * 1024 * 1024
 """Upstream packages whose annotated files are remembered: a fleet follows few of them."""
+
+
+TEXT_OVERHEAD_BYTES = 200
 
 
 class Wanted(NamedTuple):
@@ -124,12 +127,16 @@ def check_place(wanted: Wanted, keeper: Keeper, directory: str, *, is_leftover: 
             )
 
 
+def _bytes_of(texts: Mapping[str, str]) -> int:
+    return sum(len(path) + len(text) + TEXT_OVERHEAD_BYTES for path, text in texts.items())
+
+
 class Creation:
     """Makes the first files of new revisions."""
 
     def __init__(self, find: Finder) -> None:
         self._find = find
-        self._origins: OrderedDict[str, Mapping[str, str]] = OrderedDict()
+        self.origins: SizedCache[str, Mapping[str, str]] = SizedCache(ORIGINS_BYTES_MAX, _bytes_of)
 
     async def start(self, wanted: Wanted, keeper: Keeper) -> Start:
         task = wanted.task
@@ -190,13 +197,8 @@ class Creation:
 
     def _with_origins(self, tree: str, plain: Mapping[str, str]) -> Mapping[str, str]:
         """Record origins in all files but the Kptfile: the same for every clone of a tree."""
-        found = self._origins.get(tree)
-        if found is None:
-            others = {path: text for path, text in plain.items() if path != layout.KPTFILE}
-            found = self._origins[tree] = content.with_origins(others)
-            while len(self._origins) > ORIGINS_MAX:
-                self._origins.popitem(last=False)
-        return found
+        others = {path: text for path, text in plain.items() if path != layout.KPTFILE}
+        return self.origins.get(tree, lambda: content.with_origins(others))
 
     async def _edit(self, wanted: Wanted, keeper: Keeper) -> Start:
         name = ((wanted.task.get("edit") or {}).get("sourceRef") or {}).get("name", "")

@@ -26,12 +26,16 @@ from pvbus.embedded.packages.gitcommand import Failure, Git, GitError, RefUpdate
 
 # The mirror is our own folder; git itself checks the owner of the remote's.
 pygit2.option(pygit2.enums.Option.SET_OWNER_VALIDATION, False)
+pygit2.settings.cache_max_size(32 * 1024 * 1024)  # of trees and commits, all mirrors together
 
 LOOSE_SAMPLE_MAX = 27
 """Objects in one of 256 folders: 6,700 in all, git's own limit for tidying up."""
 
 LOOSE_REFS_MAX = 256
 """Refs moved between two tidyings, which cost some 20 ms; 3,000 loose ones cost every push 140 ms."""
+
+TREES_MAX = 4 * bounds.FOLDERS_MAX
+"""Trees whose kind is remembered, at 100 bytes each; those of former commits are among them."""
 
 SECONDS_MAX = 253_402_300_799
 """The last second of the year 9999: the last one that RFC 3339 can write."""
@@ -254,6 +258,9 @@ class Mirror:
         with self._lock:
             tree = self.tree_of(commit, base)
             self._folders_read = 0
+            if len(self._package_trees) + len(self._empty_trees) > TREES_MAX:
+                self._package_trees.clear()
+                self._empty_trees.clear()
             return dict(self._packages(tree, base.strip("/"))) if tree else {}
 
     def is_ancestor(self, older: str, newer: str) -> bool:

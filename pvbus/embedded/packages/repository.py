@@ -11,7 +11,6 @@ import time
 from collections.abc import Callable, Mapping
 from concurrent.futures import Executor
 from contextlib import suppress
-from functools import lru_cache
 from pathlib import Path
 from typing import Any, NamedTuple, TypeVar
 
@@ -28,6 +27,7 @@ from pvbus.embedded.packages.credentials import credentials_of
 from pvbus.embedded.packages.gitcommand import Credentials, Failure, Git, GitError
 from pvbus.embedded.packages.gitrepo import Author, File, Mirror, ref_fingerprint
 from pvbus.embedded.packages.journal import Journal
+from pvbus.embedded.packages.load import Load
 from pvbus.embedded.packages.reporting import REMOVE_LAST_REVISION, report
 from pvbus.embedded.packages.reporting import REPOSITORY as REPOSITORY
 from pvbus.embedded.packages.revisions import Catalog, Revision, name_of, to_object
@@ -57,14 +57,6 @@ LATER_SECONDS = 0.2
 ERROR_CHARACTERS_MAX = 1_000  # of a logged error: a rejected object may be in it as a whole
 _log = structlog.get_logger(__name__)
 _T = TypeVar("_T")
-
-
-class Load:
-    """What the keepers of a store share: how many they are, and how many requests are under way."""
-
-    def __init__(self) -> None:
-        self.keepers = 0
-        self.requests = 0
 
 
 class _Change(NamedTuple):
@@ -115,8 +107,8 @@ class Keeper:
         self._failures = 0
         self._next_look = 0.0
         self._next_full = 0.0
+        self._leftovers: list[str] = []
         self._logged = {"namespace": settings.facts.namespace, "repository": settings.facts.name}
-        self._read_files = lru_cache(maxsize=256)(self._read_tree)
 
     # Life.
 
@@ -200,8 +192,8 @@ class Keeper:
             name = name_of(revision, self.settings.facts)
             raise answers.invalid(name, "spec.resources", str(exc)) from exc
 
-    def _read_tree(self, tree: str) -> Mapping[str, File]:
-        return self.mirror.files(tree)
+    def _read_files(self, tree: str) -> Mapping[str, File]:
+        return self._load.files.get(tree, lambda: self.mirror.files(tree))
 
     async def change(self, name: str, build: Callable[[Staging], _T]) -> _T:
         """Change refs of the remote; returns what the last call of `build` returned.
@@ -297,7 +289,10 @@ class Keeper:
         self, builds: list[Callable[[Staging], object]]
     ) -> tuple[list[object], set[tuple[str, str]]]:
         outcomes = commit_all(self.mirror, builds)
-        return outcomes, self.catalog.apply(self.mirror.refs)
+        changed = self.catalog.apply(self.mirror.refs)
+        if any(self.catalog.find(*each) is None for each in changed):
+            self._leftovers = self.catalog.leftovers()
+        return outcomes, changed
 
     async def _look(self) -> None:
         """See whether the remote moved, and take over what did."""
@@ -347,6 +342,7 @@ class Keeper:
             self._without_branch(mirror, catalog, pins.had_branch)
         changed = catalog.apply(mirror.refs)
         self._catalog = catalog
+        self._leftovers = catalog.leftovers()
         return changed
 
     def _opened(self, credentials: Credentials | None) -> Mirror:
@@ -485,7 +481,7 @@ class Keeper:
         if self._catalog is not None:
             paths = [
                 layout.package_path(directory, self.settings.directory) or directory
-                for directory in await self.in_thread(self._catalog.leftovers)
+                for directory in self._leftovers
             ]
             if counted := leftovers.condition(facts.name, self.settings.branch, paths):
                 conditions.append(counted)

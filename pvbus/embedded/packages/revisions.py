@@ -6,7 +6,6 @@ what is there.
 """
 
 from collections.abc import Iterable, Mapping
-from functools import lru_cache
 from typing import Any
 
 import msgspec
@@ -16,6 +15,7 @@ from pvbus.core.ids import revision_name
 from pvbus.core.model import PORCH_API
 from pvbus.embedded.packages import bounds, layout
 from pvbus.embedded.packages.bounds import ContentError
+from pvbus.embedded.packages.caching import SizedCache
 from pvbus.embedded.packages.gitrepo import Commit, Mirror
 from pvbus.embedded.packages.kptfile import KptfileFacts, facts_of, unreadable_kptfile
 from pvbus.embedded.packages.layout import Annotation, RenderNote
@@ -27,6 +27,9 @@ HISTORY_COMMITS_MAX = 200
 task in the listing, fewer would make unannotated histories slow to read."""
 
 UNPACKAGED_SHOWN_MAX = 3
+
+FACTS_CACHE_BYTES_MAX = 4 * 1024 * 1024
+"""Kptfiles of one Repository that were read last: most revisions of a package have the same one."""
 
 _UNREADABLE = (ContentError, LookupError, ValueError, RecursionError, AssertionError, pygit2.GitError)
 
@@ -65,6 +68,10 @@ class Revision(msgspec.Struct, frozen=True, kw_only=True):
         return f"v{self.revision}" if self.revision > 0 else self.workspace
 
 
+def _bytes_of(facts: KptfileFacts) -> int:
+    return len(msgspec.json.encode(facts)) + 500
+
+
 class Catalog:
     """The package revisions of one Repository."""
 
@@ -79,7 +86,7 @@ class Catalog:
         self._refs_by_directory: dict[str, set[str]] = {}
         self._folders: dict[str, str] = {}
         self._tips: dict[tuple[str, str], Revision | None] = {}
-        self._facts = lru_cache(maxsize=4096)(self._read_facts)
+        self._facts: SizedCache[str, KptfileFacts] = SizedCache(FACTS_CACHE_BYTES_MAX, _bytes_of)
         self._approvals = Approvals(mirror)
         self._undone: set[str] = set()
         self._unreadable: dict[tuple[str, str], str] = {}
@@ -165,12 +172,12 @@ class Catalog:
                 directories.add(parsed.directory)
                 known = self._refs_by_directory.setdefault(parsed.directory, set())
                 known.add(ref) if ref in refs else known.discard(ref)
+            former = (ref, self._refs.pop(ref, ""))
             if ref in refs:
                 self._refs[ref] = refs[ref]
-            else:
-                gone = (ref, self._refs.pop(ref, ""))
-                self._tips.pop(gone, None)
-                self._unreadable.pop(gone, None)
+            if refs.get(ref) != former[1]:
+                self._tips.pop(former, None)
+                self._unreadable.pop(former, None)
         changed: set[tuple[str, str]] = set()
         for directory in directories:
             changed |= self._recompute(directory)
@@ -313,7 +320,7 @@ class Catalog:
             oid=oid,
             commit=commit.id,
             tree=tree,
-            kptfile=self._facts(blob) if blob else KptfileFacts(),
+            kptfile=self._facts.get(blob, lambda: self._read_facts(blob)) if blob else KptfileFacts(),
             task=self._task(directory, workspace, commit) if ref != self.branch_ref else None,
             note=layout.parse_render_note(commit.message),
             published_by=commit.author_email if published else "",

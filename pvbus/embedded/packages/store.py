@@ -19,9 +19,10 @@ from pvbus.codec import prepare_types
 from pvbus.embedded.apiserver.hooks import Objects
 from pvbus.embedded.apiserver.store import StoreError
 from pvbus.embedded.packages.journal import Journal, Note
+from pvbus.embedded.packages.load import Load
 from pvbus.embedded.packages.rendering import Render
 from pvbus.embedded.packages.reporting import REPOSITORY, report
-from pvbus.embedded.packages.repository import JOURNAL, MIRROR, PACKAGE_REVISION, Keeper, Load
+from pvbus.embedded.packages.repository import JOURNAL, MIRROR, PACKAGE_REVISION, Keeper
 from pvbus.embedded.packages.repository_hooks import RepositoryHooks
 from pvbus.embedded.packages.resources import ResourcesKind
 from pvbus.embedded.packages.revision_hooks import RevisionHooks

@@ -9,9 +9,10 @@ from pvbus.core.model import CONFIG_GROUP
 from pvbus.embedded.apiserver.hooks import Objects, StatusError
 from pvbus.embedded.packages import answers, content, layout, rendering
 from pvbus.embedded.packages.kptfile import facts_of
+from pvbus.embedded.packages.load import Load
 from pvbus.embedded.packages.rendering import Render, Rendering
 from pvbus.embedded.packages.reporting import REPOSITORY
-from pvbus.embedded.packages.repository import PACKAGE_REVISION, Keeper, Load
+from pvbus.embedded.packages.repository import PACKAGE_REVISION, Keeper
 from pvbus.embedded.packages.revisions import Revision
 from pvbus.ports.cluster import Object
 

@@ -27,6 +27,9 @@ Value = dict[str, Any]
 _LINE_COMMENT = re.compile(r"[ \t]+(#[^\r\n]*)")
 _ABSENT = object()
 
+REMEMBERED_CHARACTERS_MAX = 200
+"""Length of a scalar whose look is remembered: names and numbers come again, long texts do not."""
+
 
 class Item(msgspec.Struct, frozen=True, kw_only=True):
     """One object: never changed in place, `value` included.
@@ -292,9 +295,17 @@ def _placed(text: str, start: int, written: str) -> str:
     return f" {written}" if start and text[start - 1] == ":" else written
 
 
-@lru_cache(maxsize=1024)
 def _is_plain(text: str) -> bool:
     """Whether a text can stand without quotes and be read back as itself, of whatever type."""
+    return _looked_plain(text) if len(text) <= REMEMBERED_CHARACTERS_MAX else _looks_plain(text)
+
+
+@lru_cache(maxsize=1024)
+def _looked_plain(text: str) -> bool:
+    return _looks_plain(text)
+
+
+def _looks_plain(text: str) -> bool:
     if "\n" in text or text != text.strip():
         return False
     try:
@@ -305,7 +316,6 @@ def _is_plain(text: str) -> bool:
     return isinstance(node, yaml.ScalarNode) and not node.style and node.value == text
 
 
-@lru_cache(maxsize=1024)
 def _is_text(text: str) -> bool:
     return isinstance(load(text), str)
 

@@ -10,6 +10,9 @@ from pvbus.core.yamledit import Document, YamlError, assign, delete, get, insert
 from pvbus.core.yamlwrite import Style, block
 from pvbus.embedded.packages.functions.limits import check_time
 
+REMEMBERED_CHARACTERS_MAX = 100_000
+"""Length of a text whose graph is remembered; a graph takes a hundred times the memory of its text."""
+
 COMPARISONS_MAX = 250_000
 """Pairs of elements that are compared to keep what stays of a list: some 0.1 s. Longer lists that differ
 throughout are written anew."""
@@ -31,13 +34,21 @@ def dump(value: Any) -> str:
     return "\n".join(block(value, "", Style())) + "\n"
 
 
-# The same text is asked for a few times in a row; graphs are large, so few are kept.
-@lru_cache(maxsize=8)
 def compose(text: str) -> yaml.Node | None:
     """Return the node graph of a text of one document that `load` accepts; marks count its characters.
 
     Nobody may change the graph. Its implicit tags are YAML 1.1's and mean nothing here.
     """
+    return _composed_before(text) if len(text) <= REMEMBERED_CHARACTERS_MAX else _composed(text)
+
+
+# The same text is asked for a few times in a row; graphs are large, so few are kept.
+@lru_cache(maxsize=8)
+def _composed_before(text: str) -> yaml.Node | None:
+    return _composed(text)
+
+
+def _composed(text: str) -> yaml.Node | None:
     try:
         node: yaml.Node | None = yaml.compose(text, Loader=_Loader)
     except yaml.YAMLError as exc:

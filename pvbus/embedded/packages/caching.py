@@ -1,0 +1,42 @@
+"""A cache that is limited by what it holds, not by how many: packages differ a thousandfold in size."""
+
+import threading
+from collections import OrderedDict
+from collections.abc import Callable, Hashable
+from typing import Generic, TypeVar
+
+_K = TypeVar("_K", bound=Hashable)
+_V = TypeVar("_V")
+
+
+class SizedCache(Generic[_K, _V]):
+    """Keeps what was used last. Safe to use from several threads."""
+
+    def __init__(self, bytes_max: int, size_of: Callable[[_V], int]) -> None:
+        """size_of: returns about how many bytes a value takes; one above the limit is not kept."""
+        self._bytes_max = bytes_max
+        self._size_of = size_of
+        self._lock = threading.Lock()
+        self._entries: OrderedDict[_K, tuple[_V, int]] = OrderedDict()
+        self.bytes = 0
+
+    def __len__(self) -> int:
+        return len(self._entries)
+
+    def get(self, key: _K, make: Callable[[], _V]) -> _V:
+        """Return the value of a key; made anew where there is none, by several threads at worst."""
+        with self._lock:
+            found = self._entries.get(key)
+            if found is not None:
+                self._entries.move_to_end(key)
+                return found[0]
+        value = make()
+        size = self._size_of(value)
+        with self._lock:
+            if key not in self._entries and size <= self._bytes_max:
+                self._entries[key] = value, size
+                self.bytes += size
+                while self.bytes > self._bytes_max:
+                    _, (_, freed) = self._entries.popitem(last=False)
+                    self.bytes -= freed
+        return value
