@@ -28,6 +28,10 @@ class DataPaths:
 
     def make(self) -> None:
         """Create the folder, for its owner only. Raises PermanentError."""
+        if self.root.exists() and not self.root.is_dir():
+            raise PermanentError(
+                f"the data folder {self.root} is a file: choose a folder with --data", reason="DataFolder"
+            )
         try:
             self.root.mkdir(mode=0o700, parents=True, exist_ok=True)
             probe = self.root / ".probe"
