@@ -72,7 +72,8 @@ def held(paths: DataPaths) -> Iterator[None]:
             other = os.pread(descriptor, 20, 0).decode(errors="replace").strip()
             raise PermanentError(
                 f"the data folder {paths.root} is in use by another pvbus (process {other or 'unknown'}): "
-                "stop that one first, or choose another folder with --data",
+                "stop that one first, or choose another folder with --data. kubectl applies manifests to the "
+                "one that runs",
                 reason="DataInUse",
             ) from exc
         os.ftruncate(descriptor, 0)
