@@ -157,8 +157,8 @@ def restore(file: Path, data: str) -> None:
     you trust.
     """
     target = Path(data).absolute()
-    _check_target(target)
     with open_plain(file) as stream:
+        _check_target(target)
         limit = _bytes_max(os.fstat(stream.fileno()).st_size, target)
         try:
             with _Bounded(fileobj=stream) as unpacked, tarfile.open(fileobj=unpacked, mode="r:") as tar:

@@ -28,6 +28,10 @@ class DataPaths:
 
     def make(self) -> None:
         """Create the folder, for its owner only. Raises PermanentError."""
+        if self.root.exists() and not self.root.is_dir():
+            raise PermanentError(
+                f"the data folder {self.root} is a file: choose a folder with --data", reason="DataFolder"
+            )
         try:
             self.root.mkdir(mode=0o700, parents=True, exist_ok=True)
             probe = self.root / ".probe"
@@ -68,7 +72,8 @@ def held(paths: DataPaths) -> Iterator[None]:
             other = os.pread(descriptor, 20, 0).decode(errors="replace").strip()
             raise PermanentError(
                 f"the data folder {paths.root} is in use by another pvbus (process {other or 'unknown'}): "
-                "stop that one first, or choose another folder with --data",
+                "stop that one first, or choose another folder with --data. kubectl applies manifests to the "
+                "one that runs",
                 reason="DataInUse",
             ) from exc
         os.ftruncate(descriptor, 0)

@@ -319,7 +319,8 @@ async def _troubles(crew: Crew, progress: Progress) -> list[Trouble]:
 def _explain(
     screen: Screen, outcome: str, troubles: list[Trouble], options: Options, defects: list[str]
 ) -> int:
-    screen.line(f"{outcome}: {len(troubles)} objects are not ready")
+    words = "1 object is" if len(troubles) == 1 else f"{len(troubles)} objects are"
+    screen.line(f"{outcome}: {words} not ready")
     for trouble in troubles[:TROUBLES_SHOWN_MAX]:
         screen.line(f"  {trouble._replace(options=options.hints)}")
     if len(troubles) > TROUBLES_SHOWN_MAX:

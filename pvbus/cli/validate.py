@@ -66,11 +66,15 @@ def validate(paths: tuple[Path, ...], engine: str | None, output: str) -> None:
     if output == "text":
         for problem in problems:
             click.echo(str(problem))
-        words = f"{len(problems)} problems" if problems else "no problems"
-        click.echo(f"{len(manifests)} objects, {words}", err=bool(problems))
+        words = _counted(len(problems), "problem") if problems else "no problems"
+        click.echo(f"{_counted(len(manifests), 'object')}, {words}", err=bool(problems))
     else:
         emit({"objects": len(manifests), "problems": [problem._asdict() for problem in problems]}, output)
     sys.exit(1 if problems else 0)
+
+
+def _counted(number: int, noun: str) -> str:
+    return f"{number} {noun}" if number == 1 else f"{number} {noun}s"
 
 
 def problems_of(manifests: Sequence[Manifest], engine: Engine) -> Iterator[Problem]:

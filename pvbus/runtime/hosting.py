@@ -33,6 +33,7 @@ from pvbus.runtime.health import HealthServer
 from pvbus.runtime.installation import ensure_installation
 from pvbus.runtime.state import Observer
 from pvbus.telemetry import logs
+from pvbus.telemetry.terminal import printable
 
 BUS_SECONDS_MAX = 60.0
 """How long a start waits for the bus: services and brokers are started together, and in any order."""
@@ -223,5 +224,5 @@ def _answer(name: str, config: type[ServiceConfig], arguments: Sequence[str], ab
 
 def _complain(error: BaseException, code: int) -> int:
     for cause in causes(error):
-        print(f"error: {cause}", file=sys.stderr)
+        print(f"error: {printable(str(cause))}", file=sys.stderr)
     return code

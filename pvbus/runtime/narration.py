@@ -85,7 +85,7 @@ class Narrator:
             yield Line("removals confirmed", {"set": key, "hold": row.released})
 
     def _condition(self, key: str, event: ConditionEvent) -> Iterator[Line]:
-        """The end of a failure is a line where its beginning was one, or its type means nothing else."""
+        """The end of a failure is a line where its beginning was one, or its type has no other meaning."""
         condition = event.condition
         is_trouble = condition.type in TROUBLES
         bad = "True" if is_trouble else "False"

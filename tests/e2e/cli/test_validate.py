@@ -66,7 +66,7 @@ def test_what_is_right_passes(tmp_path: Path) -> None:
     """A good set is exit code 0, and the text says how much was looked at."""
     (tmp_path / "set.yaml").write_text(HEAD + UP + TARGETS % "target.package")
     done = pvbus("validate", "set.yaml", cwd=tmp_path)
-    assert (done.code, done.out) == (0, "1 objects, no problems\n")
+    assert (done.code, done.out) == (0, "1 object, no problems\n")
 
 
 def test_own_definitions_judge_own_kinds(tmp_path: Path) -> None:
