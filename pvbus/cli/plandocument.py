@@ -205,23 +205,20 @@ def differences(before: Any, after: Any, path: str = "") -> list[Document]:
     item; others as a whole.
     """
     before, after = (list(value) if isinstance(value, tuple) else value for value in (before, after))
-    if before == after and type(before) is type(after):
-        return []
-    if isinstance(before, dict | None) and isinstance(after, dict | None) and (before or after):
-        one, other = before or {}, after or {}
-        if one and other:
-            return [
-                found
-                for key in sorted({*one, *other}, key=str)
-                for found in differences(one.get(key), other.get(key), f"{path}.{key}" if path else str(key))
-            ]
+    if isinstance(before, dict) and isinstance(after, dict):
+        return [
+            found
+            for key in sorted({*before, *after}, key=str)
+            for found in differences(before.get(key), after.get(key), f"{path}.{key}" if path else str(key))
+        ]
     if isinstance(before, list) and isinstance(after, list) and len(before) == len(after):
         return [
             found
             for number, (one, other) in enumerate(zip(before, after, strict=True))
             for found in differences(one, other, f"{path}[{number}]")
         ]
-    if _is_empty(before) and _is_empty(after):
+    same = before == after and isinstance(before, bool) == isinstance(after, bool)
+    if same or (_is_empty(before) and _is_empty(after)):
         return []
     return [{"path": path, "before": copy_of(before), "after": copy_of(after)}]
 

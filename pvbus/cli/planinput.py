@@ -138,7 +138,7 @@ def _shape_problems(obj: Object) -> Iterable[str]:
 def _package_problems(obj: Object) -> Iterable[str]:
     spec = obj.get("spec") or {}
     for field in ("repository", "packageName", "workspaceName"):
-        if obj["kind"] == "PackageRevision" and not (isinstance(spec.get(field), str) and spec[field]):
+        if not isinstance(spec.get(field) or "", str):
             yield f"spec.{field}: must be a text"
     if not isinstance(spec.get("revision") or 0, int):
         yield "spec.revision: must be a number"

@@ -37,8 +37,8 @@ def files_lack(result: Preview) -> list[str]:
     there: dict[tuple[str, str, str], list[Object]] = {}
     for obj in result.objects:
         if obj["kind"] == "PackageRevision":
-            spec = obj["spec"]
-            place = (obj["metadata"]["namespace"], spec["repository"], spec["packageName"])
+            spec = obj.get("spec") or {}
+            place = (obj["metadata"]["namespace"], spec.get("repository", ""), spec.get("packageName", ""))
             there.setdefault(place, []).append(spec)
     found: dict[str, list[str]] = {}
     for obj in result.objects:

@@ -131,6 +131,11 @@ class _Run:
         self._clock = SimulatedClock(_epoch(world.objects))
         self._cluster = MemoryCluster(now=self._stamp, collects_garbage=world.server is not None)
         self._rules: StoreRules | None = None
+        self._cluster.before_write = self._said
+
+    def _said(self, _verb: str, _obj: Object) -> None:
+        """Report progress: virtual time stands still as long as there is work."""
+        self._progress(f"{len(self._cluster.writes)} writes so far")
 
     def _stamp(self) -> str:
         return datetime.fromtimestamp(self._clock.now(), UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
@@ -199,7 +204,6 @@ class _Run:
             now = (len(self._cluster.writes), await _records(bus))
             if now != before or not await settled(services, bus, horizon_seconds=-1.0):
                 before, quiet_since = now, self._clock.monotonic()
-                self._progress(f"{len(self._cluster.writes)} writes")
             if self._clock.monotonic() - began > LIMIT_SECONDS:
                 self._defects["the services still write after an hour: two of them undo each other"] = None
                 return

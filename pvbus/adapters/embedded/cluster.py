@@ -427,10 +427,10 @@ class MemoryCluster:
         if meta.get("uid") not in (None, "", current["metadata"]["uid"]):
             raise ConflictError(f'{resource.plural} "{name}": another uid')
         new = updated(current, obj, subresource)
+        if kind == RESOURCES and self.rules is not None:
+            return self._save(self.rules, current, new, obj)  # the same files may have yet to be rendered
         if new == current:
             return current
-        if kind == RESOURCES and self.rules is not None:
-            return self._save(self.rules, current, new, obj)
         if kind == REVISION and self.rules is not None:
             self.rules.update(current, new)
         verb = "updateResources" if kind == RESOURCES else "update"
@@ -443,10 +443,13 @@ class MemoryCluster:
     def _save(self, rules: PackageRules, current: Object, new: Object, sent: Object) -> Object:
         """Write the files of a revision, which changes the revision, too."""
         meta = new["metadata"]
-        revision = copy_of(self._objects[REVISION][meta["namespace"], meta["name"]])
+        key = (meta["namespace"], meta["name"])
+        revision = copy_of(self._objects[REVISION][key])
         saved = rules.save(
             revision, current["spec"].get("resources") or {}, new["spec"].get("resources") or {}
         )
+        if saved.texts == current["spec"].get("resources") and saved.revision == self.peek(REVISION, *key):
+            return {**current, "status": saved.status} if saved.status else current
         self._wrote("updateResources", new, sent=copy_of(sent), before=current)
         self._store(REVISION, copy_of(saved.revision))
         new["spec"]["resources"] = dict(saved.texts)

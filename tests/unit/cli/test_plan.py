@@ -1,0 +1,424 @@
+"""What `plan` says: differences, reasons, exit codes, what it lacks, and that nothing makes it crash."""
+
+import json
+import random
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import pytest
+import yaml
+from click.testing import CliRunner
+
+from pvbus.cli.live import Export, cleaned, injected_kinds, selected_kinds
+from pvbus.cli.plan import Settings, exit_code, plan, plan_of_files
+from pvbus.cli.plandocument import Document, differences
+from pvbus.cli.planinput import PlanInput, admitted, deletions, read_input, write_export
+from pvbus.cli.plantext import plan_lines
+from pvbus.core.expressions import default_engine
+from pvbus.core.renderer import RenderController
+from pvbus.core.unroll.children import Limits
+from pvbus.embedded.packages.functions.registry import FunctionRegistry
+from pvbus.errors import UsageError
+from pvbus.ports.cluster import Kind
+
+HOW = Settings(default_engine(), Limits(), FunctionRegistry({}))
+KPTFILE = "apiVersion: kpt.dev/v1\nkind: Kptfile\nmetadata:\n  name: web\n"
+FILES = """\
+apiVersion: config.porch.kpt.dev/v1alpha1
+kind: Repository
+metadata: {name: blue, namespace: default}
+spec: {type: git, git: {repo: https://example.org/blue.git}}
+---
+apiVersion: config.porch.kpt.dev/v1alpha1
+kind: Repository
+metadata: {name: edge, namespace: default}
+spec: {type: git, deployment: true, git: {repo: https://example.org/edge.git}}
+---
+apiVersion: porch.kpt.dev/v1alpha1
+kind: PackageRevision
+metadata: {name: blue.web.v1, namespace: default}
+spec: {repository: blue, packageName: web, workspaceName: v1, revision: 1, lifecycle: Published}
+---
+apiVersion: porch.kpt.dev/v1alpha1
+kind: PackageRevisionResources
+metadata: {name: blue.web.v1, namespace: default}
+spec:
+  repository: blue
+  packageName: web
+  workspaceName: v1
+  resources:
+    Kptfile: |
+      apiVersion: kpt.dev/v1
+      kind: Kptfile
+      metadata:
+        name: web
+"""
+VARIANT = """\
+apiVersion: config.porch.kpt.dev/v1alpha1
+kind: PackageVariant
+metadata: {name: own, namespace: default}
+spec:
+  upstream: {repo: blue, package: web, revision: 1}
+  downstream: {repo: edge, package: own}
+"""
+FUNCTION = "  pipeline: {mutators: [{name: one, image: set-labels, configMap: {region: north}}]}\n"
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    (tmp_path / "files.yaml").write_text(FILES)
+    (tmp_path / "variant.yaml").write_text(VARIANT)
+    return tmp_path
+
+
+def planned(*paths: Path, **options: Any) -> Document:
+    return plan_of_files(read_input(paths), HOW, **options)
+
+
+def actions(document: Document) -> list[tuple[str, str, str]]:
+    return [(action["verb"], action["kind"], action["name"]) for action in document["actions"]]
+
+
+def without_versions(found: list[Document]) -> list[Document]:
+    """resourceVersions follow the order in which objects were read."""
+    plain: list[Document] = json.loads(json.dumps(found))
+    for action in plain:
+        action["object"]["metadata"].pop("resourceVersion")
+    return plain
+
+
+def settled_export(document: Document) -> Export:
+    """The system as it is after a plan was carried out."""
+    objects = [obj for obj in document["objects"] if obj["kind"] != "Namespace"]
+    return Export(server="pvbus", items=msgspec.json.decode(msgspec.json.encode(objects)))
+
+
+# ---------------------------------------------------------------- differences
+
+
+@pytest.mark.parametrize(
+    ("before", "after", "found"),
+    [
+        ({"a": [1, 2]}, {"a": (1, 2)}, []),
+        ({"a": [{"b": 1}]}, {"a": ({"b": 1},)}, []),
+        ({"a": [{"b": 1}, {"b": 2}]}, {"a": [{"b": 1}, {"b": 3}]}, [("a[1].b", 2, 3)]),
+        ({"a": [1]}, {"a": [1, 2]}, [("a", [1], [1, 2])]),
+        ({"a": {}}, {}, []),
+        ({"a": None}, {"a": []}, []),
+        ({"a": 0}, {}, [("a", 0, None)]),
+        ({"a": 0}, {"a": False}, [("a", 0, False)]),
+        ({"a": {"b": "x" * 500}}, {"a": {"b": "y"}}, [("a.b", "x" * 500, "y")]),
+        (None, {"a": 1}, [("", None, {"a": 1})]),
+    ],
+)
+def test_differences_compare_values(before: Any, after: Any, found: list[Any]) -> None:
+    """Equal lists are equal whatever holds them; what differs is named with both values in full."""
+    assert [(d["path"], d["before"], d["after"]) for d in differences(before, after)] == found
+
+
+def test_long_values_are_cut_for_people_only(folder: Path) -> None:
+    """A terminal shows the beginning and says so; the document has everything."""
+    set_text = (
+        "apiVersion: config.porch.kpt.dev/v1alpha2\nkind: PackageVariantSet\n"
+        "metadata: {name: s, namespace: default}\n"
+        "spec:\n  upstream: {repo: blue, package: web, revision: 1}\n  targets:\n"
+        "  - repositories: [{name: edge, packageNames: [p]}]\n    template: {annotations: {a: %s}}\n"
+    )
+    (folder / "set.yaml").write_text(set_text % "short")
+    before = settled_export(planned(folder))
+    (folder / "set.yaml").write_text(set_text % ("n" * 300))
+    document = plan_of_files(PlanInput((before,), tuple(read_input([folder / "set.yaml"]).manifests)), HOW)
+    text = "\n".join(plan_lines(document))
+    assert "n" * 300 not in text
+    assert "-o json has them in full" in text
+    assert "n" * 300 in json.dumps(document)
+
+
+# ---------------------------------------------------------------- lacks
+
+
+def test_missing_upstream_is_an_error(folder: Path) -> None:
+    """Without the upstream's revision the plan names it and who follows it, and never says `no changes`."""
+    (folder / "files.yaml").write_text(FILES.split("---\napiVersion: porch")[0])
+    document = planned(folder)
+    assert exit_code(document, check=False) == 1
+    (error,) = document["errors"]
+    assert "package web in repository blue, revision 1" in error
+    assert "PackageVariant default/own" in error
+    assert "pvbus export" in error
+    assert "no changes" not in "\n".join(plan_lines(document))
+
+
+def test_missing_files_are_an_error(folder: Path) -> None:
+    """A revision without its files cannot be planned from."""
+    (folder / "files.yaml").write_text(FILES.rpartition("---\n")[0])
+    document = planned(folder)
+    assert any(
+        "PackageRevisionResources of PackageRevision default/blue.web.v1" in e for e in document["errors"]
+    )
+
+
+def test_an_export_that_does_not_know_a_kind_says_so(folder: Path) -> None:
+    """Changes that select a kind nobody asked for when the export was taken need another export."""
+    before = settled_export(planned(folder))
+    (folder / "set.yaml").write_text(
+        "apiVersion: config.porch.kpt.dev/v1alpha2\nkind: PackageVariantSet\n"
+        "metadata: {name: s, namespace: default}\n"
+        "spec:\n  upstream: {repo: blue, package: web, revision: 1}\n  targets:\n"
+        "  - objectSelector: {apiVersion: x.org/v1, kind: Site}\n"
+        "    template: {downstream: {repo: edge, packageExpr: target.name}}\n"
+    )
+    given = PlanInput((before,), tuple(read_input([folder / "set.yaml"]).manifests))
+    assert any("says nothing about Site (x.org)" in error for error in plan_of_files(given, HOW)["errors"])
+
+
+# ---------------------------------------------------------------- exit codes
+
+
+def test_exit_codes_of_check(folder: Path) -> None:
+    """3 with changes, 0 when they were carried out, 1 for what is stalled; without --check always 0."""
+    document = planned(folder)
+    assert (exit_code(document, check=True), exit_code(document, check=False)) == (3, 0)
+    after = settled_export(document)
+    again = plan_of_files(PlanInput((after,), ()), HOW)
+    assert actions(again) == []
+    assert exit_code(again, check=True) == 0
+    (folder / "variant.yaml").write_text(VARIANT + "  pipeline: {mutators: [{name: a.b, image: x}]}\n")
+    stalled = planned(folder)
+    assert (exit_code(stalled, check=True), exit_code(stalled, check=False)) == (1, 0)
+
+
+def test_a_held_removal_is_exit_code_1(folder: Path) -> None:
+    """What the guard holds is no write, and no success either."""
+    targets = ", ".join(f"p{number}" for number in range(12))
+    wide = (
+        "apiVersion: config.porch.kpt.dev/v1alpha2\nkind: PackageVariantSet\n"
+        "metadata: {name: s, namespace: default}\n"
+        "spec:\n  upstream: {repo: blue, package: web, revision: 1}\n  targets:\n"
+        "  - repositories: [{name: edge, packageNames: [%s]}]\n"
+    )
+    (folder / "variant.yaml").unlink()
+    (folder / "set.yaml").write_text(wide % targets)
+    before = settled_export(planned(folder))
+    (folder / "set.yaml").write_text(wide % "p0")
+    document = plan_of_files(PlanInput((before,), tuple(read_input([folder / "set.yaml"]).manifests)), HOW)
+    assert actions(document) == []
+    assert len(document["held"]) == 11
+    assert exit_code(document, check=True) == 1
+    assert "11 held" in "\n".join(plan_lines(document))
+
+
+def test_a_defect_is_an_error_in_the_document(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A decision that fails by a bug of ours is told with its key, and ends the command with 1."""
+
+    def broken(self: Any, key: str, now: float) -> Iterator[Any]:
+        raise ZeroDivisionError(key)
+        yield
+
+    monkeypatch.setattr(RenderController, "reconcile", broken)
+    (folder / "set.yaml").write_text(
+        "apiVersion: config.porch.kpt.dev/v1alpha2\nkind: PackageVariantSet\n"
+        "metadata: {name: s, namespace: default}\n"
+        "spec:\n  upstream: {repo: blue, package: web, revision: 1}\n  targets:\n"
+        "  - repositories: [{name: edge, packageNames: [p]}]\n"
+    )
+    document = planned(folder)
+    assert any(
+        "render failed to decide on default/s-edge-p (ZeroDivisionError" in e for e in document["errors"]
+    )
+    assert exit_code(document, check=False) == 1
+
+
+# ---------------------------------------------------------------- changes, exports
+
+
+def test_export_is_the_live_system(folder: Path) -> None:
+    """An export that went through a file gives the same plan, and it is one JSON document."""
+    before = settled_export(planned(folder))
+    (folder / "live.json").write_text(write_export(before))
+    assert json.loads((folder / "live.json").read_text())["kind"] == "ExportList"
+    (folder / "variant.yaml").write_text(VARIANT + FUNCTION)
+    direct = plan_of_files(PlanInput((before,), tuple(read_input([folder / "variant.yaml"]).manifests)), HOW)
+    through = planned(folder / "live.json", folder / "variant.yaml")
+    assert without_versions(direct["actions"]) == without_versions(through["actions"])
+    assert actions(through) == [("updateResources", "PackageRevisionResources", "edge.own.packagevariant-1")]
+    (update,) = through["actions"]
+    assert update["files"] == ["Kptfile"]
+
+
+def test_diffs_show_package_files(folder: Path) -> None:
+    """--render compares a draft with what it was, line by line."""
+    before = settled_export(planned(folder))
+    (folder / "variant.yaml").write_text(VARIANT + FUNCTION)
+    given = PlanInput((before,), tuple(read_input([folder / "variant.yaml"]).manifests))
+    diff = plan_of_files(given, HOW, with_diffs=True)["diffs"]["default/edge.own.packagevariant-1"]
+    assert "--- a/Kptfile\n+++ b/Kptfile\n" in diff
+    assert "region: north\n" in diff
+    assert all(line[:1] in "+-@ " for line in diff.splitlines())
+
+
+def test_deletion(folder: Path) -> None:
+    """--delete takes an object away: finalizers hold, packages go, and what is not there is named."""
+    before = settled_export(planned(folder))
+    document = plan_of_files(PlanInput((before,), ()), HOW, delete=["packagevariant/default/own"])
+    assert actions(document) == [
+        ("delete", "PackageRevision", "edge.own.packagevariant-1"),
+        ("update", "PackageVariant", "own"),
+    ]
+    with pytest.raises(UsageError, match="there is no cluster/default/own in the live system or the files"):
+        deletions(["cluster/default/own"], before.items)
+    with pytest.raises(UsageError, match="is no KIND/NAMESPACE/NAME"):
+        deletions(["own"], before.items)
+
+
+def test_secrets_and_managed_fields_are_left_out() -> None:
+    """An export can be given to CI: it holds no Secret data, and nothing that only a server needs."""
+    secret = {
+        "apiVersion": "v1",
+        "kind": "Secret",
+        "metadata": {
+            "name": "s",
+            "managedFields": [{}],
+            "annotations": {"kubectl.kubernetes.io/last-applied-configuration": "{}", "a": "b"},
+        },
+        "data": {"password": "eA=="},
+        "stringData": {"password": "x"},
+    }
+    assert cleaned(secret) == {
+        "apiVersion": "v1",
+        "kind": "Secret",
+        "metadata": {"name": "s", "annotations": {"a": "b"}},
+    }
+
+
+def test_kinds_that_a_plan_needs() -> None:
+    """Sets name the kinds of their targets, packages those that are injected."""
+    selector = {"apiVersion": "example.org/v1", "kind": "Cluster"}
+    one = {
+        "apiVersion": "config.porch.kpt.dev/v1alpha2",
+        "kind": "PackageVariantSet",
+        "metadata": {"name": "s"},
+        "spec": {"targets": [{"objectSelector": selector}, {"repositories": []}]},
+    }
+    assert selected_kinds([one]) == [Kind("example.org", "Cluster")]
+    point = (
+        "apiVersion: x.org/v1\nkind: Site\nmetadata:\n  name: s\n  annotations:\n"
+        "    kpt.dev/config-injection: required\n"
+    )
+    files = {"spec": {"resources": {"Kptfile": KPTFILE, "site.yaml": point}}}
+    assert injected_kinds([files]) == [Kind("x.org", "Site")]
+
+
+# ---------------------------------------------------------------- bad input
+
+
+BAD = {
+    "two documents of one object": VARIANT + "---\n" + VARIANT,
+    "labels that are a list": VARIANT.replace("name: own,", "name: own, labels: [a],"),
+    "a label that is a number": VARIANT.replace("name: own,", "name: own, labels: {a: 1},"),
+    "owners that are a text": VARIANT.replace("name: own,", "name: own, ownerReferences: x,"),
+    "a revision's spec that is a text": (
+        "apiVersion: porch.kpt.dev/v1alpha1\nkind: PackageRevision\nmetadata: {name: r}\nspec: x\n"
+    ),
+    "a revision of a list": (
+        "apiVersion: porch.kpt.dev/v1alpha1\nkind: PackageRevision\nmetadata: {name: r}\n"
+        "spec: {repository: [x]}\n"
+    ),
+    "files that are a list": (
+        "apiVersion: porch.kpt.dev/v1alpha1\nkind: PackageRevisionResources\nmetadata: {name: r}\n"
+        "spec: {resources: [a]}\n"
+    ),
+    "a definition without names": (
+        "apiVersion: apiextensions.k8s.io/v1\nkind: CustomResourceDefinition\nmetadata: {name: x}\n"
+        "spec: {group: x}\n"
+    ),
+}
+
+
+@pytest.mark.parametrize("text", BAD.values(), ids=BAD.keys())
+def test_bad_objects_are_refused_with_their_place(folder: Path, text: str) -> None:
+    """What no API server takes is an error with file and document, and nothing is planned."""
+    (folder / "variant.yaml").write_text(text)
+    document = planned(folder)
+    assert document["actions"] == []
+    assert all("variant.yaml, document" in error for error in document["errors"])
+    assert exit_code(document, check=False) == 1
+
+
+@pytest.mark.parametrize(
+    ("text", "says"),
+    [
+        ("a: [", "not valid YAML"),
+        ("- x", "is no object"),
+        ("kind: X\n", "has no apiVersion"),
+        ("\x00", "YAML"),
+    ],
+)
+def test_broken_files_are_named(folder: Path, text: str, says: str) -> None:
+    """A file that cannot be read is bad usage, with its name."""
+    (folder / "variant.yaml").write_text(text)
+    with pytest.raises(UsageError, match=says):
+        planned(folder)
+
+
+def test_a_damaged_export_is_named(folder: Path) -> None:
+    """Half an export says what to do."""
+    text = write_export(settled_export(planned(folder)))
+    (folder / "live.json").write_text(text[: len(text) // 2])
+    with pytest.raises(UsageError, match=r"live\.json: this export is damaged"):
+        planned(folder / "live.json")
+
+
+def mutated(value: Any, choice: random.Random) -> Any:
+    """Put something else somewhere into an object."""
+    junk = [None, 7, -1, True, "", "x" * 80, "é|/\n", [], {}, [None], {"a": None}, [[]], 1.5]
+    if isinstance(value, dict) and value and choice.random() < 0.8:
+        key = choice.choice(list(value))
+        return {**value, key: mutated(value[key], choice)}
+    if isinstance(value, list) and value and choice.random() < 0.8:
+        number = choice.randrange(len(value))
+        return [mutated(item, choice) if n == number else item for n, item in enumerate(value)]
+    return choice.choice(junk)
+
+
+@pytest.mark.parametrize("seed", range(24))
+def test_nothing_makes_it_crash(folder: Path, seed: int) -> None:
+    """Whatever stands in an object, the answer is a document or a sentence, never a traceback or a defect."""
+    choice = random.Random(seed)
+    documents = list(yaml.safe_load_all(FILES + "---\n" + VARIANT))
+    number = choice.randrange(len(documents))
+    documents[number] = mutated(documents[number], choice)
+    (folder / "files.yaml").write_text(yaml.safe_dump_all(documents))
+    try:
+        document = planned(folder / "files.yaml")
+    except UsageError:
+        return
+    assert not [error for error in document.get("errors", ()) if "bug in pvbus" in error or "Error:" in error]
+    json.dumps(document)
+    list(plan_lines(document))
+
+
+# ---------------------------------------------------------------- the command
+
+
+def test_stdout_is_one_document(folder: Path) -> None:
+    """With -o json nothing but the document is on stdout."""
+    done = CliRunner().invoke(plan, ["-f", str(folder), "-o", "json", "--check"])
+    assert done.exit_code == 3
+    assert json.loads(done.stdout)["actions"]
+
+
+def test_nothing_given_is_bad_usage() -> None:
+    """The message names the ways to give something."""
+    done = CliRunner().invoke(plan, [])
+    assert isinstance(done.exception, UsageError)
+    assert "--kubeconfig" in str(done.exception)
+
+
+def test_admission_is_that_of_the_crds(folder: Path) -> None:
+    """A value of a wrong type is refused as an API server would: path and wanted type."""
+    (folder / "variant.yaml").write_text(VARIANT.replace("revision: 1", "revision: v1"))
+    _, errors = admitted(read_input([folder / "variant.yaml"]).manifests)
+    assert any("spec.upstream.revision" in error and "integer" in error for error in errors)
