@@ -248,12 +248,13 @@ class KindWatch:
         """
         metrics.WATCH_RESTARTS.labels("list").inc()
         batch = self._checks.open_now()
-        self._rows.versions = await self._cluster.versions(Kind(*self.kind))
+        versions = await self._cluster.versions(Kind(*self.kind))
         listing = await self._cluster.list(resource, metadata_only=not self.whole)
         items = listing.items
         if not listing.resource_version:
             items = items + await self._left_out(resource, items, names_of(batch) or ())
         self._lost_at = None
+        self._rows.versions = versions
         self._position = listing.resource_version
         rows: dict[str, dict[str, ObservedRow]] = {topic: {} for topic in self.topics}
         contents: dict[Name, Mapping[str, Any]] = {}

@@ -274,8 +274,13 @@ class HttpCluster:
         }
         if uid or resource_version:
             options["preconditions"] = {k: v for k, v in preconditions.items() if v}
-        path = self._path(resource, namespace, name)
-        return await self._request("DELETE", path, body=options, missing=True) is not None
+        answer = await self._send("DELETE", self._path(resource, namespace, name), body=options)
+        if answer.code == 404 and answers.says_not_found(answer.body, resource, name):
+            return False
+        if answer.code >= 400:
+            raise answer.error("DELETE")
+        answers.value_of(answer.body, answer.where)
+        return True
 
     async def _written(
         self, method: str, path: str, body: Mapping[str, Any], *, content: str = "application/json"

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from pvbus.errors import TransientError
-from pvbus.ports.cluster import GoneError, Kind, Listing, Resource, SilentError, WatchEvent
+from pvbus.ports.cluster import GoneError, Kind, Resource, SilentError, WatchEvent
 from pvbus.runtime.backoff import Backoff
 from pvbus.runtime.definitions import Definitions
 from pvbus.testing.clock import SimulatedClock
@@ -239,9 +239,6 @@ class Discovering(Server):
     async def versions(self, kind: Kind) -> tuple[str, ...]:
         return self.shown
 
-    async def list(self, resource: Resource, namespace: str | None = None, **options: Any) -> Listing:
-        return await super().list(resource, namespace, **options)
-
 
 @pytest.mark.parametrize("delay", [0, 5, 25])
 def test_a_version_that_is_newly_served_is_noticed(delay: int) -> None:
@@ -261,6 +258,23 @@ def test_a_version_that_is_newly_served_is_noticed(delay: int) -> None:
         assert watching.taken() == ["syncing", "ok"]
         await asyncio.sleep(200)
         assert watching.taken() == []
+        await watching.end()
+
+    simulated(scenario)
+
+
+def test_a_list_that_fails_does_not_hide_a_new_version() -> None:
+    async def scenario() -> None:
+        server = Discovering([site("a")])
+        watching = Watching(server)
+        await asyncio.sleep(20)
+        server.shown = ("v2", "v1")
+        server.list_errors = [TransientError("503")]
+        watching.ask("default/s", "n")
+        await asyncio.sleep(1)
+        watching.watch.probe()
+        await asyncio.sleep(1)
+        assert watching.markers["pvbus.objects"].split("|")[2] == "v2,v1"
         await watching.end()
 
     simulated(scenario)
