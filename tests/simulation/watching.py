@@ -421,7 +421,8 @@ class Watcher:
             cause = self._generations.get((meta["uid"], condition.get("observedGeneration", 0)), 0.0)
             self.counts[f"{obj['kind']}s reported ready"] += 1
             if obj["kind"] == "PackageVariantSet":
-                is_true = any(self._set_was_ready(meta["uid"], m) for m in self._since(cause))
+                ends = [self._world.now]
+                is_true = any(self._set_was_ready(meta["uid"], m, ends) for m in self._since(cause))
             else:
                 is_true = any(self._variant_was_ready(obj, m) for m in self._since(cause))
             if not is_true:
@@ -440,13 +441,24 @@ class Watcher:
         meta = obj["metadata"]
         return (meta["namespace"], place.get("repo"), place.get("package"), meta["uid"]) in moment.packages
 
-    def _set_was_ready(self, uid: str, moment: Moment) -> bool:
+    def _leaving(self) -> set[str]:
+        """Return the children that no target wants: a set's readiness is that of the others."""
+        return {
+            f"{key.partition('/')[0]}/{key.partition('|')[2]}"
+            for key, row in self.rows.items()
+            if row.state != "present"
+        }
+
+    def _set_was_ready(self, uid: str, moment: Moment, ends: list[float]) -> bool:
+        """ends: the end of each moment that was looked at, the latest first; this one's beginning is added."""
         wanted = [i for i in self._history if i.time <= moment.time][-1:] or self._history[:1]
-        later = [i for i in self._history if i.time > moment.time][:1]
+        later = [i for i in self._history if moment.time < i.time <= ends[-1]]
+        ends.append(moment.time)
+        leaving = self._leaving()
         for inputs in (*wanted, *later):
             for names in (inputs.names, self.names()):
                 expected = self.expected(inputs._replace(names=names))
-                mine = {vkey: e for vkey, e in expected.items() if e.owner == uid}
+                mine = {v: e for v, e in expected.items() if e.owner == uid and v not in leaving}
                 if all(is_as_expected(moment.variants.get(vkey), e) for vkey, e in mine.items()):
                     return True
         return False
