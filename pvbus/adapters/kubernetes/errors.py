@@ -51,10 +51,10 @@ def error_of(
         return TransientError(message, retry_after_seconds=seconds)
     if code < 500 or code == 501:
         return PermanentError(message, reason=status.reason or "Invalid")
+    if _PACKAGE_EXISTS in status.message:  # "... that already exists in repo ...": nothing to wait for
+        return PermanentError(message, reason="PackageExists")
     if _STALE in status.message or any(text in status.message for text in _AGAIN_ON_ECHO):
         return ConflictError(message)
-    if _PACKAGE_EXISTS in status.message:
-        return PermanentError(message, reason="PackageExists")
     if any(text in status.message for text in _BUSINESS_RULES):
         return PermanentError(message, reason="Refused")
     return TransientError(message, retry_after_seconds=seconds)

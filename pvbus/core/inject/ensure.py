@@ -43,8 +43,9 @@ DEFER_RENDER = "pvbus.dev/defer-render"
 not be idempotent. Porch's own server does not know the annotation, and renders."""
 
 CAUSE = "pvbus.dev/cause"
-"""On a new revision, and on the files that are saved: which variant writes, and why. It is meant for the
-package store's commit message; Porch's own server ignores it."""
+"""On a clone, and on the files that are saved: which variant writes, and why. It is meant for the package
+store's commit message; Porch's own server ignores it. Other new revisions say by their task what they are
+made from, and Porch's controller sets no annotation on them."""
 
 PLACEHOLDER = former.PLACEHOLDER
 
@@ -218,32 +219,28 @@ class Ensurer:
                 raise PermanentError(message, reason="OwnedByOther")
         task = {"type": "clone", "clone": {"upstreamRef": {"upstreamRef": {"name": self.upstream.name}}}}
         try:
-            cause = f"clone of {self.upstream.name}"
-            return (yield from self._made(live, {"tasks": [task]}, cause, {DEFER_RENDER: "true"}))
+            annotations = {
+                DEFER_RENDER: "true",
+                former.MADE_BY: former.record_of(self.variant),
+                CAUSE: self._cause(f"clone of {self.upstream.name}"),
+            }
+            return (yield from self._made(live, {"tasks": [task]}, annotations))
         except PermanentError as error:
             if error.reason != "PackageExists":
                 raise
             raise former.why_refused(error, live, self.variant, self.place) from error
 
     def _made(
-        self,
-        live: list[Object],
-        spec: Object,
-        cause: str,
-        annotations: Mapping[str, str] = MappingProxyType({}),
+        self, live: list[Object], spec: Object, annotations: Mapping[str, str] = MappingProxyType({})
     ) -> Generator[Effect, Any, Object]:
         """Create a revision in our name."""
         workspace = next_workspace(obj["spec"].get("workspaceName", "") for obj in live)
         metadata: Object = {
             "namespace": self.namespace,
             "ownerReferences": [owner_reference(self.variant)],
-            "annotations": {
-                **self.variant.spec.annotations,
-                **annotations,
-                former.MADE_BY: former.record_of(self.variant),
-                CAUSE: self._cause(cause),
-            },
         }
+        if annotations or self.variant.spec.annotations:
+            metadata["annotations"] = {**self.variant.spec.annotations, **annotations}
         if self.variant.spec.labels:
             metadata["labels"] = dict(self.variant.spec.labels)
         body = {
@@ -261,7 +258,7 @@ class Ensurer:
         self._wrote(created["metadata"]["name"], "", created)
         return created
 
-    def _draft_from(self, source: Object, task: Object, cause: str) -> Generator[Effect, Any, Object]:
+    def _draft_from(self, source: Object, task: Object) -> Generator[Effect, Any, Object]:
         """Make an upgrade or edit draft: the source's spec with another workspace and task. A draft of
         ours that nobody has observed yet is taken instead. Raises: NotOwnedError if the source is not
         ours any more."""
@@ -274,7 +271,7 @@ class Ensurer:
         if all(obj["metadata"]["name"] != name for obj in mine):
             raise NotOwnedError(f"PackageRevision {self.namespace}/{name} no longer belongs to the variant")
         kept = {k: v for k, v in source["spec"].items() if k not in ("revision", "workspaceName", "tasks")}
-        return (yield from self._made(live, {**kept, "lifecycle": "Draft", "tasks": [task]}, cause))
+        return (yield from self._made(live, {**kept, "lifecycle": "Draft", "tasks": [task]}))
 
     # ------------------------------------------------------------ updating
 
@@ -294,9 +291,7 @@ class Ensurer:
                 "or delete it to have it made anew",
             )
             return self._target(obj)
-        task = self._upgrade_task(obj)
-        old = task["upgrade"]["oldUpstreamRef"]["name"]
-        draft = yield from self._draft_from(obj, task, f"upgrade from {old} to {self.upstream.name}")
+        draft = yield from self._draft_from(obj, self._upgrade_task(obj))
         return (yield from self._mutated(draft))
 
     def _is_up_to_date(self, obj: Object) -> bool:
@@ -348,8 +343,7 @@ class Ensurer:
         if not mutation.changed:
             self._injected += mutation.injected
             return self._target(obj)
-        task = {"type": "edit", "edit": {"sourceRef": {"name": name}}}
-        draft = yield from self._draft_from(obj, task, f"edit of {name}: {', '.join(mutation.causes)}")
+        draft = yield from self._draft_from(obj, {"type": "edit", "edit": {"sourceRef": {"name": name}}})
         return (yield from self._mutated(draft))
 
     def _mutated(self, obj: Object) -> Generator[Effect, Any, DownstreamTarget]:

@@ -2,9 +2,10 @@
 
 Deleting a PackageVariant leaves its published revisions behind, without an owner. Two annotations say
 whose they were, so that the variant that is made again takes its own package up and no other one:
-`pvbus.dev/made-by` is set when a revision is created, `pvbus.dev/deletion-proposed-by` when the
-deletion of a published one is proposed. Both hold `[<set>/]<variant>@<uid>`. The uid tells a variant
-that was made again from the very one whose revision somebody else has taken over on purpose.
+`pvbus.dev/made-by` is set on a clone, and on any other published revision when the variant lets it go;
+`pvbus.dev/deletion-proposed-by` when the variant proposes its deletion. Both hold
+`[<set>/]<variant>@<uid>`. The uid tells a variant that was made again from the very one whose revision
+somebody else has taken over on purpose.
 """
 
 from collections.abc import Iterable, Mapping
@@ -13,7 +14,7 @@ from typing import Any, NamedTuple
 from pvbus.core.ids import WORKSPACE_PREFIX
 from pvbus.core.inject.view import Revision
 from pvbus.core.model import Downstream, PackageVariant
-from pvbus.errors import PermanentError
+from pvbus.errors import ConflictError, PermanentError
 
 MADE_BY = "pvbus.dev/made-by"
 PROPOSED_BY = "pvbus.dev/deletion-proposed-by"
@@ -136,6 +137,15 @@ def take_up(live: Object, variant: PackageVariant) -> None:
     }
 
 
+def note_maker(live: Object, variant: PackageVariant) -> None:
+    """Record the variant on a published revision that it lets go, unless there is a record already, or
+    the revision was made by somebody else and only adopted."""
+    trace = trace_of(live)
+    made_here = trace.workspace.startswith(WORKSPACE_PREFIX) and trace.revision != PLACEHOLDER
+    if trace.lifecycle in PUBLISHED and made_here and MADE_BY not in trace.annotations:
+        live["metadata"]["annotations"] = {**trace.annotations, MADE_BY: record_of(variant)}
+
+
 def note_proposal(live: Object, variant: PackageVariant) -> None:
     """Record on a revision whose deletion is proposed that the variant does so."""
     annotations = live["metadata"].get("annotations") or {}
@@ -153,17 +163,17 @@ def forget_proposal(live: Object) -> None:
 
 def why_refused(
     error: PermanentError, live: Iterable[Object], variant: PackageVariant, place: Downstream
-) -> PermanentError:
-    """Return what to say when the server does not clone into a package because it exists.
+) -> PermanentError | ConflictError:
+    """Return what to raise when the server does not clone into a package because it exists.
 
-    live: the package's revisions. Where only the placeholder of its branch is left, deleting that one
-    helps; any other package is not ours.
+    live: the package's revisions; without any the list was not complete, or somebody was faster. Where
+    only the placeholder of its branch is left, deleting that one helps; any other package is not ours.
     """
     revisions = list(live)
+    if not revisions:
+        return ConflictError(str(error))
     namespace = variant.metadata.namespace
     what = f'package "{place.package}" in repository "{place.repo}"'
-    if not revisions:
-        return error
     names = [obj["metadata"]["name"] for obj in revisions]
     if all(obj["spec"].get("revision") == PLACEHOLDER for obj in revisions):
         both = " ".join(names)

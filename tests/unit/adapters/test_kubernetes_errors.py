@@ -41,6 +41,18 @@ def test_error_classes(
     assert type(error_of(code, body, method=method)) is expected, why
 
 
+def test_a_package_that_exists_is_no_reason_to_wait() -> None:
+    """Porch's sentence contains "already exists", which otherwise means that somebody was faster."""
+    message = (
+        '`clone` cannot create a new revision for package "app" that already exists in repo "edge"; '
+        "make subsequent revisions using `copy`"
+    )
+    body = json.dumps({"kind": "Status", "reason": "InternalError", "message": message}).encode()
+    error = error_of(500, body, method="POST")
+    assert isinstance(error, PermanentError)
+    assert error.reason == "PackageExists"
+
+
 def test_retry_after_is_kept() -> None:
     """429 carries how long to wait."""
     error = error_of(429, b"{}", method="GET", retry_after="7")

@@ -5,6 +5,7 @@ from typing import Any
 import pytest
 
 from pvbus.core.inject.former import MADE_BY, PROPOSED_BY
+from pvbus.errors import ConflictError, PermanentError
 from pvbus.ports.cluster import Object
 from tests.simulation.inject_world import NAMESPACE, PIPELINE, World, owner, package, upstream, variant
 
@@ -136,6 +137,50 @@ async def test_with_one_of_two_deletions_approved_the_other_revision_is_taken_up
     world.cluster.put(again())
     await world.settle()
     assert world.lifecycles() == {FIRST: "Published", "edge.app.main": "Published"}
+
+
+@pytest.mark.parametrize("policy", ["delete", "orphan"])
+async def test_the_newest_revision_is_taken_up_whatever_it_was_made_from(policy: str) -> None:
+    """The second one is an edit of the first."""
+    world = await published(deletionPolicy=policy)
+    world.change(pipeline=PIPELINE)
+    await world.settle()
+    world.publish(SECOND)
+    await world.settle()
+    await world.remove_variant()
+    world.cluster.put(again(deletionPolicy=policy, pipeline=PIPELINE))
+    await world.settle()
+    assert [world.owners(name) for name in (FIRST, SECOND)] == [["uid-v-2"]] * 2
+    assert [world.lifecycles()[name] for name in (FIRST, SECOND)] == ["Published"] * 2
+    assert len(world.lifecycles()) == 3  # with the branch's: no draft was needed
+    assert world.told()[:2] == ("True", "NoErrors")
+
+
+async def test_a_package_that_was_only_adopted_is_foreign_again_once_it_is_released() -> None:
+    """adoptNone says that it must not be taken over again."""
+    foreign = package("edge", "app", "v1", lifecycle="Published", revision=1)
+    world = World([*upstream(), *foreign, variant(adoptionPolicy="adoptExisting", deletionPolicy="orphan")])
+    world.obey_porch()
+    await world.settle()
+    assert world.owners("edge.app.v1") == ["uid-v"]
+    await world.remove_variant()
+    world.cluster.put(again())
+    await world.settle()
+    assert world.owners("edge.app.v1") == []
+    assert "adoptionPolicy: adoptExisting" in world.told()[2]
+
+
+async def test_a_refusal_without_a_revision_in_the_list_is_decided_again() -> None:
+    """Somebody was faster, or the list was not complete: its echo is waited for."""
+    world = World([*upstream(), variant()])
+
+    def refuse(verb: str, obj: Object) -> None:
+        raise PermanentError("`clone` cannot create a new revision", reason="PackageExists")
+
+    world.cluster.before_write = refuse
+    world.observe()
+    with pytest.raises(ConflictError):
+        await world.run()
 
 
 @pytest.mark.parametrize("policy", ["delete", "orphan"])
