@@ -1,0 +1,133 @@
+"""Inject on the real API server and package store: a variant goes, and takes its package up again."""
+
+from pathlib import Path
+from typing import Any
+
+from pvbus.adapters.kubernetes.cluster import HttpCluster
+from pvbus.core.ids import FINALIZER
+from pvbus.core.observe import REPOSITORY, REVISION, VARIANT
+from pvbus.errors import ConflictError, TransientError
+from pvbus.ports.cluster import Kind, Object
+from tests.integration.apiserver.client import Api
+from tests.integration.packages.support import NAMESPACE, git
+from tests.integration.packages.test_server import REVISIONS, register, serving
+from tests.simulation.inject_world import World
+
+VARIANTS = f"/apis/config.porch.kpt.dev/v1alpha1/namespaces/{NAMESPACE}/packagevariants"
+KEY = f"{NAMESPACE}/v"
+FIRST = "edge.web.packagevariant-1"
+ASKED: Object = {
+    "apiVersion": "config.porch.kpt.dev/v1alpha1",
+    "kind": "PackageVariant",
+    "metadata": {"name": "v", "namespace": NAMESPACE, "finalizers": [FINALIZER]},
+    "spec": {
+        "upstream": {"repo": "blue", "package": "app", "workspaceName": "v1"},
+        "downstream": {"repo": "edge", "package": "web"},
+    },
+}
+NO_ERRORS = ("True", "NoErrors", "successfully ensured downstream package variant")
+
+
+class ServedWorld(World):
+    """The inject controller over a server: what it observes is what the server lists."""
+
+    def __init__(self, cluster: HttpCluster) -> None:
+        super().__init__(())
+        self.served = cluster
+        self.cluster: Any = cluster
+        self.listed: dict[Kind, list[Object]] = {}
+
+    def all(self, kind: Kind) -> list[Object]:
+        return self.listed.get(Kind(*kind), [])
+
+    async def converge(self) -> None:
+        for _ in range(50):
+            for kind in (REVISION, REPOSITORY, VARIANT):
+                resource = await self.served.resource(Kind(*kind))
+                assert resource is not None
+                self.listed[Kind(*kind)] = (await self.served.list(resource, NAMESPACE)).items
+            self.observe()
+            if not self.dirty:
+                return
+            try:
+                await self.run(KEY)
+            except (ConflictError, TransientError):
+                self.dirty[KEY] = None
+        raise AssertionError("not settled")
+
+    def condition(self) -> tuple[str, str, str]:
+        found = {c.type: (c.status, c.reason, c.message) for c in self.last_result().conditions}
+        return found["Ready"]
+
+    def last_result(self) -> Any:
+        result = self.controller._keys[0][KEY].result
+        assert result is not None
+        return result
+
+
+async def approve(api: Api, name: str) -> None:
+    await api.patch(f"{REVISIONS}/{name}", {"spec": {"lifecycle": "Proposed"}})
+    current = await api.get(f"{REVISIONS}/{name}/approval")
+    current["spec"]["lifecycle"] = "Published"
+    approved = await api.call("PUT", f"{REVISIONS}/{name}/approval", current)
+    assert approved.code == 200, approved.body
+
+
+async def test_a_variant_that_comes_back_goes_on_with_its_published_package(
+    tmp_path: Path, blueprints: Path, edge: Path
+) -> None:
+    async with serving(tmp_path / "data") as served:
+        api = served.api
+        await register(api, blueprints, edge)
+        cluster = await HttpCluster.connect(served.server.kubeconfig_path)
+        try:
+            world = ServedWorld(cluster)
+            await api.create(VARIANTS, ASKED)
+            await world.converge()
+            await approve(api, FIRST)
+            await world.converge()
+            assert world.condition() == NO_ERRORS
+
+            await api.delete(f"{VARIANTS}/v")
+            await world.converge()
+            left = await api.get(f"{REVISIONS}/{FIRST}")
+            assert left["spec"]["lifecycle"] == "DeletionProposed"
+            assert not left["metadata"].get("ownerReferences")
+            assert "refs/heads/deletionProposed/web/v1" in git(edge, "for-each-ref", "--format=%(refname)")
+
+            again = await api.create(VARIANTS, ASKED)
+            await world.converge()
+            taken = await api.get(f"{REVISIONS}/{FIRST}")
+            assert taken["spec"]["lifecycle"] == "Published"
+            assert [o["uid"] for o in taken["metadata"]["ownerReferences"]] == [again["metadata"]["uid"]]
+            assert "deletionProposed" not in git(edge, "for-each-ref", "--format=%(refname)")
+            assert world.condition() == NO_ERRORS
+
+            pipeline = {"mutators": [{"image": "set-labels:v0.2", "configMap": {"tier": "gold"}}]}
+            await api.patch(f"{VARIANTS}/v", {"spec": {"pipeline": pipeline}})
+            await world.converge()
+            draft = await api.get(f"{REVISIONS}/edge.web.packagevariant-2")
+            assert draft["spec"]["lifecycle"] == "Draft"
+            assert world.condition() == NO_ERRORS
+        finally:
+            await cluster.close()
+
+
+async def test_a_foreign_package_is_explained_with_the_way_out(
+    tmp_path: Path, blueprints: Path, edge: Path
+) -> None:
+    async with serving(tmp_path / "data") as served:
+        api = served.api
+        await register(api, blueprints, edge)
+        cluster = await HttpCluster.connect(served.server.kubeconfig_path)
+        try:
+            world = ServedWorld(cluster)
+            foreign = {**ASKED, "spec": {**ASKED["spec"], "downstream": {"repo": "blue", "package": "app"}}}
+            await api.create(VARIANTS, foreign)
+            await world.converge()
+            status, _, message = world.condition()
+            assert status == "False"
+            assert "blue.app.v1 (Published, no record of who made it)" in message
+            assert "adoptionPolicy: adoptExisting" in message
+        finally:
+            await cluster.close()
