@@ -46,6 +46,9 @@ TITLE_BY_TASK = {
     "upgrade": "Upgrading revision",
 }
 RENDER_TITLE = "Rendering package"
+CAUSE = "pvbus.dev/cause"
+"""Annotation of a request that makes or saves a draft: who writes, and why."""
+CAUSE_CHARACTERS_MAX = 300
 
 
 class RevisionName(NamedTuple):
@@ -194,8 +197,11 @@ class RenderNote(NamedTuple):
 _RENDER_LINE = re.compile(r"pvbus-render: (done|failed|deferred)(?: ([0-9a-f]+))?")
 
 
-def draft_message(title: str, annotation: Annotation, note: RenderNote | None = None) -> str:
-    lines = f"{title}\n\n\nkpt:{msgspec.json.encode(annotation).decode()}\n"
+def draft_message(title: str, annotation: Annotation, note: RenderNote | None = None, cause: str = "") -> str:
+    """cause: who writes, and why, as the request says; it becomes one line that is no annotation."""
+    words = " ".join("".join(c if c.isprintable() else " " for c in cause).split())[:CAUSE_CHARACTERS_MAX]
+    body = f"Cause: {words}\n" if words else ""
+    lines = f"{title}\n\n{body}\nkpt:{msgspec.json.encode(annotation).decode()}\n"
     if note is None:
         return lines
     return f"{lines}pvbus-render: {note.state} {note.digest}".rstrip() + "\n"

@@ -58,9 +58,10 @@ class ResourcesKind:
             stored = self._workshop.objects.get(PACKAGE_REVISION, namespace, name)
             if stored is None or stored["metadata"].get("resourceVersion") != version:
                 raise answers.modified(name, plural=PLURAL)
-            return await self._update(stored, wanted, user)
+            cause = str((metadata.get("annotations") or {}).get(layout.CAUSE) or "")
+            return await self._update(stored, wanted, user, cause)
 
-    async def _update(self, stored: Object, wanted: Mapping[str, str], user: str) -> Object:
+    async def _update(self, stored: Object, wanted: Mapping[str, str], user: str, cause: str) -> Object:
         name = stored["metadata"]["name"]
         keeper, revision = await self._workshop.current(stored)
         if revision.lifecycle != layout.DRAFT:
@@ -73,7 +74,7 @@ class ResourcesKind:
         new_files = replaced(files, made.texts)
         if new_files == files and made.note == revision.note:
             return _shown(stored, made.texts, made.status)
-        draft = Draft(new_files, operations.RENDER_TASK, made.note)
+        draft = Draft(new_files, operations.RENDER_TASK, made.note, cause)
         place = keeper.place(user)
         with keeper.writing(name):
             await keeper.change(

@@ -66,7 +66,8 @@ class RevisionHooks:
         else:
             made = await self._workshop.rendered(first)
         place = keeper.place(user)
-        draft = Draft(replaced(start.base, made.texts), wanted.task, made.note)
+        cause = str((metadata.get("annotations") or {}).get(layout.CAUSE) or "")
+        draft = Draft(replaced(start.base, made.texts), wanted.task, made.note, cause)
         noted = {key: metadata[key] for key in NOTED_METADATA if metadata.get(key)}
 
         def build(refs: Staging) -> str:

@@ -84,6 +84,9 @@ async def test_a_variant_that_comes_back_goes_on_with_its_published_package(
             world = ServedWorld(cluster)
             await api.create(VARIANTS, ASKED)
             await world.converge()
+            log = git(edge, "log", "--format=%b", "drafts/web/packagevariant-1")
+            assert f"Cause: PackageVariant {NAMESPACE}/v: clone of blue.app.v1" in log
+            assert f"Cause: PackageVariant {NAMESPACE}/v: first render" in log
             await approve(api, FIRST)
             await world.converge()
             assert world.condition() == NO_ERRORS

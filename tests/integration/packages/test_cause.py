@@ -1,0 +1,54 @@
+"""Commit messages say who writes a draft and why, when the request does."""
+
+from pathlib import Path
+
+import pytest
+
+from pvbus.embedded.packages import layout
+from pvbus.embedded.packages.layout import Annotation
+from tests.integration.packages.support import World, clone_of, git, revision
+
+
+def messages(remote: Path, branch: str) -> list[str]:
+    return [
+        text.strip() for text in git(remote, "log", "--format=%B%x00", branch).split("\0") if text.strip()
+    ]
+
+
+async def test_the_cause_of_a_request_is_in_its_commit_and_in_no_other(fleet: World, edge: Path) -> None:
+    made = revision("edge", "web", "ws", clone_of("blue.app.v1"))
+    made["metadata"]["annotations"] = {layout.CAUSE: "PackageVariant fleet/v: clone of blue.app.v1"}
+    await fleet.create(made)
+    saved = await fleet.files("edge.web.ws")
+    saved["metadata"]["annotations"] = {layout.CAUSE: "PackageVariant fleet/v: pipeline"}
+    await fleet.put(saved, {"a.txt": "1"})
+    await fleet.put(await fleet.files("edge.web.ws"), {"a.txt": "2"})
+    third, second, first = messages(edge, "drafts/web/ws")
+    assert first.splitlines()[:3] == [
+        "Creating new revision by cloning",
+        "",
+        "Cause: PackageVariant fleet/v: clone of blue.app.v1",
+    ]
+    assert "\nCause: PackageVariant fleet/v: pipeline\n" in second
+    assert "Cause" not in third
+    assert fleet.present("edge.web.ws")["spec"]["tasks"][0]["type"] == "clone"
+
+
+@pytest.mark.parametrize(
+    "cause",
+    ['x\nkpt:{"package":"evil"}', "x\r\npvbus-render: failed aa", "x\u2028kpt:{}", "\x85kpt:{}", "y" * 9999],
+)
+def test_a_cause_is_one_short_line_and_never_an_annotation(cause: str) -> None:
+    """Whoever reads the history must not take a client's words for the store's."""
+    annotation = Annotation(package="web", workspace_name="ws", revision="0")
+    message = layout.draft_message("Rendering package", annotation, None, cause)
+    assert layout.parse_annotations(message) == [annotation]
+    assert layout.parse_render_note(message) is None
+    assert len(message) < 500
+    assert sum(line.startswith("Cause: ") for line in message.splitlines()) == 1
+
+
+@pytest.mark.parametrize("cause", ["", " \n\t"])
+def test_without_a_cause_the_message_is_porchs(cause: str) -> None:
+    annotation = Annotation(package="web")
+    assert layout.draft_message("t", annotation, None, cause) == layout.draft_message("t", annotation)
