@@ -5,7 +5,7 @@ whose they were, so that the variant that is made again takes its own package up
 `pvbus.dev/made-by` is set on a clone, and on any other published revision when the variant lets it go;
 `pvbus.dev/deletion-proposed-by` when the variant proposes its deletion. Both hold
 `[<set>/]<variant>@<uid>`. The uid tells a variant that was made again from the very one whose revision
-somebody else has taken over on purpose.
+somebody else has taken over on purpose; it is left out when the variant itself has let the revision go.
 """
 
 from collections.abc import Iterable, Mapping
@@ -137,13 +137,17 @@ def take_up(live: Object, variant: PackageVariant) -> None:
     }
 
 
-def note_maker(live: Object, variant: PackageVariant) -> None:
-    """Record the variant on a published revision that it lets go, unless there is a record already, or
-    the revision was made by somebody else and only adopted."""
+def note_release(live: Object, variant: PackageVariant) -> None:
+    """Record on a published revision that the variant, which made it, lets it go. One that somebody else
+    made, and that was only adopted, gets no record."""
     trace = trace_of(live)
-    made_here = trace.workspace.startswith(WORKSPACE_PREFIX) and trace.revision != PLACEHOLDER
-    if trace.lifecycle in PUBLISHED and made_here and MADE_BY not in trace.annotations:
-        live["metadata"]["annotations"] = {**trace.annotations, MADE_BY: record_of(variant)}
+    maker = trace.annotations.get(MADE_BY)
+    if maker is None:
+        is_ours = trace.workspace.startswith(WORKSPACE_PREFIX)
+    else:
+        is_ours = maker.rpartition("@")[0] == _identity(variant)
+    if is_ours and trace.lifecycle in PUBLISHED and trace.revision != PLACEHOLDER:
+        live["metadata"]["annotations"] = {**trace.annotations, MADE_BY: f"{_identity(variant)}@"}
 
 
 def note_proposal(live: Object, variant: PackageVariant) -> None:
@@ -186,7 +190,8 @@ def why_refused(
             f"PackageRevision {', '.join(names)}; delete it to have the package made again: {commands}"
         )
         return PermanentError(message, reason="LeftoverPackage")
-    present = ", ".join(_described(obj) for obj in revisions if obj["spec"].get("revision") != PLACEHOLDER)
+    others = [obj for obj in revisions if obj["spec"].get("revision") != PLACEHOLDER]
+    present = ", ".join(_described(obj, variant) for obj in others)
     message = (
         f"{what} exists and is not of PackageVariant {namespace}/{variant.metadata.name}: {present}; "
         "set adoptionPolicy: adoptExisting in its spec to take the package over, or choose another "
@@ -195,11 +200,16 @@ def why_refused(
     return PermanentError(message, reason="ForeignPackage")
 
 
-def _described(obj: Object) -> str:
+def _described(obj: Object, variant: PackageVariant) -> str:
     trace = trace_of(obj)
-    owner = next((f"owned by {c.kind} {c.name}" for c in trace.controllers), "")
-    maker = next((f"made by {_maker(who)}" for who, _, _ in _records(trace)), "no record of who made it")
-    return f"{obj['metadata']['name']} ({trace.lifecycle}, {owner or maker})"
+    words = "no record of who made it"
+    for who, _, uid in _records(trace):
+        words = f"made by {_maker(who)}"
+        if (who, uid) == (_identity(variant), variant.metadata.uid):
+            words = "made by this variant, whose owner reference somebody took off"
+    for owner in trace.controllers:
+        words = f"owned by {owner.kind} {owner.name}"
+    return f"{obj['metadata']['name']} ({trace.lifecycle}, {words})"
 
 
 def _maker(identity: str) -> str:

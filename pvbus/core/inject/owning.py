@@ -218,7 +218,7 @@ def _disowned(live: Object, variant: PackageVariant) -> Update:
     meta = live["metadata"]
     references = meta.get("ownerReferences") or []
     meta["ownerReferences"] = [o for o in references if o.get("uid") != variant.metadata.uid]
-    former.note_maker(live, variant)
+    former.note_release(live, variant)
     return Update(REVISION, live)
 
 

@@ -84,6 +84,7 @@ async def test_a_published_revision_that_was_taken_over_is_not_taken_back() -> N
     await world.settle()
     assert world.owners(FIRST) == []
     assert world.told()[:2] == ("False", "Error")
+    assert f"{FIRST} (Published, made by this variant, whose owner reference" in world.told()[2]
 
 
 async def test_a_deletion_proposed_revision_that_was_taken_over_is_not_published_again() -> None:

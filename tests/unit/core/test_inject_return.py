@@ -312,6 +312,22 @@ async def test_a_draft_that_a_former_variant_left_is_not_taken_up() -> None:
 # ------------------------------------------------------------ a downstream that comes back
 
 
+async def test_a_downstream_that_was_orphaned_by_the_variant_itself_is_taken_up_again() -> None:
+    """The variant still lives, but it was the one who let the revision go."""
+    world = await published(deletionPolicy="orphan")
+    world.change(pipeline=PIPELINE)
+    await world.settle()
+    world.publish(SECOND)
+    await world.settle()
+    world.change(downstream={"repo": "west", "package": "app"})
+    await world.settle()
+    assert [world.owners(name) for name in (FIRST, SECOND)] == [[], []]
+    world.change(downstream={"repo": "edge", "package": "app"})
+    await world.settle()
+    assert [world.owners(name) for name in (FIRST, SECOND)] == [["uid-v"], ["uid-v"]]
+    assert world.told()[:2] == ("True", "NoErrors")
+
+
 async def test_a_downstream_that_comes_back_has_all_its_revisions_published_again() -> None:
     world = await published()
     world.change(pipeline=PIPELINE)
