@@ -5,12 +5,14 @@ from collections.abc import Callable
 from functools import partial
 from typing import Any
 
+import msgspec
 import pytest
 
-from pvbus.core.effects import Delete, Get, Update
+from pvbus.core.effects import Create, Delete, Get, Update
 from pvbus.core.inject.former import MADE_BY
-from pvbus.core.inject.owning import RESOURCES
+from pvbus.core.inject.owning import RESOURCES, belongs_to
 from pvbus.core.inject.view import View
+from pvbus.core.model import PackageVariant
 from pvbus.core.observe import REVISION, VARIANT, rows_of, topics_of
 from pvbus.core.records import OBJECTS
 from pvbus.errors import ConflictError, PvbusError
@@ -128,6 +130,23 @@ async def test_references_from_another_namespace_make_no_owner() -> None:
     assert [o for o in world.all(Kind(*REVISION)) if o["metadata"]["namespace"] == "other"] == copies
 
 
+@pytest.mark.parametrize(
+    ("namespace", "owner_uid", "uid", "mine"),
+    [
+        (NAMESPACE, "uid-v", "uid-v", True),
+        ("other", "uid-v", "uid-v", False),
+        (NAMESPACE, "uid-w", "uid-v", False),
+        (NAMESPACE, "", "", False),
+    ],
+)
+def test_namespace_and_uid_make_an_owner(namespace: str, owner_uid: str, uid: str, mine: bool) -> None:
+    (obj, _) = package("edge", "app", "w", owners=[{**owner("v"), "uid": owner_uid}])
+    obj["metadata"]["namespace"] = namespace
+    asked = variant()
+    asked["metadata"]["uid"] = uid
+    assert belongs_to(obj, msgspec.convert(asked, PackageVariant)) == mine
+
+
 def test_the_view_finds_owned_revisions_by_namespace_and_uid() -> None:
     view = View(1)
     for namespace in (NAMESPACE, "other"):
@@ -182,8 +201,10 @@ def adopting() -> World:
 
 def take_over(world: World, taken: dict[str, Any], moment: int, number: int, effect: Any) -> None:
     """Give every revision to another variant, if it is the moment; note what they are then."""
-    # The server of package revisions versions both kinds as one, the one in memory does not.
-    if number == moment and not (isinstance(effect, Update) and effect.kind == RESOURCES):
+    # The server of package revisions versions both kinds as one, the one in memory does not; and a create
+    # has no precondition.
+    unprotected = isinstance(effect, Create) or (isinstance(effect, Update) and effect.kind == RESOURCES)
+    if number == moment and not unprotected:
         for name in world.revisions():
             world.disown(name, owner("w"))
             taken[name] = (world.revisions()[name], world.files(name))
@@ -194,7 +215,7 @@ async def test_whenever_somebody_takes_a_revision_over_nothing_is_written_to_it_
     make: Callable[[], World],
 ) -> None:
     """Before each effect in turn, another variant takes every revision over: from then on none of them
-    is changed or deleted."""
+    is changed or deleted, and no draft is made from one."""
     moments = 0
     for moment in range(24):
         world = make()
@@ -209,6 +230,9 @@ async def test_whenever_somebody_takes_a_revision_over_nothing_is_written_to_it_
         for name, (revision, files) in taken.items():
             assert world.revisions().get(name) == revision, (name, moment)
             assert world.files(name) == files, (name, moment)
+        for name in world.revisions().keys() - taken.keys() if taken else ():
+            tasks = world.revisions()[name]["spec"]["tasks"]
+            assert [task["type"] for task in tasks] == ["clone"], (name, moment)
         moments += bool(taken)
     assert moments > 1
 

@@ -2,9 +2,11 @@
 
 from typing import Any
 
+import msgspec
 import pytest
 
-from pvbus.core.inject.former import MADE_BY, PROPOSED_BY
+from pvbus.core.inject.former import MADE_BY, PLACEHOLDER, PROPOSED_BY, made, trace_of
+from pvbus.core.model import PackageVariant
 from pvbus.errors import ConflictError, PermanentError
 from pvbus.ports.cluster import Object
 from tests.simulation.inject_world import NAMESPACE, PIPELINE, World, owner, package, upstream, variant
@@ -297,6 +299,34 @@ async def test_without_a_record_the_owner_reference_or_the_proposed_deletion_dec
         assert world.revisions()[name]["metadata"]["annotations"][MADE_BY] == "v@uid-v"
 
 
+def test_a_placeholder_was_made_by_nobody() -> None:
+    """Not even if its workspace looks like a variant's and it has a record."""
+    for annotations in ({}, {MADE_BY: "v@before"}):
+        (branch, _) = package(
+            "edge", "app", "packagevariant-1", lifecycle="DeletionProposed", revision=PLACEHOLDER
+        )
+        branch["metadata"]["annotations"] = annotations
+        asked = msgspec.convert(variant(), PackageVariant)
+        assert not made(trace_of(branch), asked)
+        branch["spec"]["revision"] = 1
+        assert made(trace_of(branch), asked)
+
+
+async def test_a_revision_that_somebody_took_since_it_was_seen_is_not_taken_up() -> None:
+    """The row shows a proposed deletion that is ours to take back; the object says otherwise by now."""
+    old = package("edge", "app", "packagevariant-1", lifecycle="DeletionProposed", revision=1)
+    world = World([*upstream(), *old, variant()])
+    world.obey_porch()
+    world.observe()
+    live = world.revisions()[FIRST]
+    live["metadata"]["annotations"] = {MADE_BY: "other@uid-other"}
+    world.cluster.put(live)
+    await world.run()
+    assert world.owners(FIRST) == []
+    assert world.lifecycles() == {FIRST: "DeletionProposed"}
+    assert "made by PackageVariant other" in world.told()[2]
+
+
 async def test_a_draft_that_a_former_variant_left_is_not_taken_up() -> None:
     """It may be a person's work by now: nothing is written into it without adoptExisting."""
     world = World([*upstream(), variant(deletionPolicy="orphan")])
@@ -341,3 +371,5 @@ async def test_a_downstream_that_comes_back_has_all_its_revisions_published_agai
     await world.settle()
     assert [world.lifecycles()[name] for name in (FIRST, SECOND)] == ["Published"] * 2
     assert "west.app.packagevariant-1" not in world.lifecycles()
+    for name in (FIRST, SECOND):  # what a person proposes from now on is not ours to take back
+        assert PROPOSED_BY not in (world.revisions()[name]["metadata"].get("annotations") or {})
