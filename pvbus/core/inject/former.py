@@ -90,7 +90,7 @@ def _identity(variant: PackageVariant) -> str:
 def made(trace: Trace, variant: PackageVariant) -> bool:
     """Tell whether a published revision is left from a former variant of this name and set.
 
-    The records decide. Without one, an owner reference to a former object of the name does; without
+    The record decides. Without one, an owner reference to a former object of the name does; without
     that, a proposed deletion of a revision that no one owns and whose workspace a variant named.
     """
     if trace.lifecycle not in PUBLISHED or trace.revision == PLACEHOLDER:
@@ -99,10 +99,10 @@ def made(trace: Trace, variant: PackageVariant) -> bool:
     former = [c for c in trace.controllers if (c.kind, c.name) == ("PackageVariant", name) and c.uid != uid]
     if len(former) != len(trace.controllers):
         return False
-    records = _records(trace)
-    if records:
-        identity = _identity(variant)
-        return any(who == identity and whose != uid for who, _, whose in records)
+    record = _record(trace)
+    if record:
+        who, _, whose = record.rpartition("@")
+        return who == _identity(variant) and whose != uid
     if former:
         return True
     return (
@@ -118,16 +118,16 @@ def is_proposed_by(trace: Trace, variant: PackageVariant) -> bool:
     return trace.lifecycle == "DeletionProposed" and proposer == record_of(variant)
 
 
-def _records(trace: Trace) -> list[tuple[str, str, str]]:
-    texts = (trace.annotations.get(annotation) for annotation in (MADE_BY, PROPOSED_BY))
-    return [text.rpartition("@") for text in texts if text]
+def _record(trace: Trace) -> str:
+    """Return the record that counts: who left a revision owned it after whoever made it."""
+    return trace.annotations.get(PROPOSED_BY) or trace.annotations.get(MADE_BY, "")
 
 
 def take_up(live: Object, variant: PackageVariant) -> None:
     """Record the variant on a revision that a former one made, and publish it again if that one had
     proposed its deletion. A proposal of a person stays."""
     trace = trace_of(live)
-    proposed = trace.annotations.get(PROPOSED_BY) or not _records(trace)
+    proposed = trace.annotations.get(PROPOSED_BY) or not _record(trace)
     if trace.lifecycle == "DeletionProposed" and proposed:
         live["spec"] = {**live["spec"], "lifecycle": "Published"}
     forget_proposal(live)
@@ -203,10 +203,12 @@ def why_refused(
 def _described(obj: Object, variant: PackageVariant) -> str:
     trace = trace_of(obj)
     words = "no record of who made it"
-    for who, _, uid in _records(trace):
-        words = f"made by {_maker(who)}"
-        if (who, uid) == (_identity(variant), variant.metadata.uid):
-            words = "made by this variant, whose owner reference somebody took off"
+    record = _record(trace)
+    if record == record_of(variant):
+        words = "made by this variant, whose owner reference somebody took off"
+    elif record:
+        verb = "left" if PROPOSED_BY in trace.annotations else "made"
+        words = f"{verb} by {_maker(record.rpartition('@')[0])}"
     for owner in trace.controllers:
         words = f"owned by {owner.kind} {owner.name}"
     return f"{obj['metadata']['name']} ({trace.lifecycle}, {words})"

@@ -157,6 +157,7 @@ def adopt(obj: Object, variant: PackageVariant) -> Generator[Effect, Any, Object
         raise PermanentError(message, reason="OwnedByOther")
     if former.made(former.trace_of(obj), variant):
         former.take_up(obj, variant)
+    former.forget_proposal(obj)
     others = [o for o in meta.get("ownerReferences") or () if not o.get("controller")]
     meta["ownerReferences"] = [*others, owner_reference(variant)]
     for field in ("labels", "annotations"):

@@ -231,7 +231,7 @@ async def test_the_package_of_a_variant_of_another_set_is_foreign(maker: Object,
     await world.settle()
     assert world.owners(FIRST) == []
     assert world.lifecycles()[FIRST] == "DeletionProposed"
-    assert "made by PackageVariant v" in world.told()[2]
+    assert "left by PackageVariant v" in world.told()[2]
     assert "adoptionPolicy: adoptExisting" in world.told()[2]
 
 
@@ -253,7 +253,7 @@ async def test_the_package_of_a_variant_of_another_name_is_foreign() -> None:
     world.cluster.put(variant("w"))
     await world.settle()
     assert world.owners(FIRST) == []
-    assert "made by PackageVariant v)" in world.told(name="w")[2]
+    assert "left by PackageVariant v)" in world.told(name="w")[2]
 
 
 async def test_a_package_that_another_variant_has_adopted_meanwhile_is_foreign() -> None:
@@ -267,6 +267,27 @@ async def test_a_package_that_another_variant_has_adopted_meanwhile_is_foreign()
     assert world.owners(FIRST) == ["uid-w"]
     assert "belongs to PackageVariant w" in world.told()[2]
     assert "adoptionPolicy: adoptExisting" in world.told()[2]
+
+
+async def test_the_last_owner_takes_a_package_up_and_not_the_one_who_made_it() -> None:
+    """Another variant had adopted it and proposed its deletion when it went."""
+    world = await published()
+    await world.remove_variant()
+    world.cluster.put(variant("w", adoptionPolicy="adoptExisting"))
+    await world.settle()
+    assert PROPOSED_BY not in world.revisions()[FIRST]["metadata"]["annotations"]
+    await world.remove_variant("w")
+    world.cluster.put(again())
+    await world.settle()
+    assert world.owners(FIRST) == []
+    assert "left by PackageVariant w" in world.told()[2]
+    await world.remove_variant()
+    back = variant("w")
+    back["metadata"]["uid"] = "uid-w-2"
+    world.cluster.put(back)
+    await world.settle()
+    assert world.owners(FIRST) == ["uid-w-2"]
+    assert world.lifecycles()[FIRST] == "Published"
 
 
 # ------------------------------------------------------------ revisions of before the records
