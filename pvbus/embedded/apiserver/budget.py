@@ -3,6 +3,7 @@
 import time
 from typing import Any
 
+from pvbus.embedded.apiserver.formats import Pattern
 from pvbus.embedded.apiserver.rules import Rule
 
 RULE_SECONDS_MAX = 1.0
@@ -24,11 +25,11 @@ class Budget:
         self._seconds = RULE_SECONDS_MAX
         self._steps = MATCH_STEPS_MAX
 
-    def matches(self, pattern: Any, value: str) -> bool:
-        self._steps -= pattern.programsize * len(value)
+    def matches(self, pattern: Pattern, value: str) -> bool:
+        self._steps -= pattern.steps * len(value)
         if self._steps < 0:
             raise OutOfBudgetError
-        return pattern.search(value) is not None
+        return pattern.found_in(value)
 
     def broken(self, rule: Rule, value: Any, old: Any, *, is_root: bool) -> str | None:
         if self._seconds < 0:

@@ -6,8 +6,6 @@ connection gives way to a new one, so that whoever opens thousands and says noth
 
 import asyncio
 import resource
-from collections.abc import Iterator
-from contextlib import contextmanager
 from typing import Any
 
 from aiohttp import web
@@ -53,27 +51,17 @@ class Limits:
         self.watches = 0
         self.body_bytes = 0
 
-    @contextmanager
-    def watch(self) -> Iterator[None]:
-        """Raises StatusError (429)."""
+    def take_watch(self) -> None:
+        """Raises StatusError (429). What is taken is to be given back."""
         if self.watches >= WATCHES_MAX:
             raise _too_many(f"there are {WATCHES_MAX} watches already")
         self.watches += 1
-        try:
-            yield
-        finally:
-            self.watches -= 1
 
-    @contextmanager
-    def body(self, size: int) -> Iterator[None]:
-        """Raises StatusError (429)."""
+    def take_body(self, size: int) -> None:
+        """Raises StatusError (429). What is taken is to be given back."""
         if self.body_bytes and self.body_bytes + size > BODIES_BYTES_MAX:
             raise _too_many(f"requests with {self.body_bytes} bytes of body are being handled already")
         self.body_bytes += size
-        try:
-            yield
-        finally:
-            self.body_bytes -= size
 
 
 def _too_many(why: str) -> StatusError:

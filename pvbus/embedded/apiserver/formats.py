@@ -13,9 +13,30 @@ PATTERN_STEPS_MAX = 20_000
 """Largest compiled pattern. `.{0,1000}` has 9,000 steps; Go's own limit of repetitions is 1,000, too."""
 
 
-@lru_cache(maxsize=1024)
-def go_pattern(text: str) -> Any:
-    """Compile a pattern for `search`, in Go's syntax and in time linear in what is searched.
+REMEMBERED_MAX = 128
+"""Longest text whose match is remembered: types and reasons of conditions recur all the time, and a look
+into a table takes a fiftieth of a search."""
+
+
+class Pattern:
+    """A compiled pattern. steps: its size, which times the length of a text bounds the cost of a search."""
+
+    def __init__(self, compiled: Any) -> None:
+        self.steps: int = compiled.programsize
+        self._search = compiled.search
+        self._remembered = lru_cache(maxsize=512)(self._found)
+
+    def found_in(self, text: str) -> bool:
+        """Return whether the pattern matches anywhere."""
+        return self._remembered(text) if len(text) <= REMEMBERED_MAX else self._found(text)
+
+    def _found(self, text: str) -> bool:
+        return self._search(text) is not None
+
+
+@lru_cache(maxsize=256)
+def go_pattern(text: str) -> Pattern:
+    """Compile a pattern in Go's syntax, for searches in time linear in the text.
 
     Raises ValueError for what Go cannot compile, and for patterns that are too large.
     """
@@ -33,7 +54,7 @@ def go_pattern(text: str) -> Any:
         raise ValueError(f"error parsing regexp: {words}") from error
     if pattern.programsize > PATTERN_STEPS_MAX:
         raise ValueError("it is too large: use smaller repetitions")
-    return pattern
+    return Pattern(pattern)
 
 
 _ANY_BYTE = re.compile(r"(?<!\\)(?:\\\\)*\\C")

@@ -6,12 +6,17 @@ that can be read: requests name this server, or an address, and come from no oth
 """
 
 from collections.abc import Mapping
+from functools import lru_cache
 from ipaddress import ip_address
 
 from pvbus.embedded.apiserver import status
 from pvbus.embedded.apiserver.hooks import StatusError
 
 _CHARSETS = ("utf-8", "utf8", "us-ascii", "ascii")
+
+
+HOST_MAX = 300
+"""A DNS name has at most 253 characters; a port follows."""
 
 
 def check_head(raw_path: str, headers: Mapping[str, str], names: frozenset[str], scheme: str) -> None:
@@ -24,7 +29,7 @@ def check_head(raw_path: str, headers: Mapping[str, str], names: frozenset[str],
     host = headers.get("Host", "")
     if not host:
         raise status.bad_request("the request has no Host header")
-    if not is_own(host, names):
+    if len(host) > HOST_MAX or not _is_own(host, names):
         listed = ", ".join(sorted(names))
         raise _foreign(f"Host {host[:253]!r} is not a name of this server: use {listed} or its address")
     origin = headers.get("Origin")
@@ -36,7 +41,8 @@ def _foreign(text: str) -> StatusError:
     return StatusError(403, "Forbidden", f"forbidden: {text}")
 
 
-def is_own(host: str, names: frozenset[str]) -> bool:
+@lru_cache(256)
+def _is_own(host: str, names: frozenset[str]) -> bool:
     """Return whether a Host header names this server. DNS rebinding needs a name, so addresses are fine."""
     name = host[1:].partition("]")[0] if host.startswith("[") else host.partition(":")[0]
     if name.lower().rstrip(".") in names:

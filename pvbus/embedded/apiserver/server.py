@@ -244,8 +244,12 @@ class ApiServer:
         if not request.body_exists:
             return await self._call(request, target, query, accept, b"")
         limit = _body_limit(target)
-        with self._limits.body(request.content_length or limit):
+        size = min(request.content_length or limit, limit)
+        self._limits.take_body(size)
+        try:
             return await self._call(request, target, query, accept, await read_body(request, limit))
+        finally:
+            self._limits.body_bytes -= size
 
     async def _call(
         self, request: web.BaseRequest, target: rq.Target, query: str, accept: str, body: bytes
@@ -256,8 +260,11 @@ class ApiServer:
         answer = await self._resources.answer(call)
         if isinstance(answer, Answer):
             return _response(answer, wanted)
-        with self._limits.watch():
+        self._limits.take_watch()
+        try:
             return await self._watch(request, answer)
+        finally:
+            self._limits.watches -= 1
 
     def _is_served(self, target: rq.Target) -> bool:
         return self._registry.endpoint(target.group, target.version, target.plural) is not None
