@@ -12,6 +12,7 @@ Source: Porch v1.5.8, pkg/externalrepo/git/{ref,annotation,draft}.go, pkg/util/u
 """
 
 import re
+from collections.abc import Sequence
 from typing import Any, Literal, NamedTuple
 from uuid import UUID, uuid5
 
@@ -195,8 +196,12 @@ class RenderNote(NamedTuple):
 _RENDER_LINE = re.compile(r"pvbus-render: (done|failed|deferred)(?: ([0-9a-f]+))?")
 
 
-def draft_message(title: str, annotation: Annotation, note: RenderNote | None = None) -> str:
-    lines = f"{title}\n\n\nkpt:{msgspec.json.encode(annotation).decode()}\n"
+def draft_message(
+    title: str, annotation: Annotation, note: RenderNote | None = None, cause: Sequence[str] = ()
+) -> str:
+    """Return the message of a draft's commit. cause: lines for people, who and what made it."""
+    body = "".join(f"{line}\n" for line in cause)
+    lines = f"{title}\n\n{body}\nkpt:{msgspec.json.encode(annotation).decode()}\n"
     if note is None:
         return lines
     return f"{lines}pvbus-render: {note.state} {note.digest}".rstrip() + "\n"

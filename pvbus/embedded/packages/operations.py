@@ -23,15 +23,19 @@ class Place(NamedTuple):
 
 
 class Draft(NamedTuple):
-    """The content of a draft's next commit. task: what made it, as the API has it."""
+    """The content of a draft's next commit.
+
+    task: what made it, as the API has it; cause: the same for people, with whom it was made for.
+    """
 
     files: Files
     task: dict[str, Any]
     note: RenderNote | None
+    cause: tuple[str, ...] = ()
 
     def message(self, directory: str, workspace: str) -> str:
         annotation = Annotation(package=directory, workspace_name=workspace, revision="0", task=self.task)
-        return layout.draft_message(layout.title_of_task(self.task), annotation, self.note)
+        return layout.draft_message(layout.title_of_task(self.task), annotation, self.note, self.cause)
 
 
 README = {"README.md": File(b"Created by porch\n")}

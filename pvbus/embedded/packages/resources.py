@@ -5,7 +5,7 @@ from typing import Any
 
 from pvbus.core.model import PORCH_API, PORCH_GROUP
 from pvbus.embedded.apiserver.hooks import StatusError
-from pvbus.embedded.packages import answers, content, layout, operations
+from pvbus.embedded.packages import answers, causes, content, layout, operations
 from pvbus.embedded.packages.gitrepo import replaced, texts
 from pvbus.embedded.packages.operations import Draft
 from pvbus.embedded.packages.repository import PACKAGE_REVISION
@@ -83,7 +83,8 @@ class ResourcesKind:
         new_files = replaced(files, made.texts)
         if new_files == files and made.note == revision.note:
             return _shown(stored, made.texts, made.status)
-        draft = Draft(new_files, operations.RENDER_TASK, made.note)
+        cause = causes.of_update(files, new_files, stored["metadata"])
+        draft = Draft(new_files, operations.RENDER_TASK, made.note, cause)
         place = keeper.place(user)
         with keeper.writes.writing(name):
             await keeper.change(

@@ -11,7 +11,7 @@ from typing import Any
 import msgspec
 
 from pvbus.core import yamledit
-from pvbus.embedded.packages import answers, content, layout, operations, rendering
+from pvbus.embedded.packages import answers, causes, content, layout, operations, rendering
 from pvbus.embedded.packages.creation import Creation, Wanted, check_place, first_files, latest_label, parse
 from pvbus.embedded.packages.gitrepo import replaced, texts
 from pvbus.embedded.packages.journal import Note
@@ -63,7 +63,8 @@ class RevisionHooks:
         else:
             made = await self._workshop.rendered(first)
         place = keeper.place(user)
-        draft = Draft(replaced(start.base, made.texts), wanted.task, made.note)
+        cause = causes.of_creation(wanted.task, start.source, {**metadata, "namespace": wanted.namespace})
+        draft = Draft(replaced(start.base, made.texts), wanted.task, made.note, cause)
         noted = {key: metadata[key] for key in NOTED_METADATA if metadata.get(key)}
 
         def build(refs: Staging) -> str:
@@ -169,7 +170,9 @@ class RevisionHooks:
             return None, revision
         facts = facts_of(made.texts[layout.KPTFILE])
         after = msgspec.structs.replace(revision, kptfile=facts, note=made.note)
-        return Draft(replaced(files, made.texts), operations.RENDER_TASK, made.note), after
+        new_files = replaced(files, made.texts)
+        cause = causes.of_update(files, new_files, new["metadata"])
+        return Draft(new_files, operations.RENDER_TASK, made.note, cause), after
 
     # Delete.
 
