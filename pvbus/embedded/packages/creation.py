@@ -44,6 +44,7 @@ class Start(NamedTuple):
 
     base: Files
     texts: dict[str, str]
+    source: Revision | None = None
 
 
 class Finder(Protocol):
@@ -178,22 +179,27 @@ class Creation:
             raise answers.internal(f'upstream package revision "{upstream}" cannot be cloned: {problem}')
         lock = lock_of(revision, source.settings.facts)
         try:
-            return await keeper.in_thread(self._cloned, wanted, keeper, revision.tree, files, lock)
+            return await keeper.in_thread(self._cloned, wanted, keeper, revision, files, lock)
         except yamledit.YamlError as exc:
             raise answers.internal(f'upstream package revision "{upstream}" cannot be cloned: {exc}') from exc
 
     def _cloned(
-        self, wanted: Wanted, keeper: Keeper, tree: str, files: Mapping[str, File], lock: Mapping[str, Any]
+        self,
+        wanted: Wanted,
+        keeper: Keeper,
+        revision: Revision,
+        files: Mapping[str, File],
+        lock: Mapping[str, Any],
     ) -> Start:
         plain = texts(files)
         edited = content.edit_kptfile(
             plain, content.named(wanted.package.rpartition("/")[2]), content.derived_from(lock)
         )
         kptfile = content.with_origins({layout.KPTFILE: edited[layout.KPTFILE]})
-        result = {**self._with_origins(tree, plain), **kptfile}
+        result = {**self._with_origins(revision.tree, plain), **kptfile}
         if keeper.settings.facts.deployment:
             result = content.with_package_context(result, wanted.package)
-        return Start(files, result)
+        return Start(files, result, revision)
 
     def _with_origins(self, tree: str, plain: Mapping[str, str]) -> Mapping[str, str]:
         """Record origins in all files but the Kptfile: the same for every clone of a tree."""
@@ -218,7 +224,7 @@ class Creation:
                 f"source revision may not be the placeholder package revision {wanted.repository}/{name}"
             )
         files = await keeper.files(revision)
-        return Start(files, texts(files))
+        return Start(files, texts(files), revision)
 
 
 def first_files(wanted: Wanted, start: Start) -> dict[str, str]:

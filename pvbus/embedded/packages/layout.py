@@ -12,6 +12,7 @@ Source: Porch v1.5.8, pkg/externalrepo/git/{ref,annotation,draft}.go, pkg/util/u
 """
 
 import re
+from collections.abc import Sequence
 from typing import Any, Literal, NamedTuple
 from uuid import UUID, uuid5
 
@@ -198,10 +199,17 @@ class RenderNote(NamedTuple):
 _RENDER_LINE = re.compile(r"pvbus-render: (done|failed|deferred)(?: ([0-9a-f]+))?")
 
 
-def draft_message(title: str, annotation: Annotation, note: RenderNote | None = None, cause: str = "") -> str:
-    """cause: who writes, and why, as the request says; it becomes one line that is no annotation."""
-    words = " ".join("".join(c if c.isprintable() else " " for c in cause).split())[:CAUSE_CHARACTERS_MAX]
-    body = f"Cause: {words}\n" if words else ""
+def cause_line(text: str) -> tuple[str, ...]:
+    """Return who writes, and why, as a request says it, as one line that is no annotation of kpt."""
+    words = " ".join("".join(c if c.isprintable() else " " for c in text).split())[:CAUSE_CHARACTERS_MAX]
+    return (f"Cause: {words}",) if words else ()
+
+
+def draft_message(
+    title: str, annotation: Annotation, note: RenderNote | None = None, cause: Sequence[str] = ()
+) -> str:
+    """Return the message of a draft's commit. cause: lines for people, who and what made it."""
+    body = "".join(f"{line}\n" for line in cause)
     lines = f"{title}\n\n{body}\nkpt:{msgspec.json.encode(annotation).decode()}\n"
     if note is None:
         return lines

@@ -23,13 +23,15 @@ class Place(NamedTuple):
 
 
 class Draft(NamedTuple):
-    """The content of a draft's next commit. task: what made it, as the API has it; cause: who writes, and
-    why, as the request says."""
+    """The content of a draft's next commit.
+
+    task: what made it, as the API has it; cause: the same for people, with whom it was made for.
+    """
 
     files: Files
     task: dict[str, Any]
     note: RenderNote | None
-    cause: str = ""
+    cause: tuple[str, ...] = ()
 
     def message(self, directory: str, workspace: str) -> str:
         annotation = Annotation(package=directory, workspace_name=workspace, revision="0", task=self.task)

@@ -30,12 +30,18 @@ BFS = "kpt.dev/bfs-rendering"
 SAVE_ON_FAILURE = "kpt.dev/save-on-render-failure"
 
 
+RESULTS_MAX = 50
+"""Results of one function that a Kptfile repeats: it is read for every revision there is."""
+
+
 class StepReport(msgspec.Struct, frozen=True, kw_only=True):
     """What one function that ran said. note: about the choice of the function, for the log."""
 
     package: str
     step: str
     image: str
+    name: str = ""
+    exec: str = ""
     results: tuple[Result, ...] = ()
     note: str = ""
     error: str = ""
@@ -139,7 +145,17 @@ class _Run:
         self.items = kept
 
     def _report(self, step: Step, **fields: Any) -> None:
-        self.reports.append(StepReport(package=step.package, step=step.path, image=step.image, **fields))
+        entry = step.entry
+        self.reports.append(
+            StepReport(
+                package=step.package,
+                step=step.path,
+                image=step.image,
+                name=entry.name,
+                exec=entry.exec,
+                **fields,
+            )
+        )
 
 
 def render(
@@ -175,7 +191,7 @@ def render(
     )
     step = failure.step if isinstance(failure, _StepError) else None
     return RenderResult(
-        resources=with_condition(written, condition),
+        resources=with_condition(written, condition, render_status(reports, message)),
         digest=input_digest(resources),
         output_digest=input_digest(written),
         rendered=failure is None,
@@ -201,10 +217,40 @@ def input_digest(resources: Mapping[str, str]) -> str:
     return whole.hexdigest()[:32]
 
 
-def with_condition(resources: Mapping[str, str], condition: Condition) -> dict[str, str]:
+def render_status(reports: Sequence[StepReport], message: str) -> dict[str, Any] | None:
+    """Return what a Kptfile says of the functions that ran, as kpt writes it; None where none did."""
+    status: dict[str, Any] = {}
+    for phase, field in (("mutators", "mutationSteps"), ("validators", "validationSteps")):
+        steps = [_step_status(report) for report in reports if report.step.startswith(f"pipeline.{phase}[")]
+        if steps:
+            status[field] = steps
+    if status and message:
+        status["errorSummary"] = message
+    return status or None
+
+
+def _step_status(report: StepReport) -> dict[str, Any]:
+    step: dict[str, Any] = {"name": report.name} if report.name else {}
+    step |= {"exec": report.exec} if report.exec else {"image": report.image}
+    if report.error:
+        step["executionError"] = report.error
+    step["exitCode"] = 1 if report.error else 0
+    for field, wanted in (("results", False), ("errorResults", True)):
+        listed = [each for each in report.results if (each.severity == "error") == wanted]
+        if listed:
+            step[field] = msgspec.to_builtins(listed[:RESULTS_MAX])
+        if len(listed) > RESULTS_MAX:
+            step[field].append({"message": f"and {len(listed) - RESULTS_MAX} more", "severity": "info"})
+    return step
+
+
+def with_condition(
+    resources: Mapping[str, str], condition: Condition, render_status: Mapping[str, Any] | None = None
+) -> dict[str, str]:
     """Return the files with a condition set, as the last one, in the root Kptfile's status.
 
-    A Kptfile that cannot be read stays as it is: its fault is the render's message already.
+    render_status: takes the place of the former one. A Kptfile that cannot be read stays as it is: its
+    fault is the render's message already.
     """
     try:
         package = files.read({files.KPTFILE: resources[files.KPTFILE]})
@@ -216,7 +262,9 @@ def with_condition(resources: Mapping[str, str], condition: Condition) -> dict[s
     entry = {"type": condition.type, "status": condition.status, "reason": condition.reason}
     if condition.message:
         entry["message"] = condition.message
-    value = {**kptfile.value, "status": {**status, "conditions": [*others, entry]}}
+    kept = {key: each for key, each in status.items() if key != "renderStatus"}
+    described = {"renderStatus": dict(render_status)} if render_status else {}
+    value = {**kptfile.value, "status": {**kept, "conditions": [*others, entry], **described}}
     return {**resources, **files.write({}, package, [kptfile.with_value(value)])}
 
 

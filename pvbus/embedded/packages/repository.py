@@ -28,6 +28,8 @@ from pvbus.embedded.packages.gitcommand import Credentials, Failure, Git, GitErr
 from pvbus.embedded.packages.gitrepo import Author, File, Mirror, ref_fingerprint
 from pvbus.embedded.packages.journal import Journal
 from pvbus.embedded.packages.load import Load
+from pvbus.embedded.packages.once import observed_run_once_at, run_once_at, seconds_until
+from pvbus.embedded.packages.pins import Pins, pins_of
 from pvbus.embedded.packages.reporting import REMOVE_LAST_REVISION, report
 from pvbus.embedded.packages.reporting import REPOSITORY as REPOSITORY
 from pvbus.embedded.packages.revisions import Catalog, Revision, name_of, to_object
@@ -62,14 +64,6 @@ _T = TypeVar("_T")
 class _Change(NamedTuple):
     build: Callable[[Staging], object]
     future: "asyncio.Future[object]"
-
-
-class _Pins(NamedTuple):
-    """had_branch: an empty remote has lost it, rather than never had it; commits: directory -> the
-    commit its placeholder was last shown at."""
-
-    had_branch: bool
-    commits: dict[str, str]
 
 
 class Keeper:
@@ -108,6 +102,7 @@ class Keeper:
         self._next_look = 0.0
         self._next_full = 0.0
         self._leftovers: list[str] = []
+        self._ran_once_at = self._running_once_at = observed_run_once_at(self._stored())
         self._logged = {"namespace": settings.facts.namespace, "repository": settings.facts.name}
 
     # Life.
@@ -223,6 +218,7 @@ class Keeper:
         if after is not None:
             await after.stop()
         while not self._stopped:  # before Python 3.12 `wait_for` can swallow a cancellation
+            self._sync_if_asked()
             pause = max(0.0, self._next_look - time.monotonic())
             batch = await self._batch(min(pause, LATER_SECONDS) if self._later else pause)
             try:
@@ -237,6 +233,23 @@ class Keeper:
                 error = str(exc)[:ERROR_CHARACTERS_MAX]
                 _log.error("repository pass failed", error=error, exc_info=exc, **self._logged)
                 await self._pass_failed(exc)
+
+    def wake(self) -> None:
+        """Let the task look at its Repository object anew: it may ask for a sync."""
+        if self._catalog is not None:  # else the first look is still to come
+            future: asyncio.Future[object] = asyncio.get_running_loop().create_future()
+            future.add_done_callback(lambda done: done.cancelled() or done.exception())
+            self._queue.put_nowait(_Change(lambda refs: None, future))
+
+    def _sync_if_asked(self) -> None:
+        """Make the next look a full one now, or at the time that spec.sync.runOnceAt names."""
+        wanted = run_once_at(self._stored())
+        is_new = wanted not in ("", self._ran_once_at, self._running_once_at)
+        seconds = seconds_until(wanted) if is_new else None
+        if seconds is not None:
+            self._next_look = min(self._next_look, time.monotonic() + max(0.0, seconds))
+            if seconds <= 0:
+                self._next_full, self._running_once_at = 0.0, wanted
 
     async def _pass_failed(self, error: Exception) -> None:
         """Say so in the condition, if that can be stored, and look again at everything later."""
@@ -315,6 +328,8 @@ class Keeper:
             return
         self._failures = 0
         self.problem = ""
+        if full:
+            self._ran_once_at = self._running_once_at
         self._first_sync.set()
         if full:
             self._next_full = time.monotonic() + self._options.fetch_seconds
@@ -330,7 +345,7 @@ class Keeper:
     def _poll_seconds(self) -> float:
         return self._options.poll_seconds * max(1.0, self._load.keepers / CROWD)
 
-    def _sync(self, credentials: Credentials | None, pins: _Pins) -> set[tuple[str, str]]:
+    def _sync(self, credentials: Credentials | None, pins: Pins) -> set[tuple[str, str]]:
         """Fetch and read (in a thread, so nothing here touches objects). Raises: GitError."""
         mirror = self._opened(credentials)
         self._fingerprint = ref_fingerprint(self.settings.local) if self.settings.local else None
@@ -369,17 +384,9 @@ class Keeper:
                 "Repository anew with another spec.git.branch or with createBranch: true",
             )
 
-    def _pins_now(self) -> _Pins:
-        """Read what the objects remember of the branch; of use before the first look only."""
-        stored = self._stored() or {}
-        had_branch = bool((stored.get("status") or {}).get("gitCommitHash"))
-        commits = {}
-        for obj in [] if self._catalog is not None else self._stored_revisions():
-            lock = (obj.get("status", {}).get("selfLock") or {}).get("git") or {}
-            if obj["spec"].get("revision") == -1 and lock.get("ref") == self.settings.branch:
-                directory = layout.join(self.settings.directory, obj["spec"]["packageName"])
-                commits[directory] = str(lock.get("commit", ""))
-        return _Pins(had_branch, commits)
+    def _pins_now(self) -> Pins:
+        revisions = [] if self._catalog is not None else self._stored_revisions()
+        return pins_of(self.settings, self._stored(), revisions)
 
     # Objects.
 
@@ -477,6 +484,8 @@ class Keeper:
             extra["packageCount"] = sum(len(found) for found in self._catalog.by_directory.values())
             extra["gitCommitHash"] = self.mirror.refs.get(self._catalog.branch_ref, "")
         facts = self.settings.facts
+        if self._ran_once_at:
+            extra["observedRunOnceAt"] = self._ran_once_at
         conditions = [{"type": "Ready", "status": status, "reason": reason, "message": message}]
         if self._catalog is not None:
             paths = [

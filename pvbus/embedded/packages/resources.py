@@ -5,7 +5,7 @@ from typing import Any
 
 from pvbus.core.model import PORCH_API, PORCH_GROUP
 from pvbus.embedded.apiserver.hooks import StatusError
-from pvbus.embedded.packages import answers, content, layout, operations
+from pvbus.embedded.packages import answers, causes, content, layout, operations
 from pvbus.embedded.packages.gitrepo import replaced, texts
 from pvbus.embedded.packages.operations import Draft
 from pvbus.embedded.packages.repository import PACKAGE_REVISION
@@ -68,10 +68,10 @@ class ResourcesKind:
             stored = self._workshop.objects.get(PACKAGE_REVISION, namespace, name)
             if stored is None or stored["metadata"].get("resourceVersion") != version:
                 raise answers.modified(name, plural=PLURAL)
-            cause = str((metadata.get("annotations") or {}).get(layout.CAUSE) or "")
-            return await self._update(stored, wanted, user, cause)
+            said = str((metadata.get("annotations") or {}).get(layout.CAUSE) or "")
+            return await self._update(stored, wanted, user, said)
 
-    async def _update(self, stored: Object, wanted: Mapping[str, str], user: str, cause: str) -> Object:
+    async def _update(self, stored: Object, wanted: Mapping[str, str], user: str, said: str) -> Object:
         name = stored["metadata"]["name"]
         keeper, revision = await self._workshop.current(stored)
         if revision.lifecycle != layout.DRAFT:
@@ -84,6 +84,7 @@ class ResourcesKind:
         new_files = replaced(files, made.texts)
         if new_files == files and made.note == revision.note:
             return _shown(stored, made.texts, made.status)
+        cause = (*causes.of_update(files, new_files, stored["metadata"]), *layout.cause_line(said))
         draft = Draft(new_files, operations.RENDER_TASK, made.note, cause)
         place = keeper.place(user)
         with keeper.writes.writing(name):

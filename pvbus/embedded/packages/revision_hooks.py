@@ -12,7 +12,7 @@ import msgspec
 import structlog
 
 from pvbus.core import yamledit
-from pvbus.embedded.packages import answers, content, layout, operations, rendering
+from pvbus.embedded.packages import answers, causes, content, layout, operations, rendering
 from pvbus.embedded.packages.creation import Creation, Wanted, check_place, first_files, latest_label, parse
 from pvbus.embedded.packages.gitrepo import replaced, texts
 from pvbus.embedded.packages.journal import Note
@@ -65,7 +65,9 @@ class RevisionHooks:
         else:
             made = await self._workshop.rendered(first)
         place = keeper.place(user)
-        cause = str((metadata.get("annotations") or {}).get(layout.CAUSE) or "")
+        said = str((metadata.get("annotations") or {}).get(layout.CAUSE) or "")
+        owned = {**metadata, "namespace": wanted.namespace}
+        cause = (*causes.of_creation(wanted.task, start.source, owned), *layout.cause_line(said))
         draft = Draft(replaced(start.base, made.texts), wanted.task, made.note, cause)
         noted = {key: metadata[key] for key in NOTED_METADATA if metadata.get(key)}
 
@@ -174,7 +176,9 @@ class RevisionHooks:
             return None, revision
         facts = facts_of(made.texts[layout.KPTFILE])
         after = msgspec.structs.replace(revision, kptfile=facts, note=made.note)
-        return Draft(replaced(files, made.texts), operations.RENDER_TASK, made.note), after
+        new_files = replaced(files, made.texts)
+        cause = causes.of_update(files, new_files, new["metadata"])
+        return Draft(new_files, operations.RENDER_TASK, made.note, cause), after
 
     # Delete.
 

@@ -436,13 +436,25 @@ def to_object(revision: Revision, repository: RepositoryFacts, metadata: Mapping
 def _status(revision: Revision, repository: RepositoryFacts) -> dict[str, Any]:
     status: dict[str, Any] = {"selfLock": lock_of(revision, repository), "deployment": repository.deployment}
     if revision.kptfile.upstream_lock is not None:
-        status["upstreamLock"] = revision.kptfile.upstream_lock
+        status["upstreamLock"] = _shown_lock(revision.kptfile.upstream_lock)
     if revision.published_by:
         status["publishedBy"] = revision.published_by
         status["publishTimestamp"] = revision.authored
     if revision.kptfile.conditions:
         status["conditions"] = [dict(condition) for condition in revision.kptfile.conditions]
     return status
+
+
+def _shown_lock(lock: Mapping[str, Any]) -> Mapping[str, Any]:
+    """Return a lock as the API shows it: with a slash in its ref.
+
+    The lock of a package that was cloned from a branch has the branch's short name, as kpt wants it.
+    `porchctl rpkg upgrade --discover` takes what is behind the last slash for the revision, and fails
+    for the whole namespace where there is none.
+    """
+    git = lock.get("git") or {}
+    ref = git.get("ref", "")
+    return lock if not ref or "/" in ref else {**lock, "git": {**git, "ref": f"{layout.HEADS}{ref}"}}
 
 
 def rendered_problem(revision: Revision) -> str | None:

@@ -20,6 +20,7 @@ from pvbus.embedded.apiserver.hooks import Objects
 from pvbus.embedded.apiserver.store import StoreError
 from pvbus.embedded.packages.journal import Journal, Note
 from pvbus.embedded.packages.load import Load
+from pvbus.embedded.packages.once import observed_run_once_at, run_once_at
 from pvbus.embedded.packages.rendering import Render
 from pvbus.embedded.packages.reporting import REPOSITORY, report
 from pvbus.embedded.packages.repository import JOURNAL, MIRROR, PACKAGE_REVISION, Keeper
@@ -103,7 +104,11 @@ class PackageStore:
             metadata = repository["metadata"]
             condition = {"type": "Ready", "status": "False", "reason": "Error", "message": str(exc)}
             await report(self._objects, metadata.get("namespace", ""), metadata["name"], [condition], {})
-        self._keeper_of(repository)
+        present = self._keepers.get(_key(repository))
+        keeper = self._keeper_of(repository)
+        asked = run_once_at(repository)
+        if keeper is not None and keeper is present and asked and asked != observed_run_once_at(repository):
+            keeper.wake()
 
     def _keeper_of(self, repository: Object) -> Keeper | None:
         """Return the keeper of a Repository as it is now, started."""

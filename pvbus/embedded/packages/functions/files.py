@@ -12,6 +12,7 @@ from typing import NamedTuple
 import msgspec
 
 from pvbus.core.yamledit import YamlError, parse
+from pvbus.embedded.packages.functions.ignoring import ignored
 from pvbus.embedded.packages.functions.item import Item
 from pvbus.embedded.packages.functions.yamltext import compose
 from pvbus.errors import PermanentError
@@ -46,11 +47,14 @@ def within(directory: str, file: str) -> bool:
 
 def read(resources: Mapping[str, str]) -> Package:
     """Read what functions see: YAML and JSON files and Kptfiles. Raises: PermanentError naming the file."""
-    packages = package_dirs(resources)
+    hidden = ignored(resources) - {KPTFILE}
+    packages = package_dirs(file for file in resources if file not in hidden)
     ids = count()
     items: list[Item] = []
     layout: dict[str, tuple[_Piece, ...]] = {}
     for file in sorted(resources):
+        if file in hidden:
+            continue
         if file.endswith(_SUFFIXES) or posixpath.basename(file) == KPTFILE:
             package = max((each for each in packages if within(each, file)), key=len, default="")
             pieces: list[_Piece] = []

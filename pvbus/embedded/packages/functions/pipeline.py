@@ -11,10 +11,11 @@ from pvbus.embedded.packages.functions.item import Item, Value, text_of
 from pvbus.errors import PermanentError
 
 Phase = Literal["mutators", "validators"]
+API_VERSION = "kpt.dev/v1"
 PHASES: tuple[Phase, ...] = ("mutators", "validators")
 
 
-class Selector(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
+class Selector(msgspec.Struct, frozen=True, kw_only=True, rename="camel", forbid_unknown_fields=True):
     """Objects that have every given field; a map asks for each of its pairs."""
 
     api_version: str = ""
@@ -34,7 +35,7 @@ class Selector(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
         )
 
 
-class Entry(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
+class Entry(msgspec.Struct, frozen=True, kw_only=True, rename="camel", forbid_unknown_fields=True):
     """One function of a pipeline, as the Kptfile has it."""
 
     image: str = ""
@@ -80,9 +81,20 @@ class InvalidStepError(PermanentError):
 
 def parse_steps(kptfile: Item) -> list[Step]:
     """Return a Kptfile's functions in the order they run. Raises: PermanentError."""
+    if (kptfile.api_version, kptfile.kind) != (API_VERSION, "Kptfile"):
+        raise PermanentError(
+            f"{kptfile.file}: is {kptfile.api_version or 'of no version'} {kptfile.kind}, and must be "
+            f"{API_VERSION} Kptfile",
+            reason="InvalidPipeline",
+        )
     pipeline = kptfile.value.get("pipeline") or {}
     if not isinstance(pipeline, dict):
         raise PermanentError(f"{kptfile.file}: pipeline is no map", reason="InvalidPipeline")
+    if unknown := sorted(map(str, pipeline.keys() - set(PHASES))):
+        raise PermanentError(
+            f"{kptfile.file}: pipeline.{unknown[0]}: unknown field, expected {' or '.join(PHASES)}",
+            reason="InvalidPipeline",
+        )
     steps: list[Step] = []
     for phase in PHASES:
         entries = pipeline.get(phase) or []
@@ -115,6 +127,12 @@ def config_of(step: Step, items: Sequence[Item], originals: Sequence[Item]) -> V
     found = [item for item in current if item.file == file] or [
         item for item in originals if item.file == file
     ]
+    if outside := [item for item in found if item.package != step.package]:
+        raise PermanentError(
+            f"configPath `{entry.config_path}` is in the sub-package {outside[0].package}, and must be a "
+            "file of the package itself",
+            reason="InvalidPipeline",
+        )
     if len(found) != 1:
         raise PermanentError(
             f"configPath `{entry.config_path}` must be a file with exactly one object, it has {len(found)}",
@@ -159,6 +177,10 @@ def _check(step: Step) -> None:
         raise InvalidStepError(step, "must have exactly one of `image` and `exec`")
     if entry.config_map is not None and entry.config_path:
         raise InvalidStepError(step, "must not have both `configMap` and `configPath`")
+    for key, value in (entry.config_map or {}).items():
+        if isinstance(value, dict | list):
+            kind = "map" if isinstance(value, dict) else "list"
+            raise InvalidStepError(step, f"configMap.{key} is a {kind}, and must be a text")
     if entry.config_path and (
         posixpath.isabs(entry.config_path) or ".." in posixpath.normpath(entry.config_path).split("/")
     ):
