@@ -32,7 +32,7 @@ from tests.e2e.faults.fleet import CLUSTER, REPOSITORY, REVISION, SET, VARIANT, 
 LEFT_OUT = frozenset(
     {"uid", "resourceVersion", "managedFields", "creationTimestamp", "lastTransitionTime", "publishTimestamp"}
 )
-LEFT_OUT_OF_EVENTS = LEFT_OUT | {"id", "previous", "observedGeneration"}
+LEFT_OUT_OF_EVENTS = LEFT_OUT | {"id", "previous", "observedGeneration", "time"}
 COUNTING = "AllApplied"
 COMMIT = re.compile(r"\b[0-9a-f]{40}\b")
 

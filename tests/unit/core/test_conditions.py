@@ -234,6 +234,16 @@ def test_a_result_of_another_object_is_not_acted_upon() -> None:
     assert part.run() is None
 
 
+def test_a_result_of_a_former_variant_is_not_acted_upon() -> None:
+    """A variant that was deleted and made again is not Ready because the former one was."""
+    part = Part()
+    part.see(obj(VARIANT, "v", spec={}, metadata={"uid": "uid-second"}), VARIANTS)
+    ready = Condition(type="Ready", status="True", reason="NoErrors", observed_generation=1)
+    part.tell(ResultRow(uid="uid-v", generation=1, conditions=(ready,)), RESULTS, "default/v")
+    assert part.run("PackageVariant|default/v") is None
+    assert part.told() == []
+
+
 def test_an_older_result_never_takes_a_newer_generation_back() -> None:
     part = observed()
     part.run()
