@@ -16,13 +16,15 @@ from pvbus.runtime.backoff import Backoff, Jitter
 from pvbus.telemetry.logs import get_logger
 
 BACKOFF_SECONDS = (0.2, 60.0)
+ASK_SECONDS = 2.0  # how long others wait for the first list: a server that hangs must not hold them up
 STEADY_SECONDS = 5.0  # a watch that ends sooner is begun again with a backoff
 
 
 class Definitions:
     """Calls `changed` with the API group of a definition that came, changed or went. `run` until cancelled.
 
-    asked: set after the first list, successful or not. Kinds that are looked up later are up to date.
+    asked: set after the first list, successful or not, or when it took too long. What changed before is
+    known to every kind that is looked up later.
     """
 
     def __init__(
@@ -51,6 +53,19 @@ class Definitions:
             if self._clock.monotonic() - began > STEADY_SECONDS:
                 self._backoff.reset()
             await self._clock.sleep(self._backoff.next_seconds(error))
+
+    async def wait_asked(self) -> None:
+        """Wait for the first list, for a while. Definitions that it brings later are reported as changes."""
+        waiting = [
+            asyncio.create_task(self.asked.wait()),
+            asyncio.create_task(self._clock.sleep(ASK_SECONDS)),
+        ]
+        try:
+            await asyncio.wait(waiting, return_when=asyncio.FIRST_COMPLETED)
+        finally:
+            for each in waiting:
+                each.cancel()
+        self.asked.set()
 
     async def _list(self, resource: Resource) -> str:
         listing = await self._cluster.list(resource, metadata_only=True)

@@ -341,7 +341,7 @@ class IngestWorker:
 
     async def _following(self, opened: IngestClaim) -> None:
         """Start, change and end watches as requests come and go."""
-        await self._definitions.asked.wait()
+        await self._definitions.wait_asked()
         await self._catch_up_mirror()
         opened.answers.update(
             key

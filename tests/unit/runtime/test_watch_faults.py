@@ -231,6 +231,26 @@ def test_when_the_first_list_of_definitions_fails_kinds_are_looked_at_again() ->
     simulated(scenario)
 
 
+def test_a_list_of_definitions_that_hangs_holds_nobody_up() -> None:
+    """What it brings in the end is reported as news: kinds were looked up before."""
+
+    async def scenario() -> None:
+        server = Server([definition("sites.example.org", "v1")])
+        server.list_seconds = 20
+        groups: list[str] = []
+        definitions = Definitions(server, SimulatedClock(), groups.append, jitter=lambda least, most: most)
+        task = asyncio.create_task(definitions.run())
+        async with asyncio.timeout(3):
+            await definitions.wait_asked()
+        assert groups == []
+        await asyncio.sleep(30)
+        assert groups == ["example.org"]
+        task.cancel()
+        await asyncio.wait({task})
+
+    simulated(scenario)
+
+
 class Discovering(Server):
     """Discovery shows a new version some seconds after its definition."""
 
