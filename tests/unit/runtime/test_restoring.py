@@ -7,12 +7,16 @@ from typing import Any
 import msgspec
 import pytest
 
+from pvbus.core.effects import Put
 from pvbus.core.records import SyncMarker
+from pvbus.errors import FencedError, PermanentError, TransientError
 from pvbus.ports.bus import Claim, Record, TopicPartition, TopicSpec
 from pvbus.ports.cluster import GoneError
-from pvbus.runtime.claims import OpenClaim, StepLimits
+from pvbus.runtime.claims import OpenClaim, StepLimits, finished
 from pvbus.runtime.intake import Intake, StaleError
+from pvbus.runtime.stepping import Stepper
 from pvbus.runtime.tables import Tables
+from pvbus.runtime.timers import Timers
 from pvbus.testing.clock import SimulatedClock, run_simulated
 from tests.unit.runtime.test_kindwatch import Server, Watching
 
@@ -234,3 +238,114 @@ def test_a_list_with_new_versions_and_nothing_else_is_written() -> None:
         await watching.end()
 
     run_simulated(main())
+
+
+@pytest.mark.parametrize(("seconds", "is_kept"), [(29.0, True), (31.0, False)])
+def test_tables_of_long_ago_are_not_taken_up(seconds: float, is_kept: bool) -> None:
+    """Also where nothing dropped them in time, as in a process that stood still."""
+
+    async def main() -> None:
+        tables, opened, _ = restoring(Log({}))
+        keeping = asyncio.create_task(tables.keep_broadcast())
+        await tables.restore(opened)
+        tables.let_go(opened, keep=True)
+        await asyncio.sleep(seconds)
+        claim = Claim(group="g", partition=1, epoch=2)
+        again = OpenClaim(claim, ("own",), SimulatedClock(), StepLimits(10, 1000))
+        tables.open(again)
+        assert (again.kept is not None) is is_kept
+        keeping.cancel()
+
+    run_simulated(main())
+
+
+@pytest.mark.parametrize(
+    ("error", "stored", "doubt", "revoked"),
+    [
+        (None, ["a"], False, False),
+        (TransientError("no answer"), [], True, False),
+        (FencedError("old epoch"), [], False, True),
+        (PermanentError("too large"), [], False, False),
+    ],
+    ids=["done", "unknown", "fenced", "refused"],
+)
+def test_tables_take_over_what_a_step_wrote_and_nothing_else(
+    error: Exception | None, stored: list[str], doubt: bool, revoked: bool
+) -> None:
+    async def main() -> None:
+        taken: list[str] = []
+        tasks: list[asyncio.Task[None]] = []
+
+        class Storing:
+            @staticmethod
+            def store(opened: OpenClaim, puts: Sequence[Put]) -> None:
+                taken.extend(put.key for put in puts)
+
+        class Stepping:
+            @staticmethod
+            async def step(claim: Claim, outputs: Any, offsets: Any) -> None:
+                if error is not None:
+                    raise error
+
+        opened = OpenClaim(CLAIM, ("own",), SimulatedClock(), StepLimits(10, 1000))
+        fakes: Any = (Storing(), Stepping())
+        stepper = Stepper(
+            "reading",
+            *fakes,
+            SimulatedClock(),
+            spawn=lambda opened, work: tasks.append(asyncio.ensure_future(work)),
+            stepped=lambda: None,
+        )
+        opened.mark("a")
+        opened.take()
+        opened.add(finished("a", (Put("own", "a", None),), PARTITIONS))
+        stepper.kick(opened)
+        await asyncio.gather(*tasks)
+        assert taken == stored
+        assert (opened.doubt.is_set(), opened.revoked) == (doubt, revoked)
+        assert ("a" in opened.busy) is (doubt or revoked), "what is not known to be written is not done"
+
+    run_simulated(main())
+
+
+def test_a_relist_that_finds_a_difference_has_an_epoch_of_its_own() -> None:
+    """Else markers of two lists, one per partition, would agree though neither list is complete."""
+
+    async def main() -> None:
+        server = Server()
+        site = {"apiVersion": "example.org/v1", "kind": "Site"}
+        server.put({**site, "metadata": {"name": "a", "namespace": "x"}})
+        watching = Watching(server)
+        await asyncio.sleep(1.0)
+        server.put({**site, "metadata": {"name": "b", "namespace": "x"}})
+        server.watch_errors.append(GoneError("410"))
+        server.cut.set()
+        await asyncio.sleep(1.0)
+        server.put({**site, "metadata": {"name": "c", "namespace": "x"}})
+        server.watch_errors.append(GoneError("410"))
+        server.cut.set()
+        await asyncio.sleep(5.0)
+        markers = [
+            msgspec.json.decode(e.value or b"", type=SyncMarker)
+            for e in watching.emitted
+            if e.key.startswith("!sync") and e.topic == "pvbus.objects" and e.partition == 0
+        ]
+        lists = [(m.state, m.epoch) for m in markers]
+        epochs = [epoch for state, epoch in lists if state == "syncing"]
+        assert len(epochs) > 1
+        assert sorted(set(epochs)) == epochs
+        await watching.end()
+
+    run_simulated(main())
+
+
+def test_the_last_time_that_was_set_for_a_key_is_its_time() -> None:
+    timers = Timers()
+    timers.set("a", 5.0)
+    timers.set("a", 10.0)
+    assert timers.next() == 10.0
+    assert timers.due(7.0) == []
+    assert timers.due(10.0) == ["a"]
+    timers.set("b", 5.0)
+    timers.cancel("b")
+    assert timers.next() is None
