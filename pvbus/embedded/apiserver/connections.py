@@ -25,6 +25,10 @@ WATCHES_MAX = 1000
 BODIES_BYTES_MAX = 128 * 1024 * 1024
 """Bodies being handled at once, 20 of the largest. What comes beyond is asked to come again in a second."""
 
+ANSWERS_BYTES_MAX = 256 * 1024 * 1024
+"""Large answers that are being sent: a list of 10,000 variants has 20 MB. They are in memory until their
+readers have taken them."""
+
 IDLE_SECONDS = 90.0
 """A connection without a request, or whose request's head has not arrived, is closed after this time."""
 
@@ -50,6 +54,7 @@ class Limits:
     def __init__(self) -> None:
         self.watches = 0
         self.body_bytes = 0
+        self.answer_bytes = 0
 
     def take_watch(self) -> None:
         """Raises StatusError (429). What is taken is to be given back."""
@@ -62,6 +67,12 @@ class Limits:
         if self.body_bytes and self.body_bytes + size > BODIES_BYTES_MAX:
             raise _too_many(f"requests with {self.body_bytes} bytes of body are being handled already")
         self.body_bytes += size
+
+    def take_answer(self, size: int) -> None:
+        """Raises StatusError (429). What is taken is to be given back."""
+        if self.answer_bytes and self.answer_bytes + size > ANSWERS_BYTES_MAX:
+            raise _too_many(f"answers of {self.answer_bytes} bytes are being sent already")
+        self.answer_bytes += size
 
 
 def _too_many(why: str) -> StatusError:

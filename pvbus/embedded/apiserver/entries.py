@@ -107,8 +107,13 @@ class Change:
         return self.entry.rv
 
 
+def event_parts(event: str, raw: bytes) -> tuple[bytes, bytes, bytes]:
+    """Return the line of an event in parts, so that all watchers share the object's bytes."""
+    return (b'{"type":"%b","object":' % event.encode(), raw, b"}\n")
+
+
 def event_line(event: str, raw: bytes) -> bytes:
-    return b'{"type":"%b","object":%b}\n' % (event.encode(), raw)
+    return b"".join(event_parts(event, raw))
 
 
 def decode(raw: bytes | str) -> Any:

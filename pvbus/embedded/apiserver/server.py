@@ -200,10 +200,22 @@ class ApiServer:
         try:
             response = await self._answer(request)
             if isinstance(response, web.Response) and (response.content_length or 0) > LARGE_BYTES:
-                await send(request, response)
+                return await self._send(request, response)
             return response
         finally:
             self._connections.busy.discard(connection)
+
+    async def _send(self, request: web.BaseRequest, response: web.Response) -> web.Response:
+        size = response.content_length or 0
+        try:
+            self._limits.take_answer(size)
+        except StatusError as exc:
+            return refusal(exc)
+        try:
+            await send(request, response)
+        finally:
+            self._limits.answer_bytes -= size
+        return response
 
     async def _answer(self, request: web.BaseRequest) -> web.StreamResponse:
         try:

@@ -7,12 +7,12 @@ one that the log has left behind is told so (410) and closed. Events of the same
 import asyncio
 import random
 import time
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncIterator, Iterable, Iterator, Mapping, Sequence
 from typing import NamedTuple
 
 from pvbus.embedded.apiserver import requests as rq
 from pvbus.embedded.apiserver import status
-from pvbus.embedded.apiserver.entries import Change, Entry, encode, event_line
+from pvbus.embedded.apiserver.entries import Change, Entry, encode, event_line, event_parts
 from pvbus.embedded.apiserver.listing import Selection, asked_version
 from pvbus.embedded.apiserver.registry import Registry
 from pvbus.embedded.apiserver.shapes import Form
@@ -22,7 +22,13 @@ BOOKMARK_SECONDS = 10.0
 """How often a quiet watcher learns the current version: after a loss it replays at most that much."""
 
 CHUNK_CHANGES_MAX = 500
-"""Changes joined into one write: about 1 MB of variants, which no loop turn notices."""
+"""Changes looked at in one turn of the loop."""
+
+CHUNK_BYTES = 64 * 1024
+"""Bytes of one write. A watcher that reads slowly holds about two of them; the objects are shared."""
+
+HELD_BYTES_MAX = 1024 * 1024
+"""Bytes of the changes that a watcher takes from the log at once, and holds until it has sent them."""
 
 DEFAULT_SECONDS = (1800, 3600)
 """A watch without timeoutSeconds ends at a random time in between, as kube-apiserver's do."""
@@ -91,7 +97,7 @@ def _seconds(text: str) -> float:
     return float(rq.number("timeoutSeconds", text))
 
 
-async def stream(store: Store, registry: Registry, watch: WatchPlan) -> AsyncIterator[bytes]:
+async def stream(store: Store, registry: Registry, watch: WatchPlan) -> AsyncIterator[bytes | memoryview]:
     """Yield chunks of event lines until the time is up, the kind is gone, or the log moved on.
 
     An empty chunk lets the caller see whether anybody still listens.
@@ -105,25 +111,25 @@ async def stream(store: Store, registry: Registry, watch: WatchPlan) -> AsyncIte
     position, told = watch.position, watch.rv
     initial = watch.initial[::-1]
     watch.initial.clear()  # what is sent is not kept: a watch may last an hour, and objects change
-    while initial:
-        chunk = [initial.pop() for _ in range(min(CHUNK_CHANGES_MAX, len(initial)))]
-        yield b"".join(writer.event("ADDED", entry) for entry in chunk)
+    for chunk in _chunks(_added(writer, initial)):
+        yield chunk
     if watch.initial_bookmark:
         yield writer.bookmark(watch.rv, initial=True)
     while True:
         changed = table.changed
         try:
-            changes = table.since(position, CHUNK_CHANGES_MAX)
+            changes = _few(table.since(position, CHUNK_CHANGES_MAX))
         except ExpiredError as exc:
             yield _expired(str(exc))
             return
         if changes:
             position += len(changes)
             told = changes[-1].rv
-            lines = b"".join(line for change in changes if (line := writer.change(change)))
-            if lines:
-                yield lines
-            else:
+            sent = False
+            for chunk in _chunks(part for change in changes for part in writer.change(change)):
+                sent = True
+                yield chunk
+            if not sent:
                 await asyncio.sleep(0)
             continue
         remaining = deadline - time.monotonic()
@@ -135,6 +141,40 @@ async def stream(store: Store, registry: Registry, watch: WatchPlan) -> AsyncIte
             yield writer.bookmark(told, initial=False)
         elif not waited:
             yield b""
+
+
+def _few(changes: Sequence[Change]) -> Sequence[Change]:
+    """Return the first of these changes, about `HELD_BYTES_MAX` of them."""
+    size = 0
+    for count, change in enumerate(changes, 1):
+        size += len(change.entry.raw)
+        if size > HELD_BYTES_MAX:
+            return changes[:count]
+    return changes
+
+
+def _added(writer: "_Lines", entries: list[Entry]) -> Iterator[bytes]:
+    """Yield the lines of entries, last one first, and drop each."""
+    while entries:
+        yield from writer.event("ADDED", entries.pop())
+
+
+def _chunks(parts: Iterable[bytes]) -> Iterator[bytes | memoryview]:
+    """Join small parts and cut large ones, without a copy of those."""
+    pending: list[bytes] = []
+    size = 0
+    for part in parts:
+        if len(part) <= CHUNK_BYTES:
+            pending.append(part)
+            size += len(part)
+        if pending and (size >= CHUNK_BYTES or len(part) > CHUNK_BYTES):
+            yield b"".join(pending)
+            pending, size = [], 0
+        if len(part) > CHUNK_BYTES:
+            view = memoryview(part)
+            yield from (view[at : at + CHUNK_BYTES] for at in range(0, len(part), CHUNK_BYTES))
+    if pending:
+        yield b"".join(pending)
 
 
 def _expired(why: str) -> bytes:
@@ -163,8 +203,8 @@ class _Lines:
         self._plain = watch.form.shape == "" and not watch.selection.endpoint.converts
         self._first = True
 
-    def change(self, change: Change) -> bytes:
-        """Return the line of a change as this watcher sees it, b"" when it concerns others.
+    def change(self, change: Change) -> Sequence[bytes]:
+        """Return the line of a change as this watcher sees it, in parts; none when it concerns others.
 
         An object that begins to match is ADDED and one that ceases to is DELETED, whatever happened.
         """
@@ -175,17 +215,17 @@ class _Lines:
             after = change.type != "DELETED" and selection.matches(change.entry)
             before = change.old is not None and selection.matches(change.old)
             if not after and not before:
-                return b""
+                return ()
             event = "DELETED" if not after else "MODIFIED" if before else "ADDED"
             if change.old is not None and not after and change.type != "DELETED":
                 return self.event(event, Entry.encode(change.old.decode(), change.rv))
         if self._plain:
-            return event_line(event, change.entry.raw)
+            return event_parts(event, change.entry.raw)
         return self.event(event, change.entry)
 
-    def event(self, event: str, entry: Entry) -> bytes:
+    def event(self, event: str, entry: Entry) -> Sequence[bytes]:
         first, self._first = self._first, False
-        return event_line(event, self._form.one(entry, watch=True, first=first))
+        return event_parts(event, self._form.one(entry, watch=True, first=first))
 
     def bookmark(self, rv: int, *, initial: bool) -> bytes:
         return event_line("BOOKMARK", self._form.bookmark(rv, initial=initial))

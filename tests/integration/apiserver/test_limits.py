@@ -176,3 +176,49 @@ async def test_a_reader_that_takes_nothing_is_cut_off(
         await eventually(is_busy)
         await eventually(is_cut_off)
     assert len((await api.get(MAPS))["items"]) == 12
+
+
+async def test_large_answers_have_a_limit_together(
+    target: tuple[ApiServer, Api], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """While a large list is on its way to a slow reader, further ones are asked to come later."""
+    server, api = target
+    monkeypatch.setattr(connections, "ANSWERS_BYTES_MAX", 12_000_000)
+    for n in range(8):
+        await api.create(MAPS, config_map(f"m{n}", data={"a": "b" * 1_000_000}))
+    async with wires(server, 1) as (slow,):
+        slow.head("GET", MAPS)
+
+        async def is_held() -> bool:
+            return server._limits.answer_bytes > 8_000_000
+
+        await eventually(is_held)
+        assert (await api.call("GET", MAPS)).code == 429
+        assert await api.get(f"{MAPS}/m1")
+    await eventually(lambda: is_released(server))
+    assert len((await api.get(MAPS))["items"]) == 8
+
+
+async def is_released(server: ApiServer) -> bool:
+    return server._limits.answer_bytes == 0
+
+
+async def test_a_watcher_that_takes_nothing_holds_little(target: tuple[ApiServer, Api]) -> None:
+    """However much there is to send: the objects are shared, and only a piece of them is on its way."""
+    server, api = target
+    for n in range(40):
+        await api.create(MAPS, config_map(f"m{n}", data={"a": "b" * 400_000}))
+    async with wires(server, 20) as deaf:
+        for wire in deaf:
+            wire.head("GET", f"{MAPS}?watch=1")
+
+        async def are_watching() -> bool:
+            return server._limits.watches == 20
+
+        await eventually(are_watching)
+        await api.create(MAPS, config_map("last", data={"a": "b" * 400_000}))
+        held = [transport.get_write_buffer_size() for transport in server._connections._connections.values()]
+        assert max(held) < 300_000
+    async with api.watch(f"{MAPS}?watch=1") as watch:
+        names = {(await watch.next())["object"]["metadata"]["name"] for _ in range(41)}
+    assert names == {"last", *(f"m{n}" for n in range(40))}
