@@ -47,7 +47,7 @@ async def test_the_branch_itself_can_be_cloned_and_its_lock_is_the_branchs_commi
     assert placeholder["spec"]["revision"] == -1
     draft = await fleet.create(revision("edge", "app-1", "ws", clone_of("blue.app.main")))
     lock = draft["status"]["upstreamLock"]["git"]
-    assert (lock["ref"], lock["commit"]) == ("main", git(blueprints, "rev-parse", "main"))
+    assert (lock["ref"], lock["commit"]) == ("refs/heads/main", git(blueprints, "rev-parse", "main"))
 
 
 async def test_a_deployment_repository_gets_its_package_context_from_scratch(fleet: World) -> None:
