@@ -12,6 +12,7 @@ from kubernetes_asyncio import config
 from kubernetes_asyncio.client import Configuration
 
 from pvbus.errors import UsageError
+from pvbus.files import open_plain
 
 HOME = "~/.kube/config"
 
@@ -37,6 +38,10 @@ class Connection:
                 f"there is no kubeconfig at {file}: give one with --kubeconfig or PVBUS_KUBECONFIG "
                 "(`pvbus up` and `pvbus apiserver` write one into their data folder)"
             )
+        if not is_pod:
+            for each in str(file).split(os.pathsep):
+                if Path(each).exists():
+                    open_plain(Path(each)).close()
         configuration = Configuration()
         try:
             if is_pod:
