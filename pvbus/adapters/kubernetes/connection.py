@@ -8,6 +8,7 @@ import os
 import ssl
 from pathlib import Path
 
+import yaml
 from kubernetes_asyncio import config
 from kubernetes_asyncio.client import Configuration
 
@@ -55,7 +56,7 @@ class Connection:
                     client_configuration=configuration,
                 )
             return cls(configuration)
-        except (config.ConfigException, OSError) as exc:
+        except (config.ConfigException, OSError, ValueError, TypeError, yaml.YAMLError) as exc:
             where = "no usable account of this pod" if is_pod else f"no usable kubeconfig at {file}"
             raise UsageError(f"{where}: {exc}; give one with --kubeconfig or PVBUS_KUBECONFIG") from exc
 

@@ -139,3 +139,11 @@ async def test_settings_kubeconfig_and_bus_are_files(
         await Connection.load(path)
     with pytest.raises(UsageError, match=words):
         await open_bus(ServiceConfig(bus=f"sqlite:{path}"))
+
+
+@pytest.mark.parametrize("content", [b"\xff\xfe", b"a: [", b"[1]", b"3", b"{}"])
+async def test_a_kubeconfig_that_is_none_is_named(tmp_path: Path, content: bytes) -> None:
+    """Whatever is in the file."""
+    (tmp_path / "x").write_bytes(content)
+    with pytest.raises(UsageError, match=f"no usable kubeconfig at {tmp_path}/x"):
+        await Connection.load(tmp_path / "x")
