@@ -17,7 +17,9 @@ import yaml
 
 from pvbus.core.unroll.removal import Limits
 from pvbus.errors import UsageError
+from pvbus.files import open_plain
 
+FILE_BYTES_MAX = 1 << 20  # what settings are a thousandth of
 CONFIG_VARIABLE = "PVBUS_CONFIG"
 _PREFIX = "PVBUS_"
 
@@ -200,8 +202,9 @@ def variable_of(field: str) -> str:
 
 def _read(path: str, problems: list[str]) -> Mapping[str, Any]:
     try:
-        found = yaml.safe_load(Path(path).read_text(encoding="utf-8"))
-    except (OSError, UnicodeDecodeError, yaml.YAMLError) as exc:
+        with open_plain(Path(path)) as stream:
+            found = yaml.safe_load(stream.read(FILE_BYTES_MAX).decode())
+    except (OSError, UnicodeDecodeError, yaml.YAMLError, UsageError) as exc:
         problems.append(f"{CONFIG_VARIABLE}: {path} cannot be read: {exc}")
         return {}
     if found is None:

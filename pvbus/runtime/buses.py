@@ -6,6 +6,7 @@ from pvbus.adapters.embedded.bus import SqliteBus
 from pvbus.adapters.kafka.bus import KafkaBus
 from pvbus.config import ServiceConfig
 from pvbus.errors import UsageError
+from pvbus.files import open_plain
 from pvbus.ports.bus import Bus
 from pvbus.runtime.kafkasettings import kafka_settings
 
@@ -36,5 +37,7 @@ async def open_bus(config: ServiceConfig, *, create: bool = True) -> Bus:
         return await KafkaBus.open(kafka_settings(config))
     if not create and not path.exists():
         raise UsageError(f"there is no bus at {path}: start `pvbus up`, or name its folder with --data")
+    if path.exists():
+        open_plain(path).close()
     path.parent.mkdir(parents=True, exist_ok=True)
     return await SqliteBus.open(path)

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from pvbus.core.ids import HOLD
-from pvbus.core.unroll.children import Limits
+from pvbus.core.unroll.removal import Limits
 from pvbus.testing.clock import run_simulated
 from tests.simulation.outcome import check_variants, check_watched
 from tests.simulation.pending import PENDING

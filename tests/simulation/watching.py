@@ -450,7 +450,7 @@ class Watcher:
         }
 
     def _set_was_ready(self, uid: str, moment: Moment, ends: list[float]) -> bool:
-        """ends: the end of each moment that was looked at, the latest first; this one's beginning is added."""
+        """ends: the ends of the moments that were looked at, the latest first; this one begins the next."""
         wanted = [i for i in self._history if i.time <= moment.time][-1:] or self._history[:1]
         later = [i for i in self._history if moment.time < i.time <= ends[-1]]
         ends.append(moment.time)

@@ -8,10 +8,12 @@ import os
 import ssl
 from pathlib import Path
 
+import yaml
 from kubernetes_asyncio import config
 from kubernetes_asyncio.client import Configuration
 
 from pvbus.errors import TransientError, UsageError
+from pvbus.files import open_plain
 
 HOME = "~/.kube/config"
 
@@ -37,6 +39,10 @@ class Connection:
                 f"there is no kubeconfig at {file}: give one with --kubeconfig or PVBUS_KUBECONFIG "
                 "(`pvbus up` and `pvbus apiserver` write one into their data folder)"
             )
+        if not is_pod:
+            for each in str(file).split(os.pathsep):
+                if Path(each).exists():
+                    open_plain(Path(each)).close()
         configuration = Configuration()
         try:
             if is_pod:
@@ -50,7 +56,7 @@ class Connection:
                     client_configuration=configuration,
                 )
             return cls(configuration)
-        except (config.ConfigException, OSError) as exc:
+        except (config.ConfigException, OSError, ValueError, TypeError, yaml.YAMLError) as exc:
             where = "no usable account of this pod" if is_pod else f"no usable kubeconfig at {file}"
             raise UsageError(f"{where}: {exc}; give one with --kubeconfig or PVBUS_KUBECONFIG") from exc
 

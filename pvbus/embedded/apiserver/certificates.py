@@ -4,7 +4,6 @@ Keys are readable by their owner only. When anything is missing, unreadable or a
 of it is made anew: clients learn the authority from the kubeconfig, which is written at each start.
 """
 
-import os
 import ssl
 from collections.abc import Sequence
 from datetime import UTC, datetime, timedelta
@@ -18,6 +17,8 @@ from cryptography.hazmat.primitives import hashes
 from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption, PrivateFormat
 from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
+
+from pvbus.files import write_private
 
 VALID_DAYS = 3650
 RENEW_DAYS = 60
@@ -46,18 +47,6 @@ def ensure(folder: Path, name: str = "") -> Certificates:
     return Certificates(authority.read_bytes(), context)
 
 
-def write_private(path: Path, content: bytes) -> None:
-    """Write a file that only its owner can read, at once or not at all."""
-    temporary = path.with_name(f".{path.name}.new")
-    descriptor = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
-    with os.fdopen(descriptor, "wb") as file:
-        os.fchmod(file.fileno(), 0o600)
-        file.write(content)
-        file.flush()
-        os.fsync(file.fileno())
-    temporary.replace(path)
-
-
 def _general_name(name: str) -> x509.GeneralName:
     try:
         return x509.IPAddress(ip_address(name))
@@ -75,8 +64,9 @@ def _is_usable(authority: Path, certificate: Path, key: Path, names: Sequence[x5
         return False
     if not set(names) <= set(good_for):
         return False
-    limit = datetime.now(UTC) + timedelta(days=RENEW_DAYS)
-    return all(one.not_valid_after_utc > limit for one in loaded)
+    now = datetime.now(UTC)
+    limit = now + timedelta(days=RENEW_DAYS)  # a clock that was set back may be before their time, too
+    return all(one.not_valid_after_utc > limit and one.not_valid_before_utc <= now for one in loaded)
 
 
 def _make(authority: Path, certificate: Path, key: Path, names: Sequence[x509.GeneralName]) -> None:

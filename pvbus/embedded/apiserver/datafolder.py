@@ -10,8 +10,8 @@ import tempfile
 from pathlib import Path
 
 from pvbus.embedded.apiserver import certificates, kubeconfig
-from pvbus.embedded.apiserver.certificates import write_private
 from pvbus.errors import PermanentError
+from pvbus.files import open_lock, write_private
 
 
 class DataFolder:
@@ -31,7 +31,13 @@ class DataFolder:
         """Take the folder, for this process alone. Raises PermanentError when another one has it."""
         self._root.mkdir(mode=0o700, parents=True, exist_ok=True)
         self._private.mkdir(mode=0o700, exist_ok=True)
-        descriptor = os.open(self._private / "lock", os.O_RDWR | os.O_CREAT, 0o600)
+        try:
+            descriptor = open_lock(self._private / "lock")
+        except OSError as exc:
+            raise PermanentError(
+                f"{self._private / 'lock'} cannot be opened ({exc.strerror}): remove what is there",
+                reason="DataFolder",
+            ) from exc
         try:
             fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except OSError as exc:
@@ -62,9 +68,9 @@ class DataFolder:
         """Return the port of the last start, 0 if there was none."""
         try:
             text = self.port_file.read_text(encoding="ascii").strip()
-        except FileNotFoundError:
+        except (FileNotFoundError, UnicodeDecodeError):
             return 0
-        return int(text) if text.isdigit() else 0
+        return int(text) if text.isdigit() and int(text) <= 65_535 else 0
 
     def keep_port(self, port: int) -> None:
         write_private(self.port_file, str(port).encode())

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import yaml
 
-from pvbus.embedded.apiserver.certificates import write_private
+from pvbus.files import write_private
 
 
 def write(path: Path, *, url: str, token: str, authority: bytes | None) -> None:

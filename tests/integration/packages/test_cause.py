@@ -24,11 +24,8 @@ async def test_the_cause_of_a_request_is_in_its_commit_and_in_no_other(fleet: Wo
     await fleet.put(saved, {"a.txt": "1"})
     await fleet.put(await fleet.files("edge.web.ws"), {"a.txt": "2"})
     third, second, first = messages(edge, "drafts/web/ws")
-    assert first.splitlines()[:3] == [
-        "Creating new revision by cloning",
-        "",
-        "Cause: PackageVariant fleet/v: clone of blue.app.v1",
-    ]
+    assert first.startswith("Creating new revision by cloning\n\n")
+    assert "\nCause: PackageVariant fleet/v: clone of blue.app.v1\n" in first
     assert "\nCause: PackageVariant fleet/v: pipeline\n" in second
     assert "Cause" not in third
     assert fleet.present("edge.web.ws")["spec"]["tasks"][0]["type"] == "clone"
@@ -41,7 +38,7 @@ async def test_the_cause_of_a_request_is_in_its_commit_and_in_no_other(fleet: Wo
 def test_a_cause_is_one_short_line_and_never_an_annotation(cause: str) -> None:
     """Whoever reads the history must not take a client's words for the store's."""
     annotation = Annotation(package="web", workspace_name="ws", revision="0")
-    message = layout.draft_message("Rendering package", annotation, None, cause)
+    message = layout.draft_message("Rendering package", annotation, None, layout.cause_line(cause))
     assert layout.parse_annotations(message) == [annotation]
     assert layout.parse_render_note(message) is None
     assert len(message) < 500
@@ -51,4 +48,6 @@ def test_a_cause_is_one_short_line_and_never_an_annotation(cause: str) -> None:
 @pytest.mark.parametrize("cause", ["", " \n\t"])
 def test_without_a_cause_the_message_is_porchs(cause: str) -> None:
     annotation = Annotation(package="web")
-    assert layout.draft_message("t", annotation, None, cause) == layout.draft_message("t", annotation)
+    assert layout.draft_message("t", annotation, None, layout.cause_line(cause)) == layout.draft_message(
+        "t", annotation
+    )

@@ -8,9 +8,12 @@ from pathlib import Path
 
 import pytest
 
+from pvbus.adapters.kubernetes.connection import Connection
 from pvbus.cli import manifests
 from pvbus.cli.manifests import read_manifests
+from pvbus.config import ServiceConfig, load_config
 from pvbus.errors import UsageError
+from pvbus.runtime.buses import open_bus
 
 CHAIN = "a0: &a0 [x]\n" + "".join(f"a{n}: &a{n} [*a{n - 1}]\n" for n in range(1, 999))
 LAUGHS = "a0: &a0 [x, x, x, x, x, x, x, x, x]\n" + "".join(
@@ -114,3 +117,33 @@ def test_limits_are_what_the_message_says(monkeypatch: pytest.MonkeyPatch, tmp_p
     path.write_text(OBJECT.ljust((1 << 20) + 1, "\n"))
     with pytest.raises(UsageError, match="has more than 1 MB"):
         read_manifests([path])
+
+
+@pytest.mark.parametrize(
+    ("make", "words"),
+    [
+        (os.mkfifo, "is a named pipe, not a file"),
+        (os.mkdir, "is a folder, not a file"),
+        (lambda path: path.symlink_to("/dev/zero"), "is a device, not a file"),
+    ],
+)
+async def test_settings_kubeconfig_and_bus_are_files(
+    tmp_path: Path, make: Callable[[Path], object], words: str
+) -> None:
+    """None of them is waited for, or read for ever."""
+    path = tmp_path / "x"
+    make(path)
+    with pytest.raises(UsageError, match=words):
+        load_config(ServiceConfig, {"PVBUS_CONFIG": str(path)})
+    with pytest.raises(UsageError, match=words):
+        await Connection.load(path)
+    with pytest.raises(UsageError, match=words):
+        await open_bus(ServiceConfig(bus=f"sqlite:{path}"))
+
+
+@pytest.mark.parametrize("content", [b"\xff\xfe", b"a: [", b"[1]", b"3", b"{}"])
+async def test_a_kubeconfig_that_is_none_is_named(tmp_path: Path, content: bytes) -> None:
+    """Whatever is in the file."""
+    (tmp_path / "x").write_bytes(content)
+    with pytest.raises(UsageError, match=f"no usable kubeconfig at {tmp_path}/x"):
+        await Connection.load(tmp_path / "x")

@@ -18,7 +18,7 @@ from pvbus.cli.planinput import PlanInput, admitted, deletions, read_input, writ
 from pvbus.cli.plantext import plan_lines
 from pvbus.core.expressions import default_engine
 from pvbus.core.renderer import RenderController
-from pvbus.core.unroll.children import Limits
+from pvbus.core.unroll.removal import Limits
 from pvbus.embedded.packages.functions.registry import FunctionRegistry
 from pvbus.errors import UsageError
 from pvbus.ports.cluster import Kind
