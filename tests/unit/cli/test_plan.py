@@ -326,6 +326,13 @@ BAD = {
         "apiVersion: porch.kpt.dev/v1alpha1\nkind: PackageRevision\nmetadata: {name: r}\n"
         "spec: {repository: [x]}\n"
     ),
+    "a spec that is an empty list": (
+        "apiVersion: porch.kpt.dev/v1alpha1\nkind: PackageRevision\nmetadata: {name: r}\nspec: []\n"
+    ),
+    "a name that is none": VARIANT.replace("name: own,", 'name: "é|/",'),
+    "files that are no object": (
+        "apiVersion: porch.kpt.dev/v1alpha1\nkind: PackageRevisionResources\nmetadata: {name: r}\nspec: [1]\n"
+    ),
     "files that are a list": (
         "apiVersion: porch.kpt.dev/v1alpha1\nkind: PackageRevisionResources\nmetadata: {name: r}\n"
         "spec: {resources: [a]}\n"
