@@ -15,7 +15,7 @@ from typing import Literal, NamedTuple
 import click
 
 from pvbus.cli.live import Export, LiveReader, connected
-from pvbus.cli.plandocument import Document, document_of
+from pvbus.cli.plandocument import Document, document_of, package_diffs
 from pvbus.cli.planinput import PlanInput, admitted, deletions, read_input
 from pvbus.cli.planlacks import export_lacks, files_lack, missing_files, missing_kinds
 from pvbus.cli.plantext import plan_lines
@@ -81,7 +81,10 @@ def plan_of_files(
     result = preview(
         World(objects), engine=how.engine, only=only, limits=how.limits, changes=changes, progress=progress
     )
-    document = document_of(result, with_diffs=with_diffs)
+    document = document_of(result)
+    if with_diffs:
+        render_packages(document)
+        document["diffs"] = package_diffs(result.writes, document["packages"])
     if only is None:  # one controller alone is asked about what it would do, not whether it has everything
         _add_errors(document, files_lack(result))
     return document
@@ -267,8 +270,6 @@ def plan(
         )
     else:
         document = plan_of_files(given, how, only=only, delete=deleted, with_diffs=render, progress=say)
-        if render and not given.exports:
-            render_packages(document)
     if output == "json":
         json.dump(document, sys.stdout, ensure_ascii=False)
         sys.stdout.write("\n")
