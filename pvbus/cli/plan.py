@@ -17,7 +17,7 @@ import click
 from pvbus.cli.live import Export, LiveReader, connected
 from pvbus.cli.plandocument import Document, document_of, package_diffs
 from pvbus.cli.planinput import PlanInput, admitted, deletions, read_input
-from pvbus.cli.planlacks import export_lacks, files_lack, missing_files, missing_kinds
+from pvbus.cli.planlacks import export_lacks, files_lack, missing_files, missing_kinds, unpreviewable
 from pvbus.cli.plantext import plan_lines
 from pvbus.config import ApiServerConfig, UnrollConfig, load_config
 from pvbus.core.expressions import Engine, default_engine, engine_named
@@ -76,6 +76,7 @@ def plan_of_files(
         result = _previewed(export, objects, how, only, delete, progress)
         document = document_of(result, with_diffs=with_diffs)
         _add_errors(document, export_lacks(export, result))
+        document["notes"] += unpreviewable(objects)
         return document
     changes = Changes(delete=deletions(delete, objects)) if delete else None
     result = preview(
@@ -163,6 +164,7 @@ def plan_of_live(
     export, result = asyncio.run(planned())
     document = document_of(result, with_diffs=with_diffs)
     _add_errors(document, export_lacks(export, result))
+    document["notes"] += unpreviewable(objects)
     return document
 
 

@@ -208,6 +208,10 @@ def test_a_held_removal_is_exit_code_1(folder: Path) -> None:
     assert len(document["held"]) == 11
     assert exit_code(document, check=True) == 1
     assert "11 held" in "\n".join(plan_lines(document))
+    confirming = (wide % "p0").replace("name: s,", "name: s, annotations: {pvbus.dev/confirm-deletion: abc},")
+    (folder / "set.yaml").write_text(confirming)
+    document = plan_of_files(PlanInput((before,), tuple(read_input([folder / "set.yaml"]).manifests)), HOW)
+    assert any("cannot be previewed" in note for note in document["notes"])
 
 
 def test_a_defect_is_an_error_in_the_document(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
