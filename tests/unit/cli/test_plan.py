@@ -16,14 +16,14 @@ from pvbus.cli.plan import Settings, exit_code, plan, plan_of_files
 from pvbus.cli.plandocument import Document, differences
 from pvbus.cli.planinput import PlanInput, admitted, deletions, read_input, write_export
 from pvbus.cli.plantext import plan_lines
+from pvbus.config import UnrollConfig
 from pvbus.core.expressions import default_engine
 from pvbus.core.renderer import RenderController
-from pvbus.core.unroll.children import Limits
 from pvbus.embedded.packages.functions.registry import FunctionRegistry
 from pvbus.errors import UsageError
 from pvbus.ports.cluster import Kind
 
-HOW = Settings(default_engine(), Limits(), FunctionRegistry({}))
+HOW = Settings(default_engine(), UnrollConfig().limits, FunctionRegistry({}))
 KPTFILE = "apiVersion: kpt.dev/v1\nkind: Kptfile\nmetadata:\n  name: web\n"
 FILES = """\
 apiVersion: config.porch.kpt.dev/v1alpha1
