@@ -13,8 +13,8 @@ import pytest
 from pvbus.cli.live import Export
 from pvbus.cli.plan import Settings
 from pvbus.cli.plandocument import Document, document_of
-from pvbus.config import UnrollConfig
 from pvbus.core.expressions import default_engine
+from pvbus.core.unroll.children import Limits
 from pvbus.embedded.packages.functions.registry import FunctionRegistry
 from pvbus.ports.cluster import Kind, Object
 from pvbus.runtime.preview import Changes, ObjectName, World, preview
@@ -122,7 +122,7 @@ async def prepared(world: LiveWorld, folder: Path) -> None:
 
 
 def planned(export: Export, folder: Path) -> tuple[Document, Sequence[Object]]:
-    how = Settings(default_engine(), UnrollConfig().limits, FunctionRegistry({}))
+    how = Settings(default_engine(), Limits(), FunctionRegistry({}))
     put = [located(obj, NAMESPACES[case.name], folder) for case in CASES for obj in case.put]
     delete = [ObjectName(kind, NAMESPACES[case.name], name) for case in CASES for kind, name in case.delete]
     world = World(export.items, export.resources, "pvbus", how.functions)
