@@ -15,9 +15,9 @@ from typing import Literal, NamedTuple
 import click
 
 from pvbus.cli.live import Export, LiveReader, connected
-from pvbus.cli.plandocument import Document, document_of
+from pvbus.cli.plandocument import Document, document_of, package_diffs
 from pvbus.cli.planinput import PlanInput, admitted, deletions, read_input
-from pvbus.cli.planlacks import export_lacks, files_lack, missing_files, missing_kinds
+from pvbus.cli.planlacks import export_lacks, files_lack, missing_files, missing_kinds, unpreviewable
 from pvbus.cli.plantext import plan_lines
 from pvbus.config import ApiServerConfig, UnrollConfig, load_config
 from pvbus.core.expressions import Engine, default_engine, engine_named
@@ -76,12 +76,16 @@ def plan_of_files(
         result = _previewed(export, objects, how, only, delete, progress)
         document = document_of(result, with_diffs=with_diffs)
         _add_errors(document, export_lacks(export, result))
+        document["notes"] += unpreviewable(objects)
         return document
     changes = Changes(delete=deletions(delete, objects)) if delete else None
     result = preview(
         World(objects), engine=how.engine, only=only, limits=how.limits, changes=changes, progress=progress
     )
-    document = document_of(result, with_diffs=with_diffs)
+    document = document_of(result)
+    if with_diffs:
+        render_packages(document)
+        document["diffs"] = package_diffs(result.writes, document["packages"])
     if only is None:  # one controller alone is asked about what it would do, not whether it has everything
         _add_errors(document, files_lack(result))
     return document
@@ -160,6 +164,7 @@ def plan_of_live(
     export, result = asyncio.run(planned())
     document = document_of(result, with_diffs=with_diffs)
     _add_errors(document, export_lacks(export, result))
+    document["notes"] += unpreviewable(objects)
     return document
 
 
@@ -267,8 +272,6 @@ def plan(
         )
     else:
         document = plan_of_files(given, how, only=only, delete=deleted, with_diffs=render, progress=say)
-        if render and not given.exports:
-            render_packages(document)
     if output == "json":
         json.dump(document, sys.stdout, ensure_ascii=False)
         sys.stdout.write("\n")

@@ -24,7 +24,7 @@ def document_of(result: Preview, *, with_diffs: bool = False) -> Document:
     for obj in result.objects:
         key = name_of(obj)
         if obj["kind"] == "PackageRevisionResources":
-            packages[key.partition("/")[2]] = (obj.get("spec") or {}).get("resources") or {}
+            packages[key.partition("/")[2]] = _files(obj)
         elif found := _conditions(obj):
             conditions[key] = found
     document: Document = {
@@ -228,8 +228,9 @@ def _is_empty(value: Any) -> bool:
 
 
 def _files(obj: Object | None) -> Mapping[str, str]:
-    files: Mapping[str, str] = ((obj or {}).get("spec") or {}).get("resources") or {}
-    return files
+    spec = (obj or {}).get("spec")
+    files = spec.get("resources") if isinstance(spec, dict) else None
+    return files if isinstance(files, dict) else {}  # a refused object may be anything
 
 
 def package_diffs(writes: Sequence[Write], packages: Mapping[str, Mapping[str, str]]) -> Document:

@@ -1,6 +1,7 @@
 """What `plan` is given: exports of a live system, manifests, deletions; checked as an API server would."""
 
 import json
+import re
 from collections.abc import Iterable, Sequence
 from functools import lru_cache
 from pathlib import Path
@@ -72,7 +73,7 @@ def admitted(manifests: Iterable[Manifest]) -> tuple[list[Object], list[str]]:
     errors: list[str] = []
     seen: dict[tuple[str, str, str, str], str] = {}
     for manifest in manifests:
-        obj = manifest.object
+        obj = _without_nulls(manifest.object)
         meta = obj["metadata"]
         name = f"{obj['kind']} {meta['name']}"
         problems = list(_shape_problems(obj))
@@ -90,6 +91,13 @@ def admitted(manifests: Iterable[Manifest]) -> tuple[list[Object], list[str]]:
     return objects, errors
 
 
+def _without_nulls(obj: Object) -> Object:
+    """Return an object without fields that are null, as a server stores it; a revision has a spec."""
+    metadata = {key: value for key, value in obj["metadata"].items() if value is not None}
+    found = {key: value for key, value in {**obj, "metadata": metadata}.items() if value is not None}
+    return {"spec": {}, **found} if obj["kind"] == "PackageRevision" else found
+
+
 @lru_cache(maxsize=1)
 def _schemas() -> dict[tuple[str, str], Schema]:
     found: dict[tuple[str, str], Schema] = {}
@@ -101,23 +109,34 @@ def _schemas() -> dict[tuple[str, str], Schema]:
     return found
 
 
+_NAME = re.compile(r"[A-Za-z0-9]([-A-Za-z0-9_.:]{0,251}[A-Za-z0-9])?")  # of all kinds: roles have colons
+_API = re.compile(r"([a-z0-9][-a-z0-9.]*/)?[a-z0-9]+")
 _TEXTS = "must map texts to texts"
 
 
 def _shape_problems(obj: Object) -> Iterable[str]:
     """Yield what no API server would take, in the parts that every kind has or that the services read."""
     meta = obj["metadata"]
+    if not obj["kind"].isalnum():
+        yield "kind: must be letters and digits"
+    if not _API.fullmatch(obj["apiVersion"]):
+        yield "apiVersion: must be GROUP/VERSION, or v1"
+    for field in ("name", "namespace"):
+        if isinstance(meta.get(field), str) and not _NAME.fullmatch(meta[field] or "x"):
+            yield f"metadata.{field}: must be letters, digits, '-', '.' and ':', at most 253"
+    if not meta["name"]:
+        yield "metadata.name: must not be empty"
     for field in ("namespace", "uid", "creationTimestamp", "deletionTimestamp", "resourceVersion"):
         if not isinstance(meta.get(field) or "", str):
             yield f"metadata.{field}: must be a text"
     if not isinstance(meta.get("generation") or 0, int):
         yield "metadata.generation: must be a number"
     for field in ("labels", "annotations"):
-        if not _is_texts(meta.get(field) or {}):
+        if not _is_texts(meta.get(field, {})):
             yield f"metadata.{field}: {_TEXTS}; quote values such as true and 1"
-    if not _is_list_of(meta.get("finalizers") or [], str):
+    if not _is_list_of(meta.get("finalizers", []), str):
         yield "metadata.finalizers: must be a list of texts"
-    owners = meta.get("ownerReferences") or []
+    owners = meta.get("ownerReferences", [])
     if not _is_list_of(owners, dict):
         yield "metadata.ownerReferences: must be a list of objects"
     elif any(
@@ -125,7 +144,7 @@ def _shape_problems(obj: Object) -> Iterable[str]:
     ):
         yield "metadata.ownerReferences: kind, name and uid must be texts"
     for field in ("spec", "status"):
-        if obj["kind"] != "ConfigMap" and field in obj and not isinstance(obj[field] or {}, dict):
+        if obj["kind"] != "ConfigMap" and field in obj and not isinstance(obj[field], dict):
             yield f"{field}: must be an object"
             return
     group, _ = split_api_version(obj["apiVersion"])
@@ -144,9 +163,11 @@ def _package_problems(obj: Object) -> Iterable[str]:
         yield "spec.revision: must be a number"
     if not isinstance(spec.get("lifecycle") or "", str):
         yield "spec.lifecycle: must be a text"
-    if obj["kind"] == "PackageRevisionResources" and not _is_texts(spec.get("resources") or {}):
+    if obj["kind"] == "PackageRevisionResources" and not _is_texts(
+        {} if spec.get("resources") is None else spec["resources"]
+    ):
         yield "spec.resources: must map file paths to texts"
-    if not _is_list_of(spec.get("tasks") or [], dict):
+    if not _is_list_of([] if spec.get("tasks") is None else spec["tasks"], dict):
         yield "spec.tasks: must be a list of objects"
     if obj["kind"] == "PackageRevision":
         from pvbus.core.porch import PackageRevision

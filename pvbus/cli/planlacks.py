@@ -3,10 +3,23 @@
 from collections.abc import Sequence
 
 from pvbus.cli.live import Export
+from pvbus.core.ids import CONFIRM_DELETION
 from pvbus.ports.cluster import Kind, Object
 from pvbus.runtime.preview import Preview
 
 USERS = ("PackageVariant", "PackageVariantSet")
+
+
+def unpreviewable(changes: Sequence[Object]) -> list[str]:
+    """Say what of the changes a plan cannot follow."""
+    return [
+        f"PackageVariantSet {obj['metadata'].get('namespace', 'default')}/{obj['metadata']['name']}: a "
+        "confirmation cannot be previewed, as its token belongs to the live system; the removals that it "
+        "confirms are shown as held"
+        for obj in changes
+        if obj["kind"] == "PackageVariantSet"
+        and CONFIRM_DELETION in (obj["metadata"].get("annotations") or {})
+    ]
 
 
 def missing_kinds(export: Export, result: Preview) -> list[Kind]:

@@ -43,7 +43,7 @@ class Problem(NamedTuple):
     epilog="""\b
 Examples:
   pvbus validate set.yaml
-  pvbus validate manifests/ && pvbus plan -f manifests/ --check
+  pvbus validate manifests/ && pvbus plan -f manifests/
   pvbus validate manifests/ -o json
 """,
 )

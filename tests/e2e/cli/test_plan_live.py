@@ -1,0 +1,81 @@
+"""`pvbus plan` and `pvbus export` against a running `pvbus up`, as a person calls them."""
+
+import json
+from pathlib import Path
+
+import pytest
+import yaml
+
+from tests.e2e.cli.command import pvbus, running
+from tests.e2e.plan.world import make_repository
+
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(600)]
+KPTFILE = "apiVersion: kpt.dev/v1\nkind: Kptfile\nmetadata:\n  name: web\n"
+CONFIG = "config.porch.kpt.dev"
+
+
+def repository(folder: Path, name: str) -> dict[str, object]:
+    git = {"repo": str(folder / f"{name}.git"), "branch": "main"}
+    return {
+        "apiVersion": f"{CONFIG}/v1alpha1",
+        "kind": "Repository",
+        "metadata": {"name": name, "namespace": "default"},
+        "spec": {"type": "git", "content": "Package", "deployment": name == "edge", "git": git},
+    }
+
+
+def packages(*names: str) -> dict[str, object]:
+    return {
+        "apiVersion": f"{CONFIG}/v1alpha2",
+        "kind": "PackageVariantSet",
+        "metadata": {"name": "web", "namespace": "default"},
+        "spec": {
+            "upstream": {"repo": "blue", "package": "web", "revision": 1},
+            "targets": [{"repositories": [{"name": "edge", "packageNames": list(names)}]}],
+        },
+    }
+
+
+def test_a_plan_against_a_live_system_and_its_export(tmp_path: Path) -> None:
+    """The plan names what a change leads to, an export gives the same answer, and neither writes anything."""
+    make_repository(tmp_path, "blue", {"web/v1": {"Kptfile": KPTFILE}})
+    make_repository(tmp_path, "edge")
+    before = [repository(tmp_path, "blue"), repository(tmp_path, "edge"), packages("one")]
+    (tmp_path / "before.yaml").write_text(yaml.safe_dump_all(before))
+    (tmp_path / "change.yaml").write_text(yaml.safe_dump(packages("one", "two")))
+    pvbus("up", "before.yaml", "--data", "d", "--port", "0", "--once", cwd=tmp_path)
+    done = pvbus("plan", "--data", "d", cwd=tmp_path)
+    assert done.code == 1
+    assert "is it running?" in done.err
+    with running("up", "--data", "d", "--port", "0", cwd=tmp_path) as up:
+        up.wait_for("variants 1/1 ready")
+        nothing = pvbus("plan", "--data", "d", "--check", cwd=tmp_path)
+        assert (nothing.code, nothing.out) == (0, "Plan: no changes.\n"), nothing.err
+        assert pvbus("export", "--data", "d", "-o", "live.json", cwd=tmp_path).code == 0
+        live = pvbus("plan", "--data", "d", "-f", "change.yaml", "-o", "json", "--check", cwd=tmp_path)
+        assert live.code == 3, live.err
+        away = pvbus("plan", "-f", "live.json", "-f", "change.yaml", "-o", "json", "--check", cwd=tmp_path)
+        assert away.code == 3, away.err
+        assert (
+            writes(live.out)
+            == writes(away.out)
+            == ["PackageRevision", "PackageRevisionResources", "PackageVariant"]
+        )
+        shown = pvbus("plan", "--data", "d", "-f", "change.yaml", "--render", cwd=tmp_path)
+        assert "create PackageVariant default/web-edge-two: a target of PackageVariantSet web" in shown.out
+        assert "+++ b/package-context.yaml" in shown.out
+        gone = pvbus("plan", "--data", "d", "--delete", "packagevariantset/default/web", cwd=tmp_path)
+        assert "delete PackageVariant default/web-edge-one by the garbage collector" in gone.out
+        again = pvbus("plan", "--data", "d", "--check", cwd=tmp_path)
+        assert (again.code, again.out) == (0, "Plan: no changes.\n")
+
+
+def writes(document: str) -> list[str]:
+    return sorted(action["kind"] for action in json.loads(document)["actions"])
+
+
+def test_a_data_folder_that_is_none(tmp_path: Path) -> None:
+    """The message says how to get a live system."""
+    done = pvbus("plan", "--data", "nowhere", cwd=tmp_path)
+    assert done.code == 2
+    assert "start it first: pvbus up --data nowhere" in done.err
