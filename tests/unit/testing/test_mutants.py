@@ -44,38 +44,55 @@ def project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path
 
 
-def mutation(test: str, old: str = "== 0", new: str = ">= 0", **fields: str) -> Mutation:
-    return Mutation("m", "pvbus/__init__.py", old, new, (f"test_{test}.py",) if test else (), **fields)
+def mutation(name: str, test: str, old: str = "== 0", new: str = ">= 0", **fields: str) -> Mutation:
+    return Mutation(name, "pvbus/__init__.py", old, new, (f"test_{test}.py",) if test else (), **fields)
 
 
-@pytest.mark.parametrize(
-    ("one", "code", "words"),
-    [
-        (mutation("good"), 0, "1 of 1 killed"),
-        (mutation("weak"), 1, "SURVIVED: m"),
-        (mutation("red"), 1, "the tests fail without any mutation"),
-        (mutation("missing"), 1, "the tests fail without any mutation"),
-        (mutation("good", new="=="), 1, "the tests cannot run"),
-        (mutation("good", old="number"), 1, "is found 2 times"),
-        (mutation("good", old="nowhere"), 1, "is found 0 times"),
-        (mutation("", equivalent="it is so"), 0, "1 equivalent"),
-        (mutation(""), 1, "either tests that kill it, or a reason"),
-        (mutation("good", old="nowhere", pending="later"), 0, "1 pending"),
-    ],
-    ids=lambda value: value if isinstance(value, str) else "",
-)
-def test_the_tool_says_what_became_of_a_mutation(
-    project: Path,
-    monkeypatch: pytest.MonkeyPatch,
-    capsys: pytest.CaptureFixture[str],
-    one: Mutation,
-    code: int,
-    words: str,
+def run(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], *mutations: Mutation
+) -> tuple[int, str]:
+    monkeypatch.setattr(tool, "read_tables", lambda: list(mutations))
+    return tool.main(["--workers", "2"]), capsys.readouterr().out
+
+
+def test_the_tool_says_what_became_of_each_mutation(
+    project: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setattr(tool, "read_tables", lambda: [one])
-    assert tool.main(["--workers", "1"]) == code
-    assert words in capsys.readouterr().out
+    code, text = run(
+        monkeypatch,
+        capsys,
+        mutation("found", "good"),
+        mutation("missed", "weak"),
+        mutation("broken", "good", new="=="),
+        mutation("twice", "good", old="number"),
+        mutation("nowhere", "good", old="no such text"),
+        mutation("untested", ""),
+        mutation("equal", "", equivalent="it is so"),
+        mutation("later", "good", old="no such text", pending="not yet"),
+    )
+    assert code == 1
+    verdicts = {line.split()[1]: line.split()[0] for line in text.splitlines() if "pvbus/__init__.py" in line}
+    invalid = dict.fromkeys(("broken", "twice", "nowhere", "untested"), "INVALID")
+    assert verdicts == {"found": "killed", "missed": "SURVIVED", **invalid}
+    for words in ("found 2 times", "found 0 times", "either tests that kill it", "the tests cannot run"):
+        assert words in text
+    assert "1 of 6 killed, 1 equivalent, 1 pending" in text
     assert (project / "pvbus/__init__.py").read_text() == CODE
+
+
+def test_the_tool_is_content_when_all_are_killed(
+    project: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    code, text = run(monkeypatch, capsys, mutation("found", "good"))
+    assert (code, "1 of 1 killed" in text) == (0, True)
+
+
+@pytest.mark.parametrize("test", ["red", "missing"])
+def test_tests_that_fail_by_themselves_prove_nothing(
+    project: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], test: str
+) -> None:
+    code, text = run(monkeypatch, capsys, mutation("m", test))
+    assert (code, "the tests fail without any mutation" in text) == (1, True)
 
 
 def test_an_unknown_name_is_told(capsys: pytest.CaptureFixture[str]) -> None:
