@@ -59,7 +59,7 @@ READ_SECONDS = 45.0
 KNOWN_SECONDS = LAG_SECONDS[1] + 1.0
 """A row that says that a variant is on hold is known to whoever runs after so long: the longest lag of a
 partition, and a second to decide. Time in which the process was frozen does not count."""
-CALM_SECONDS = 20.0
+CALM_SECONDS = 40.0
 """Without faults, a hold is known everywhere after so long, whatever was written about it."""
 
 _child = msgspec.json.Decoder(ChildRow)
@@ -95,7 +95,7 @@ class Watcher:
         self._world = world
         self._engine = engine
         self._history: list[Inputs] = []
-        self._targets: dict[tuple[str, str], str] = {}
+        self._targets: dict[tuple[str, str], tuple[str, bytes | None]] = {}
         self._asked: dict[str, float] = {}
         self._answered: dict[str, tuple[float, float]] = {}
         self._born: dict[tuple[str, str], float] = {}
@@ -103,7 +103,7 @@ class Watcher:
         self._removed: dict[str, dict[str, float]] = {}
         self._confirmed: set[tuple[str, str]] = set()
         self._holds: dict[str, float] = {}
-        self._knowing: dict[str, tuple[float, dict[str, float]]] = {}
+        self._knowing: dict[tuple[str, str], tuple[float, dict[str, float]]] = {}
         self._processes: dict[str, Process] = {}
         self._generations: dict[tuple[str, int], float] = {}
         self._moments: list[Moment] = []
@@ -127,7 +127,8 @@ class Watcher:
             if meta["uid"] not in self._holds:
                 self.counts["holds of users"] += 1
                 self._holds[meta["uid"]] = self._world.now
-                self._knowing.pop(meta["uid"], None)
+                for key in [key for key in self._knowing if key[0] == meta["uid"]]:
+                    del self._knowing[key]
         else:
             self._holds.pop(meta["uid"], None)
 
@@ -195,15 +196,12 @@ class Watcher:
         vkey, _, set_name = key.partition("|")
         row = _target.decode(value) if value is not None else None
         state = str(row.state) if row is not None else ""
-        before, self._targets[vkey, set_name] = self._targets.get((vkey, set_name), ""), state
+        before, written = self._targets.get((vkey, set_name), ("", None))
+        self._targets[vkey, set_name] = (state, value)
         if before == "removed" and state not in ("removed", ""):
             self.counts["withdrawals"] += 1
-        if row is None or state != "removed":
-            self.orders.pop((vkey, set_name), None)
-            return
-        old = self.orders.get((vkey, set_name))
-        if old is not None and old.generation == row.generation and old.set_uid == row.set_uid:
-            return
+        if row is None or state != "removed" or value == written:
+            return  # an order that was withdrawn is kept: its DELETE may be under way
         self.counts["orders"] += 1
         skey = f"{Key.parse(vkey).namespace}/{set_name}"
         checked = self._checked(skey)
@@ -235,12 +233,8 @@ class Watcher:
             self.counts["name conflicts"] += 1
         if row.on_hold or row.outcome == "held":
             for uid in {row.uid, row.set_uid} & self._holds.keys():
-                self._known(uid)
-
-    def _known(self, uid: str) -> None:
-        if uid not in self._knowing:
-            frozen = {name: process.frozen_seconds for name, process in self._processes.items()}
-            self._knowing[uid] = (self._world.now, frozen)
+                frozen = {name: process.frozen_seconds for name, process in self._processes.items()}
+                self._knowing.setdefault((uid, vkey), (self._world.now, frozen))
 
     def _rolled(self, row: SetResult) -> None:
         if row.hold is not None and row.hold.token:
@@ -273,9 +267,9 @@ class Watcher:
             self._violated("order-age", f"{vkey}: DELETE sent {age:.1f} s after its order")
 
     def _judge_hold(self, process: Process, verb: str, obj: Object) -> None:
-        for uid, why in self._held_for(obj):
+        for uid, vkey in self._held_for(obj):
             since = self._holds[uid]
-            known = self._knowing.get(uid)
+            known = self._knowing.get((uid, vkey))
             late = False
             if known is not None:
                 frozen = process.frozen_seconds - known[1].get(process.name, 0.0)
@@ -284,27 +278,24 @@ class Watcher:
             if calm is not None:
                 late |= self._world.now - max(calm, since) > CALM_SECONDS
             if late and not self._is_withdrawal(verb, obj):
-                meta = obj["metadata"]
-                place = f"{meta.get('namespace')}/{meta.get('name')}"
                 age = self._world.now - since
-                self._violated("hold", f"{process.name}: {verb} {obj['kind']} {place}, {why} for {age:.1f} s")
+                text = f"{process.name}: {verb} {obj['kind']} {obj['metadata'].get('name')} for {vkey}"
+                self._violated("hold", f"{text}, on hold ({uid}) for {age:.1f} s")
 
     def _held_for(self, obj: Object) -> Iterator[tuple[str, str]]:
-        """Yield the holds that forbid to write an object: of its variant, and of that one's set."""
-        meta = obj["metadata"]
-        live = self._world.find_uid(meta.get("uid", "")) or obj
-        owners = [o["uid"] for o in live["metadata"].get("ownerReferences") or ()]
-        if obj["kind"] == "PackageVariant":
-            uids = [live["metadata"].get("uid", ""), *owners]
-        else:
-            uids = list(owners)
-            for owner in owners:
-                variant = self._world.find_uid(owner)
-                if variant is not None:
-                    uids += [o["uid"] for o in variant["metadata"].get("ownerReferences") or ()]
-        for uid in uids:
-            if uid in self._holds:
-                yield uid, f"on hold ({uid})"
+        """Yield the holds that forbid to write an object, of its variant and of that one's set, each with
+        the vkey."""
+        live = self._world.find_uid(obj["metadata"].get("uid", "")) or obj
+        variants = [live]
+        if obj["kind"] != "PackageVariant":
+            owners = [o["uid"] for o in live["metadata"].get("ownerReferences") or ()]
+            variants = [found for uid in owners if (found := self._world.find_uid(uid)) is not None]
+        for variant in variants:
+            meta = variant["metadata"]
+            owners = [o["uid"] for o in meta.get("ownerReferences") or ()]
+            for uid in (meta.get("uid", ""), *owners):
+                if uid in self._holds:
+                    yield uid, f"{meta.get('namespace')}/{meta.get('name')}"
 
     def _is_withdrawal(self, verb: str, obj: Object) -> bool:
         """Whether a write changes nothing but the annotation that withdraws an order."""
