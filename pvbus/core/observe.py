@@ -154,15 +154,16 @@ def _served(obj: Mapping[str, Any]) -> tuple[str, ...]:
 
 
 def _ready(obj: Mapping[str, Any]) -> Condition | None:
-    for c in (obj.get("status") or {}).get("conditions") or ():
+    for c in _maps(_map(obj.get("status")).get("conditions")):
         if c.get("type") == "Ready":
+            generation = c.get("observedGeneration")
             return Condition(
                 type="Ready",
-                status=c.get("status", ""),
-                reason=c.get("reason", ""),
-                message=c.get("message", ""),
-                last_transition_time=c.get("lastTransitionTime"),
-                observed_generation=c.get("observedGeneration", 0),
+                status=_text(c.get("status")),
+                reason=_text(c.get("reason")),
+                message=_text(c.get("message")),
+                last_transition_time=_text(c.get("lastTransitionTime")) or None,
+                observed_generation=generation if isinstance(generation, int) else 0,
             )
     return None
 

@@ -210,6 +210,11 @@ class Contexts:
     def errors(self) -> list[tuple[int, str, str, str, str]]:
         """Return what is wrong with targets: target index, position, reason, message, name of the target."""
         errors = []
+        for number, template in enumerate(self.compiled.targets):
+            # No context may be there to fail: what does not compile is reported all the same.
+            if template is not None and template.errors and not any(key[0] == number for key in self.by_key):
+                where = f"spec.targets[{number}]"
+                errors.append((number, "", "UnexpectedError", "; ".join(template.errors), where))
         for key in self.failed:
             errors.append((*key, "UnexpectedError", self.by_key[key].error, self._described(key)))
         for downstream in self.duplicated:

@@ -53,7 +53,7 @@ def test_a_variant_that_goes_leaves_revisions_of_others_in_its_package() -> None
     def answer(effect: Any) -> Any:
         return list(listed) if isinstance(effect, List) else None
 
-    left, effects = drive(terminate(msgspec.convert(obj, PackageVariant), obj, [HERE]), answer)
+    left, effects = drive(terminate(msgspec.convert(obj, PackageVariant), [HERE]), answer)
     deleted = [effect.name for effect in effects if not isinstance(effect, List)]
     assert deleted == ["edge.app.mine"]
     assert left == ["PackageRevision edge.app.mine"], "it is still listed, so the finalizer stays"
