@@ -259,6 +259,9 @@ def comparable(obj: Object | None) -> Any:
     labels = meta.get("labels") or {}
     if SET_LABEL in labels:
         labels[SET_LABEL] = "uid of the set"
+    annotations = meta.get("annotations") or {}
+    if MADE_BY in annotations:
+        annotations[MADE_BY] = annotations[MADE_BY].partition("@")[0]
     if meta.get("deletionTimestamp"):
         meta["deletionTimestamp"] = "some time"
     plain.pop("status", None)
@@ -269,6 +272,7 @@ def comparable(obj: Object | None) -> Any:
 
 
 SET_LABEL = "config.porch.kpt.dev/packagevariantset"
+MADE_BY = "pvbus.dev/made-by"  # name and uid
 
 
 def _file(text: str) -> Any:
