@@ -49,7 +49,7 @@ from pvbus.telemetry.logs import get_logger
 
 SETTLE_SECONDS = 0.05  # requests that arrive together are answered together
 KEEP_SECONDS = 30.0  # how long watches wait for their claim; a rebalance takes no longer
-AGAIN_SECONDS = (0.2, 2.0)  # between two tries of a claim whose bus does not answer
+AGAIN_SECONDS = (0.2, 2.0)  # between two tries of a lease whose bus does not answer
 
 
 class IngestWorker:

@@ -1,4 +1,4 @@
-"""Writes the rows of a claim of ingest, in the order in which they wait, in steps of a bounded size.
+"""Writes the rows of a lease of ingest, in the order in which they wait, in steps of a bounded size.
 
 A row that the bus refuses is left out: its object stays as the bus has it. Check requests that ask about
 such an object are not answered, or its old row would pass for what the API server says.
@@ -22,7 +22,7 @@ _CHECK = CHECK_PREFIX.encode()
 
 
 class IngestSteps:
-    """Writes rows of any claim."""
+    """Writes the rows of any lease."""
 
     def __init__(self, bus: Bus, log: Any) -> None:
         self.limits = StepLimits.of(bus)

@@ -8,9 +8,9 @@ not served is `unavailable`, which is something else than empty.
 A check request (`pvbus.runtime.checks`) is answered after a read that began after it arrived. Few names
 are read one by one. A read object whose resourceVersion is the last one seen proves that every older event
 of it is here already, and that its rows are up to date. Anything else (another version, not found) says
-only that the watch is behind. resourceVersions have no order, so older events that are still to come could
-not be told from newer ones; then, and for whole kinds, the kind is listed, its difference is written as at
-every list, and the watch goes on from the list's version. The answer follows these rows.
+only that the watch is behind. resourceVersions have no order, so nothing would distinguish older events
+that are still to come from newer ones; then, and for whole kinds, the kind is listed, its difference is
+written as at every list, and the watch goes on from the list's version. The answer follows these rows.
 
 A list without a resourceVersion comes from an aggregated API such as Porch's, which promises less:
 it may leave objects out, its watches begin with everything that is there, and deletions may go

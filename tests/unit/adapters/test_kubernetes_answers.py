@@ -175,7 +175,7 @@ async def test_a_watch_that_does_not_begin_is_no_watch(monkeypatch: pytest.Monke
     assert str(error) == f"{PATH} (watch): no answer within 0.1 s"
 
 
-async def test_a_watch_that_falls_silent_is_told_apart(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_watch_that_falls_silent_has_an_error_of_its_own(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(adapter, "WATCH_SILENCE_SECONDS", 0.1)
     error = await failure(silent, watched)
     assert type(error) is SilentError

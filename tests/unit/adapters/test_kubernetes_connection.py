@@ -5,9 +5,10 @@ from typing import Any
 
 import msgspec
 import pytest
+from kubernetes_asyncio.config import ConfigException
 
 from pvbus.adapters.kubernetes.connection import Connection
-from pvbus.errors import UsageError
+from pvbus.errors import TransientError, UsageError
 
 SERVER = "https://api.example.org:6443/"
 
@@ -67,3 +68,16 @@ async def test_an_account_of_a_pod_that_is_not_there_is_told(monkeypatch: pytest
     monkeypatch.setenv("KUBERNETES_SERVICE_PORT", "443")
     with pytest.raises(UsageError, match=r"^no usable account of this pod: .*PVBUS_KUBECONFIG"):
         await Connection.load(None)
+
+
+async def test_credentials_that_cannot_be_renewed_are_tried_again(tmp_path: Path) -> None:
+    """A plugin that fails once must not end a service."""
+    path = kubeconfig(tmp_path, cluster={"server": SERVER}, user={"token": "secret"})
+    connection = await Connection.load(path)
+
+    async def failing(_: object) -> None:
+        raise ConfigException("the plugin ended with 1")
+
+    connection._configuration.refresh_api_key_hook = failing
+    with pytest.raises(TransientError, match=r"^the credentials for https://api.example.org:6443 cannot"):
+        await connection.headers()
