@@ -330,7 +330,6 @@ def test_kinds_that_a_plan_needs() -> None:
 
 BAD = {
     "two documents of one object": VARIANT + "---\n" + VARIANT,
-    "labels that are a list": VARIANT.replace("name: own,", "name: own, labels: [a],"),
     "a label that is a number": VARIANT.replace("name: own,", "name: own, labels: {a: 1},"),
     "owners that are a text": VARIANT.replace("name: own,", "name: own, ownerReferences: x,"),
     "a revision's spec that is a text": (
@@ -375,6 +374,7 @@ def test_bad_objects_are_refused_with_their_place(folder: Path, text: str) -> No
         ("- x", "is no object"),
         ("kind: X\n", "has no apiVersion"),
         ("\x00", "YAML"),
+        (VARIANT.replace("name: own,", "name: own, labels: [a],"), "metadata.labels is no mapping"),
     ],
 )
 def test_broken_files_are_named(folder: Path, text: str, says: str) -> None:
