@@ -21,7 +21,7 @@ def sets_of(group: int) -> set[str]:
 
 async def fleet(names: tuple[str, ...] = ("ingest", "unroll", "render", "conditions")) -> World:
     """Twelve sets in four groups; each selects the six Sites of its group: 72 variants."""
-    world = World()
+    world = World(watched=False)
     world.upstream()
     world.serve_sites()
     world.put(REPOSITORY, "r1", spec={}, metadata={"labels": {"fleet": "a"}})

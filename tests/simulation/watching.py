@@ -89,6 +89,7 @@ class Watcher:
 
     def __init__(self, world: WatchedWorld, engine: Any) -> None:
         self.violations: list[Violation] = []
+        self.is_on = True
         self.counts: Counter[str] = Counter()
         self.rows: dict[str, ChildRow] = {}
         self.orders: dict[tuple[str, str], Order] = {}
@@ -115,6 +116,8 @@ class Watcher:
 
     def wished(self) -> None:
         """Note what users want now. Caller: after each of their changes."""
+        if not self.is_on:
+            return
         inputs = self._world.inputs()
         self._history.append(inputs)
         for obj in inputs.sets:
@@ -314,6 +317,8 @@ class Watcher:
 
     def deleted(self, variant: Object) -> None:
         """Judge the DELETE of a PackageVariant by a service, which the server has just accepted."""
+        if not self.is_on:
+            return
         meta = variant["metadata"]
         vkey = f"{meta['namespace']}/{meta['name']}"
         self.counts["removals"] += 1
@@ -384,6 +389,8 @@ class Watcher:
 
     def changed(self, objects: Iterable[Object]) -> None:
         """Take in the PackageVariants and PackageRevisions after one of them has changed."""
+        if not self.is_on:
+            return
         variants, packages = {}, set()
         for obj in objects:
             meta = obj["metadata"]
@@ -405,6 +412,8 @@ class Watcher:
 
     def status(self, obj: Object) -> None:
         """Judge a status that a service wrote: what it says of Ready was so at some moment."""
+        if not self.is_on:
+            return
         meta = obj["metadata"]
         for condition in (obj.get("status") or {}).get("conditions") or ():
             if condition["type"] != "Ready" or condition["status"] != "True":

@@ -96,7 +96,9 @@ class World:
         limits: Limits | None = None,
         workers: int = 1,
         options: Options | None = None,
+        watched: bool = True,
     ) -> None:
+        """watched: whether each change is judged, which costs as much as there are objects."""
         self.clock = SimulatedClock()
         self.faults = Faults(seed)
         self.random = random.Random(seed)
@@ -106,6 +108,7 @@ class World:
         self.faults.replays = self.options.replays
         self.calm_since: float | None = 0.0
         self.watcher = Watcher(self, ENGINE)
+        self.watcher.is_on = watched
         self.cluster = WatchedCluster(now=self._stamp)
         self.cluster.world = self
         self.running: dict[str, Running] = {}
