@@ -295,7 +295,10 @@ class InjectController:
         inputs = self._inputs(one, upstream)
         if one.result is not None and one.result.input_digest == inputs.digest():
             seen.waiting_since = seen.trouble = seen.refused = None
-            return Outcome()
+            if one.result.generation == one.variant.metadata.generation:
+                return Outcome()
+            row = report.of_generation(one.result, one.variant)  # a change that was set back, for example
+            return Outcome((Put(RESULTS, one.key, row),), "changed")
         if (
             seen.refused is not None
             and seen.refused.inputs == inputs.digest()

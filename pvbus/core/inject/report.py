@@ -157,6 +157,13 @@ def result_row(
     )
 
 
+def of_generation(row: ResultRow, variant: PackageVariant) -> ResultRow:
+    """Return a row whose inputs are those of the variant's present generation, and says so."""
+    generation = variant.metadata.generation
+    conditions = tuple(msgspec.structs.replace(c, observed_generation=generation) for c in row.conditions)
+    return msgspec.structs.replace(row, generation=generation, conditions=conditions)
+
+
 def injected_object(one: Injected) -> InjectedObject:
     return InjectedObject(
         file=one.file,

@@ -603,3 +603,14 @@ async def test_a_new_variant_takes_one_list_one_create_two_reads_and_one_save() 
         ("Update", "PackageRevisionResources"),
     ]
     assert not [e for e in world.effects if isinstance(e, Get) and e.name == "v"]
+
+
+async def test_a_change_that_is_set_back_leaves_the_variant_ready_at_its_new_generation() -> None:
+    """Nothing is to be done for it, and the conditions say so: they are those of the present generation."""
+    world = await settled(*upstream(), variant())
+    before = len(world.writes())
+    world.change()  # a new generation with the spec as it was
+    await world.settle()
+    assert len(world.writes()) == before
+    assert world.told()[0] == "True"
+    assert {c.observed_generation for c in world.result().conditions} == {2}
