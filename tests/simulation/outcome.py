@@ -109,6 +109,7 @@ async def check_restart(world: World) -> None:
     writes, ends = len(world.cluster.writes), await world.ends()
     await world.start()
     await asyncio.sleep(30.0)
-    assert world.cluster.writes[writes:] == []
+    late = world.cluster.writes[writes:]
+    assert late == [], late
     grown = {tp: end for tp, end in (await world.ends()).items() if end != ends[tp]}
     assert grown == {}, [r for t, _ in grown for r in world.records(t) if r.offset >= ends[t, r.partition]]

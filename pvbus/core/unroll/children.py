@@ -173,10 +173,10 @@ class Children:
     def contested(self, obj: PackageVariantSet, name: str, now: float) -> tuple[Put, ...]:
         """Return what keeps a child that several targets want: its PackageVariant stays as it is."""
         row = self.rows.get(name)
-        if row is None or row.state == "gone" or (row.state == "present" and not row.on_hold):
+        if row is None or row.state in ("present", "gone"):
             return ()
         fresh = replace(row, state="present", unwanted=0 if row.hold else row.unwanted, hold="", since=now)
-        if row.state == "ordered" or row.on_hold:
+        if row.state == "ordered":
             return self.withdrawn(obj, name, fresh, now)
         return (self.put(name, fresh),)
 
@@ -196,7 +196,7 @@ class Children:
             self._unname(name)
             return ()
         if row is not None and row.state not in ("present", "gone"):  # gone, and back: a late create
-            return self.withdrawn(obj, name, row, now) if row.on_hold else ()
+            return ()
         fresh = ChildRow(
             set_uid=obj.metadata.uid,
             state="waiting",
@@ -209,8 +209,6 @@ class Children:
             unwanted=self.passes,
             cancelled=row.cancelled if row else "",
         )
-        if row is not None and row.on_hold:
-            return self.withdrawn(obj, name, fresh, now)
         return (self.put(name, fresh),)
 
     def withdrawn(

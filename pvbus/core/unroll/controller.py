@@ -233,8 +233,11 @@ class UnrollController:
         if obj.metadata.annotations.get(HOLD) == "true":
             state.paused = True
             state.removal.forget_check()
-            puts += orders.on_hold(state, turn) or orders.drop_requests(state, self.view)
+            puts += orders.hold_puts(state, turn, on_hold=True) or orders.drop_requests(state, self.view)
             return self._rolled(state, turn, puts, on_hold=True)
+        lifted = orders.hold_puts(state, turn, on_hold=False)
+        if lifted:
+            return Outcome((*puts, *lifted), "changed", again_after=0)
         if state.paused:
             state.paused = False
             state.touched.add(row.downstream for row in children.rows.values())

@@ -35,13 +35,16 @@ class Turn(NamedTuple):
 # ---------------------------------------------------------------- withdrawing
 
 
-def on_hold(state: SetState, turn: Turn) -> list[Put]:
-    """Tell render to write nothing for any child, and withdraw every order."""
+def hold_puts(state: SetState, turn: Turn, *, on_hold: bool) -> list[Put]:
+    """Tell render to write nothing for any child and withdraw every order, or that the hold is over.
+
+    When it is over, render has nothing to make until the targets were evaluated: nobody knows when that is.
+    """
     assert state.obj is not None
     puts: list[Put] = []
     for name, row in state.children.rows.items():
-        if row.state != "gone" and not row.on_hold:
-            puts += state.children.taken_back(state.obj, name, turn.now, on_hold=True)
+        if row.state != "gone" and row.on_hold != on_hold:
+            puts += state.children.taken_back(state.obj, name, turn.now, on_hold=on_hold)
             if len(puts) >= turn.puts_max:
                 break
     return puts
@@ -178,8 +181,6 @@ def _waits_for(state: SetState, due: list[str], turn: Turn) -> str:
     assert contexts is not None
     if not due:
         return ""
-    if state.removal.quiet_in(turn.limits, turn.elapsed) > 0:
-        return f"no removal to be added for {turn.limits.removal_quiet_seconds:g} s or more"
     if contexts.failed or state.refused:
         return "every target to be evaluated without an error"
     if contexts.duplicated:
@@ -189,6 +190,8 @@ def _waits_for(state: SetState, due: list[str], turn: Turn) -> str:
         return f'render to evaluate PackageVariant "{name}" without an error'
     if not any(children.is_acknowledged(name) for name in due):
         return f'render to withdraw the last order on PackageVariant "{due[0]}"'
+    if state.removal.quiet_in(turn.limits, turn.elapsed) > 0:
+        return f"no removal to be added for {turn.limits.removal_quiet_seconds:g} s or more"
     return ""
 
 
