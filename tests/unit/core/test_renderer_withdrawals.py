@@ -1,8 +1,9 @@
 """What render reports of a withdrawal that could not be written."""
 
-from pvbus.core.effects import Outcome, Update
+from pvbus.core.effects import Create, Outcome, Update
 from pvbus.errors import PermanentError
-from tests.unit.core.test_renderer import CHILD, VKEY, applied, withdrawn
+from tests.simulation.parts import RenderPart
+from tests.unit.core.test_renderer import CHILD, VKEY, applied, row, withdrawn
 
 
 def test_a_withdrawal_that_is_refused_is_not_reported_as_written() -> None:
@@ -15,3 +16,13 @@ def test_a_withdrawal_that_is_refused_is_not_reported_as_written() -> None:
     assert isinstance(outcome, Outcome)
     assert outcome.again_after == 60
     assert (part.results[CHILD].cancelled, part.results[CHILD].error) == ("", "403: no right to update")
+
+
+def test_where_no_variant_can_be_made_there_is_nothing_to_withdraw() -> None:
+    """Else the next order would wait for an annotation that nothing can carry."""
+    part = RenderPart()
+    part.target(row(cancelled="k1"), VKEY)
+    steps, effect = part.begin(VKEY)
+    assert isinstance(effect, Create)
+    part.go_on(steps, PermanentError("422: spec.upstream is wrong"))
+    assert part.results[CHILD].cancelled == "k1"

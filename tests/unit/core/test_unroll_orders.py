@@ -7,7 +7,7 @@ import pytest
 from pvbus.core.effects import CatchUp
 from pvbus.core.ids import CONFIRM_DELETION
 from pvbus.core.records import OBJECTS, SETRESULTS, SETS, CheckRequest
-from tests.simulation.parts import SET, SITE, UnrollPart, obj, site, site_set
+from tests.simulation.parts import SET, SITE, VARIANT, UnrollPart, obj, site, site_set
 from tests.unit.core.unrolling import (
     change,
     delete_ordered,
@@ -87,6 +87,17 @@ def test_an_annotation_that_changes_changes_the_row() -> None:
         assert found.targets[FIRST].roots["target"].annotations == {"zone": zone}
 
 
+def test_a_variant_of_another_namespace_is_not_recorded_after_a_restart() -> None:
+    """A new holder of the lease looks at every living variant with the label of the set."""
+    found = fleet(2)
+    labels = {"config.porch.kpt.dev/packagevariantset": "uid-alpha"}
+    spec = {"downstream": {"repo": "r1", "package": "stray"}}
+    found.tell(VARIANT, obj(VARIANT, "stray", metadata={"labels": labels, "namespace": "other"}, spec=spec))
+    found.restart()
+    live_on(found)
+    assert set(found.states()) == {"alpha-r1-s0000", "alpha-r1-s0001"}
+
+
 def test_a_set_that_is_missing_from_an_incomplete_list_keeps_its_rows() -> None:
     found = part(sites=("s1",))
     found.mark(SET, "syncing", epoch=2)
@@ -98,7 +109,35 @@ def test_a_set_that_is_missing_from_an_incomplete_list_keeps_its_rows() -> None:
     assert (found.states(), found.orders()) == ({}, {})
 
 
+def test_a_set_of_the_same_name_that_selects_nothing_lets_the_former_children_go() -> None:
+    """They are the garbage collector's: nothing of them may become a removal of the new set."""
+    found = fleet(3)
+    change(found, selecting(matchLabels={"env": "nowhere"}), uid="uid-second")
+    found.run()
+    assert (found.states(), found.orders()) == ({}, {})
+
+
+def test_rows_that_the_bus_refused_are_not_sent_again_while_they_are_the_same() -> None:
+    found = part(sites=("s1",))
+    refuse_another(found)
+    live_on(found)
+    found.steps.clear()
+    change(found, PROD, selecting(name="nobody"), generation=2)  # has everything looked at again
+    live_on(found)
+    assert not [put for step in found.steps for put in step.puts if put.key.endswith("|alpha-r1-s3")]
+
+
 # ------------------------------------------------------------ what a removal waits for
+
+
+@pytest.mark.parametrize("jump", [-3_600.0, 60.0])
+def test_a_wall_clock_that_jumps_makes_no_removal_due_or_late(jump: float) -> None:
+    found = removing()
+    found.wall_offset = jump
+    found.run()
+    assert found.states()[FIRST] == "waiting"
+    live_on(found)
+    assert found.states()[FIRST] == "ordered"
 
 
 def fail_another(found: UnrollPart) -> None:
@@ -231,6 +270,15 @@ def test_each_order_waits_for_its_own_withdrawal() -> None:
     assert (states["alpha-r1-s0000"], states["alpha-r1-s0001"]) == ("ordered", "waiting")
 
 
+def test_a_relist_of_the_targets_is_no_error_and_withdraws_nothing() -> None:
+    found = ordered()
+    before = found.rollup
+    found.mark(SITE, "syncing", epoch=2)
+    live_on(found)
+    assert found.states()[FIRST] == "ordered"
+    assert found.rollup == before
+
+
 # ------------------------------------------------------------ guard and confirmation
 
 
@@ -249,6 +297,21 @@ def test_children_that_came_after_a_removal_make_no_room_for_others() -> None:
     relabel(found, 10)
     live_on(found)
     assert found.states()["alpha-r1-s0010"] == "held"
+
+
+def test_what_comes_while_a_token_is_shown_waits_for_its_own() -> None:
+    """A token stands for a minute; until then nothing that it does not cover may be ordered."""
+    found = fleet(100)
+    relabel(found, *range(20))
+    live_on(found, 12)
+    assert found.rollup is not None
+    assert found.rollup.hold is not None
+    assert found.rollup.hold.token
+    relabel(found, 50)
+    live_on(found)
+    assert found.states()["alpha-r1-s0050"] == "waiting"
+    live_on(found, 60)
+    assert found.states()["alpha-r1-s0050"] == "held"
 
 
 def confirmed() -> UnrollPart:
