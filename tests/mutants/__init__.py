@@ -5,4 +5,10 @@
 - `shell.toml`: claims, tables, the worker and ingest
 - `core.toml`: selectors, index, tables, render, conditions, inject
 - `removal.toml`: unroll and the renderer
+
+Some defects of earlier code have no counterpart any more. Nothing asks whether a set has settled before an
+order: orders are looked at only in a pass that had no other row to write. A new holder of a lease cannot
+believe the answer of the one before, because the check lives in memory only; its nonce is mutated instead.
+A request that stays after its order is dropped by the next pass anyway; that requests are dropped at all is
+mutated instead.
 """

@@ -227,7 +227,7 @@ def test_an_invalid_set_is_told_and_removes_nothing() -> None:
     assert found.orders() == {"alpha-r1-base": "present"}
 
 
-@pytest.mark.parametrize("kind", [VARIANT, REVISION, REPOSITORY], ids=lambda k: k.kind)
+@pytest.mark.parametrize("kind", [VARIANT, REVISION, REPOSITORY, SITE], ids=lambda k: k.kind)
 def test_nothing_is_removed_while_a_kind_is_being_listed(kind: Any) -> None:
     found = part(sites=("s1", "s2"))
     found.made("alpha-r1-s1")
