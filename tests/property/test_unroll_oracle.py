@@ -35,7 +35,6 @@ from pvbus.core.renderer import RenderController
 from pvbus.core.unroll.controller import TURN_TARGETS, UnrollController
 from pvbus.core.unroll.removal import Limits
 from pvbus.testing.oracle import Names, Thing, expected_variants
-from tests.simulation.pending import PENDING
 
 Object = dict[str, Any]
 ENGINE = engine_named("cel-python")
@@ -401,7 +400,7 @@ def of(repository: str) -> Object:
         made("a-b", 3, of("c")),
     ],
     turn_targets=1,
-).xfail("collisions" in PENDING, raises=AssertionError, reason="both sets wait for ever")
+)
 @given(
     first=news,
     upstream=revisions,

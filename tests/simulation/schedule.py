@@ -24,7 +24,6 @@ from tests.simulation.outcome import (
     check_variants,
     check_watched,
 )
-from tests.simulation.pending import PENDING
 from tests.simulation.world import (
     CONFIG_MAP,
     REPOSITORY,
@@ -76,7 +75,7 @@ class Player:
         self.world = world
         self.chance = world.random
         self.counts = world.watcher.counts
-        self.names = ["alpha", "beta"] + (["alpha-r1"] if "collisions" not in PENDING else [])
+        self.names = ["alpha", "beta", "alpha-r1"]
         self.deeds: tuple[tuple[float, Callable[[str], Any]], ...] = (
             (2, self._set),
             (0.5, self._delete_set),
@@ -98,7 +97,7 @@ class Player:
             (1, self._approve_deletion),
             (1, self._annotate),
             (1, self._relabel_all),
-            *(((1, self._copy),) if "copies" not in PENDING else ()),
+            (1, self._copy),
         )
 
     async def act(self) -> None:
@@ -116,7 +115,7 @@ class Player:
         for _ in range(self.chance.randint(1, 2)):
             labels = {"env": self.chance.choice(["prod", "test"])}
             templates = TEMPLATES[1:]
-            if name in COLLIDING and "collisions" not in PENDING and self.chance.random() < 0.5:
+            if name in COLLIDING and self.chance.random() < 0.5:
                 templates = [COLLIDING[name]]
             match self.chance.randint(0, 5):
                 case 0:
@@ -304,7 +303,7 @@ class Player:
         """Somebody writes a note on a target; with `too-large`, one that the rows cannot hold."""
         if (obj := self.world.find(SITE, self.chance.choice(SITES), namespace)) is not None:
             note = self.chance.choice(["short", "other"])
-            if "too-large" not in PENDING and self.chance.random() < 0.5:
+            if self.chance.random() < 0.5:
                 note = "x" * (self.world.options.record_bytes - self.chance.choice([600, 0]))
                 self.counts["notes too large"] += 1
             self._annotated(SITE, obj, {"note": note})
@@ -359,7 +358,7 @@ class Player:
                 running.process.freeze()
                 self.counts["freezes"] += 1
                 loop.call_later(chance.choice([4.0, 8.0, 20.0, 45.0, 75.0, 170.0]), running.process.thaw)
-            case 7 if "clock" not in PENDING:
+            case 7:
                 running.clock.skew = chance.choice([-3600.0, -30.0, 30.0, 700.0, 3600.0])
                 self.counts["clock jumps"] += 1
             case 8:
@@ -422,7 +421,7 @@ def options(chance: random.Random) -> Options:
     return Options(
         step_records=chance.choice([4, 200, 2000]),
         turn_targets=chance.choice([1, 2, TURN_TARGETS]),
-        record_bytes=RECORD_BYTES if "too-large" not in PENDING else 1_000_000,
+        record_bytes=RECORD_BYTES,
         tombstone_seconds=chance.choice([None, None, 300]),
         replays=chance.random() < 0.3,
     )

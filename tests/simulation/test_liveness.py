@@ -13,7 +13,6 @@ from pvbus.core.ids import HOLD
 from pvbus.core.unroll.removal import Limits
 from pvbus.testing.clock import run_simulated
 from tests.simulation.outcome import check_variants, check_watched
-from tests.simulation.pending import PENDING
 from tests.simulation.schedule import seeded
 from tests.simulation.world import REPOSITORY, SET, SITE, VARIANT, Options, World
 
@@ -106,8 +105,7 @@ def test_a_hold_stops_removals_and_they_go_when_it_is_lifted() -> None:
         await world.delete(VARIANT, "alpha-r1-s3")
         await asyncio.sleep(120.0)
         made = [w for w in world.cluster.writes[writes:] if not w.subresource and w.kind == "PackageVariant"]
-        if "hold" not in PENDING:
-            assert [w.verb for w in made if w.verb != "delete" and w.name == name] == []
+        assert [w.verb for w in made if w.verb != "delete" and w.name == name] == []
         assert world.variants().keys() >= {"default/alpha-r1-s1"}
         world.put(SET, "alpha", metadata={"annotations": {HOLD: "false"}})
         await goes(world, 3)
@@ -131,7 +129,6 @@ def test_a_hold_on_one_variant_does_not_stop_the_others() -> None:
     played(scenario)
 
 
-@pytest.mark.xfail("accident" in PENDING, reason="removals that wait are not counted", strict=False)
 @pytest.mark.parametrize("chunk", [2, 2000])
 def test_what_is_confirmed_goes_and_nothing_else(chunk: int) -> None:
     """Held rows whose targets return are free again; a wrong token confirms nothing."""
@@ -175,7 +172,6 @@ def test_a_set_that_fails_for_a_while_removes_afterwards() -> None:
 
 @pytest.mark.parametrize("per_second", [1, 20, 200])
 @pytest.mark.parametrize("chunk", [200, 2000])
-@pytest.mark.xfail("accident" in PENDING, reason="removals that wait are not counted", strict=False)
 def test_a_label_that_is_mistyped_on_everything_removes_nothing(per_second: int, chunk: int) -> None:
     async def scenario(world: World) -> None:
         await inventory(world, 60)
@@ -196,7 +192,6 @@ def test_a_label_that_is_mistyped_on_everything_removes_nothing(per_second: int,
     played(scenario, options=Options(step_records=chunk))
 
 
-@pytest.mark.xfail("accident" in PENDING, reason="the base counts what the change adds", strict=False)
 def test_a_selector_that_moves_to_other_objects_removes_nothing() -> None:
     async def scenario(world: World) -> None:
         await inventory(world, 30)

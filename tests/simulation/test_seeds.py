@@ -12,9 +12,9 @@ import pytest
 
 from tests.simulation.__main__ import ALWAYS, EXERCISED_FROM_SEEDS, Crew, main, play_here, unexercised
 
-SEEDS = int(os.environ.get("PVBUS_SIMULATION_SEEDS", "100"))
+SEEDS = int(os.environ.get("PVBUS_SIMULATION_SEEDS", "20"))
 FIRST = int(os.environ.get("PVBUS_SIMULATION_FIRST", "1"))
-BATCH = 25
+BATCH = 10
 
 
 @pytest.mark.timeout(600)

@@ -2,7 +2,7 @@
 
 A `Watcher` sees every committed step of the bus, every write when a worker sends it and again when the
 server has applied it, and every wish of the users. It computes what was allowed at that moment and notes
-each violation; a schedule fails at its end with all of them, except those that `pending` names.
+each violation; a schedule fails at its end with all of them.
 
 | invariant | judged | compares |
 | --- | --- | --- |
