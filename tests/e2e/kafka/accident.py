@@ -21,9 +21,12 @@ from pvbus.core.ids import CONFIRM_DELETION, Key
 from pvbus.core.records import SETRESULTS, SetResult
 from pvbus.ports.bus import Bus
 from pvbus.runtime.buses import open_bus
+from tests.bench.children import eventually
 from tests.bench.deployment import Deployment, fresh_bus
 from tests.bench.fleet import CHAIN, FIVE_EXPRESSIONS, SETS, TARGETS, VARIANTS, Fleet, target, variant_set
 from tests.tools.kafka import KafkaCluster
+
+CREATE_SECONDS_MAX = 60.0
 
 
 class Accident:
@@ -57,9 +60,13 @@ class Accident:
         """Create a set that selects groups; wait for its variants and return them as `variants` does."""
         body = variant_set(name, {}, FIVE_EXPRESSIONS)
         body["spec"]["targets"] = _targets(groups)
-        before = await self._fleet.count(VARIANTS)
         await self._fleet.post(SETS, body)
-        await self._fleet.wait_count(VARIANTS, before + count)
+
+        async def are_made() -> bool:
+            return len(await self.variants(name)) >= count
+
+        seconds = CREATE_SECONDS_MAX + count / 20
+        await eventually(are_made, f"{count} variants of {name}", seconds=seconds, every=0.5)
         await self._services.settled()
         made = await self.variants(name)
         assert len(made) == count

@@ -156,12 +156,13 @@ def workers(up: Installation) -> list[tuple[str, int]]:
 
 
 class Killer:
-    """Kills a process of a service, chosen by chance, again and again."""
+    """Kills a process of a service, chosen by chance, again and again. processes: how many there are."""
 
-    def __init__(self, up: Installation, seed: int, *, every_seconds: float) -> None:
+    def __init__(self, up: Installation, seed: int, *, processes: int, every_seconds: float) -> None:
         self.killed: Counter[str] = Counter()
         self._up = up
         self._chance = random.Random(seed)
+        self._processes = processes
         self._every_seconds = every_seconds
 
     @property
@@ -175,7 +176,9 @@ class Killer:
                     await stop.wait()
                 return
             except TimeoutError:
-                if len((await asyncio.to_thread(states, self._up)).missing) > DOWN_MAX:
+                # One that has never answered yet is not among those missing: it is counted by its absence.
+                answering = (await asyncio.to_thread(states, self._up)).processes
+                if len(answering) < self._processes - DOWN_MAX:
                     continue
                 service, pid = self._chance.choice(workers(self._up))
                 os.kill(pid, signal.SIGKILL)

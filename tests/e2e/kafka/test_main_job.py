@@ -13,6 +13,7 @@ from typing import Any
 
 import pytest
 
+from pvbus.runtime.assembly import SERVICES
 from tests.e2e.kafka.job import ROUNDS_MIN, Job, Killer, settled, wait_for_server
 from tests.e2e.kafka.outcome import State, differences, final_state
 from tests.tools.installation import Installation
@@ -74,7 +75,7 @@ async def test_with_processes_killed_the_outcome_is_that_of_one_process_left_alo
     began = time.monotonic()
     bus = f"kafka://{kafka_one.bootstrap}/job-{secrets.token_hex(4)}"
     many = Installation(tmp_path / "kafka", settings=SETTINGS, arguments=("--bus", bus, "--processes", "2"))
-    killer = Killer(many, SEED, every_seconds=KILL_SECONDS)
+    killer = Killer(many, SEED, processes=2 * len(SERVICES), every_seconds=KILL_SECONDS)
     one = Installation(tmp_path / "embedded", settings=SETTINGS)
     try:
         found, rounds, job = await run(many, bus, tmp_path / "git-kafka", killer=killer)
