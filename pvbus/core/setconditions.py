@@ -88,14 +88,18 @@ def _removal(result: SetResult, key: Key) -> list[_Fields]:
     """Return what is held, and what is being removed."""
     found: list[_Fields] = []
     if result.hold is not None:
-        message = f"{result.hold.count} deletions are held because they are too many at once; "
+        number = result.hold.count if result.hold.token else result.counts.held + result.counts.removing
+        message = f"{number} deletions are held because they are too many at once; "
         if result.hold.token:
             message += (
                 f"to see them: pvbus confirm {key} --show; to confirm them: pvbus confirm {key}, or "
                 f"{confirm_command(key, result.hold.token)}"
             )
         else:
-            message += "the list of them is still being written, and the command that confirms them follows"
+            message += (
+                "the list of them is still being written; the command that confirms them follows when none was "
+                "added for some seconds"
+            )
         found.append(("DeletionHeld", True, "TooManyDeletions", message))
     if result.counts.removing:
         message = f"{result.counts.removing} variants are to be removed"

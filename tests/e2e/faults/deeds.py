@@ -151,13 +151,13 @@ async def suddenly_everything(world: World) -> Told:
 
 async def _held_until_confirmed(world: World, held: set[str]) -> Told:
     """Nothing goes before the command that `explain` gives was followed; then exactly this goes."""
-    conditions = await world.told(SET, "s", r"DeletionHeld=True")
+    conditions = await world.told(SET, "s", r"DeletionHeld=True.*confirm-deletion=")
     await asyncio.sleep(1.0)
     lost = missing(held, await world.names(VARIANT), "held variant")
     explained = await asyncio.to_thread(
         pvbus, "explain", f"{world.namespace}/{min(held)}", "--data", world.installation.data
     )
-    token = explained.stdout.partition("pvbus.dev/confirm-deletion=")[2][:8]
+    token = explained.stdout.partition("pvbus.dev/confirm-deletion=")[2][:16]
     await world.patch(SET, "s", {"metadata": {"annotations": {"pvbus.dev/confirm-deletion": token}}})
     try:
         await world.until(lambda: _has_none(world, held))
