@@ -97,8 +97,8 @@ def _removal(result: SetResult, key: Key) -> list[_Fields]:
             )
         else:
             message += (
-                "the list of them is still being written; the command that confirms them follows when none was "
-                "added for some seconds"
+                "the list of them is still being written; the command that confirms them follows when "
+                "none was added for some seconds"
             )
         found.append(("DeletionHeld", True, "TooManyDeletions", message))
     if result.counts.removing:

@@ -10,8 +10,9 @@ from typing import Any, NamedTuple
 from pvbus.core.effects import WRITES, Create, Delete, Effect, Patch, Put, Update
 from pvbus.core.records import CONDITIONS, SETRESULTS, ConditionEvent, SetResult
 
-PROGRESS_REASONS = frozenset(("Reconciling", "InProgress", "NothingSelected", "Waiting"))
-"""Reasons of a condition that is not True yet, without anything having failed."""
+PROGRESS_REASONS = frozenset(("Reconciling", "InProgress", "NothingSelected", "Waiting", "VariantsNotReady"))
+"""Reasons of a condition that is not True yet, without anything having failed: a variant that fails has a
+line of its own."""
 
 TROUBLES = frozenset(("Stalled", "OnHold", "DeletionHeld"))
 """Types whose True is what a person should know; of all others it is False."""
@@ -97,6 +98,11 @@ class Narrator:
             "status": condition.status,
             "reason": condition.reason,
         }
+        if event.kind == "PackageRevision":  # its condition is its lifecycle: a draft is no failure
+            lifecycle = {"variant": event.variant, "lifecycle": condition.reason}
+            about = {name: fields[name] for name in ("kind", "namespace", "name")}
+            yield Line("lifecycle changed", {**about, **lifecycle})
+            return
         place = (key, condition.type)
         if condition.status == bad and condition.reason not in PROGRESS_REASONS:
             self._failing.add(place)

@@ -63,6 +63,7 @@ def event(kind: str, status: str, reason: str = "R", previous: str = "") -> Put:
         (event("Ready", "False", "RenderFailed"), "condition shows a failure"),
         (event("Ready", "False", "Reconciling"), None),
         (event("Ready", "False", "Waiting"), None),
+        (event("Ready", "False", "VariantsNotReady"), None),
         (event("Ready", "True", previous="False"), None),
         (event("DeletionHeld", "Unknown", previous="True"), "condition shows no failure any more"),
         (event("Ready", "True"), None),
@@ -75,6 +76,23 @@ def test_a_failing_condition_is_a_line(put: Put, words: str | None) -> None:
     assert [line.event for line in lines] == ([words] if words else [])
     if words == "condition shows a failure":
         assert lines[0].fields["message"] == "why"
+
+
+def test_a_lifecycle_is_a_line_and_no_failure() -> None:
+    condition = Condition(type="Published", status="False", reason="Draft")
+    row = ConditionEvent(
+        kind="PackageRevision",
+        namespace="default",
+        name="a",
+        uid="u",
+        condition=condition,
+        variant="default/v",
+    )
+    (line,) = Narrator().lines((Put(CONDITIONS, "PackageRevision|default/a", row),))
+    assert (line.event, line.fields) == (
+        "lifecycle changed",
+        {**ABOUT, "variant": "default/v", "lifecycle": "Draft"},
+    )
 
 
 @pytest.mark.parametrize(
