@@ -9,6 +9,7 @@ import random
 from collections.abc import Iterator
 from typing import Any, NamedTuple
 
+from pvbus.core.publishing import COUNTING_SECONDS
 from tests.bench import index
 from tests.bench.children import Child, eventually, share
 from tests.bench.fleet import (
@@ -157,6 +158,7 @@ async def _indifferent(fleet: Fleet, services: Child, people: Population) -> lis
 
 async def _unrelated(fleet: Fleet, services: Child, size: Size) -> list[Row]:
     revision = package_revision("blueprints.other.v1", "other")
+    await asyncio.sleep(COUNTING_SECONDS)  # counts of what went before are published a while later
     evaluations, writes, records = await _quietly(fleet, services, fleet.post(REVISIONS, revision))
     what = f"unrelated PackageRevision beside {size.sets:,} sets"
     return [
