@@ -9,7 +9,9 @@ What is left out is what two runs of the same job differ in by their nature, and
 - of an event on `pvbus.conditions.latest`, which tells of the last transition, what depends on how many of
   them somebody saw who was dead for a while: the `id`, made of the ids of all events before it, `previous`,
   `observedGeneration`, and the message where it only counts (`AllApplied`);
-- the folder of the repositories, which each run has elsewhere.
+- the folder of the repositories, which each run has elsewhere;
+- `renderStatus`, which the package server returns only in answer to a save: a worker that dies before it has
+  recorded the answer cannot get it again.
 
 Of the objects themselves generations, conditions with their reasons and messages, workspaces and tasks stay,
 and every file of every draft.
@@ -30,7 +32,15 @@ from pvbus.core.records import LATEST
 from tests.e2e.faults.fleet import CLUSTER, REPOSITORY, REVISION, SET, VARIANT, Fleet
 
 LEFT_OUT = frozenset(
-    {"uid", "resourceVersion", "managedFields", "creationTimestamp", "lastTransitionTime", "publishTimestamp"}
+    {
+        "uid",
+        "resourceVersion",
+        "managedFields",
+        "creationTimestamp",
+        "lastTransitionTime",
+        "publishTimestamp",
+        "renderStatus",
+    }
 )
 LEFT_OUT_OF_EVENTS = LEFT_OUT | {"id", "previous", "observedGeneration", "time"}
 COUNTING = "AllApplied"
