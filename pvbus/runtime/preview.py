@@ -111,7 +111,7 @@ def preview(
     running = _Run(given, engine, only, limits, progress)
     try:
         return run_simulated(running.result(changes))
-    except Exception as exc:
+    except Exception as exc:  # a defect of ours is part of the answer, and ends the command with 1
         return running.failed(exc)
 
 
@@ -230,7 +230,7 @@ class _Observed:
             return (yield from steps)
         except _EXPECTED_ERRORS:
             raise
-        except Exception as exc:
+        except Exception as exc:  # noted, then treated as the shell treats it
             text = f"{self._controller.name} failed to decide on {key} ({type(exc).__name__}: {exc})"
             self._defects[f"{text}; this is a bug in pvbus, please report it with the input"] = None
             raise

@@ -205,7 +205,7 @@ class SimulatedLoop(asyncio.SelectorEventLoop):
         future: asyncio.Future[T] = self.create_future()
         try:
             future.set_result(func(*args))
-        except Exception as exc:
+        except Exception as exc:  # for whoever awaits it, as an executor does
             future.set_exception(exc)
         return future
 

@@ -12,7 +12,7 @@ from typing import IO, NamedTuple
 try:
     import resource
 except ImportError:  # not on Windows
-    resource = None  # type: ignore[assignment]
+    resource = None  # type: ignore[assignment]  # a module elsewhere
 
 CHUNK_BYTES = 64 * 1024
 LAST_WORDS_SECONDS = 2.0
@@ -40,7 +40,7 @@ class _Reader(threading.Thread):
 
     def run(self) -> None:
         try:
-            while chunk := self._pipe.read1(CHUNK_BYTES):  # type: ignore[attr-defined]
+            while chunk := self._pipe.read1(CHUNK_BYTES):  # type: ignore[attr-defined]  # a pipe is buffered
                 if self._size + len(chunk) > self._bytes_max:
                     self.excess = True
                     self._chunks.append(chunk[: self._bytes_max - self._size])

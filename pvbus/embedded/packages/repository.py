@@ -441,7 +441,7 @@ class Keeper:
             await self._put(name, revision)
         except StoreError:
             raise  # the disk: none of the others could be stored
-        except Exception as exc:
+        except Exception as exc:  # one revision must not hide the others
             error = str(exc)[:ERROR_CHARACTERS_MAX]
             _log.error("package revision not shown", error=error, exc_info=exc, revision=name, **self._logged)
 

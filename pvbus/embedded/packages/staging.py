@@ -83,6 +83,6 @@ def _built(build: Build, staging: Staging) -> object:
     before = staging.snapshot()
     try:
         return build(staging)
-    except Exception as exc:
+    except Exception as exc:  # whoever asked for this build gets it; the others of the batch go on
         staging.restore(before)
         return exc

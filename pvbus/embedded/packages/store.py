@@ -93,7 +93,7 @@ class PackageStore:
                             await self._let_go(event.object)
                         case "BOOKMARK":
                             await self._remove_orphans()
-            except Exception as exc:
+            except Exception as exc:  # one failed look must not end the following of all
                 _log.error("following repositories failed", error=str(exc), exc_info=exc)
             await asyncio.sleep(1.0)
 

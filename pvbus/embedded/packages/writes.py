@@ -43,7 +43,7 @@ class Writes:
     async def settled(self, name: str) -> None:
         """Wait until an earlier request's object is stored."""
         # What ends it is the server's own write, of which it tells nobody.
-        while self.is_pending(name):  # noqa: ASYNC110
+        while self.is_pending(name):  # noqa: ASYNC110 - there is no event to wait for
             await asyncio.sleep(0.005)
 
     def is_pending(self, name: str) -> bool:
