@@ -15,7 +15,7 @@ from pvbus.contracts import crds
 from pvbus.core.expressions import Engine, default_engine, engine_named
 from pvbus.core.model import PackageVariant, PackageVariantSet
 from pvbus.core.mutations.validation import validate_variant
-from pvbus.core.render import CompileErrors, compile_set
+from pvbus.core.render import compile_targets
 from pvbus.core.validation import duplicate_downstreams, validate_set
 from pvbus.embedded.apiserver.schema import Schema, compile_schema, validate_crd
 from pvbus.errors import UsageError
@@ -141,12 +141,9 @@ def _rules(obj: Object, engine: Engine) -> Iterator[tuple[str, str]]:
         yield from (split(problem) for problem in [*problems, *duplicate_downstreams(spec)])
         if problems:
             return
-        try:
-            compile_set(spec, engine)
-        except CompileErrors as exc:
-            for error in exc.errors:
-                field, _, message = error.partition(": ")
-                yield f"spec.targets[].{field}", message
+        for error in compile_targets(spec, engine).errors():
+            field, _, message = error.partition(": ")
+            yield f"spec.targets[].{field}", message
 
 
 def _converted(obj: Object, type_: Any) -> Any:

@@ -50,14 +50,6 @@ class RenderError(Exception):
     """A target cannot be rendered; the text begins with the field of its template."""
 
 
-class CompileErrors(Exception):  # noqa: N818 - one exception, many errors
-    """Expressions of a set that can never work: each text once, in the order of the targets."""
-
-    def __init__(self, errors: list[str]) -> None:
-        super().__init__("; ".join(errors))
-        self.errors = errors
-
-
 class TargetInputs(NamedTuple):
     """What one target's expressions are evaluated against, but for its Repository.
 
@@ -252,19 +244,6 @@ def compile_targets(spec: PackageVariantSetSpec, engine: Engine) -> CompiledSet:
     return CompiledSet(
         tuple(CompiledTemplate(t.template, engine) if t.template is not None else None for t in spec.targets)
     )
-
-
-def compile_set(spec: PackageVariantSetSpec, engine: Engine) -> CompiledSet:
-    """Compile every template of a set, for those who want all of them to compile.
-
-    Raises:
-        CompileErrors: some expressions do not.
-    """
-    compiled = compile_targets(spec, engine)
-    errors = compiled.errors()
-    if errors:
-        raise CompileErrors(errors)
-    return compiled
 
 
 class TemplateCache:

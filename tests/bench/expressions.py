@@ -26,7 +26,7 @@ from pvbus.core.expressions import (
 from pvbus.core.expressions.corrections import corrected
 from pvbus.core.model import PackageVariantSetSpec
 from pvbus.core.records import Root, TargetRow
-from pvbus.core.render import TargetInputs, TemplateCache, compile_set, render_row
+from pvbus.core.render import TargetInputs, TemplateCache, compile_targets, render_row
 
 TEMPLATE = {
     "downstream": {
@@ -65,7 +65,7 @@ def measure(name: str, variants: int) -> dict[str, Any]:
     loading = time.process_time() - started
     before = compilations()
     started = time.process_time()
-    compiled = compile_set(SPEC, engine).targets[0]
+    compiled = compile_targets(SPEC, engine).targets[0]
     compiling = time.process_time() - started
     assert compiled is not None
     cache = TemplateCache(engine)

@@ -21,11 +21,9 @@ from pvbus.core.model import (
 from pvbus.core.records import Root, TargetRow
 from pvbus.core.render import (
     CompiledTemplate,
-    CompileErrors,
     RenderError,
     TargetInputs,
     TemplateCache,
-    compile_set,
     compile_targets,
     render_row,
     variables_of,
@@ -63,7 +61,7 @@ def render(engine: Engine) -> Render:
         place, roots = Downstream(repo=inputs.repo_default, package=inputs.package_default), {}
         if typed is not None:
             spec = msgspec.convert({"targets": [{"template": template}]}, PackageVariantSetSpec)
-            compiled = compile_set(spec, engine).targets[0]
+            compiled = compile_targets(spec, engine).targets[0]
             assert compiled is not None
             place = compiled.identity(inputs, REPOSITORIES.get)
             roots = dict(compiled.slim_roots(inputs, REPOSITORIES.get(place.repo)))
@@ -264,7 +262,7 @@ def test_errors_name_the_field(render: Render, template: dict[str, Any], field: 
         render(template)
     assert str(failed.value) == f"{field}: no such key: nothing"
     broken = msgspec.json.decode(msgspec.json.encode(template).replace(BAD.encode(), b"badvar"))
-    with pytest.raises(CompileErrors) as refused:
+    with pytest.raises(RenderError) as refused:
         render(broken)
     assert str(refused.value).startswith(f"{field}: ERROR: <input>:1:1: undeclared reference to 'badvar'")
 
@@ -290,7 +288,7 @@ def test_a_result_that_is_no_string_is_told_by_type(render: Render) -> None:
 
 def test_an_empty_expression_of_a_map_is_compiled_and_fails(render: Render) -> None:
     """Only downstream and injectors take an empty expression for an absent one."""
-    with pytest.raises(CompileErrors, match=r"^template\.labelExprs\[0\]\.valueExpr: ERROR: "):
+    with pytest.raises(RenderError, match=r"^template\.labelExprs\[0\]\.valueExpr: ERROR: "):
         render({"labelExprs": [{"key": "a", "valueExpr": ""}]})
     assert render({"injectors": [{"name": "a", "nameExpr": ""}]}).injectors[0].name == "a"
 
@@ -301,9 +299,8 @@ def test_compile_errors_of_a_set_are_told_once(engine: Engine) -> None:
     spec = msgspec.convert(
         {"targets": [{"template": template}, {}, {"template": template}]}, PackageVariantSetSpec
     )
-    with pytest.raises(CompileErrors) as refused:
-        compile_set(spec, engine)
-    assert [error.partition(":")[0] for error in refused.value.errors] == [
+    errors = compile_targets(spec, engine).errors()
+    assert [error.partition(":")[0] for error in errors] == [
         "template.labelExprs[0].valueExpr",
         "template.labelExprs[1].keyExpr",
     ]
