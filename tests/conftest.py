@@ -1,9 +1,12 @@
 """Rules for the whole suite: what is collected, and that continuous integration skips nothing."""
 
+import logging
 import os
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+import structlog
 
 SHARED = Path(__file__).parent.parent.parent / "shared"
 
@@ -16,6 +19,17 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     if needing:
         config.hook.pytest_deselected(items=needing)
         items[:] = [item for item in items if not item.get_closest_marker("shared")]
+
+
+@pytest.fixture(autouse=True)
+def restored_logging() -> Iterator[None]:
+    """Restore logging after each test: a command sets it up for its whole process, which tests share."""
+    root = logging.getLogger()
+    handlers, level = list(root.handlers), root.level
+    yield
+    root.handlers[:] = handlers
+    root.setLevel(level)
+    structlog.reset_defaults()
 
 
 @pytest.hookimpl(trylast=True)
