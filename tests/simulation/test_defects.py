@@ -305,7 +305,7 @@ def no_gate() -> AbstractContextManager[Any]:
 
 def no_barrier() -> AbstractContextManager[Any]:
     def reconcile(self: UnrollController, key: str, now: float) -> Reconciliation:
-        outcome = self._pass(key, now, caught_up=True)
+        outcome = self._pass(key, now, caught_up=False) or self._pass(key, now, caught_up=True)
         assert outcome is not None
         return outcome
         yield
@@ -395,8 +395,9 @@ def test_holds(scenario: Callable[[], Any]) -> None:
 def test_finds(defect: Callable[[], Any], scenario: Callable[[], Any]) -> None:
     """With this defect the scenario fails, by a claim of its own."""
     first, second = contexts(defect())
-    with first, second, pytest.raises((AssertionError, pytest.fail.Exception)):
+    with first, second, pytest.raises((AssertionError, pytest.fail.Exception)) as found:
         run_simulated(scenario())
+    assert "Timeout" not in str(found.value)  # the limit of a test fails it by the same exception
 
 
 @pytest.mark.parametrize("defect", ["TwoTransactions", "OffsetBeforeFence"])
