@@ -5,17 +5,19 @@ from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Mapping
 from contextlib import asynccontextmanager
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import msgspec
 
 from pvbus.adapters.embedded.cluster_objects import split_api_version
-from pvbus.adapters.kubernetes.cluster import HttpCluster
 from pvbus.cli.datafolder import DataPaths
 from pvbus.core.model import CONFIG_GROUP, PORCH_GROUP
 from pvbus.core.mutations import injection_points
 from pvbus.errors import PermanentError, TransientError, UsageError
 from pvbus.ports.cluster import Kind, Object, Resource
+
+if TYPE_CHECKING:
+    from pvbus.adapters.kubernetes.cluster import HttpCluster
 
 SET = Kind(CONFIG_GROUP, "PackageVariantSet")
 VARIANT = Kind(CONFIG_GROUP, "PackageVariant")
@@ -61,12 +63,15 @@ class Export(msgspec.Struct, kw_only=True, rename="camel"):
 
 
 @asynccontextmanager
-async def connected(data: str | None, kubeconfig: str | None) -> AsyncIterator[HttpCluster]:
+async def connected(data: str | None, kubeconfig: str | None) -> "AsyncIterator[HttpCluster]":
     """Connect to the live system that the options name. Raises UsageError, TransientError."""
     path = Path(kubeconfig) if kubeconfig else DataPaths(Path(data or "")).kubeconfig
     if not path.exists():
         hint = "check the path" if kubeconfig else f"start it first: pvbus up --data {data}"
         raise UsageError(f"{path}: no such file, so there is no live system to plan against; {hint}")
+    # Half of the time that a plan of files takes to start would go into importing this.
+    from pvbus.adapters.kubernetes.cluster import HttpCluster
+
     cluster = await HttpCluster.connect(path)
     try:
         yield cluster
@@ -82,7 +87,7 @@ async def connected(data: str | None, kubeconfig: str | None) -> AsyncIterator[H
 class LiveReader:
     """Reads step by step; `export` is what was read so far."""
 
-    def __init__(self, cluster: HttpCluster, namespace: str, progress: Progress) -> None:
+    def __init__(self, cluster: "HttpCluster", namespace: str, progress: Progress) -> None:
         self._cluster = cluster
         self._namespace = namespace or None
         self._progress = progress
