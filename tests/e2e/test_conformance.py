@@ -27,10 +27,17 @@ pytestmark = [
 ]
 
 
-@pytest.fixture(params=("cel-python", "cel-cpp"))
-def command(request: pytest.FixtureRequest, tmp_path: Path) -> Path:
+def cases() -> list[tuple[str, str]]:
+    """Every suite with its engine; those of PackageVariants, which hold no expression, with one."""
+    return [
+        (suite, engine)
+        for suite in SUITES
+        for engine in (("cel-cpp",) if suite.startswith("pv-") else ("cel-python", "cel-cpp"))
+    ]
+
+
+def command(engine: str, tmp_path: Path) -> Path:
     """`pvbus` with its CEL engine chosen."""
-    engine = request.param
     if engine not in available_engines():
         pytest.skip(f"the CEL engine {engine} is not installed here (extra fast-cel)")
     script = tmp_path / "pvbus"
@@ -40,10 +47,11 @@ def command(request: pytest.FixtureRequest, tmp_path: Path) -> Path:
     return script
 
 
-@pytest.mark.parametrize("suite", SUITES or ["none"])
-def test_every_case_passes(suite: str, command: Path) -> None:
+@pytest.mark.parametrize(("suite", "engine"), cases() or [("none", "none")])
+def test_every_case_passes(suite: str, engine: str, tmp_path: Path) -> None:
+    script = command(engine, tmp_path)
     done = subprocess.run(
-        [sys.executable, str(RUN), "--command", shlex.quote(str(command)), str(FOLDER / "cases" / suite)],
+        [sys.executable, str(RUN), "--command", shlex.quote(str(script)), str(FOLDER / "cases" / suite)],
         capture_output=True,
         text=True,
         timeout=SECONDS_MAX,
