@@ -114,8 +114,11 @@ def read(text: str, *, strict: bool = False) -> Kptfile:
     Raises: PermanentError("InvalidKptfile") when it is no YAML, or a field has another type.
     """
     value = _document(text).value
+    texts = _texts(value)
+    if isinstance(status := value.get("status"), dict) and "renderStatus" in status:
+        texts["status"]["renderStatus"] = status["renderStatus"]  # has numbers
     try:
-        kptfile = msgspec.convert(_texts(value), Kptfile)
+        kptfile = msgspec.convert(texts, Kptfile)
     except msgspec.ValidationError as error:
         raise PermanentError(f"{FILE}: {error}", reason="InvalidKptfile") from None
     if strict and (unknown := _unknown(value, _everything(kptfile), "")):

@@ -33,6 +33,7 @@ from pvbus.core.inject.owning import (
     republish,
     write_owned,
 )
+from pvbus.core.inject.renderstatus import render_status
 from pvbus.core.inject.view import Revision, View
 from pvbus.core.model import PORCH_GROUP, Downstream, DownstreamTarget, PackageVariant
 from pvbus.core.mutations import Candidates, Injected, Mutation, injection_points, mutate, wanted
@@ -342,7 +343,7 @@ class Ensurer:
         mutation = self._mutation(name, resources)
         if not mutation.changed:
             self._injected += mutation.injected
-            return self._target(obj)
+            return self._target(obj, resources)
         draft = yield from self._draft_from(obj, {"type": "edit", "edit": {"sourceRef": {"name": name}}})
         return (yield from self._mutated(draft))
 
@@ -355,11 +356,11 @@ class Ensurer:
         mutation = self._mutation(name, resources)
         self._injected += mutation.injected
         if not mutation.changed and not _is_deferred(obj):
-            return self._target(obj)
+            return self._target(obj, resources)
         if lifecycle_of(obj) != "Draft":
             what = f'"{name}" is {lifecycle_of(obj)} and would have to change: reject it, or publish it'
             self._problem = self._problem or ("NotDraft", what)
-            return self._target(obj)
+            return self._target(obj, resources)
         before = _version(resources)
         resources["spec"]["resources"] = mutation.resources
         resources["metadata"]["annotations"] = {
@@ -369,7 +370,7 @@ class Ensurer:
         saved = yield from write_owned(self.variant, name, lambda _: Update(RESOURCES, resources))
         if before == _version(obj):  # the server versions both as one
             self._wrote(name, before, saved)
-        status = render_status((saved.get("status") or {}).get("renderStatus"))
+        status = render_status(saved)
         if status and status["error"]:
             self._unrendered[name] = status["error"]
         return DownstreamTarget(name=name, render_status=status)
@@ -394,11 +395,13 @@ class Ensurer:
             if version and version not in versions:
                 versions.append(version)
 
-    def _target(self, obj: Object) -> DownstreamTarget:
-        """Return the target of a revision that was not saved now: what its last save answered, unless
-        somebody else has saved it better since."""
+    def _target(self, obj: Object, resources: Object | None = None) -> DownstreamTarget:
+        """Return the target of a revision that was not saved now: what its content records of the last run,
+        else what its last save answered, unless somebody else has saved it better since."""
         name = obj["metadata"]["name"]
         told = self._before.get(name, DownstreamTarget(name=name))
+        if status := render_status(resources or {}):
+            told = DownstreamTarget(name=name, render_status=status)
         rendered = _condition(obj, "Rendered")
         if rendered.get("status") == "False":
             self._unrendered[name] = (told.render_status or {}).get("error") or rendered.get("message", "")
@@ -417,19 +420,6 @@ def choose(found: list[Any], facts: Any) -> list[Any]:
         return drafts
     published = [one for one in found if facts(one)[1] > PLACEHOLDER]
     return [max(published, key=lambda one: facts(one)[1])] if published else []
-
-
-def render_status(told: Mapping[str, Any] | None) -> dict[str, Any] | None:
-    """Return a renderStatus with what the API requires of one; None for an empty one."""
-    if not told:
-        return None
-    status = {"error": "", **told}
-    if status.get("result") is not None:
-        result = {"exitCode": 0, **status["result"]}
-        if result.get("items"):
-            result["items"] = [{"exitCode": 0, **item} for item in result["items"]]
-        status["result"] = result
-    return status
 
 
 def _version(obj: Object) -> str:

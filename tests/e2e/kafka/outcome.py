@@ -9,9 +9,7 @@ What is left out is what two runs of the same job differ in by their nature, and
 - of an event on `pvbus.conditions.latest`, which tells of the last transition, what depends on how many of
   them somebody saw who was dead for a while: the `id`, made of the ids of all events before it, `previous`,
   `observedGeneration`, and the message where it only counts (`AllApplied`);
-- the folder of the repositories, which each run has elsewhere;
-- `renderStatus`, which the package server returns only in answer to a save: a worker that dies before it has
-  recorded the answer cannot get it again.
+- the folder of the repositories, which each run has elsewhere.
 
 Of the objects themselves generations, conditions with their reasons and messages, workspaces and tasks stay,
 and every file of every draft.
@@ -39,7 +37,6 @@ LEFT_OUT = frozenset(
         "creationTimestamp",
         "lastTransitionTime",
         "publishTimestamp",
-        "renderStatus",
     }
 )
 LEFT_OUT_OF_EVENTS = LEFT_OUT | {"id", "previous", "observedGeneration", "time"}

@@ -8,7 +8,7 @@ import pytest
 
 from pvbus.adapters.embedded.cluster import REVISION
 from pvbus.core.effects import Create, Get, List, Update
-from pvbus.core.inject.ensure import render_status
+from pvbus.core.inject.renderstatus import reported
 from pvbus.core.inject.report import result_row, waiting_conditions
 from pvbus.core.model import DownstreamTarget, PackageVariant
 from pvbus.core.observe import KindName
@@ -16,6 +16,7 @@ from pvbus.core.records import OBJECTS, WATCHES, SyncMarker, sync_key
 from pvbus.errors import ConflictError, PermanentError, TransientError
 from pvbus.ports.cluster import Kind, Object
 from tests.simulation.inject_world import (
+    KPTFILE,
     NAMESPACE,
     PIPELINE,
     POINT,
@@ -451,6 +452,21 @@ async def test_the_error_of_a_save_is_forgotten_when_somebody_saved_better_since
     assert (target.name, target.render_status) == (FIRST, None)
 
 
+async def test_the_answer_to_a_save_that_nobody_recorded_is_found_in_the_content() -> None:
+    """The worker died behind its save: another one reports what it would have."""
+    run = "status:\n  conditions: [{type: Rendered, status: 'True'}]\n  renderStatus:\n"
+    run += "    mutationSteps: [{image: f, exitCode: 0, results: [{message: m}]}]\n"
+    files = {"Kptfile": KPTFILE + run}
+    world = await settled(
+        *upstream(), *package("edge", "app", "packagevariant-1", owners=MINE, files=files), variant()
+    )
+    (target,) = world.result().targets
+    assert target.render_status is not None
+    assert target.render_status["result"]["items"] == [
+        {"exitCode": 0, "image": "f", "results": [{"message": "m"}]}
+    ]
+
+
 @pytest.mark.parametrize(
     ("told", "expected"),
     [
@@ -465,7 +481,7 @@ async def test_the_error_of_a_save_is_forgotten_when_somebody_saved_better_since
     ],
 )
 def test_a_render_status_has_what_the_api_requires(told: Any, expected: Any) -> None:
-    assert render_status(told) == expected
+    assert reported(told) == expected
 
 
 async def test_every_problem_of_a_spec_is_told_at_once_and_a_good_spec_recovers() -> None:

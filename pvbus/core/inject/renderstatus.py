@@ -1,0 +1,88 @@
+"""How the last run of a package's pipeline ended, in the form of `status.downstreamTargets[].renderStatus`.
+
+A package server answers a save with it, and answers it only once. kpt records the same in the Kptfile, where
+a worker that died behind its save finds it again; so the Kptfile comes first, for both to give one value.
+"""
+
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+import msgspec
+
+from pvbus.core import kptfile
+from pvbus.errors import PermanentError
+from pvbus.ports.cluster import Object
+
+RENDERED = "Rendered"
+
+
+class _Step(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
+    """One function that ran. Source: kpt's Kptfile, `status.renderStatus.mutationSteps[]`."""
+
+    image: str = ""
+    execution_error: str = ""
+    exit_code: int = 0
+    results: tuple[dict[str, Any], ...] = ()
+    error_results: tuple[dict[str, Any], ...] = ()
+
+
+class _Recorded(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
+    mutation_steps: tuple[_Step, ...] = ()
+    validation_steps: tuple[_Step, ...] = ()
+    error_summary: str = ""
+
+
+def render_status(resources: Object) -> dict[str, Any] | None:
+    """Return the render status of a PackageRevisionResources; None where no function reported anything."""
+    files = (resources.get("spec") or {}).get("resources") or {}
+    status = recorded(files.get(kptfile.FILE, ""))
+    return status if status is not None else reported((resources.get("status") or {}).get("renderStatus"))
+
+
+def reported(status: Mapping[str, Any] | None) -> dict[str, Any] | None:
+    """Return a renderStatus with what the API requires of one; None for an empty one."""
+    if not status:
+        return None
+    complete = {"error": "", **status}
+    if complete.get("result") is not None:
+        result = {"exitCode": 0, **complete["result"]}
+        if result.get("items"):
+            result["items"] = [{"exitCode": 0, **item} for item in result["items"]]
+        complete["result"] = result
+    return complete
+
+
+def recorded(text: str) -> dict[str, Any] | None:
+    """Return what a Kptfile records of the last run; None where it records no run, or no function reported
+    anything."""
+    try:
+        status = kptfile.read(text).status
+        run = msgspec.convert(status.render_status or {}, _Recorded)
+    except (PermanentError, msgspec.ValidationError):
+        return None  # another's notes, in a form that nobody knows
+    if not any(each.type == RENDERED and each.status in ("True", "False") for each in status.conditions):
+        return None  # of the package that this one was cloned from
+    items = list(_items(run))
+    if not items and not run.error_summary:
+        return None
+    result: dict[str, Any] = {
+        "apiVersion": "kpt.dev/v1",
+        "kind": "FunctionResultList",
+        "metadata": {"name": "fnresults"},
+        "exitCode": 1 if run.error_summary else 0,
+    }
+    if items:
+        result["items"] = items
+    return {"error": run.error_summary, "result": result}
+
+
+def _items(run: _Recorded) -> Iterator[dict[str, Any]]:
+    for step in (*run.mutation_steps, *run.validation_steps):
+        results = [*step.results, *step.error_results]
+        if not results and not step.execution_error:
+            continue
+        item: dict[str, Any] = {"exitCode": step.exit_code}
+        item |= {"image": step.image} if step.image else {}
+        item |= {"stderr": step.execution_error} if step.execution_error else {}
+        item |= {"results": results} if results else {}
+        yield item
