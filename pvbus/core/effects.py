@@ -114,6 +114,11 @@ class Outcome(NamedTuple):
 Reconciliation = Generator[Effect, Any, Outcome]
 
 
+INTERNAL_ERROR = "InternalError"
+"""The reason of a condition that reports a bug of ours."""
+DEFECT = "the decision fails, which is a bug in pvbus"
+
+
 class Controller(Protocol):
     """One service's tables, index and decisions; the shell in `pvbus.runtime` moves the data.
 
@@ -160,4 +165,9 @@ class Controller(Protocol):
 
     def refused(self, partition: int, puts: tuple[Put, ...], error: str) -> Iterable[str]:
         """Note that the bus does not take these rows: one is too large. Name the keys that must say so."""
+        ...
+
+    def failed(self, key: str, message: str, now: float) -> Outcome:
+        """Report a decision that failed by a bug of ours as a condition on the key's object; the shell
+        decides again in time. Without puts where that is reported already, or cannot be."""
         ...

@@ -243,9 +243,9 @@ class DesiredRow(_Row, frozen=True, kw_only=True):
 
     outcome: `applied` (the PackageVariant has spec_digest), `error` (the template), `refused` (by the
     API server), `conflict`, `held`, `waiting` (for the former one to go), `removed`, `expired` (an order
-    that was too old), `withdrawn` (nothing but the withdrawal of an order is written). told: digest of
-    what each set was last told, by set name. on_hold: the set that makes it has the hold annotation,
-    so nobody writes anything for this PackageVariant.
+    that was too old), `withdrawn` (nothing but the withdrawal of an order is written), `defect`
+    (a bug of ours). told: digest of what each set was last told, by set name. on_hold: the set that makes
+    it has the hold annotation, so nobody writes anything for this PackageVariant.
     """
 
     set_name: str = ""
@@ -253,7 +253,16 @@ class DesiredRow(_Row, frozen=True, kw_only=True):
     input_digest: str = ""
     spec_digest: str = ""
     outcome: Literal[
-        "applied", "error", "refused", "conflict", "held", "waiting", "removed", "expired", "withdrawn"
+        "applied",
+        "error",
+        "refused",
+        "conflict",
+        "held",
+        "waiting",
+        "removed",
+        "expired",
+        "withdrawn",
+        "defect",
     ] = "applied"
     uid: str = ""
     error: str = ""

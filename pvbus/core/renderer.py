@@ -12,6 +12,7 @@ from typing import Any
 import msgspec
 
 from pvbus.core.effects import (
+    INTERNAL_ERROR,
     Create,
     Delete,
     Effect,
@@ -48,7 +49,12 @@ ORDER_SECONDS = 60.0  # how long an order may be carried out: what it was decide
 SKEW_SECONDS = 5.0  # an order from further ahead in time has an unknown age
 UNREADY_CHARACTERS_MAX = 300
 WORKING_REASONS = frozenset({"Waiting", "OnHold", "Terminating", "Reconciling"})  # of Ready=False: no failure
-REASONS = {"error": "UnexpectedError", "refused": "UnexpectedError", "held": "OnHold"}
+REASONS = {
+    "error": "UnexpectedError",
+    "refused": "UnexpectedError",
+    "held": "OnHold",
+    "defect": INTERNAL_ERROR,
+}
 
 _target = msgspec.json.Decoder(TargetRow)
 _variant = msgspec.json.Decoder(PackageVariant)
@@ -137,6 +143,18 @@ class RenderController:
 
     def refused(self, partition: int, puts: tuple[Put, ...], error: str) -> Iterable[str]:
         return ()  # nothing here grows with its input beyond what the bus takes; the shell logs it
+
+    def failed(self, key: str, message: str, now: float) -> Outcome:
+        found = self._seen(key)
+        if found is None:
+            return Outcome()
+        _, seen = found
+        present = {name: row for name, row in seen.claims.items() if row.state == "present"}
+        living = seen.living(now)
+        winner = self._winner(present, living) if present else None
+        if winner is None:
+            return Outcome()
+        return self._told(Key.parse(key), seen, winner, living, outcome="defect", error=message)
 
     # ------------------------------------------------------------ deciding
 
@@ -312,7 +330,7 @@ class RenderController:
         row = DesiredRow(
             set_name=winner.set_name,
             set_uid=winner.set_uid,
-            input_digest="" if outcome == "refused" else winner.digest,
+            input_digest="" if outcome in ("refused", "defect") else winner.digest,
             spec_digest=spec_digest or (seen.desired.spec_digest if seen.desired else ""),
             outcome=outcome,  # type: ignore[arg-type]  # callers pass words of the field's type
             uid=living.metadata.uid if living is not None else "",

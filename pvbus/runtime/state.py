@@ -11,6 +11,7 @@ from typing import NamedTuple
 
 import msgspec
 
+from pvbus.core.effects import DEFECT
 from pvbus.errors import PvbusError
 from pvbus.ports.bus import Bus, TopicPartition
 from pvbus.ports.clock import Clock
@@ -86,8 +87,7 @@ def defects_of(service: Service) -> Mapping[str, str]:
 
 def defect_lines(name: str, defects: Mapping[str, str]) -> list[str]:
     """Say in words which decisions of a service fail. defects: of its report."""
-    words = "the decision fails, which is a bug in pvbus"
-    return [f"{name}: {printable(key)}: {words}: {printable(error)}" for key, error in defects.items()]
+    return [f"{name}: {printable(key)}: {DEFECT}: {printable(error)}" for key, error in defects.items()]
 
 
 class Observation(NamedTuple):

@@ -11,7 +11,17 @@ import traceback
 from collections.abc import Callable, Coroutine, Mapping
 from typing import Any
 
-from pvbus.core.effects import WRITES, CatchUp, Controller, Delete, Effect, Outcome, Reconciliation
+from pvbus.core.effects import (
+    DEFECT,
+    WRITES,
+    CatchUp,
+    Controller,
+    Delete,
+    Effect,
+    Outcome,
+    Put,
+    Reconciliation,
+)
 from pvbus.errors import ConflictError, FencedError, InvariantError, PermanentError, TransientError
 from pvbus.ports.bus import Bus, Claim, Membership, TopicPartition
 from pvbus.ports.clock import Clock
@@ -318,19 +328,33 @@ class Worker:
             raise error
         attempt = opened.attempts[key] = opened.attempts.get(key, 0) + 1
         outcome, seconds = retry_of(error, attempt)
+        puts: tuple[Put, ...] = ()
         about = {"key": key, "outcome": outcome, "seconds": round(seconds, 2), "error": str(error)}
         match outcome:
             case "defect":
                 trace = "".join(traceback.format_exception(error))
                 self._log.error("a decision failed; this is a bug in pvbus", trace=trace, **about)
                 opened.defects[key] = f"{type(error).__name__}: {error}"
+                puts = self._report(key, opened.defects[key])
             case "conflict":
                 self._log.debug("will be tried again", **about)
             case _:
                 self._log.warning("will be tried again", **about)
         self._outcomes[outcome].inc()
         self._timers.set(key, self._clock.monotonic() + seconds)
-        opened.done(key)
+        self._close(opened, key, puts)
+
+    def _report(self, key: str, defect: str) -> tuple[Put, ...]:
+        """Return the rows that report a defect on the key's object."""
+        message = (
+            f"{DEFECT}: {defect}; the log of the service {self.controller.name} has the trace: "
+            "please report both"
+        )
+        try:
+            return self.controller.failed(key, message, self._clock.now()).puts
+        except Exception as exc:  # the same bug, most likely: the log and /readyz have it
+            self._log.error("a defect cannot be reported on its object", key=key, error=str(exc))
+            return ()
 
     def _finish(self, opened: OpenClaim, key: str, outcome: Outcome) -> None:
         self._outcomes[outcome.result].inc()
@@ -341,8 +365,12 @@ class Worker:
             self._wake.set()
         elif outcome.again_after is not None:
             self._timers.set(key, self._clock.monotonic() + outcome.again_after)
-        if outcome.puts:
-            opened.add(finished(key, outcome.puts, self.partitions))
+        self._close(opened, key, outcome.puts)
+
+    def _close(self, opened: OpenClaim, key: str, puts: tuple[Put, ...]) -> None:
+        """Write rows, if there are any: then the key is done when they are committed, else at once."""
+        if puts:
+            opened.add(finished(key, puts, self.partitions))
         else:
             opened.done(key)
 

@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 
 import msgspec
 
-from pvbus.core.effects import Effect, Get, Outcome, Put, Reconciliation
+from pvbus.core.effects import INTERNAL_ERROR, Effect, Get, Outcome, Put, Reconciliation
 from pvbus.core.ids import FINALIZER, digest, okey, sha1_head
 from pvbus.core.inject import report
 from pvbus.core.inject.attempts import Inputs, Refused, Written
@@ -180,10 +180,20 @@ class InjectController:
     def refused(self, partition: int, puts: tuple[Put, ...], error: str) -> Iterable[str]:
         return ()  # nothing here grows with its input beyond what the bus takes; the shell logs it
 
+    def failed(self, key: str, message: str, now: float) -> Outcome:
+        partition = self._partition(key)
+        if partition is None or (seen := self._keys[partition][key]).raw is None:
+            return Outcome()
+        one = Pass(partition, key, seen, _variant.decode(seen.raw), now)
+        return self._ended(one, report.failed_conditions(one.variant, message, reason=INTERNAL_ERROR))
+
     # ------------------------------------------------------------ deciding
 
+    def _partition(self, key: str) -> int | None:
+        return next((p for p, table in self._keys.items() if key in table), None)
+
     def reconcile(self, key: str, now: float) -> Reconciliation:
-        partition = next((p for p, table in self._keys.items() if key in table), None)
+        partition = self._partition(key)
         if partition is None:
             return Outcome()
         seen = self._keys[partition][key]

@@ -10,8 +10,8 @@ from typing import Any
 import msgspec
 
 from pvbus.core import kptfile
+from pvbus.core.inject.owning import Object
 from pvbus.errors import PermanentError
-from pvbus.ports.cluster import Object
 
 RENDERED = "Rendered"
 

@@ -62,9 +62,9 @@ def invalid_conditions(variant: PackageVariant, message: str) -> Conditions:
     return [stalled, ready, *_incomplete(variant, message)]
 
 
-def failed_conditions(variant: PackageVariant, message: str) -> Conditions:
+def failed_conditions(variant: PackageVariant, message: str, *, reason: str = "Error") -> Conditions:
     """Return the conditions of an attempt that ended in an error."""
-    ready = condition("Ready", False, "Error", message, variant)
+    ready = condition("Ready", False, reason, message, variant)
     return [_valid(variant), ready, *_incomplete(variant, message)]
 
 

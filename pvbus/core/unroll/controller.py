@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterable
 
 import msgspec
 
-from pvbus.core.effects import CatchUp, Outcome, Put, Reconciliation
+from pvbus.core.effects import INTERNAL_ERROR, CatchUp, Outcome, Put, Reconciliation
 from pvbus.core.expressions import Engine
 from pvbus.core.ids import HOLD, partition
 from pvbus.core.model import Downstream, PackageVariantSet
@@ -176,6 +176,14 @@ class UnrollController:
                 row = put.row
                 self._state(partition, skey).refused[name] = Refused(row.digest, row.target, row.okey, error)
                 yield skey
+
+    def failed(self, key: str, message: str, now: float) -> Outcome:
+        state = self._sets.get(partition(key, self._partitions), {}).get(key)
+        if state is None or state.obj is None:
+            return Outcome()
+        return self._rolled(
+            state, self._turn(state, now, self._elapsed()), [], stop=StopError(INTERNAL_ERROR, message)
+        )
 
     # ------------------------------------------------------------ deciding
 

@@ -93,6 +93,11 @@ class Toy:
         self.refusals += [(put.key, error) for put in puts]
         return ()
 
+    def failed(self, key: str, message: str, now: float) -> Outcome:
+        if self.written.get(key) == message:
+            return Outcome()
+        return Outcome((Put(OUT, key, Row(message)),), "changed")
+
 
 class ToyCluster:
     """Answers creates with what `answer` says; notes when they came."""
