@@ -24,7 +24,7 @@ from pvbus.core.records import LATEST, OBJECTS, UNROLL
 from pvbus.core.renderer import RenderController
 from pvbus.core.unroll.controller import UnrollController
 from pvbus.runtime.assembly import SERVICES
-from tests.e2e.faults.fleet import SET, VARIANT, Fleet
+from tests.e2e.faults.fleet import REPOSITORY, REVISION, SET, VARIANT, Fleet
 from tests.tools.busfile import Snapshot
 from tests.tools.installation import environment
 from tests.tools.kafka import KafkaCluster
@@ -38,6 +38,7 @@ CONVERGED_SECONDS_MAX = 120.0
 QUIET_SECONDS = 3.0
 TOLD_SECONDS_MAX = 20.0
 CLUSTERS_PER_REGION = 5
+PUBLISHED = ("Published", "DeletionProposed")
 SETTINGS = {
     "PVBUS_LOG_FORMAT": "json",
     "PVBUS_KAFKA_SESSION_SECONDS": str(SESSION_SECONDS),
@@ -207,16 +208,22 @@ class Deployment:
         return [name for name, value in found if float(value)]
 
     async def _untold(self, now: Snapshot) -> list[str]:
-        """Compare the last events with the conditions that the API server has."""
+        """Compare the last events with the conditions that the API server has, and with the lifecycles of
+        the variants' revisions."""
         latest = {
             (event["kind"], event["name"], event["condition"]["type"]): event["condition"]["status"]
             for event in now.table(LATEST).values()
         }
         present = {
             (kind.kind, obj["metadata"]["name"], condition["type"]): condition["status"]
-            for kind in (VARIANT, SET)
+            for kind in (VARIANT, SET, REPOSITORY)
             for obj in await self.fleet.all(kind)
             for condition in obj.get("status", {}).get("conditions", ())
+        }
+        present |= {
+            (REVISION.kind, obj["metadata"]["name"], "Published"): str(obj["spec"]["lifecycle"] in PUBLISHED)
+            for obj in await self.fleet.all(REVISION)
+            if any(owner["kind"] == VARIANT.kind for owner in obj["metadata"].get("ownerReferences", ()))
         }
         return [
             f"{place}: the last event says {latest.get(place)}, the object {present.get(place)}"
