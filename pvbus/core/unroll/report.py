@@ -11,6 +11,7 @@ from pvbus.core.unroll.removal import hold_of
 from pvbus.core.unroll.state import SetState
 
 UNREADY_SHOWN = 3  # more would not be read in a condition; `pvbus explain --set` lists all
+EVALUATION = "every target to be evaluated without an error"  # what removals of a stopped set wait for, too
 
 
 class StopError(Exception):
@@ -39,8 +40,10 @@ def roll_up(state: SetState, *, stop: StopError | None = None, on_hold: bool = F
     tally: dict[str, int] = dict.fromkeys(("desired", "applied", "ready", "failed", "held", "removing"), 0)
     errors, failed, working = _count(state, tally)
     reason, message, failures = "Valid", "", tuple[ChildFailure, ...]()
+    waiting = state.waiting
     if stop is not None:
         reason, message = stop.reason, stop.message
+        waiting = EVALUATION  # what removals waited for before is over, and a new worker never knew it
     elif state.contexts is not None and not on_hold:
         failing = [_Failure(*error) for error in state.contexts.errors()]
         tally["failed"] += len(state.contexts.failed)
@@ -68,7 +71,7 @@ def roll_up(state: SetState, *, stop: StopError | None = None, on_hold: bool = F
         on_hold=on_hold,
         hold=hold,
         released=released,
-        waiting=state.waiting if tally["removing"] and not on_hold else "",
+        waiting=waiting if tally["removing"] and not on_hold else "",
         unready=(*failures, *unready)[:UNREADY_SHOWN],
     )
 
