@@ -314,7 +314,7 @@ class InjectController:
             and seen.refused.inputs == inputs.digest()
             and one.now < seen.refused.until
         ):
-            return Outcome(result="failed", again_after=seen.refused.until - one.now)
+            return self._refused(one, upstream, seen.refused)
         if seen.written is not None:
             echo = self._echo(one, inputs, seen.written)
             if echo is not None:
@@ -352,10 +352,8 @@ class InjectController:
         except ConflictError:
             raise
         except PermanentError as error:
-            seen.refused = Refused(inputs.digest(), one.now + REFUSED_RETRY_SECONDS)
-            conditions = report.failed_conditions(one.variant, str(error))
-            outcome = self._ended(one, conditions, upstream=upstream)
-            return outcome._replace(result="failed", again_after=REFUSED_RETRY_SECONDS)
+            seen.refused = Refused(inputs.digest(), str(error), one.now + REFUSED_RETRY_SECONDS)
+            return self._refused(one, upstream, seen.refused)
         seen.content, seen.refused = (), None
         outcome = self._ended(
             one,
@@ -370,6 +368,12 @@ class InjectController:
             others = inputs.digest(without=ensured.written)
             seen.written = Written(others, dict(ensured.written), one.now + ECHO_SECONDS)
         return outcome
+
+    def _refused(self, one: Pass, upstream: Revision, refused: Refused) -> Outcome:
+        """Tell of an attempt that failed for good, also when something else was told since: of a change that
+        was set back, for example."""
+        outcome = self._ended(one, report.failed_conditions(one.variant, refused.error), upstream=upstream)
+        return outcome._replace(result="failed", again_after=refused.until - one.now)
 
     # ------------------------------------------------------------ inputs
 
