@@ -607,6 +607,23 @@ async def test_what_was_refused_is_not_tried_again_before_something_changes() ->
     assert world.told()[0] == "True"
 
 
+async def test_a_wall_clock_that_jumps_does_not_put_another_attempt_off() -> None:
+    world = World([*upstream(), variant()])
+
+    def refuse(verb: str, obj: Object) -> None:
+        raise PermanentError("403 Forbidden: not allowed", reason="Forbidden")
+
+    world.cluster.before_write = refuse
+    await world.settle()
+    world.wall_offset = -3_600.0
+    outcome = await world.run()
+    assert outcome.again_after == pytest.approx(60.0)
+    world.cluster.before_write = None
+    world.now += 60.0
+    await world.run()
+    assert world.told()[0] == "True"
+
+
 @pytest.mark.parametrize(
     "meanwhile",
     [
