@@ -5,7 +5,7 @@ from collections.abc import Callable
 import pytest
 
 from pvbus.core.effects import CatchUp
-from pvbus.core.ids import CONFIRM_DELETION, REMOVALS_MAX
+from pvbus.core.ids import CONFIRM_DELETION, HOLD, REMOVALS_MAX
 from pvbus.core.records import OBJECTS, SETRESULTS, SETS, CheckRequest
 from tests.simulation.parts import REVISION, SET, SITE, VARIANT, UnrollPart, obj, site, site_set, upstream
 from tests.unit.core.unrolling import (
@@ -204,6 +204,27 @@ def test_a_set_that_is_stopped_says_what_its_removals_wait_for_whoever_tells_it(
     found.restart()
     found.now += 2
     found.run()
+    assert found.rollup == told
+
+
+def hold(found: UnrollPart) -> None:
+    change(found, PROD, annotations={HOLD: "true"})
+
+
+@pytest.mark.parametrize("stop", [*(stop for stop, _ in STOPS.values()), hold], ids=[*STOPS, "a hold"])
+def test_a_stopped_set_counts_no_row_that_the_bus_refused_before(stop: Callable[[UnrollPart], None]) -> None:
+    """A new worker does not offer it, so it cannot know."""
+    found = part(sites=("s1",))
+    refuse_another(found)
+    live_on(found, 6)
+    assert found.rollup is not None
+    assert found.rollup.counts.failed == 1
+    stop(found)
+    live_on(found, 6)
+    told = found.rollup
+    assert (told.counts.desired, told.counts.failed) == (1, 0)
+    found.restart()
+    live_on(found, 6)
     assert found.rollup == told
 
 
