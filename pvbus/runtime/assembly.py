@@ -95,7 +95,7 @@ def build_service(
             chunk_puts=min(CHUNK_PUTS, bus.step_records_max),
         ),
         "render": lambda: RenderController(engine=engine),
-        "inject": lambda: InjectController(partitions=count),
+        "inject": lambda: InjectController(partitions=count, elapsed=clock.monotonic),
         "conditions": lambda: ConditionsController(
             source=source, partitions=count, children_report=children_report
         ),

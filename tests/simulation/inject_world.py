@@ -142,7 +142,8 @@ class World:
 
     def __init__(self, objects: Iterable[Object]) -> None:
         self.cluster = MemoryCluster(objects, now=lambda: "2026-01-01T00:00:00Z")
-        self.now = 1_000.0
+        self.now = 1_000.0  # of the clock that cannot go back; the wall clock is apart by wall_offset
+        self.wall_offset = 0.0
         self.rows: dict[tuple[str, str], bytes] = {}
         self.dirty: dict[str, None] = {}
         self.effects: list[Any] = []
@@ -153,7 +154,7 @@ class World:
     # ------------------------------------------------------------ the controller's side
 
     def _new_controller(self) -> InjectController:
-        controller = InjectController(partitions=1)
+        controller = InjectController(partitions=1, elapsed=lambda: self.now)
         controller.open(0)
         return controller
 
@@ -224,7 +225,7 @@ class World:
         """
         self.dirty.pop(key, None)
         self.ran.append(key)
-        steps = self.controller.reconcile(key, self.now)
+        steps = self.controller.reconcile(key, self.now + self.wall_offset)
         done = 0
         try:
             effect = next(steps)

@@ -268,7 +268,7 @@ async def finalizer() -> None:
             "apiVersion": "porch.kpt.dev/v1alpha1",
         }
     )
-    controller = InjectController(partitions=1)
+    controller = InjectController(partitions=1, elapsed=lambda: 0.0)
     controller.open(0)
     for kind in ("porch.kpt.dev/PackageRevision", "config.porch.kpt.dev/Repository"):
         controller.load(OBJECTS, 0, f"!sync|{kind}", marker("ok"))

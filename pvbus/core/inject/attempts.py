@@ -30,7 +30,8 @@ class Written(NamedTuple):
 
 
 class Refused(NamedTuple):
-    """An attempt on these inputs that failed for good, as far as anybody knows, until a time."""
+    """An attempt on these inputs that failed for good, as far as anybody knows, until a time. error: why."""
 
     inputs: str
+    error: str
     until: float

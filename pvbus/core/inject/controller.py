@@ -6,7 +6,7 @@ nothing is read or written, which is what makes a restart silent.
 """
 
 from collections import OrderedDict
-from collections.abc import Generator, Iterable
+from collections.abc import Callable, Generator, Iterable
 from typing import Any, NamedTuple
 
 import msgspec
@@ -84,13 +84,14 @@ class Seen:
 
 
 class Pass(NamedTuple):
-    """One reconciliation: whose, and when."""
+    """One reconciliation: whose, and when. now: wall clock. elapsed: of a clock that cannot go back."""
 
     partition: int
     key: str
     seen: Seen
     variant: PackageVariant
     now: float
+    elapsed: float
 
     @property
     def namespace(self) -> str:
@@ -115,8 +116,10 @@ class InjectController:
     memory = (RESULTS,)
     broadcast = (OBJECTS, INJECTABLES, WATCHES)
 
-    def __init__(self, *, partitions: int) -> None:
+    def __init__(self, *, partitions: int, elapsed: Callable[[], float]) -> None:
+        """elapsed: seconds of a clock that cannot go back."""
         self.view = View(partitions)
+        self._elapsed = elapsed
         self._keys: dict[int, dict[str, Seen]] = {}
         self._sync: dict[int, SyncView] = {}
         self._requests = Requests()
@@ -184,7 +187,7 @@ class InjectController:
         partition = self._partition(key)
         if partition is None or (seen := self._keys[partition][key]).raw is None:
             return Outcome()
-        one = Pass(partition, key, seen, _variant.decode(seen.raw), now)
+        one = Pass(partition, key, seen, _variant.decode(seen.raw), now, self._elapsed())
         return self._ended(one, report.failed_conditions(one.variant, message, reason=INTERNAL_ERROR))
 
     # ------------------------------------------------------------ deciding
@@ -199,7 +202,7 @@ class InjectController:
         seen = self._keys[partition][key]
         if seen.raw is None:
             return self._gone(partition, key, seen)
-        one = Pass(partition, key, seen, _variant.decode(seen.raw), now)
+        one = Pass(partition, key, seen, _variant.decode(seen.raw), now, self._elapsed())
         try:
             return (yield from self._unless_held(one))
         except NotYetError as wait:
@@ -312,9 +315,9 @@ class InjectController:
         if (
             seen.refused is not None
             and seen.refused.inputs == inputs.digest()
-            and one.now < seen.refused.until
+            and one.elapsed < seen.refused.until
         ):
-            return Outcome(result="failed", again_after=seen.refused.until - one.now)
+            return self._refused(one, upstream, seen.refused)
         if seen.written is not None:
             echo = self._echo(one, inputs, seen.written)
             if echo is not None:
@@ -327,11 +330,11 @@ class InjectController:
         versions = {name: observed.get(name, "") for name in written.versions}
         known = all(not v or v in written.versions[name] for name, v in versions.items())
         others = inputs.digest(without=written.versions)
-        if not known or others != written.others or one.now >= written.until:
+        if not known or others != written.others or one.elapsed >= written.until:
             one.seen.written = None
             return None
         if any(v != written.versions[name][-1] for name, v in versions.items()):
-            return Outcome(result="waiting", again_after=written.until - one.now, waiting=("an echo",))
+            return Outcome(result="waiting", again_after=written.until - one.elapsed, waiting=("an echo",))
         one.seen.written = None
         assert one.result is not None
         row = msgspec.structs.replace(one.result, input_digest=inputs.digest())
@@ -352,10 +355,8 @@ class InjectController:
         except ConflictError:
             raise
         except PermanentError as error:
-            seen.refused = Refused(inputs.digest(), one.now + REFUSED_RETRY_SECONDS)
-            conditions = report.failed_conditions(one.variant, str(error))
-            outcome = self._ended(one, conditions, upstream=upstream)
-            return outcome._replace(result="failed", again_after=REFUSED_RETRY_SECONDS)
+            seen.refused = Refused(inputs.digest(), str(error), one.elapsed + REFUSED_RETRY_SECONDS)
+            return self._refused(one, upstream, seen.refused)
         seen.content, seen.refused = (), None
         outcome = self._ended(
             one,
@@ -368,8 +369,14 @@ class InjectController:
         )
         if ensured.written:
             others = inputs.digest(without=ensured.written)
-            seen.written = Written(others, dict(ensured.written), one.now + ECHO_SECONDS)
+            seen.written = Written(others, dict(ensured.written), one.elapsed + ECHO_SECONDS)
         return outcome
+
+    def _refused(self, one: Pass, upstream: Revision, refused: Refused) -> Outcome:
+        """Tell of an attempt that failed for good, also when something else was told since: of a change that
+        was set back, for example."""
+        outcome = self._ended(one, report.failed_conditions(one.variant, refused.error), upstream=upstream)
+        return outcome._replace(result="failed", again_after=refused.until - one.elapsed)
 
     # ------------------------------------------------------------ inputs
 
@@ -475,8 +482,8 @@ class InjectController:
         """Wait; a wait that lasts is told in the conditions."""
         seen = one.seen
         if seen.waiting_since is None:
-            seen.waiting_since = one.now
-        rest = seen.waiting_since + told_after - one.now
+            seen.waiting_since = one.elapsed
+        rest = seen.waiting_since + told_after - one.elapsed
         if rest > 0:
             return Outcome(tuple(puts), "waiting", rest, waiting)
         since = seen.waiting_since
@@ -487,10 +494,10 @@ class InjectController:
     def _troubled(self, one: Pass, error: ConflictError | TransientError) -> Outcome | None:
         """Tell of errors that may pass once they have gone on for a while; None: the shell backs off."""
         seen = one.seen
-        since, attempts = seen.trouble or (one.now, 0)
+        since, attempts = seen.trouble or (one.elapsed, 0)
         trouble = (since, attempts + 1)
         seen.trouble = trouble
-        if one.now - since < TROUBLE_TOLD_SECONDS:
+        if one.elapsed - since < TROUBLE_TOLD_SECONDS:
             return None
         outcome = self._ended(one, report.failed_conditions(one.variant, str(error)))
         seen.trouble = trouble

@@ -14,7 +14,7 @@ from pvbus.core.ids import HOLD, parse_okey
 from pvbus.core.records import SETRESULTS, WATCHES, CheckRequest, Hold, check_key
 from pvbus.core.unroll.contexts import Contexts, selected_kinds
 from pvbus.core.unroll.removal import Check, Limits, confirmed_tokens, hold_of, overdue
-from pvbus.core.unroll.report import roll_up
+from pvbus.core.unroll.report import EVALUATION, roll_up
 from pvbus.core.unroll.state import SetState
 from pvbus.core.unroll.view import REPOSITORY_KIND, REVISION_KIND, SET_KIND, Observed, View
 
@@ -182,7 +182,7 @@ def _waits_for(state: SetState, due: list[str], turn: Turn) -> str:
     if not due:
         return ""
     if contexts.failed or state.refused:
-        return "every target to be evaluated without an error"
+        return EVALUATION
     if contexts.duplicated:
         return "no two targets to have the same downstream"
     name = children.unevaluated()

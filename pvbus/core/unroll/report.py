@@ -3,14 +3,16 @@
 All of it comes from rows and from what render reported about them, never from a wish.
 """
 
+from collections.abc import Mapping
 from typing import NamedTuple
 
 from pvbus.core.records import ChildFailure, Counts, SetResult
 from pvbus.core.unroll.contexts import describe_object
 from pvbus.core.unroll.removal import hold_of
-from pvbus.core.unroll.state import SetState
+from pvbus.core.unroll.state import Refused, SetState
 
 UNREADY_SHOWN = 3  # more would not be read in a condition; `pvbus explain --set` lists all
+EVALUATION = "every target to be evaluated without an error"  # what removals of a stopped set wait for, too
 
 
 class StopError(Exception):
@@ -37,10 +39,13 @@ def roll_up(state: SetState, *, stop: StopError | None = None, on_hold: bool = F
     obj = state.obj
     assert obj is not None
     tally: dict[str, int] = dict.fromkeys(("desired", "applied", "ready", "failed", "held", "removing"), 0)
-    errors, failed, working = _count(state, tally)
+    refused = state.refused if stop is None and not on_hold else {}  # else nothing is offered to the bus
+    errors, failed, working = _count(state, refused, tally)
     reason, message, failures = "Valid", "", tuple[ChildFailure, ...]()
+    waiting = state.waiting
     if stop is not None:
         reason, message = stop.reason, stop.message
+        waiting = EVALUATION  # what removals waited for before is over, and a new worker never knew it
     elif state.contexts is not None and not on_hold:
         failing = [_Failure(*error) for error in state.contexts.errors()]
         tally["failed"] += len(state.contexts.failed)
@@ -68,14 +73,16 @@ def roll_up(state: SetState, *, stop: StopError | None = None, on_hold: bool = F
         on_hold=on_hold,
         hold=hold,
         released=released,
-        waiting=state.waiting if tally["removing"] and not on_hold else "",
+        waiting=waiting if tally["removing"] and not on_hold else "",
         unready=(*failures, *unready)[:UNREADY_SHOWN],
     )
 
 
-def _count(state: SetState, tally: dict[str, int]) -> tuple[list[_Failure], list[_Failure], list[_Failure]]:
+def _count(
+    state: SetState, refusals: Mapping[str, Refused], tally: dict[str, int]
+) -> tuple[list[_Failure], list[_Failure], list[_Failure]]:
     """Count the rows; return the errors that stall the set, the children that fail, and the other ones
-    that are not ready."""
+    that are not ready. refusals: rows that the bus refuses, by the child's name."""
     errors: list[_Failure] = []
     failed: list[_Failure] = []
     working: list[_Failure] = []
@@ -89,7 +96,7 @@ def _count(state: SetState, tally: dict[str, int]) -> tuple[list[_Failure], list
         if row.state != "present":
             continue
         tally["desired"] += 1
-        if name in state.refused:
+        if name in refusals:
             continue
         if result is not None and result.reason == "OnHold":
             working.append(_Failure(row.target, row.okey, result.reason, result.error, name))
@@ -106,7 +113,7 @@ def _count(state: SetState, tally: dict[str, int]) -> tuple[list[_Failure], list
                 why, _, words = result.unready.partition(": ")
                 one = _Failure(row.target, row.okey, why or "NotReady", words, name)
                 (failed if result.failing else working).append(one)
-    for name, refused in state.refused.items():
+    for name, refused in refusals.items():
         tally["desired"] += name not in children.rows
         tally["failed"] += 1
         who = _error_name(refused.okey, name)

@@ -607,6 +607,58 @@ async def test_what_was_refused_is_not_tried_again_before_something_changes() ->
     assert world.told()[0] == "True"
 
 
+async def test_a_wall_clock_that_jumps_does_not_put_another_attempt_off() -> None:
+    world = World([*upstream(), variant()])
+
+    def refuse(verb: str, obj: Object) -> None:
+        raise PermanentError("403 Forbidden: not allowed", reason="Forbidden")
+
+    world.cluster.before_write = refuse
+    await world.settle()
+    world.wall_offset = -3_600.0
+    outcome = await world.run()
+    assert outcome.again_after == pytest.approx(60.0)
+    world.cluster.before_write = None
+    world.now += 60.0
+    await world.run()
+    assert world.told()[0] == "True"
+
+
+@pytest.mark.parametrize(
+    "meanwhile",
+    [
+        {},
+        {"downstream": {"repo": "edge", "package": ""}},
+        {"annotations": {"pvbus.dev/hold": "true"}},
+    ],
+    ids=["nothing", "a spec that cannot be followed", "a hold"],
+)
+async def test_what_was_refused_is_told_again_when_a_change_is_set_back(meanwhile: Object) -> None:
+    """Without another attempt: at the present generation, and instead of what was told meanwhile."""
+    world = World([*upstream(), variant()])
+
+    def refuse(verb: str, obj: Object) -> None:
+        raise PermanentError("403 Forbidden: not allowed", reason="Forbidden")
+
+    world.cluster.before_write = refuse
+    await world.settle()
+    refused = world.told()
+    asked = len(world.effects)
+    spec = world.variant()["spec"]  # type: ignore[index]
+    world.change(**meanwhile)
+    await world.settle()
+    assert meanwhile == {} or world.told() != refused
+    world.change(annotations={}, **spec)
+    world.observe()
+    world.now += 20.0
+    outcome = await world.run()
+    assert (outcome.result, outcome.again_after) == ("failed", pytest.approx(40.0))
+    assert world.told() == refused
+    assert {c.observed_generation for c in world.result().conditions} == {3}
+    assert {c.type for c in world.result().conditions} == {"Stalled", "Ready"}
+    assert len(world.effects) == asked
+
+
 async def test_a_new_variant_takes_one_list_one_create_two_reads_and_one_save() -> None:
     """The second read is the look at the owner, right before the save."""
     world = await settled(*upstream(), variant(pipeline=PIPELINE))

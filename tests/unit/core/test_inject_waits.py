@@ -116,7 +116,7 @@ async def test_a_variant_missing_from_an_incomplete_list_is_not_forgotten() -> N
 
 
 def test_a_controller_without_markers_waits() -> None:
-    controller = InjectController(partitions=1)
+    controller = InjectController(partitions=1, elapsed=lambda: 0.0)
     controller.open(0)
     controller.load(VARIANTS, 0, KEY, msgspec.json.encode(variant()))
     with pytest.raises(StopIteration) as end:

@@ -5,9 +5,9 @@ from collections.abc import Callable
 import pytest
 
 from pvbus.core.effects import CatchUp
-from pvbus.core.ids import CONFIRM_DELETION
+from pvbus.core.ids import CONFIRM_DELETION, HOLD, REMOVALS_MAX
 from pvbus.core.records import OBJECTS, SETRESULTS, SETS, CheckRequest
-from tests.simulation.parts import SET, SITE, VARIANT, UnrollPart, obj, site, site_set
+from tests.simulation.parts import REVISION, SET, SITE, VARIANT, UnrollPart, obj, site, site_set, upstream
 from tests.unit.core.unrolling import (
     change,
     delete_ordered,
@@ -170,6 +170,62 @@ def test_removals_wait_until_every_target_can_be_evaluated(what: str) -> None:
     live_on(found)
     assert found.states()[FIRST] == "waiting"
     assert waits_for(found) == words
+
+
+def lose_the_upstream(found: UnrollPart) -> None:
+    found.tell_gone(REVISION, upstream())
+
+
+def lose_the_kind(found: UnrollPart) -> None:
+    found.mark(SITE, "unavailable")
+
+
+def forbid_removals(found: UnrollPart) -> None:
+    change(found, PROD, annotations={REMOVALS_MAX: "few"})
+
+
+STOPS: dict[str, tuple[Callable[[UnrollPart], None], str]] = {
+    "no upstream": (lose_the_upstream, "UpstreamNotFound"),
+    "a kind that is not served": (lose_the_kind, "NoMatchingTargets"),
+    "a limit that cannot be read": (forbid_removals, "ValidationError"),
+}
+
+
+@pytest.mark.parametrize("what", STOPS)
+def test_a_set_that_is_stopped_says_what_its_removals_wait_for_whoever_tells_it(what: str) -> None:
+    """Not the answer to a check that nobody asks for any more, nor what only its last worker knew."""
+    found = unanswered()
+    stop, reason = STOPS[what]
+    stop(found)
+    assert waits_for(found) == "every target to be evaluated without an error"
+    told = found.rollup
+    assert told is not None
+    assert (told.reason, told.counts.removing) == (reason, 1)
+    found.restart()
+    found.now += 2
+    found.run()
+    assert found.rollup == told
+
+
+def hold(found: UnrollPart) -> None:
+    change(found, PROD, annotations={HOLD: "true"})
+
+
+@pytest.mark.parametrize("stop", [*(stop for stop, _ in STOPS.values()), hold], ids=[*STOPS, "a hold"])
+def test_a_stopped_set_counts_no_row_that_the_bus_refused_before(stop: Callable[[UnrollPart], None]) -> None:
+    """A new worker does not offer it, so it cannot know."""
+    found = part(sites=("s1",))
+    refuse_another(found)
+    live_on(found, 6)
+    assert found.rollup is not None
+    assert found.rollup.counts.failed == 1
+    stop(found)
+    live_on(found, 6)
+    told = found.rollup
+    assert (told.counts.desired, told.counts.failed) == (1, 0)
+    found.restart()
+    live_on(found, 6)
+    assert found.rollup == told
 
 
 def test_removals_wait_for_a_child_that_render_never_reported() -> None:

@@ -65,6 +65,6 @@ def test_a_request_in_another_partition_is_refused() -> None:
 
 
 def test_inject_does_not_take_them_for_its_own() -> None:
-    inject = InjectController(partitions=PARTITIONS)
+    inject = InjectController(partitions=PARTITIONS, elapsed=lambda: 0.0)
     for topic, value in ((WATCHES, REQUEST), (OBJECTS, ANSWER), (WATCHES, None), (OBJECTS, None)):
         assert list(inject.load(topic, 0, KEY, value)) == []
