@@ -172,6 +172,51 @@ def test_a_delete_of_what_was_wanted_at_its_check_is_found(back: str) -> None:
     assert played(scene) == ({"wanted"} if back == "before the check" else set())
 
 
+@pytest.mark.parametrize("older", [False, True], ids=["younger", "older"])
+@pytest.mark.parametrize("owner_wants", [False, True], ids=["unwanted", "wanted"])
+def test_another_set_that_wants_the_name_does_not_keep_a_child(older: bool, owner_wants: bool) -> None:
+    """The name is free for the other set only when the child is gone; a child that its own set wants is
+    not the other's, whichever of them is older."""
+
+    async def scene(world: Scene) -> None:
+        since = "2000-01-01T00:00:00Z" if older else "2100-01-01T00:00:00Z"
+        listed = {"repositories": [{"name": "r2", "packageNames": ["s1"]}]}
+        world.world.set("other", [listed], uid="uid-other", creationTimestamp=since)
+        place = Downstream(repo="r2", package="s1")  # of the other set, by the same name
+        row = ChildRow(set_uid="uid-other", state="present", downstream=place)
+        world.step(UNROLL, "default/other|alpha-r1-s1", row)
+        world.site(1, "test")
+        await asyncio.sleep(20)
+        if owner_wants:
+            world.site(1, "prod")
+        await asyncio.sleep(1)
+        world.ask()
+        world.answer()
+        world.order(1)
+        world.delete(1)
+
+    assert played(scene) == ({"wanted"} if owner_wants else set())
+
+
+def test_a_child_of_a_set_that_cannot_be_evaluated_is_wanted() -> None:
+    """Also when it was made after the last moment at which users changed anything."""
+
+    async def scene(world: Scene) -> None:
+        world.site(1, "test")
+        await world.world.delete(REVISION, "up.base.v1")
+        await world.world.delete(VARIANT, "alpha-r1-s1")
+        await asyncio.sleep(60)
+        world.ask()
+        world.answer()
+        world.order(1)
+        world.watcher.is_on = False
+        world.made(1)
+        world.watcher.is_on = True
+        world.delete(1)
+
+    assert played(scene) == {"wanted"}
+
+
 @pytest.mark.parametrize(("seconds", "found"), [(59.0, set()), (61.0, {"order-age"})])
 def test_a_delete_that_is_sent_late_is_found(seconds: float, found: set[str]) -> None:
     async def scene(world: Scene) -> None:

@@ -7,7 +7,7 @@ each violation; a schedule fails at its end with all of them.
 | invariant | judged | compares |
 | --- | --- | --- |
 | checked | at the order | the answers to the set's check requests, of the last minute |
-| wanted | at the DELETE, applied | the oracle, all moments from the check to the order |
+| wanted | at the DELETE, applied | the oracle for the owning set, all moments from the check to the order |
 | order-age | at the DELETE, sent | record time of the order |
 | guard | at the DELETE, applied | unconfirmed removals of the set in ten minutes; its children before them |
 | hold | at any write, sent | the annotation and when the writer could know of it |
@@ -22,7 +22,7 @@ from typing import Any, Protocol
 import msgspec
 
 from pvbus.core.ids import HOLD, Key
-from pvbus.core.model import Downstream
+from pvbus.core.model import Downstream, PackageVariant
 from pvbus.core.records import (
     CHECK_PREFIX,
     DESIRED,
@@ -36,6 +36,7 @@ from pvbus.core.records import (
     SetResult,
     TargetRow,
 )
+from pvbus.core.renderer import controller_uid
 from pvbus.ports.bus import Claim, Output
 from pvbus.ports.cluster import Object
 from pvbus.testing.clock import Process
@@ -329,11 +330,19 @@ class Watcher:
             since, until = order.time - 150.0, order.time
             if order.checked is not None:
                 since = order.checked[0]
-        if not any(vkey not in self.expected(inputs) for inputs in self._between(since, until)):
+        child = msgspec.convert(variant, PackageVariant)
+        if all(self._is_wanted(child, inputs) for inputs in self._between(since, until)):
             self._violated("wanted", f"{vkey}: deleted, though wanted from {since:.1f} to {until:.1f}")
         owner = next((o for o in meta.get("ownerReferences") or () if o.get("controller")), None)
         if owner is not None:
             self._guard(f"{meta['namespace']}/{owner['name']}", meta["name"])
+
+    def _is_wanted(self, child: PackageVariant, inputs: Inputs) -> bool:
+        """Whether its own set keeps a child. Another set that wants the name alone gets it only after this
+        child is gone; where both want it, the one whose child lives there has it, so it is put there."""
+        vkey = f"{child.metadata.namespace}/{child.metadata.name}"
+        expected = self.expected(inputs._replace(children=(*inputs.children, child))).get(vkey)
+        return expected is not None and expected.owner in ("", controller_uid(child))
 
     def _between(self, since: float, until: float) -> Iterator[Inputs]:
         """Yield what users wanted at some moment of an interval, also as seen kind by kind."""
