@@ -223,7 +223,7 @@ class RenderController:
             return self._told(key, seen, winner, living, outcome="held", error=variant_on_hold(key))
         desired = seen.desired
         if desired is not None and desired.input_digest == winner.digest:
-            if desired.outcome == "error":
+            if desired.outcome == "error" and (living is None or is_cancelled(winner, living)):
                 return self._told(key, seen, winner, living, outcome="error", error=desired.error)
             if living is not None and self._is_applied(desired, winner, living):
                 return self._told(key, seen, winner, living, spec_digest=desired.spec_digest)
@@ -231,18 +231,27 @@ class RenderController:
             self.evaluations += 1
             spec = render_row(winner, self._templates)
         except RenderError as error:
-            return self._told(key, seen, winner, living, outcome="error", error=str(error))
+            return (yield from self._not_written(key, seen, winner, now, outcome="error", error=str(error)))
         try:
             written = yield from self._write(key, seen, winner, spec, living, now)
         except PermanentError as error:
             if error.reason == "NotFound":  # deleted meanwhile: its tombstone is on the way
                 raise ConflictError(str(error)) from error
-            outcome = self._told(key, seen, winner, living, outcome="refused", error=str(error))
-            return outcome._replace(again_after=REFUSED_RETRY_SECONDS)
+            return (yield from self._not_written(key, seen, winner, now, outcome="refused", error=str(error)))
         if written is not None:
             seen.response, seen.expires = msgspec.json.encode(written), now + ECHO_SECONDS
             living = seen.living(now)
         return self._told(key, seen, winner, living, spec_digest=digest(spec))
+
+    def _not_written(
+        self, key: Key, seen: Seen, winner: TargetRow, now: float, *, outcome: str, error: str
+    ) -> Reconciliation:
+        """End with why the spec is not written; what withdraws an order is written all the same."""
+        living, refused = yield from self._withdraw(seen, winner, now)
+        told = self._told(key, seen, winner, living, outcome=outcome, error=error)
+        if refused or outcome == "refused":
+            return told._replace(again_after=REFUSED_RETRY_SECONDS)
+        return told
 
     def _terminating(
         self,
@@ -381,22 +390,8 @@ class RenderController:
 
     def _withdrawn(self, key: Key, seen: Seen, name: str, now: float) -> Reconciliation:
         """Write nothing but the annotation that withdraws the last order."""
-        claim, living = seen.claims[name], seen.living(now)
-        raw = seen.stored(now)
-        error = ""
-        if living is not None and raw is not None and not living.metadata.deletion_timestamp:
-            if not is_cancelled(claim, living):
-                obj = msgspec.json.decode(raw)
-                _cancel(obj, claim.cancelled)
-                try:
-                    written = yield Update(VARIANT, obj)
-                except PermanentError as refused:
-                    if refused.reason == "NotFound":  # deleted meanwhile: its tombstone is on the way
-                        raise ConflictError(str(refused)) from refused
-                    error = str(refused)
-                else:
-                    seen.response, seen.expires = msgspec.json.encode(written), now + ECHO_SECONDS
-                    living = seen.living(now)
+        claim = seen.claims[name]
+        living, error = yield from self._withdraw(seen, claim, now)
         outcome = "held" if claim.on_hold else "withdrawn"
         result = ChildResult(set_uid=claim.set_uid, error=error, cancelled=carried(claim, living))
         row = DesiredRow(
@@ -409,6 +404,30 @@ class RenderController:
         )
         end = self._end(key, seen, row, {name: result})
         return end._replace(again_after=REFUSED_RETRY_SECONDS) if error else end
+
+    @staticmethod
+    def _withdraw(
+        seen: Seen, claim: TargetRow, now: float
+    ) -> Generator[Effect, Any, tuple[PackageVariant | None, str]]:
+        """Write the annotation that a row asks for, where the living object lacks it.
+
+        Returns the object afterwards, and why the API server refuses the write, "" if it does not.
+        """
+        raw, living = seen.stored(now), seen.living(now)
+        if raw is None or living is None or living.metadata.deletion_timestamp:
+            return living, ""
+        if is_cancelled(claim, living):
+            return living, ""
+        obj = msgspec.json.decode(raw)
+        _cancel(obj, claim.cancelled)
+        try:
+            written = yield Update(VARIANT, obj)
+        except PermanentError as refused:
+            if refused.reason == "NotFound":  # deleted meanwhile: its tombstone is on the way
+                raise ConflictError(str(refused)) from refused
+            return living, str(refused)
+        seen.response, seen.expires = msgspec.json.encode(written), now + ECHO_SECONDS
+        return seen.living(now), ""
 
     def _removed(self, key: Key, seen: Seen, name: str, now: float) -> Reconciliation:
         """Delete what a set ordered to remove: only its own, only while the order is fresh, and only after a
