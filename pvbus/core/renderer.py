@@ -37,7 +37,7 @@ from pvbus.core.records import (
 )
 from pvbus.core.render import RenderError, TemplateCache, render_row
 from pvbus.core.tables import SyncView, is_marker
-from pvbus.errors import ConflictError, PermanentError
+from pvbus.errors import ConflictError, PermanentError, TooLargeError
 
 VARIANT = KindRef(CONFIG_GROUP, "PackageVariant", "v1alpha1")
 SET = KindRef(CONFIG_GROUP, "PackageVariantSet", "v1alpha2")
@@ -48,6 +48,11 @@ LOOK_AGAIN_SECONDS = 10.0  # at a set that changed after it ordered: its withdra
 ORDER_SECONDS = 60.0  # how long an order may be carried out: what it was decided on is older by then
 SKEW_SECONDS = 5.0  # an order from further ahead in time has an unknown age
 UNREADY_CHARACTERS_MAX = 300
+SPEC_SHARE = 0.5
+"""Of a record of the bus, how much the spec of a PackageVariant may take. The rest is for its metadata, its
+status and what people add. With less room, its own row no longer fits: the bus keeps an old one, and nobody
+sees its deletion, its hold or its resourceVersion any more."""
+SPEC_BYTES_MAX = 500_000  # that share of a bus with the default limit
 WORKING_REASONS = frozenset({"Waiting", "OnHold", "Terminating", "Reconciling"})  # of Ready=False: no failure
 REASONS = {
     "error": "UnexpectedError",
@@ -92,8 +97,10 @@ class RenderController:
     memory = (DESIRED,)
     broadcast = ()
 
-    def __init__(self, *, engine: Engine) -> None:
+    def __init__(self, *, engine: Engine, spec_bytes_max: int = SPEC_BYTES_MAX) -> None:
+        """spec_bytes_max: of a PackageVariant, as JSON; see `SPEC_SHARE`."""
         self.evaluations = 0
+        self._spec_bytes_max = spec_bytes_max
         self._templates = TemplateCache(engine)
         self._keys: dict[int, dict[str, Seen]] = {}
         self._sync: dict[int, SyncView] = {}
@@ -287,8 +294,13 @@ class RenderController:
         living: PackageVariant | None,
         now: float,
     ) -> Generator[Effect, Any, dict[str, Any] | None]:
-        """Create, or replace the spec of the object as it was seen; nothing where it is equal."""
+        """Create, or replace the spec of the object as it was seen; nothing where it is equal.
+
+        Raises: PermanentError for what the API server refuses, and for a spec that is too large.
+        """
         raw = seen.stored(now)
+        if living is None or digest(living.spec) != digest(spec):
+            self._require_size(spec)
         if living is None or raw is None:
             created: dict[str, Any] = yield Create(VARIANT, new_variant(key, winner, spec))
             return created
@@ -300,6 +312,15 @@ class RenderController:
             _cancel(obj, winner.cancelled)
         updated: dict[str, Any] = yield Update(VARIANT, obj)
         return updated
+
+    def _require_size(self, spec: PackageVariantSpec) -> None:
+        size = len(msgspec.json.encode(spec))
+        if size > self._spec_bytes_max:
+            raise TooLargeError(
+                f"the spec has {size} bytes, more than the {self._spec_bytes_max} that leave room for the "
+                "rest of the PackageVariant in a record of the bus: make it smaller, or raise the bus's "
+                "record limit"
+            )
 
     def _conflict(self, key: Key, seen: Seen, living: PackageVariant) -> Outcome:
         owners = [f"{o.kind} {o.name}" for o in living.metadata.owner_references if o.controller]
