@@ -37,7 +37,7 @@ from pvbus.core.records import (
 )
 from pvbus.core.render import RenderError, TemplateCache, render_row
 from pvbus.core.tables import SyncView, is_marker
-from pvbus.errors import ConflictError, PermanentError
+from pvbus.errors import ConflictError, PermanentError, TooLargeError
 
 VARIANT = KindRef(CONFIG_GROUP, "PackageVariant", "v1alpha1")
 SET = KindRef(CONFIG_GROUP, "PackageVariantSet", "v1alpha2")
@@ -48,6 +48,11 @@ LOOK_AGAIN_SECONDS = 10.0  # at a set that changed after it ordered: its withdra
 ORDER_SECONDS = 60.0  # how long an order may be carried out: what it was decided on is older by then
 SKEW_SECONDS = 5.0  # an order from further ahead in time has an unknown age
 UNREADY_CHARACTERS_MAX = 300
+SPEC_SHARE = 0.5
+"""Of a record of the bus, how much the spec of a PackageVariant may take. The rest is for its metadata, its
+status and what people add. With less room, its own row no longer fits: the bus keeps an old one, and nobody
+sees its deletion, its hold or its resourceVersion any more."""
+SPEC_BYTES_MAX = 500_000  # that share of a bus with the default limit
 WORKING_REASONS = frozenset({"Waiting", "OnHold", "Terminating", "Reconciling"})  # of Ready=False: no failure
 REASONS = {
     "error": "UnexpectedError",
@@ -92,8 +97,10 @@ class RenderController:
     memory = (DESIRED,)
     broadcast = ()
 
-    def __init__(self, *, engine: Engine) -> None:
+    def __init__(self, *, engine: Engine, spec_bytes_max: int = SPEC_BYTES_MAX) -> None:
+        """spec_bytes_max: of a PackageVariant, as JSON; see `SPEC_SHARE`."""
         self.evaluations = 0
+        self._spec_bytes_max = spec_bytes_max
         self._templates = TemplateCache(engine)
         self._keys: dict[int, dict[str, Seen]] = {}
         self._sync: dict[int, SyncView] = {}
@@ -223,7 +230,7 @@ class RenderController:
             return self._told(key, seen, winner, living, outcome="held", error=variant_on_hold(key))
         desired = seen.desired
         if desired is not None and desired.input_digest == winner.digest:
-            if desired.outcome == "error":
+            if desired.outcome == "error" and (living is None or is_cancelled(winner, living)):
                 return self._told(key, seen, winner, living, outcome="error", error=desired.error)
             if living is not None and self._is_applied(desired, winner, living):
                 return self._told(key, seen, winner, living, spec_digest=desired.spec_digest)
@@ -231,18 +238,27 @@ class RenderController:
             self.evaluations += 1
             spec = render_row(winner, self._templates)
         except RenderError as error:
-            return self._told(key, seen, winner, living, outcome="error", error=str(error))
+            return (yield from self._not_written(key, seen, winner, now, outcome="error", error=str(error)))
         try:
             written = yield from self._write(key, seen, winner, spec, living, now)
         except PermanentError as error:
             if error.reason == "NotFound":  # deleted meanwhile: its tombstone is on the way
                 raise ConflictError(str(error)) from error
-            outcome = self._told(key, seen, winner, living, outcome="refused", error=str(error))
-            return outcome._replace(again_after=REFUSED_RETRY_SECONDS)
+            return (yield from self._not_written(key, seen, winner, now, outcome="refused", error=str(error)))
         if written is not None:
             seen.response, seen.expires = msgspec.json.encode(written), now + ECHO_SECONDS
             living = seen.living(now)
         return self._told(key, seen, winner, living, spec_digest=digest(spec))
+
+    def _not_written(
+        self, key: Key, seen: Seen, winner: TargetRow, now: float, *, outcome: str, error: str
+    ) -> Reconciliation:
+        """End with why the spec is not written; what withdraws an order is written all the same."""
+        living, refused = yield from self._withdraw(seen, winner, now)
+        told = self._told(key, seen, winner, living, outcome=outcome, error=error)
+        if refused or outcome == "refused":
+            return told._replace(again_after=REFUSED_RETRY_SECONDS)
+        return told
 
     def _terminating(
         self,
@@ -278,8 +294,13 @@ class RenderController:
         living: PackageVariant | None,
         now: float,
     ) -> Generator[Effect, Any, dict[str, Any] | None]:
-        """Create, or replace the spec of the object as it was seen; nothing where it is equal."""
+        """Create, or replace the spec of the object as it was seen; nothing where it is equal.
+
+        Raises: PermanentError for what the API server refuses, and for a spec that is too large.
+        """
         raw = seen.stored(now)
+        if living is None or digest(living.spec) != digest(spec):
+            self._require_size(spec)
         if living is None or raw is None:
             created: dict[str, Any] = yield Create(VARIANT, new_variant(key, winner, spec))
             return created
@@ -291,6 +312,15 @@ class RenderController:
             _cancel(obj, winner.cancelled)
         updated: dict[str, Any] = yield Update(VARIANT, obj)
         return updated
+
+    def _require_size(self, spec: PackageVariantSpec) -> None:
+        size = len(msgspec.json.encode(spec))
+        if size > self._spec_bytes_max:
+            raise TooLargeError(
+                f"the spec has {size} bytes, more than the {self._spec_bytes_max} that leave room for the "
+                "rest of the PackageVariant in a record of the bus: make it smaller, or raise the bus's "
+                "record limit"
+            )
 
     def _conflict(self, key: Key, seen: Seen, living: PackageVariant) -> Outcome:
         owners = [f"{o.kind} {o.name}" for o in living.metadata.owner_references if o.controller]
@@ -381,22 +411,8 @@ class RenderController:
 
     def _withdrawn(self, key: Key, seen: Seen, name: str, now: float) -> Reconciliation:
         """Write nothing but the annotation that withdraws the last order."""
-        claim, living = seen.claims[name], seen.living(now)
-        raw = seen.stored(now)
-        error = ""
-        if living is not None and raw is not None and not living.metadata.deletion_timestamp:
-            if not is_cancelled(claim, living):
-                obj = msgspec.json.decode(raw)
-                _cancel(obj, claim.cancelled)
-                try:
-                    written = yield Update(VARIANT, obj)
-                except PermanentError as refused:
-                    if refused.reason == "NotFound":  # deleted meanwhile: its tombstone is on the way
-                        raise ConflictError(str(refused)) from refused
-                    error = str(refused)
-                else:
-                    seen.response, seen.expires = msgspec.json.encode(written), now + ECHO_SECONDS
-                    living = seen.living(now)
+        claim = seen.claims[name]
+        living, error = yield from self._withdraw(seen, claim, now)
         outcome = "held" if claim.on_hold else "withdrawn"
         result = ChildResult(set_uid=claim.set_uid, error=error, cancelled=carried(claim, living))
         row = DesiredRow(
@@ -409,6 +425,30 @@ class RenderController:
         )
         end = self._end(key, seen, row, {name: result})
         return end._replace(again_after=REFUSED_RETRY_SECONDS) if error else end
+
+    @staticmethod
+    def _withdraw(
+        seen: Seen, claim: TargetRow, now: float
+    ) -> Generator[Effect, Any, tuple[PackageVariant | None, str]]:
+        """Write the annotation that a row asks for, where the living object lacks it.
+
+        Returns the object afterwards, and why the API server refuses the write, "" if it does not.
+        """
+        raw, living = seen.stored(now), seen.living(now)
+        if raw is None or living is None or living.metadata.deletion_timestamp:
+            return living, ""
+        if is_cancelled(claim, living):
+            return living, ""
+        obj = msgspec.json.decode(raw)
+        _cancel(obj, claim.cancelled)
+        try:
+            written = yield Update(VARIANT, obj)
+        except PermanentError as refused:
+            if refused.reason == "NotFound":  # deleted meanwhile: its tombstone is on the way
+                raise ConflictError(str(refused)) from refused
+            return living, str(refused)
+        seen.response, seen.expires = msgspec.json.encode(written), now + ECHO_SECONDS
+        return seen.living(now), ""
 
     def _removed(self, key: Key, seen: Seen, name: str, now: float) -> Reconciliation:
         """Delete what a set ordered to remove: only its own, only while the order is fresh, and only after a

@@ -177,6 +177,11 @@ class Bus(Protocol):
         ...
 
     @property
+    def record_bytes_max(self) -> int:
+        """How many bytes (key, value, headers) a record may have; `step` refuses a larger one."""
+        ...
+
+    @property
     def session_seconds(self) -> float:
         """How long a member may be silent before its claims go to others."""
         ...

@@ -11,7 +11,7 @@ from pvbus.core.effects import Controller
 from pvbus.core.expressions import Engine
 from pvbus.core.inject.controller import InjectController
 from pvbus.core.records import META, WATCHES
-from pvbus.core.renderer import RenderController
+from pvbus.core.renderer import SPEC_SHARE, RenderController
 from pvbus.core.unroll.controller import CHUNK_PUTS, UnrollController
 from pvbus.core.unroll.removal import Limits
 from pvbus.errors import UsageError
@@ -94,7 +94,9 @@ def build_service(
             limits=limits,
             chunk_puts=min(CHUNK_PUTS, bus.step_records_max),
         ),
-        "render": lambda: RenderController(engine=engine),
+        "render": lambda: RenderController(
+            engine=engine, spec_bytes_max=int(bus.record_bytes_max * SPEC_SHARE)
+        ),
         "inject": lambda: InjectController(partitions=count, elapsed=clock.monotonic),
         "conditions": lambda: ConditionsController(
             source=source, partitions=count, children_report=children_report

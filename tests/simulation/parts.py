@@ -28,7 +28,7 @@ from pvbus.core.records import (
     child_of,
     sync_key,
 )
-from pvbus.core.renderer import RenderController
+from pvbus.core.renderer import SPEC_BYTES_MAX, RenderController
 from pvbus.core.unroll.controller import CHUNK_PUTS, UnrollController
 from pvbus.core.unroll.removal import Limits
 
@@ -234,8 +234,8 @@ class UnrollPart:
 class RenderPart:
     """The render controller on one partition; effects are returned, not applied."""
 
-    def __init__(self) -> None:
-        self.controller = RenderController(engine=default_engine())
+    def __init__(self, *, spec_bytes_max: int = SPEC_BYTES_MAX) -> None:
+        self.controller = RenderController(engine=default_engine(), spec_bytes_max=spec_bytes_max)
         self.controller.open(0)
         self.now = 1_000_000.0
         self.controller.load(VARIANTS, 0, sync_key(*VARIANT), marker("ok"))

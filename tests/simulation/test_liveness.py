@@ -13,7 +13,7 @@ from pvbus.core.ids import HOLD
 from pvbus.core.unroll.removal import Limits
 from pvbus.testing.clock import run_simulated
 from tests.simulation.outcome import check_variants, check_watched
-from tests.simulation.schedule import seeded
+from tests.simulation.schedule import NOTE, RECORD_BYTES, seeded
 from tests.simulation.world import REPOSITORY, SET, SITE, VARIANT, Options, World
 
 Scenario = Callable[[World], Awaitable[None]]
@@ -66,6 +66,32 @@ async def goes(world: World, count: int, seconds: float = 240.0) -> None:
 
 def removed(world: World) -> int:
     return len(world.writes_of("delete"))
+
+
+@pytest.mark.parametrize("removes", [False, True])
+def test_a_value_that_the_bus_just_takes_leaves_its_variant_in_hand(removes: bool) -> None:
+    """The variant's own row is larger than its target's: were it written, nobody would see it any more."""
+    noted = selecting()
+    noted["template"]["packageContext"] = {"dataExprs": [{"key": "note", "valueExpr": NOTE}]}
+
+    async def scenario(world: World) -> None:
+        await inventory(world, 1, noted)
+        vkey = "default/alpha-r1-s0"
+        world.put(SITE, "s0", metadata={"annotations": {"note": "x" * (RECORD_BYTES - 600)}})
+        await world.converge()
+        rollup = world.rollup("alpha")
+        assert rollup is not None
+        assert [one.name for one in rollup.unready] == ["alpha-r1-s0"]
+        assert world.variants()[vkey]["spec"]["packageContext"]["data"] == {"note": "none"}
+        if removes:
+            label(world, 0, "test")
+            await goes(world, 0)
+        else:
+            world.put(SITE, "s0", metadata={"annotations": {"note": "short"}})
+            await world.converge()
+            assert world.variants()[vkey]["spec"]["packageContext"]["data"] == {"note": "short"}
+
+    played(scenario, options=Options(record_bytes=RECORD_BYTES))
 
 
 def test_a_dropped_entry_of_targets_removes_its_variants() -> None:

@@ -298,6 +298,32 @@ def known(world: Scene) -> None:
 
 
 @pytest.mark.parametrize(
+    ("deleted", "found"),
+    [("", {"hold"}), ("variant", {"hold"}), ("set", set()), ("set, in the foreground", set())],
+)
+def test_a_hold_of_a_set_ends_with_the_set(deleted: str, found: set[str]) -> None:
+    """What garbage collection deletes must be able to go."""
+
+    async def scene(world: Scene) -> None:
+        world.watcher.sent(world.process, "create", {"kind": "Note", "metadata": {}}, "")  # it is known
+        world.world.put(SET, "alpha", metadata={"annotations": {HOLD: "true"}})
+        known(world)
+        await asyncio.sleep(30)
+        match deleted:
+            case "variant":
+                world.world.put(VARIANT, "alpha-r1-s1", metadata={"finalizers": ["a/b"]})
+                await world.world.delete(VARIANT, "alpha-r1-s1")
+            case "set":
+                await world.world.delete(SET, "alpha")
+            case "set, in the foreground":
+                world.world.put(SET, "alpha", metadata={"finalizers": ["foregroundDeletion"]})
+                await world.world.delete(SET, "alpha")
+        update(world, {}, labels={"a": "b"})
+
+    assert played(scene) == found
+
+
+@pytest.mark.parametrize(
     ("case", "found"),
     [
         ("nobody could know yet", set()),

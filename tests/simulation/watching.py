@@ -298,8 +298,15 @@ class Watcher:
             meta = variant["metadata"]
             owners = [o["uid"] for o in meta.get("ownerReferences") or ()]
             for uid in (meta.get("uid", ""), *owners):
-                if uid in self._holds:
+                if uid in self._holds and self._holds_still(uid):
                     yield uid, f"{meta.get('namespace')}/{meta.get('name')}"
+
+    def _holds_still(self, uid: str) -> bool:
+        """Whether what is on hold is there. A set that is deleted lets its variants go, on hold or not, and
+        garbage collection deletes them; a variant that somebody deletes stays on hold."""
+        obj = self._world.find_uid(uid)
+        is_set = obj is not None and obj["kind"] == "PackageVariantSet"
+        return obj is not None and not (is_set and obj["metadata"].get("deletionTimestamp"))
 
     def _is_withdrawal(self, verb: str, obj: Object) -> bool:
         """Whether a write changes nothing but the annotation that withdraws an order."""

@@ -46,7 +46,7 @@ class SqliteBus:
         self._store = store
         self._clock = clock
         self._timing = timing
-        self._record_bytes_max = record_bytes_max
+        self.record_bytes_max = record_bytes_max
         self._memberships: list[SqliteMembership] = []
         self._peers: list[SqliteBus] = []
         self._expiry: asyncio.Task[None] | None = None
@@ -83,7 +83,7 @@ class SqliteBus:
 
     def peer(self, *, clock: Clock | None = None) -> "SqliteBus":
         """Return another worker's view of the same bus; it ends with this one."""
-        peer = type(self)(self._store, clock or self._clock, self._timing, self._record_bytes_max)
+        peer = type(self)(self._store, clock or self._clock, self._timing, self.record_bytes_max)
         self._peers.append(peer)
         return peer
 
@@ -204,10 +204,10 @@ class SqliteBus:
             size = len(key) + len(value or b"")
             if headers:
                 size += sum(len(name) + len(content) for name, content in headers)
-            if size > self._record_bytes_max:
+            if size > self.record_bytes_max:
                 raise TooLargeError(
                     f"{topic}: the record of {key[:100]!r} has {size} bytes, the limit is"
-                    f" {self._record_bytes_max}"
+                    f" {self.record_bytes_max}"
                 )
 
 

@@ -102,6 +102,10 @@ class KafkaBus:
         return cls(settings, clock or SystemClock(), admin, ends)
 
     @property
+    def record_bytes_max(self) -> int:
+        return self._settings.record_bytes_max
+
+    @property
     def session_seconds(self) -> float:
         return self._settings.session_seconds
 

@@ -229,6 +229,32 @@ def test_what_the_api_server_refuses_is_told_and_tried_after_a_minute() -> None:
     assert isinstance(effect, Create)
 
 
+def large(size: int) -> TargetRow:
+    template = VariantTemplate(
+        downstream=DownstreamTemplate(repo="r1", package="p"), labels={"x": "y" * size}
+    )
+    return row(digest=f"d{size}", template=template)
+
+
+def test_a_spec_that_leaves_no_room_in_a_record_is_not_written() -> None:
+    """The bus would refuse the variant's own row: nobody would see its later versions, nor its deletion."""
+    part = RenderPart(spec_bytes_max=1000)
+    part.target(large(1000), VKEY)
+    outcome, effect = part.begin(VKEY)
+    assert (effect, outcome.again_after) == (None, 60)
+    assert part.results[CHILD].error.startswith("the spec has 1")
+    part.target(large(100), VKEY)
+    steps, effect = part.begin(VKEY)
+    assert isinstance(effect, Create)
+    thing = stored(effect.object)
+    part.go_on(steps, thing)
+    part.variant(thing, VKEY)
+    part.target(large(1000), VKEY)
+    _, effect = part.begin(VKEY)
+    result = part.results[CHILD]
+    assert (effect, result.evaluated, result.applied, result.expression_failed) == (None, "d1000", "", False)
+
+
 def test_readiness_follows_the_variants_condition() -> None:
     part, thing = applied()
     ready = {"conditions": [{"type": "Ready", "status": "True"}]}
