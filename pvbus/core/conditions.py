@@ -300,11 +300,12 @@ def merge(
     """Put the desired conditions in place of their types, keep foreign ones, and move
     lastTransitionTime only where the status changed.
 
-    published: as they were last published, by type. They are ahead of a status whose writer died; without
-    them the status as it is says what was before.
+    published: as they were last published, by type. They are ahead of a status that could not be written;
+    without them the status as it is says what was before.
     """
     wanted = {condition.type: condition for condition in desired}
-    before = {condition.type: condition for condition in present} | dict(published or {})
+    published = published or {}
+    before = {condition.type: condition for condition in present} | dict(published)
 
     def timed(new: Condition) -> Condition:
         old = before.get(new.type)
@@ -317,6 +318,7 @@ def merge(
         if new is not None:
             result.append(timed(new))
         elif old.type not in SET_OPTIONAL_TYPES:
-            result.append(old)
+            last = published.get(old.type, old)  # the same again is not published: then the status is newer
+            result.append(old if (last.status, last.reason) == (old.status, old.reason) else last)
     result += [timed(new) for new in wanted.values()]
     return tuple(result)

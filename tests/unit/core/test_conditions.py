@@ -220,6 +220,22 @@ def test_a_status_is_written_once_and_every_transition_told() -> None:
     assert part.told() == [("Ready", "True", "False"), ("TargetsApplied", "True", "False")]
 
 
+def test_what_was_published_and_not_written_is_written_when_nothing_more_is_said_of_it() -> None:
+    """A hold says nothing of Stalled, whose last status could not be written."""
+    part = observed()
+    former = part.run()
+    part.tell(rolled(reason="ValidationError", message="two targets with one downstream"))
+    part.run()
+    part.told()
+    part.see({**site_set(), "status": former})
+    part.now += 60.0
+    part.tell(rolled(on_hold=True))
+    found = {c["type"]: (c["status"], c["reason"]) for c in part.run()["conditions"]}
+    assert found["OnHold"] == ("True", "Annotation")
+    assert found["Stalled"] == ("True", "ValidationError")
+    assert "Stalled" not in [kind for kind, _, _ in part.told()]
+
+
 def test_counts_that_move_are_written_but_no_transition() -> None:
     part = observed()
     part.run()
