@@ -193,6 +193,29 @@ def test_a_token_changes_at_most_once_a_minute() -> None:
     assert min(gaps) >= 60
 
 
+def test_a_hold_that_waits_for_a_person_costs_nothing() -> None:
+    """A token that is out of date changes when its minute is over; from then on only events are looked at."""
+    found = fleet(100)
+    relabel(found, *range(20))
+    live_on(found)
+    first = token(found)
+    relabel(found, 0, env="prod")
+    begun, looks, changed = found.now, 0, 0.0
+    while found.now < begun + 900 and looks < 20:
+        again = found.run().again_after
+        assert again is not None
+        assert found.rollup is not None
+        assert found.rollup.hold is not None
+        if not changed and found.rollup.hold.token != first:
+            changed = found.now - begun
+        found.now += again
+        looks += 1
+    assert found.rollup.hold.token not in ("", first)
+    assert found.rollup.hold.count == 19
+    assert 0 < changed < 60
+    assert found.now >= begun + 900
+
+
 def test_an_old_confirmation_does_not_confirm_a_new_accident() -> None:
     """The annotation stays on the set for ever: the same variants, held again, have another token."""
     found = fleet(20)
