@@ -298,6 +298,21 @@ def test_writes_under_hold_are_found(case: str, found: set[str]) -> None:
     assert played(scene) == found
 
 
+@pytest.mark.parametrize(("is_deleted", "found"), [(False, {"hold"}), (True, set())])
+def test_the_hold_of_a_set_ends_with_the_set(is_deleted: bool, found: set[str]) -> None:
+    """Its variants, which garbage collection deletes, must lose their drafts and finalizers."""
+
+    async def scene(world: Scene) -> None:
+        world.world.calm_since = 0.0
+        world.world.put(SET, "alpha", metadata={"annotations": {HOLD: "true"}})
+        await asyncio.sleep(60)
+        if is_deleted:
+            await world.world.delete(SET, "alpha")
+        update(world, {}, labels={"a": "b"})
+
+    assert played(scene) == found
+
+
 @pytest.mark.parametrize("is_set", [True, False], ids=["set", "variant"])
 @pytest.mark.parametrize("moment", ["never", "once", "now"])
 def test_a_ready_that_was_never_true_is_found(is_set: bool, moment: str) -> None:

@@ -287,7 +287,11 @@ class Watcher:
 
     def _held_for(self, obj: Object) -> Iterator[tuple[str, str]]:
         """Yield the holds that forbid to write an object, of its variant and of that one's set, each with
-        the vkey."""
+        the vkey.
+
+        The hold of a set ends with the set: garbage collection deletes its variants, or leaves them to
+        nobody, and whoever waited for the annotation to go would wait for ever.
+        """
         live = self._world.find_uid(obj["metadata"].get("uid", "")) or obj
         variants = [live]
         if obj["kind"] != "PackageVariant":
@@ -296,7 +300,8 @@ class Watcher:
         for variant in variants:
             meta = variant["metadata"]
             owners = [o["uid"] for o in meta.get("ownerReferences") or ()]
-            for uid in (meta.get("uid", ""), *owners):
+            sets = [uid for uid in owners if self._world.find_uid(uid) is not None]
+            for uid in (meta.get("uid", ""), *sets):
                 if uid in self._holds:
                     yield uid, f"{meta.get('namespace')}/{meta.get('name')}"
 
