@@ -54,7 +54,7 @@ def _root(result: SetResult, *, children_report: bool) -> list[_Fields]:
 
 def _ready(result: SetResult, *, children_report: bool) -> tuple[bool, str, str]:
     counts = result.counts
-    if result.hold is not None:
+    if result.hold is not None or counts.held:
         return False, "DeletionHeld", tally(counts) + _unready(result)
     if counts.applied != counts.desired:
         return False, "Reconciling", tally(counts) + _unready(result)

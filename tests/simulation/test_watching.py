@@ -405,6 +405,55 @@ def test_a_ready_that_was_never_true_is_found(is_set: bool, moment: str) -> None
     assert played(scene, children=2) == ({"ready"} if moment == "never" else set())
 
 
+@pytest.mark.parametrize(
+    ("seconds", "revision", "found"),
+    [(0.1, 1, set()), (40.0, 1, set()), (60.0, 1, {"ready"}), (0.1, 2, {"ready"})],
+)
+def test_an_edit_just_before_a_generation_may_be_read_after_it(
+    seconds: float, revision: int, found: set[str]
+) -> None:
+    """Not one of long ago, and never children that only the generation before wanted so."""
+
+    async def scene(world: Scene) -> None:
+        condition = {"type": "Ready", "status": "True", "reason": "R", "observedGeneration": 1}
+        for number in range(2):
+            status = {"conditions": [{**condition, "lastTransitionTime": ""}]}
+            world.world.put(VARIANT, f"alpha-r1-s{number}", status=status)
+        obj = world.world.find(VARIANT, "alpha-r1-s1")
+        assert obj is not None
+        await asyncio.sleep(1)
+        world.world.put(VARIANT, "alpha-r1-s1", spec={**obj["spec"], "labels": {"by": "hand"}})
+        await asyncio.sleep(seconds)
+        world.world.upstream(2)
+        alpha = world.world.find(SET, "alpha")
+        assert alpha is not None
+        nothing = {"repositorySelector": {"matchLabels": {"no": "repository"}}}
+        changed = world.world.set("alpha", [*alpha["spec"]["targets"], nothing], revision=revision)
+        await asyncio.sleep(5)
+        ready = {**condition, "observedGeneration": 2}
+        world.watcher.status({**changed, "status": {"conditions": [ready]}})
+
+    assert played(scene, children=2) == found
+
+
+@pytest.mark.parametrize(("size", "found"), [(100, {"ready"}), (19_900, set())])
+def test_a_target_that_the_bus_does_not_take_is_not_missed(size: int, found: set[str]) -> None:
+    async def scene(world: Scene) -> None:
+        await asyncio.sleep(1)
+        world.world.put(SITE, "s1", metadata={"annotations": {"note": "x" * size}})
+        alpha = world.world.find(SET, "alpha")
+        assert alpha is not None
+        ready = {"type": "Ready", "status": "True", "reason": "R", "lastTransitionTime": ""}
+        world.world.put(VARIANT, "alpha-r1-s0", status={"conditions": [ready]})
+        await asyncio.sleep(1)
+        targets = [*alpha["spec"]["targets"], {"repositorySelector": {"matchLabels": {"no": "repository"}}}]
+        changed = world.world.set("alpha", targets)
+        condition = {"type": "Ready", "status": "True", "reason": "R", "observedGeneration": 2}
+        world.watcher.status({**changed, "status": {"conditions": [condition]}})
+
+    assert played(scene, children=2) == found
+
+
 def test_the_names_of_then_count_and_not_those_of_now() -> None:
     """A child whose row was forgotten meanwhile is judged by the row that it had at its check."""
 

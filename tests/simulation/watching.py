@@ -11,7 +11,7 @@ each violation; a schedule fails at its end with all of them.
 | order-age | at the DELETE, sent | record time of the order |
 | guard | at the DELETE, applied | unconfirmed removals of the set in ten minutes; its children before them |
 | hold | at any write, sent | the annotation and when the writer could know of it |
-| ready | at a status, applied | all moments since the generation was made |
+| ready | at a status, applied | all moments since the generation was made; of children, also shortly before |
 """
 
 import itertools
@@ -41,7 +41,7 @@ from pvbus.ports.bus import Claim, Output
 from pvbus.ports.cluster import Object
 from pvbus.testing.clock import Process
 from pvbus.testing.faults import LAG_SECONDS
-from pvbus.testing.oracle import Expected, expected_variants
+from pvbus.testing.oracle import Expected, Thing, expected_variants
 from tests.simulation.facts import (
     WITHDRAWALS,
     Inputs,
@@ -60,6 +60,13 @@ READ_SECONDS = 45.0
 KNOWN_SECONDS = LAG_SECONDS[1] + 1.0
 """A row that says that a variant is on hold is known to whoever runs after so long: the longest lag of a
 partition, and a second to decide. Time in which the process was frozen does not count."""
+UNSEEN_SECONDS = 45.0
+"""How long before a generation of a set its children may have been as that generation wants them. Services
+read objects in no common order: what a user did to a child just before may be read after the change of the
+set, and when its render is frozen, only after another worker has the lease (a session, a rebalance, a restore
+with faults)."""
+LARGE_CHARACTERS = 10_000
+"""Of annotations: those of a schedule are far shorter, or too large for a row of the bus."""
 CALM_SECONDS = 40.0
 """Without faults, a hold is known everywhere after so long, whatever was written about it."""
 
@@ -288,7 +295,11 @@ class Watcher:
 
     def _held_for(self, obj: Object) -> Iterator[tuple[str, str]]:
         """Yield the holds that forbid to write an object, of its variant and of that one's set, each with
-        the vkey."""
+        the vkey.
+
+        The hold of a set ends with the set: garbage collection deletes its variants, or leaves them to
+        nobody, and whoever waited for the annotation to go would wait for ever.
+        """
         live = self._world.find_uid(obj["metadata"].get("uid", "")) or obj
         variants = [live]
         if obj["kind"] != "PackageVariant":
@@ -438,7 +449,8 @@ class Watcher:
             self.counts[f"{obj['kind']}s reported ready"] += 1
             if obj["kind"] == "PackageVariantSet":
                 ends = [self._world.now]
-                is_true = any(self._set_was_ready(meta["uid"], m, ends) for m in self._since(cause))
+                moments = self._since(cause - UNSEEN_SECONDS)
+                is_true = any(self._set_was_ready(meta["uid"], m, ends, cause) for m in moments)
             else:
                 is_true = any(self._variant_was_ready(obj, m) for m in self._since(cause))
             if not is_true:
@@ -465,16 +477,32 @@ class Watcher:
             if row.state != "present"
         }
 
-    def _set_was_ready(self, uid: str, moment: Moment, ends: list[float]) -> bool:
-        """ends: the ends of the moments that were looked at, the latest first; this one begins the next."""
-        wanted = [i for i in self._history if i.time <= moment.time][-1:] or self._history[:1]
-        later = [i for i in self._history if moment.time < i.time <= ends[-1]]
+    def _set_was_ready(self, uid: str, moment: Moment, ends: list[float], cause: float) -> bool:
+        """Whether all children were, at a moment, as the set wants them since the cause.
+
+        A moment that ended before the cause is compared with what was wanted from the cause on. ends: the
+        ends of the moments that were looked at, the latest first; this one begins the next.
+        """
+        is_before = ends[-1] <= cause
+        begin, until = (cause, ends[0]) if is_before else (moment.time, ends[-1])
+        wanted = [i for i in self._history if i.time <= begin][-1:] or self._history[:1]
+        later = [i for i in self._history if begin < i.time <= until]
+        caused = next((i for i in reversed(self._history) if i.time <= cause), self._history[0])
         ends.append(moment.time)
         leaving = self._leaving()
         for inputs in (*wanted, *later):
-            for names in (inputs.names, self.names()):
-                expected = self.expected(inputs._replace(names=names))
+            if inputs.time <= cause:  # who reports this generation as ready has read it and its upstream
+                inputs = inputs._replace(sets=caused.sets, revisions=caused.revisions)
+            for things, names in itertools.product(_with_rows(inputs), (inputs.names, self.names())):
+                expected = self.expected(inputs._replace(things=things, names=names))
                 mine = {v: e for v, e in expected.items() if e.owner == uid and v not in leaving}
                 if all(is_as_expected(moment.variants.get(vkey), e) for vkey, e in mine.items()):
                     return True
         return False
+
+
+def _with_rows(inputs: Inputs) -> list[Sequence[Thing]]:
+    """Return the things of inputs, and those without what is too large for the bus, if there is such a one:
+    ingest logs it, and withholds the answers to checks; for a set it is not there, or as it was before."""
+    small = [thing for thing in inputs.things if sum(map(len, thing.annotations.values())) < LARGE_CHARACTERS]
+    return [inputs.things, small] if len(small) < len(inputs.things) else [inputs.things]

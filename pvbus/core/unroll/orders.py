@@ -110,7 +110,10 @@ def _follow(state: SetState, hold: Hold | None, released: str, turn: Turn) -> It
 
 
 def _rolled_up(state: SetState, hold: Hold | None, released: str) -> Put:
-    return Put(SETRESULTS, state.skey, replace(roll_up(state), hold=hold, released=released))
+    """Record a hold, or its end. Its end alone counts nothing anew: new targets whose rows waited for it are
+    no rows yet, and without them the set would count as ready."""
+    report = roll_up(state) if hold is not None or state.rollup is None else state.rollup
+    return Put(SETRESULTS, state.skey, replace(report, hold=hold, released=released))
 
 
 # ---------------------------------------------------------------- ordering

@@ -138,7 +138,9 @@ class Removal:
             oldest = min(since for _, _, since in self._since.values()) if self._since else elapsed
             times.append(max(oldest + WINDOW_SECONDS - elapsed, TOKEN_SECONDS))
         if hold is not None:
-            times.append(self.token_in(hold, limits, elapsed) + 0.01)
+            token = self.token_in(hold, limits, elapsed)
+            if token > 0:  # at 0 the guard has acted already, and only an event changes the hold
+                times.append(token + 0.01)
         if self._children.in_state("waiting", "confirmed"):
             quiet = self.quiet_in(limits, elapsed)
             if quiet > 0:

@@ -6,6 +6,8 @@ from typing import Any
 import pytest
 
 from pvbus.core.ids import CONFIRM_DELETION
+from pvbus.core.records import SetResult
+from pvbus.core.setconditions import set_conditions
 from pvbus.core.unroll.removal import Limits
 from tests.simulation.parts import SITE, UnrollPart, site
 from tests.unit.core.unrolling import change, delete_ordered, fleet, live_on, part, relabel, selecting
@@ -83,6 +85,36 @@ def test_additions_of_the_same_change_do_not_make_room_for_removals() -> None:
     confirm(found, token(found), selector=other, generation=2)
     live_on(found)
     assert counts(found) == {"ordered": 100, "present": 300}
+
+
+@pytest.mark.parametrize("end", ["confirmed", "returned"])
+def test_a_set_whose_hold_ends_is_not_ready_before_what_waited_for_it(end: str) -> None:
+    """The end of the hold is a record of its own, and the rows of new targets come after it."""
+    found = fleet(20)
+    for i in range(300):
+        found.tell(SITE, site(f"t{i:04}", env="stage"))
+    other = selecting(matchLabels={"env": "stage"})
+    change(found, other, generation=2)
+    live_on(found)
+    assert counts(found) == {"held": 20}
+    shown = token(found)
+    found.steps.clear()
+    if end == "confirmed":
+        confirm(found, shown, selector=other, generation=2)
+    else:
+        for i in range(20):
+            found.tell(SITE, site(f"s{i:04}", env="stage"))
+    live_on(found)
+    reports = [put.row for step in found.steps for put in step.puts if isinstance(put.row, SetResult)]
+    ready = [
+        (report.counts.desired, condition.status)
+        for report in reports
+        for condition in set_conditions(report, namespace="default", name="alpha", children_report=False)
+        if condition.type == "Ready"
+    ]
+    whole = 300 if end == "confirmed" else 320
+    assert ready[-1] == (whole, "True")
+    assert {status for desired, status in ready if desired < whole} == {"False"}
 
 
 def test_additions_of_targets_go_on_while_removals_are_held() -> None:
@@ -191,6 +223,29 @@ def test_a_token_changes_at_most_once_a_minute() -> None:
     gaps = [later[0] - sooner[0] for sooner, later in pairwise(changes)]
     assert gaps
     assert min(gaps) >= 60
+
+
+def test_a_hold_that_waits_for_a_person_costs_nothing() -> None:
+    """A token that is out of date changes when its minute is over; from then on only events are looked at."""
+    found = fleet(100)
+    relabel(found, *range(20))
+    live_on(found)
+    first = token(found)
+    relabel(found, 0, env="prod")
+    begun, looks, changed = found.now, 0, 0.0
+    while found.now < begun + 900 and looks < 20:
+        again = found.run().again_after
+        assert again is not None
+        assert found.rollup is not None
+        assert found.rollup.hold is not None
+        if not changed and found.rollup.hold.token != first:
+            changed = found.now - begun
+        found.now += again
+        looks += 1
+    assert found.rollup.hold.token not in ("", first)
+    assert found.rollup.hold.count == 19
+    assert 0 < changed < 60
+    assert found.now >= begun + 900
 
 
 def test_an_old_confirmation_does_not_confirm_a_new_accident() -> None:
