@@ -1,6 +1,7 @@
 # make run     the main job: everything on this machine, with an example fleet (ARGS=--once to end by itself)
 # make run-kafka   the same over a Kafka, each service as two processes (Java 17 and Maven)
-# make test    all tests                make check   format, lint, types, layers, schemas
+# make test    all tests but those of a real Kafka and the long campaigns, in ten minutes
+# make test-all   all tests             make check   format, lint, types, layers, schemas
 # make simulate   seeded schedules of users and faults in virtual time (SEEDS=2000, FIRST=1)
 # make mutants   defects put into a copy, one at a time: each must be found by the tests it names (ONLY=name)
 # make bench   benchmarks, as ratios in one run
@@ -30,7 +31,7 @@ FIND_PYTHON = for name in python3.14 python3.13 python3.12 python3.11 python3 py
 	  echo "error: git was not found: install it (Debian and Ubuntu: apt install git)" >&2; exit 1; \
 	fi
 
-.PHONY: run run-kafka test test-kafka simulate mutants check format bench setup-run setup-dev clean
+.PHONY: run run-kafka test test-all test-kafka simulate mutants check format bench setup-run setup-dev clean
 
 run: setup-run
 	.venv/bin/pvbus up --example fleet $(ARGS)
@@ -47,6 +48,9 @@ KAFKA = -m kafka --dist loadfile --randomly-dont-reorganize
 OTHERS_CODE = code=$$?; [ $$code -eq 5 ] || exit $$code
 
 test: setup-dev
+	$(PYTEST) --dist loadgroup -m "not kafka and not long" $(ARGS) $(TESTS)
+
+test-all: setup-dev
 	@$(PYTEST) --dist loadgroup -m "not kafka" $(ARGS) $(TESTS) || { $(OTHERS_CODE); }
 	@$(PYTEST) $(KAFKA) $(ARGS) $(TESTS) || { $(OTHERS_CODE); }
 

@@ -10,7 +10,7 @@ import yaml
 from pvbus.cli.examples import fleet
 from tests.e2e.cli.command import git, pvbus
 
-pytestmark = [pytest.mark.slow, pytest.mark.timeout(900)]
+pytestmark = [pytest.mark.slow, pytest.mark.long, pytest.mark.timeout(900)]
 
 GONE = 70  # of 200: above 30 %
 

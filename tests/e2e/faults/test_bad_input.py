@@ -392,6 +392,9 @@ FAULTS = (
 )
 
 
+SHORT = ("kill -9 of pvbus up", "CEL with a sixth variable", "a package whose Kptfile is broken")
+
+
 @pytest.fixture(scope="module")
 def installation(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Installation]:
     """One running `pvbus up` for all rows: each has a namespace of its own."""
@@ -418,7 +421,13 @@ async def world(
     await cluster.close()
 
 
-@pytest.mark.parametrize("fault", FAULTS, ids=lambda fault: fault.name)
+@pytest.mark.parametrize(
+    "fault",
+    [
+        pytest.param(fault, id=fault.name, marks=() if fault.name in SHORT else pytest.mark.long)
+        for fault in FAULTS
+    ],
+)
 async def test_a_fault_is_told_clearly_and_loses_nothing(fault: Fault, world: World) -> None:
     """Each row: its words are at its place, in their order, and nothing that must stay is gone."""
     told = await fault.deed(world)

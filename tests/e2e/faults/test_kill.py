@@ -64,6 +64,7 @@ async def converged(fleet: Fleet) -> float:
 
 
 @pytest.mark.slow
+@pytest.mark.long
 @pytest.mark.timeout(1200)
 async def test_after_any_kills_the_world_is_what_the_oracle_expects(
     installation: Installation, tmp_path: Path
