@@ -110,9 +110,14 @@ def _follow(state: SetState, hold: Hold | None, released: str, turn: Turn) -> It
 
 
 def _rolled_up(state: SetState, hold: Hold | None, released: str) -> Put:
-    """Record a hold, or its end. Its end alone counts nothing anew: new targets whose rows waited for it are
-    no rows yet, and without them the set would count as ready."""
-    report = roll_up(state) if hold is not None or state.rollup is None else state.rollup
+    """Record a hold, or its end. Its end alone counts nothing anew but the targets: the rows of new ones
+    waited for it, and without them the set would count as ready."""
+    report = state.rollup
+    if hold is not None or report is None:
+        report = roll_up(state)
+    elif state.contexts is not None:
+        desired = max(report.counts.desired, len(state.contexts.by_downstream))
+        report = replace(report, counts=replace(report.counts, desired=desired))
     return Put(SETRESULTS, state.skey, replace(report, hold=hold, released=released))
 
 
