@@ -115,8 +115,11 @@ class Publisher:
 
     @staticmethod
     def _time(latest: Latest, now: float) -> str:
-        """Return the time of an event: another worker's clock may be ahead of ours."""
-        return max([_precise(now), *(event.time for event in latest.values())])
+        """Return the time of an event, later than all before: another worker's clock may be ahead of ours.
+        The same time again could give a condition that ends and comes back the id that it had before."""
+        last = max((event.time for event in latest.values()), default="")
+        time = _precise(now)
+        return time if time > last else _precise(_seconds(last) + 0.001)
 
     def _sent(self, key: str, event: ConditionEvent, remembered: ConditionEvent | None) -> list[Put]:
         headers = condition_headers(event, event_id=event.id, source=self._source)

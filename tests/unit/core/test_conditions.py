@@ -407,8 +407,8 @@ def test_events_have_their_own_time_that_never_goes_back() -> None:
     part.tell(rolled(reason="ValidationError", message="why", counts=SOME))
     part.run()
     assert [(e.condition.type, e.time) for e in part.events] == [
-        ("Stalled", "2026-02-02T02:40:00.250Z"),
-        ("Ready", "2026-02-02T02:40:00.250Z"),
+        ("Stalled", "2026-02-02T02:40:00.251Z"),
+        ("Ready", "2026-02-02T02:40:00.251Z"),
     ]
     part.told()
     part.now += 7_200
@@ -418,6 +418,19 @@ def test_events_have_their_own_time_that_never_goes_back() -> None:
     assert {e.condition.last_transition_time for e in part.events if e.condition.type == "Ready"} == {
         "2026-02-02T02:40:00Z"
     }
+
+
+def test_a_condition_that_comes_back_while_the_clock_is_behind_is_another_event() -> None:
+    part = observed()
+    part.now = 1_770_000_000.0
+    part.run()
+    part.now -= 3_600
+    for removing in (1, 0, 1):
+        part.tell(rolled(counts=Counts(desired=3, applied=1, removing=removing)))
+        part.run()
+    ids = [event.id for event in part.events if event.condition.type == "Removing"]
+    assert len(ids) == 3
+    assert len(set(ids)) == 3
 
 
 def test_what_is_known_of_a_former_object_is_withdrawn_before_the_new_one_has_a_result() -> None:
