@@ -37,6 +37,36 @@ def test_every_row_is_copied_and_offsets_follow() -> None:
     simulated(scenario)
 
 
+def test_a_row_that_is_written_again_during_a_restore_is_not_missing_behind_it() -> None:
+    """Compaction removes its former record, and the new one is beyond the ends that were to be read."""
+
+    async def scenario(world: ToyWorld) -> None:
+        await world.send(KEYS[0], "a")
+        _, toy, _, bus = world.worker()
+        end_offsets, names = bus.end_offsets, toy.keys
+        missing: list[bool] = []
+        rewritten: list[bool] = []
+
+        async def interrupted(places: Any) -> Any:
+            ends = await end_offsets(places)
+            if (IN, partition(KEYS[0], PARTITIONS)) in ends and not rewritten:
+                rewritten.append(True)
+                await world.send(KEYS[0], "b")
+            return ends
+
+        def restored(number: int) -> Any:
+            if number == partition(KEYS[0], PARTITIONS):
+                missing.append(KEYS[0] not in toy.rows[number])
+            return names(number)
+
+        bus.end_offsets = interrupted  # type: ignore[method-assign]
+        toy.keys = restored  # type: ignore[method-assign]
+        await asyncio.sleep(5)
+        assert (rewritten, missing) == ([True], [False])
+
+    simulated(scenario)
+
+
 def test_an_outcome_and_the_offset_of_its_cause_are_one_step() -> None:
     async def scenario(world: ToyWorld) -> None:
         *_, bus = world.worker()
