@@ -319,7 +319,10 @@ def _may_go(plan: _Plan, key: Key, child: PackageVariant) -> bool:
 
 
 def _is_child(obj: PackageVariantSet, child: PackageVariant) -> bool:
-    return child.metadata.labels.get(SET_UID_LABEL) == obj.metadata.uid
+    uid = obj.metadata.uid
+    return child.metadata.labels.get(SET_UID_LABEL) == uid and any(
+        owner.uid == uid for owner in child.metadata.owner_references
+    )
 
 
 def _owner(child: PackageVariant, uids: set[str]) -> str | None:

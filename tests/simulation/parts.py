@@ -78,6 +78,15 @@ def site_set(name: str = "alpha", *, generation: int = 1, template: Any = None, 
     return obj(SET, name, spec=spec, metadata={"generation": generation, **metadata})
 
 
+def of_set(uid: str) -> Object:
+    """The metadata of a variant that says whose it is: the label, and the owner reference."""
+    owner = {"apiVersion": "config.porch.kpt.dev/v1alpha2", "kind": "PackageVariantSet", "name": "alpha"}
+    return {
+        "labels": {"config.porch.kpt.dev/packagevariantset": uid},
+        "ownerReferences": [{**owner, "uid": uid, "controller": True}],
+    }
+
+
 class UnrollPart:
     """The unroll controller on one partition, with a render service that agrees to everything."""
 
@@ -133,15 +142,13 @@ class UnrollPart:
     def made(self, name: str, **metadata: Any) -> None:
         """Show the PackageVariant that render made of a child."""
         row = self.children[name]
-        labels = {"config.porch.kpt.dev/packagevariantset": row.set_uid}
         place = {"repo": row.downstream.repo, "package": row.downstream.package}
-        metadata = {"labels": labels, **metadata}
+        metadata = {**of_set(row.set_uid), **metadata}
         self.tell(VARIANT, obj(VARIANT, name, metadata=metadata, spec={"downstream": place}))
 
     def unmade(self, name: str) -> None:
         """Show that the PackageVariant of a child is gone."""
-        labels = {"config.porch.kpt.dev/packagevariantset": self.children[name].set_uid}
-        self.tell_gone(VARIANT, obj(VARIANT, name, metadata={"labels": labels}, spec={}))
+        self.tell_gone(VARIANT, obj(VARIANT, name, metadata=of_set(self.children[name].set_uid), spec={}))
 
     def run(self, skey: str = "default/alpha") -> Outcome:
         """Reconcile until there is nothing to look at again at once."""

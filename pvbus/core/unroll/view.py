@@ -120,8 +120,8 @@ class View:
     def _variant_changes(
         self, name: ObjectKey, before: ObjectRow | None, row: ObjectRow | None
     ) -> Iterator[Change]:
-        old = before.labels.get(SET_UID_LABEL, "") if before else ""
-        new = row.labels.get(SET_UID_LABEL, "") if row else ""
+        old = _set_uid(before) if before is not None else ""
+        new = _set_uid(row) if row is not None else ""
         if old and old != new:
             self._owned.get((old, name.namespace), {}).pop(name.name, None)
         if new and row is not None:
@@ -245,3 +245,10 @@ def _put_nonce(table: dict[str, dict[str, str]], skey: str, key: str, nonce: str
         nonces[key] = nonce
     if not nonces:
         del table[skey]
+
+
+def _set_uid(row: ObjectRow) -> str:
+    """Return the uid of the set that a variant belongs to: its label, if an owner confirms it. A copy that
+    kept the label alone belongs to the person who made it, and render would not delete it."""
+    uid = row.labels.get(SET_UID_LABEL, "")
+    return uid if any(owner.uid == uid for owner in row.owners) else ""

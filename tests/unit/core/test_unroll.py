@@ -15,6 +15,7 @@ from tests.simulation.parts import (
     VARIANT,
     UnrollPart,
     obj,
+    of_set,
     site,
     site_set,
     upstream,
@@ -167,9 +168,9 @@ def test_a_child_that_exists_keeps_its_name() -> None:
     """Matched by its downstream, whatever it is called."""
     found = UnrollPart()
     found.tell(REVISION, upstream())
-    labels = {"config.porch.kpt.dev/packagevariantset": "uid-alpha"}
+    meta = of_set("uid-alpha")
     spec = {"downstream": {"repo": "r1", "package": "base"}}
-    found.tell(VARIANT, obj(VARIANT, "odd-name", metadata={"labels": labels}, spec=spec))
+    found.tell(VARIANT, obj(VARIANT, "odd-name", metadata=meta, spec=spec))
     change(found, {"repositories": [{"name": "r1"}]})
     found.synced()
     found.run()

@@ -7,7 +7,18 @@ import pytest
 from pvbus.core.effects import CatchUp
 from pvbus.core.ids import CONFIRM_DELETION, HOLD, REMOVALS_MAX
 from pvbus.core.records import OBJECTS, SETRESULTS, SETS, CheckRequest
-from tests.simulation.parts import REVISION, SET, SITE, VARIANT, UnrollPart, obj, site, site_set, upstream
+from tests.simulation.parts import (
+    REVISION,
+    SET,
+    SITE,
+    VARIANT,
+    UnrollPart,
+    obj,
+    of_set,
+    site,
+    site_set,
+    upstream,
+)
 from tests.unit.core.unrolling import (
     change,
     delete_ordered,
@@ -90,9 +101,9 @@ def test_an_annotation_that_changes_changes_the_row() -> None:
 def test_a_variant_of_another_namespace_is_not_recorded_after_a_restart() -> None:
     """A new holder of the lease looks at every living variant with the label of the set."""
     found = fleet(2)
-    labels = {"config.porch.kpt.dev/packagevariantset": "uid-alpha"}
+    meta = of_set("uid-alpha")
     spec = {"downstream": {"repo": "r1", "package": "stray"}}
-    found.tell(VARIANT, obj(VARIANT, "stray", metadata={"labels": labels, "namespace": "other"}, spec=spec))
+    found.tell(VARIANT, obj(VARIANT, "stray", metadata={**meta, "namespace": "other"}, spec=spec))
     found.restart()
     live_on(found)
     assert set(found.states()) == {"alpha-r1-s0000", "alpha-r1-s0001"}

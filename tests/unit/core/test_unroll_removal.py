@@ -13,6 +13,7 @@ from tests.simulation.parts import (
     VARIANT,
     UnrollPart,
     obj,
+    of_set,
     site,
     site_set,
 )
@@ -61,8 +62,8 @@ def test_a_target_that_comes_back_is_not_taken_for_gone_in_the_same_look(meanwhi
     found = removing()
     live_on(found)
     assert found.states()["alpha-r1-s1"] == "ordered"
-    labels = {"config.porch.kpt.dev/packagevariantset": "uid-alpha"}
-    variant = obj(VARIANT, "alpha-r1-s1", metadata={"labels": labels}, spec={})
+    meta = of_set("uid-alpha")
+    variant = obj(VARIANT, "alpha-r1-s1", metadata=meta, spec={})
     match meanwhile:
         case "its variant went":
             found.tell_gone(VARIANT, variant)
@@ -120,8 +121,8 @@ def test_a_variant_on_hold_is_not_ordered_and_the_message_names_it() -> None:
 def test_a_removed_child_is_forgotten_when_it_is_seen_gone_and_not_before() -> None:
     found = removing()
     live_on(found)
-    labels = {"config.porch.kpt.dev/packagevariantset": "uid-alpha"}
-    found.tell_gone(VARIANT, obj(VARIANT, "alpha-r1-s1", metadata={"labels": labels}, spec={}))
+    meta = of_set("uid-alpha")
+    found.tell_gone(VARIANT, obj(VARIANT, "alpha-r1-s1", metadata=meta, spec={}))
     found.run()
     assert "alpha-r1-s1" not in found.targets
     assert found.states()["alpha-r1-s1"] == "gone"
@@ -433,10 +434,10 @@ def test_removals_that_go_on_for_ever_do_not_keep_the_first_from_going() -> None
 def test_variants_of_other_namespaces_are_not_the_sets() -> None:
     """Neither do they count, nor is their going the going of a child."""
     found = removing()
-    labels = {"config.porch.kpt.dev/packagevariantset": "uid-alpha"}
+    meta = of_set("uid-alpha")
     spec = {"downstream": {"repo": "r1", "package": "s1"}}
     for name in ("alpha-r1-s1", "stray"):
-        copy = obj(VARIANT, name, metadata={"labels": labels, "namespace": "other"}, spec=spec)
+        copy = obj(VARIANT, name, metadata={**meta, "namespace": "other"}, spec=spec)
         found.tell(VARIANT, copy)
         live_on(found, 3)
         found.tell_gone(VARIANT, copy)
@@ -447,9 +448,9 @@ def test_variants_of_other_namespaces_are_not_the_sets() -> None:
 def test_a_second_variant_with_the_downstream_of_a_child_is_removed_at_once() -> None:
     """It is seen when it comes, not at the next restart; the child that was there first stays."""
     found = fleet(3)
-    labels = {"config.porch.kpt.dev/packagevariantset": "uid-alpha"}
+    meta = of_set("uid-alpha")
     spec = {"downstream": {"repo": "r1", "package": "s0001"}}
-    found.tell(VARIANT, obj(VARIANT, "a-copy", metadata={"labels": labels}, spec=spec))
+    found.tell(VARIANT, obj(VARIANT, "a-copy", metadata=meta, spec=spec))
     live_on(found)
     assert found.states() == {
         "a-copy": "ordered",
@@ -460,6 +461,18 @@ def test_a_second_variant_with_the_downstream_of_a_child_is_removed_at_once() ->
     relabel(found, 1)
     live_on(found)
     assert (found.states()["a-copy"], found.states()["alpha-r1-s0001"]) == ("ordered", "ordered")
+
+
+def test_a_copy_that_kept_the_label_alone_is_not_the_sets() -> None:
+    """Render deletes nothing that its set does not own, so an order for it would stand for ever."""
+    found = fleet(3)
+    labels = {"config.porch.kpt.dev/packagevariantset": "uid-alpha"}
+    spec = {"downstream": {"repo": "r1", "package": "s0001"}}
+    found.tell(VARIANT, obj(VARIANT, "a-copy", metadata={"labels": labels}, spec=spec))
+    live_on(found)
+    assert "a-copy" not in found.states()
+    assert found.rollup is not None
+    assert found.rollup.counts.removing == 0
 
 
 def test_a_variant_that_a_person_deletes_while_its_removal_waits_is_not_made_again() -> None:
