@@ -61,10 +61,10 @@ KNOWN_SECONDS = LAG_SECONDS[1] + 1.0
 """A row that says that a variant is on hold is known to whoever runs after so long: the longest lag of a
 partition, and a second to decide. Time in which the process was frozen does not count."""
 UNSEEN_SECONDS = 45.0
-"""How long before a generation of a set its children may have been as that generation wants them. Services
-read objects in no common order: what a user did to a child just before may be read after the change of the
-set, and when its render is frozen, only after another worker has the lease (a session, a rebalance, a restore
-with faults)."""
+"""How long before a generation of a set its children may have been as that generation wants them, and how
+much older than the children the targets may be that a set is judged by. Services read objects in no common
+order: what a user did to a child just before may be read after the change of the set, and when its render is
+frozen, only after another worker has the lease (a session, a rebalance, a restore with faults)."""
 LARGE_CHARACTERS = 10_000
 """Of annotations: those of a schedule are far shorter, or too large for a row of the bus."""
 CALM_SECONDS = 40.0
@@ -485,8 +485,9 @@ class Watcher:
         """
         is_before = ends[-1] <= cause
         begin, until = (cause, ends[0]) if is_before else (moment.time, ends[-1])
-        wanted = [i for i in self._history if i.time <= begin][-1:] or self._history[:1]
-        later = [i for i in self._history if begin < i.time <= until]
+        seen = max(begin - UNSEEN_SECONDS, min(begin, cause))
+        wanted = [i for i in self._history if i.time <= seen][-1:] or self._history[:1]
+        later = [i for i in self._history if seen < i.time <= until]
         caused = next((i for i in reversed(self._history) if i.time <= cause), self._history[0])
         ends.append(moment.time)
         leaving = self._leaving()
