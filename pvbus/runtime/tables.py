@@ -144,19 +144,17 @@ class Tables:
         committed = await self._bus.committed(opened.claim, controller.inputs)
         own = self._own((*controller.inputs, *controller.memory), number)
         broadcast = self._whole(controller.broadcast)
-        ends = await self._bus.end_offsets(own)
+        ends = await self._bus.end_offsets(own + broadcast)
         await self.intake.replay(
             {place: ends[place] for place in own},
             lambda record: self._load(record, committed),
             lambda read, total: self._note_restore(opened, (read, total)),
         )
+        await self._broadcast_ready.wait()
+        await self.intake.wait_for({place: ends[place] for place in broadcast})
         for topic in controller.inputs:
             opened.start_at(topic, ends[topic, number], committed.get(topic, 0))
-        inputs = self._own(controller.inputs, number)
-        self.intake.assign({place: ends[place] for place in inputs})
-        await self._broadcast_ready.wait()
-        # Compaction may have removed, meanwhile, a record whose successor is beyond those ends.
-        await self.intake.wait_for(await self._bus.end_offsets(inputs + broadcast))
+        self.intake.assign({place: ends[place] for place in self._own(controller.inputs, number)})
 
     async def _take_up(self, opened: OpenClaim, kept: Kept) -> None:
         """Go on with kept tables: of what this worker does not read itself nobody wrote anything."""
