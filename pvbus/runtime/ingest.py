@@ -200,8 +200,7 @@ class IngestWorker:
             opened.resume_at = None
             return
         ends = await self._bus.end_offsets([(WATCHES, number)])
-        await self._intake.replay(ends, self._consume, opened.restoring)
-        self._intake.assign(ends)
+        self._intake.assign(await self._intake.replay(ends, self._consume, opened.restoring))
 
     async def _catch_up_mirror(self) -> None:
         """Read what the bus has of what is emitted; at the first time this is most of a restore."""

@@ -3,6 +3,10 @@
 A position counts when the records before it were applied to the tables, not when they arrived.
 Compaction leaves gaps, so it is the reader's position that tells, never the last record's offset.
 
+Compaction takes a record away as soon as its key is written again. Who reads up to where a partition ended
+a while ago may meet neither: the older record is gone, and the newer one is behind that end. So the ends
+are asked for again, until they have been read already.
+
 Tombstones go some time after they were written. Tables that lack something written half of that time
 ago may never hear of a deletion, so from then on `poll` refuses to add to them.
 """
@@ -18,6 +22,7 @@ from pvbus.runtime.clock import Stopwatch
 
 POLL_SECONDS = 1.0
 LOOK_SECONDS = 60.0  # how often it is looked whether reading keeps up: one request; far below any limit
+ROUNDS_MAX = 10  # a partition that always grows must not keep anybody waiting; later rounds take milliseconds
 STALE_SECONDS = 43_200.0  # where no topic says how long it keeps tombstones
 
 
@@ -159,33 +164,55 @@ class Intake:
         ends: Mapping[TopicPartition, int],
         apply: Callable[[Record], object],
         progress: Callable[[int, int], None],
-    ) -> None:
-        """Apply everything from 0 up to these ends, with a reader of its own.
+    ) -> dict[TopicPartition, int]:
+        """Apply everything from 0 up to these ends, and what was written meanwhile, with a reader of its own.
 
-        progress: told how many offsets are behind, and of how many. Raises TransientError, and StaleError
-        when this took for so long that tombstones may have gone meanwhile.
+        Returns where reading goes on. progress: told how many offsets are behind, and of how many. Raises
+        TransientError, and StaleError when this took for so long that tombstones may have gone meanwhile.
         """
         begun = Stopwatch(self._clock)
         left = {partition: end for partition, end in ends.items() if end > 0}
         total = sum(left.values())
         progress(0, total)
-        reader = self._bus.reader(dict.fromkeys(left, 0))
+        places = list(left)
+        reader = self._bus.reader(dict.fromkeys(places, 0))
         try:
-            while left:
-                for record in await reader.poll(timeout_seconds=POLL_SECONDS):
-                    if record.offset < ends[record.topic, record.partition]:
+            for _ in range(ROUNDS_MAX):
+                asked = list(left)
+                while left:
+                    for record in await reader.poll(timeout_seconds=POLL_SECONDS):
                         apply(record)
-                left = {tp: end for tp, end in left.items() if reader.position(tp) < end}
-                progress(total - sum(end - reader.position(tp) for tp, end in left.items()), total)
+                    left = {tp: end for tp, end in left.items() if reader.position(tp) < end}
+                    progress(total - sum(end - reader.position(tp) for tp, end in left.items()), total)
+                left = await self._behind(asked, reader.position)
+                total += sum(end - reader.position(tp) for tp, end in left.items())
+            reached = {**ends, **{tp: reader.position(tp) for tp in places}}
         finally:
             await reader.close()
         if begun.seconds > self._stale_seconds:
             raise StaleError
+        return reached
+
+    async def _behind(
+        self, places: Iterable[TopicPartition], position: Callable[[TopicPartition], int]
+    ) -> dict[TopicPartition, int]:
+        """Return the partitions that are not read up to where they end now, with these ends."""
+        ends = await self._bus.end_offsets(list(places))
+        return {place: end for place, end in ends.items() if position(place) < end}
 
     # ------------------------------------------------------------ waiting
 
     def has_reached(self, ends: Mapping[TopicPartition, int]) -> bool:
         return all(self.positions.get(partition, 0) >= end for partition, end in ends.items())
+
+    async def catch_up(self, places: Iterable[TopicPartition]) -> None:
+        """Return when everything that these partitions hold now was applied. Raises TransientError."""
+        for _ in range(ROUNDS_MAX):
+            ends = await self._behind(places, lambda place: self.positions.get(place, 0))
+            if not ends:
+                return
+            await self.wait_for(ends)
+            places = ends
 
     async def wait_for(self, ends: Mapping[TopicPartition, int]) -> None:
         """Return when everything before these ends was applied.

@@ -33,8 +33,7 @@ class Mirror:
         while True:
             try:
                 if not self._intake.positions:
-                    await self._intake.replay(ends, self._take, progress)
-                    self._intake.assign(ends)
+                    self._intake.assign(await self._intake.replay(ends, self._take, progress))
                 while not self._intake.has_reached(ends):
                     progress(self._behind(ends), total)
                     await self._intake.poll(self._take)

@@ -1,8 +1,9 @@
 """A controller's tables: filled from the bus, kept up to date, and emptied when they may be wrong.
 
-The tables of a claim are read from 0 to the ends that stood after the fence, and only then trusted.
-Those of a claim that went are kept for a while: if it comes back and nobody held it meanwhile, they
-are still what the bus says, and only what was written to the inputs since is read.
+The tables of a claim are read from 0 to the ends that stood after the fence, then on until nothing is
+left to read, and only then trusted. Those of a claim that went are kept for a while: if it comes back and
+nobody held it meanwhile, they are still what the bus says, and only what was written to the inputs since
+is read.
 """
 
 import asyncio
@@ -143,18 +144,16 @@ class Tables:
         number, controller = opened.claim.partition, self.controller
         committed = await self._bus.committed(opened.claim, controller.inputs)
         own = self._own((*controller.inputs, *controller.memory), number)
-        broadcast = self._whole(controller.broadcast)
-        ends = await self._bus.end_offsets(own + broadcast)
-        await self.intake.replay(
-            {place: ends[place] for place in own},
+        reached = await self.intake.replay(
+            await self._bus.end_offsets(own),
             lambda record: self._load(record, committed),
             lambda read, total: self._note_restore(opened, (read, total)),
         )
         await self._broadcast_ready.wait()
-        await self.intake.wait_for({place: ends[place] for place in broadcast})
+        await self.intake.catch_up(self._whole(controller.broadcast))
         for topic in controller.inputs:
-            opened.start_at(topic, ends[topic, number], committed.get(topic, 0))
-        self.intake.assign({place: ends[place] for place in self._own(controller.inputs, number)})
+            opened.start_at(topic, reached[topic, number], committed.get(topic, 0))
+        self.intake.assign({place: reached[place] for place in self._own(controller.inputs, number)})
 
     async def _take_up(self, opened: OpenClaim, kept: Kept) -> None:
         """Go on with kept tables: of what this worker does not read itself nobody wrote anything."""
@@ -165,8 +164,7 @@ class Tables:
             opened.start_at(place[0], kept.positions[place], committed.get(place[0], 0))
         self.intake.assign(kept.positions)
         await self._broadcast_ready.wait()
-        ends = await self._bus.end_offsets(inputs + self._whole(controller.broadcast))
-        await self.intake.wait_for(ends)
+        await self.intake.catch_up(inputs + self._whole(controller.broadcast))
         self._log.info("claim came back, with its tables", partition=number)
 
     async def keep_broadcast(self) -> None:
@@ -175,7 +173,7 @@ class Tables:
             self._emptied.clear()
             try:
                 ends = await self._bus.end_offsets(self._whole(self.controller.broadcast))
-                await self.intake.replay(ends, self._load, self._note_broadcast)
+                reached = await self.intake.replay(ends, self._load, self._note_broadcast)
             except TransientError as exc:
                 self._log.warning("tables cannot be read yet", error=str(exc))
                 await self._clock.sleep(AGAIN_SECONDS)
@@ -184,7 +182,7 @@ class Tables:
                 self.empty()
                 continue
             if not self._emptied.is_set():
-                self.intake.assign(ends)
+                self.intake.assign(reached)
                 self._broadcast_ready.set()
                 await self._emptied.wait()
 
@@ -268,4 +266,4 @@ class Tables:
                 places += self._whole((topic,))
             else:
                 places += self._own((topic,), opened.claim.partition)
-        await self.intake.wait_for(await self._bus.end_offsets(places))
+        await self.intake.catch_up(places)

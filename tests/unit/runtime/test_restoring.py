@@ -8,6 +8,7 @@ import msgspec
 import pytest
 
 from pvbus.core.effects import Put
+from pvbus.core.ids import partition
 from pvbus.core.records import SyncMarker
 from pvbus.errors import FencedError, PermanentError, TransientError
 from pvbus.ports.bus import Claim, Record, TopicPartition, TopicSpec
@@ -18,6 +19,7 @@ from pvbus.runtime.stepping import Stepper
 from pvbus.runtime.tables import Tables
 from pvbus.runtime.timers import Timers
 from pvbus.testing.clock import SimulatedClock, run_simulated
+from tests.unit.runtime import toys
 from tests.unit.runtime.test_kindwatch import Server, Watching
 
 PARTITIONS = 3
@@ -213,6 +215,102 @@ def test_a_replay_that_took_longer_than_tombstones_live_is_not_believed(
                 await replay
         else:
             await replay
+
+    run_simulated(main())
+
+
+class Rewriting:
+    """A reader of a table that is written while it is read: one record at a time, and each time before it
+    reads, some keys are written again, which takes their older records away."""
+
+    def __init__(self, world: toys.ToyWorld, rewritten: list[list[str]]) -> None:
+        self._world = world
+        self._rewritten = rewritten
+
+    def reader(self, positions: Mapping[TopicPartition, int] | None = None) -> Any:
+        made = self._world.bus.reader(positions)
+        poll = made.poll
+
+        async def poll_one(*, timeout_seconds: float, max_records: int = 1) -> list[Record]:
+            for key in self._rewritten.pop(0) if self._rewritten else ():
+                await self._world.send(key, "new")
+            return await poll(timeout_seconds=timeout_seconds, max_records=1)
+
+        made.poll = poll_one  # type: ignore[method-assign]
+        return made
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._world.bus, name)
+
+
+A, B, C = [key for i in range(50) if partition(key := f"default/k{i}", toys.PARTITIONS) == 0][:3]
+
+
+@pytest.mark.parametrize(
+    "rewritten",
+    [
+        [[], [B]],
+        [[], [C, B]],
+        [[A], [C, B]],
+        [[], [C, B], [C], [A, B]],
+    ],
+    ids=["behind the end", "behind a new key", "from the start", "again in the next round"],
+)
+@pytest.mark.parametrize("way", ["replay", "catch up"])
+def test_what_is_rewritten_while_a_table_is_read_is_not_missing_from_it(
+    way: str, rewritten: list[list[str]]
+) -> None:
+    """Else a set whose status was just written would count as deleted, and let all its children go."""
+
+    async def scenario(world: toys.ToyWorld) -> None:
+        await world.send(A, "old")
+        await world.send(B, "old")
+        bus: Any = Rewriting(world, [list(keys) for keys in rewritten])
+        intake = Intake(bus, SimulatedClock())
+        place, found = (toys.IN, 0), dict[str, int]()
+
+        def apply(record: Record) -> None:
+            found[record.key.decode()] = record.offset
+
+        if way == "replay":
+            ends = await bus.end_offsets([place])
+            reached = await intake.replay(ends, apply, lambda read, total: None)
+            assert reached == await bus.end_offsets([place])
+        else:
+            intake.assign({place: 0})
+            catching = asyncio.create_task(intake.catch_up([place]))
+            await asyncio.sleep(0)
+            while not catching.done():
+                await intake.poll(apply)
+                await asyncio.sleep(0)
+            await catching
+        assert found == {record.key.decode(): record.offset for record in world.records(toys.IN)}
+
+    toys.simulated(scenario)
+
+
+def test_a_table_that_always_grows_is_read_nevertheless() -> None:
+    async def main() -> None:
+        log = Log({})
+        ends = log.end_offsets
+
+        async def growing(partitions: Sequence[TopicPartition]) -> Mapping[TopicPartition, int]:
+            log.length += 1
+            return await ends(partitions)
+
+        log.end_offsets = growing  # type: ignore[method-assign]
+        bus: Any = log
+        intake = Intake(bus, SimulatedClock())
+        told: list[tuple[int, int]] = []
+        place = ("own", 0)
+        reached = await intake.replay({place: 2}, lambda record: None, lambda *now: told.append(now))
+        assert reached[place] > 2
+        assert told == sorted(told), "a restore never goes back"
+        assert all(read <= total for read, total in told)
+        intake.assign(reached)
+        catching = asyncio.create_task(intake.catch_up([place]))
+        while not catching.done():
+            await intake.poll(lambda record: None)
 
     run_simulated(main())
 

@@ -164,6 +164,7 @@ class ToyWorld:
         await self.bus.create_topics([*specs, dlq])
         self.cluster = ToyCluster()
         self.tasks: list[asyncio.Task[None]] = []
+        self.workers: list[Worker] = []
         joined: list[Any] = []
 
         async def assigned(claim: Any) -> None:
@@ -185,7 +186,7 @@ class ToyWorld:
         toy = worker.controller
         assert isinstance(toy, Toy)
         self.tasks.append(asyncio.create_task(worker.run()))
-        self.workers = [*getattr(self, "workers", []), worker]
+        self.workers.append(worker)
         return worker, toy, clock, peer
 
     async def send(self, key: str, text: str | dict[str, Any], topic: str = IN) -> None:
