@@ -300,8 +300,8 @@ def merge(
     """Put the desired conditions in place of their types, keep foreign ones, and move
     lastTransitionTime only where the status changed.
 
-    published: as they were last published, by type. They are ahead of a status that could not be written;
-    without them the status as it is says what was before.
+    published: as they were last published, by type. They are ahead of a status that could not be written, or
+    whose echo is still to come; without them the status as it is says what was before.
     """
     wanted = {condition.type: condition for condition in desired}
     published = published or {}
@@ -321,4 +321,6 @@ def merge(
             last = published.get(old.type, old)  # the same again is not published: then the status is newer
             result.append(old if (last.status, last.reason) == (old.status, old.reason) else last)
     result += [timed(new) for new in wanted.values()]
+    known = {condition.type for condition in result} | SET_OPTIONAL_TYPES
+    result += [last for last in published.values() if last.type not in known]  # its status is on the way
     return tuple(result)

@@ -236,6 +236,20 @@ def test_what_was_published_and_not_written_is_written_when_nothing_more_is_said
     assert "Stalled" not in [kind for kind, _, _ in part.told()]
 
 
+def test_a_condition_that_was_published_and_is_in_no_status_yet_is_not_withdrawn_by_a_hold() -> None:
+    """The write of the first status failed, or is still under way: then it would bring the condition back."""
+    part = observed()
+    part.run()
+    part.told()
+    part.see(site_set())
+    part.now += 60.0
+    part.tell(rolled(on_hold=True))
+    found = {c["type"]: (c["status"], c["reason"]) for c in part.run()["conditions"]}
+    assert found["OnHold"] == ("True", "Annotation")
+    assert found["Stalled"] == ("False", "Valid")
+    assert "Stalled" not in [kind for kind, _, _ in part.told()]
+
+
 def test_counts_that_move_are_written_but_no_transition() -> None:
     part = observed()
     part.run()
