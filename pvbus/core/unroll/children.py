@@ -237,14 +237,6 @@ class Children:
         )
         return self.put(name, fresh), self.target_put(name, target)
 
-    def noticed(
-        self, obj: PackageVariantSet, downstream: Downstream, name: str, now: float
-    ) -> tuple[Put, Put]:
-        """Put a row for a living child that none knows, while its set is on hold: nothing is written for
-        this one, either. Whether a target wants it is decided when the hold is over."""
-        row = ChildRow(set_uid=obj.metadata.uid, state="present", downstream=downstream)
-        return self.withdrawn(obj, name, row, now, on_hold=True)
-
     def taken_back(
         self, obj: PackageVariantSet, name: str, now: float, *, on_hold: bool = False
     ) -> tuple[Put, Put]:

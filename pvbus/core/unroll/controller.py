@@ -241,8 +241,7 @@ class UnrollController:
         if obj.metadata.annotations.get(HOLD) == "true":
             state.paused = True
             state.removal.forget_check()
-            held = orders.hold_puts(state, turn, on_hold=True, owned=self._owned(state))
-            puts += held or orders.drop_requests(state, self.view)
+            puts += orders.hold_puts(state, turn, on_hold=True) or orders.drop_requests(state, self.view)
             return self._rolled(state, turn, puts, on_hold=True)
         lifted = orders.hold_puts(state, turn, on_hold=False)
         if lifted:

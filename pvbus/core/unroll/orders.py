@@ -35,27 +35,16 @@ class Turn(NamedTuple):
 # ---------------------------------------------------------------- withdrawing
 
 
-def hold_puts(
-    state: SetState, turn: Turn, *, on_hold: bool, owned: Mapping[str, Observed] | None = None
-) -> list[Put]:
+def hold_puts(state: SetState, turn: Turn, *, on_hold: bool) -> list[Put]:
     """Tell render to write nothing for any child and withdraw every order, or that the hold is over.
 
     When it is over, render has nothing to make until the targets were evaluated: nobody knows when that is.
-    owned: living children, of which some may have no row, as those of a set that was on hold before the bus
-    knew it.
     """
     assert state.obj is not None
-    children = state.children
     puts: list[Put] = []
-    for name, row in children.rows.items():
+    for name, row in state.children.rows.items():
         if row.state != "gone" and row.on_hold != on_hold:
-            puts += children.taken_back(state.obj, name, turn.now, on_hold=on_hold)
-            if len(puts) >= turn.puts_max:
-                return puts
-    for name, observed in (owned or {}).items():
-        known = children.rows.get(name)
-        if known is None or known.state == "gone":
-            puts += children.noticed(state.obj, observed.downstream, name, turn.now)
+            puts += state.children.taken_back(state.obj, name, turn.now, on_hold=on_hold)
             if len(puts) >= turn.puts_max:
                 break
     return puts

@@ -519,27 +519,6 @@ def test_render_hears_of_a_hold_and_of_its_end(restarts: bool) -> None:
     ]
 
 
-def test_a_hold_covers_living_children_that_no_row_knows() -> None:
-    """A set that was on hold before this bus knew it, or a copy that somebody makes under hold."""
-    found = fleet(20)
-    children = set(found.children)
-    found.children.clear()
-    found.targets.clear()
-    found.tell(SET, site_set(annotations={HOLD: "true"}))
-    found.restart()
-    found.run()
-    assert {(name, row.state, row.on_hold) for name, row in found.targets.items()} == {
-        (name, "withdrawn", True) for name in children
-    }
-    live_on(found, 900)
-    change(found)
-    live_on(found, 60)
-    assert found.states() == dict.fromkeys(children, "present")
-    assert {row.state for row in found.targets.values()} == {"present"}
-    assert found.rollup is not None
-    assert found.rollup.hold is None
-
-
 def test_a_hold_that_is_lifted_lets_removals_go() -> None:
     found = ordered()
     change(found, annotations={HOLD: "true"})
