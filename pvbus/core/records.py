@@ -176,7 +176,8 @@ class ChildRow(_Row, frozen=True, kw_only=True):
     guard); `confirmed` (held, and a person confirmed it); `ordered` (render was given the order); `gone`.
     since: when the state began, seconds since the epoch, for people only. digest: that of the present row
     in `targets`, "" while render has another row or none. created, unwanted: numbers of the set's passes in
-    which it was created, and last became unwanted; 0: before any, or long ago. hold: id of the hold that
+    which it was created, and last became unwanted; 0: before any, or long ago; where a row waits on hold,
+    it was never compared with the targets. hold: id of the hold that
     holds it, or that was confirmed. cancelled: token of the last order that was withdrawn; the next order
     waits until render has written it. generation: of the set at the order. on_hold: render was told to
     write nothing for it.

@@ -249,6 +249,11 @@ class Children:
             row = replace(row, state="confirmed" if row.hold else "waiting")
         return self.withdrawn(obj, name, row, now, on_hold=on_hold)
 
+    def undecided(self, obj: PackageVariantSet, name: str, observed: Observed, now: float) -> tuple[Put, Put]:
+        """Put the hold of the set on a living child that nobody has decided on."""
+        row = ChildRow(set_uid=obj.metadata.uid, state="waiting", downstream=observed.downstream)
+        return self.withdrawn(obj, name, row, now, on_hold=True)
+
     def ordered(self, obj: PackageVariantSet, name: str, now: float) -> tuple[Put, Put]:
         """Return the order to remove a child."""
         old = self.rows[name]
@@ -306,6 +311,11 @@ class Children:
     def in_state(self, *states: str) -> list[str]:
         """Return the names of the rows in these states, of those that are not present, in order."""
         return sorted(name for state in states for name in self._in_state[state])
+
+
+def is_undecided(row: ChildRow) -> bool:
+    """Whether a row only keeps a child on hold: no target was compared with it yet."""
+    return row.state == "waiting" and row.on_hold and not row.unwanted
 
 
 def cancel_token(name: str, row: ChildRow) -> str:

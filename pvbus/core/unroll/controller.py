@@ -241,14 +241,17 @@ class UnrollController:
         if obj.metadata.annotations.get(HOLD) == "true":
             state.paused = True
             state.removal.forget_check()
-            puts += orders.hold_puts(state, turn, on_hold=True) or orders.drop_requests(state, self.view)
+            self.view.use_uid(obj.metadata.uid, state.skey)  # one that appears now is on hold, too
+            held = orders.hold_puts(state, self._owned(state), turn, on_hold=True)
+            puts += held or orders.drop_requests(state, self.view)
             return self._rolled(state, turn, puts, on_hold=True)
-        lifted = orders.hold_puts(state, turn, on_hold=False)
+        lifted = orders.hold_puts(state, self._owned(state), turn, on_hold=False)
         if lifted:
             return Outcome((*puts, *lifted), "changed", again_after=0)
         if state.paused:
             state.paused = False
             state.touched.add(row.downstream for row in children.rows.values())
+            state.seen.update(self._owned(state))
         stop, is_prepared = None, False
         try:
             self._require_limits(obj)

@@ -12,6 +12,7 @@ from msgspec.structs import replace
 from pvbus.core.effects import Put
 from pvbus.core.ids import HOLD, parse_okey
 from pvbus.core.records import SETRESULTS, WATCHES, CheckRequest, Hold, check_key
+from pvbus.core.unroll.children import is_undecided
 from pvbus.core.unroll.contexts import Contexts, selected_kinds
 from pvbus.core.unroll.removal import Check, Limits, confirmed_tokens, hold_of, overdue
 from pvbus.core.unroll.report import EVALUATION, roll_up
@@ -35,16 +36,26 @@ class Turn(NamedTuple):
 # ---------------------------------------------------------------- withdrawing
 
 
-def hold_puts(state: SetState, turn: Turn, *, on_hold: bool) -> list[Put]:
+def hold_puts(state: SetState, owned: Mapping[str, Observed], turn: Turn, *, on_hold: bool) -> list[Put]:
     """Tell render to write nothing for any child and withdraw every order, or that the hold is over.
 
     When it is over, render has nothing to make until the targets were evaluated: nobody knows when that is.
+    Living children that no row knows get one for the time of the hold: they are decided on after it.
     """
     assert state.obj is not None
+    children = state.children
     puts: list[Put] = []
-    for name, row in state.children.rows.items():
+    for name, row in children.rows.items():
         if row.state != "gone" and row.on_hold != on_hold:
-            puts += state.children.taken_back(state.obj, name, turn.now, on_hold=on_hold)
+            if is_undecided(row):
+                puts += children.let_go((name,), 1)
+            else:
+                puts += children.taken_back(state.obj, name, turn.now, on_hold=on_hold)
+            if len(puts) >= turn.puts_max:
+                return puts
+    if on_hold:
+        for name in sorted(owned.keys() - children.rows.keys()):
+            puts += children.undecided(state.obj, name, owned[name], turn.now)
             if len(puts) >= turn.puts_max:
                 break
     return puts

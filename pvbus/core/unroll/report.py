@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from typing import NamedTuple
 
 from pvbus.core.records import ChildFailure, Counts, SetResult
+from pvbus.core.unroll.children import is_undecided
 from pvbus.core.unroll.contexts import describe_object
 from pvbus.core.unroll.removal import hold_of
 from pvbus.core.unroll.state import Refused, SetState
@@ -91,7 +92,7 @@ def _count(
         result = children.results.get(name)
         if row.state == "held":
             tally["held"] += 1
-        elif row.state in ("waiting", "confirmed", "ordered"):
+        elif row.state in ("waiting", "confirmed", "ordered") and not is_undecided(row):
             tally["removing"] += 1
         if row.state != "present":
             continue

@@ -519,6 +519,71 @@ def test_render_hears_of_a_hold_and_of_its_end(restarts: bool) -> None:
     ]
 
 
+@pytest.mark.parametrize("restarts", [False, True])
+@pytest.mark.parametrize("comes", ["while the set was stopped", "during the hold"])
+def test_a_living_child_that_no_row_knows_is_on_hold_with_its_set(comes: str, restarts: bool) -> None:
+    """Somebody copied a variant of the set as it is; nobody decides on the copy before the hold is over."""
+    found = fleet(2)
+    labels = {"config.porch.kpt.dev/packagevariantset": found.children["alpha-r1-s0000"].set_uid}
+    copy = obj(
+        VARIANT,
+        "a-copy",
+        metadata={"labels": labels},
+        spec={"downstream": {"repo": "r1", "package": "s0000"}},
+    )
+    before = dict(found.states())
+    found.mark(SITE, "unavailable")
+    found.run()
+    if comes == "while the set was stopped":
+        found.tell(VARIANT, copy)
+        found.run()
+        assert found.states() == before
+    change(found, annotations={HOLD: "true"})
+    found.run()
+    if restarts:
+        found.restart()
+        found.run()
+    if comes == "during the hold":
+        found.tell(VARIANT, copy)
+        found.run()
+    live_on(found)
+    held = found.targets["a-copy"]
+    assert (held.state, held.on_hold) == ("withdrawn", True)
+    assert found.rollup is not None
+    assert (found.rollup.counts.desired, found.rollup.counts.removing) == (2, 0)
+
+    change(found)
+    live_on(found)
+    assert "a-copy" not in found.targets, "the set is stopped, so it decides nothing"
+    assert found.states() == before
+    found.mark(SITE, "ok", epoch=2)
+    live_on(found, 3)
+    assert found.states() == {**before, "a-copy": "waiting"}
+    assert found.children["a-copy"].unwanted
+    assert found.targets["alpha-r1-s0000"].state == "present"
+
+
+@pytest.mark.parametrize("wanted", [1, 20])
+def test_children_of_a_set_that_was_made_on_hold_are_wanted_after_it(wanted: int) -> None:
+    """A set that is restored with its hold owns its variants, and has no rows of them: none is to go."""
+    found = fleet(wanted)
+    names = sorted(found.children)
+    found.children.clear()
+    found.targets.clear()
+    found.rollup = None
+    change(found, annotations={HOLD: "true"})
+    found.restart()
+    live_on(found)
+    assert {(row.state, row.on_hold) for row in found.targets.values()} == {("withdrawn", True)}
+    assert sorted(found.targets) == names
+    change(found)
+    live_on(found)
+    assert found.states() == dict.fromkeys(names, "present")
+    assert not any(row.unwanted for row in found.children.values())
+    assert found.rollup is not None
+    assert found.rollup.hold is None
+
+
 def test_a_hold_that_is_lifted_lets_removals_go() -> None:
     found = ordered()
     change(found, annotations={HOLD: "true"})
