@@ -524,13 +524,8 @@ def test_render_hears_of_a_hold_and_of_its_end(restarts: bool) -> None:
 def test_a_living_child_that_no_row_knows_is_on_hold_with_its_set(comes: str, restarts: bool) -> None:
     """Somebody copied a variant of the set as it is; nobody decides on the copy before the hold is over."""
     found = fleet(2)
-    labels = {"config.porch.kpt.dev/packagevariantset": found.children["alpha-r1-s0000"].set_uid}
-    copy = obj(
-        VARIANT,
-        "a-copy",
-        metadata={"labels": labels},
-        spec={"downstream": {"repo": "r1", "package": "s0000"}},
-    )
+    spec = {"downstream": {"repo": "r1", "package": "s0000"}}
+    copy = obj(VARIANT, "a-copy", metadata=of_set("uid-alpha"), spec=spec)
     before = dict(found.states())
     found.mark(SITE, "unavailable")
     found.run()
