@@ -103,7 +103,10 @@ def kill_group(process: "subprocess.Popen[bytes]") -> None:
 
 
 def limit(process: "subprocess.Popen[bytes]", *, memory_bytes: int, file_bytes: int) -> None:
-    """Limit what a program that was just started, and its children, may take; on Linux only."""
+    """Limit what a program that was just started, and its children, may take; on Linux only.
+
+    Until then it runs without: what it does before it reads its input may escape the limits.
+    """
     if resource is None or not hasattr(resource, "prlimit"):
         return
     for kind, value in (

@@ -269,6 +269,10 @@ def run(program: str, timeout_seconds: float = 30.0) -> None:
     )
 
 
+READ = "import sys; sys.stdin.read()"
+"""Limits of memory and files are in force when the input comes, which is some time after the start."""
+
+
 @pytest.fixture
 def small(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(executable, "OUTPUT_BYTES_MAX", 1_000_000)
@@ -282,8 +286,8 @@ def small(monkeypatch: pytest.MonkeyPatch) -> None:
     [
         ("while True: print('x' * 1000)", "wrote more than 1000000 bytes"),
         ("import sys\nwhile True: print('x' * 1000, file=sys.stderr)", "wrote more than 1000000 bytes"),
-        ("x = b'x' * 2_000_000_000", "exit code 1: .*MemoryError"),
-        ("open('f', 'wb').write(b'x' * 2_000_000)", "exit code"),
+        (f"{READ}; x = b'x' * 2_000_000_000", "exit code 1: .*MemoryError"),
+        (f"{READ}; open('f', 'wb').write(b'x' * 2_000_000)", "exit code"),
         ("import time; time.sleep(60)", "did not end within 2 s"),
         ("print('[' * 100000)", "no ResourceList: yaml: nested too deeply"),
         ("print('a: &a [*a]')", "no ResourceList: yaml: nested too deeply"),
