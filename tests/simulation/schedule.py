@@ -440,9 +440,8 @@ async def live_through(seed: int) -> Counter[str]:
     player.tidy()
     if player.chance.random() < 0.5:
         await player.hold_still()
-    await world.converge()
+    await world.converge(quiet=70.0)  # longer than any second look, and than ingest waits to list again
     await world.confirm_all()
-    await world.converge(quiet=70.0)  # longer than any second look
     check_watched(world)
     assert world.faults.broken == []
     check_variants(world)
