@@ -18,7 +18,7 @@ from tests.tools.kafka import KafkaCluster
 pytestmark = [pytest.mark.kafka, pytest.mark.slow, pytest.mark.timeout(900)]
 
 CHECKS = bus_contract.CHECKS | bus_contract_groups.CHECKS
-AT_ONCE = 3
+AT_ONCE = 2
 """How many long checks run side by side. They mostly wait, but two cores busy with more are too slow for
 their limits, which are of real time."""
 

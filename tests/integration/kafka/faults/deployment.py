@@ -209,19 +209,28 @@ class Deployment:
 
     async def _untold(self, now: Snapshot) -> list[str]:
         """Compare the last events with the conditions that the API server has, and with the lifecycles of
-        the variants' revisions."""
+        the variants' revisions. Messages count: one that only counts is published some seconds later."""
         latest = {
-            (event["kind"], event["name"], event["condition"]["type"]): event["condition"]["status"]
+            (event["kind"], event["name"], event["condition"]["type"]): (
+                event["condition"]["status"],
+                event["condition"].get("message", "") if event["kind"] != REVISION.kind else "",
+            )
             for event in now.table(LATEST).values()
         }
         present = {
-            (kind.kind, obj["metadata"]["name"], condition["type"]): condition["status"]
+            (kind.kind, obj["metadata"]["name"], condition["type"]): (
+                condition["status"],
+                condition.get("message", ""),
+            )
             for kind in (VARIANT, SET, REPOSITORY)
             for obj in await self.fleet.all(kind)
             for condition in obj.get("status", {}).get("conditions", ())
         }
         present |= {
-            (REVISION.kind, obj["metadata"]["name"], "Published"): str(obj["spec"]["lifecycle"] in PUBLISHED)
+            (REVISION.kind, obj["metadata"]["name"], "Published"): (
+                str(obj["spec"]["lifecycle"] in PUBLISHED),
+                "",
+            )
             for obj in await self.fleet.all(REVISION)
             if any(owner["kind"] == VARIANT.kind for owner in obj["metadata"].get("ownerReferences", ()))
         }
