@@ -329,6 +329,7 @@ class Churn:
         self.rng = random.Random(seed)
         self.workers: list[Worker] = []
         self.frozen: list[Worker] = []
+        self.thawed: dict[Worker, float] = {}
         self.open: dict[int, set[Worker]] = {number: set() for number in range(PARTITIONS)}
         self.stepping: dict[Worker, asyncio.Task[None]] = {}
         self.epochs: dict[int, list[int]] = {number: [] for number in range(PARTITIONS)}
@@ -346,7 +347,7 @@ class Churn:
 
         async def assigned(claim: Claim) -> None:
             others = self.open[claim.partition] - {worker}
-            if others:
+            if others and not any(self._was_frozen(one) for one in (worker, *others)):
                 self.violations.append(f"{claim} was given while {len(others)} others held it")
             self.open[claim.partition].add(worker)
             await asyncio.sleep(self.rng.uniform(0, 0.5) * self.harness.drain_seconds)
@@ -385,7 +386,16 @@ class Churn:
         self.frozen.append(worker)
 
     def thaw(self) -> None:
-        self.harness.thaw(self.frozen.pop(0).bus)
+        worker = self.frozen.pop(0)
+        self.thawed[worker] = asyncio.get_running_loop().time()
+        self.harness.thaw(worker.bus)
+
+    def _was_frozen(self, worker: Worker) -> bool:
+        """Whether it may still act on answers from before it was frozen: for a session it need not know that
+        the group went on without it. Its epochs are what protects the others then."""
+        since = self.thawed.get(worker)
+        now = asyncio.get_running_loop().time()
+        return worker in self.frozen or (since is not None and now - since < self.harness.session_seconds)
 
     def _excuse(self, worker: Worker) -> None:
         """One that cannot answer is not asked to let go: its epochs are what protects the others."""
