@@ -149,8 +149,8 @@ class ConditionsController:
     def refused(self, partition: int, puts: tuple[Put, ...], error: str) -> Iterable[str]:
         return ()  # messages are cut far below what the bus takes; the shell logs it
 
-    def failed(self, key: str, message: str, now: float) -> Outcome:
-        return Outcome()  # nobody else publishes conditions; the shell logs it
+    def failed(self, key: str, message: str, now: float) -> tuple[Put, ...]:
+        return ()  # conditions are published here alone; the shell logs it
 
     # ------------------------------------------------------------ deciding
 

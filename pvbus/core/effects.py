@@ -167,7 +167,7 @@ class Controller(Protocol):
         """Note that the bus does not take these rows: one is too large. Name the keys that must say so."""
         ...
 
-    def failed(self, key: str, message: str, now: float) -> Outcome:
-        """Report a decision that failed by a bug of ours as a condition on the key's object; the shell
-        decides again in time. Without puts where that is reported already, or cannot be."""
+    def failed(self, key: str, message: str, now: float) -> tuple[Put, ...]:
+        """Return the rows that report a decision that failed by a bug of ours as a condition on the key's
+        object: none where that is reported already, or cannot be. The shell decides again in time."""
         ...

@@ -49,9 +49,9 @@ ORDER_SECONDS = 60.0  # how long an order may be carried out: what it was decide
 SKEW_SECONDS = 5.0  # an order from further ahead in time has an unknown age
 UNREADY_CHARACTERS_MAX = 300
 SPEC_SHARE = 0.5
-"""Of a record of the bus, how much the spec of a PackageVariant may take. The rest is for its metadata, its
-status and what people add. With less room, its own row no longer fits: the bus keeps an old one, and nobody
-sees its deletion, its hold or its resourceVersion any more."""
+"""The share of a record of the bus that the spec of a PackageVariant may take. The rest is for its metadata,
+its status and what people add. A row that does not fit is left out: the bus keeps an old one, and no service
+sees the deletion, the hold or the resourceVersion of the PackageVariant any more."""
 SPEC_BYTES_MAX = 500_000  # that share of a bus with the default limit
 WORKING_REASONS = frozenset({"Waiting", "OnHold", "Terminating", "Reconciling"})  # of Ready=False: no failure
 REASONS = {
@@ -151,17 +151,17 @@ class RenderController:
     def refused(self, partition: int, puts: tuple[Put, ...], error: str) -> Iterable[str]:
         return ()  # nothing here grows with its input beyond what the bus takes; the shell logs it
 
-    def failed(self, key: str, message: str, now: float) -> Outcome:
+    def failed(self, key: str, message: str, now: float) -> tuple[Put, ...]:
         found = self._seen(key)
         if found is None:
-            return Outcome()
+            return ()
         _, seen = found
         present = {name: row for name, row in seen.claims.items() if row.state == "present"}
         living = seen.living(now)
         winner = self._winner(present, living) if present else None
         if winner is None:
-            return Outcome()
-        return self._told(Key.parse(key), seen, winner, living, outcome="defect", error=message)
+            return ()
+        return self._told(Key.parse(key), seen, winner, living, outcome="defect", error=message).puts
 
     # ------------------------------------------------------------ deciding
 

@@ -351,7 +351,7 @@ class Worker:
             "please report both"
         )
         try:
-            return self.controller.failed(key, message, self._clock.now()).puts
+            return self.controller.failed(key, message, self._clock.now())
         except Exception as exc:  # the same bug, most likely: the log and /readyz have it
             self._log.error("a defect cannot be reported on its object", key=key, error=str(exc))
             return ()

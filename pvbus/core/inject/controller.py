@@ -183,12 +183,12 @@ class InjectController:
     def refused(self, partition: int, puts: tuple[Put, ...], error: str) -> Iterable[str]:
         return ()  # nothing here grows with its input beyond what the bus takes; the shell logs it
 
-    def failed(self, key: str, message: str, now: float) -> Outcome:
+    def failed(self, key: str, message: str, now: float) -> tuple[Put, ...]:
         partition = self._partition(key)
         if partition is None or (seen := self._keys[partition][key]).raw is None:
-            return Outcome()
+            return ()
         one = Pass(partition, key, seen, _variant.decode(seen.raw), now, self._elapsed())
-        return self._ended(one, report.failed_conditions(one.variant, message, reason=INTERNAL_ERROR))
+        return self._ended(one, report.failed_conditions(one.variant, message, reason=INTERNAL_ERROR)).puts
 
     # ------------------------------------------------------------ deciding
 
@@ -373,8 +373,8 @@ class InjectController:
         return outcome
 
     def _refused(self, one: Pass, upstream: Revision, refused: Refused) -> Outcome:
-        """Tell of an attempt that failed for good, also when something else was told since: of a change that
-        was set back, for example."""
+        """Report an attempt that failed for good, again if something else was reported since: a change was
+        made and set back, for example."""
         outcome = self._ended(one, report.failed_conditions(one.variant, refused.error), upstream=upstream)
         return outcome._replace(result="failed", again_after=refused.until - one.elapsed)
 

@@ -59,9 +59,9 @@ def recorded(text: str) -> dict[str, Any] | None:
         status = kptfile.read(text).status
         run = msgspec.convert(status.render_status or {}, _Recorded)
     except (PermanentError, msgspec.ValidationError):
-        return None  # another's notes, in a form that nobody knows
+        return None  # not in kpt's form
     if not any(each.type == RENDERED and each.status in ("True", "False") for each in status.conditions):
-        return None  # of the package that this one was cloned from
+        return None  # it is of the package that this one was cloned from
     items = list(_items(run))
     if not items and not run.error_summary:
         return None

@@ -250,7 +250,7 @@ class Children:
         return self.withdrawn(obj, name, row, now, on_hold=on_hold)
 
     def undecided(self, obj: PackageVariantSet, name: str, observed: Observed, now: float) -> tuple[Put, Put]:
-        """Put the hold of the set on a living child that nobody has decided on."""
+        """Put the hold of the set on a living child that was never compared with the targets."""
         row = ChildRow(set_uid=obj.metadata.uid, state="waiting", downstream=observed.downstream)
         return self.withdrawn(obj, name, row, now, on_hold=True)
 

@@ -177,13 +177,12 @@ class UnrollController:
                 self._state(partition, skey).refused[name] = Refused(row.digest, row.target, row.okey, error)
                 yield skey
 
-    def failed(self, key: str, message: str, now: float) -> Outcome:
+    def failed(self, key: str, message: str, now: float) -> tuple[Put, ...]:
         state = self._sets.get(partition(key, self._partitions), {}).get(key)
         if state is None or state.obj is None:
-            return Outcome()
-        return self._rolled(
-            state, self._turn(state, now, self._elapsed()), [], stop=StopError(INTERNAL_ERROR, message)
-        )
+            return ()
+        turn = self._turn(state, now, self._elapsed())
+        return self._rolled(state, turn, [], stop=StopError(INTERNAL_ERROR, message)).puts
 
     # ------------------------------------------------------------ deciding
 

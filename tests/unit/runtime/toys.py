@@ -93,10 +93,8 @@ class Toy:
         self.refusals += [(put.key, error) for put in puts]
         return ()
 
-    def failed(self, key: str, message: str, now: float) -> Outcome:
-        if self.written.get(key) == message:
-            return Outcome()
-        return Outcome((Put(OUT, key, Row(message)),), "changed")
+    def failed(self, key: str, message: str, now: float) -> tuple[Put, ...]:
+        return () if self.written.get(key) == message else (Put(OUT, key, Row(message)),)
 
 
 class ToyCluster:
