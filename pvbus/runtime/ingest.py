@@ -28,6 +28,7 @@ from pvbus.core.records import (
     partition_key,
     sync_key,
 )
+from pvbus.core.tables import marker_kind
 from pvbus.errors import ConflictError, FencedError, PermanentError, TransientError
 from pvbus.ports.bus import Bus, Claim, Membership, Record, TopicPartition
 from pvbus.ports.clock import Clock
@@ -347,6 +348,7 @@ class IngestWorker:
             for key in self._mirror.of_kind(OBJECTS, CHECK_PREFIX)
             if partition_of(partition_key(WATCHES, key), self.partitions) == opened.claim.partition
         )
+        await self._withdraw_unwanted(opened)
         while True:
             opened.changed.clear()
             opened.following = True
@@ -412,6 +414,22 @@ class IngestWorker:
     async def _cancel(watched: Watched) -> None:
         watched.task.cancel()
         await asyncio.wait({watched.task})
+
+    async def _withdraw_unwanted(self, opened: IngestClaim) -> None:
+        """Withdraw what a worker before this one watched and nobody requests any more: it may have ended
+        before it could say so, and its rows would pass for what is there when the kind is requested again."""
+        wanted = self._wanted(opened)
+        left: dict[KindName, list[str]] = {}
+        for topic, key in self._mirror.markers():
+            group, _, name = marker_kind(key).partition("/")
+            kind = KindName(group, name)
+            if self._place(kind) != opened.claim.partition or kind in opened.watches:
+                continue
+            topics = (*self._topics(opened, kind), INJECTABLES) if kind in wanted else ()
+            if topic not in topics and not self._mirror.marker(topic, key).startswith("unwatched|"):
+                left.setdefault(kind, []).append(topic)
+        for kind, topics_left in left.items():
+            await self._withdraw(opened, kind, tuple(topics_left))
 
     async def _withdraw(self, opened: IngestClaim, kind: KindName, topics: tuple[str, ...]) -> None:
         """Say `unwatched` first, and drop the rows, in one step if they fit."""

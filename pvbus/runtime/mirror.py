@@ -5,7 +5,7 @@ what the bus already says, and writes only the difference; read anew when the la
 that tombstones may have gone. The digest travels as a header, so that no row has to be decoded for it.
 """
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 
 from pvbus.core.tables import is_marker
 from pvbus.ports.bus import Bus, Record, TopicPartition
@@ -79,6 +79,10 @@ class Mirror:
             return told.pop()
         epochs = [int(digest.split("|")[1]) for digest in told if digest]
         return f"syncing|{max(epochs)}||" if epochs else ""
+
+    def markers(self) -> Iterator[tuple[str, str]]:
+        """Yield (topic, key) of all markers."""
+        yield from self._markers
 
     async def close(self) -> None:
         await self._intake.close()

@@ -436,6 +436,29 @@ def test_an_edit_just_before_a_generation_may_be_read_after_it(
     assert played(scene, children=2) == found
 
 
+@pytest.mark.parametrize("ready", [{0, 1}, {0}], ids=["in turn", "one never"])
+def test_children_that_were_ready_in_turn_may_have_been_read_so(ready: set[int]) -> None:
+    condition = {"type": "Ready", "reason": "R", "lastTransitionTime": ""}
+    counts: list[int] = []
+
+    async def scene(world: Scene) -> None:
+        for moment in range(2):
+            await asyncio.sleep(1)
+            for number in range(2):
+                status = str(number == moment and number in ready)
+                conditions = [{**condition, "status": status}]
+                world.world.put(VARIANT, f"alpha-r1-s{number}", status={"conditions": conditions})
+        await asyncio.sleep(1)
+        alpha = world.world.find(SET, "alpha")
+        reported = {**condition, "status": "True", "observedGeneration": 1}
+        world.watcher.status({**(alpha or {}), "status": {"conditions": [reported]}})
+        counts.append(world.watcher.counts["ready, each child at a moment of its own"])
+
+    all_were = len(ready) == 2
+    assert played(scene, children=2) == (set() if all_were else {"ready"})
+    assert counts == [int(all_were)]
+
+
 @pytest.mark.parametrize(("size", "found"), [(100, {"ready"}), (19_900, set())])
 def test_a_target_that_the_bus_does_not_take_is_not_missed(size: int, found: set[str]) -> None:
     async def scene(world: Scene) -> None:

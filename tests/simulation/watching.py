@@ -12,6 +12,10 @@ each violation; a schedule fails at its end with all of them.
 | guard | at the DELETE, applied | unconfirmed removals of the set in ten minutes; its children before them |
 | hold | at any write, sent | the annotation and when the writer could know of it |
 | ready | at a status, applied | all moments since the generation was made; of children, also shortly before |
+
+A set's Ready is compared with each moment as a whole, and only where no moment has all of it, with each child
+at a moment of its own: services watch objects one by one, and the API has no snapshot of several kinds. How
+often that is needed is counted ("ready, each child at a moment of its own").
 """
 
 import itertools
@@ -448,9 +452,7 @@ class Watcher:
             cause = self._generations.get((meta["uid"], condition.get("observedGeneration", 0)), 0.0)
             self.counts[f"{obj['kind']}s reported ready"] += 1
             if obj["kind"] == "PackageVariantSet":
-                ends = [self._world.now]
-                moments = self._since(cause - UNSEEN_SECONDS)
-                is_true = any(self._set_was_ready(meta["uid"], m, ends, cause) for m in moments)
+                is_true = self._set_was_ready(meta["uid"], cause)
             else:
                 is_true = any(self._variant_was_ready(obj, m) for m in self._since(cause))
             if not is_true:
@@ -477,11 +479,26 @@ class Watcher:
             if row.state != "present"
         }
 
-    def _set_was_ready(self, uid: str, moment: Moment, ends: list[float], cause: float) -> bool:
-        """Whether all children were, at a moment, as the set wants them since the cause.
+    def _set_was_ready(self, uid: str, cause: float) -> bool:
+        """Whether each child was, since the cause, as the set wants it: all at one moment, or each at one."""
+        never: set[str] | None = None
+        ends = [self._world.now]
+        for moment in self._since(cause - UNSEEN_SECONDS):
+            for unready in self._unready(uid, moment, ends, cause):
+                if not unready:
+                    return True
+                never = unready if never is None else never & unready
+            ends.append(moment.time)
+        in_turn = never is not None and not never
+        self.counts["ready, each child at a moment of its own"] += in_turn
+        return in_turn
+
+    def _unready(self, uid: str, moment: Moment, ends: list[float], cause: float) -> Iterator[set[str]]:
+        """Yield the children that were not as the set wants them since the cause, at a moment, for each of
+        the wishes that a worker may have read then.
 
         A moment that ended before the cause is compared with what was wanted from the cause on. ends: the
-        ends of the moments that were looked at, the latest first; this one begins the next.
+        ends of the moments that were looked at, the latest first.
         """
         is_before = ends[-1] <= cause
         begin, until = (cause, ends[0]) if is_before else (moment.time, ends[-1])
@@ -489,7 +506,6 @@ class Watcher:
         wanted = [i for i in self._history if i.time <= seen][-1:] or self._history[:1]
         later = [i for i in self._history if seen < i.time <= until]
         caused = next((i for i in reversed(self._history) if i.time <= cause), self._history[0])
-        ends.append(moment.time)
         leaving = self._leaving()
         for inputs in (*wanted, *later):
             if inputs.time <= cause:  # who reports this generation as ready has read it and its upstream
@@ -497,9 +513,7 @@ class Watcher:
             for things, names in itertools.product(_with_rows(inputs), (inputs.names, self.names())):
                 expected = self.expected(inputs._replace(things=things, names=names))
                 mine = {v: e for v, e in expected.items() if e.owner == uid and v not in leaving}
-                if all(is_as_expected(moment.variants.get(vkey), e) for vkey, e in mine.items()):
-                    return True
-        return False
+                yield {v for v, e in mine.items() if not is_as_expected(moment.variants.get(v), e)}
 
 
 def _with_rows(inputs: Inputs) -> list[Sequence[Thing]]:

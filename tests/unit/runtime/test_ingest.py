@@ -110,6 +110,36 @@ def test_sets_can_be_selected_like_any_object() -> None:
     simulated(scenario)
 
 
+@pytest.mark.parametrize("kind", [SITE, SET], ids=["requested", "static"])
+@pytest.mark.parametrize("is_requested_again", [False, True])
+def test_what_nobody_requests_any_more_goes_when_its_worker_died(kind: Kind, is_requested_again: bool) -> None:
+    """The rows of a worker that ended before it could withdraw them are no proof of anything."""
+
+    async def scenario(world: World) -> None:
+        world.put(SITE, "a")
+        world.set("a", [])
+        request = WatchRequest(group=kind.group, kind=kind.kind, requester="unroll-0")
+        await ask(world, request)
+        assert (names(world, kind=kind.kind), state(world, kind)) == (["a"], "ok")
+        (worker,) = world.running
+        await world.kill(worker)
+        await asyncio.gather(*[world.delete(each, "a") for each in (SITE, SET)])
+        written = world.records(OBJECTS)
+        await ask(world, request, withdraw=True)
+        assert world.records(OBJECTS) == written
+        if is_requested_again:
+            await ask(world, request)
+        world.add_worker("ingest")
+        await world.converge(quiet=3)
+        assert (names(world, kind=kind.kind), state(world, kind)) == (
+            [],
+            "ok" if is_requested_again else "unwatched",
+        )
+        assert state(world, SET, SETS) == "ok"
+
+    simulated(scenario)
+
+
 def test_content_comes_with_its_request_and_goes_with_it() -> None:
     async def scenario(world: World) -> None:
         world.put(SITE, "a", spec={"x": 1})
