@@ -4,10 +4,10 @@ from collections.abc import Iterable
 from typing import Any
 
 import pvbus
-from pvbus.contracts import TopicContract, topic_contracts, value_types
-from pvbus.core import model
-from pvbus.core.cloudevents import ATTRIBUTES
+from pvbus.core.api import variants
+from pvbus.core.conditions.cloudevents import ATTRIBUTES
 from pvbus.core.records import SCHEMA_VERSION
+from pvbus.ports.contracts import TopicContract, topic_contracts, value_types
 
 _CRDS = {"PackageVariant": "packagevariants", "PackageVariantSet": "packagevariantsets"}
 
@@ -84,7 +84,7 @@ def _word(service: str) -> str:
 
 def _message(name: str, *, public: bool) -> dict[str, Any]:
     if name in _CRDS:
-        file = f"./crds/{_CRDS[name]}.{model.CONFIG_GROUP}.yaml"
+        file = f"./crds/{_CRDS[name]}.{variants.CONFIG_GROUP}.yaml"
         return {
             "name": name,
             "description": f"The object without managedFields, as {file} defines it.",

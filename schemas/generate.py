@@ -16,8 +16,8 @@ from typing import Any
 import msgspec
 import yaml
 
-from pvbus.contracts import crds, open_api
 from pvbus.core.records import RECORDS
+from pvbus.ports.contracts import crds, open_api
 from schemas import asyncapi
 
 FOLDER = Path(__file__).parent

@@ -13,9 +13,9 @@ from typing import Literal
 
 import msgspec
 
+from pvbus.adapters.files import write_private
 from pvbus.cli.manifests import Manifest
-from pvbus.errors import PermanentError, UsageError
-from pvbus.files import write_private
+from pvbus.core.errors import PermanentError, UsageError
 from pvbus.ports.cluster import Object
 
 FORMAT = 1

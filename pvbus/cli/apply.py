@@ -12,8 +12,8 @@ from typing import Literal, NamedTuple
 
 from pvbus.cli.applied import AppliedRecord, Entry, identity, name_of
 from pvbus.cli.manifests import Manifest
-from pvbus.core.model import CONFIG_GROUP
-from pvbus.errors import AlreadyExistsError, ConflictError, PermanentError, UsageError
+from pvbus.core.api.variants import CONFIG_GROUP
+from pvbus.core.errors import AlreadyExistsError, ConflictError, PermanentError, UsageError
 from pvbus.ports.cluster import Cluster, Kind, Object, Resource
 
 PARALLEL_MAX = 16

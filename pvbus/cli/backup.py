@@ -24,9 +24,9 @@ from typing import Any
 import click
 
 from pvbus import __version__
+from pvbus.adapters.files import open_plain
 from pvbus.cli.datafolder import DEFAULT, DataPaths
-from pvbus.errors import PermanentError, UsageError
-from pvbus.files import open_plain
+from pvbus.core.errors import PermanentError, UsageError
 
 FORMAT = 1
 MANIFEST = "backup.json"

@@ -16,7 +16,7 @@ from types import TracebackType
 from typing import Any, Self
 
 import pvbus
-from pvbus.errors import PermanentError, PvbusError, UsageError
+from pvbus.core.errors import PermanentError, PvbusError, UsageError
 
 STOP_SECONDS = 15.0
 """How long a child may take to end in order: the services' drain, and the goodbye to each group."""

@@ -9,12 +9,12 @@ import msgspec
 from pvbus.cli.output import columns
 from pvbus.cli.progress import KINDS, Judged, condition_of
 from pvbus.cli.reading import bus_option, data_option, opened_bus, read_rows, topic_on
-from pvbus.core.ids import Key, okey
-from pvbus.core.model import Condition
+from pvbus.core.api.variants import Condition
+from pvbus.core.conditions.subjects import GROUPS
+from pvbus.core.errors import UsageError
+from pvbus.core.keys import Key, okey
+from pvbus.core.markers import is_marker
 from pvbus.core.records import CONDITIONS, LATEST, OBJECTS, ConditionEvent
-from pvbus.core.subjects import GROUPS
-from pvbus.core.tables import is_marker
-from pvbus.errors import UsageError
 from pvbus.ports.bus import Bus, Record, TopicPartition
 
 COLUMNS = ("TIME", "OBJECT", "TYPE", "STATUS", "REASON", "MESSAGE")

@@ -14,9 +14,9 @@ from pvbus.cli.datafolder import DataPaths
 from pvbus.cli.output import columns
 from pvbus.cli.progress import SET
 from pvbus.cli.reading import bus_option, data_option, opened_bus, read_rows
-from pvbus.core.ids import CONFIRM_DELETION, Key, parse_okey
+from pvbus.core.errors import ConflictError, PermanentError, UsageError
+from pvbus.core.keys import CONFIRM_DELETION, Key, parse_okey
 from pvbus.core.records import SETRESULTS, SETS, UNROLL, ChildRow, Hold, SetResult
-from pvbus.errors import ConflictError, PermanentError, UsageError
 from pvbus.ports.bus import Bus
 from pvbus.ports.cluster import Cluster, Object, Resource
 

@@ -9,16 +9,16 @@ from pathlib import Path
 from typing import NamedTuple
 
 from pvbus.cli.children import Child
-from pvbus.config import ApiServerConfig, LogLevel
-from pvbus.contracts import crds
-from pvbus.core.model import CONFIG_GROUP, PORCH_GROUP
-from pvbus.embedded.apiserver.server import ApiServer
-from pvbus.embedded.packages.functions.registry import FunctionRegistry
-from pvbus.embedded.packages.render import render
-from pvbus.embedded.packages.settings import StoreOptions
-from pvbus.embedded.packages.store import PackageStore
-from pvbus.errors import PermanentError
+from pvbus.controlplane.apiserver.server import ApiServer
+from pvbus.controlplane.packages.functions.registry import FunctionRegistry
+from pvbus.controlplane.packages.render import render
+from pvbus.controlplane.packages.settings import StoreOptions
+from pvbus.controlplane.packages.store import PackageStore
+from pvbus.core.api.variants import CONFIG_GROUP, PORCH_GROUP
+from pvbus.core.errors import PermanentError
 from pvbus.ports.cluster import Kind
+from pvbus.ports.contracts import crds
+from pvbus.runtime.process.settings import ApiServerConfig, LogLevel
 
 REPOSITORY = Kind(CONFIG_GROUP, "Repository")
 PACKAGE_REVISION = Kind(PORCH_GROUP, "PackageRevision")

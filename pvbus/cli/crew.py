@@ -1,7 +1,8 @@
 """The services that `pvbus up` runs: in this process, or each as processes of its own.
 
-Both are a `Crew`, and both tell of themselves as every process of pvbus does (`pvbus.runtime.state`), so
-what follows from that is decided in one place: whether all is done, and who is still busy.
+Both are a `Crew`, and both report their state as every process of pvbus does
+(`pvbus.runtime.process.state`), so what follows from that is decided in one place: whether all is done, and
+which service is still busy.
 """
 
 import asyncio
@@ -14,13 +15,13 @@ import aiohttp
 import msgspec
 
 from pvbus.cli.children import USAGE_CODE, Child, DiedError
-from pvbus.config import ServicesConfig
-from pvbus.errors import PermanentError, UsageError
+from pvbus.core.errors import PermanentError, UsageError
 from pvbus.ports.bus import Bus
 from pvbus.ports.cluster import Cluster
-from pvbus.runtime.assembly import SERVICES, partition_count
-from pvbus.runtime.hosting import Host, grounded, hosted
-from pvbus.runtime.state import ProcessState, ServiceReport, defect_lines
+from pvbus.runtime.process.assembly import SERVICES, partition_count
+from pvbus.runtime.process.hosting import Host, grounded, hosted
+from pvbus.runtime.process.settings import ServicesConfig
+from pvbus.runtime.process.state import ProcessState, ServiceReport, defect_lines
 
 BACKOFF_SECONDS = (0.5, 10.0)
 """Between the end of a process and its next start; twice as long each time, until one has lived longer."""

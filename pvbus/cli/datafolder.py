@@ -7,8 +7,8 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from pvbus.errors import PermanentError
-from pvbus.files import open_lock, write_private
+from pvbus.adapters.files import open_lock, write_private
+from pvbus.core.errors import PermanentError
 
 DEFAULT = ".pvbus"
 

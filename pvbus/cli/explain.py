@@ -18,8 +18,10 @@ from pvbus.cli.failing import Failure, failing_targets, grouped, unready_childre
 from pvbus.cli.output import FORMATS, emit
 from pvbus.cli.progress import SET, VARIANT
 from pvbus.cli.reading import bus_option, data_option, live_object, opened_bus, read_rows
-from pvbus.core.expressions import CelError, Engine, compile_expression
-from pvbus.core.ids import Key
+from pvbus.core.cel import CelError, Engine, compile_expression
+from pvbus.core.conditions.sets import confirm_command
+from pvbus.core.errors import UsageError
+from pvbus.core.keys import Key
 from pvbus.core.records import (
     DESIRED,
     LATEST,
@@ -39,12 +41,10 @@ from pvbus.core.records import (
     TargetRow,
     sync_key,
 )
-from pvbus.core.render import row_variables
-from pvbus.core.setconditions import confirm_command
-from pvbus.errors import UsageError
+from pvbus.core.render.template import row_variables
 from pvbus.ports.bus import Bus
 from pvbus.ports.cluster import Kind
-from pvbus.runtime.installation import engine_of, read_installation
+from pvbus.runtime.process.installation import engine_of, read_installation
 
 Document = dict[str, Any]
 

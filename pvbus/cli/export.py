@@ -11,7 +11,7 @@ import click
 from pvbus.cli.live import LEFT_OUT
 from pvbus.cli.plan import progress_printer, read_live
 from pvbus.cli.planinput import admitted, read_input, write_export
-from pvbus.errors import PermanentError, UsageError
+from pvbus.core.errors import PermanentError, UsageError
 
 
 @click.command(

@@ -10,11 +10,11 @@ from typing import Any, NamedTuple
 import msgspec
 
 from pvbus.cli.reading import read_rows
-from pvbus.core.expressions import Engine
-from pvbus.core.ids import Key, parse_okey
-from pvbus.core.model import PackageVariantSet
+from pvbus.core.api.variants import PackageVariantSet
+from pvbus.core.cel import Engine
+from pvbus.core.keys import Key, parse_okey
 from pvbus.core.records import LATEST, OBJECTS, SETS, ChildResult, ChildRow, ConditionEvent
-from pvbus.core.render import compile_targets
+from pvbus.core.render.template import compile_targets
 from pvbus.core.unroll.contexts import Contexts, root_of
 from pvbus.core.unroll.view import View
 from pvbus.ports.bus import Bus

@@ -1,7 +1,7 @@
 """`pvbus lag`: who holds what, and how far it is.
 
 Who holds what, and what is committed, the bus itself tells, also while nothing runs. The rest each
-worker tells at the address that it left with its group (`/state`, see `pvbus.runtime.state`).
+worker tells at the address that it left with its group (`/state`, see `pvbus.runtime.process.state`).
 """
 
 import asyncio
@@ -17,10 +17,10 @@ import msgspec
 
 from pvbus.cli.output import FORMATS, columns, emit
 from pvbus.cli.reading import NOTHING, bus_option, data_option, opened_bus
-from pvbus.errors import PermanentError, TransientError, UsageError
+from pvbus.core.errors import PermanentError, TransientError, UsageError
 from pvbus.ports.bus import Bus, GroupState, TopicPartition
-from pvbus.runtime.assembly import INPUTS, SERVICES
-from pvbus.runtime.state import ClaimReport, ProcessState, defect_lines
+from pvbus.runtime.process.assembly import INPUTS, SERVICES
+from pvbus.runtime.process.state import ClaimReport, ProcessState, defect_lines
 from pvbus.telemetry.terminal import unfiltered
 
 ANSWER_SECONDS_MAX = 2.0

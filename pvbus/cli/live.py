@@ -9,11 +9,11 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from pvbus.adapters.embedded.cluster_objects import split_api_version
+from pvbus.adapters.memory.objects import split_api_version
 from pvbus.cli.datafolder import DataPaths
-from pvbus.core.model import CONFIG_GROUP, PORCH_GROUP
-from pvbus.core.mutations import injection_points
-from pvbus.errors import PermanentError, TransientError, UsageError
+from pvbus.core.api.variants import CONFIG_GROUP, PORCH_GROUP
+from pvbus.core.errors import PermanentError, TransientError, UsageError
+from pvbus.core.inject.mutations import injection_points
 from pvbus.ports.cluster import Kind, Object, Resource
 
 if TYPE_CHECKING:

@@ -14,8 +14,8 @@ from typing import Any
 import click
 
 from pvbus import __version__
-from pvbus.errors import PvbusError, UsageError
-from pvbus.files import PRIVATE_UMASK
+from pvbus.adapters.files import PRIVATE_UMASK
+from pvbus.core.errors import PvbusError, UsageError
 from pvbus.runtime.failures import causes
 from pvbus.telemetry.terminal import filter_streams
 

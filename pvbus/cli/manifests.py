@@ -10,8 +10,8 @@ from typing import Any, NamedTuple
 
 import yaml
 
-from pvbus.errors import UsageError
-from pvbus.files import open_plain, reason_of
+from pvbus.adapters.files import open_plain, reason_of
+from pvbus.core.errors import UsageError
 
 SUFFIXES = (".yaml", ".yml", ".json")
 FILE_BYTES_MAX = 32 << 20

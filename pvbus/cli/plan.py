@@ -1,6 +1,6 @@
 """`pvbus plan`: what would be created, updated, deleted, held or refused, from files or a live system.
 
-The evaluation is a preview (`pvbus.runtime.preview`): the services themselves, over objects in memory.
+The evaluation is a preview (`pvbus.runtime.preview.run`): the services themselves, over objects in memory.
 With `-o json` stdout is one document and nothing else; logs and progress go to stderr.
 """
 
@@ -19,13 +19,13 @@ from pvbus.cli.plandocument import Document, document_of, package_diffs
 from pvbus.cli.planinput import PlanInput, admitted, deletions, read_input
 from pvbus.cli.planlacks import export_lacks, files_lack, missing_files, missing_kinds, unpreviewable
 from pvbus.cli.plantext import plan_lines
-from pvbus.config import ApiServerConfig, UnrollConfig, load_config
-from pvbus.core.expressions import Engine, default_engine, engine_named
+from pvbus.controlplane.packages.functions.registry import FunctionRegistry
+from pvbus.core.cel import Engine, default_engine, engine_named
+from pvbus.core.errors import UsageError
 from pvbus.core.unroll.removal import Limits
-from pvbus.embedded.packages.functions.registry import FunctionRegistry
-from pvbus.errors import UsageError
 from pvbus.ports.cluster import Object
-from pvbus.runtime.preview import Changes, Only, Preview, World, preview
+from pvbus.runtime.preview.run import Changes, Only, Preview, World, preview
+from pvbus.runtime.process.settings import ApiServerConfig, UnrollConfig, load_config
 from pvbus.telemetry.logs import configure
 
 FAILED, CHANGED = 1, 3
@@ -318,7 +318,7 @@ PACKAGE_KINDS = ("PackageRevision", "PackageRevisionResources")
 
 def render_packages(document: Document) -> None:
     """Run the pipelines of the drafts that the plan would write, and report which cannot run."""
-    from pvbus.embedded.packages.render import render as run_pipeline
+    from pvbus.controlplane.packages.render import render as run_pipeline
 
     written = {a["name"]: a["namespace"] for a in document["actions"] if a["kind"] in PACKAGE_KINDS}
     for name, namespace in written.items():

@@ -4,11 +4,11 @@ from collections.abc import Iterable, Mapping, Sequence
 from difflib import unified_diff
 from typing import Any
 
-from pvbus.adapters.embedded.cluster import Write
-from pvbus.adapters.embedded.cluster_objects import copy_of, source_of
-from pvbus.core.ids import FINALIZER, SET_UID_LABEL, parse_okey
+from pvbus.adapters.memory.cluster import Write
+from pvbus.adapters.memory.objects import copy_of, source_of
+from pvbus.core.keys import FINALIZER, SET_UID_LABEL, parse_okey
 from pvbus.ports.cluster import Object
-from pvbus.runtime.preview import Child, Preview
+from pvbus.runtime.preview.run import Child, Preview
 
 Document = dict[str, Any]
 UNSHOWN = ("resourceVersion", "generation", "uid", "creationTimestamp", "managedFields")

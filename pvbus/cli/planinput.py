@@ -9,15 +9,15 @@ from typing import Any, NamedTuple
 
 import msgspec
 
-from pvbus.adapters.embedded.cluster_objects import split_api_version
+from pvbus.adapters.memory.objects import split_api_version
 from pvbus.cli.live import EXPORT_API, EXPORT_KIND, Export
 from pvbus.cli.manifests import SUFFIXES, Manifest, read_manifests
-from pvbus.contracts import crds
-from pvbus.core.model import PORCH_GROUP
-from pvbus.embedded.apiserver.structural import Schema, compile_schema
-from pvbus.errors import UsageError
+from pvbus.controlplane.apiserver.structural import Schema, compile_schema
+from pvbus.core.api.variants import PORCH_GROUP
+from pvbus.core.errors import UsageError
 from pvbus.ports.cluster import Kind, Object
-from pvbus.runtime.preview import ObjectName
+from pvbus.ports.contracts import crds
+from pvbus.runtime.preview.run import ObjectName
 
 _HEAD_BYTES = 200
 _export = msgspec.json.Decoder(Export)
@@ -170,7 +170,7 @@ def _package_problems(obj: Object) -> Iterable[str]:
     if not _is_list_of([] if spec.get("tasks") is None else spec["tasks"], dict):
         yield "spec.tasks: must be a list of objects"
     if obj["kind"] == "PackageRevision":
-        from pvbus.core.porch import PackageRevision
+        from pvbus.core.api.packages import PackageRevision
 
         try:
             msgspec.convert(obj, PackageRevision)

@@ -3,9 +3,9 @@
 from collections.abc import Sequence
 
 from pvbus.cli.live import Export
-from pvbus.core.ids import CONFIRM_DELETION
+from pvbus.core.keys import CONFIRM_DELETION
 from pvbus.ports.cluster import Kind, Object
-from pvbus.runtime.preview import Preview
+from pvbus.runtime.preview.run import Preview
 
 USERS = ("PackageVariant", "PackageVariantSet")
 

@@ -6,10 +6,10 @@ from typing import NamedTuple
 
 import msgspec
 
-from pvbus.core.ids import Key
-from pvbus.core.model import CONFIG_GROUP, Condition
+from pvbus.core.api.variants import CONFIG_GROUP, Condition
+from pvbus.core.keys import Key
+from pvbus.core.markers import is_marker
 from pvbus.core.records import RESULTS, SETS, VARIANTS, ResultRow
-from pvbus.core.tables import is_marker
 from pvbus.ports.bus import Bus, Record
 from pvbus.ports.cluster import Cluster, Kind
 

@@ -9,13 +9,13 @@ import msgspec
 
 from pvbus.adapters.kubernetes.cluster import HttpCluster
 from pvbus.cli.datafolder import DEFAULT, DataPaths
-from pvbus.config import ServiceConfig, load_config
-from pvbus.contracts import topics
-from pvbus.core.ids import partition
-from pvbus.errors import TransientError, UsageError
+from pvbus.core.errors import TransientError, UsageError
+from pvbus.core.keys import partition
 from pvbus.ports.bus import Bus, Record, TopicSpec
 from pvbus.ports.cluster import Kind, Object
-from pvbus.runtime.buses import open_bus
+from pvbus.ports.contracts import topics
+from pvbus.runtime.process.buses import open_bus
+from pvbus.runtime.process.settings import ServiceConfig, load_config
 
 data_option = click.option("--data", default=DEFAULT, show_default=True, help="Data folder of `pvbus up`.")
 bus_option = click.option(

@@ -9,10 +9,10 @@ import msgspec
 from pvbus.cli import topics_declared
 from pvbus.cli.output import FORMATS, columns, emit
 from pvbus.cli.reading import NOTHING, bus_option, data_option, opened_bus, read_topic
-from pvbus.contracts import topic_contracts
-from pvbus.errors import UsageError
+from pvbus.core.errors import UsageError
 from pvbus.ports.bus import Bus, Record
-from pvbus.runtime.kafkaaccess import PRINCIPAL
+from pvbus.ports.contracts import topic_contracts
+from pvbus.runtime.process.kafka_access import PRINCIPAL
 
 
 @click.command(

@@ -8,12 +8,12 @@ import click
 from pvbus.adapters.kafka.settings import settings_of
 from pvbus.cli.output import columns, emit
 from pvbus.cli.reading import opened_bus
-from pvbus.contracts import topics
-from pvbus.errors import UsageError
+from pvbus.core.errors import UsageError
 from pvbus.ports.bus import TopicState
-from pvbus.runtime.buses import bus_file
-from pvbus.runtime.installation import check_completeness, read_installation
-from pvbus.runtime.kafkaaccess import access_lists, bindings, commands
+from pvbus.ports.contracts import topics
+from pvbus.runtime.process.buses import bus_file
+from pvbus.runtime.process.installation import check_completeness, read_installation
+from pvbus.runtime.process.kafka_access import access_lists, bindings, commands
 
 
 def create(data: str, place: str | None, output: str) -> int:

@@ -28,13 +28,13 @@ from pvbus.cli.datafolder import DEFAULT, DataPaths, held
 from pvbus.cli.examples import fleet
 from pvbus.cli.manifests import Manifest, read_manifests
 from pvbus.cli.progress import Progress, Tally, Trouble, judge, unsettled_repositories
-from pvbus.config import LogLevel, ServicesConfig, load_config
-from pvbus.errors import PermanentError, TransientError, UsageError
+from pvbus.core.errors import PermanentError, TransientError, UsageError
 from pvbus.ports.cluster import Cluster, Kind
-from pvbus.runtime.assembly import partition_count
-from pvbus.runtime.buses import bus_file
-from pvbus.runtime.hosting import stop_on_signals
-from pvbus.runtime.kafkasettings import kafka_settings
+from pvbus.runtime.process.assembly import partition_count
+from pvbus.runtime.process.buses import bus_file
+from pvbus.runtime.process.hosting import stop_on_signals
+from pvbus.runtime.process.kafka_settings import kafka_settings
+from pvbus.runtime.process.settings import LogLevel, ServicesConfig, load_config
 from pvbus.telemetry import logs
 from pvbus.telemetry.terminal import unfiltered
 

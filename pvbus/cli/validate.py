@@ -11,15 +11,15 @@ import msgspec
 from pvbus.cli.applied import digest, identity
 from pvbus.cli.manifests import Manifest, read_manifests
 from pvbus.cli.output import FORMATS, emit
-from pvbus.contracts import crds
-from pvbus.core.expressions import Engine, default_engine, engine_named
-from pvbus.core.model import PackageVariant, PackageVariantSet
-from pvbus.core.mutations.validation import validate_variant
-from pvbus.core.render import compile_targets
-from pvbus.core.validation import duplicate_downstreams, validate_set
-from pvbus.embedded.apiserver.schema import Schema, compile_schema, validate_crd
-from pvbus.errors import UsageError
+from pvbus.controlplane.apiserver.schema import Schema, compile_schema, validate_crd
+from pvbus.core.api.variants import PackageVariant, PackageVariantSet
+from pvbus.core.cel import Engine, default_engine, engine_named
+from pvbus.core.errors import UsageError
+from pvbus.core.inject.mutations.validation import validate_variant
+from pvbus.core.render.template import compile_targets
+from pvbus.core.unroll.validation import duplicate_downstreams, validate_set
 from pvbus.ports.cluster import Object
+from pvbus.ports.contracts import crds
 
 CRD = ("apiextensions.k8s.io/v1", "CustomResourceDefinition")
 

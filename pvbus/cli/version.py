@@ -6,7 +6,7 @@ import click
 
 from pvbus import __version__
 from pvbus.cli.output import FORMATS, emit
-from pvbus.core.expressions import available_engines
+from pvbus.core.cel import available_engines
 from pvbus.core.records import SCHEMA_VERSION
 
 

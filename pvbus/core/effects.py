@@ -3,7 +3,7 @@
 A reconciliation is a generator: it yields effects one at a time, is sent each one's result, and
 returns an `Outcome`. It never awaits, so the same decisions run in the services, in `pvbus plan`
 and in simulations. An effect that fails is thrown into the generator as an error of
-`pvbus.errors`; what the generator does not catch, the shell treats by class: TransientError backs
+`pvbus.core.errors`; what the generator does not catch, the shell treats by class: TransientError backs
 off, ConflictError waits for the echo, PermanentError is logged and tried again after a minute.
 """
 

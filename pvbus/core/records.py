@@ -2,7 +2,7 @@
 
 Rows are JSON. New fields have defaults, types never change, unknown fields are allowed. A row
 carries the uid of the object it speaks of; a row of another uid is not acted upon. Rows of `sets`
-and `variants` are the objects themselves (`pvbus.core.model`) without managedFields.
+and `variants` are the objects themselves (`pvbus.core.api.variants`) without managedFields.
 
 | topic | key | partitioned by |
 | --- | --- | --- |
@@ -25,7 +25,7 @@ from typing import Literal
 
 import msgspec
 
-from pvbus.core.model import Condition, Downstream, DownstreamTarget, Upstream, VariantTemplate
+from pvbus.core.api.variants import Condition, Downstream, DownstreamTarget, Upstream, VariantTemplate
 
 META = "pvbus.meta"
 OBJECTS = "pvbus.objects"

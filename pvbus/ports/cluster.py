@@ -1,7 +1,7 @@
 """The cluster port: the part of the Kubernetes API that the services use.
 
 Objects are plain JSON values (`dict`), as the API server sends them, unless `metadata_only` asks
-for PartialObjectMetadata. Errors are those of `pvbus.errors`: 404 is None where a value is
+for PartialObjectMetadata. Errors are those of `pvbus.core.errors`: 404 is None where a value is
 returned; ConflictError (409, failed precondition; AlreadyExistsError for a create);
 PermanentError (400, 403, 405, 413, 422, business rules; `reason` is the Status reason); an update of
 what is not there is a ConflictError too;
@@ -11,7 +11,7 @@ TransientError (401, 429, 5xx, timeouts, connection; `retry_after_seconds` from 
 from collections.abc import AsyncIterator, Mapping
 from typing import Any, Literal, NamedTuple, Protocol
 
-from pvbus.errors import TransientError
+from pvbus.core.errors import TransientError
 
 Object = dict[str, Any]
 

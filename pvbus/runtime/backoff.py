@@ -3,7 +3,7 @@
 import random
 from collections.abc import Callable
 
-from pvbus.errors import TransientError
+from pvbus.core.errors import TransientError
 
 Jitter = Callable[[float, float], float]
 """Returns a number between two others. A simulation passes one with a seed."""

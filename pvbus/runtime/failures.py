@@ -3,7 +3,7 @@
 import asyncio
 from collections.abc import Iterator
 
-from pvbus.errors import TransientError
+from pvbus.core.errors import TransientError
 from pvbus.ports.bus import Membership
 
 

@@ -11,7 +11,7 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Gener
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from typing import Any, Protocol
 
-from pvbus.errors import FencedError, InvariantError, PermanentError, TooLargeError
+from pvbus.core.errors import FencedError, InvariantError, PermanentError, TooLargeError
 from pvbus.ports.bus import Bus, Claim, Output, Record, TopicPartition, TopicSpec
 
 PARTITIONS = 4

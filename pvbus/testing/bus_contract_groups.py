@@ -8,7 +8,7 @@ import asyncio
 import random
 from collections.abc import Awaitable, Callable, Sequence
 
-from pvbus.errors import FencedError
+from pvbus.core.errors import FencedError
 from pvbus.ports.bus import Bus, Claim, Membership, Output, PartitionState
 from pvbus.testing.bus_contract import (
     GROUP,

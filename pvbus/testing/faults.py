@@ -15,15 +15,15 @@ import random
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from typing import Any, TypeVar
 
-from pvbus.adapters.embedded.bus import SqliteBus
-from pvbus.adapters.embedded.bus_reader import SqliteReader
-from pvbus.adapters.embedded.bus_store import Store
-from pvbus.adapters.embedded.cluster import MemoryCluster
-from pvbus.core.model import PORCH_GROUP
-from pvbus.errors import ConflictError, PermanentError, TransientError
+from pvbus.adapters.memory.cluster import MemoryCluster
+from pvbus.adapters.memory.virtual_time import Process, ProcessClock, outside
+from pvbus.adapters.sqlite.bus import SqliteBus
+from pvbus.adapters.sqlite.reader import SqliteReader
+from pvbus.adapters.sqlite.store import Store
+from pvbus.core.api.variants import PORCH_GROUP
+from pvbus.core.errors import ConflictError, PermanentError, TransientError
 from pvbus.ports.bus import Claim, Output, Record, TopicPartition
 from pvbus.ports.cluster import GoneError, Kind, Listing, Object, Resource, WatchEvent
-from pvbus.testing.clock import Process, ProcessClock, outside
 
 T = TypeVar("T")
 LATE_SECONDS = (5.0, 40.0)

@@ -10,7 +10,7 @@ import copy
 from collections.abc import AsyncIterator, Callable
 from typing import Any
 
-from pvbus.embedded.apiserver.hooks import KindHooks, StatusError
+from pvbus.controlplane.apiserver.hooks import KindHooks, StatusError
 from pvbus.ports.cluster import Kind, Object, WatchEvent
 
 _Key = tuple[Kind, str, str]

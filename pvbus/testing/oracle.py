@@ -2,7 +2,7 @@
 
 No indexes, no increments, no time: every set looks at every object. Removals count as confirmed and
 done. What the final inputs cannot tell is an input of its own: the names that were given before, and
-the PackageVariants that exist. Templates are evaluated by `pvbus.core.render`, which has tests of
+the PackageVariants that exist. Templates are evaluated by `pvbus.core.render.template`, which has tests of
 its own; everything around it is written again here.
 """
 
@@ -11,9 +11,8 @@ from typing import Any, NamedTuple
 
 from msgspec.structs import replace
 
-from pvbus.core.expressions import Engine, default_engine
-from pvbus.core.ids import HOLD, SET_UID_LABEL, Key, colliding_variant_name, variant_name
-from pvbus.core.model import (
+from pvbus.core.api.packages import PackageRevision, Repository
+from pvbus.core.api.variants import (
     CONFIG_GROUP,
     PORCH_GROUP,
     Downstream,
@@ -24,9 +23,10 @@ from pvbus.core.model import (
     PackageVariantSpec,
     Target,
 )
-from pvbus.core.porch import PackageRevision, Repository
+from pvbus.core.cel import Engine, default_engine
+from pvbus.core.keys import HOLD, SET_UID_LABEL, Key, colliding_variant_name, variant_name
 from pvbus.core.records import Root, TargetRow
-from pvbus.core.render import (
+from pvbus.core.render.template import (
     CompiledTemplate,
     RenderError,
     TargetInputs,
@@ -34,7 +34,7 @@ from pvbus.core.render import (
     compile_targets,
     render_row,
 )
-from pvbus.core.validation import validate_set
+from pvbus.core.unroll.validation import validate_set
 
 SET_KIND = "PackageVariantSet"
 Names = Mapping[str, Mapping[str, Downstream]]

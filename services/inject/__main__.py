@@ -3,15 +3,15 @@
     PVBUS_BUS=sqlite:.pvbus/bus.db PVBUS_KUBECONFIG=.pvbus/kubeconfig python -m services.inject
 
 It writes PackageRevisions, their resources, and the finalizer of PackageVariants.
-Every setting is a variable; `pvbus.config.InjectConfig` has the reasons. Any number of these processes
-may run, each takes its share of the partitions. SIGTERM lets it finish what it holds.
+Every setting is a variable; `pvbus.runtime.process.settings.InjectConfig` has the reasons. Any number of
+these processes may run, each takes its share of the partitions. SIGTERM lets it finish what it holds.
 """
 
 import sys
 from collections.abc import Sequence
 
-from pvbus.config import InjectConfig
-from pvbus.runtime.hosting import run_process
+from pvbus.runtime.process.hosting import run_process
+from pvbus.runtime.process.settings import InjectConfig
 
 SERVICE = "inject"
 

@@ -3,15 +3,15 @@
     PVBUS_BUS=sqlite:.pvbus/bus.db PVBUS_KUBECONFIG=.pvbus/kubeconfig python -m services.unroll
 
 It writes nothing to the cluster.
-Every setting is a variable; `pvbus.config.UnrollConfig` has the reasons. Any number of these processes
-may run, each takes its share of the partitions. SIGTERM lets it finish what it holds.
+Every setting is a variable; `pvbus.runtime.process.settings.UnrollConfig` has the reasons. Any number of
+these processes may run, each takes its share of the partitions. SIGTERM lets it finish what it holds.
 """
 
 import sys
 from collections.abc import Sequence
 
-from pvbus.config import UnrollConfig
-from pvbus.runtime.hosting import run_process
+from pvbus.runtime.process.hosting import run_process
+from pvbus.runtime.process.settings import UnrollConfig
 
 SERVICE = "unroll"
 

@@ -22,7 +22,7 @@ from typing import Any
 import aiohttp
 import yaml
 
-from pvbus.embedded.apiserver.server import ApiServer
+from pvbus.controlplane.apiserver.server import ApiServer
 
 REPOSITORY = Path(__file__).parents[2]
 PATH = "/apis/config.porch.kpt.dev/v1alpha1"

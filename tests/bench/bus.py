@@ -14,7 +14,7 @@ import time
 from pathlib import Path
 from typing import Any
 
-from pvbus.adapters.embedded.bus import SqliteBus
+from pvbus.adapters.sqlite.bus import SqliteBus
 from pvbus.ports.bus import Claim, Output, TopicSpec
 
 PARTITIONS = 12

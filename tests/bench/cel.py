@@ -1,6 +1,6 @@
 """CEL: a variant with five expressions, each engine that is installed, side by side."""
 
-from pvbus.core.expressions import available_engines
+from pvbus.core.cel import available_engines
 from tests.bench import expressions
 from tests.bench.report import Row
 

@@ -11,8 +11,8 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, NamedTuple, Self
 
-from pvbus.config import ServiceConfig
-from pvbus.runtime.buses import open_bus
+from pvbus.runtime.process.buses import open_bus
+from pvbus.runtime.process.settings import ServiceConfig
 from tests.bench.children import Child
 from tests.tools.kafka import KafkaCluster
 

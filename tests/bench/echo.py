@@ -9,12 +9,12 @@ import itertools
 from types import TracebackType
 from typing import Any, Self
 
-from pvbus.core.ids import partition as partition_of
-from pvbus.core.observe import VARIANT, rows_of, topics_of
+from pvbus.core.ingest.rows import VARIANT, rows_of, topics_of
+from pvbus.core.keys import partition as partition_of
 from pvbus.core.records import VARIANTS, partition_key
 from pvbus.ports.bus import Bus, Claim, Output
 from pvbus.ports.cluster import Kind, Object, Resource
-from pvbus.runtime.assembly import partition_count
+from pvbus.runtime.process.assembly import partition_count
 
 ECHO_RECORDS_MAX = 2_000
 TOPICS = topics_of(VARIANT, requested=False)

@@ -15,7 +15,8 @@ from typing import Any
 
 import msgspec
 
-from pvbus.core.expressions import (
+from pvbus.core.api.variants import PackageVariantSetSpec
+from pvbus.core.cel import (
     CelEvalError,
     Engine,
     available_engines,
@@ -23,10 +24,9 @@ from pvbus.core.expressions import (
     compile_expression,
     engine_named,
 )
-from pvbus.core.expressions.corrections import corrected
-from pvbus.core.model import PackageVariantSetSpec
+from pvbus.core.cel.corrections import corrected
 from pvbus.core.records import Root, TargetRow
-from pvbus.core.render import TargetInputs, TemplateCache, compile_targets, render_row
+from pvbus.core.render.template import TargetInputs, TemplateCache, compile_targets, render_row
 
 TEMPLATE = {
     "downstream": {

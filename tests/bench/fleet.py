@@ -14,8 +14,8 @@ from typing import Any
 import aiohttp
 import msgspec
 
-from pvbus.adapters.embedded.bus import SqliteBus
 from pvbus.adapters.kubernetes.cluster import HttpCluster
+from pvbus.adapters.sqlite.bus import SqliteBus
 from pvbus.cli.apply import apply
 from pvbus.cli.controlplane import ControlPlaneProcess
 from pvbus.cli.examples import fleet as example

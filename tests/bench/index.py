@@ -14,8 +14,8 @@ import time
 import tracemalloc
 from typing import Any
 
-from pvbus.core.index import Selector, SelectorIndex, _Compiled
-from pvbus.core.model import LabelSelectorRequirement
+from pvbus.core.api.variants import LabelSelectorRequirement
+from pvbus.core.unroll.index import Selector, SelectorIndex, _Compiled
 
 KIND = "example.org/Cluster"
 SITES = 200

@@ -15,11 +15,11 @@ from typing import NamedTuple
 import aiohttp
 import msgspec
 
-from pvbus.config import ServiceConfig
 from pvbus.core.records import OBJECTS
 from pvbus.core.records import TARGETS as TARGETS_TOPIC
 from pvbus.ports.bus import Bus
-from pvbus.runtime.buses import open_bus
+from pvbus.runtime.process.buses import open_bus
+from pvbus.runtime.process.settings import ServiceConfig
 from tests.bench.children import share
 from tests.bench.deployment import Deployment
 from tests.bench.fleet import TARGETS, VARIANTS, Fleet

@@ -10,12 +10,12 @@ import time
 from collections import Counter
 from typing import NamedTuple
 
-from pvbus.config import ServiceConfig
-from pvbus.core.observe import SET, rows_of
+from pvbus.core.ingest.rows import SET, rows_of
 from pvbus.core.records import SETS, TARGETS
-from pvbus.runtime.assembly import partition_count
-from pvbus.runtime.buses import open_bus
-from pvbus.runtime.installation import ensure_installation
+from pvbus.runtime.process.assembly import partition_count
+from pvbus.runtime.process.buses import open_bus
+from pvbus.runtime.process.installation import ensure_installation
+from pvbus.runtime.process.settings import ServiceConfig
 from tests.bench.children import eventually
 from tests.bench.deployment import Deployment, Work, broker_cpu_seconds, fresh_bus, total
 from tests.bench.echo import BusWriter

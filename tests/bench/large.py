@@ -9,13 +9,13 @@ import time
 from pathlib import Path
 from typing import Any
 
-from pvbus.adapters.embedded.bus import SqliteBus
-from pvbus.codec import encode_row
-from pvbus.core.observe import REPOSITORY, REVISION, SET, VARIANT, KindName, rows_of, topics_of
+from pvbus.adapters.sqlite.bus import SqliteBus
+from pvbus.core.codec import encode_row
+from pvbus.core.ingest.rows import REPOSITORY, REVISION, SET, VARIANT, KindName, rows_of, topics_of
 from pvbus.core.records import OBJECTS, SETS, VARIANTS, SyncMarker, sync_key
 from pvbus.ports.bus import Output
-from pvbus.runtime.assembly import partition_count
-from pvbus.runtime.installation import ensure_installation
+from pvbus.runtime.process.assembly import partition_count
+from pvbus.runtime.process.installation import ensure_installation
 from tests.bench.children import Child, eventually
 from tests.bench.echo import BusWriter
 from tests.bench.fleet import FIVE_EXPRESSIONS, package_revision, repository, variant_set

@@ -24,21 +24,21 @@ from typing import Any, cast
 
 from prometheus_client import Counter
 
-from pvbus.adapters.embedded.bus_reader import SqliteReader
 from pvbus.adapters.kafka.reader import KafkaReader
-from pvbus.config import ServicesConfig
-from pvbus.core.expressions import compilations
-from pvbus.core.renderer import RenderController
+from pvbus.adapters.sqlite.reader import SqliteReader
+from pvbus.core.cel import compilations
+from pvbus.core.render.controller import RenderController
 from pvbus.core.unroll.controller import UnrollController
 from pvbus.ports.bus import Bus, Record
 from pvbus.ports.cluster import Cluster
-from pvbus.runtime.assembly import Service, build_service, partition_count, run_all, settled
-from pvbus.runtime.buses import open_bus
 from pvbus.runtime.clock import SystemClock
-from pvbus.runtime.hosting import hosted
-from pvbus.runtime.ingest import IngestWorker
-from pvbus.runtime.installation import ensure_installation
-from pvbus.runtime.worker import Worker
+from pvbus.runtime.ingest.worker import IngestWorker
+from pvbus.runtime.process.assembly import Service, build_service, partition_count, run_all, settled
+from pvbus.runtime.process.buses import open_bus
+from pvbus.runtime.process.hosting import hosted
+from pvbus.runtime.process.installation import ensure_installation
+from pvbus.runtime.process.settings import ServicesConfig
+from pvbus.runtime.reconcile.worker import Worker
 from pvbus.telemetry import logs, metrics
 from tests.bench.children import answer_commands, eventually, tell, usage
 from tests.bench.echo import EchoCluster

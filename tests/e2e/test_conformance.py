@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from pvbus.core.expressions import available_engines
+from pvbus.core.cel import available_engines
 
 FOLDER = Path(os.environ.get("PVBUS_CONFORMANCE") or Path(__file__).parents[3] / "shared" / "conformance")
 RUN = FOLDER / "run.py"

@@ -8,10 +8,10 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
-from pvbus.adapters.embedded.bus import SqliteBus
-from pvbus.errors import FencedError, InvariantError, TooLargeError
+from pvbus.adapters.memory.virtual_time import SimulatedClock, SimulatedLoop
+from pvbus.adapters.sqlite.bus import SqliteBus
+from pvbus.core.errors import FencedError, InvariantError, TooLargeError
 from pvbus.ports.bus import Claim, Output, Reader, Record, TopicPartition, TopicSpec
-from pvbus.testing.clock import SimulatedClock, SimulatedLoop
 
 PARTITIONS = 2
 RECORD_BYTES_MAX = 100

@@ -7,9 +7,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 
-from pvbus.core.index import Change, Selector, SelectorIndex
-from pvbus.core.model import LabelSelectorRequirement
-from pvbus.errors import PermanentError
+from pvbus.core.api.variants import LabelSelectorRequirement
+from pvbus.core.errors import PermanentError
+from pvbus.core.unroll.index import Change, Selector, SelectorIndex
 
 KINDS = ("example.org/Site", "/ConfigMap")
 SPACES = ("a", "b", "")

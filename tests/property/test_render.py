@@ -7,7 +7,8 @@ import pytest
 from hypothesis import assume, given
 from hypothesis import strategies as st
 
-from pvbus.core.expressions import (
+from pvbus.core.api.variants import Downstream, VariantTemplate
+from pvbus.core.cel import (
     CelCompileError,
     CelError,
     Engine,
@@ -15,10 +16,9 @@ from pvbus.core.expressions import (
     compile_expression,
     engine_named,
 )
-from pvbus.core.expressions.corrections import corrected
-from pvbus.core.model import Downstream, VariantTemplate
+from pvbus.core.cel.corrections import corrected
 from pvbus.core.records import Root
-from pvbus.core.render import CompiledTemplate, RenderError, TargetInputs, variables_of
+from pvbus.core.render.template import CompiledTemplate, RenderError, TargetInputs, variables_of
 
 CELPY = engine_named("cel-python")
 

@@ -13,13 +13,13 @@ import msgspec
 from hypothesis import example, given, note, settings
 from hypothesis import strategies as st
 
-from pvbus.codec import encode_row
+from pvbus.core.api.packages import PackageRevision, Repository
+from pvbus.core.api.variants import PackageVariant, PackageVariantSet
+from pvbus.core.cel import compile_expression, engine_named
+from pvbus.core.codec import encode_row
 from pvbus.core.effects import CatchUp, Create, Delete, Get, Update
-from pvbus.core.expressions import compile_expression, engine_named
-from pvbus.core.ids import SET_UID_LABEL, colliding_variant_name, digest
-from pvbus.core.model import PackageVariant, PackageVariantSet
-from pvbus.core.observe import KindName, rows_of, topics_of
-from pvbus.core.porch import PackageRevision, Repository
+from pvbus.core.ingest.rows import KindName, rows_of, topics_of
+from pvbus.core.keys import SET_UID_LABEL, colliding_variant_name, digest
 from pvbus.core.records import (
     OBJECTS,
     UNROLL,
@@ -31,7 +31,7 @@ from pvbus.core.records import (
     partition_key,
     sync_key,
 )
-from pvbus.core.renderer import RenderController
+from pvbus.core.render.controller import RenderController
 from pvbus.core.unroll.controller import TURN_TARGETS, UnrollController
 from pvbus.core.unroll.removal import Limits
 from pvbus.testing.oracle import Names, Thing, expected_variants

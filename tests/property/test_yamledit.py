@@ -10,9 +10,9 @@ import yaml
 from hypothesis import HealthCheck, assume, given, settings
 from hypothesis import strategies as st
 
-from pvbus.core import yamledit
-from pvbus.core.yamledit import Document
-from pvbus.core.yamlwrite import Style, block
+from pvbus.core.yaml import editor
+from pvbus.core.yaml.editor import Document
+from pvbus.core.yaml.writer import Style, block
 
 CATALOG = Path(__file__).parents[2] / ".." / "shared" / "data" / "nephio" / "catalog"
 AWKWARD = "yes on y null ~ 1 0o17 1_000 1e3 12:30:00 2024-01-01 .inf 0x1F +1 true"  # no strings for some
@@ -59,7 +59,7 @@ def read(text: str) -> Any:
     return yaml.load(text, Loader=yaml.CSafeLoader)
 
 
-def paths(value: Any, prefix: yamledit.Path = ()) -> list[yamledit.Path]:
+def paths(value: Any, prefix: editor.Path = ()) -> list[editor.Path]:
     found = [prefix]
     pairs = value.items() if isinstance(value, dict) else enumerate(value) if isinstance(value, list) else ()
     for step, item in pairs:
@@ -72,7 +72,7 @@ def edited(
 ) -> tuple[Document, Any, str, Any]:
     """Draw an edit; return the document after it, the value wanted, the edit's name and path."""
     path = data.draw(st.sampled_from(paths(document.value)))
-    target = yamledit.get(document.value, path)
+    target = editor.get(document.value, path)
     verbs = (
         ["assign"]
         + ["delete"] * bool(path)
@@ -88,18 +88,18 @@ def edited(
         parent = parent[step]
     if verb == "assign":
         parent[steps[-1]] = item
-        return yamledit.assign(document, path, item), root["root"], verb, path
+        return editor.assign(document, path, item), root["root"], verb, path
     if verb == "delete":
         del parent[steps[-1]]
-        return yamledit.delete(document, path), root["root"], verb, path
+        return editor.delete(document, path), root["root"], verb, path
     if verb == "insert":
         index = data.draw(st.integers(0, len(target)))
         parent[steps[-1]].insert(index, item)
-        return yamledit.insert(document, path, index, item), root["root"], verb, (*path, index)
+        return editor.insert(document, path, index, item), root["root"], verb, (*path, index)
     key = data.draw(words.filter(lambda word: word not in target)) if len(target) < 6 else "new-key"
     assume(key not in target)
     parent[steps[-1]][key] = item
-    return yamledit.assign(document, (*path, key), item), root["root"], verb, (*path, key)
+    return editor.assign(document, (*path, key), item), root["root"], verb, (*path, key)
 
 
 @given(st.data(), mappings, values, st.sampled_from([None, '"', "'"]), st.sampled_from([None, False, True]))
@@ -109,12 +109,12 @@ def test_an_edit_gives_the_value_asked_for_in_any_style(
 ) -> None:
     """Whatever writer made the text, after an edit both readers see the edited value."""
     text = yaml.dump(value, default_style=quotes, default_flow_style=flow, allow_unicode=True, indent=3)
-    (document,) = yamledit.parse(text)
-    assume(yamledit.same(document.value, value))  # PyYAML leaves `0o17` without quotes
+    (document,) = editor.parse(text)
+    assume(editor.same(document.value, value))  # PyYAML leaves `0o17` without quotes
     after, wanted, _, _ = edited(data, document, st.just(new))
-    assert yamledit.same(after.value, wanted)
-    assert yamledit.same(yamledit.parse(after.text)[0].value, wanted)
-    assert yamledit.same(read(after.text), wanted)
+    assert editor.same(after.value, wanted)
+    assert editor.same(editor.parse(after.text)[0].value, wanted)
+    assert editor.same(read(after.text), wanted)
 
 
 @given(mappings, styles)
@@ -122,8 +122,8 @@ def test_an_edit_gives_the_value_asked_for_in_any_style(
 def test_what_is_written_is_read_by_both_versions_of_yaml(value: Any, style: Style) -> None:
     """Our writer's text has the same value for the reader of 1.1 and for ours."""
     text = "\n".join(block(value, "", style)) + "\n"
-    assert yamledit.same(read(text), value)
-    assert yamledit.same(yamledit.values(text), [value])
+    assert editor.same(read(text), value)
+    assert editor.same(editor.values(text), [value])
 
 
 def commented(value: Any, style: Style, data: st.DataObject) -> str:
@@ -138,7 +138,7 @@ def commented(value: Any, style: Style, data: st.DataObject) -> str:
     return "\n".join(lines) + "\n"
 
 
-def span(text: str, path: yamledit.Path) -> tuple[int, int]:
+def span(text: str, path: editor.Path) -> tuple[int, int]:
     """Return the lines that a path takes, from its key or dash to its last leaf."""
     node: Any = yaml.compose(text, Loader=yaml.CSafeLoader)
     first = node.start_mark.line
@@ -167,10 +167,10 @@ def test_lines_outside_the_edit_stay_in_their_order(
 ) -> None:
     """Of a commented text, no line that the edited place does not take is lost, changed or moved."""
     text = commented(value, style, data)
-    (document,) = yamledit.parse(text)
+    (document,) = editor.parse(text)
     after, wanted, verb, path = edited(data, document, st.just(new))
-    assert yamledit.same(read(after.text), wanted)
-    parent = yamledit.get(document.value, path[:-1]) if path else None
+    assert editor.same(read(after.text), wanted)
+    parent = editor.get(document.value, path[:-1]) if path else None
     if verb in ("insert", "add"):
         # A list that begins behind another one's dash has no line of its own to insert before.
         assume(parent and "- -" not in text)
@@ -197,17 +197,17 @@ def test_real_packages_are_edited_line_by_line() -> None:
     edits = 0
     for path in files():
         text = path.read_text()
-        documents = yamledit.parse(text)
-        assert yamledit.join(documents) == text
+        documents = editor.parse(text)
+        assert editor.join(documents) == text
         for document in documents:
             if not isinstance(document.value, dict) or len(document.text) > 20_000:
                 continue
-            added = yamledit.assign(document, ("metadata", "annotations", "pvbus.dev/test"), "yes")
-            empty = yamledit.get(document.value, ("metadata", "annotations")) in (None, {})
+            added = editor.assign(document, ("metadata", "annotations", "pvbus.dev/test"), "yes")
+            empty = editor.get(document.value, ("metadata", "annotations")) in (None, {})
             lines = document.text.split("\n")
             assert keeps([line for line in lines if not (empty and "annotations: {}" in line)], added.text)
             assert read(added.text)["metadata"]["annotations"]["pvbus.dev/test"] == "yes"
-            renamed = yamledit.assign(document, ("metadata", "name"), "other")
+            renamed = editor.assign(document, ("metadata", "name"), "other")
             pairs = zip(lines, renamed.text.split("\n"), strict=True)
             assert [new.partition(" #")[0].strip() for old, new in pairs if old != new] == ["name: other"]
             edits += 2

@@ -5,9 +5,9 @@ from typing import NamedTuple
 
 import msgspec
 
-from pvbus.core.ids import digest
-from pvbus.core.model import Downstream, PackageVariant, PackageVariantSet
-from pvbus.core.porch import PackageRevision, Repository
+from pvbus.core.api.packages import PackageRevision, Repository
+from pvbus.core.api.variants import Downstream, PackageVariant, PackageVariantSet
+from pvbus.core.keys import digest
 from pvbus.ports.cluster import Object
 from pvbus.testing.oracle import Expected, Thing
 

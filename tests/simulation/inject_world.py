@@ -10,11 +10,10 @@ from typing import Any
 
 import msgspec
 
-from pvbus.adapters.embedded.cluster import MemoryCluster, Write
+from pvbus.adapters.memory.cluster import MemoryCluster, Write
 from pvbus.core.effects import Outcome, Put
-from pvbus.core.ids import FINALIZER
-from pvbus.core.inject.controller import InjectController
-from pvbus.core.observe import (
+from pvbus.core.errors import ConflictError, PermanentError, TransientError
+from pvbus.core.ingest.rows import (
     REPOSITORY,
     REVISION,
     VARIANT,
@@ -24,6 +23,8 @@ from pvbus.core.observe import (
     rows_of,
     topics_of,
 )
+from pvbus.core.inject.controller import InjectController
+from pvbus.core.keys import FINALIZER
 from pvbus.core.records import (
     INJECTABLES,
     OBJECTS,
@@ -35,9 +36,8 @@ from pvbus.core.records import (
     WatchRequest,
     sync_key,
 )
-from pvbus.errors import ConflictError, PermanentError, TransientError
 from pvbus.ports.cluster import Kind, Object
-from pvbus.runtime.effects import perform
+from pvbus.runtime.reconcile.effects import perform
 
 NAMESPACE = "default"
 RESOURCES = Kind("porch.kpt.dev", "PackageRevisionResources")

@@ -4,9 +4,9 @@ import asyncio
 
 import msgspec
 
-from pvbus.core.ids import HOLD, digest
-from pvbus.core.model import PackageVariant
-from pvbus.core.publishing import LAST_REASONS
+from pvbus.core.api.variants import PackageVariant
+from pvbus.core.conditions.publishing import LAST_REASONS
+from pvbus.core.keys import HOLD, digest
 from pvbus.core.records import CONDITIONS, LATEST, ConditionEvent
 from pvbus.ports.cluster import Object
 from tests.simulation.world import SET, VARIANT, World

@@ -6,10 +6,10 @@ from typing import Any
 
 import msgspec
 
-from pvbus.codec import encode_row
+from pvbus.core.cel import default_engine
+from pvbus.core.codec import encode_row
 from pvbus.core.effects import CatchUp, Outcome, Put
-from pvbus.core.expressions import default_engine
-from pvbus.core.observe import KindName, rows_of, topics_of
+from pvbus.core.ingest.rows import KindName, rows_of, topics_of
 from pvbus.core.records import (
     OBJECTS,
     SETRESULTS,
@@ -28,7 +28,7 @@ from pvbus.core.records import (
     child_of,
     sync_key,
 )
-from pvbus.core.renderer import SPEC_BYTES_MAX, RenderController
+from pvbus.core.render.controller import SPEC_BYTES_MAX, RenderController
 from pvbus.core.unroll.controller import CHUNK_PUTS, UnrollController
 from pvbus.core.unroll.removal import Limits
 

@@ -12,11 +12,11 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
-from pvbus.core.ids import CONFIRM_DELETION, HOLD, Key
+from pvbus.adapters.memory.virtual_time import run_simulated
+from pvbus.core.keys import CONFIRM_DELETION, HOLD, Key
 from pvbus.core.unroll.controller import TURN_TARGETS
 from pvbus.core.unroll.removal import Limits
 from pvbus.ports.cluster import Object
-from pvbus.testing.clock import run_simulated
 from tests.simulation.outcome import (
     check_conditions,
     check_generations,

@@ -5,9 +5,9 @@ from typing import Any
 
 import pytest
 
-from pvbus.core.ids import partition
-from pvbus.errors import TransientError
-from pvbus.testing.clock import run_simulated
+from pvbus.adapters.memory.virtual_time import run_simulated
+from pvbus.core.errors import TransientError
+from pvbus.core.keys import partition
 from tests.simulation.world import CONFIG_MAP, PARTITIONS, REPOSITORY, SET, SITE, VARIANT, World
 
 SETS = 12

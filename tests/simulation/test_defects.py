@@ -22,22 +22,22 @@ from unittest.mock import patch
 
 import pytest
 
-from pvbus.adapters.embedded.cluster import MemoryCluster
+from pvbus.adapters.memory.cluster import MemoryCluster
+from pvbus.adapters.memory.virtual_time import SimulatedClock, run_simulated
 from pvbus.core.effects import WRITES, List, Outcome, Reconciliation
-from pvbus.core.ids import FINALIZER, partition
+from pvbus.core.errors import ConflictError
+from pvbus.core.ingest.rows import rows_of, topics_of
 from pvbus.core.inject.controller import InjectController
-from pvbus.core.observe import rows_of, topics_of
+from pvbus.core.keys import FINALIZER, partition
+from pvbus.core.markers import SyncView, is_marker
 from pvbus.core.records import OBJECTS, VARIANTS, WatchRequest, sync_key
-from pvbus.core.tables import SyncView, is_marker
 from pvbus.core.unroll.controller import UnrollController
 from pvbus.core.unroll.preparing import Preparing
 from pvbus.core.unroll.removal import Limits, Removal
-from pvbus.errors import ConflictError
 from pvbus.ports.cluster import Kind
-from pvbus.runtime.effects import perform
-from pvbus.runtime.kindrows import Emission, KindRows
-from pvbus.runtime.kindwatch import KindWatch
-from pvbus.testing.clock import SimulatedClock, run_simulated
+from pvbus.runtime.ingest.informer import KindWatch
+from pvbus.runtime.ingest.rows import Emission, KindRows
+from pvbus.runtime.reconcile.effects import perform
 from tests.contract.bus import test_contract
 from tests.simulation.parts import (
     REPOSITORY,
@@ -331,8 +331,8 @@ def shared_requests() -> AbstractContextManager[Any]:
 
 
 def silent_cancel() -> AbstractContextManager[Any]:
-    return patch("pvbus.core.renderer.is_cancelled", lambda claim, living: True), patch(  # type: ignore[return-value]
-        "pvbus.core.renderer._cancel", lambda obj, token: None
+    return patch("pvbus.core.render.controller.is_cancelled", lambda claim, living: True), patch(  # type: ignore[return-value]
+        "pvbus.core.render.controller._cancel", lambda obj, token: None
     )
 
 
@@ -352,7 +352,7 @@ def guard_per_evaluation() -> AbstractContextManager[Any]:
 
 def write_anyway() -> AbstractContextManager[Any]:
     numbers = iter(range(10**6))
-    return patch("pvbus.core.renderer.digest", lambda value: f"digest {next(numbers)}")
+    return patch("pvbus.core.render.controller.digest", lambda value: f"digest {next(numbers)}")
 
 
 def no_live_list() -> AbstractContextManager[Any]:

@@ -6,8 +6,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from pvbus.core.errors import ConflictError
 from pvbus.core.inject.former import MADE_BY, PROPOSED_BY
-from pvbus.errors import ConflictError
 from tests.simulation.inject_world import (
     PIPELINE,
     POINT,

@@ -9,9 +9,9 @@ from typing import Any
 
 import pytest
 
-from pvbus.core.ids import HOLD
+from pvbus.adapters.memory.virtual_time import run_simulated
+from pvbus.core.keys import HOLD
 from pvbus.core.unroll.removal import Limits
-from pvbus.testing.clock import run_simulated
 from tests.simulation.outcome import check_variants, check_watched
 from tests.simulation.schedule import NOTE, RECORD_BYTES, seeded
 from tests.simulation.world import REPOSITORY, SET, SITE, VARIANT, Options, World

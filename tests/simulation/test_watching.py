@@ -6,9 +6,10 @@ from typing import Any
 
 import pytest
 
-from pvbus.codec import encode_row
-from pvbus.core.ids import HOLD
-from pvbus.core.model import Downstream
+from pvbus.adapters.memory.virtual_time import Process, run_simulated
+from pvbus.core.api.variants import Downstream
+from pvbus.core.codec import encode_row
+from pvbus.core.keys import HOLD
 from pvbus.core.records import (
     DESIRED,
     OBJECTS,
@@ -25,7 +26,6 @@ from pvbus.core.records import (
 from pvbus.core.unroll.removal import Limits
 from pvbus.ports.bus import Claim, Output
 from pvbus.ports.cluster import Object
-from pvbus.testing.clock import Process, run_simulated
 from tests.simulation.facts import Inputs
 from tests.simulation.watching import Watcher
 from tests.simulation.world import REPOSITORY, REVISION, SET, SITE, VARIANT, World

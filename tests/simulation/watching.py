@@ -25,8 +25,9 @@ from typing import Any, Protocol
 
 import msgspec
 
-from pvbus.core.ids import HOLD, Key
-from pvbus.core.model import Downstream, PackageVariant
+from pvbus.adapters.memory.virtual_time import Process
+from pvbus.core.api.variants import Downstream, PackageVariant
+from pvbus.core.keys import HOLD, Key
 from pvbus.core.records import (
     CHECK_PREFIX,
     DESIRED,
@@ -40,10 +41,9 @@ from pvbus.core.records import (
     SetResult,
     TargetRow,
 )
-from pvbus.core.renderer import controller_uid
+from pvbus.core.render.controller import controller_uid
 from pvbus.ports.bus import Claim, Output
 from pvbus.ports.cluster import Object
-from pvbus.testing.clock import Process
 from pvbus.testing.faults import LAG_SECONDS
 from pvbus.testing.oracle import Expected, Thing, expected_variants
 from tests.simulation.facts import (

@@ -16,20 +16,20 @@ import msgspec
 from msgspec.structs import replace
 from prometheus_client import REGISTRY
 
-from pvbus.adapters.embedded.cluster import Write
-from pvbus.contracts import topics
-from pvbus.core.expressions import default_engine
-from pvbus.core.ids import CONFIRM_DELETION, Key
-from pvbus.core.model import PackageVariant, PackageVariantSet
-from pvbus.core.porch import PackageRevision, Repository
+from pvbus.adapters.memory.cluster import Write
+from pvbus.adapters.memory.virtual_time import Process, ProcessClock, SimulatedClock
+from pvbus.core.api.packages import PackageRevision, Repository
+from pvbus.core.api.variants import PackageVariant, PackageVariantSet
+from pvbus.core.cel import default_engine
+from pvbus.core.keys import CONFIRM_DELETION, Key
 from pvbus.core.records import DESIRED, META, SETRESULTS, TARGETS, UNROLL, ChildRow, SetResult
 from pvbus.core.unroll.controller import CHUNK_PUTS, TURN_TARGETS, UnrollController
 from pvbus.core.unroll.removal import Limits
 from pvbus.ports.bus import Record, TopicPartition
 from pvbus.ports.cluster import Kind, Object
-from pvbus.runtime.assembly import SERVICES, Service, build_service
-from pvbus.runtime.worker import Worker
-from pvbus.testing.clock import Process, ProcessClock, SimulatedClock
+from pvbus.ports.contracts import topics
+from pvbus.runtime.process.assembly import SERVICES, Service, build_service
+from pvbus.runtime.reconcile.worker import Worker
 from pvbus.testing.faults import Faults, FaultyBus, FaultyCluster
 from pvbus.testing.oracle import Expected, Thing
 from tests.simulation.cluster import (

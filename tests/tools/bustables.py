@@ -6,12 +6,12 @@ from pathlib import Path
 
 import msgspec
 
-from pvbus.adapters.embedded.bus import SqliteBus
-from pvbus.codec import encode_row
-from pvbus.contracts import topics
-from pvbus.core.ids import partition
+from pvbus.adapters.sqlite.bus import SqliteBus
+from pvbus.core.codec import encode_row
+from pvbus.core.keys import partition
 from pvbus.core.records import META, UNROLL, partition_key
 from pvbus.ports.bus import Claim, Output
+from pvbus.ports.contracts import topics
 from pvbus.runtime.clock import SystemClock
 
 PARTITIONS = 12

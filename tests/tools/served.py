@@ -7,7 +7,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, TypeVar
 
-from pvbus.embedded.apiserver.server import ApiServer
+from pvbus.controlplane.apiserver.server import ApiServer
 from pvbus.ports.cluster import Kind, Object
 
 _T = TypeVar("_T")

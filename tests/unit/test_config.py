@@ -4,8 +4,14 @@ from pathlib import Path
 
 import pytest
 
-from pvbus.config import ApiServerConfig, ServiceConfig, ServicesConfig, UnrollConfig, load_config
-from pvbus.errors import UsageError
+from pvbus.core.errors import UsageError
+from pvbus.runtime.process.settings import (
+    ApiServerConfig,
+    ServiceConfig,
+    ServicesConfig,
+    UnrollConfig,
+    load_config,
+)
 
 
 def test_defaults_need_nothing() -> None:

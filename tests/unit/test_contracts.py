@@ -9,12 +9,12 @@ import msgspec
 import pytest
 import yaml
 
-from pvbus import contracts
-from pvbus.codec import encode_row
 from pvbus.core import records
-from pvbus.core.cloudevents import ATTRIBUTES, condition_headers
-from pvbus.core.model import Condition
+from pvbus.core.api.variants import Condition
+from pvbus.core.codec import encode_row
+from pvbus.core.conditions.cloudevents import ATTRIBUTES, condition_headers
 from pvbus.core.records import RECORDS, ConditionEvent
+from pvbus.ports import contracts
 from schemas import generate
 
 SCHEMAS = Path(generate.__file__).parent

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from pvbus.config import SERVICE_CONFIGS
+from pvbus.runtime.process.settings import SERVICE_CONFIGS
 
 
 @pytest.mark.parametrize("name", SERVICE_CONFIGS)

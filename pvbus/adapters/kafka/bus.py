@@ -36,7 +36,7 @@ from pvbus.adapters.kafka.settings import (
 from pvbus.adapters.kafka.stopping import stop_consumer
 from pvbus.adapters.kafka.topics import Catalogue, how_to_empty
 from pvbus.adapters.kafka.writer import Writer
-from pvbus.errors import FencedError, InvariantError, PermanentError, TooLargeError
+from pvbus.core.errors import FencedError, InvariantError, PermanentError, TooLargeError
 from pvbus.ports.bus import (
     Assigned,
     Claim,

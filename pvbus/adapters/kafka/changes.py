@@ -25,7 +25,7 @@ from aiokafka.protocol.types import (
 from pvbus.adapters.kafka.failures import FOREIGN
 from pvbus.adapters.kafka.requests import STRING, TAGS, request_of
 from pvbus.adapters.kafka.settings import TRANSACTION_SECONDS, KafkaSettings
-from pvbus.errors import PermanentError
+from pvbus.core.errors import PermanentError
 
 LOOK_SECONDS = 2.0
 """How often topics are looked at: one small request. A change counts when two looks in a row see it, as a

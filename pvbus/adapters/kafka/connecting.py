@@ -14,7 +14,7 @@ from aiokafka import errors
 
 from pvbus.adapters.kafka.failures import translate
 from pvbus.adapters.kafka.settings import KafkaSettings, Scram
-from pvbus.errors import PvbusError, TransientError
+from pvbus.core.errors import PvbusError, TransientError
 
 _LOG = logging.getLogger("aiokafka")
 _MESSAGES = ('Unable connect to "%s:%s": %s', 'Unable to request metadata from "%s:%s": %s')

@@ -5,7 +5,7 @@ from collections.abc import Iterator
 
 from aiokafka import errors
 
-from pvbus.errors import FencedError, PermanentError, PvbusError, TooLargeError, TransientError
+from pvbus.core.errors import FencedError, PermanentError, PvbusError, TooLargeError, TransientError
 
 FENCED: tuple[type[Exception], ...] = (
     errors.ProducerFenced,

@@ -25,7 +25,7 @@ from pvbus.adapters.kafka.librarylog import leave_out_the_usual
 from pvbus.adapters.kafka.settings import TRANSACTION_SECONDS, KafkaSettings, member_options
 from pvbus.adapters.kafka.stopping import stop_consumer
 from pvbus.adapters.kafka.writer import Writer
-from pvbus.errors import FencedError, PvbusError, TransientError
+from pvbus.core.errors import FencedError, PvbusError, TransientError
 from pvbus.ports.bus import Assigned, Claim, Revoked
 from pvbus.ports.clock import Clock
 from pvbus.telemetry.logs import get_logger

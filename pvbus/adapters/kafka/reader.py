@@ -15,7 +15,7 @@ from aiokafka import TopicPartition as KafkaPartition
 from pvbus.adapters.kafka.failures import FOREIGN, translate
 from pvbus.adapters.kafka.settings import KafkaSettings, reader_options
 from pvbus.adapters.kafka.stopping import stop_consumer
-from pvbus.errors import TransientError
+from pvbus.core.errors import TransientError
 from pvbus.ports.bus import Record, TopicPartition
 
 SLICE_SECONDS = 0.2

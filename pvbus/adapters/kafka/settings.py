@@ -14,7 +14,7 @@ import msgspec
 from aiokafka.abc import AbstractTokenProvider
 from aiokafka.coordinator.assignors.abstract import AbstractPartitionAssignor
 
-from pvbus.errors import UsageError
+from pvbus.core.errors import UsageError
 
 REQUEST_SECONDS = 40
 """A JoinGroup may be answered after the rebalance timeout only, so requests must wait for longer."""

@@ -14,7 +14,7 @@ from aiokafka.admin.config_resource import ConfigResource, ConfigResourceType
 from aiokafka.protocol.metadata import MetadataRequest
 
 from pvbus.adapters.kafka.settings import BROKER_MESSAGE_BYTES, OVERHEAD_BYTES, KafkaSettings
-from pvbus.errors import PermanentError
+from pvbus.core.errors import PermanentError
 from pvbus.ports.bus import TopicSpec, TopicState
 
 REPLICATION = 3

@@ -18,7 +18,7 @@ from pvbus.adapters.kafka.describe import epoch_of
 from pvbus.adapters.kafka.failures import FOREIGN, translate
 from pvbus.adapters.kafka.settings import TRANSACTION_SECONDS, KafkaSettings, producer_options
 from pvbus.adapters.kafka.stopping import discard, take_notice
-from pvbus.errors import FencedError, PermanentError, TransientError
+from pvbus.core.errors import FencedError, PermanentError, TransientError
 from pvbus.ports.bus import Output
 
 RETRY_SECONDS = 0.5

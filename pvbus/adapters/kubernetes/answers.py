@@ -10,7 +10,7 @@ from urllib.parse import quote
 import msgspec
 
 from pvbus.adapters.kubernetes.errors import error_of
-from pvbus.errors import PermanentError, TransientError
+from pvbus.core.errors import PermanentError, TransientError
 from pvbus.ports.cluster import Object, Resource, WatchEvent
 
 QUOTED_CHARACTERS_MAX = 100  # of what is no answer: enough to recognise a proxy's page

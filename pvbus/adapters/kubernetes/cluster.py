@@ -18,7 +18,7 @@ from pvbus.adapters.kubernetes import answers
 from pvbus.adapters.kubernetes.answers import segment
 from pvbus.adapters.kubernetes.connection import Connection
 from pvbus.adapters.kubernetes.errors import error_of, lost
-from pvbus.errors import PvbusError, TransientError
+from pvbus.core.errors import PvbusError, TransientError
 from pvbus.ports.cluster import GoneError, Kind, Listing, Object, Resource, SilentError, WatchEvent
 
 PAGE_OBJECTS = 5_000  # an API server's own clients use 500; fewer round trips restart faster

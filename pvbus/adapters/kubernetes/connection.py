@@ -12,8 +12,8 @@ import yaml
 from kubernetes_asyncio import config
 from kubernetes_asyncio.client import Configuration
 
-from pvbus.errors import TransientError, UsageError
-from pvbus.files import open_plain
+from pvbus.adapters.files import open_plain
+from pvbus.core.errors import TransientError, UsageError
 
 HOME = "~/.kube/config"
 

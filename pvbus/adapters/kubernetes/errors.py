@@ -1,4 +1,4 @@
-"""HTTP answers of an API server as errors of `pvbus.errors`: one table.
+"""HTTP answers of an API server as errors of `pvbus.core.errors`: one table.
 
 Porch's aggregated server reports stale resourceVersions and business rules as 500; they are told
 apart by the sentences its contract names, which is the only place where text decides.
@@ -9,7 +9,7 @@ from email.utils import parsedate_to_datetime
 
 import msgspec
 
-from pvbus.errors import AlreadyExistsError, ConflictError, PermanentError, PvbusError, TransientError
+from pvbus.core.errors import AlreadyExistsError, ConflictError, PermanentError, PvbusError, TransientError
 from pvbus.ports.cluster import GoneError
 
 _STALE = "the object has been modified; please apply your changes to the latest version"

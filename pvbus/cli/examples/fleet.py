@@ -13,8 +13,8 @@ from typing import Any
 import pygit2
 
 from pvbus.cli.manifests import Manifest, read_manifests
-from pvbus.embedded.packages.reporting import REMOVE_LAST_REVISION
-from pvbus.errors import PermanentError
+from pvbus.controlplane.packages.reporting import REMOVE_LAST_REVISION
+from pvbus.core.errors import PermanentError
 
 REGIONS = ("africa", "america", "asia", "europe")
 CLUSTERS_PER_REGION = 50

@@ -3,7 +3,7 @@
 from collections.abc import Iterable
 from typing import NamedTuple
 
-from pvbus.core.ids import digest
+from pvbus.core.keys import digest
 
 
 class Inputs(NamedTuple):

@@ -11,17 +11,25 @@ from typing import Any, NamedTuple
 
 import msgspec
 
+from pvbus.core.api.variants import CONFIG_GROUP, Downstream, PackageVariant
 from pvbus.core.effects import INTERNAL_ERROR, Effect, Get, Outcome, Put, Reconciliation
-from pvbus.core.ids import FINALIZER, digest, okey, sha1_head
+from pvbus.core.errors import ConflictError, PermanentError, TransientError
 from pvbus.core.inject import report
 from pvbus.core.inject.attempts import Inputs, Refused, Written
 from pvbus.core.inject.ensure import ContentName, ContentNeededError, Ensurer, NotYetError
 from pvbus.core.inject.holding import holder_of, until_held
+from pvbus.core.inject.mutations import (
+    InjectionPoint,
+    InjectionPoints,
+    injection_points,
+    validate_variant,
+    wanted,
+)
 from pvbus.core.inject.owning import RESOURCES, add_finalizer, terminate
 from pvbus.core.inject.requests import Requests, requester
 from pvbus.core.inject.view import REPOSITORY_KIND, REVISION_KIND, Place, Revision, View, ViewCandidates
-from pvbus.core.model import CONFIG_GROUP, Downstream, PackageVariant
-from pvbus.core.mutations import InjectionPoint, InjectionPoints, injection_points, validate_variant, wanted
+from pvbus.core.keys import FINALIZER, digest, okey, sha1_head
+from pvbus.core.markers import SyncView, is_marker
 from pvbus.core.records import (
     DESIRED,
     INJECTABLES,
@@ -34,8 +42,6 @@ from pvbus.core.records import (
     WatchRequest,
     watch_key,
 )
-from pvbus.core.tables import SyncView, is_marker
-from pvbus.errors import ConflictError, PermanentError, TransientError
 
 VARIANT_KIND = f"{CONFIG_GROUP}/PackageVariant"
 POINTS_KEPT = 256  # upstream contents whose injection points are remembered

@@ -13,9 +13,11 @@ from collections.abc import Generator, Iterable, Mapping
 from types import MappingProxyType
 from typing import Any, NamedTuple
 
+from pvbus.core.api.variants import PORCH_GROUP, Downstream, DownstreamTarget, PackageVariant
 from pvbus.core.effects import Create, Effect, Get, Update
-from pvbus.core.ids import next_workspace
+from pvbus.core.errors import ConflictError, NotOwnedError, PermanentError
 from pvbus.core.inject import former
+from pvbus.core.inject.mutations import Candidates, Injected, Mutation, injection_points, mutate, wanted
 from pvbus.core.inject.owning import (
     PUBLISHED,
     RESOURCES,
@@ -35,9 +37,7 @@ from pvbus.core.inject.owning import (
 )
 from pvbus.core.inject.renderstatus import render_status
 from pvbus.core.inject.view import Revision, View
-from pvbus.core.model import PORCH_GROUP, Downstream, DownstreamTarget, PackageVariant
-from pvbus.core.mutations import Candidates, Injected, Mutation, injection_points, mutate, wanted
-from pvbus.errors import ConflictError, NotOwnedError, PermanentError
+from pvbus.core.keys import next_workspace
 
 DEFER_RENDER = "pvbus.dev/defer-render"
 """Asks the package store not to run a clone's pipeline before the mutations are in, as a pipeline need

@@ -11,10 +11,10 @@ somebody else has taken over on purpose; it is left out when the variant itself 
 from collections.abc import Iterable, Mapping
 from typing import Any, NamedTuple
 
-from pvbus.core.ids import WORKSPACE_PREFIX
+from pvbus.core.api.variants import Downstream, PackageVariant
+from pvbus.core.errors import ConflictError, PermanentError
 from pvbus.core.inject.view import Revision
-from pvbus.core.model import Downstream, PackageVariant
-from pvbus.errors import ConflictError, PermanentError
+from pvbus.core.keys import WORKSPACE_PREFIX
 
 MADE_BY = "pvbus.dev/made-by"
 PROPOSED_BY = "pvbus.dev/deletion-proposed-by"

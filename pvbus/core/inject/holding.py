@@ -3,12 +3,12 @@
 from collections.abc import Callable
 from functools import partial
 
+from pvbus.core.api.variants import PackageVariant
 from pvbus.core.effects import WRITES, Effect, Outcome, Reconciliation
-from pvbus.core.ids import HOLD
+from pvbus.core.errors import PvbusError
 from pvbus.core.inject.report import unheld
-from pvbus.core.model import PackageVariant
+from pvbus.core.keys import HOLD
 from pvbus.core.records import DesiredRow
-from pvbus.errors import PvbusError
 
 SET_KIND = "PackageVariantSet"
 

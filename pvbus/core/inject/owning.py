@@ -8,11 +8,11 @@ each write, so that nothing is written to an object that somebody else has taken
 from collections.abc import Callable, Generator, Iterable
 from typing import Any
 
+from pvbus.core.api.variants import CONFIG_GROUP, PORCH_GROUP, VARIANT_API, Downstream, PackageVariant
 from pvbus.core.effects import Delete, Effect, Get, KindRef, List, Update
-from pvbus.core.ids import FINALIZER, HOLD
+from pvbus.core.errors import ConflictError, NotOwnedError, PermanentError
 from pvbus.core.inject import former
-from pvbus.core.model import CONFIG_GROUP, PORCH_GROUP, VARIANT_API, Downstream, PackageVariant
-from pvbus.errors import ConflictError, NotOwnedError, PermanentError
+from pvbus.core.keys import FINALIZER, HOLD
 
 REVISION = KindRef(PORCH_GROUP, "PackageRevision", "v1alpha1")
 RESOURCES = KindRef(PORCH_GROUP, "PackageRevisionResources", "v1alpha1")

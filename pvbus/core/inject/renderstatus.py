@@ -9,9 +9,9 @@ from typing import Any
 
 import msgspec
 
-from pvbus.core import kptfile
+from pvbus.core.api import kptfile
+from pvbus.core.errors import PermanentError
 from pvbus.core.inject.owning import Object
-from pvbus.errors import PermanentError
 
 RENDERED = "Rendered"
 

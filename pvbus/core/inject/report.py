@@ -7,11 +7,11 @@ from collections.abc import Sequence
 
 import msgspec
 
-from pvbus.core.ids import HOLD
+from pvbus.core.api.variants import Condition, PackageVariant, Upstream
 from pvbus.core.inject.ensure import Ensured
+from pvbus.core.inject.mutations import Injected
 from pvbus.core.inject.view import Revision
-from pvbus.core.model import Condition, PackageVariant, Upstream
-from pvbus.core.mutations import Injected
+from pvbus.core.keys import HOLD
 from pvbus.core.records import InjectedObject, ResultRow
 
 Conditions = list[Condition]

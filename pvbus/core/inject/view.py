@@ -9,11 +9,11 @@ from typing import Any, NamedTuple
 
 import msgspec
 
-from pvbus.core.ids import Key, okey, parse_okey
-from pvbus.core.model import CONFIG_GROUP, PORCH_GROUP, Downstream, Upstream
-from pvbus.core.mutations import Listing
+from pvbus.core.api.variants import CONFIG_GROUP, PORCH_GROUP, Downstream, Upstream
+from pvbus.core.inject.mutations import Listing
+from pvbus.core.keys import Key, okey, parse_okey
+from pvbus.core.markers import SyncView, is_marker, marker_kind
 from pvbus.core.records import InjectableRow, ObjectRow, RevisionFacts
-from pvbus.core.tables import SyncView, is_marker, marker_kind
 
 REVISION_KIND = f"{PORCH_GROUP}/PackageRevision"
 REPOSITORY_KIND = f"{CONFIG_GROUP}/Repository"
@@ -240,7 +240,7 @@ def _place(revision: Revision) -> Place:
 
 
 class ViewCandidates:
-    """`pvbus.core.mutations.Candidates` over the view as it is now, for one namespace and the names given.
+    """`pvbus.core.inject.mutations.Candidates` over the view as it is now, for one namespace and some names.
 
     An attempt takes a while, and its outcome is remembered under the inputs that it began with: it must not
     see what came, or went and came back, meanwhile.

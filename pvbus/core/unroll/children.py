@@ -9,9 +9,9 @@ from collections.abc import Iterable
 
 from msgspec.structs import replace
 
+from pvbus.core.api.variants import Downstream, PackageVariantSet
 from pvbus.core.effects import Put
-from pvbus.core.ids import Key, colliding_variant_name, digest, sha1_head, variant_name
-from pvbus.core.model import Downstream, PackageVariantSet
+from pvbus.core.keys import Key, colliding_variant_name, digest, sha1_head, variant_name
 from pvbus.core.records import TARGETS, UNROLL, ChildResult, ChildRow, TargetRow
 from pvbus.core.unroll.contexts import Context, Contexts
 from pvbus.core.unroll.view import Observed

@@ -7,16 +7,16 @@ object, Repository or selection changed are evaluated again.
 from collections.abc import Iterable, Iterator
 from typing import NamedTuple
 
-from pvbus.core.ids import okey, parse_okey
-from pvbus.core.index import Selector
-from pvbus.core.model import (
+from pvbus.core.api.variants import (
     Downstream,
     PackageVariantSet,
     PackageVariantSetSpec,
     Target,
 )
+from pvbus.core.keys import okey, parse_okey
 from pvbus.core.records import ObjectRow, Root
-from pvbus.core.render import CompiledSet, RenderError, Roots, TargetInputs
+from pvbus.core.render.template import CompiledSet, RenderError, Roots, TargetInputs
+from pvbus.core.unroll.index import Selector
 from pvbus.core.unroll.view import REPOSITORY_KIND, View
 
 ContextKey = tuple[int, str]

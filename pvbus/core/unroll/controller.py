@@ -8,10 +8,11 @@ from collections.abc import Callable, Iterable
 
 import msgspec
 
+from pvbus.core.api.variants import Downstream, PackageVariantSet
+from pvbus.core.cel import Engine
 from pvbus.core.effects import INTERNAL_ERROR, CatchUp, Outcome, Put, Reconciliation
-from pvbus.core.expressions import Engine
-from pvbus.core.ids import HOLD, partition
-from pvbus.core.model import Downstream, PackageVariantSet
+from pvbus.core.keys import HOLD, partition
+from pvbus.core.markers import SyncView, is_marker
 from pvbus.core.records import (
     CHECK_PREFIX,
     OBJECTS,
@@ -25,7 +26,6 @@ from pvbus.core.records import (
     WatchRequest,
     watch_key,
 )
-from pvbus.core.tables import SyncView, is_marker
 from pvbus.core.unroll import orders
 from pvbus.core.unroll.contexts import selected_kinds
 from pvbus.core.unroll.orders import Turn

@@ -10,7 +10,7 @@ from typing import NamedTuple
 from msgspec.structs import replace
 
 from pvbus.core.effects import Put
-from pvbus.core.ids import HOLD, parse_okey
+from pvbus.core.keys import HOLD, parse_okey
 from pvbus.core.records import SETRESULTS, WATCHES, CheckRequest, Hold, check_key
 from pvbus.core.unroll.children import is_undecided
 from pvbus.core.unroll.contexts import Contexts, selected_kinds

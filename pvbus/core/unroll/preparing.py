@@ -3,15 +3,15 @@
 from collections.abc import Iterable, Mapping
 from itertools import islice
 
-from pvbus.core.expressions import Engine
-from pvbus.core.ids import digest
+from pvbus.core.cel import Engine
+from pvbus.core.keys import digest
 from pvbus.core.records import ObjectRow
-from pvbus.core.render import compile_targets
+from pvbus.core.render.template import compile_targets
 from pvbus.core.unroll.contexts import Contexts, root_of, selected_kinds
 from pvbus.core.unroll.report import StopError
 from pvbus.core.unroll.state import Building, SetState
+from pvbus.core.unroll.validation import validate_set
 from pvbus.core.unroll.view import REPOSITORY_KIND, REVISION_KIND, VARIANT_KIND, View
-from pvbus.core.validation import validate_set
 
 STATIC_KINDS = (VARIANT_KIND, REVISION_KIND, REPOSITORY_KIND)
 

@@ -9,8 +9,8 @@ restored the row, so a wall clock that jumps changes nothing, and a lease that m
 from collections.abc import Iterable, Mapping
 from typing import NamedTuple
 
-from pvbus.core.ids import CONFIRM_DELETION, REMOVALS_MAX, REMOVALS_SHARE, Key, hold_token
-from pvbus.core.model import PackageVariantSet
+from pvbus.core.api.variants import PackageVariantSet
+from pvbus.core.keys import CONFIRM_DELETION, REMOVALS_MAX, REMOVALS_SHARE, Key, hold_token
 from pvbus.core.records import CheckRequest, Hold, SetResult
 from pvbus.core.unroll.children import Children
 from pvbus.core.unroll.view import Observed

@@ -3,10 +3,10 @@
 from collections.abc import Iterable, Iterator
 from typing import NamedTuple
 
+from pvbus.core.api.variants import Downstream, PackageVariantSet
 from pvbus.core.effects import Put
-from pvbus.core.model import Downstream, PackageVariantSet
 from pvbus.core.records import ChildRow, SetResult, WatchRequest
-from pvbus.core.render import CompiledSet
+from pvbus.core.render.template import CompiledSet
 from pvbus.core.unroll.children import Children
 from pvbus.core.unroll.contexts import Context, Contexts
 from pvbus.core.unroll.removal import Removal

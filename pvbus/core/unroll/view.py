@@ -9,11 +9,11 @@ from typing import Any, NamedTuple
 
 import msgspec
 
-from pvbus.core.ids import HOLD, SET_UID_LABEL, ObjectKey, okey, parse_okey
-from pvbus.core.index import Selector, SelectorIndex
-from pvbus.core.model import CONFIG_GROUP, PORCH_GROUP, Downstream, Upstream
+from pvbus.core.api.variants import CONFIG_GROUP, PORCH_GROUP, Downstream, Upstream
+from pvbus.core.keys import HOLD, SET_UID_LABEL, ObjectKey, okey, parse_okey
+from pvbus.core.markers import SyncView, is_marker, marker_kind
 from pvbus.core.records import CHECK_PREFIX, CheckAnswer, CheckRequest, ObjectRow
-from pvbus.core.tables import SyncView, is_marker, marker_kind
+from pvbus.core.unroll.index import Selector, SelectorIndex
 
 VARIANT_KIND = f"{CONFIG_GROUP}/PackageVariant"
 SET_KIND = f"{CONFIG_GROUP}/PackageVariantSet"

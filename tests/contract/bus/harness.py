@@ -6,8 +6,8 @@ from collections.abc import AsyncIterator
 from contextlib import AbstractAsyncContextManager, asynccontextmanager, nullcontext
 from pathlib import Path
 
-from pvbus.adapters.embedded.bus import EXPIRE_SECONDS, SqliteBus
-from pvbus.testing.clock import FreezableClock
+from pvbus.adapters.memory.virtual_time import FreezableClock
+from pvbus.adapters.sqlite.bus import EXPIRE_SECONDS, SqliteBus
 
 HEARTBEAT_SECONDS = 1.0
 POLL_SECONDS = 0.05

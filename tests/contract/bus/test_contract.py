@@ -10,14 +10,14 @@ from typing import Any
 import msgspec
 import pytest
 
-from pvbus.adapters.embedded.bus import SqliteBus
-from pvbus.adapters.embedded.bus_members import SqliteMembership
-from pvbus.adapters.embedded.bus_reader import SqliteReader
-from pvbus.errors import FencedError
+from pvbus.adapters.memory.virtual_time import run_simulated
+from pvbus.adapters.sqlite.bus import SqliteBus
+from pvbus.adapters.sqlite.membership import SqliteMembership
+from pvbus.adapters.sqlite.reader import SqliteReader
+from pvbus.core.errors import FencedError
 from pvbus.ports.bus import Assigned, Claim, GroupState, Output, Revoked, TopicPartition
 from pvbus.testing import bus_contract, bus_contract_groups
 from pvbus.testing.bus_contract import Check
-from pvbus.testing.clock import run_simulated
 from tests.contract.bus.harness import FileHarness, MemoryHarness
 
 CHECKS = bus_contract.CHECKS | bus_contract_groups.CHECKS

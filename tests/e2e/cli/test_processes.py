@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from pvbus.runtime.hosting import BUS_SECONDS_MAX
+from pvbus.runtime.process.hosting import BUS_SECONDS_MAX
 from tests.e2e.cli.command import Running, pvbus, running
 from tests.tools.kafka import free_ports
 

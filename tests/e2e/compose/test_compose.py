@@ -17,7 +17,7 @@ from pvbus.cli.examples import fleet
 from pvbus.cli.manifests import Manifest
 from pvbus.cli.progress import VARIANT
 from pvbus.ports.cluster import Object
-from pvbus.runtime.assembly import SERVICES
+from pvbus.runtime.process.assembly import SERVICES
 from tests.e2e.compose.containers import Compose
 from tests.tools.installation import CHECKOUT
 from tests.tools.kafka import KafkaUnavailableError, libraries

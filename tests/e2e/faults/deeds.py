@@ -17,7 +17,7 @@ import aiohttp
 import yaml
 
 from pvbus.adapters.kubernetes.cluster import HttpCluster
-from pvbus.errors import PermanentError, PvbusError
+from pvbus.core.errors import PermanentError, PvbusError
 from pvbus.ports.cluster import Object
 from tests.e2e.faults.world import (
     CONFIG_MAP,

@@ -20,9 +20,9 @@ from pvbus.adapters.kubernetes.cluster import HttpCluster
 from pvbus.cli.apply import apply
 from pvbus.cli.examples import fleet
 from pvbus.cli.manifests import Manifest
-from pvbus.core.model import CONFIG_GROUP, PackageVariant, PackageVariantSet
-from pvbus.core.porch import PackageRevision, Repository
-from pvbus.errors import AlreadyExistsError, ConflictError, TransientError
+from pvbus.core.api.packages import PackageRevision, Repository
+from pvbus.core.api.variants import CONFIG_GROUP, PackageVariant, PackageVariantSet
+from pvbus.core.errors import AlreadyExistsError, ConflictError, TransientError
 from pvbus.ports.cluster import Kind, Object
 from pvbus.testing.oracle import Expected, Thing, expected_variants
 

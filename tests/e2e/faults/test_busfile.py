@@ -6,11 +6,10 @@ from pathlib import Path
 
 import pytest
 
-from pvbus.adapters.embedded.bus import SqliteBus
-from pvbus.codec import encode_row
-from pvbus.contracts import topics
-from pvbus.core.ids import partition
-from pvbus.core.model import Condition, Downstream
+from pvbus.adapters.sqlite.bus import SqliteBus
+from pvbus.core.api.variants import Condition, Downstream
+from pvbus.core.codec import encode_row
+from pvbus.core.keys import partition
 from pvbus.core.records import (
     CONDITIONS,
     LATEST,
@@ -22,6 +21,7 @@ from pvbus.core.records import (
     partition_key,
 )
 from pvbus.ports.bus import Claim, Output
+from pvbus.ports.contracts import topics
 from pvbus.runtime.clock import SystemClock
 from tests.tools.busfile import Snapshot
 

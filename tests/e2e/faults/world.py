@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from pvbus.adapters.kubernetes.cluster import HttpCluster
-from pvbus.core.model import CONFIG_GROUP
+from pvbus.core.api.variants import CONFIG_GROUP
 from pvbus.ports.cluster import Kind, Object
 from tests.tools.installation import Installation
 

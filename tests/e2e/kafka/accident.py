@@ -16,11 +16,11 @@ import msgspec
 
 from pvbus.cli.confirm import Held, held_of
 from pvbus.cli.reading import read_rows
-from pvbus.config import ServiceConfig
-from pvbus.core.ids import CONFIRM_DELETION, Key
+from pvbus.core.keys import CONFIRM_DELETION, Key
 from pvbus.core.records import SETRESULTS, SetResult
 from pvbus.ports.bus import Bus
-from pvbus.runtime.buses import open_bus
+from pvbus.runtime.process.buses import open_bus
+from pvbus.runtime.process.settings import ServiceConfig
 from tests.bench.children import eventually
 from tests.bench.deployment import Deployment, fresh_bus
 from tests.bench.fleet import CHAIN, FIVE_EXPRESSIONS, SETS, TARGETS, VARIANTS, Fleet, target, variant_set

@@ -19,7 +19,7 @@ import msgspec
 
 from pvbus.cli.crew import States
 from pvbus.cli.examples import fleet as example
-from pvbus.runtime.state import ProcessState
+from pvbus.runtime.process.state import ProcessState
 from tests.e2e.faults.fleet import CLUSTER, SET, Fleet
 from tests.tools.installation import Installation, children_of
 

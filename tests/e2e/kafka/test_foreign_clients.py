@@ -11,11 +11,11 @@ from typing import NamedTuple
 import pytest
 
 from pvbus.cli.reading import opened_bus, read_topic
-from pvbus.core.cloudevents import CONDITION_CHANGED
-from pvbus.core.ids import partition
+from pvbus.core.conditions.cloudevents import CONDITION_CHANGED
+from pvbus.core.keys import partition
 from pvbus.core.records import CONDITIONS
 from pvbus.ports.bus import Record
-from pvbus.runtime.assembly import INPUTS, SERVICES, partition_count
+from pvbus.runtime.process.assembly import INPUTS, SERVICES, partition_count
 from tests.e2e.kafka.conftest import Installed
 from tests.tools.kafka import tool
 from tests.tools.topicreader import TopicReader

@@ -15,7 +15,7 @@ from typing import Any, NamedTuple
 
 import yaml
 
-from pvbus.embedded.apiserver import jsonpath
+from pvbus.controlplane.apiserver import jsonpath
 from pvbus.ports.cluster import Kind, Object
 from tests.tools.served import Served
 

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 import yaml
 
-from pvbus.core.crds import crds
+from pvbus.core.api.crds import crds
 from tests.e2e.kubectl.driver import Kubectl
 from tests.tools.served import Served, serve
 

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 import yaml
 
-from pvbus.core.kptfile import FILE
+from pvbus.core.api.kptfile import FILE
 from tests.e2e.nephio.world import (
     CATALOG,
     REVISION,

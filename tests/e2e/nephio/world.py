@@ -15,15 +15,15 @@ from typing import Any, TypeVar
 
 import yaml
 
-from pvbus.adapters.embedded.bus import SqliteBus
 from pvbus.adapters.kubernetes.cluster import HttpCluster
+from pvbus.adapters.sqlite.bus import SqliteBus
 from pvbus.cli.controlplane import control_plane
-from pvbus.config import ApiServerConfig
-from pvbus.contracts import topics
-from pvbus.core.expressions import default_engine
+from pvbus.core.cel import default_engine
 from pvbus.ports.cluster import Kind, Object
-from pvbus.runtime.assembly import SERVICES, Service, build_service, run_all, settled
+from pvbus.ports.contracts import topics
 from pvbus.runtime.clock import SystemClock
+from pvbus.runtime.process.assembly import SERVICES, Service, build_service, run_all, settled
+from pvbus.runtime.process.settings import ApiServerConfig
 from tests.tools.kubectl import KubectlUnavailableError, find_or_build
 
 CATALOG = Path(__file__).parents[4] / "shared" / "data" / "nephio"

@@ -10,15 +10,15 @@ from typing import Any, NamedTuple
 
 import pytest
 
+from pvbus.adapters.memory.virtual_time import run_simulated
 from pvbus.cli.live import Export
 from pvbus.cli.plan import Settings
 from pvbus.cli.plandocument import Document, document_of
-from pvbus.core.expressions import default_engine
+from pvbus.controlplane.packages.functions.registry import FunctionRegistry
+from pvbus.core.cel import default_engine
 from pvbus.core.unroll.removal import Limits
-from pvbus.embedded.packages.functions.registry import FunctionRegistry
 from pvbus.ports.cluster import Kind, Object
-from pvbus.runtime.preview import Changes, ObjectName, World, preview
-from pvbus.testing.clock import run_simulated
+from pvbus.runtime.preview.run import Changes, ObjectName, World, preview
 from tests.e2e.plan.cases import CASES, CLUSTER, SITE, Case, repository
 from tests.e2e.plan.world import (
     Line,

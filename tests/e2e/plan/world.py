@@ -17,18 +17,18 @@ from typing import Any, NamedTuple, TypeVar
 import msgspec
 import yaml
 
-from pvbus.adapters.embedded.bus import SqliteBus
 from pvbus.adapters.kubernetes.cluster import HttpCluster
+from pvbus.adapters.memory.virtual_time import SimulatedClock
+from pvbus.adapters.sqlite.bus import SqliteBus
 from pvbus.cli.controlplane import control_plane
 from pvbus.cli.live import LiveReader, kind_of
 from pvbus.cli.plandocument import Document
-from pvbus.config import ApiServerConfig
-from pvbus.contracts import topics
-from pvbus.core.expressions import default_engine
+from pvbus.core.cel import default_engine
 from pvbus.ports.cluster import Kind, Object, Resource
-from pvbus.runtime.assembly import SERVICES, Service, build_service, run_all, settled
-from pvbus.runtime.preview import replaced
-from pvbus.testing.clock import SimulatedClock
+from pvbus.ports.contracts import topics
+from pvbus.runtime.preview.run import replaced
+from pvbus.runtime.process.assembly import SERVICES, Service, build_service, run_all, settled
+from pvbus.runtime.process.settings import ApiServerConfig
 
 QUIET_SECONDS = 30.0
 PACKAGES = ("PackageRevision", "PackageRevisionResources")

@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 
 import aiohttp
 
-from pvbus.embedded.apiserver.server import ApiServer
+from pvbus.controlplane.apiserver.server import ApiServer
 
 CORE = "/api/v1"
 WIDGETS = "/apis/example.com/v1/namespaces/default/widgets"

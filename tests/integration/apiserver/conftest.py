@@ -5,7 +5,7 @@ from collections.abc import AsyncIterator
 import aiohttp
 import pytest
 
-from pvbus.embedded.apiserver.server import ApiServer
+from pvbus.controlplane.apiserver.server import ApiServer
 from tests.integration.apiserver.client import Api, crd
 
 

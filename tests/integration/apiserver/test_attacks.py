@@ -10,8 +10,8 @@ from typing import Any
 import pytest
 import structlog
 
-from pvbus.embedded.apiserver import bodies
-from pvbus.embedded.apiserver.server import ApiServer
+from pvbus.controlplane.apiserver import bodies
+from pvbus.controlplane.apiserver.server import ApiServer
 from tests.integration.apiserver import attacks
 from tests.integration.apiserver.attacks import FREE, MAPS, Attack
 from tests.integration.apiserver.client import CORE, CRDS, Api, config_map, crd, serving
@@ -175,7 +175,7 @@ async def test_definitions_have_a_limit(
 ) -> None:
     """Beyond it the answer says so; the ones that are there can still be changed."""
     _, api = target
-    monkeypatch.setattr("pvbus.embedded.apiserver.crds.DEFINITIONS_MAX", 3)
+    monkeypatch.setattr("pvbus.controlplane.apiserver.crds.DEFINITIONS_MAX", 3)
     await api.create(CRDS, crd("gadgets", "Gadget"))
     reply = await api.call("POST", CRDS, crd("gizmos", "Gizmo"))
     assert (reply.code, "3 CustomResourceDefinitions" in reply.body["message"]) == (403, True)

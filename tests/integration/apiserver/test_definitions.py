@@ -3,8 +3,8 @@
 import copy
 from typing import Any
 
-from pvbus.core.crds import crds
-from pvbus.embedded.apiserver.server import ApiServer
+from pvbus.controlplane.apiserver.server import ApiServer
+from pvbus.core.api.crds import crds
 from tests.integration.apiserver.client import CRDS, WIDGETS, Api, crd, eventually, widget
 
 GADGETS = "/apis/example.com/v1/namespaces/default/gadgets"

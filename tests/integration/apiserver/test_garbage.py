@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from pvbus.embedded.apiserver.server import ApiServer
+from pvbus.controlplane.apiserver.server import ApiServer
 from tests.integration.apiserver.client import CORE, WIDGETS, Api, config_map, crd, eventually, owner, widget
 from tests.integration.apiserver.test_lists import WIDGET
 

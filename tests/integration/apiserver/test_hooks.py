@@ -8,9 +8,9 @@ import aiohttp
 import pytest
 import structlog
 
-from pvbus.embedded.apiserver.bodies import BODY_BYTES_MAX, PACKAGE_BODY_BYTES_MAX
-from pvbus.embedded.apiserver.hooks import StatusError
-from pvbus.embedded.apiserver.server import ApiServer
+from pvbus.controlplane.apiserver.bodies import BODY_BYTES_MAX, PACKAGE_BODY_BYTES_MAX
+from pvbus.controlplane.apiserver.hooks import StatusError
+from pvbus.controlplane.apiserver.server import ApiServer
 from pvbus.ports.cluster import Kind, Object
 from tests.integration.apiserver.client import CORE, WIDGETS, Api, config_map, crd, widget
 

@@ -7,9 +7,9 @@ from typing import Any
 
 import pytest
 
-from pvbus.embedded.apiserver import connections
-from pvbus.embedded.apiserver import server as server_module
-from pvbus.embedded.apiserver.server import ApiServer
+from pvbus.controlplane.apiserver import connections
+from pvbus.controlplane.apiserver import server as server_module
+from pvbus.controlplane.apiserver.server import ApiServer
 from tests.integration.apiserver.attacks import HOST, MAPS
 from tests.integration.apiserver.client import Api, config_map, crd, eventually, serving
 

@@ -2,8 +2,8 @@
 
 import pytest
 
-from pvbus.embedded.apiserver.server import ApiServer
-from pvbus.embedded.apiserver.store import Store
+from pvbus.controlplane.apiserver.server import ApiServer
+from pvbus.controlplane.apiserver.store import Store
 from pvbus.ports.cluster import Kind
 from tests.integration.apiserver.client import ALL_WIDGETS, CORE, WIDGETS, Api, config_map, widget
 

@@ -18,8 +18,8 @@ import pytest
 import yaml
 from cryptography import x509
 
-from pvbus.embedded.apiserver.server import ApiServer
-from pvbus.errors import PermanentError
+from pvbus.controlplane.apiserver.server import ApiServer
+from pvbus.core.errors import PermanentError
 from tests.integration.apiserver.client import WIDGETS, Api, crd, widget
 from tests.integration.apiserver.test_lists import WIDGET, store_of
 
@@ -255,7 +255,7 @@ async def test_a_full_disk_loses_nothing_and_ends_with_it(tmp_path: Path) -> Non
 
 _SERVE = """
 import asyncio, json, pathlib, sys
-from pvbus.embedded.apiserver.server import ApiServer
+from pvbus.controlplane.apiserver.server import ApiServer
 from tests.integration.apiserver.client import crd
 
 async def main():
@@ -346,7 +346,7 @@ async def test_kill_9_loses_nothing_that_was_answered(tmp_path: Path) -> None:
 
 def test_the_status_of_an_error_is_json() -> None:
     """The bodies of errors are metav1.Status documents, which programs can read."""
-    from pvbus.embedded.apiserver import status
+    from pvbus.controlplane.apiserver import status
 
     subject = status.Subject("example.com", "widgets", "Widget", "a")
     problem = status.required("spec.size")

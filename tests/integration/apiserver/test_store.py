@@ -12,8 +12,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from pvbus.embedded.apiserver.entries import Change
-from pvbus.embedded.apiserver.store import ExpiredError, Store, StoreError, Table
+from pvbus.controlplane.apiserver.entries import Change
+from pvbus.controlplane.apiserver.store import ExpiredError, Store, StoreError, Table
 from pvbus.ports.cluster import Kind, Object
 
 KIND = Kind("example.com", "Widget")
@@ -187,7 +187,7 @@ async def test_a_failed_commit_takes_what_was_built_upon_it(
 
 async def test_the_log_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
     """By changes and by bytes; what is dropped is expired, what is kept can be followed."""
-    monkeypatch.setattr("pvbus.embedded.apiserver.store.LOG_CHANGES_MAX", 100)
+    monkeypatch.setattr("pvbus.controlplane.apiserver.store.LOG_CHANGES_MAX", 100)
     async with opened(None) as store:
         table = store.table(KIND)
         for number in range(1000):
@@ -197,7 +197,7 @@ async def test_the_log_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
         with pytest.raises(ExpiredError):
             table.position(2)
         assert table.since(table.position(store.rv - 1), 10)[0].rv == store.rv
-        monkeypatch.setattr("pvbus.embedded.apiserver.store.LOG_BYTES_MAX", 1000)
+        monkeypatch.setattr("pvbus.controlplane.apiserver.store.LOG_BYTES_MAX", 1000)
         for number in range(100):
             store.put(KIND, obj("a", number))
         await store.durable()
@@ -206,7 +206,7 @@ async def test_the_log_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
 
 async def test_all_logs_together_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
     """The kind with most bytes gives way; versions before a change count, too."""
-    monkeypatch.setattr("pvbus.embedded.apiserver.store.LOG_BYTES_MAX", 20_000)
+    monkeypatch.setattr("pvbus.controlplane.apiserver.store.LOG_BYTES_MAX", 20_000)
     small, large = Kind("example.com", "Small"), Kind("example.com", "Large")
     async with opened(None) as store:
         store.put(small, obj("a"))
@@ -228,7 +228,7 @@ def held_by(change: Change) -> list[bytes]:
 
 async def test_the_log_forgets_what_is_old(monkeypatch: pytest.MonkeyPatch) -> None:
     """A burst does not stay in memory; what came within the time can still be followed."""
-    monkeypatch.setattr("pvbus.embedded.apiserver.store.LOG_SECONDS", 100.0)
+    monkeypatch.setattr("pvbus.controlplane.apiserver.store.LOG_SECONDS", 100.0)
     async with opened(None) as store:
         table = store.table(KIND)
         for number in range(10):

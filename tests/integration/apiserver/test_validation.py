@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from pvbus.embedded.apiserver.bodies import BODY_BYTES_MAX
+from pvbus.controlplane.apiserver.bodies import BODY_BYTES_MAX
 from tests.integration.apiserver.client import CORE, WIDGETS, Api, config_map, owner, widget
 
 

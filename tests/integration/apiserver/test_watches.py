@@ -5,11 +5,11 @@ import json
 
 import pytest
 
-from pvbus.embedded.apiserver import store as store_module
-from pvbus.embedded.apiserver import watching
-from pvbus.embedded.apiserver.listing import Selection
-from pvbus.embedded.apiserver.server import ApiServer
-from pvbus.embedded.apiserver.shapes import Form
+from pvbus.controlplane.apiserver import store as store_module
+from pvbus.controlplane.apiserver import watching
+from pvbus.controlplane.apiserver.listing import Selection
+from pvbus.controlplane.apiserver.server import ApiServer
+from pvbus.controlplane.apiserver.shapes import Form
 from tests.integration.apiserver.client import ALL_WIDGETS, WIDGETS, Api, widget
 from tests.integration.apiserver.test_lists import WIDGET, store_of
 

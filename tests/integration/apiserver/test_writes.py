@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
-from pvbus.embedded.apiserver.server import ApiServer
-from pvbus.embedded.apiserver.store import Store
+from pvbus.controlplane.apiserver.server import ApiServer
+from pvbus.controlplane.apiserver.store import Store
 from tests.integration.apiserver.client import (
     CORE,
     WIDGETS,

@@ -12,8 +12,8 @@ from collections.abc import Callable, Coroutine
 from itertools import count
 from typing import Any
 
-from pvbus.adapters.embedded.bus import SqliteBus
-from pvbus.errors import FencedError, TransientError
+from pvbus.adapters.sqlite.bus import SqliteBus
+from pvbus.core.errors import FencedError, TransientError
 from pvbus.ports.bus import Claim, Output, TopicSpec
 
 PARTITIONS = 3

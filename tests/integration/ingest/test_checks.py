@@ -10,12 +10,12 @@ import pytest
 from kubernetes_asyncio.client import Configuration
 
 from pvbus.adapters.clock import SystemClock
-from pvbus.adapters.embedded.bus import SqliteBus
 from pvbus.adapters.kubernetes import cluster as adapter
 from pvbus.adapters.kubernetes.cluster import HttpCluster
 from pvbus.adapters.kubernetes.connection import Connection
-from pvbus.contracts import topics
-from pvbus.core.ids import okey, partition
+from pvbus.adapters.sqlite.bus import SqliteBus
+from pvbus.controlplane.apiserver.server import ApiServer
+from pvbus.core.keys import okey, partition
 from pvbus.core.records import (
     META,
     OBJECTS,
@@ -28,11 +28,11 @@ from pvbus.core.records import (
     partition_key,
     watch_key,
 )
-from pvbus.embedded.apiserver.server import ApiServer
 from pvbus.ports.bus import Output
 from pvbus.ports.cluster import Kind
-from pvbus.runtime import checks
-from pvbus.runtime.ingest import IngestWorker
+from pvbus.ports.contracts import topics
+from pvbus.runtime.ingest import checks
+from pvbus.runtime.ingest.worker import IngestWorker
 from tests.integration.apiserver.client import crd
 
 PARTITIONS = 2

@@ -12,12 +12,12 @@ from aiokafka.protocol.admin import CreateAclsRequest, DeleteAclsRequest
 
 from pvbus.adapters.kafka.bus import KafkaBus
 from pvbus.adapters.kafka.settings import KafkaSettings, Scram, Tls
-from pvbus.contracts import owned_topics, topic_contracts, topics
 from pvbus.core.records import META
 from pvbus.ports.bus import Bus, Claim, Output
-from pvbus.runtime.assembly import SERVICES
-from pvbus.runtime.installation import ensure_installation
-from pvbus.runtime.kafkaaccess import OPERATOR, PRINCIPAL, access_of, principal_of
+from pvbus.ports.contracts import owned_topics, topic_contracts, topics
+from pvbus.runtime.process.assembly import SERVICES
+from pvbus.runtime.process.installation import ensure_installation
+from pvbus.runtime.process.kafka_access import OPERATOR, PRINCIPAL, access_of, principal_of
 from tests.tools.kafka import Broker, KafkaCluster
 
 PASSWORD = "not-a-secret"

@@ -8,7 +8,7 @@ import pytest
 from aiokafka.admin import AIOKafkaAdminClient
 
 from pvbus.adapters.kafka.settings import KafkaSettings, client_options
-from pvbus.runtime.kafkaaccess import ROLES
+from pvbus.runtime.process.kafka_access import ROLES
 from tests.integration.kafka.access import PASSWORD, Guarded
 from tests.tools.certificate import make_certificate
 from tests.tools.kafka import (

@@ -14,7 +14,7 @@ from contextlib import asynccontextmanager
 from pathlib import Path
 
 from pvbus.adapters.kafka.bus import KafkaBus
-from pvbus.errors import TransientError
+from pvbus.core.errors import TransientError
 from pvbus.ports.bus import Claim, Output
 from tests.integration.kafka.copying import BATCH, COPY, IN, PARTITIONS, revoked, settings
 from tests.tools.kafka import KafkaCluster

@@ -9,7 +9,7 @@ import sys
 
 from pvbus.adapters.kafka.bus import KafkaBus
 from pvbus.adapters.kafka.settings import KafkaSettings
-from pvbus.errors import TransientError
+from pvbus.core.errors import TransientError
 from pvbus.ports.bus import Claim, Output, TopicSpec
 
 PARTITIONS = 4

@@ -18,10 +18,10 @@ import pytest
 from pvbus.adapters.kubernetes.cluster import HttpCluster
 from pvbus.cli.apply import apply
 from pvbus.cli.examples import fleet
-from pvbus.core.model import CONFIG_GROUP
+from pvbus.core.api.variants import CONFIG_GROUP
 from pvbus.ports.cluster import Kind
-from pvbus.runtime.assembly import SERVICES
-from pvbus.runtime.kafkaaccess import OPERATOR
+from pvbus.runtime.process.assembly import SERVICES
+from pvbus.runtime.process.kafka_access import OPERATOR
 from tests.integration.kafka.access import PASSWORD, Guarded
 from tests.tools.installation import environment, pvbus
 from tests.tools.kafka import tool

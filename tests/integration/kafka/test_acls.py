@@ -7,10 +7,10 @@ import pytest
 import structlog
 
 from pvbus.adapters.kafka.bus import KafkaBus
-from pvbus.errors import PvbusError
+from pvbus.core.errors import PvbusError
 from pvbus.ports.bus import TopicSpec
-from pvbus.runtime.assembly import SERVICES
-from pvbus.runtime.kafkaaccess import OPERATOR
+from pvbus.runtime.process.assembly import SERVICES
+from pvbus.runtime.process.kafka_access import OPERATOR
 from tests.integration.kafka.access import Acl, Guarded, acls_of, prepare, use
 
 pytestmark = [pytest.mark.kafka, pytest.mark.slow, pytest.mark.timeout(300)]

@@ -11,9 +11,9 @@ import pytest
 
 from pvbus.adapters.kafka.bus import KafkaBus
 from pvbus.adapters.kafka.settings import KafkaSettings
-from pvbus.contracts import topics
-from pvbus.errors import PermanentError
-from pvbus.runtime.installation import ensure_installation
+from pvbus.core.errors import PermanentError
+from pvbus.ports.contracts import topics
+from pvbus.runtime.process.installation import ensure_installation
 from tests.tools.installation import pvbus
 from tests.tools.kafka import KafkaCluster, tool
 

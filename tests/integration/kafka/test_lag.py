@@ -16,7 +16,7 @@ from typing import Any
 
 import pytest
 
-from pvbus.runtime.assembly import partition_count
+from pvbus.runtime.process.assembly import partition_count
 from tests.tools.installation import environment, pvbus
 from tests.tools.kafka import KafkaCluster
 from tests.tools.served import serve

@@ -12,7 +12,7 @@ from aiokafka.protocol.group import HeartbeatRequest, JoinGroupRequest
 from pvbus.adapters.kafka.bus import KafkaBus
 from pvbus.adapters.kafka.membership import KafkaMembership
 from pvbus.adapters.kafka.settings import producer_options
-from pvbus.errors import FencedError
+from pvbus.core.errors import FencedError
 from pvbus.ports.bus import Bus, Claim, Output
 from pvbus.testing.bus_contract import GROUP, PARTITIONS, expect, holder, settled
 from pvbus.testing.bus_contract_groups import Worker, all_owned

@@ -7,7 +7,7 @@ import pytest
 from aiokafka import AIOKafkaProducer
 
 from pvbus.adapters.kafka.settings import producer_options
-from pvbus.errors import FencedError
+from pvbus.core.errors import FencedError
 from pvbus.ports.bus import Claim, Output
 from pvbus.testing.bus_contract import (
     GROUP,

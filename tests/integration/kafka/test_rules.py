@@ -17,7 +17,7 @@ from pvbus.adapters.kafka.settings import KafkaSettings, client_options
 from pvbus.adapters.kafka.stopping import take_notice
 from pvbus.adapters.kafka.topics import topic_config
 from pvbus.adapters.kafka.writer import Writer
-from pvbus.errors import PvbusError, TooLargeError
+from pvbus.core.errors import PvbusError, TooLargeError
 from pvbus.ports.bus import Claim, Output
 from pvbus.testing import bus_contract, bus_contract_groups
 from pvbus.testing.bus_contract import OUT, PARTITIONS, expect, holder, read_all

@@ -12,10 +12,10 @@ import pytest
 
 from pvbus.adapters.kafka.bus import KafkaBus
 from pvbus.adapters.kafka.settings import KafkaSettings, OAuthBearer, Scram, Tls
-from pvbus.config import ServiceConfig, load_config
-from pvbus.errors import TransientError
+from pvbus.core.errors import TransientError
 from pvbus.ports.bus import Output
-from pvbus.runtime.kafkasettings import kafka_settings
+from pvbus.runtime.process.kafka_settings import kafka_settings
+from pvbus.runtime.process.settings import ServiceConfig, load_config
 from pvbus.testing.bus_contract import fold, holder, read_all
 from tests.contract.bus.kafka_harness import KafkaHarness
 from tests.tools.certificate import make_certificate

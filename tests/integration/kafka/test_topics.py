@@ -10,9 +10,9 @@ from aiokafka.admin.config_resource import ConfigResource, ConfigResourceType
 
 from pvbus.adapters.kafka.bus import KafkaBus
 from pvbus.adapters.kafka.settings import client_options
-from pvbus.contracts import topics
-from pvbus.errors import PermanentError
+from pvbus.core.errors import PermanentError
 from pvbus.ports.bus import TopicSpec
+from pvbus.ports.contracts import topics
 from tests.contract.bus.kafka_harness import KafkaHarness
 from tests.tools.kafka import KafkaCluster
 

@@ -8,7 +8,7 @@ import pytest
 from pvbus.adapters.kafka import answers, writer
 from pvbus.adapters.kafka.bus import KafkaBus
 from pvbus.adapters.kafka.settings import KafkaSettings
-from pvbus.errors import TransientError
+from pvbus.core.errors import TransientError
 from pvbus.ports.bus import Output
 from pvbus.testing.bus_contract import expect, fold, holder, read_all
 from tests.contract.bus.kafka_harness import KafkaHarness

@@ -8,10 +8,10 @@ import msgspec
 import pytest
 
 from pvbus.adapters.kafka.bus import KafkaBus
-from pvbus.core.ids import partition
+from pvbus.core.keys import partition
 from pvbus.ports.bus import Claim, Output, TopicSpec
 from pvbus.runtime.clock import SystemClock
-from pvbus.runtime.worker import Worker
+from pvbus.runtime.reconcile.worker import Worker
 from pvbus.testing.bus_contract import settled
 from tests.contract.bus.kafka_harness import KafkaHarness
 from tests.tools.kafka import KafkaCluster

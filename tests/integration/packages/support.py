@@ -8,12 +8,12 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from pvbus.embedded.packages.functions.registry import FunctionRegistry
-from pvbus.embedded.packages.render import RenderResult, render
-from pvbus.embedded.packages.reporting import REPOSITORY
-from pvbus.embedded.packages.repository import PACKAGE_REVISION
-from pvbus.embedded.packages.settings import StoreOptions
-from pvbus.embedded.packages.store import PackageStore
+from pvbus.controlplane.packages.functions.registry import FunctionRegistry
+from pvbus.controlplane.packages.render import RenderResult, render
+from pvbus.controlplane.packages.reporting import REPOSITORY
+from pvbus.controlplane.packages.repository import PACKAGE_REVISION
+from pvbus.controlplane.packages.settings import StoreOptions
+from pvbus.controlplane.packages.store import PackageStore
 from pvbus.ports.cluster import Object
 from pvbus.testing.objects import MemoryObjects
 

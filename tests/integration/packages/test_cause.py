@@ -4,8 +4,8 @@ from pathlib import Path
 
 import pytest
 
-from pvbus.embedded.packages import layout
-from pvbus.embedded.packages.layout import Annotation
+from pvbus.controlplane.packages import layout
+from pvbus.controlplane.packages.layout import Annotation
 from tests.integration.packages.support import World, clone_of, git, revision
 
 

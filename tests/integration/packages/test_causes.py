@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from pvbus.embedded.packages.reporting import REPOSITORY
+from pvbus.controlplane.packages.reporting import REPOSITORY
 from tests.integration.packages.support import (
     KPTFILE,
     NAMESPACE,

@@ -10,10 +10,10 @@ from pathlib import Path
 
 import pytest
 
-from pvbus.embedded.apiserver.hooks import StatusError
-from pvbus.embedded.packages.gitcommand import STALE_LOCK_SECONDS, Failure, Git, GitError, RefUpdate
-from pvbus.embedded.packages.gitrepo import LOOSE_REFS_MAX, Author, File, Mirror
-from pvbus.embedded.packages.staging import Staging, commit_all
+from pvbus.controlplane.apiserver.hooks import StatusError
+from pvbus.controlplane.packages.gitcommand import STALE_LOCK_SECONDS, Failure, Git, GitError, RefUpdate
+from pvbus.controlplane.packages.gitrepo import LOOSE_REFS_MAX, Author, File, Mirror
+from pvbus.controlplane.packages.staging import Staging, commit_all
 from tests.integration.packages.support import (
     KPTFILE,
     World,

@@ -7,9 +7,9 @@ import msgspec
 import pytest
 from structlog.testing import capture_logs
 
-from pvbus.embedded.apiserver.hooks import StatusError
-from pvbus.embedded.packages import bounds
-from pvbus.embedded.packages.reporting import REPOSITORY
+from pvbus.controlplane.apiserver.hooks import StatusError
+from pvbus.controlplane.packages import bounds
+from pvbus.controlplane.packages.reporting import REPOSITORY
 from tests.integration.packages.support import (
     KPTFILE,
     NAMESPACE,

@@ -4,9 +4,9 @@ from pathlib import Path
 from typing import Any
 
 from pvbus.adapters.kubernetes.cluster import HttpCluster
-from pvbus.core.ids import FINALIZER
-from pvbus.core.observe import REPOSITORY, REVISION, VARIANT
-from pvbus.errors import ConflictError, TransientError
+from pvbus.core.errors import ConflictError, TransientError
+from pvbus.core.ingest.rows import REPOSITORY, REVISION, VARIANT
+from pvbus.core.keys import FINALIZER
 from pvbus.ports.cluster import Kind, Object
 from tests.integration.apiserver.client import Api
 from tests.integration.packages.support import NAMESPACE, git

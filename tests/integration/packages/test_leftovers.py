@@ -5,8 +5,8 @@ from typing import Any
 
 import pytest
 
-from pvbus.embedded.apiserver.hooks import StatusError
-from pvbus.embedded.packages.reporting import REMOVE_LAST_REVISION, REPOSITORY
+from pvbus.controlplane.apiserver.hooks import StatusError
+from pvbus.controlplane.packages.reporting import REMOVE_LAST_REVISION, REPOSITORY
 from tests.integration.packages.support import (
     KPTFILE,
     NAMESPACE,

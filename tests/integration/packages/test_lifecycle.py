@@ -4,8 +4,8 @@ from pathlib import Path
 
 import pytest
 
-from pvbus.embedded.apiserver.hooks import StatusError
-from pvbus.embedded.packages.layout import LATEST_LABEL, parse_annotations
+from pvbus.controlplane.apiserver.hooks import StatusError
+from pvbus.controlplane.packages.layout import LATEST_LABEL, parse_annotations
 from tests.integration.packages.support import World, clone_of, git, refs, revision, tree
 
 

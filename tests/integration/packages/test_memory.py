@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from pvbus.embedded.packages import bounds, creation, load
+from pvbus.controlplane.packages import bounds, creation, load
 from tests.integration.packages.support import NAMESPACE, World, clone_of, push_files, revision, running
 
 LARGE = "".join(f"k{number}: {'x' * 990}\n" for number in range(1_000))

@@ -8,8 +8,8 @@ import pytest
 import structlog
 from structlog.testing import capture_logs
 
-from pvbus.embedded.apiserver.store import StoreError
-from pvbus.embedded.packages.gitrepo import Mirror
+from pvbus.controlplane.apiserver.store import StoreError
+from pvbus.controlplane.packages.gitrepo import Mirror
 from pvbus.telemetry.repeats import Repeats
 from tests.integration.packages.support import KPTFILE, World, push_files, running
 

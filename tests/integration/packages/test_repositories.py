@@ -6,9 +6,9 @@ from pathlib import Path
 
 import pytest
 
-from pvbus.embedded.apiserver.hooks import StatusError
-from pvbus.embedded.packages.layout import LATEST_LABEL
-from pvbus.embedded.packages.reporting import REPOSITORY
+from pvbus.controlplane.apiserver.hooks import StatusError
+from pvbus.controlplane.packages.layout import LATEST_LABEL
+from pvbus.controlplane.packages.reporting import REPOSITORY
 from tests.integration.packages.support import (
     CONFIG,
     KPTFILE,

@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 
-from pvbus.embedded.apiserver.hooks import StatusError
-from pvbus.embedded.packages.repository import DEFER_RENDER
+from pvbus.controlplane.apiserver.hooks import StatusError
+from pvbus.controlplane.packages.repository import DEFER_RENDER
 from tests.integration.packages.support import (
     CONFIG,
     KPTFILE,

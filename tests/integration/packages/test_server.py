@@ -10,15 +10,15 @@ from typing import Any, NamedTuple
 import aiohttp
 import pytest
 
-from pvbus.contracts import crds
-from pvbus.embedded.apiserver.server import ApiServer
-from pvbus.embedded.packages.functions.registry import FunctionRegistry
-from pvbus.embedded.packages.render import render
-from pvbus.embedded.packages.reporting import REPOSITORY
-from pvbus.embedded.packages.repository import PACKAGE_REVISION
-from pvbus.embedded.packages.settings import StoreOptions
-from pvbus.embedded.packages.store import PackageStore
+from pvbus.controlplane.apiserver.server import ApiServer
+from pvbus.controlplane.packages.functions.registry import FunctionRegistry
+from pvbus.controlplane.packages.render import render
+from pvbus.controlplane.packages.reporting import REPOSITORY
+from pvbus.controlplane.packages.repository import PACKAGE_REVISION
+from pvbus.controlplane.packages.settings import StoreOptions
+from pvbus.controlplane.packages.store import PackageStore
 from pvbus.ports.cluster import Kind
+from pvbus.ports.contracts import crds
 from tests.integration.apiserver.client import Api, eventually
 from tests.integration.packages.support import NAMESPACE, clone_of, git, refs, repository, revision, tree
 

@@ -9,8 +9,8 @@ import yaml
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pvbus.embedded.apiserver import bodies
-from pvbus.embedded.apiserver.hooks import StatusError
+from pvbus.controlplane.apiserver import bodies
+from pvbus.controlplane.apiserver.hooks import StatusError
 
 SCALARS = st.one_of(
     st.none(),

@@ -7,11 +7,11 @@ from typing import Any
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from pvbus.embedded.apiserver.budget import Budget
-from pvbus.embedded.apiserver.nodes import Node, _default, _prune, _validate
-from pvbus.embedded.apiserver.patch import json_patch, merge_patch, strategic_merge_patch
-from pvbus.embedded.apiserver.schema import compile_schema
-from pvbus.embedded.apiserver.selectors import parse_label_selector
+from pvbus.controlplane.apiserver.budget import Budget
+from pvbus.controlplane.apiserver.nodes import Node, _default, _prune, _validate
+from pvbus.controlplane.apiserver.patch import json_patch, merge_patch, strategic_merge_patch
+from pvbus.controlplane.apiserver.schema import compile_schema
+from pvbus.controlplane.apiserver.selectors import parse_label_selector
 
 NAMES = st.sampled_from(["a", "b", "c d", "é"])
 SCALARS = st.one_of(

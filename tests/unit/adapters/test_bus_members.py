@@ -5,10 +5,10 @@ from typing import Any
 
 import pytest
 
-from pvbus.adapters.embedded.bus import SqliteBus
-from pvbus.errors import PermanentError
+from pvbus.adapters.memory.virtual_time import SimulatedClock, run_simulated
+from pvbus.adapters.sqlite.bus import SqliteBus
+from pvbus.core.errors import PermanentError
 from pvbus.ports.bus import Claim, TopicSpec
-from pvbus.testing.clock import SimulatedClock, run_simulated
 
 TWO = TopicSpec(name="two", partitions=2, cleanup="compact")
 THREE = TopicSpec(name="three", partitions=3, cleanup="compact")

@@ -6,10 +6,10 @@ from pathlib import Path
 
 import pytest
 
-from pvbus.adapters.embedded.bus import SqliteBus
-from pvbus.adapters.embedded.bus_process import ProcessLock
-from pvbus.adapters.embedded.bus_store import APPLICATION_ID, MIGRATIONS, Store, translated
-from pvbus.errors import PermanentError, TransientError
+from pvbus.adapters.sqlite.bus import SqliteBus
+from pvbus.adapters.sqlite.liveness import ProcessLock
+from pvbus.adapters.sqlite.store import APPLICATION_ID, MIGRATIONS, Store, translated
+from pvbus.core.errors import PermanentError, TransientError
 from pvbus.ports.bus import Claim, PartitionState, TopicSpec
 
 
@@ -80,7 +80,7 @@ async def test_a_closed_bus_says_so(tmp_path: Path) -> None:
 async def test_a_file_that_stays_locked_is_a_transient_error(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("pvbus.adapters.embedded.bus_store.BUSY_SECONDS_MAX", 0.05)
+    monkeypatch.setattr("pvbus.adapters.sqlite.store.BUSY_SECONDS_MAX", 0.05)
     bus = await SqliteBus.open(tmp_path / "bus.db")
     other = sqlite3.connect(tmp_path / "bus.db", isolation_level=None)
     other.execute("BEGIN IMMEDIATE")

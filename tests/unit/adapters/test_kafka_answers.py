@@ -9,7 +9,7 @@ from aiokafka import TopicPartition, errors
 from pvbus.adapters.kafka.answers import ANSWER_SECONDS_MAX, UnstableOffsetsError, answered
 from pvbus.adapters.kafka.offsets import fetch_offsets
 from pvbus.adapters.kafka.settings import TRANSACTION_SECONDS
-from pvbus.testing.clock import SimulatedClock, run_simulated
+from pvbus.adapters.memory.virtual_time import SimulatedClock, run_simulated
 
 PLACES = [TopicPartition("table", 0), TopicPartition("table", 1)]
 NOT_COORDINATOR = errors.NotCoordinatorForGroupError.errno

@@ -13,7 +13,7 @@ from aiokafka import errors
 from pvbus.adapters.kafka.bus import KafkaBus
 from pvbus.adapters.kafka.connecting import collected_reasons, unreachable
 from pvbus.adapters.kafka.settings import KafkaSettings, OAuthBearer, Scram, Tls
-from pvbus.errors import TransientError
+from pvbus.core.errors import TransientError
 from tests.tools.certificate import make_certificate
 from tests.tools.kafka import free_ports
 

@@ -4,7 +4,7 @@ import pytest
 from aiokafka import errors
 
 from pvbus.adapters.kafka.failures import FOREIGN, translate
-from pvbus.errors import FencedError, PermanentError, TooLargeError, TransientError
+from pvbus.core.errors import FencedError, PermanentError, TooLargeError, TransientError
 
 
 def caused(outer: Exception, inner: Exception) -> Exception:

@@ -9,7 +9,7 @@ from aiokafka.protocol.admin import DescribeGroupsResponse_v2
 
 from pvbus.adapters.kafka.assignor import CoPartitioningAssignor
 from pvbus.adapters.kafka.groups import REBALANCE_SECONDS_MAX, Member, describe_members
-from pvbus.testing.clock import SimulatedClock, run_simulated
+from pvbus.adapters.memory.virtual_time import SimulatedClock, run_simulated
 
 
 def metadata(label: str) -> bytes:

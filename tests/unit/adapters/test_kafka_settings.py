@@ -22,7 +22,7 @@ from pvbus.adapters.kafka.settings import (
     reader_options,
     settings_of,
 )
-from pvbus.errors import UsageError
+from pvbus.core.errors import UsageError
 
 SETTINGS = KafkaSettings(bootstrap=("one:9092", "two:9092"), prefix="here")
 ASSIGNOR = CoPartitioningAssignor(["a"], 2, held=list, given=lambda numbers: None)

@@ -9,7 +9,7 @@ from aiokafka.errors import KafkaConnectionError
 from pvbus.adapters.kafka import writer
 from pvbus.adapters.kafka.settings import KafkaSettings
 from pvbus.adapters.kafka.writer import Writer
-from pvbus.errors import FencedError, TransientError
+from pvbus.core.errors import FencedError, TransientError
 
 
 class BrokenProducer:

@@ -15,7 +15,7 @@ from kubernetes_asyncio.client import Configuration
 from pvbus.adapters.kubernetes import cluster as adapter
 from pvbus.adapters.kubernetes.cluster import HttpCluster
 from pvbus.adapters.kubernetes.connection import Connection
-from pvbus.errors import PermanentError, TransientError
+from pvbus.core.errors import PermanentError, TransientError
 from pvbus.ports.cluster import GoneError, Kind, Resource, SilentError
 
 SITES = Resource("example.org", "v1", "Site", "sites", True)

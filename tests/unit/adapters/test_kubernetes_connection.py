@@ -8,7 +8,7 @@ import pytest
 from kubernetes_asyncio.config import ConfigException
 
 from pvbus.adapters.kubernetes.connection import Connection
-from pvbus.errors import TransientError, UsageError
+from pvbus.core.errors import TransientError, UsageError
 
 SERVER = "https://api.example.org:6443/"
 

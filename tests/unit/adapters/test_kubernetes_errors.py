@@ -5,7 +5,7 @@ import json
 import pytest
 
 from pvbus.adapters.kubernetes.errors import error_of
-from pvbus.errors import AlreadyExistsError, ConflictError, PermanentError, TransientError
+from pvbus.core.errors import AlreadyExistsError, ConflictError, PermanentError, TransientError
 from pvbus.ports.cluster import GoneError
 
 STALE = "the object has been modified; please apply your changes to the latest version and try again"

@@ -3,10 +3,10 @@
 import json
 from typing import Any
 
-from pvbus.embedded.apiserver import discovery
-from pvbus.embedded.apiserver.builtin import BUILTIN_KINDS
-from pvbus.embedded.apiserver.kinds import ServedKind, from_crd
-from pvbus.embedded.apiserver.openapi import OpenApi
+from pvbus.controlplane.apiserver import discovery
+from pvbus.controlplane.apiserver.builtin import BUILTIN_KINDS
+from pvbus.controlplane.apiserver.kinds import ServedKind, from_crd
+from pvbus.controlplane.apiserver.openapi import OpenApi
 
 
 def thing() -> ServedKind:

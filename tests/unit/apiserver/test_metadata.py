@@ -4,8 +4,8 @@ from typing import Any
 
 import pytest
 
-from pvbus.embedded.apiserver import metadata as meta
-from pvbus.embedded.apiserver import requests as rq
+from pvbus.controlplane.apiserver import metadata as meta
+from pvbus.controlplane.apiserver import requests as rq
 
 
 def complete(**fields: Any) -> dict[str, Any]:

@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from pvbus.embedded.apiserver.patch import PatchError, json_patch, merge_patch, strategic_merge_patch
+from pvbus.controlplane.apiserver.patch import PatchError, json_patch, merge_patch, strategic_merge_patch
 
 
 @pytest.mark.parametrize(

@@ -5,9 +5,9 @@ from typing import Any
 
 import pytest
 
-from pvbus.embedded.apiserver import builtin, jsonpath
-from pvbus.embedded.apiserver.kinds import Column, from_crd
-from pvbus.embedded.apiserver.printing import age, duration, table
+from pvbus.controlplane.apiserver import builtin, jsonpath
+from pvbus.controlplane.apiserver.kinds import Column, from_crd
+from pvbus.controlplane.apiserver.printing import age, duration, table
 
 NOW = datetime(2026, 1, 2, tzinfo=UTC)
 OLD = "2026-01-01T00:00:00Z"

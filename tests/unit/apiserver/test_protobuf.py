@@ -7,8 +7,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pvbus.embedded.apiserver.openapi import OpenApi
-from pvbus.embedded.apiserver.protobuf import MAGIC, _fields, decode
+from pvbus.controlplane.apiserver.openapi import OpenApi
+from pvbus.controlplane.apiserver.protobuf import MAGIC, _fields, decode
 
 
 def varint(number: int) -> bytes:

@@ -7,10 +7,10 @@ from typing import Any
 import pytest
 import yaml
 
-from pvbus.embedded.apiserver import structural
-from pvbus.embedded.apiserver.builtin import BUILTIN_KINDS
-from pvbus.embedded.apiserver.formats import go_pattern
-from pvbus.embedded.apiserver.schema import compile_schema, validate_crd
+from pvbus.controlplane.apiserver import structural
+from pvbus.controlplane.apiserver.builtin import BUILTIN_KINDS
+from pvbus.controlplane.apiserver.formats import go_pattern
+from pvbus.controlplane.apiserver.schema import compile_schema, validate_crd
 
 SHARED = Path(__file__).parents[3] / ".." / "shared"
 

@@ -4,7 +4,7 @@ import re
 
 import pytest
 
-from pvbus.embedded.apiserver.selectors import (
+from pvbus.controlplane.apiserver.selectors import (
     parse_field_selector,
     parse_label_selector,
     selectable_fields,

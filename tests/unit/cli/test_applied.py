@@ -5,13 +5,13 @@ from typing import Any
 
 import pytest
 
-from pvbus.adapters.embedded.cluster import MemoryCluster
+from pvbus.adapters.memory.cluster import MemoryCluster
 from pvbus.cli.applied import AppliedRecord, distinct
 from pvbus.cli.apply import Applied, apply_news
 from pvbus.cli.manifests import read_manifests
 from pvbus.cli.validate import problems_of
-from pvbus.core.expressions import engine_named
-from pvbus.errors import PermanentError, UsageError
+from pvbus.core.cel import engine_named
+from pvbus.core.errors import PermanentError, UsageError
 from pvbus.ports.cluster import Kind
 
 CONFIG_MAP = Kind("", "ConfigMap")

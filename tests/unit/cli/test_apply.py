@@ -5,10 +5,10 @@ from typing import Any
 
 import pytest
 
-from pvbus.adapters.embedded.cluster import MemoryCluster
+from pvbus.adapters.memory.cluster import MemoryCluster
 from pvbus.cli.apply import apply, merged_into, rank
 from pvbus.cli.manifests import Manifest
-from pvbus.errors import UsageError
+from pvbus.core.errors import UsageError
 
 LIVE: dict[str, Any] = {
     "apiVersion": "v1",

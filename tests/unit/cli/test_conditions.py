@@ -9,7 +9,7 @@ import pytest
 
 from pvbus.cli.conditions import newer_than
 from pvbus.cli.main import run
-from pvbus.core.model import Condition
+from pvbus.core.api.variants import Condition
 from pvbus.core.records import LATEST, SETS, VARIANTS, ConditionEvent
 from tests.tools.bustables import Row, write_tables
 

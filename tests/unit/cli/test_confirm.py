@@ -5,11 +5,11 @@ from typing import Any
 
 import pytest
 
-from pvbus.adapters.embedded.cluster import MemoryCluster
 from pvbus.adapters.kubernetes.cluster import HttpCluster
+from pvbus.adapters.memory.cluster import MemoryCluster
 from pvbus.cli import confirm
 from pvbus.cli.main import run
-from pvbus.core.model import Downstream
+from pvbus.core.api.variants import Downstream
 from pvbus.core.records import SETRESULTS, SETS, UNROLL, ChildRow, Hold, SetResult
 from tests.tools.bustables import Row, write_tables
 

@@ -7,9 +7,9 @@ import pytest
 
 from pvbus.cli.children import Child
 from pvbus.cli.crew import States
-from pvbus.errors import PermanentError, UsageError
-from pvbus.runtime.assembly import SERVICES, partition_count
-from pvbus.runtime.state import ClaimReport, ProcessState, ServiceReport
+from pvbus.core.errors import PermanentError, UsageError
+from pvbus.runtime.process.assembly import SERVICES, partition_count
+from pvbus.runtime.process.state import ClaimReport, ProcessState, ServiceReport
 
 ALL = range(partition_count())
 

@@ -10,13 +10,13 @@ from pathlib import Path
 import pytest
 from cryptography import x509
 
+from pvbus.adapters.files import write_private
 from pvbus.cli.datafolder import DataPaths, held
-from pvbus.core.observe import KindName, injectable_row, rows_of
+from pvbus.controlplane.apiserver import certificates
+from pvbus.controlplane.apiserver.datafolder import DataFolder
+from pvbus.core.errors import PermanentError
+from pvbus.core.ingest.rows import KindName, injectable_row, rows_of
 from pvbus.core.records import OBJECTS
-from pvbus.embedded.apiserver import certificates
-from pvbus.embedded.apiserver.datafolder import DataFolder
-from pvbus.errors import PermanentError
-from pvbus.files import write_private
 from tests.e2e.cli.command import environment
 
 SENTINEL = "s3ntinel"

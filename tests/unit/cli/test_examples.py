@@ -7,7 +7,7 @@ import pygit2
 from pvbus.cli.examples import fleet
 from pvbus.cli.explain import expressions_of
 from pvbus.cli.validate import problems_of
-from pvbus.core.expressions import engine_named
+from pvbus.core.cel import engine_named
 
 
 def test_two_machines_get_the_same_commit(tmp_path: Path) -> None:

@@ -9,9 +9,9 @@ import pytest
 
 from pvbus.cli.explain_text import STATE_WORDS, variant_lines
 from pvbus.cli.main import run
-from pvbus.core.expressions import default_engine
-from pvbus.core.model import Condition, Downstream
-from pvbus.core.observe import KindName, rows_of
+from pvbus.core.api.variants import Condition, Downstream
+from pvbus.core.cel import default_engine
+from pvbus.core.ingest.rows import KindName, rows_of
 from pvbus.core.records import (
     LATEST,
     META,

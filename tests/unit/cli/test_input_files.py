@@ -11,9 +11,9 @@ import pytest
 from pvbus.adapters.kubernetes.connection import Connection
 from pvbus.cli import manifests
 from pvbus.cli.manifests import read_manifests
-from pvbus.config import ServiceConfig, load_config
-from pvbus.errors import UsageError
-from pvbus.runtime.buses import open_bus
+from pvbus.core.errors import UsageError
+from pvbus.runtime.process.buses import open_bus
+from pvbus.runtime.process.settings import ServiceConfig, load_config
 
 CHAIN = "a0: &a0 [x]\n" + "".join(f"a{n}: &a{n} [*a{n - 1}]\n" for n in range(1, 999))
 LAUGHS = "a0: &a0 [x, x, x, x, x, x, x, x, x]\n" + "".join(

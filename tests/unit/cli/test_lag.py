@@ -10,15 +10,15 @@ import msgspec
 import pytest
 from aiohttp import web
 
-from pvbus.adapters.embedded.bus import SqliteBus
+from pvbus.adapters.sqlite.bus import SqliteBus
 from pvbus.cli import lag as lag_module
 from pvbus.cli.lag import Row, Table, _cells, _show, _summary, look, troubles_of
-from pvbus.contracts import topics
+from pvbus.core.errors import TransientError, UsageError
 from pvbus.core.records import SETRESULTS, SETS
-from pvbus.errors import TransientError, UsageError
 from pvbus.ports.bus import Claim, GroupState, Output
-from pvbus.runtime.assembly import INPUTS, SERVICES, partition_count
-from pvbus.runtime.state import ClaimReport, ProcessState, ServiceReport
+from pvbus.ports.contracts import topics
+from pvbus.runtime.process.assembly import INPUTS, SERVICES, partition_count
+from pvbus.runtime.process.state import ClaimReport, ProcessState, ServiceReport
 
 
 def report(number: int = 0, **changed: Any) -> ClaimReport:

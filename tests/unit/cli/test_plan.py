@@ -16,12 +16,12 @@ from pvbus.cli.plan import Settings, exit_code, plan, plan_of_files
 from pvbus.cli.plandocument import Document, differences
 from pvbus.cli.planinput import PlanInput, admitted, deletions, read_input, write_export
 from pvbus.cli.plantext import plan_lines
-from pvbus.config import UnrollConfig
-from pvbus.core.expressions import default_engine
-from pvbus.core.renderer import RenderController
-from pvbus.embedded.packages.functions.registry import FunctionRegistry
-from pvbus.errors import UsageError
+from pvbus.controlplane.packages.functions.registry import FunctionRegistry
+from pvbus.core.cel import default_engine
+from pvbus.core.errors import UsageError
+from pvbus.core.render.controller import RenderController
 from pvbus.ports.cluster import Kind
+from pvbus.runtime.process.settings import UnrollConfig
 
 HOW = Settings(default_engine(), UnrollConfig().limits, FunctionRegistry({}))
 KPTFILE = "apiVersion: kpt.dev/v1\nkind: Kptfile\nmetadata:\n  name: web\n"

@@ -11,9 +11,9 @@ import pytest
 import yaml
 
 from pvbus.cli.examples import fleet
-from pvbus.core.expressions import ROOTS, compile_expression, engine_named
-from pvbus.embedded.packages.functions.registry import FunctionRegistry
-from pvbus.embedded.packages.render import render
+from pvbus.controlplane.packages.functions.registry import FunctionRegistry
+from pvbus.controlplane.packages.render import render
+from pvbus.core.cel import ROOTS, compile_expression, engine_named
 
 README = Path(__file__).parent.parent.parent.parent / "README.md"
 PACKAGE = Path(str(fleet._files())) / "package"

@@ -11,12 +11,12 @@ import msgspec
 import pytest
 import yaml
 
-from pvbus.adapters.embedded.bus import SqliteBus
+from pvbus.adapters.sqlite.bus import SqliteBus
 from pvbus.cli import topics_declared
 from pvbus.cli.main import run
-from pvbus.contracts import topic_contracts, topics
 from pvbus.ports.bus import TopicSpec
-from pvbus.runtime.assembly import SERVICES
+from pvbus.ports.contracts import topic_contracts, topics
+from pvbus.runtime.process.assembly import SERVICES
 
 KAFKA = "kafka://one:9092,two:9092/blue"
 OTHER = TopicSpec(name="orders", partitions=2, cleanup="delete")

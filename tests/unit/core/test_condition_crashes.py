@@ -6,9 +6,9 @@ from typing import Any
 import msgspec
 import pytest
 
-from pvbus.codec import encode_row
-from pvbus.core.conditions import ConditionsController
-from pvbus.core.model import Condition
+from pvbus.core.api.variants import Condition
+from pvbus.core.codec import encode_row
+from pvbus.core.conditions.controller import ConditionsController
 from pvbus.core.records import CONDITIONS, LATEST, RESULTS, VARIANTS, ConditionEvent, ResultRow
 from tests.simulation.parts import VARIANT, obj
 

@@ -5,11 +5,12 @@ from typing import Any
 import msgspec
 import pytest
 
-from pvbus.codec import encode_row
-from pvbus.core.conditions import ConditionsController, merge
+from pvbus.core.api.variants import Condition
+from pvbus.core.codec import encode_row
+from pvbus.core.conditions.controller import ConditionsController, merge
+from pvbus.core.conditions.publishing import WITHDRAWN
+from pvbus.core.conditions.sets import set_conditions
 from pvbus.core.effects import Update
-from pvbus.core.model import Condition
-from pvbus.core.publishing import WITHDRAWN
 from pvbus.core.records import (
     CONDITIONS,
     LATEST,
@@ -25,7 +26,6 @@ from pvbus.core.records import (
     SetResult,
     sync_key,
 )
-from pvbus.core.setconditions import set_conditions
 from tests.simulation.parts import SET, VARIANT, marker, obj, site_set
 
 NOTHING = Counts()

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 import yaml
 
-from pvbus.core.crds import crds, open_api
+from pvbus.core.api.crds import crds, open_api
 
 REPOSITORY = Path(__file__).parents[3]
 PORCH = REPOSITORY / ".." / "shared" / "reference" / "crds"

@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 from celpy.evaluation import Evaluator
 
-from pvbus.core import expressions
-from pvbus.core.expressions import (
+from pvbus.core import cel
+from pvbus.core.cel import (
     EXPRESSION_BYTES_MAX,
     ITERATIONS_MAX,
     ROOTS,
@@ -26,8 +26,8 @@ from pvbus.core.expressions import (
     default_engine,
     engine_named,
 )
-from pvbus.core.expressions import types as t
-from pvbus.core.expressions.checker import Checked, check
+from pvbus.core.cel import types as t
+from pvbus.core.cel.checker import Checked, check
 
 TABLE = json.loads((Path(__file__).parents[2] / "data/cel/cel-go-answers.json").read_text(encoding="utf-8"))
 INPUTS: dict[str, Any] = TABLE["inputs"]
@@ -303,7 +303,7 @@ def test_an_unknown_engine_is_refused_with_those_there_are(name: str) -> None:
 
 def test_an_engine_that_is_not_installed_is_named_with_what_to_do(monkeypatch: pytest.MonkeyPatch) -> None:
     """Without the extra, cel-python is the default, and asking for the C++ engine says how to get it."""
-    monkeypatch.setattr(expressions, "find_spec", lambda name: None)
+    monkeypatch.setattr(cel, "find_spec", lambda name: None)
     engine_named.cache_clear()
     assert default_engine().name == "cel-python"
     with pytest.raises(
@@ -408,7 +408,7 @@ def test_both_engines_end_at_the_same_iteration(text: str, count: int) -> None:
 
 def test_cpp_evaluates_most_of_what_people_write() -> None:
     """The C++ engine is not merely a name: common expressions are evaluated there, odd ones are not."""
-    cpp_engine = pytest.importorskip("pvbus.core.expressions.cpp_engine", exc_type=ImportError)
+    cpp_engine = pytest.importorskip("pvbus.core.cel.cpp_engine", exc_type=ImportError)
     kinds = {"target": t.DYN, "repoDefault": t.STRING}
     for text in ("target.name + '-' + target.labels['region']", "has(target.labels.a) ? repoDefault : 'b'"):
         assert cpp_engine.agreed(check(text, kinds))

@@ -6,14 +6,14 @@ from typing import Any
 import msgspec
 import pytest
 
-from pvbus.adapters.embedded.cluster import REVISION
+from pvbus.adapters.memory.cluster import REVISION
+from pvbus.core.api.variants import DownstreamTarget, PackageVariant
 from pvbus.core.effects import Create, Get, List, Update
+from pvbus.core.errors import ConflictError, PermanentError, TransientError
+from pvbus.core.ingest.rows import KindName
 from pvbus.core.inject.renderstatus import reported
 from pvbus.core.inject.report import result_row, waiting_conditions
-from pvbus.core.model import DownstreamTarget, PackageVariant
-from pvbus.core.observe import KindName
 from pvbus.core.records import OBJECTS, WATCHES, SyncMarker, sync_key
-from pvbus.errors import ConflictError, PermanentError, TransientError
 from pvbus.ports.cluster import Kind, Object
 from tests.simulation.inject_world import (
     KPTFILE,

@@ -2,8 +2,8 @@
 
 import msgspec
 
-from pvbus.core.ids import okey
 from pvbus.core.inject.view import View, ViewCandidates
+from pvbus.core.keys import okey
 from pvbus.core.records import InjectableRow
 
 KIND = ("fleet.example.dev", "v1", "Cluster")

@@ -7,12 +7,12 @@ from typing import Any
 import msgspec
 import pytest
 
-from pvbus.core.ids import HOLD, digest
+from pvbus.core.api.variants import PackageVariantSpec
+from pvbus.core.errors import ConflictError
+from pvbus.core.ingest.rows import VARIANT, rows_of, topics_of
 from pvbus.core.inject.former import MADE_BY, PROPOSED_BY
-from pvbus.core.model import PackageVariantSpec
-from pvbus.core.observe import VARIANT, rows_of, topics_of
+from pvbus.core.keys import HOLD, digest
 from pvbus.core.records import DESIRED, DesiredRow
-from pvbus.errors import ConflictError
 from pvbus.ports.cluster import Kind
 from tests.simulation.inject_world import (
     NAMESPACE,

@@ -5,12 +5,12 @@ from typing import Any
 import msgspec
 import pytest
 
+from pvbus.core.api.variants import Downstream, PackageVariant, Upstream
 from pvbus.core.effects import List
-from pvbus.core.ids import FINALIZER
+from pvbus.core.ingest.rows import KindName, rows_of
 from pvbus.core.inject.owning import list_place, terminate
 from pvbus.core.inject.view import View
-from pvbus.core.model import Downstream, PackageVariant, Upstream
-from pvbus.core.observe import KindName, rows_of
+from pvbus.core.keys import FINALIZER
 from pvbus.core.records import OBJECTS
 from pvbus.ports.cluster import Kind, Object
 from tests.simulation.inject_world import World, owner, package, upstream, variant

@@ -8,14 +8,14 @@ from typing import Any
 import msgspec
 import pytest
 
+from pvbus.core.api.variants import PackageVariant
 from pvbus.core.effects import Create, Delete, Get, Update
+from pvbus.core.errors import ConflictError, PvbusError
+from pvbus.core.ingest.rows import REVISION, VARIANT, rows_of, topics_of
 from pvbus.core.inject.former import MADE_BY
 from pvbus.core.inject.owning import RESOURCES, belongs_to
 from pvbus.core.inject.view import View
-from pvbus.core.model import PackageVariant
-from pvbus.core.observe import REVISION, VARIANT, rows_of, topics_of
 from pvbus.core.records import OBJECTS
-from pvbus.errors import ConflictError, PvbusError
 from pvbus.ports.cluster import Kind, Object
 from tests.simulation.inject_world import (
     NAMESPACE,

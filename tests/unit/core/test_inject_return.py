@@ -5,9 +5,9 @@ from typing import Any
 import msgspec
 import pytest
 
+from pvbus.core.api.variants import PackageVariant
+from pvbus.core.errors import ConflictError, PermanentError
 from pvbus.core.inject.former import MADE_BY, PLACEHOLDER, PROPOSED_BY, made, trace_of
-from pvbus.core.model import PackageVariant
-from pvbus.errors import ConflictError, PermanentError
 from pvbus.ports.cluster import Object
 from tests.simulation.inject_world import NAMESPACE, PIPELINE, World, owner, package, upstream, variant
 

@@ -5,9 +5,9 @@ from typing import Any
 import msgspec
 import pytest
 
-from pvbus.core.ids import digest
+from pvbus.core.api.variants import Downstream, PackageVariant
 from pvbus.core.inject.controller import InjectController
-from pvbus.core.model import Downstream, PackageVariant
+from pvbus.core.keys import digest
 from pvbus.core.records import (
     DESIRED,
     OBJECTS,

@@ -2,9 +2,9 @@
 
 import pytest
 
-from pvbus.core import kptfile
-from pvbus.core.kptfile import Condition, Git, GitLock, UnmetGate, Upstream, UpstreamLock
-from pvbus.errors import PermanentError
+from pvbus.core.api import kptfile
+from pvbus.core.api.kptfile import Condition, Git, GitLock, UnmetGate, Upstream, UpstreamLock
+from pvbus.core.errors import PermanentError
 
 TEXT = """\
 # a package

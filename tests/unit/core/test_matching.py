@@ -4,9 +4,9 @@ from typing import Any
 
 import pytest
 
-from pvbus.core.index import Selector, SelectorIndex
-from pvbus.core.model import LabelSelector, LabelSelectorRequirement
-from pvbus.core.selectors import matches
+from pvbus.core.api.selectors import matches
+from pvbus.core.api.variants import LabelSelector, LabelSelectorRequirement
+from pvbus.core.unroll.index import Selector, SelectorIndex
 
 SITE = "example.org/Site"
 OBJECTS: dict[str, dict[str, str]] = {

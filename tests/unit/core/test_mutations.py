@@ -8,10 +8,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from pvbus.core import kptfile, yamledit
-from pvbus.core.ids import digest
-from pvbus.core.model import Injector, PackageVariant, PackageVariantSpec
-from pvbus.core.mutations import (
+from pvbus.core.api import kptfile
+from pvbus.core.api.variants import Injector, PackageVariant, PackageVariantSpec
+from pvbus.core.errors import PermanentError
+from pvbus.core.inject.mutations import (
     Listing,
     Mutation,
     injected_from,
@@ -20,9 +20,10 @@ from pvbus.core.mutations import (
     validate_variant,
     wanted,
 )
-from pvbus.core.mutations.injection import UNMATCHED
-from pvbus.core.mutations.pipeline import function_name, is_own
-from pvbus.errors import PermanentError
+from pvbus.core.inject.mutations.injection import UNMATCHED
+from pvbus.core.inject.mutations.pipeline import function_name, is_own
+from pvbus.core.keys import digest
+from pvbus.core.yaml import editor
 
 KPTFILE = """\
 apiVersion: kpt.dev/v1
@@ -240,9 +241,9 @@ def test_the_design_documents_spelling_of_the_marker_is_read_and_replaced() -> N
         "    kpt.dev/config-injection",
         "    kpt.dev/injected-resource-name: old\n    kpt.dev/config-injection",
     )
-    assert injected_from(yamledit.values(old)[0]) == "old"
+    assert injected_from(editor.values(old)[0]) == "old"
     after = inject({"seats": 1}, text=old).resources["team.yaml"]
-    assert injected_from(yamledit.values(after)[0]) == "alpha"
+    assert injected_from(editor.values(after)[0]) == "alpha"
     assert "injected-resource-name" not in after
 
 
@@ -456,7 +457,7 @@ def test_a_function_keeps_its_selectors_and_exclusions() -> None:
     }
     pv = variant(pipeline={"mutators": [function], "validators": [function]})
     mutation = apply({"Kptfile": KPTFILE}, pv)
-    (value,) = yamledit.values(mutation.resources["Kptfile"])
+    (value,) = editor.values(mutation.resources["Kptfile"])
     expected = {**function, "name": "PackageVariant.my-pv.f.0"}
     assert value["pipeline"]["mutators"][0] == expected
     assert value["pipeline"]["validators"] == [expected]

@@ -10,9 +10,9 @@ import msgspec
 import pytest
 import yaml
 
-from pvbus.core.model import PackageVariant
-from pvbus.core.mutations import Listing, Mutation, injection_points, mutate, validate_variant
-from pvbus.errors import PermanentError
+from pvbus.core.api.variants import PackageVariant
+from pvbus.core.errors import PermanentError
+from pvbus.core.inject.mutations import Listing, Mutation, injection_points, mutate, validate_variant
 
 SHARED = Path(__file__).parents[3] / ".." / "shared" / "conformance"
 PACKAGE_CASES = sorted((SHARED / "cases").glob("pv-mutate/*.yaml")) + sorted(

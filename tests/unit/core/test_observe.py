@@ -5,7 +5,7 @@ from typing import Any
 import msgspec
 import pytest
 
-from pvbus.core.observe import (
+from pvbus.core.ingest.rows import (
     CRD,
     REPOSITORY,
     REVISION,

@@ -6,8 +6,7 @@ from typing import Any
 import msgspec
 import pytest
 
-from pvbus.core.expressions import Engine, available_engines, compilations, engine_named
-from pvbus.core.model import (
+from pvbus.core.api.variants import (
     Downstream,
     Function,
     Injector,
@@ -18,8 +17,9 @@ from pvbus.core.model import (
     Upstream,
     VariantTemplate,
 )
+from pvbus.core.cel import Engine, available_engines, compilations, engine_named
 from pvbus.core.records import Root, TargetRow
-from pvbus.core.render import (
+from pvbus.core.render.template import (
     CompiledTemplate,
     RenderError,
     TargetInputs,

@@ -7,13 +7,13 @@ import msgspec
 import pytest
 import yaml
 
-from pvbus.core.expressions import Engine, available_engines, engine_named
-from pvbus.core.ids import variant_name
-from pvbus.core.model import Downstream, PackageVariantSet
+from pvbus.core.api.selectors import matches
+from pvbus.core.api.variants import Downstream, PackageVariantSet
+from pvbus.core.cel import Engine, available_engines, engine_named
+from pvbus.core.keys import variant_name
 from pvbus.core.records import Root, TargetRow
-from pvbus.core.render import RenderError, TargetInputs, TemplateCache, compile_targets, render_row
-from pvbus.core.selectors import matches
-from pvbus.core.validation import validate_set
+from pvbus.core.render.template import RenderError, TargetInputs, TemplateCache, compile_targets, render_row
+from pvbus.core.unroll.validation import validate_set
 
 SHARED = Path(__file__).parents[3] / ".." / "shared" / "conformance" / "cases"
 pytestmark = [

@@ -3,9 +3,9 @@
 import msgspec
 import pytest
 
+from pvbus.controlplane.packages.render import render
+from pvbus.controlplane.packages.rendering import rendering_of
 from pvbus.core.inject.renderstatus import recorded, render_status, reported
-from pvbus.embedded.packages.render import render
-from pvbus.embedded.packages.rendering import rendering_of
 from tests.unit.packages.test_render import REGISTRY, kptfile, steps, thing
 
 RUN = """status:

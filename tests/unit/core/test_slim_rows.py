@@ -5,10 +5,10 @@ from typing import Any
 import msgspec
 import pytest
 
-from pvbus.core.expressions import default_engine
-from pvbus.core.model import VariantTemplate
+from pvbus.core.api.variants import VariantTemplate
+from pvbus.core.cel import default_engine
 from pvbus.core.records import Root
-from pvbus.core.render import CompiledTemplate, TargetInputs
+from pvbus.core.render.template import CompiledTemplate, TargetInputs
 
 TARGET = Root(name="s1", namespace="ns", labels={"a": "1", "b": "2"}, annotations={"c": "3", "d": "4"})
 INPUTS = TargetInputs("r1", "p1", Root(name="up"), TARGET, list_target=False)

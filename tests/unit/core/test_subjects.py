@@ -4,11 +4,11 @@ from typing import Any
 
 import pytest
 
-from pvbus.codec import encode_row
-from pvbus.core.conditions import ConditionsController
+from pvbus.core.codec import encode_row
+from pvbus.core.conditions.controller import ConditionsController
 from pvbus.core.effects import Outcome
-from pvbus.core.ids import partition as partition_of
-from pvbus.core.observe import OBJECTS, REPOSITORY, REVISION, rows_of
+from pvbus.core.ingest.rows import OBJECTS, REPOSITORY, REVISION, rows_of
+from pvbus.core.keys import partition as partition_of
 from pvbus.core.records import CONDITIONS, LATEST, ConditionEvent, sync_key
 from tests.simulation.parts import marker, obj
 

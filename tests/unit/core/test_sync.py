@@ -4,9 +4,9 @@ from typing import Any
 
 import pytest
 
-from pvbus.codec import encode_row
+from pvbus.core.codec import encode_row
+from pvbus.core.markers import SyncView
 from pvbus.core.records import SyncMarker, sync_key
-from pvbus.core.tables import SyncView
 
 KEY = sync_key("example.org", "Site")
 KIND = "example.org/Site"

@@ -4,8 +4,8 @@ from typing import Any
 
 import pytest
 
-from pvbus.core.ids import HOLD, colliding_variant_name, variant_name
-from pvbus.core.observe import rows_of
+from pvbus.core.ingest.rows import rows_of
+from pvbus.core.keys import HOLD, colliding_variant_name, variant_name
 from pvbus.core.records import OBJECTS
 from tests.simulation.parts import (
     REPOSITORY,

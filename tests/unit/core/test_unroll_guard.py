@@ -5,9 +5,9 @@ from typing import Any
 
 import pytest
 
-from pvbus.core.ids import CONFIRM_DELETION
+from pvbus.core.conditions.sets import set_conditions
+from pvbus.core.keys import CONFIRM_DELETION
 from pvbus.core.records import SetResult
-from pvbus.core.setconditions import set_conditions
 from pvbus.core.unroll.removal import Limits
 from tests.simulation.parts import SITE, UnrollPart, site
 from tests.unit.core.unrolling import change, delete_ordered, fleet, live_on, part, relabel, selecting

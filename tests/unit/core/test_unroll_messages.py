@@ -2,7 +2,7 @@
 
 import pytest
 
-from pvbus.codec import encode_row
+from pvbus.core.codec import encode_row
 from pvbus.core.records import OBJECTS, SyncMarker, sync_key
 from tests.simulation.parts import SITE
 from tests.unit.core.unrolling import part, told

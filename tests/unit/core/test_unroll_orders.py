@@ -5,7 +5,7 @@ from collections.abc import Callable
 import pytest
 
 from pvbus.core.effects import CatchUp
-from pvbus.core.ids import CONFIRM_DELETION, HOLD, REMOVALS_MAX
+from pvbus.core.keys import CONFIRM_DELETION, HOLD, REMOVALS_MAX
 from pvbus.core.records import OBJECTS, SETRESULTS, SETS, CheckRequest
 from tests.simulation.parts import (
     REVISION,

@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from pvbus.core.ids import HOLD
+from pvbus.core.keys import HOLD
 from pvbus.core.records import CheckRequest
 from pvbus.core.unroll.removal import Limits
 from tests.simulation.parts import (

@@ -5,9 +5,9 @@ from typing import Any
 import msgspec
 import pytest
 
-from pvbus.core.model import LabelSelector, LabelSelectorRequirement, PackageVariantSetSpec
-from pvbus.core.selectors import matches
-from pvbus.core.validation import duplicate_downstreams, validate_set
+from pvbus.core.api.selectors import matches
+from pvbus.core.api.variants import LabelSelector, LabelSelectorRequirement, PackageVariantSetSpec
+from pvbus.core.unroll.validation import duplicate_downstreams, validate_set
 
 UPSTREAM = {"repo": "r", "package": "p", "revision": 1}
 LISTED = {"repositories": [{"name": "a"}]}

@@ -2,8 +2,8 @@
 
 import pytest
 
-from pvbus.core import yamledit
-from pvbus.core.yamledit import Document, YamlError, append, assign, delete, insert, join, parse, values
+from pvbus.core.yaml import editor
+from pvbus.core.yaml.editor import Document, YamlError, append, assign, delete, insert, join, parse, values
 
 FUNCTION = {"name": "x", "image": "y/z", "configMap": {"a": "b"}}
 
@@ -69,7 +69,7 @@ def test_an_edit_of_one_document_leaves_the_others() -> None:
         ("- # why\n  c: d\n- e\n", (0, "c"), "x", "- # why\n  c: x\n- e\n"),
     ],
 )
-def test_a_value_is_set_in_its_place(text: str, path: yamledit.Path, value: object, expected: str) -> None:
+def test_a_value_is_set_in_its_place(text: str, path: editor.Path, value: object, expected: str) -> None:
     """Quotes, comments, indentation, line ends and the style of lists stay those of the file."""
     assert assign(one(text), path, value).text == expected
 
@@ -122,7 +122,7 @@ def test_an_element_is_appended_behind_the_last_line_of_the_list() -> None:
         ("m: 1\n", ("x", "y"), "m: 1\n"),
     ],
 )
-def test_a_key_or_element_is_deleted_with_its_lines(text: str, path: yamledit.Path, expected: str) -> None:
+def test_a_key_or_element_is_deleted_with_its_lines(text: str, path: editor.Path, expected: str) -> None:
     """Comments above it stay, an emptied collection stays as {} or [], what is not there is no error."""
     assert delete(one(text), path).text == expected
 

@@ -6,11 +6,11 @@ from pathlib import Path
 
 import pytest
 
-from pvbus.core.yamledit import parse
-from pvbus.embedded.packages.functions import files
-from pvbus.embedded.packages.functions.item import Item, Value
-from pvbus.embedded.packages.functions.registry import Function
-from pvbus.embedded.packages.functions.yamltext import load
+from pvbus.controlplane.packages.functions import files
+from pvbus.controlplane.packages.functions.item import Item, Value
+from pvbus.controlplane.packages.functions.registry import Function
+from pvbus.controlplane.packages.functions.yamltext import load
+from pvbus.core.yaml.editor import parse
 
 SHARED = Path(__file__).parents[3].parent / "shared"
 CATALOG = SHARED / "data" / "nephio" / "catalog"

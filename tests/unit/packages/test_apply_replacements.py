@@ -2,9 +2,9 @@
 
 import pytest
 
-from pvbus.embedded.packages.functions.apply_replacements import _Match, apply_replacements, parse_path
-from pvbus.embedded.packages.functions.item import Value
-from pvbus.errors import PermanentError
+from pvbus.controlplane.packages.functions.apply_replacements import _Match, apply_replacements, parse_path
+from pvbus.controlplane.packages.functions.item import Value
+from pvbus.core.errors import PermanentError
 from tests.unit.packages.support import config, items, text
 
 SOURCE = """

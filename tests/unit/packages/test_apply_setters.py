@@ -2,8 +2,8 @@
 
 import pytest
 
-from pvbus.embedded.packages.functions.apply_setters import apply_setters
-from pvbus.errors import PermanentError
+from pvbus.controlplane.packages.functions.apply_setters import apply_setters
+from pvbus.core.errors import PermanentError
 from tests.unit.packages.support import config_map, items, text
 
 HEAD = "apiVersion: x.org/v1\nkind: Thing\nmetadata:\n  name: a\n"

@@ -1,7 +1,7 @@
 """What the store remembers is limited by its size."""
 
-from pvbus.embedded.packages.caching import SizedCache
-from pvbus.embedded.packages.functions import item, yamltext
+from pvbus.controlplane.packages.caching import SizedCache
+from pvbus.controlplane.packages.functions import item, yamltext
 
 
 def test_the_least_used_go_first_and_the_count_of_bytes_is_right() -> None:

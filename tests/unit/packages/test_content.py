@@ -6,9 +6,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pvbus.core import yamledit
-from pvbus.embedded.packages import content
-from pvbus.embedded.packages.layout import KPTFILE
+from pvbus.controlplane.packages import content
+from pvbus.controlplane.packages.layout import KPTFILE
+from pvbus.core.yaml import editor
 
 KPT = """\
 # about it
@@ -37,7 +37,7 @@ def kptfile(*edits: Any, text: str = KPT) -> str:
 
 
 def value(text: str) -> Any:
-    return yamledit.values(text)[0]
+    return editor.values(text)[0]
 
 
 def test_a_name_is_replaced_where_it_stands() -> None:
@@ -96,7 +96,7 @@ def test_no_labels_at_all_leave_no_empty_map() -> None:
 
 @pytest.mark.parametrize("text", ["", "# nothing\n", "- a\n- b\n", "a: [b\n"])
 def test_a_kptfile_that_is_no_object_is_an_error(text: str) -> None:
-    with pytest.raises(yamledit.YamlError):
+    with pytest.raises(editor.YamlError):
         kptfile(content.named("x"), text=text)
 
 
@@ -112,7 +112,7 @@ def test_every_context_goes_and_one_is_made_beside_each_kptfile() -> None:
     made = content.with_package_context(texts, "site/blue")
     assert value(made["package-context.yaml"])["data"] == {"name": "blue", "package-path": "site/blue"}
     assert value(made["sub/package-context.yaml"])["data"] == {"name": "sub", "package-path": "site/blue"}
-    assert yamledit.values(made["more/elsewhere.yaml"]) == [{"kind": "Other"}]
+    assert editor.values(made["more/elsewhere.yaml"]) == [{"kind": "Other"}]
     assert made["plain.yaml"] == texts["plain.yaml"]
 
 
@@ -159,10 +159,10 @@ def test_recording_origins_changes_one_annotation_and_is_done_once(
     obj: dict[str, Any] = {"apiVersion": f"{group}v1", "kind": "Thing", "metadata": {"name": name}}
     if namespace:
         obj["metadata"]["namespace"] = namespace
-    document = yamledit.parse(f"apiVersion: {group}v1\nkind: Thing{comment}\nmetadata:\n  name: {name}\n")[0]
+    document = editor.parse(f"apiVersion: {group}v1\nkind: Thing{comment}\nmetadata:\n  name: {name}\n")[0]
     for path, item in (("namespace", namespace), ("annotations", annotations)):
         if item:
-            document = yamledit.assign(document, ("metadata", path), item)
+            document = editor.assign(document, ("metadata", path), item)
     if annotations:
         obj["metadata"]["annotations"] = annotations
     marked = content.with_origins({"a.yaml": document.text})

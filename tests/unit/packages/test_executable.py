@@ -8,10 +8,10 @@ from pathlib import Path
 
 import pytest
 
-from pvbus.embedded.packages.functions.executable import encode, run_executable
-from pvbus.embedded.packages.functions.item import FunctionOutput, Item, Value
-from pvbus.embedded.packages.functions.yamltext import load
-from pvbus.errors import PermanentError
+from pvbus.controlplane.packages.functions.executable import encode, run_executable
+from pvbus.controlplane.packages.functions.item import FunctionOutput, Item, Value
+from pvbus.controlplane.packages.functions.yamltext import load
+from pvbus.core.errors import PermanentError
 from tests.unit.packages.support import config_map, items
 
 THING = "apiVersion: x.org/v1\nkind: Thing\nmetadata:\n  name: a # why\nspec:\n  # about n\n  n: 'x' # n\n"

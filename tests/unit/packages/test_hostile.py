@@ -8,15 +8,15 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from pvbus.core.yamledit import YamlError
-from pvbus.embedded.packages import bounds, content, layout
-from pvbus.embedded.packages.functions import executable
-from pvbus.embedded.packages.functions.registry import FunctionRegistry
-from pvbus.embedded.packages.gitcommand import Credentials, Git, GitError
-from pvbus.embedded.packages.kptfile import facts_of
-from pvbus.embedded.packages.render import input_digest, render
-from pvbus.embedded.packages.settings import git_problem, spec_of
-from pvbus.errors import PermanentError
+from pvbus.controlplane.packages import bounds, content, layout
+from pvbus.controlplane.packages.functions import executable
+from pvbus.controlplane.packages.functions.registry import FunctionRegistry
+from pvbus.controlplane.packages.gitcommand import Credentials, Git, GitError
+from pvbus.controlplane.packages.kptfile import facts_of
+from pvbus.controlplane.packages.render import input_digest, render
+from pvbus.controlplane.packages.settings import git_problem, spec_of
+from pvbus.core.errors import PermanentError
+from pvbus.core.yaml.editor import YamlError
 from tests.unit.packages.support import items
 
 SECONDS_MAX = 5.0

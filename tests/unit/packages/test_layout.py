@@ -4,9 +4,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pvbus.core.ids import revision_name
-from pvbus.embedded.packages import layout
-from pvbus.embedded.packages.layout import Annotation, PackageRef, RenderNote, RevisionName
+from pvbus.controlplane.packages import layout
+from pvbus.controlplane.packages.layout import Annotation, PackageRef, RenderNote, RevisionName
+from pvbus.core.keys import revision_name
 
 LABEL = st.from_regex(r"[a-z0-9]([-a-z0-9]{0,8}[a-z0-9])?", fullmatch=True)
 

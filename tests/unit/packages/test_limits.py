@@ -9,16 +9,16 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pvbus.embedded.packages import layout
-from pvbus.embedded.packages.functions import limits, yamltext
-from pvbus.embedded.packages.functions.apply_replacements import apply_replacements, parse_path
-from pvbus.embedded.packages.functions.apply_setters import apply_setters, read_back, split_pattern
-from pvbus.embedded.packages.functions.registry import FunctionRegistry
-from pvbus.embedded.packages.functions.selecting import parse_selector
-from pvbus.embedded.packages.functions.yamltext import load, with_value
-from pvbus.embedded.packages.gitcommand import explain
-from pvbus.embedded.packages.render import render
-from pvbus.errors import PermanentError
+from pvbus.controlplane.packages import layout
+from pvbus.controlplane.packages.functions import limits, yamltext
+from pvbus.controlplane.packages.functions.apply_replacements import apply_replacements, parse_path
+from pvbus.controlplane.packages.functions.apply_setters import apply_setters, read_back, split_pattern
+from pvbus.controlplane.packages.functions.registry import FunctionRegistry
+from pvbus.controlplane.packages.functions.selecting import parse_selector
+from pvbus.controlplane.packages.functions.yamltext import load, with_value
+from pvbus.controlplane.packages.gitcommand import explain
+from pvbus.controlplane.packages.render import render
+from pvbus.core.errors import PermanentError
 from tests.unit.packages.support import config, config_map, items
 
 SECONDS_MAX = 2.0

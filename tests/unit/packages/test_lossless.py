@@ -6,11 +6,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from pvbus.embedded.packages.functions import files
-from pvbus.embedded.packages.functions.registry import BUILTINS, FunctionRegistry
-from pvbus.embedded.packages.functions.yamltext import dump, load, same, with_value
-from pvbus.embedded.packages.render import render
-from pvbus.errors import PermanentError
+from pvbus.controlplane.packages.functions import files
+from pvbus.controlplane.packages.functions.registry import BUILTINS, FunctionRegistry
+from pvbus.controlplane.packages.functions.yamltext import dump, load, same, with_value
+from pvbus.controlplane.packages.render import render
+from pvbus.core.errors import PermanentError
 
 # A machine that is busy with other tests is no failure.
 PATIENT = settings(max_examples=100, deadline=None)

@@ -2,8 +2,8 @@
 
 import pytest
 
-from pvbus.embedded.packages.functions.registry import FunctionRegistry
-from pvbus.embedded.packages.render import RenderResult, render
+from pvbus.controlplane.packages.functions.registry import FunctionRegistry
+from pvbus.controlplane.packages.render import RenderResult, render
 from tests.unit.packages.support import CATALOG, needs_catalog, objects, package
 
 pytestmark = needs_catalog

@@ -2,9 +2,9 @@
 
 import pytest
 
-from pvbus.embedded.packages.functions.registry import BUILTINS, FunctionRegistry
-from pvbus.embedded.packages.functions.set_labels import set_labels
-from pvbus.errors import PermanentError, UsageError
+from pvbus.controlplane.packages.functions.registry import BUILTINS, FunctionRegistry
+from pvbus.controlplane.packages.functions.set_labels import set_labels
+from pvbus.core.errors import PermanentError, UsageError
 from tests.unit.packages.support import config_map, items
 
 

@@ -4,9 +4,9 @@ import sys
 
 import pytest
 
-from pvbus.embedded.packages.functions.registry import FunctionRegistry
-from pvbus.embedded.packages.functions.yamltext import load
-from pvbus.embedded.packages.render import RenderResult, input_digest, render
+from pvbus.controlplane.packages.functions.registry import FunctionRegistry
+from pvbus.controlplane.packages.functions.yamltext import load
+from pvbus.controlplane.packages.render import RenderResult, input_digest, render
 from tests.unit.packages.support import objects, text
 
 # Appends its argument to the field `trace` of every object it gets, and reports how many it got.

@@ -2,9 +2,9 @@
 
 import pytest
 
-from pvbus.embedded.packages.functions.item import lookup
-from pvbus.embedded.packages.functions.set_annotations import set_annotations
-from pvbus.errors import PermanentError
+from pvbus.controlplane.packages.functions.item import lookup
+from pvbus.controlplane.packages.functions.set_annotations import set_annotations
+from pvbus.core.errors import PermanentError
 from tests.unit.packages.support import after, config, config_map, items
 
 

@@ -2,9 +2,9 @@
 
 import pytest
 
-from pvbus.embedded.packages.functions.item import lookup
-from pvbus.embedded.packages.functions.set_labels import set_labels
-from pvbus.errors import PermanentError
+from pvbus.controlplane.packages.functions.item import lookup
+from pvbus.controlplane.packages.functions.set_labels import set_labels
+from pvbus.core.errors import PermanentError
 from tests.unit.packages.support import after, config, config_map, items, text
 
 POD = ("spec", "template", "metadata", "labels")

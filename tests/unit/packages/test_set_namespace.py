@@ -2,8 +2,8 @@
 
 import pytest
 
-from pvbus.embedded.packages.functions.set_namespace import set_namespace
-from pvbus.errors import PermanentError
+from pvbus.controlplane.packages.functions.set_namespace import set_namespace
+from pvbus.core.errors import PermanentError
 from tests.unit.packages.support import after, config, config_map, items, text
 
 

@@ -4,10 +4,10 @@ import time
 
 import pytest
 
-from pvbus.core.yamledit import values
-from pvbus.embedded.packages.functions.ignoring import ignored
-from pvbus.embedded.packages.functions.registry import FunctionRegistry
-from pvbus.embedded.packages.render import RESULTS_MAX, RenderResult, render
+from pvbus.controlplane.packages.functions.ignoring import ignored
+from pvbus.controlplane.packages.functions.registry import FunctionRegistry
+from pvbus.controlplane.packages.render import RESULTS_MAX, RenderResult, render
+from pvbus.core.yaml.editor import values
 
 KPTFILE = "apiVersion: kpt.dev/v1\nkind: Kptfile\nmetadata: {name: p}\n"
 LABELS = "pipeline: {mutators: [{image: 'set-labels:v0.2', configMap: {app: x}}]}\n"

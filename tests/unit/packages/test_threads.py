@@ -6,14 +6,14 @@ from pathlib import Path
 
 import pytest
 
-from pvbus.embedded.packages import store
+from pvbus.controlplane.packages import store
 from pvbus.testing.objects import MemoryObjects
 
 CHECKOUT = Path(__file__).parents[3]
 FIRST_USES = """
 import sys, threading, types
 import msgspec
-from pvbus.codec import prepare_types
+from pvbus.core.codec import prepare_types
 
 sys.setswitchinterval(1e-6)
 found = []

@@ -3,8 +3,8 @@
 import msgspec
 import pytest
 
-from pvbus.core.ids import partition
 from pvbus.core.inject.controller import InjectController
+from pvbus.core.keys import partition
 from pvbus.core.records import (
     OBJECTS,
     TARGETS,
@@ -15,7 +15,7 @@ from pvbus.core.records import (
     partition_key,
 )
 from pvbus.ports.bus import Record
-from pvbus.runtime.decoding import checked_key
+from pvbus.runtime.reconcile.decoding import checked_key
 
 PARTITIONS = 3
 REVISION = ("porch.kpt.dev", "PackageRevision")

@@ -5,14 +5,14 @@ from typing import Any
 
 import pytest
 
-from pvbus.config import ServicesConfig
-from pvbus.core.expressions import Engine
+from pvbus.core.cel import Engine
+from pvbus.core.errors import PermanentError, TransientError
 from pvbus.core.records import MetaRow
-from pvbus.errors import PermanentError, TransientError
 from pvbus.ports.bus import Bus
-from pvbus.runtime import hosting
-from pvbus.runtime.hosting import grounded
-from pvbus.runtime.installation import ensure_installation
+from pvbus.runtime.process import hosting
+from pvbus.runtime.process.hosting import grounded
+from pvbus.runtime.process.installation import ensure_installation
+from pvbus.runtime.process.settings import ServicesConfig
 
 KUBECONFIG = """\
 apiVersion: v1

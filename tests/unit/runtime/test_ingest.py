@@ -8,16 +8,16 @@ import msgspec
 import pytest
 
 from pvbus.adapters.clock import SystemClock
-from pvbus.core.ids import partition
+from pvbus.adapters.memory.virtual_time import run_simulated
+from pvbus.core.errors import TransientError
+from pvbus.core.keys import partition
+from pvbus.core.markers import SyncView, is_marker
 from pvbus.core.records import INJECTABLES, OBJECTS, SETS, WATCHES, SyncMarker, WatchRequest, watch_key
-from pvbus.core.tables import SyncView, is_marker
-from pvbus.errors import TransientError
 from pvbus.ports.bus import Claim, Output
 from pvbus.ports.cluster import Kind
-from pvbus.runtime.ingestclaim import IngestClaim
-from pvbus.runtime.kindrows import Emission
-from pvbus.runtime.mirror import Mirror
-from pvbus.testing.clock import run_simulated
+from pvbus.runtime.ingest.digests import Mirror
+from pvbus.runtime.ingest.lease import IngestClaim
+from pvbus.runtime.ingest.rows import Emission
 from tests.simulation.world import CONFIG_MAP, CRD, PARTITIONS, SET, SITE, World
 
 CLAIM = Claim(group="g", partition=0, epoch=1)
@@ -112,7 +112,9 @@ def test_sets_can_be_selected_like_any_object() -> None:
 
 @pytest.mark.parametrize("kind", [SITE, SET], ids=["requested", "static"])
 @pytest.mark.parametrize("is_requested_again", [False, True])
-def test_what_nobody_requests_any_more_goes_when_its_worker_died(kind: Kind, is_requested_again: bool) -> None:
+def test_what_nobody_requests_any_more_goes_when_its_worker_died(
+    kind: Kind, is_requested_again: bool
+) -> None:
     """The rows of a worker that ended before it could withdraw them are no proof of anything."""
 
     async def scenario(world: World) -> None:

@@ -8,8 +8,10 @@ import msgspec
 import pytest
 
 from pvbus.adapters.clock import SystemClock
-from pvbus.core.ids import partition
-from pvbus.core.observe import SET
+from pvbus.adapters.memory.virtual_time import run_simulated
+from pvbus.core.errors import TooLargeError, TransientError
+from pvbus.core.ingest.rows import SET
+from pvbus.core.keys import partition
 from pvbus.core.records import (
     CHECK_PREFIX,
     DLQ,
@@ -22,11 +24,9 @@ from pvbus.core.records import (
     check_key,
     watch_key,
 )
-from pvbus.errors import TooLargeError, TransientError
 from pvbus.ports.bus import Claim, Output
-from pvbus.runtime.ingestclaim import IngestClaim
-from pvbus.runtime.kindrows import Emission
-from pvbus.testing.clock import run_simulated
+from pvbus.runtime.ingest.lease import IngestClaim
+from pvbus.runtime.ingest.rows import Emission
 from tests.simulation.world import PARTITIONS, SITE, World
 
 KEY = check_key("example.org", "Site", "default/alpha")

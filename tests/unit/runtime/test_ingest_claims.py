@@ -8,18 +8,18 @@ from typing import Any
 import msgspec
 import pytest
 
-from pvbus.contracts import topics
-from pvbus.core.ids import partition
+from pvbus.adapters.memory.virtual_time import run_simulated
+from pvbus.core.errors import TransientError
+from pvbus.core.keys import partition
+from pvbus.core.markers import is_marker
 from pvbus.core.records import OBJECTS, WATCHES, WatchRequest, watch_key
-from pvbus.core.tables import is_marker
-from pvbus.errors import TransientError
 from pvbus.ports.bus import Output, TopicSpec
-from pvbus.runtime import ingest
-from pvbus.runtime.claims import StepLimits, output_bytes
-from pvbus.runtime.ingestclaim import IngestClaim
-from pvbus.runtime.kindrows import Emission
-from pvbus.runtime.mirror import DIGEST_HEADER, Mirror
-from pvbus.testing.clock import run_simulated
+from pvbus.ports.contracts import topics
+from pvbus.runtime.ingest import worker
+from pvbus.runtime.ingest.digests import DIGEST_HEADER, Mirror
+from pvbus.runtime.ingest.lease import IngestClaim
+from pvbus.runtime.ingest.rows import Emission
+from pvbus.runtime.reconcile.leases import StepLimits, output_bytes
 from tests.simulation import world as world_module
 from tests.simulation.world import PARTITIONS, SITE, World
 
@@ -183,7 +183,7 @@ def test_watches_whose_claim_does_not_come_back_end(monkeypatch: pytest.MonkeyPa
     async def scenario(world: World) -> None:
         before = watches(world)
         world.add_worker("ingest")
-        await asyncio.sleep(ingest.KEEP_SECONDS + 20)
+        await asyncio.sleep(worker.KEEP_SECONDS + 20)
         left = watches(world)
         assert 0 < len(left) < len(before)
         await world.converge(quiet=3)

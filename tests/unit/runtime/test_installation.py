@@ -5,14 +5,14 @@ import asyncio
 import msgspec
 import pytest
 
-from pvbus.adapters.embedded.bus import SqliteBus
-from pvbus.codec import encode_row
-from pvbus.contracts import topics
+from pvbus.adapters.memory.virtual_time import SimulatedClock, run_simulated
+from pvbus.adapters.sqlite.bus import SqliteBus
+from pvbus.core.codec import encode_row
+from pvbus.core.errors import PermanentError
 from pvbus.core.records import META, SCHEMA_VERSION, MetaRow
-from pvbus.errors import PermanentError
 from pvbus.ports.bus import Claim, Output
-from pvbus.runtime.installation import GROUP, KEY, ensure_installation, read_installation
-from pvbus.testing.clock import SimulatedClock, run_simulated
+from pvbus.ports.contracts import topics
+from pvbus.runtime.process.installation import GROUP, KEY, ensure_installation, read_installation
 
 
 async def record(bus: SqliteBus, row: MetaRow) -> None:

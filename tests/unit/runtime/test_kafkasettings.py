@@ -5,9 +5,9 @@ from pathlib import Path
 import pytest
 
 from pvbus.adapters.kafka.settings import KafkaSettings, OAuthBearer, Scram, Tls
-from pvbus.config import ServiceConfig, load_config
-from pvbus.errors import UsageError
-from pvbus.runtime.kafkasettings import kafka_settings
+from pvbus.core.errors import UsageError
+from pvbus.runtime.process.kafka_settings import kafka_settings
+from pvbus.runtime.process.settings import ServiceConfig, load_config
 from tests.tools.certificate import make_pair
 
 BUS = {"PVBUS_BUS": "kafka://a:9092,b:9092/blue"}

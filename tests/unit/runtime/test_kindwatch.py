@@ -3,8 +3,8 @@
 import asyncio
 from typing import Any
 
+from pvbus.core.errors import PermanentError, TransientError
 from pvbus.core.records import INJECTABLES
-from pvbus.errors import PermanentError, TransientError
 from pvbus.ports.cluster import GoneError, Kind, Resource
 from tests.unit.runtime.watching import REVISION, SITE, Porch, Server, Watching, revision, simulated, site
 

@@ -7,10 +7,10 @@ from typing import Any
 import pytest
 
 from pvbus.core.effects import Put
-from pvbus.errors import ConflictError, PermanentError, TransientError
+from pvbus.core.errors import ConflictError, PermanentError, TransientError
 from pvbus.ports.bus import Claim
-from pvbus.runtime.claims import OpenClaim, StepLimits, finished
-from pvbus.runtime.retries import BACKOFF_SECONDS, ECHO_SECONDS, PERMANENT_RETRY_SECONDS, retry_of
+from pvbus.runtime.reconcile.leases import OpenClaim, StepLimits, finished
+from pvbus.runtime.reconcile.retries import BACKOFF_SECONDS, ECHO_SECONDS, PERMANENT_RETRY_SECONDS, retry_of
 from tests.unit.runtime.toys import IN, OUT, PARTITIONS, Row
 
 CLAIM = Claim(group="g", partition=0, epoch=5)

@@ -6,11 +6,11 @@ from typing import Any
 import pytest
 from structlog.testing import capture_logs
 
+from pvbus.core.api.variants import Condition
 from pvbus.core.effects import Create, Delete, Effect, Get, KindRef, Patch, Put, Update
-from pvbus.core.model import Condition
+from pvbus.core.errors import PermanentError
 from pvbus.core.records import CONDITIONS, SETRESULTS, ConditionEvent, SetResult
-from pvbus.errors import PermanentError
-from pvbus.runtime.narration import Narrator, write_line
+from pvbus.runtime.reconcile.narration import Narrator, write_line
 from tests.unit.runtime.test_worker import KEYS
 from tests.unit.runtime.toys import ToyWorld, simulated
 

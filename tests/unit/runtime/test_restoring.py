@@ -7,18 +7,18 @@ from typing import Any
 import msgspec
 import pytest
 
+from pvbus.adapters.memory.virtual_time import SimulatedClock, run_simulated
 from pvbus.core.effects import Put
-from pvbus.core.ids import partition
+from pvbus.core.errors import FencedError, PermanentError, TransientError
+from pvbus.core.keys import partition
 from pvbus.core.records import SyncMarker
-from pvbus.errors import FencedError, PermanentError, TransientError
 from pvbus.ports.bus import Claim, Record, TopicPartition, TopicSpec
 from pvbus.ports.cluster import GoneError
-from pvbus.runtime.claims import OpenClaim, StepLimits, finished
-from pvbus.runtime.intake import Intake, StaleError
-from pvbus.runtime.stepping import Stepper
-from pvbus.runtime.tables import Tables
-from pvbus.runtime.timers import Timers
-from pvbus.testing.clock import SimulatedClock, run_simulated
+from pvbus.runtime.reconcile.leases import OpenClaim, StepLimits, finished
+from pvbus.runtime.reconcile.reader import Intake, StaleError
+from pvbus.runtime.reconcile.steps import Stepper
+from pvbus.runtime.reconcile.tables import Tables
+from pvbus.runtime.reconcile.timers import Timers
 from tests.unit.runtime import toys
 from tests.unit.runtime.test_kindwatch import Server, Watching
 
@@ -122,7 +122,9 @@ def restoring(log: Log) -> tuple[Tables, OpenClaim, Reading]:
 
 @pytest.fixture(autouse=True)
 def any_key(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("pvbus.runtime.tables.checked_key", lambda record, partitions: record.key.decode())
+    monkeypatch.setattr(
+        "pvbus.runtime.reconcile.tables.checked_key", lambda record, partitions: record.key.decode()
+    )
 
 
 WIDE = {("wide", number) for number in range(PARTITIONS)}

@@ -11,14 +11,14 @@ import pytest
 from aiohttp.test_utils import make_mocked_request
 from prometheus_client import REGISTRY
 
+from pvbus.adapters.memory.virtual_time import SimulatedClock, run_simulated
 from pvbus.cli.crew import States
-from pvbus.errors import TransientError
+from pvbus.core.errors import TransientError
 from pvbus.ports.bus import Claim, TopicPartition
 from pvbus.ports.clock import Clock
-from pvbus.runtime import worker as worker_module
-from pvbus.runtime.health import HealthServer, _address, _measure
-from pvbus.runtime.state import ClaimReport, Observation, Observer, ProcessState
-from pvbus.testing.clock import SimulatedClock, run_simulated
+from pvbus.runtime.process.health import HealthServer, _address, _measure
+from pvbus.runtime.process.state import ClaimReport, Observation, Observer, ProcessState
+from pvbus.runtime.reconcile import worker as worker_module
 from tests.unit.runtime.toys import IN, SEEN, ToyWorld
 
 INPUTS = {"toy": (IN,)}

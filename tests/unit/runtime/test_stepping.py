@@ -4,8 +4,8 @@ import pytest
 
 from pvbus.core.effects import Put
 from pvbus.core.records import SETRESULTS, TARGETS, UNROLL, WATCHES
-from pvbus.runtime.claims import finished
-from pvbus.runtime.stepping import by_child
+from pvbus.runtime.reconcile.leases import finished
+from pvbus.runtime.reconcile.steps import by_child
 
 
 @pytest.mark.parametrize(

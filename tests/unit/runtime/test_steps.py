@@ -7,21 +7,21 @@ import msgspec
 import pytest
 
 from pvbus.core.effects import Put
-from pvbus.core.ids import partition
+from pvbus.core.keys import partition
 from pvbus.ports.bus import Claim, Output
-from pvbus.runtime import claims
-from pvbus.runtime.claims import OpenClaim, StepLimits, finished
 from pvbus.runtime.clock import SystemClock
+from pvbus.runtime.reconcile import leases
+from pvbus.runtime.reconcile.leases import OpenClaim, StepLimits, finished
 from tests.unit.runtime.toys import IN, OUT, PARTITIONS, Row, ToyBus, ToyWorld, simulated
 
 CLAIM = Claim(group="g", partition=0, epoch=1)
 
 
-def outcome(key: str, *sizes: int) -> claims.Finished:
+def outcome(key: str, *sizes: int) -> leases.Finished:
     return finished(key, tuple(Put(OUT, f"{key}.{n}", Row("x" * s)) for n, s in enumerate(sizes)), PARTITIONS)
 
 
-def batches(limits: StepLimits, *outcomes: claims.Finished) -> list[list[str]]:
+def batches(limits: StepLimits, *outcomes: leases.Finished) -> list[list[str]]:
     opened = OpenClaim(CLAIM, (IN,), SystemClock(), limits)
     for each in outcomes:
         opened.add(each)
@@ -81,8 +81,8 @@ def test_the_bus_says_how_much_one_step_holds(
 
 def test_a_row_is_encoded_once(monkeypatch: pytest.MonkeyPatch) -> None:
     encoded = []
-    encode = claims.encode_row
-    monkeypatch.setattr(claims, "encode_row", lambda row: encoded.append(row) or encode(row))  # type: ignore[func-returns-value]
+    encode = leases.encode_row
+    monkeypatch.setattr(leases, "encode_row", lambda row: encoded.append(row) or encode(row))  # type: ignore[func-returns-value]
 
     async def scenario(world: ToyWorld) -> None:
         for n in range(20):
@@ -113,7 +113,7 @@ def test_while_steps_are_slow_keys_wait_and_not_their_rows(monkeypatch: pytest.M
         await asyncio.sleep(20)
         assert world.out() == dict.fromkeys(sorted(keys), "a")
         assert len(toy.looks) == len(keys)
-        assert 10 < max(waiting) <= claims.STEPS_WAITING_MAX * 10
+        assert 10 < max(waiting) <= leases.STEPS_WAITING_MAX * 10
 
     simulated(scenario)
 

@@ -7,12 +7,12 @@ from typing import Any
 
 import pytest
 
-from pvbus.core.ids import partition
-from pvbus.errors import TransientError
+from pvbus.core.errors import TransientError
+from pvbus.core.keys import partition
 from pvbus.ports.bus import Output
-from pvbus.runtime import tables
-from pvbus.runtime import worker as worker_module
-from pvbus.runtime.worker import Worker
+from pvbus.runtime.reconcile import tables
+from pvbus.runtime.reconcile import worker as worker_module
+from pvbus.runtime.reconcile.worker import Worker
 from tests.unit.runtime.toys import (
     IN,
     OUT,

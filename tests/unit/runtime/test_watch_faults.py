@@ -7,11 +7,11 @@ from typing import Any
 
 import pytest
 
-from pvbus.errors import TransientError
+from pvbus.adapters.memory.virtual_time import SimulatedClock
+from pvbus.core.errors import TransientError
 from pvbus.ports.cluster import GoneError, Kind, Resource, SilentError, WatchEvent
 from pvbus.runtime.backoff import Backoff
-from pvbus.runtime.definitions import Definitions
-from pvbus.testing.clock import SimulatedClock
+from pvbus.runtime.ingest.definitions import Definitions
 from tests.unit.runtime.watching import Porch, Server, Watching, simulated, site
 
 

@@ -9,15 +9,21 @@ import msgspec
 import pytest
 
 from pvbus.adapters.kafka.settings import KafkaSettings
+from pvbus.adapters.memory.virtual_time import run_simulated
 from pvbus.core.effects import Put, Reconciliation
-from pvbus.core.ids import partition
+from pvbus.core.errors import (
+    AlreadyExistsError,
+    ConflictError,
+    InvariantError,
+    PermanentError,
+    TransientError,
+)
+from pvbus.core.keys import partition
 from pvbus.core.records import DeadLetter
-from pvbus.errors import AlreadyExistsError, ConflictError, InvariantError, PermanentError, TransientError
 from pvbus.ports.bus import Record
-from pvbus.runtime import worker as worker_module
-from pvbus.runtime.claims import finished, output_bytes
-from pvbus.runtime.decoding import LETTER_BYTES_MAX, dead_letter
-from pvbus.testing.clock import run_simulated
+from pvbus.runtime.reconcile import worker as worker_module
+from pvbus.runtime.reconcile.decoding import LETTER_BYTES_MAX, dead_letter
+from pvbus.runtime.reconcile.leases import finished, output_bytes
 from tests.unit.runtime.toys import DLQ, IN, OUT, PARTITIONS, SEEN, ToyWorld, simulated
 
 KEYS = [f"default/k{i}" for i in range(8)]

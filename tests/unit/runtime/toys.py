@@ -7,13 +7,13 @@ from typing import Any
 
 import msgspec
 
-from pvbus.adapters.embedded.bus import SqliteBus
+from pvbus.adapters.memory.virtual_time import FreezableClock, run_simulated
+from pvbus.adapters.sqlite.bus import SqliteBus
 from pvbus.core.effects import CatchUp, Create, KindRef, Outcome, Put, Reconciliation
-from pvbus.core.ids import partition
+from pvbus.core.keys import partition
 from pvbus.ports.bus import Output, TopicSpec
 from pvbus.ports.cluster import Kind, Object, Resource
-from pvbus.runtime.worker import Worker
-from pvbus.testing.clock import FreezableClock, run_simulated
+from pvbus.runtime.reconcile.worker import Worker
 
 PARTITIONS = 2
 TOMBSTONE_SECONDS = 2400  # not a day: virtual time costs something, too

@@ -6,9 +6,11 @@ from typing import Any
 
 import msgspec
 
-from pvbus.adapters.embedded.cluster import MemoryCluster
-from pvbus.core.ids import okey
-from pvbus.core.observe import KindName, topics_of
+from pvbus.adapters.memory.cluster import MemoryCluster
+from pvbus.adapters.memory.virtual_time import SimulatedClock, run_simulated
+from pvbus.core.ingest.rows import KindName, topics_of
+from pvbus.core.keys import okey
+from pvbus.core.markers import is_marker
 from pvbus.core.records import (
     CHECK_PREFIX,
     INJECTABLES,
@@ -20,11 +22,9 @@ from pvbus.core.records import (
     SyncMarker,
     check_key,
 )
-from pvbus.core.tables import is_marker
 from pvbus.ports.cluster import Listing, Object, Resource, WatchEvent
-from pvbus.runtime.kindrows import Emission
-from pvbus.runtime.kindwatch import KindWatch
-from pvbus.testing.clock import SimulatedClock, run_simulated
+from pvbus.runtime.ingest.informer import KindWatch
+from pvbus.runtime.ingest.rows import Emission
 
 SITE = KindName("example.org", "Site")
 REVISION = KindName("porch.kpt.dev", "PackageRevision")

@@ -5,7 +5,7 @@ import time
 
 import pytest
 
-from pvbus.testing.clock import (
+from pvbus.adapters.memory.virtual_time import (
     EPOCH,
     FreezableClock,
     Process,

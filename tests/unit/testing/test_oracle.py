@@ -5,10 +5,10 @@ from typing import Any
 import msgspec
 import pytest
 
-from pvbus.core.expressions import available_engines, engine_named
-from pvbus.core.ids import HOLD, SET_UID_LABEL, colliding_variant_name
-from pvbus.core.model import Downstream, PackageVariant, PackageVariantSet
-from pvbus.core.porch import PackageRevision, Repository
+from pvbus.core.api.packages import PackageRevision, Repository
+from pvbus.core.api.variants import Downstream, PackageVariant, PackageVariantSet
+from pvbus.core.cel import available_engines, engine_named
+from pvbus.core.keys import HOLD, SET_UID_LABEL, colliding_variant_name
 from pvbus.testing.oracle import Expected, Thing, expected_variants
 
 LONG_AGO, LATER = "2026-01-01T00:00:00Z", "2026-02-01T00:00:00Z"

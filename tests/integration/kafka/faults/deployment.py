@@ -18,12 +18,12 @@ from contextlib import asynccontextmanager
 from itertools import product
 from pathlib import Path
 
-from pvbus.core.conditions import ConditionsController
+from pvbus.core.conditions.controller import ConditionsController
 from pvbus.core.inject.controller import InjectController
 from pvbus.core.records import LATEST, OBJECTS, UNROLL
-from pvbus.core.renderer import RenderController
+from pvbus.core.render.controller import RenderController
 from pvbus.core.unroll.controller import UnrollController
-from pvbus.runtime.assembly import SERVICES
+from pvbus.runtime.process.assembly import SERVICES
 from tests.e2e.faults.fleet import REPOSITORY, REVISION, SET, VARIANT, Fleet
 from tests.tools.busfile import Snapshot
 from tests.tools.installation import environment

@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from pvbus.errors import TransientError
+from pvbus.core.errors import TransientError
 from pvbus.ports.bus import Bus, Claim
 from pvbus.testing.bus_contract import holder
 from tests.contract.bus.kafka_harness import KafkaHarness

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 from confluent_kafka import Producer
 
-from pvbus.core.ids import partition
+from pvbus.core.keys import partition
 from pvbus.core.records import (
     DESIRED,
     DLQ,
@@ -23,7 +23,7 @@ from pvbus.core.records import (
     WATCHES,
     partition_key,
 )
-from pvbus.runtime.assembly import SERVICES
+from pvbus.runtime.process.assembly import SERVICES
 from tests.e2e.faults.fleet import REVISION, SET, VARIANT
 from tests.integration.kafka.faults.conftest import FAULTS
 from tests.integration.kafka.faults.deployment import (

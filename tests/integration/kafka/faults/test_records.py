@@ -12,11 +12,11 @@ import pytest
 from confluent_kafka import Producer
 
 from pvbus.adapters.kafka.bus import KafkaBus
-from pvbus.core.ids import partition
+from pvbus.core.keys import partition
 from pvbus.core.records import DLQ
 from pvbus.ports.bus import TopicSpec
 from pvbus.runtime.clock import SystemClock
-from pvbus.runtime.worker import Worker
+from pvbus.runtime.reconcile.worker import Worker
 from pvbus.testing.bus_contract import settled
 from tests.contract.bus.kafka_harness import KafkaHarness
 from tests.integration.kafka.faults.conftest import FAULTS

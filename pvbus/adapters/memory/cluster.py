@@ -1,0 +1,501 @@
+"""A cluster in memory: for `pvbus plan`, and for tests and simulations of the services.
+
+It behaves as the cluster port promises: resourceVersions, preconditions, finalizers, status apart
+from spec, watches with bookmarks. Of Porch's server it does what a preview needs: it names
+PackageRevisions, makes their PackageRevisionResources as a copy of the source's, and takes these
+along on deletion. By itself it renders nothing and enforces no lifecycle rules; `PackageRules` do.
+Garbage is collected only on request.
+"""
+
+import asyncio
+import uuid
+from bisect import bisect_right
+from collections.abc import AsyncIterator, Callable, Iterable, Mapping, Sequence
+from operator import itemgetter
+from typing import Any, Literal, NamedTuple, Protocol
+
+from pvbus.adapters.memory.objects import (
+    copy_of,
+    fields_match,
+    labels_match,
+    merged,
+    package_of,
+    resources_of,
+    source_of,
+    split_api_version,
+    updated,
+)
+from pvbus.core.api.variants import CONFIG_GROUP, PORCH_GROUP
+from pvbus.core.errors import AlreadyExistsError, ConflictError
+from pvbus.core.keys import revision_name
+from pvbus.ports.cluster import GoneError, Kind, Listing, Object, Resource, WatchEvent
+
+REVISION = Kind(PORCH_GROUP, "PackageRevision")
+RESOURCES = Kind(PORCH_GROUP, "PackageRevisionResources")
+CRD = Kind("apiextensions.k8s.io", "CustomResourceDefinition")
+_UIDS = uuid.UUID("6a0d9e5e-52f7-49e5-9a3f-6d8a3f0f7f10")
+_HISTORY_EVENTS = 10_000
+
+BUILT_IN = {
+    "": ("v1", ("Namespace", "ConfigMap", "Secret", "Event", "Pod", "Service", "ServiceAccount", "Node")),
+    "apps": ("v1", ("Deployment", "StatefulSet", "DaemonSet", "ReplicaSet")),
+    "batch": ("v1", ("Job", "CronJob")),
+    "rbac.authorization.k8s.io": ("v1", ("Role", "RoleBinding", "ClusterRole", "ClusterRoleBinding")),
+    "networking.k8s.io": ("v1", ("NetworkPolicy", "Ingress")),
+    "apiextensions.k8s.io": ("v1", ("CustomResourceDefinition",)),
+    CONFIG_GROUP: ("v1alpha1", ("PackageVariant", "Repository")),
+    PORCH_GROUP: ("v1alpha1", ("PackageRevision", "PackageRevisionResources")),
+}
+CLUSTER_SCOPED = {"Namespace", "Node", "CustomResourceDefinition", "ClusterRole", "ClusterRoleBinding"}
+
+
+GARBAGE_COLLECTOR = "garbage collector"
+
+
+class Write(NamedTuple):
+    """One write that changed something, as it was sent. before: the object until then, None if new.
+
+    by: who wrote, "" for a client of the cluster port.
+    """
+
+    verb: str
+    kind: str
+    namespace: str
+    name: str
+    object: Object | None
+    subresource: str
+    before: Object | None = None
+    by: str = ""
+
+
+class Files(NamedTuple):
+    """The files of a package revision after a write. revision: its PackageRevision then; status: that of
+    the PackageRevisionResources."""
+
+    revision: Object
+    texts: Mapping[str, str]
+    status: Object
+
+
+class PackageRules(Protocol):
+    """What a package server does beyond storing. Each raises the errors of the cluster port."""
+
+    def create(self, obj: Object) -> Files:
+        """Check a new PackageRevision and make its files."""
+        ...
+
+    def update(self, old: Object, new: Object) -> None:
+        """Check an update of a PackageRevision."""
+        ...
+
+    def save(self, revision: Object, stored: Mapping[str, str], wanted: Mapping[str, str]) -> Files:
+        """Check and render an update of a revision's files."""
+        ...
+
+    def delete(self, obj: Object) -> None:
+        """Check the deletion of a PackageRevision."""
+        ...
+
+
+class MemoryCluster:
+    """Implements `pvbus.ports.cluster.Cluster`. `writes` records what changed something.
+
+    before_write: a hook for tests, called before each write is applied; it may raise. rules: of the package
+    server; None copies files and checks nothing. collects_garbage: whether what an object owns goes with it.
+    unserved: kinds that somebody asked for and that are not served. without_files: PackageRevisions whose
+    files somebody asked for and that have none.
+    """
+
+    def __init__(
+        self, objects: Iterable[Object] = (), *, now: Callable[[], str], collects_garbage: bool = False
+    ) -> None:
+        self.writes: list[Write] = []
+        self.before_write: Callable[[str, Object], None] | None = None
+        self.rules: PackageRules | None = None
+        self.unserved: set[Kind] = set()
+        self.without_files: set[tuple[str, str]] = set()
+        self._now = now
+        self._collects_garbage = collects_garbage
+        self._version = 0
+        self._objects: dict[Kind, dict[tuple[str, str], Object]] = {}
+        self._packages: dict[tuple[str, str, str], set[str]] = {}
+        self._owned: dict[str, set[tuple[Kind, str, str]]] = {}
+        self._resources: dict[Kind, dict[str, Resource]] = {}
+        self._history: list[tuple[int, Kind, WatchEvent]] = []
+        self._changed = asyncio.Event()
+        for group, (version, kinds) in BUILT_IN.items():
+            for kind in kinds:
+                self._serve(group, version, kind, namespaced=kind not in CLUSTER_SCOPED)
+        self._serve(CONFIG_GROUP, "v1alpha2", "PackageVariantSet")
+        for obj in objects:
+            self.put(obj)
+
+    # ------------------------------------------------------------ kinds
+
+    def _serve(self, group: str, version: str, kind: str, *, namespaced: bool = True) -> None:
+        resource = Resource(group, version, kind, f"{kind.lower()}s", namespaced)
+        self._resources.setdefault(Kind(group, kind), {})[version] = resource
+
+    def serves(self, kind: Kind) -> bool:
+        return bool(self._resources.get(kind))
+
+    def serve(self, resource: Resource) -> None:
+        """Serve a kind as another server does."""
+        self._resources.setdefault(Kind(resource.group, resource.kind), {})[resource.version] = resource
+
+    def unserve(self, kind: Kind) -> None:
+        """Stop serving a kind, as if its definition were deleted; its objects are left to the caller."""
+        self._resources.pop(kind, None)
+
+    async def resource(self, kind: Kind, *, version: str | None = None) -> Resource | None:
+        served = self._resources.get(kind, {})
+        if not served:
+            self.unserved.add(kind)
+        if version:
+            return served.get(version)
+        return next(iter(served.values()), None)
+
+    async def versions(self, kind: Kind) -> tuple[str, ...]:
+        if not self._resources.get(kind):
+            self.unserved.add(kind)
+        return tuple(self._resources.get(kind, {}))
+
+    def forget_resources(self) -> None:
+        return
+
+    # ------------------------------------------------------------ objects
+
+    def objects(self) -> list[Object]:
+        """Return all objects, ordered by kind, namespace and name."""
+        return [table[key] for _, table in sorted(self._objects.items()) for key in sorted(table)]
+
+    def peek(self, kind: Kind, namespace: str, name: str) -> Object | None:
+        """Return an object as it is stored, not to be changed."""
+        return self._objects.get(kind, {}).get((namespace, name))
+
+    def objects_of(self, kind: Kind) -> Iterable[Object]:
+        """Return the objects of a kind as they are stored."""
+        return self._objects.get(kind, {}).values()
+
+    def package(self, namespace: str, repository: str, package: str) -> list[Object]:
+        """Return the PackageRevisions of a package as they are stored, by name."""
+        names = self._packages.get((namespace, repository, package), ())
+        return [self._objects[REVISION][namespace, name] for name in sorted(names)]
+
+    def put(self, obj: Object) -> Object:
+        """Add or replace an object as it is, with what a server would have set; no write is recorded."""
+        group, version = split_api_version(obj["apiVersion"])
+        kind = Kind(group, obj["kind"])
+        if version not in self._resources.get(kind, {}):
+            self._serve(group, version, kind.kind)
+        if kind == CRD:
+            names = obj["spec"]["names"]
+            for served in obj["spec"].get("versions", ()):
+                scope = obj["spec"].get("scope", "Namespaced")
+                self._serve(
+                    obj["spec"]["group"], served["name"], names["kind"], namespaced=scope == "Namespaced"
+                )
+        namespaced = self._resources[kind][version].namespaced
+        obj = copy_of(obj)
+        meta = obj["metadata"]
+        if namespaced:
+            meta.setdefault("namespace", "default")
+        meta.setdefault("generation", 1)
+        meta.setdefault("creationTimestamp", self._now())
+        meta.setdefault("uid", str(uuid.uuid5(_UIDS, f"{kind}/{meta.get('namespace')}/{meta['name']}")))
+        return self._store(kind, obj)
+
+    def _store(self, kind: Kind, obj: Object) -> Object:
+        meta = obj["metadata"]
+        key = (meta.get("namespace", ""), meta["name"])
+        table = self._objects.setdefault(kind, {})
+        event: Literal["ADDED", "MODIFIED"] = "MODIFIED" if key in table else "ADDED"
+        self._unindex(kind, table.get(key))
+        self._version += 1
+        meta["resourceVersion"] = str(self._version)
+        table[key] = obj
+        self._index(kind, obj)
+        self._tell(kind, WatchEvent(event, copy_of(obj)))
+        return copy_of(obj)
+
+    def _index(self, kind: Kind, obj: Object) -> None:
+        meta = obj["metadata"]
+        if kind == REVISION:
+            self._packages.setdefault(package_of(obj), set()).add(meta["name"])
+        for owner in meta.get("ownerReferences") or ():
+            key = (kind, meta.get("namespace", ""), meta["name"])
+            self._owned.setdefault(owner.get("uid", ""), set()).add(key)
+
+    def _unindex(self, kind: Kind, obj: Object | None) -> None:
+        if obj is None:
+            return
+        meta = obj["metadata"]
+        if kind == REVISION:
+            self._packages.get(package_of(obj), set()).discard(meta["name"])
+        for owner in meta.get("ownerReferences") or ():
+            key = (kind, meta.get("namespace", ""), meta["name"])
+            self._owned.get(owner.get("uid", ""), set()).discard(key)
+
+    def _tell(self, kind: Kind, event: WatchEvent) -> None:
+        self._history.append((self._version, kind, event))
+        if (
+            len(self._history) > _HISTORY_EVENTS + _HISTORY_EVENTS // 10
+        ):  # cut a tenth at once: cheap on average
+            del self._history[:-_HISTORY_EVENTS]
+        self._changed.set()
+        self._changed = asyncio.Event()
+
+    def remove(self, kind: Kind, namespace: str, name: str) -> None:
+        """Take an object away as the server does when the last finalizer is gone."""
+        obj = self._objects.get(kind, {}).pop((namespace, name), None)
+        if obj is None:
+            return
+        self._unindex(kind, obj)
+        self._version += 1
+        last = copy_of(obj)
+        last["metadata"]["resourceVersion"] = str(self._version)
+        self._tell(kind, WatchEvent("DELETED", last))
+        if kind == REVISION:
+            self.remove(RESOURCES, namespace, name)
+        if self._collects_garbage:
+            self._collect(obj["metadata"].get("uid", ""))
+
+    def _collect(self, uid: str) -> None:
+        """Delete what the object of this uid owned; what has another owner loses the reference."""
+        for kind, namespace, name in sorted(self._owned.pop(uid, ())):
+            obj = self._objects[kind][namespace, name]
+            new = copy_of(obj)
+            others = [one for one in new["metadata"]["ownerReferences"] if one.get("uid") != uid]
+            if others:
+                new["metadata"]["ownerReferences"] = others
+                self._store(kind, new)
+            elif not obj["metadata"].get("deletionTimestamp"):
+                self.terminate(kind, namespace, name, by=GARBAGE_COLLECTOR)
+
+    def terminate(self, kind: Kind, namespace: str, name: str, *, by: str = "") -> None:
+        """Delete an object as a server does: at once, or when its finalizers are gone."""
+        current = self._objects[kind][namespace, name]
+        if by:
+            self.writes.append(Write("delete", kind.kind, namespace, name, None, "", current, by))
+        if current["metadata"].get("finalizers"):
+            gone = copy_of(current)
+            gone["metadata"]["deletionTimestamp"] = self._now()
+            self._store(kind, gone)
+        else:
+            self.remove(kind, namespace, name)
+
+    # ------------------------------------------------------------ reading
+
+    async def list(
+        self,
+        resource: Resource,
+        namespace: str | None = None,
+        *,
+        label_selector: str = "",
+        field_selector: str = "",
+        metadata_only: bool = False,
+    ) -> Listing:
+        kind = Kind(resource.group, resource.kind)
+        items = [
+            self._shown(kind, obj)
+            for obj in self._candidates(kind, namespace, field_selector)
+            if (namespace is None or obj["metadata"].get("namespace", "") == namespace)
+            and labels_match(obj, label_selector)
+            and fields_match(obj, field_selector)
+        ]
+        return Listing(str(self._version), items)
+
+    def _candidates(self, kind: Kind, namespace: str | None, field_selector: str) -> Sequence[Object]:
+        """Return the objects that a list may hold: those of one package, where it asks for a package."""
+        fields = dict(part.split("=", 1) for part in field_selector.split(",") if "=" in part)
+        repository, package = (fields.get(f"spec.{field}") for field in ("repository", "packageName"))
+        if kind == REVISION and namespace and repository and package:
+            return self.package(namespace, repository, package)
+        table = self._objects.get(kind, {})
+        return [table[key] for key in sorted(table)]
+
+    def _shown(self, kind: Kind, obj: Object) -> Object:
+        """Copy an object for a reader; under rules, a revision and its files have one version."""
+        shown = copy_of(obj)
+        if kind == RESOURCES and self.rules is not None:
+            revision = self.peek(REVISION, obj["metadata"]["namespace"], obj["metadata"]["name"])
+            if revision is not None:
+                shown["metadata"]["resourceVersion"] = revision["metadata"]["resourceVersion"]
+                shown["metadata"]["uid"] = revision["metadata"]["uid"]
+        return shown
+
+    async def watch(
+        self, resource: Resource, resource_version: str, *, metadata_only: bool = False
+    ) -> AsyncIterator[WatchEvent]:
+        kind = Kind(resource.group, resource.kind)
+        position = int(resource_version or 0)
+        if self._history and position < self._history[0][0] - 1 and len(self._history) == _HISTORY_EVENTS:
+            raise GoneError(f"too old resource version: {position}")
+        while True:
+            changed = self._changed
+            first = bisect_right(self._history, position, key=itemgetter(0))
+            for version, k, event in self._history[first:]:
+                position = version
+                if k == kind:
+                    yield event
+            if changed is self._changed:
+                await changed.wait()
+
+    async def get(self, resource: Resource, namespace: str, name: str) -> Object | None:
+        kind = Kind(resource.group, resource.kind)
+        obj = self.peek(kind, namespace, name)
+        if obj is None:
+            if kind == RESOURCES and self.peek(REVISION, namespace, name) is not None:
+                self.without_files.add((namespace, name))
+            return None
+        return self._shown(kind, obj)
+
+    # ------------------------------------------------------------ writing
+
+    def _before(self, verb: str, obj: Object) -> None:
+        if self.before_write is not None:
+            self.before_write(verb, obj)
+
+    def _wrote(
+        self,
+        verb: str,
+        obj: Object,
+        *,
+        sent: Object | None,
+        subresource: str = "",
+        before: Object | None = None,
+    ) -> None:
+        meta = obj["metadata"]
+        write = Write(verb, obj["kind"], meta.get("namespace", ""), meta["name"], sent, subresource, before)
+        self.writes.append(write)
+
+    async def create(self, resource: Resource, obj: Object) -> Object:
+        self._before("create", obj)
+        kind = Kind(resource.group, resource.kind)
+        sent, obj = copy_of(obj), copy_of(obj)
+        meta = obj["metadata"]
+        files: Files | None = None
+        if kind == REVISION:
+            spec = obj["spec"]
+            meta["name"] = revision_name(spec["repository"], spec["packageName"], spec["workspaceName"])
+            if self.rules is not None:
+                files = self.rules.create(obj)
+                obj = copy_of(files.revision)
+                meta = obj["metadata"]
+            obj["spec"].setdefault("lifecycle", "Draft")
+        namespace = meta.get("namespace", "")
+        if self.peek(kind, namespace, meta["name"]) is not None:
+            raise AlreadyExistsError(f'{resource.plural} "{meta["name"]}" already exists')
+        key = (kind, namespace, meta["name"])
+        meta["uid"] = str(uuid.uuid5(_UIDS, f"{self._version}/{'/'.join(map(str, key))}"))
+        meta["generation"] = 1
+        meta["creationTimestamp"] = self._now()
+        if files is None:
+            obj.pop("status", None)
+        stored = self._store(kind, obj)
+        self._wrote("create", stored, sent=sent)
+        if files is not None:
+            self.put(resources_of(stored, files.texts))
+        elif kind == REVISION:
+            self._copy_resources(stored)
+        return stored
+
+    def _copy_resources(self, revision: Object) -> None:
+        """Give a new PackageRevision the files of what its task starts from."""
+        spec, meta = revision["spec"], revision["metadata"]
+        files: dict[str, str] = {}
+        for task in spec.get("tasks") or ():
+            source = source_of(task)
+            found = self.peek(RESOURCES, meta["namespace"], source)
+            if found is not None:
+                files = dict(found["spec"].get("resources") or {})
+            elif self.peek(REVISION, meta["namespace"], source) is not None:
+                self.without_files.add((meta["namespace"], source))
+        self.put(resources_of(revision, files))
+
+    async def update(self, resource: Resource, obj: Object, *, subresource: str = "") -> Object:
+        kind = Kind(resource.group, resource.kind)
+        self._before("update", obj)
+        meta = obj["metadata"]
+        namespace, name = meta.get("namespace", ""), meta["name"]
+        stored = self.peek(kind, namespace, name)
+        if stored is None:
+            raise ConflictError(f'{resource.plural} "{name}" not found')
+        current = self._shown(kind, stored)
+        if meta.get("resourceVersion") not in (None, "", current["metadata"]["resourceVersion"]):
+            raise ConflictError(f'{resource.plural} "{name}": the object has been modified')
+        if meta.get("uid") not in (None, "", current["metadata"]["uid"]):
+            raise ConflictError(f'{resource.plural} "{name}": another uid')
+        new = updated(current, obj, subresource)
+        if kind == RESOURCES and self.rules is not None:
+            return self._save(self.rules, current, new, obj)  # the same files may have yet to be rendered
+        if new == current:
+            return current
+        if kind == REVISION and self.rules is not None:
+            self.rules.update(current, new)
+        verb = "updateResources" if kind == RESOURCES else "update"
+        self._wrote(verb, new, sent=copy_of(obj), subresource=subresource, before=current)
+        if new["metadata"].get("deletionTimestamp") and not new["metadata"].get("finalizers"):
+            self.remove(kind, namespace, name)
+            return new
+        return self._store(kind, new)
+
+    def _save(self, rules: PackageRules, current: Object, new: Object, sent: Object) -> Object:
+        """Write the files of a revision, which changes the revision, too."""
+        meta = new["metadata"]
+        key = (meta["namespace"], meta["name"])
+        revision = copy_of(self._objects[REVISION][key])
+        saved = rules.save(
+            revision, current["spec"].get("resources") or {}, new["spec"].get("resources") or {}
+        )
+        if saved.texts == current["spec"].get("resources") and saved.revision == self.peek(REVISION, *key):
+            return {**current, "status": saved.status} if saved.status else current
+        self._wrote("updateResources", new, sent=copy_of(sent), before=current)
+        self._store(REVISION, copy_of(saved.revision))
+        new["spec"]["resources"] = dict(saved.texts)
+        self._store(RESOURCES, {key: value for key, value in new.items() if key != "status"})
+        shown = self._shown(RESOURCES, new)
+        return {**shown, "status": saved.status} if saved.status else shown
+
+    async def patch(
+        self,
+        resource: Resource,
+        namespace: str,
+        name: str,
+        patch: Mapping[str, Any],
+        *,
+        subresource: str = "",
+    ) -> Object:
+        current = await self.get(resource, namespace, name)
+        if current is None:
+            raise ConflictError(f'{resource.plural} "{name}" not found')
+        return await self.update(resource, merged(current, patch), subresource=subresource)
+
+    async def delete(
+        self,
+        resource: Resource,
+        namespace: str,
+        name: str,
+        *,
+        uid: str = "",
+        resource_version: str = "",
+        propagation: str = "Background",
+    ) -> bool:
+        kind = Kind(resource.group, resource.kind)
+        current = self.peek(kind, namespace, name)
+        if current is None:
+            return False
+        self._before("delete", current)
+        meta = current["metadata"]
+        if (uid and uid != meta["uid"]) or (resource_version and resource_version != meta["resourceVersion"]):
+            raise ConflictError(f'{resource.plural} "{name}": precondition failed')
+        if meta.get("deletionTimestamp"):
+            return True
+        if kind == REVISION and self.rules is not None:
+            self.rules.delete(current)
+        self._wrote("delete", current, sent=None, before=current)
+        self.terminate(kind, namespace, name)
+        return True
+
+    async def close(self) -> None:
+        return

@@ -1,0 +1,226 @@
+"""The bus in a SQLite file, or in memory: the embedded default.
+
+`SqliteBus.open` gives a started bus. Several processes may open one file; `peer` gives another worker's
+view of a bus in this process, which is how one has several workers on a memory bus. What is where:
+`bus_store` the tables and transactions, `bus_reader` reading, `bus_members` groups and claims.
+"""
+
+import asyncio
+import contextlib
+import os
+from collections.abc import Mapping, Sequence
+
+from pvbus.adapters.clock import SystemClock
+from pvbus.adapters.sqlite.membership import SqliteMembership, Timing, describe_group
+from pvbus.adapters.sqlite.reader import SqliteReader
+from pvbus.adapters.sqlite.store import EXPIRE_ROWS_MAX, Store
+from pvbus.core.errors import FencedError, PermanentError, TooLargeError, TransientError
+from pvbus.ports.bus import (
+    Assigned,
+    Claim,
+    GroupState,
+    Output,
+    Revoked,
+    TopicPartition,
+    TopicSpec,
+    TopicState,
+)
+from pvbus.ports.clock import Clock
+
+EXPIRE_SECONDS = 10.0
+"""How often expired records are looked for: one query of an index; it bounds how late they go."""
+
+
+class SqliteBus:
+    """Implements `pvbus.ports.bus.Bus`.
+
+    A step keeps the whole file, and the event loop, to itself: it must be over in some tens of milliseconds.
+    """
+
+    step_records_max = 2_000
+    step_bytes_max = 2_000_000
+
+    def __init__(self, store: Store, clock: Clock, timing: Timing, record_bytes_max: int) -> None:
+        """Use `open`; this leaves expiry to somebody else."""
+        self.label = ""
+        self._store = store
+        self._clock = clock
+        self._timing = timing
+        self.record_bytes_max = record_bytes_max
+        self._memberships: list[SqliteMembership] = []
+        self._peers: list[SqliteBus] = []
+        self._expiry: asyncio.Task[None] | None = None
+
+    @classmethod
+    async def open(
+        cls,
+        path: str | os.PathLike[str],
+        *,
+        clock: Clock | None = None,
+        session_seconds: float = 10,
+        heartbeat_seconds: float = 1,
+        drain_seconds: float = 2,
+        record_bytes_max: int = 1_000_000,
+        poll_seconds: float = 0.05,
+    ) -> "SqliteBus":
+        """Open a file, creating it if there is none, or ":memory:".
+
+        clock: the system's; give a simulated one for virtual time. record_bytes_max: of key, value and
+        headers together; Kafka's default is 1 MiB per batch. poll_seconds: how soon records of other
+        processes are seen. Raises PermanentError when the file is no bus, or one of a newer version.
+        """
+        timing = Timing(
+            session_seconds=session_seconds, heartbeat_seconds=heartbeat_seconds, drain_seconds=drain_seconds
+        )
+        store = Store(os.fspath(path), poll_seconds=poll_seconds)
+        bus = cls(store, clock or SystemClock(), timing, record_bytes_max)
+        bus._expiry = asyncio.create_task(bus._expire(), name=f"expiry of {path}")
+        return bus
+
+    @property
+    def session_seconds(self) -> float:
+        return self._timing.session_seconds
+
+    def peer(self, *, clock: Clock | None = None) -> "SqliteBus":
+        """Return another worker's view of the same bus; it ends with this one."""
+        peer = type(self)(self._store, clock or self._clock, self._timing, self.record_bytes_max)
+        self._peers.append(peer)
+        return peer
+
+    async def close(self) -> None:
+        """Leave all groups, and close the bus (a peer only leaves)."""
+        await asyncio.gather(
+            *(peer.close() for peer in self._peers),
+            *(membership.leave() for membership in self._memberships),
+        )
+        await self._close_store()
+
+    async def abandon(self) -> None:
+        """Stop at once and tell nobody, as a killed process would: for tests of the others."""
+        for peer in self._peers:
+            await peer.abandon()
+        for membership in self._memberships:
+            await membership.abandon()
+        await self._close_store()
+
+    async def _close_store(self) -> None:
+        if self._expiry is not None:
+            self._expiry.cancel()
+            await asyncio.wait({self._expiry})
+            self._store.close()
+
+    # Topics
+
+    async def create_topics(self, topics: Sequence[TopicSpec]) -> None:
+        await self._store.write(lambda: self._store.create_topics(topics))
+        self._store.load_topics()
+
+    async def check_topics(self, topics: Sequence[TopicSpec]) -> list[TopicState]:
+        present = await self.topics()
+        return [compared(spec, present.get(spec.name), self.how_to_empty()) for spec in topics]
+
+    async def topics(self) -> Mapping[str, TopicSpec]:
+        self._store.refresh()
+        return {name: topic.spec for name, topic in self._store.topics.items()}
+
+    def how_to_empty(self) -> str:
+        path = self._store.path
+        return f"move the bus's file away (mv {path} {path}.old)"
+
+    async def end_offsets(self, partitions: Sequence[TopicPartition]) -> Mapping[TopicPartition, int]:
+        self._store.refresh()
+        return {partition: self._store.ends[self._store.lane(*partition)] for partition in partitions}
+
+    def reader(self, positions: Mapping[TopicPartition, int] | None = None) -> SqliteReader:
+        reader = SqliteReader(self._store)
+        reader.assign(positions or {})
+        return reader
+
+    async def _expire(self) -> None:
+        while True:
+            await self._clock.sleep(EXPIRE_SECONDS)
+            with contextlib.suppress(TransientError):  # it is tried again, and steps tell of the trouble
+                await self._expire_all()
+
+    async def _expire_all(self) -> None:
+        """Delete what is past its time, in small transactions, so that steps need not wait."""
+        gone = EXPIRE_ROWS_MAX
+        while gone == EXPIRE_ROWS_MAX:
+            gone = await self._store.write(lambda: self._store.expire(self._now_ms()))
+            await asyncio.sleep(0)
+
+    def _now_ms(self) -> int:
+        return int(self._clock.now() * 1000)
+
+    # Claims
+
+    async def join(
+        self, group: str, topics: Sequence[str], *, assigned: Assigned, revoked: Revoked
+    ) -> SqliteMembership:
+        partitions = self._count_partitions(group, topics)
+        membership = SqliteMembership(
+            self._store, self._clock, self._timing, group, assigned, revoked, label=self.label
+        )
+        await membership.start(partitions)
+        self._memberships.append(membership)
+        return membership
+
+    def _count_partitions(self, group: str, topics: Sequence[str]) -> int:
+        counts = {self._store.topic(name).spec.partitions for name in topics}
+        if len(counts) != 1:
+            raise PermanentError(
+                f"group {group}: its topics must have one partition count, not {sorted(counts)}",
+                reason="PartitionsDiffer",
+            )
+        return counts.pop()
+
+    async def describe(self, group: str, topics: Sequence[str]) -> GroupState:
+        return describe_group(self._store, group, topics, self._count_partitions(group, topics))
+
+    async def committed(self, claim: Claim, topics: Sequence[str]) -> Mapping[str, int]:
+        epoch, offsets = self._store.committed(claim.group, claim.partition)
+        _check_epoch(claim, epoch)
+        return {topic: offsets.get(topic, 0) for topic in topics}
+
+    async def step(
+        self, claim: Claim, outputs: Sequence[Output], offsets: Mapping[str, int] | None = None
+    ) -> None:
+        await asyncio.sleep(0)  # a busy worker must not keep the loop to itself
+        self._check(outputs)
+
+        def work() -> None:
+            _check_epoch(claim, self._store.epoch(claim.group, claim.partition))
+            if outputs:
+                self._store.append(outputs, self._now_ms())
+            if offsets:
+                self._store.commit_offsets(claim.group, claim.partition, offsets)
+
+        await self._store.write(work)
+
+    def _check(self, outputs: Sequence[Output]) -> None:
+        """Find what is wrong with outputs before anything is written."""
+        for topic, partition, key, value, headers in outputs:
+            self._store.lane(topic, partition)
+            size = len(key) + len(value or b"")
+            if headers:
+                size += sum(len(name) + len(content) for name, content in headers)
+            if size > self.record_bytes_max:
+                raise TooLargeError(
+                    f"{topic}: the record of {key[:100]!r} has {size} bytes, the limit is"
+                    f" {self.record_bytes_max}"
+                )
+
+
+def _check_epoch(claim: Claim, epoch: int | None) -> None:
+    if epoch != claim.epoch:
+        raise FencedError(f"{claim.group}/{claim.partition}: epoch {claim.epoch} is old, now {epoch}")
+
+
+def compared(spec: TopicSpec, present: TopicSpec | None, advice: str) -> TopicState:
+    """A file's topics are never altered in place: what made them is used on, or they are made anew."""
+    if present is None or present == spec:
+        return TopicState(name=spec.name, is_there=present is not None)
+    fields = [field for field in spec.__struct_fields__ if getattr(spec, field) != getattr(present, field)]
+    differences = ", ".join(f"{f} is {getattr(present, f)} instead of {getattr(spec, f)}" for f in fields)
+    problem = f"{differences}: use the schemas/topics.yaml it was made with, or {advice}"
+    return TopicState(name=spec.name, is_there=True, problems=(problem,))

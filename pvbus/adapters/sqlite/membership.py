@@ -1,0 +1,308 @@
+"""A worker's place in a group: heartbeats, whose claim is whose, and handing claims over.
+
+There is no coordinator. At each heartbeat a worker does the same in one transaction: shows that it
+lives, removes members that do not, works out who should hold what (`assignment.assign`), takes what is
+its own and free, and notes which of its claims somebody else should have. Those it revokes, and only
+then frees; whoever should have one finds it free at the next heartbeat.
+
+Invariants. A claim's epoch rises whenever it loses its owner, in the same transaction, so that at every
+moment at most one epoch of a claim can step, and each owner's is one above the last owner's. A claim
+with a living owner is freed by that owner only. Whether a member lives is judged by one's own clock: its
+beat must change within a session. No two machines' (or processes') clocks are ever compared.
+"""
+
+import asyncio
+import contextlib
+from collections.abc import Mapping, Sequence
+from typing import NamedTuple
+
+import msgspec
+
+from pvbus.adapters.assignment import assign
+from pvbus.adapters.sqlite.store import Store
+from pvbus.core.errors import FencedError, TransientError
+from pvbus.ports.bus import Assigned, Claim, GroupState, PartitionState, Revoked
+from pvbus.ports.clock import Clock
+
+
+class Timing(msgspec.Struct, frozen=True, kw_only=True):
+    """How quickly members notice each other.
+
+    session_seconds: a member silent for so long is out. Shorter, and a garbage collection or a slow
+    disk looks like a death; longer, and the claims of a worker that hangs stand still for that time.
+    heartbeat_seconds: a tenth of it, so that a few may fail. A hand-over takes two heartbeats.
+    drain_seconds: what `revoked` may take; below the session, or one would be out before it is done.
+    """
+
+    session_seconds: float
+    heartbeat_seconds: float
+    drain_seconds: float
+
+
+class _Held:
+    """A claim that is ours, or whose callbacks have not ended yet."""
+
+    def __init__(self, claim: Claim, assigning: "asyncio.Task[None]") -> None:
+        self.claim = claim
+        self.assigning = assigning
+        self.revoking: asyncio.Task[None] | None = None
+
+
+class _Sighting(NamedTuple):
+    """The beat of a member, and when (by our clock) we first saw it."""
+
+    beat: int
+    since: float
+
+
+class _Turn(NamedTuple):
+    """What one heartbeat's transaction did. The first two are claims, the last partitions."""
+
+    member: int
+    taken: list[Claim]
+    lost: list[Claim]
+    unwanted: list[int]
+
+
+class SqliteMembership:
+    """Implements `pvbus.ports.bus.Membership`."""
+
+    def __init__(
+        self,
+        store: Store,
+        clock: Clock,
+        timing: Timing,
+        group: str,
+        assigned: Assigned,
+        revoked: Revoked,
+        *,
+        label: str = "",
+    ) -> None:
+        self._store = store
+        self._clock = clock
+        self._timing = timing
+        self._group = group
+        self._assigned = assigned
+        self._revoked = revoked
+        self._label = label
+        self._process = store.lock.process if store.lock else ""
+        self._member = 0
+        self._held: dict[int, _Held] = {}
+        self._claims: dict[int, Claim] = {}
+        self._seen: dict[int, _Sighting] = {}
+        self._last_heartbeat = clock.monotonic()
+        self._leaving = False
+        self._pause: asyncio.Task[None] | None = None
+        self._tasks = asyncio.TaskGroup()
+        self._life: asyncio.Task[None] | None = None
+        self._failure: Exception | None = None
+        self._is_told = False
+
+    async def start(self, partitions: int) -> None:
+        """Enter the group, whose claims are created if it is new."""
+
+        def enter() -> int:
+            self._store.create_claims(self._group, partitions)
+            return self._store.add_member(self._group, self._process, self._label)
+
+        self._member = await self._store.write(enter)
+        self._last_heartbeat = self._clock.monotonic()
+        self._life = asyncio.create_task(self._live(), name=f"membership {self.member_id}")
+
+    @property
+    def member_id(self) -> str:
+        return _member_id(self._group, self._member)
+
+    def claims(self) -> Mapping[int, Claim]:
+        return dict(self._claims)
+
+    def last_heartbeat(self) -> float:
+        return self._last_heartbeat
+
+    async def wait_left(self) -> None:
+        await self._wait_for_life()
+        if self._failure is not None:
+            self._is_told = True
+            raise self._failure
+
+    async def leave(self) -> None:
+        self._leaving = True
+        self._end_pause()
+        await self._wait_for_life()
+        self._tell_failure()
+
+    async def abandon(self) -> None:
+        """Stop in the middle of everything, as a killed process would; the others must find out."""
+        if self._life is not None:
+            self._life.cancel()
+        await self._wait_for_life()
+        self._tell_failure()
+
+    async def _wait_for_life(self) -> None:
+        if self._life is not None:
+            await asyncio.wait({self._life})
+
+    def _tell_failure(self) -> None:
+        """See to it that a failure is known, even where nobody called `wait_left`."""
+        if self._failure is not None and not self._is_told:
+            self._is_told = True
+            asyncio.get_running_loop().call_exception_handler(
+                {"message": f"membership {self.member_id} failed", "exception": self._failure}
+            )
+
+    # The life of a member
+
+    async def _live(self) -> None:
+        """Beat until told to leave. A callback that raises ends the membership with its error."""
+        try:
+            async with self._tasks:
+                while True:
+                    with contextlib.suppress(TransientError):  # then the last heartbeat tells its age
+                        self._apply(await self._beat())
+                    if self._leaving and not self._held:
+                        break
+                    await self._rest()
+        except Exception as exc:
+            self._failure = exc
+        await self._give_up_place()
+
+    async def _rest(self) -> None:
+        """Wait for the next heartbeat; `_end_pause` ends it."""
+        self._pause = asyncio.create_task(self._clock.sleep(self._timing.heartbeat_seconds))
+        try:
+            await asyncio.wait({self._pause})
+        finally:
+            self._pause.cancel()
+            self._pause = None
+
+    def _end_pause(self) -> None:
+        if self._pause is not None:
+            self._pause.cancel()
+
+    async def _give_up_place(self) -> None:
+        self._claims = {}
+        with contextlib.suppress(TransientError):  # then the session ends by itself
+            await self._store.write(lambda: self._store.remove_member(self._member))
+
+    async def _beat(self) -> _Turn:
+        now = self._clock.monotonic()
+        turn = await self._store.write(lambda: self._turn(now))
+        self._last_heartbeat = now
+        return turn
+
+    def _turn(self, now: float) -> _Turn:
+        """Do one heartbeat's work. Inside a transaction: changes the store, not this object."""
+        store, me = self._store, self._member
+        lost: list[Claim] = []
+        if not store.beat(me, leaving=self._leaving):
+            lost = list(self._claims.values())  # we were silent for too long, and start again
+            me = store.add_member(self._group, self._process, self._label)
+            store.beat(me, leaving=self._leaving)
+        staying = self._living_members(me, now)
+        claims = store.claims(self._group)
+        wanted = assign(len(claims), staying, {number: str(owner) for number, _, owner in claims})
+        taken, unwanted = [], []
+        for number, epoch, owner in claims:
+            is_mine = wanted.get(number) == str(me)
+            if owner == me and not is_mine:
+                unwanted.append(number)
+            elif owner is None and is_mine and number not in self._held:
+                store.set_owner(self._group, number, me)
+                taken.append(Claim(group=self._group, partition=number, epoch=epoch))
+        return _Turn(me, taken, lost, unwanted)
+
+    def _living_members(self, me: int, now: float) -> list[str]:
+        """Remove who is dead; return who is to hold claims."""
+        staying = []
+        seen: dict[int, _Sighting] = {}
+        for member, process, beat, leaving in self._store.members(self._group):
+            sighting = self._seen.get(member)
+            if sighting is None or sighting.beat != beat:
+                sighting = _Sighting(beat, now)
+            is_silent = now - sighting.since > self._timing.session_seconds
+            is_gone = self._store.lock is not None and self._store.lock.is_gone(process)
+            if member != me and (is_silent or is_gone):
+                self._store.remove_member(member)
+                continue
+            seen[member] = sighting
+            if not leaving:
+                staying.append(str(member))
+        self._seen = seen
+        return staying
+
+    def _apply(self, turn: _Turn) -> None:
+        self._member = turn.member
+        for claim in turn.lost:
+            del self._claims[claim.partition]
+            self._start_revoking(claim.partition)
+        for number in turn.unwanted:
+            self._start_revoking(number)
+        for claim in turn.taken:
+            self._claims[claim.partition] = claim
+            assigning = self._tasks.create_task(_call(self._assigned, claim))
+            self._held[claim.partition] = _Held(claim, assigning)
+
+    # Handing over
+
+    def _start_revoking(self, number: int) -> None:
+        held = self._held.get(number)
+        if held is not None and held.revoking is None:
+            held.revoking = self._tasks.create_task(self._revoke(held))
+
+    async def _revoke(self, held: _Held) -> None:
+        """Call back, free the claim when that is done or late, and forget it when it is done."""
+        number = held.claim.partition
+        draining = self._tasks.create_task(self._drain(held))
+        await asyncio.wait({draining}, timeout=self._timing.drain_seconds)
+        while self._claims.get(number) == held.claim:
+            try:
+                await self._store.write(lambda: self._store.release(held.claim, self._member))
+            except TransientError:
+                await asyncio.sleep(self._timing.heartbeat_seconds)
+            else:
+                del self._claims[number]
+        draining.cancel()  # nothing, if it is done
+        await asyncio.wait({draining})
+        del self._held[number]
+        if self._leaving:
+            self._end_pause()
+
+    async def _drain(self, held: _Held) -> None:
+        held.assigning.cancel()  # a claim that goes need not be restored to the end
+        await asyncio.wait({held.assigning})
+        await _call(self._revoked, held.claim)
+
+
+def describe_group(store: Store, group: str, topics: Sequence[str], partitions: int) -> GroupState:
+    """Look at a group from outside: who is gone is gone, even where no member has noticed yet."""
+    members = {
+        member: label
+        for member, process, label in store.query(
+            "SELECT id, process, label FROM members WHERE team = ?", (group,)
+        )
+        if store.lock is None or not store.lock.is_gone(process)
+    }
+    owners: dict[int, str] = dict.fromkeys(range(partitions), "")
+    committed: dict[int, dict[str, int]] = {number: dict.fromkeys(topics, 0) for number in owners}
+    for number, owner, topic, offset in store.query(
+        "SELECT c.partition, c.owner, o.topic, o.next"
+        " FROM claims c LEFT JOIN offsets o USING (team, partition) WHERE c.team = ? AND c.partition < ?",
+        (group, partitions),
+    ):
+        owners[number] = _member_id(group, owner) if owner in members else ""
+        if topic in topics:
+            committed[number][topic] = offset
+    return GroupState(
+        {_member_id(group, member): label for member, label in members.items()},
+        {number: PartitionState(owner, committed[number]) for number, owner in owners.items()},
+    )
+
+
+def _member_id(group: str, member: int) -> str:
+    return f"{group}/{member}"
+
+
+async def _call(callback: Assigned | Revoked, claim: Claim) -> None:
+    """Run a callback. To be fenced is no failure of it: the claim is revoked then."""
+    with contextlib.suppress(FencedError):
+        await callback(claim)

@@ -1,0 +1,103 @@
+"""Reading the SQLite bus: positions, and a queue of the partitions that have something to read.
+
+The store says which partition has grown, so a poll looks only at partitions with records, in turn,
+and a reader with nothing to read costs nothing.
+"""
+
+import asyncio
+from collections.abc import Mapping, Sequence
+
+from pvbus.adapters.sqlite.store import Store
+from pvbus.ports.bus import Record, TopicPartition
+
+
+class SqliteReader:
+    """Implements `pvbus.ports.bus.Reader`."""
+
+    def __init__(self, store: Store) -> None:
+        self._store = store
+        self._lanes: dict[TopicPartition, int] = {}
+        self._names: dict[int, TopicPartition] = {}
+        self._positions: dict[int, int] = {}
+        self._paused: set[int] = set()
+        self._ready: dict[int, None] = {}  # in the order of their turns
+        self._wake = asyncio.Event()
+
+    def assign(self, positions: Mapping[TopicPartition, int]) -> None:
+        lanes = {partition: self._store.lane(*partition) for partition in positions}
+        for partition, lane in lanes.items():
+            self._lanes[partition] = lane
+            self._names[lane] = partition
+            self._positions[lane] = positions[partition]
+            self._ready.pop(lane, None)
+            self._store.listen(lane, self)
+            self.grown(lane)
+
+    def unassign(self, partitions: Sequence[TopicPartition]) -> None:
+        for partition in partitions:
+            if (lane := self._lanes.pop(partition, None)) is not None:
+                self._store.unlisten(lane, self)
+                self._ready.pop(lane, None)
+                self._paused.discard(lane)
+                del self._names[lane], self._positions[lane]
+
+    def pause(self, partitions: Sequence[TopicPartition]) -> None:
+        for partition in partitions:
+            lane = self._lanes[partition]
+            self._paused.add(lane)
+            self._ready.pop(lane, None)
+
+    def resume(self, partitions: Sequence[TopicPartition]) -> None:
+        for partition in partitions:
+            lane = self._lanes[partition]
+            self._paused.discard(lane)
+            self.grown(lane)
+
+    def position(self, partition: TopicPartition) -> int:
+        return self._positions[self._lanes[partition]]
+
+    def grown(self, lane: int) -> None:
+        """Take a lane into the queue if there is something to read. Caller: the store."""
+        if lane not in self._paused and self._positions[lane] < self._store.ends[lane]:
+            self._ready[lane] = None
+            self._wake.set()
+
+    def wake(self) -> None:
+        """End the wait, to meet an error of the store. Caller: the store."""
+        self._wake.set()
+
+    async def poll(self, *, timeout_seconds: float, max_records: int = 2000) -> list[Record]:
+        deadline = asyncio.get_running_loop().time() + timeout_seconds
+        await asyncio.sleep(0)  # a busy reader must not keep the loop to itself
+        while True:
+            self._store.refresh()
+            if self._ready:
+                return self._read(max_records)
+            self._wake.clear()
+            try:
+                with self._store.watching():
+                    async with asyncio.timeout_at(deadline):
+                        await self._wake.wait()
+            except TimeoutError:
+                return []
+
+    def _read(self, max_records: int) -> list[Record]:
+        records: list[Record] = []
+        for lane in tuple(self._ready):
+            limit = max_records - len(records)
+            if limit <= 0:
+                break
+            topic, partition = self._names[lane]
+            end = self._store.ends[lane]
+            found = self._store.read(topic, partition, lane, self._positions[lane], end, limit)
+            records += found
+            # Fewer than asked for: the rest up to the end are gaps, where compaction was.
+            position = found[-1].offset + 1 if len(found) == limit else end
+            self._positions[lane] = position
+            del self._ready[lane]
+            if position < end:
+                self._ready[lane] = None
+        return records
+
+    async def close(self) -> None:
+        self.unassign(tuple(self._lanes))

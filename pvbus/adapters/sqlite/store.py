@@ -1,0 +1,490 @@
+"""The SQLite side of the bus: schema, statements, transactions, and who waits for new records.
+
+One `Store` per file and process (or per memory bus), with one connection. A transaction runs from
+BEGIN to COMMIT without giving the event loop a turn, so tasks of one process never meet inside one;
+processes wait for each other in `write`, without blocking the loop.
+
+A *lane* is one partition of one topic, as an integer; a *position* is a lane and an offset in one
+integer, and the row id of the log: a partition is a contiguous range of rows, in offset order.
+"""
+
+import asyncio
+import contextlib
+import sqlite3
+from collections import defaultdict
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from typing import Any, NamedTuple, Protocol, TypeVar
+
+import msgspec
+
+from pvbus.adapters.sqlite.liveness import ProcessLock
+from pvbus.core.errors import InvariantError, PermanentError, PvbusError, TransientError
+from pvbus.ports.bus import Claim, Output, Record, TopicSpec
+
+T = TypeVar("T")
+
+MEMORY = ":memory:"
+APPLICATION_ID = 0x70766275  # "pvbu"
+
+# 63 bits of a row id: 11 for the topic, 12 for the partition, 40 for the offset. 2000 topics of
+# 4096 partitions, and 10,000 records a second for three years in each of them.
+PARTITION_BITS = 12
+OFFSET_BITS = 40
+OFFSET_MASK = (1 << OFFSET_BITS) - 1
+PARTITIONS_MAX = 1 << PARTITION_BITS
+TOPICS_MAX = (1 << 11) - 1
+
+BUSY_DELAY_SECONDS_MIN = 0.001  # other processes' transactions take milliseconds
+BUSY_DELAY_SECONDS_MAX = 0.02
+BUSY_SECONDS_MAX = 5.0  # half a session: a worker that waits longer has more to fear than this step
+OPEN_BUSY_SECONDS = 5.0
+EXPIRE_ROWS_MAX = 500  # about 5 ms of the loop's time
+CHECKPOINT_PAGES = 4000  # 16 MB: a checkpoint waits for the disk, so not at every 4 MB, the default
+
+# `log.lane` and `log.key` are there for compaction only: an INSERT OR REPLACE deletes the older record
+# of the key. Topics with retention leave lane NULL, and NULLs do not collide. `expires_ms` is when a
+# tombstone, or a record of a topic with retention, may go.
+MIGRATIONS = (
+    """
+    CREATE TABLE topics (id INTEGER PRIMARY KEY, spec BLOB NOT NULL);
+    CREATE TABLE lanes (lane INTEGER PRIMARY KEY, next INTEGER NOT NULL);
+    CREATE TABLE log (
+        position INTEGER PRIMARY KEY, lane INTEGER, key BLOB NOT NULL, value BLOB, headers BLOB,
+        timestamp_ms INTEGER NOT NULL, expires_ms INTEGER
+    );
+    CREATE UNIQUE INDEX log_latest ON log (lane, key) WHERE lane IS NOT NULL;
+    CREATE INDEX log_expires ON log (expires_ms) WHERE expires_ms IS NOT NULL;
+    CREATE TABLE members (
+        id INTEGER PRIMARY KEY AUTOINCREMENT, team TEXT NOT NULL, process TEXT NOT NULL,
+        beat INTEGER NOT NULL DEFAULT 0, leaving INTEGER NOT NULL DEFAULT 0
+    );
+    CREATE TABLE claims (
+        team TEXT, partition INTEGER, epoch INTEGER NOT NULL, owner INTEGER,
+        PRIMARY KEY (team, partition)
+    ) WITHOUT ROWID;
+    CREATE TABLE offsets (
+        team TEXT, partition INTEGER, topic TEXT, next INTEGER NOT NULL,
+        PRIMARY KEY (team, partition, topic)
+    ) WITHOUT ROWID;
+    """,
+    "ALTER TABLE members ADD COLUMN label TEXT NOT NULL DEFAULT ''",
+)
+
+_Headers = tuple[tuple[str, bytes], ...]
+_encode_headers = msgspec.msgpack.Encoder().encode
+_decode_headers = msgspec.msgpack.Decoder(_Headers).decode
+_encode_spec = msgspec.json.Encoder(order="deterministic").encode
+_decode_spec = msgspec.json.Decoder(TopicSpec).decode
+
+
+class Topic(NamedTuple):
+    """A topic, the lane of its first partition, and how long it keeps things (None: for ever)."""
+
+    spec: TopicSpec
+    lane: int
+    keep_ms: int | None
+    tombstone_ms: int | None
+
+
+class Listener(Protocol):
+    """Somebody who wants to know that a lane has grown."""
+
+    def grown(self, lane: int) -> None: ...
+
+    def wake(self) -> None: ...
+
+
+_NO_ROOM = (sqlite3.SQLITE_FULL, sqlite3.SQLITE_IOERR)
+_REASONS = {sqlite3.SQLITE_CORRUPT: "Corrupt", sqlite3.SQLITE_NOTADB: "Corrupt"}
+
+
+def translated(exc: sqlite3.Error) -> PvbusError:
+    """Tell what an error of SQLite means for the bus's callers."""
+    code = getattr(exc, "sqlite_errorcode", 0) & 0xFF  # the primary code, without what refines it
+    if reason := _REASONS.get(code):
+        return PermanentError(f"the bus's file is damaged ({exc}); restore it from a backup", reason=reason)
+    if code in _NO_ROOM:
+        return TransientError(
+            f"the bus's file cannot be written ({exc}): make room on the disk; it is tried again"
+        )
+    return TransientError(f"bus: {exc}")
+
+
+class Store:
+    """The log, and everything that must change with it in one transaction."""
+
+    def __init__(self, path: str, *, poll_seconds: float) -> None:
+        self.path = path
+        self._poll_seconds = poll_seconds
+        self.is_shared = path != MEMORY
+        self.topics: dict[str, Topic] = {}
+        self.ends: dict[int, int] = {}
+        self._listeners: defaultdict[int, set[Listener]] = defaultdict(set)
+        self._grown: dict[int, int] = {}
+        self._data_version = 0
+        self._watchers = 0
+        self._watch_task: asyncio.Task[None] | None = None
+        self.is_closed = False
+        try:
+            self.db = self._connect()
+            self.lock = ProcessLock(path) if self.is_shared else None
+        except (sqlite3.Error, OSError) as exc:
+            raise PermanentError(f"{path} cannot be opened as a bus: {exc}", reason="CannotOpen") from exc
+        self._load()
+
+    def _connect(self) -> sqlite3.Connection:
+        db = sqlite3.connect(self.path, timeout=OPEN_BUSY_SECONDS, isolation_level=None)
+        if self.is_shared:
+            db.execute("PRAGMA journal_mode = WAL")
+            # A killed process loses nothing; a power cut may lose the last steps, whole ones.
+            db.execute("PRAGMA synchronous = NORMAL")
+            db.execute(f"PRAGMA wal_autocheckpoint = {CHECKPOINT_PAGES}")
+            db.execute("PRAGMA mmap_size = 268435456")
+        db.execute("PRAGMA cache_size = -32768")
+        _migrate(db, self.path)
+        db.execute("PRAGMA busy_timeout = 0")  # from here on `write` waits, and lets others run
+        return db
+
+    def close(self) -> None:
+        """Let go of the file. Whoever waits is woken, to find the bus closed."""
+        if not self.is_closed:
+            self.is_closed = True
+            self.db.close()
+            if self.lock is not None:
+                self.lock.release()
+            self._wake_all()
+
+    def check_open(self) -> None:
+        if self.is_closed:
+            raise TransientError("the bus is closed")
+
+    def query(self, sql: str, parameters: Sequence[object] = ()) -> list[Any]:
+        """Read outside of a transaction: one statement, so one moment."""
+        self.check_open()
+        try:
+            return self.db.execute(sql, parameters).fetchall()
+        except sqlite3.Error as exc:
+            raise translated(exc) from exc
+
+    # Transactions
+
+    async def write(self, work: Callable[[], T]) -> T:
+        """Run `work` in one transaction. After this took hold of the file it does not give way.
+
+        Raises whatever `work` raises, and then nothing has changed; TransientError or PermanentError
+        for the file's own troubles.
+        """
+        loop = asyncio.get_running_loop()
+        deadline = loop.time() + BUSY_SECONDS_MAX
+        delay = BUSY_DELAY_SECONDS_MIN
+        while not self._begin():
+            if loop.time() > deadline:
+                raise TransientError(f"{self.path}: another process keeps the bus's file locked")
+            await asyncio.sleep(delay)
+            delay = min(delay * 2, BUSY_DELAY_SECONDS_MAX)
+        try:
+            result = work()
+            self.db.execute("COMMIT")
+        except BaseException as exc:
+            self._grown = {}
+            if self.db.in_transaction:  # some errors have rolled back already
+                self.db.execute("ROLLBACK")
+            if isinstance(exc, sqlite3.Error):
+                raise translated(exc) from exc
+            raise
+        grown, self._grown = self._grown, {}
+        self._publish(grown)
+        return result
+
+    def _begin(self) -> bool:
+        self.check_open()
+        try:
+            self.db.execute("BEGIN IMMEDIATE")
+        except sqlite3.OperationalError as exc:
+            if exc.sqlite_errorcode & 0xFF != sqlite3.SQLITE_BUSY:
+                raise translated(exc) from exc
+            return False
+        return True
+
+    # What other processes did
+
+    def refresh(self) -> None:
+        """See what other processes committed, and tell the listeners."""
+        self.check_open()
+        if self.is_shared:
+            ((version,),) = self.query("PRAGMA data_version")
+            if version != self._data_version:
+                self._data_version = version
+                self._load()
+
+    @contextlib.contextmanager
+    def watching(self) -> Iterator[None]:
+        """Look out for other processes' records while somebody waits; one look serves all who wait."""
+        self._watchers += 1
+        if self.is_shared and self._watch_task is None:
+            self._watch_task = asyncio.get_running_loop().create_task(self._watch())
+        try:
+            yield
+        finally:
+            self._watchers -= 1
+
+    async def _watch(self) -> None:
+        try:
+            while self._watchers:
+                await asyncio.sleep(self._poll_seconds)
+                self.refresh()
+        except PvbusError:
+            self._wake_all()  # each looks for itself, and meets the error
+        finally:
+            self._watch_task = None
+
+    def _load(self) -> None:
+        ends: list[tuple[int, int]] = self.query("SELECT lane, next FROM lanes")
+        if len(ends) != len(self.ends):
+            self.load_topics()
+        self._publish({lane: end for lane, end in ends if self.ends.get(lane) != end})
+
+    def load_topics(self) -> None:
+        self.topics = {
+            spec.name: Topic(spec, number << PARTITION_BITS, *_lifetime_ms(spec))
+            for number, spec in self._stored_topics()
+        }
+
+    def _stored_topics(self) -> list[tuple[int, TopicSpec]]:
+        rows = self.query("SELECT id, spec FROM topics ORDER BY id")
+        return [(number, _decode_spec(spec)) for number, spec in rows]
+
+    # Listeners
+
+    def listen(self, lane: int, listener: Listener) -> None:
+        self._listeners[lane].add(listener)
+
+    def unlisten(self, lane: int, listener: Listener) -> None:
+        self._listeners[lane].discard(listener)
+
+    def _wake_all(self) -> None:
+        for listener in set().union(*self._listeners.values()):
+            listener.wake()
+
+    def _publish(self, ends: Mapping[int, int]) -> None:
+        self.ends.update(ends)
+        for lane in ends:
+            for listener in tuple(self._listeners.get(lane, ())):
+                listener.grown(lane)
+
+    # Topics
+
+    def create_topics(self, specs: Iterable[TopicSpec]) -> None:
+        """Create what is missing. Call inside `write`, and `load_topics` after it."""
+        known = {spec.name: spec for _, spec in self._stored_topics()}
+        for spec in specs:
+            before = known.setdefault(spec.name, spec)
+            if before is spec:
+                self._create_topic(spec)
+            elif before != spec:
+                raise PermanentError(
+                    f"topic {spec.name} exists with other settings: {before}, wanted {spec}",
+                    reason="TopicDiffers",
+                )
+
+    def _create_topic(self, spec: TopicSpec) -> None:
+        number = self.db.execute("INSERT INTO topics (spec) VALUES (?)", (_encode_spec(spec),)).lastrowid
+        if number is None or number > TOPICS_MAX or not 0 < spec.partitions <= PARTITIONS_MAX:
+            raise PermanentError(
+                f"topic {spec.name}: at most {TOPICS_MAX} topics of 1 to {PARTITIONS_MAX} partitions",
+                reason="InvalidTopic",
+            )
+        first = number << PARTITION_BITS
+        lanes = range(first, first + spec.partitions)
+        self.db.executemany("INSERT INTO lanes (lane, next) VALUES (?, 0)", ((lane,) for lane in lanes))
+        self._grown.update(dict.fromkeys(lanes, 0))
+
+    def topic(self, name: str) -> Topic:
+        """Find a topic; whoever asks for an unknown one made a mistake."""
+        if name not in self.topics:
+            self.refresh()  # another process may have made it
+        if (topic := self.topics.get(name)) is None:
+            raise PermanentError(f"no topic {name}", reason="UnknownTopic")
+        return topic
+
+    def lane(self, name: str, partition: int) -> int:
+        topic = self.topic(name)
+        if not 0 <= partition < topic.spec.partitions:
+            raise PermanentError(
+                f"topic {name} has no partition {partition}, only {topic.spec.partitions}",
+                reason="UnknownPartition",
+            )
+        return topic.lane + partition
+
+    # The log
+
+    def append(self, outputs: Sequence[Output], now_ms: int) -> None:
+        """Write records at the ends of their partitions. Call inside `write`, with checked outputs."""
+        topics = {name: self.topic(name) for name in {output.topic for output in outputs}}
+        ends: dict[int, int] = {}
+        rows = []
+        for name, partition, key, value, headers in outputs:
+            spec, first, keep_ms, tombstone_ms = topics[name]
+            lane = first + partition
+            offset = ends.get(lane)
+            if offset is None:
+                (offset,) = self.db.execute("SELECT next FROM lanes WHERE lane = ?", (lane,)).fetchone()
+            ends[lane] = offset + 1
+            lifetime_ms = tombstone_ms if value is None else keep_ms
+            rows.append(
+                (
+                    lane << OFFSET_BITS | offset,
+                    lane if spec.cleanup == "compact" else None,
+                    key,
+                    value,
+                    _encode_headers(headers) if headers else None,
+                    now_ms,
+                    None if lifetime_ms is None else now_ms + lifetime_ms,
+                )
+            )
+        self.db.executemany("INSERT OR REPLACE INTO log VALUES (?, ?, ?, ?, ?, ?, ?)", rows)
+        self.db.executemany(
+            "UPDATE lanes SET next = ? WHERE lane = ?", ((end, lane) for lane, end in ends.items())
+        )
+        self._grown.update(ends)
+
+    def read(self, name: str, partition: int, lane: int, start: int, end: int, limit: int) -> list[Record]:
+        """Read at most `limit` records of a lane from `start` on, before `end`."""
+        rows = self.query(
+            "SELECT position, key, value, headers, timestamp_ms FROM log"
+            " WHERE position >= ? AND position < ? ORDER BY position LIMIT ?",
+            (lane << OFFSET_BITS | start, lane << OFFSET_BITS | end, limit),
+        )
+        return [
+            Record(
+                name,
+                partition,
+                position & OFFSET_MASK,
+                key,
+                value,
+                _decode_headers(headers) if headers else (),
+                timestamp_ms,
+            )
+            for position, key, value, headers, timestamp_ms in rows
+        ]
+
+    def expire(self, now_ms: int) -> int:
+        """Delete some of what is past its time; return how many. Call inside `write`."""
+        return self.db.execute(
+            "DELETE FROM log WHERE position IN"
+            " (SELECT position FROM log WHERE expires_ms <= ? ORDER BY expires_ms LIMIT ?)",
+            (now_ms, EXPIRE_ROWS_MAX),
+        ).rowcount
+
+    # Claims and their offsets
+
+    def epoch(self, team: str, partition: int) -> int | None:
+        row = self.db.execute(
+            "SELECT epoch FROM claims WHERE team = ? AND partition = ?", (team, partition)
+        ).fetchone()
+        return None if row is None else row[0]
+
+    def commit_offsets(self, team: str, partition: int, offsets: Mapping[str, int]) -> None:
+        """Move a claim's positions on. Call inside `write`."""
+        for topic, offset in offsets.items():
+            changed = self.db.execute(
+                "INSERT INTO offsets VALUES (?, ?, ?, ?) ON CONFLICT DO UPDATE SET next = excluded.next"
+                " WHERE excluded.next >= next",
+                (team, partition, topic, offset),
+            ).rowcount
+            if offset < 0 or not changed:
+                raise InvariantError(f"step would move {team}/{partition} back to {topic}@{offset}")
+
+    def committed(self, team: str, partition: int) -> tuple[int | None, dict[str, int]]:
+        """Return a claim's epoch and its positions, both of one moment."""
+        rows = self.query(
+            "SELECT c.epoch, o.topic, o.next FROM claims c LEFT JOIN offsets o USING (team, partition)"
+            " WHERE c.team = ? AND c.partition = ?",
+            (team, partition),
+        )
+        return (rows[0][0] if rows else None), {topic: offset for _, topic, offset in rows if topic}
+
+    # Members. Call all of these inside `write`.
+
+    def create_claims(self, team: str, partitions: int) -> None:
+        (known,) = self.db.execute("SELECT count(*) FROM claims WHERE team = ?", (team,)).fetchone()
+        if known not in (0, partitions):
+            raise PermanentError(
+                f"group {team} has {known} claims, but its topics have {partitions} partitions",
+                reason="PartitionsDiffer",
+            )
+        if not known:
+            self.db.executemany(
+                "INSERT INTO claims (team, partition, epoch) VALUES (?, ?, 1)",
+                ((team, partition) for partition in range(partitions)),
+            )
+
+    def add_member(self, team: str, process: str, label: str) -> int:
+        sql = "INSERT INTO members (team, process, label) VALUES (?, ?, ?) RETURNING id"
+        (member,) = self.db.execute(sql, (team, process, label)).fetchone()
+        return int(member)
+
+    def beat(self, member: int, *, leaving: bool) -> bool:
+        """Show that a member lives; False if it has been removed."""
+        sql = "UPDATE members SET beat = beat + 1, leaving = ? WHERE id = ?"
+        return self.db.execute(sql, (leaving, member)).rowcount > 0
+
+    def members(self, team: str) -> list[tuple[int, str, int, int]]:
+        """Return (id, process, beat, leaving) of each member."""
+        sql = "SELECT id, process, beat, leaving FROM members WHERE team = ? ORDER BY id"
+        return self.db.execute(sql, (team,)).fetchall()
+
+    def claims(self, team: str) -> list[tuple[int, int, int | None]]:
+        """Return (partition, epoch, owner) of each claim."""
+        sql = "SELECT partition, epoch, owner FROM claims WHERE team = ? ORDER BY partition"
+        return self.db.execute(sql, (team,)).fetchall()
+
+    def set_owner(self, team: str, partition: int, member: int) -> None:
+        """Give a free claim to a member; its epoch rose when it became free."""
+        sql = "UPDATE claims SET owner = ? WHERE team = ? AND partition = ?"
+        self.db.execute(sql, (member, team, partition))
+
+    def release(self, claim: Claim, member: int) -> None:
+        """Free a claim, if it still is the member's."""
+        self.db.execute(
+            "UPDATE claims SET owner = NULL, epoch = epoch + 1"
+            " WHERE team = ? AND partition = ? AND epoch = ? AND owner = ?",
+            (claim.group, claim.partition, claim.epoch, member),
+        )
+
+    def remove_member(self, member: int) -> None:
+        """Remove a member, and fence whatever it held."""
+        self.db.execute("DELETE FROM members WHERE id = ?", (member,))
+        self.db.execute("UPDATE claims SET owner = NULL, epoch = epoch + 1 WHERE owner = ?", (member,))
+
+
+def _lifetime_ms(spec: TopicSpec) -> tuple[int | None, int | None]:
+    """Return how long records, and how long tombstones, are kept; None is for ever."""
+    if spec.cleanup == "compact":
+        return None, spec.tombstone_seconds * 1000
+    keep_ms = None if spec.retention_seconds is None else spec.retention_seconds * 1000
+    return keep_ms, keep_ms
+
+
+def _migrate(db: sqlite3.Connection, path: str) -> None:
+    """Bring a file to the current schema, or refuse it."""
+    db.execute("BEGIN IMMEDIATE")
+    (version,) = db.execute("PRAGMA user_version").fetchone()
+    (application,) = db.execute("PRAGMA application_id").fetchone()
+    (tables,) = db.execute("SELECT count(*) FROM sqlite_schema").fetchone()
+    if tables and application != APPLICATION_ID:
+        db.close()
+        raise PermanentError(f"{path} is some other program's database, not a bus", reason="NotABus")
+    if version > len(MIGRATIONS):
+        db.close()
+        raise PermanentError(
+            f"{path} was written by a newer pvbus (schema {version}, known here: {len(MIGRATIONS)});"
+            " install that version, or restore a backup made by this one",
+            reason="NewerSchema",
+        )
+    for migration in MIGRATIONS[version:]:
+        for statement in migration.split(";"):  # executescript would commit first
+            db.execute(statement)
+    db.execute(f"PRAGMA application_id = {APPLICATION_ID}")
+    db.execute(f"PRAGMA user_version = {len(MIGRATIONS)}")
+    db.execute("COMMIT")

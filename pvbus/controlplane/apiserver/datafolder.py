@@ -1,0 +1,86 @@
+"""The folder of one server: its lock, token, port, certificates and kubeconfig.
+
+A server in memory has a temporary folder, which goes when it stops.
+"""
+
+import fcntl
+import os
+import secrets
+import tempfile
+from pathlib import Path
+
+from pvbus.adapters.files import open_lock, write_private
+from pvbus.controlplane.apiserver import certificates, kubeconfig
+from pvbus.core.errors import PermanentError
+
+
+class DataFolder:
+    """Paths, and what is read from and written to them."""
+
+    def __init__(self, data: Path | None) -> None:
+        self._temporary = tempfile.TemporaryDirectory(prefix="pvbus-") if data is None else None
+        self._root = Path(self._temporary.name) if self._temporary else Path(data or "").absolute()
+        self._private = self._root / "apiserver"
+        self._lock: int | None = None
+        self.token = ""
+        self.kubeconfig = self._root / "kubeconfig"
+        self.port_file = self._private / "port"
+        self.database = None if data is None else self._private / "objects.db"
+
+    def open(self) -> None:
+        """Take the folder, for this process alone. Raises PermanentError when another one has it."""
+        self._root.mkdir(mode=0o700, parents=True, exist_ok=True)
+        self._private.mkdir(mode=0o700, exist_ok=True)
+        try:
+            descriptor = open_lock(self._private / "lock")
+        except OSError as exc:
+            raise PermanentError(
+                f"{self._private / 'lock'} cannot be opened ({exc.strerror}): remove what is there",
+                reason="DataFolder",
+            ) from exc
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError as exc:
+            os.close(descriptor)
+            raise PermanentError(
+                f"the data folder {self._root} is in use by another pvbus: stop that one first, or choose "
+                "another folder with --data",
+                reason="DataInUse",
+            ) from exc
+        self._lock = descriptor
+        self.token = self._ensure_token()
+
+    def _ensure_token(self) -> str:
+        path = self._private / "token"
+        try:
+            token = path.read_text(encoding="ascii").strip()
+        except FileNotFoundError:
+            token = ""
+        if not token:
+            token = secrets.token_urlsafe(32)
+            write_private(path, token.encode())
+        return token
+
+    def certificates(self, name: str) -> certificates.Certificates:
+        return certificates.ensure(self._private / "pki", name)
+
+    def kept_port(self) -> int:
+        """Return the port of the last start, 0 if there was none."""
+        try:
+            text = self.port_file.read_text(encoding="ascii").strip()
+        except (FileNotFoundError, UnicodeDecodeError):
+            return 0
+        return int(text) if text.isdigit() and int(text) <= 65_535 else 0
+
+    def keep_port(self, port: int) -> None:
+        write_private(self.port_file, str(port).encode())
+
+    def write_kubeconfig(self, url: str, *, authority: bytes | None) -> None:
+        kubeconfig.write(self.kubeconfig, url=url, token=self.token, authority=authority)
+
+    def close(self) -> None:
+        if self._lock is not None:
+            os.close(self._lock)
+            self._lock = None
+        if self._temporary is not None:
+            self._temporary.cleanup()

@@ -1,0 +1,169 @@
+"""Garbage collection by ownerReferences, as Kubernetes' controller does it.
+
+An object whose owners are all gone is deleted; one that keeps an owner loses its references to those
+that are gone. That holds for objects created after their owner went, too, and after a restart. Owners
+are known by uid; a reference also has to name the owner rightly, and in the same namespace. A reference
+to a kind that is not served says nothing, so such an object stays.
+"""
+
+from typing import Any, NamedTuple
+
+from pvbus.controlplane.apiserver.entries import Change, Entry, ObjectKey, Owner
+from pvbus.controlplane.apiserver.registry import Registry
+from pvbus.controlplane.apiserver.requests import DeleteOptions, Options
+from pvbus.controlplane.apiserver.store import Store
+from pvbus.controlplane.apiserver.worklist import Worklist
+from pvbus.controlplane.apiserver.writes import Writer
+from pvbus.ports.cluster import Kind, Object
+
+USER = "system:serviceaccount:kube-system:generic-garbage-collector"
+
+
+class Node(NamedTuple):
+    kind: Kind
+    key: ObjectKey
+
+
+class Collector:
+    """Follows every change; `work.run()` does the deleting."""
+
+    def __init__(self, store: Store, registry: Registry, writer: Writer) -> None:
+        self._store = store
+        self._registry = registry
+        self._writer = writer
+        self._by_uid: dict[str, Node] = {}
+        self._dependents: dict[str, set[Node]] = {}
+        self.work = Worklist("garbage collection", self._handle)
+        store.observe(self._observe)
+
+    def begin(self) -> None:
+        """Look at everything once: what happened while the server was down is not in any log."""
+        for kind in self._store.kinds():
+            for entry in self._store.table(kind).ordered():
+                self._link(Node(kind, entry.key), entry)
+        for node in list(self._by_uid.values()):
+            if (found := self._store.get(*node)) is not None:
+                self._consider(node, found)
+
+    def _consider(self, node: Node, entry: Entry) -> None:
+        if entry.terminating or any(self._is_gone(owner, node) for owner in entry.owners):
+            self.work.add(node)
+
+    def _link(self, node: Node, entry: Entry) -> None:
+        self._by_uid[entry.uid] = node
+        for owner in entry.owners:
+            self._dependents.setdefault(owner.uid, set()).add(node)
+
+    def _unlink(self, node: Node, entry: Entry) -> None:
+        for owner in entry.owners:
+            nodes = self._dependents.get(owner.uid)
+            if nodes is not None:
+                nodes.discard(node)
+                if not nodes:
+                    del self._dependents[owner.uid]
+
+    def _observe(self, change: Change) -> None:
+        node = Node(change.kind, change.entry.key)
+        if change.old is not None and change.old.owners:
+            self._unlink(node, change.old)
+        if change.type != "DELETED":
+            self._link(node, change.entry)
+            self._consider(node, change.entry)
+            return
+        if self._by_uid.get(change.entry.uid) == node:
+            del self._by_uid[change.entry.uid]
+        for dependent in self._dependents.get(change.entry.uid, ()):
+            self.work.add(dependent)
+        for owner in change.entry.owners:
+            if owner.uid in self._by_uid:
+                self.work.add(self._by_uid[owner.uid])
+
+    async def _handle(self, node: Node) -> bool:
+        entry = self._store.get(*node)
+        if entry is None:
+            return True
+        if entry.terminating:
+            return await self._finish(node, entry)
+        return not entry.owners or await self._judge(node, entry)
+
+    async def _judge(self, node: Node, entry: Entry) -> bool:
+        """Delete an object without owners, or take off its references to those that are gone."""
+        endpoint = self._registry.storage(node.kind)
+        if endpoint is None:
+            return True
+        gone = {owner for owner in entry.owners if self._is_gone(owner, node)}
+        if not gone:
+            return True
+        if gone.issuperset(entry.owners):
+            await self._writer.delete(endpoint, node.key, DeleteOptions(uid=entry.uid))
+        else:
+            await self._release(node, {owner.uid for owner in gone})
+        return True
+
+    def _is_gone(self, owner: Owner, dependent: Node) -> bool:
+        group = owner.api_version.rpartition("/")[0]
+        endpoint = self._registry.storage(Kind(group, owner.kind))
+        if endpoint is None:
+            return False
+        namespace = dependent.key[0] if endpoint.served.namespaced else ""
+        node = Node(endpoint.stored_kind, (namespace, owner.name))
+        return self._by_uid.get(owner.uid) != node
+
+    async def _finish(self, node: Node, entry: Entry) -> bool:
+        """Do what the finalizers of a terminating object ask the collector for."""
+        endpoint = self._registry.storage(node.kind)
+        finalizers: list[str] = entry.decode()["metadata"].get("finalizers", [])
+        if endpoint is None or not {"orphan", "foregroundDeletion"} & set(finalizers):
+            return True
+        dependents = list(self._dependents.get(entry.uid, ()))
+        if "orphan" in finalizers:
+            for dependent in dependents:
+                await self._release(dependent, {entry.uid})
+            done = "orphan"
+        else:
+            if await self._delete_dependents(dependents, entry.uid):
+                return False
+            done = "foregroundDeletion"
+        await self._writer.update(endpoint, node.key, without_finalizer(done), Options(USER, []))
+        return True
+
+    async def _delete_dependents(self, dependents: list[Node], owner: str) -> bool:
+        """Delete what the owner alone owns; return whether any of it still blocks the owner."""
+        blocked = False
+        for dependent in dependents:
+            entry = self._store.get(*dependent)
+            endpoint = self._registry.storage(dependent.kind)
+            if entry is None or endpoint is None:
+                continue
+            if any(other.uid != owner for other in entry.owners):
+                await self._release(dependent, {owner})
+                continue
+            blocked = blocked or any(reference.blocks for reference in entry.owners)
+            if not entry.terminating:
+                policy = "Foreground" if entry.uid in self._dependents else "Background"
+                options = DeleteOptions(uid=entry.uid, propagation=policy)
+                await self._writer.delete(endpoint, dependent.key, options)
+        return blocked
+
+    async def _release(self, node: Node, owners: set[str]) -> None:
+        """Take the references to these owners off an object."""
+        endpoint = self._registry.storage(node.kind)
+        if endpoint is None or self._store.head(*node) is None:
+            return
+
+        def change(obj: Object) -> Object:
+            metadata: dict[str, Any] = dict(obj["metadata"])
+            kept = [owner for owner in metadata.get("ownerReferences", ()) if owner["uid"] not in owners]
+            metadata["ownerReferences"] = kept
+            return {**obj, "metadata": metadata}
+
+        await self._writer.update(endpoint, node.key, change, Options(USER, []))
+
+
+def without_finalizer(finalizer: str) -> Any:
+    def change(obj: Object) -> Object:
+        metadata = dict(obj["metadata"])
+        metadata["finalizers"] = [name for name in metadata.get("finalizers", ()) if name != finalizer]
+        return {**obj, "metadata": metadata}
+
+    return change

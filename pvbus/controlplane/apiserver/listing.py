@@ -1,0 +1,163 @@
+"""Lists: selectors, pages that belong together, and which version of the past is meant.
+
+A continue token names the resource version of the first page and the last key sent; later pages show
+the objects as they were at that version, for as long as the log of changes reaches back to it.
+"""
+
+import base64
+import binascii
+from collections.abc import Mapping
+from typing import NamedTuple
+
+import msgspec
+
+from pvbus.controlplane.apiserver import status
+from pvbus.controlplane.apiserver.entries import Entry, ObjectKey
+from pvbus.controlplane.apiserver.hooks import StatusError
+from pvbus.controlplane.apiserver.registry import Endpoint
+from pvbus.controlplane.apiserver.requests import number
+from pvbus.controlplane.apiserver.selectors import (
+    FieldSelector,
+    LabelSelector,
+    parse_field_selector,
+    parse_label_selector,
+    selectable_fields,
+)
+from pvbus.controlplane.apiserver.store import ExpiredError, Store, Table
+from pvbus.controlplane.apiserver.structural import FieldError
+from pvbus.ports.cluster import Object
+
+
+class Selection(NamedTuple):
+    """Which objects of a kind are meant. None: not restricted by this."""
+
+    endpoint: Endpoint
+    namespace: str | None
+    labels: LabelSelector | None = None
+    fields: FieldSelector | None = None
+
+    @property
+    def unrestricted(self) -> bool:
+        return self.labels is None and self.fields is None
+
+    def matches(self, entry: Entry) -> bool:
+        if self.namespace is not None and entry.key[0] != self.namespace:
+            return False
+        if self.labels is not None and not self.labels.matches(entry.labels):
+            return False
+        return self.fields is None or self.fields.matches(self.endpoint.presented(entry.shared()))
+
+    def matches_object(self, obj: Object) -> bool:
+        """The same for an object that is not stored."""
+        if self.labels is not None and not self.labels.matches(obj["metadata"].get("labels") or {}):
+            return False
+        return self.fields is None or self.fields.matches(obj)
+
+
+class Page(NamedTuple):
+    entries: list[Entry]
+    rv: int
+    continue_: str = ""
+    remaining: int = 0
+
+
+class _Token(msgspec.Struct, frozen=True, kw_only=True):
+    rv: int
+    start: ObjectKey
+
+
+def selection(endpoint: Endpoint, namespace: str | None, query: Mapping[str, str]) -> Selection:
+    """Read the selectors of a request. Raises StatusError (400)."""
+    labels_text, fields_text = query.get("labelSelector", ""), query.get("fieldSelector", "")
+    try:
+        labels = parse_label_selector(labels_text) if labels_text else None
+        supported = selectable_fields(endpoint.served.group, endpoint.served.kind)
+        fields = parse_field_selector(fields_text, supported) if fields_text else None
+    except ValueError as exc:
+        raise status.bad_request(str(exc)) from exc
+    return Selection(endpoint, namespace, labels, fields)
+
+
+def page(store: Store, selected: Selection, query: Mapping[str, str]) -> Page:
+    """Return one page of a list. Raises StatusError: 400, 410 Expired, 504."""
+    table = store.table(selected.endpoint.stored_kind)
+    limit = number("limit", query.get("limit") or "0")
+    _check_match(query)
+    rv, after = store.rv, None
+    if query.get("continue"):
+        if query.get("resourceVersion", "0") not in ("", "0"):
+            raise status.bad_request("specifying resource version is not allowed when using continue")
+        token = _read_token(query["continue"])
+        rv, after = token.rv, token.start
+        table = _past(table, rv)
+    elif query.get("resourceVersionMatch") == "Exact":
+        rv = asked_version(store, query)
+        if rv == 0:
+            raise status.bad_request('resourceVersionMatch "Exact" is forbidden for resourceVersion "0"')
+        table = _past(table, rv)
+    else:
+        asked_version(store, query)
+    keys = table.keys(selected.namespace, after=after)
+    if not selected.unrestricted:
+        keys = [key for key in keys if selected.matches(table.entries[key])]
+    shown = [table.entries[key] for key in (keys[:limit] if limit else keys)]
+    if len(shown) == len(keys):
+        return Page(shown, rv)
+    remaining = len(keys) - limit if selected.unrestricted else 0
+    return Page(shown, rv, _write_token(_Token(rv=rv, start=shown[-1].key)), remaining)
+
+
+def asked_version(store: Store, query: Mapping[str, str]) -> int:
+    """Return the resourceVersion of a request, 0 for none. Raises StatusError when it cannot be one."""
+    text = query.get("resourceVersion", "")
+    if text in ("", "0"):
+        return 0
+    rv = number("resourceVersion", text)
+    if rv > store.rv:
+        raise StatusError(
+            504,
+            "Timeout",
+            f"Too large resource version: {rv}, current: {store.rv}",
+            causes=(("", "ResourceVersionTooLarge", "Too large resource version"),),
+            retry_after_seconds=1,
+        )
+    return rv
+
+
+def _past(table: Table, rv: int) -> Table:
+    try:
+        return table.snapshot(rv)
+    except ExpiredError as exc:
+        raise status.expired(
+            "The provided continue parameter is too old to display a consistent list result. You can start "
+            f"a new list without the continue parameter. ({exc})"
+        ) from exc
+
+
+def _check_match(query: Mapping[str, str]) -> None:
+    """Refuse a resourceVersionMatch that means nothing (422)."""
+    match = query.get("resourceVersionMatch", "")
+    if not match:
+        return
+    if match not in ("Exact", "NotOlderThan"):
+        why = f'Unsupported value: "{match}": supported values: "Exact", "NotOlderThan"'
+        problem = FieldError("resourceVersionMatch", "FieldValueNotSupported", why)
+    elif not query.get("resourceVersion"):
+        problem = status.forbidden_value(
+            "resourceVersionMatch", "resourceVersionMatch is forbidden unless resourceVersion is provided"
+        )
+    else:
+        return
+    raise status.invalid(status.Subject("meta.k8s.io", "", "ListOptions"), [problem])
+
+
+def _write_token(token: _Token) -> str:
+    return base64.urlsafe_b64encode(msgspec.json.encode(token)).decode().rstrip("=")
+
+
+def _read_token(text: str) -> _Token:
+    try:
+        raw = base64.urlsafe_b64decode(text + "=" * (-len(text) % 4))
+        return msgspec.json.decode(raw, type=_Token)
+    except (binascii.Error, ValueError) as exc:
+        raise status.bad_request("continue key is not valid: it was not made by this server") from exc

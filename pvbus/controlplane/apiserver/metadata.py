@@ -1,0 +1,296 @@
+"""ObjectMeta: what is accepted, how it is checked, and what a write may change of it.
+
+Every kind has the same metadata, so it is checked here and not by the kinds' schemas. Nothing here
+knows about storage: functions take and change the `metadata` dict of an object that is being written.
+"""
+
+import re
+from collections.abc import Mapping
+from functools import lru_cache
+from typing import Any
+
+from pvbus.controlplane.apiserver.status import forbidden_value, invalid_value, required
+from pvbus.controlplane.apiserver.structural import PROBLEMS_MAX, FieldError
+
+ANNOTATIONS_BYTES_MAX = 256 * 1024
+"""Kubernetes' limit of all keys and values of an object's annotations together."""
+
+_TYPES: Mapping[str, type] = {
+    "name": str,
+    "generateName": str,
+    "namespace": str,
+    "selfLink": str,
+    "uid": str,
+    "resourceVersion": str,
+    "generation": int,
+    "creationTimestamp": str,
+    "deletionTimestamp": str,
+    "deletionGracePeriodSeconds": int,
+    "labels": dict,
+    "annotations": dict,
+    "ownerReferences": list,
+    "finalizers": list,
+    "managedFields": list,
+}
+_OWNER_FIELDS = {"apiVersion", "kind", "name", "uid", "controller", "blockOwnerDeletion"}
+_GO_TYPES = {str: "string", int: "int64", dict: "map[string]string", list: "slice", bool: "bool"}
+_DROPPED = ("managedFields", "selfLink")
+_OMITTED_WHEN_EMPTY = ("labels", "annotations", "ownerReferences", "finalizers", "generateName", "namespace")
+
+_SUBDOMAIN = re.compile(r"[a-z0-9]([-a-z0-9]*[a-z0-9])?(\.[a-z0-9]([-a-z0-9]*[a-z0-9])?)*\Z")
+_LABEL = re.compile(r"[a-z0-9]([-a-z0-9]*[a-z0-9])?\Z")
+_QUALIFIED = re.compile(r"([A-Za-z0-9][-A-Za-z0-9_.]*)?[A-Za-z0-9]\Z")
+
+SUBDOMAIN_RULE = (
+    "a lowercase RFC 1123 subdomain must consist of lower case alphanumeric characters, '-' or '.', and "
+    "must start and end with an alphanumeric character (e.g. 'example.com', regex used for validation is "
+    "'[a-z0-9]([-a-z0-9]*[a-z0-9])?(\\.[a-z0-9]([-a-z0-9]*[a-z0-9])?)*')"
+)
+LABEL_RULE = (
+    "a lowercase RFC 1123 label must consist of lower case alphanumeric characters or '-', and must start "
+    "and end with an alphanumeric character (e.g. 'my-name',  or '123-abc', regex used for validation is "
+    "'[a-z0-9]([-a-z0-9]*[a-z0-9])?')"
+)
+_NAME_PART_RULE = (
+    "name part must consist of alphanumeric characters, '-', '_' or '.', and must start and end with an "
+    "alphanumeric character (e.g. 'MyName',  or 'my.name',  or '123-abc', regex used for validation is "
+    "'([A-Za-z0-9][-A-Za-z0-9_.]*)?[A-Za-z0-9]')"
+)
+_VALUE_RULE = (
+    "a valid label must be an empty string or consist of alphanumeric characters, '-', '_' or '.', and must "
+    "start and end with an alphanumeric character (e.g. 'MyValue',  or 'my_value',  or '12345', regex used "
+    "for validation is '(([A-Za-z0-9][-A-Za-z0-9_.]*)?[A-Za-z0-9])?')"
+)
+
+
+class MetadataTypeError(ValueError):
+    """A field has a type that cannot be decoded at all (400, not 422)."""
+
+
+def cleaned(metadata: dict[str, Any], unknown: list[str]) -> dict[str, Any]:
+    """Check types; drop nulls, empty collections, what is not stored, and unknown fields.
+
+    Paths of unknown fields are appended to `unknown`. Raises MetadataTypeError.
+    """
+    result: dict[str, Any] = {}
+    for field, value in metadata.items():
+        wanted = _TYPES.get(field)
+        if wanted is None:
+            unknown.append(f"metadata.{field}")
+        elif value is None or field in _DROPPED:
+            continue
+        elif type(value) is not wanted:
+            raise _wrong_type(field, value, wanted)
+        elif value or field not in _OMITTED_WHEN_EMPTY:
+            result[field] = value
+    for field in ("labels", "annotations"):
+        for key, value in result.get(field, {}).items():
+            if type(value) is not str:
+                if value is None:
+                    result[field] = {k: v or "" for k, v in result[field].items()}
+                    continue
+                raise _wrong_type(f"{field}.{key}", value, str)
+    for finalizer in result.get("finalizers", ()):
+        if type(finalizer) is not str:
+            raise _wrong_type("finalizers", finalizer, str)
+    if "ownerReferences" in result:
+        result["ownerReferences"] = [_owner(owner, unknown) for owner in result["ownerReferences"]]
+    return result
+
+
+def _owner(owner: Any, unknown: list[str]) -> dict[str, Any]:
+    if type(owner) is not dict:
+        raise _wrong_type("ownerReferences", owner, dict)
+    unknown.extend(f"metadata.ownerReferences[].{field}" for field in owner if field not in _OWNER_FIELDS)
+    for field in _OWNER_FIELDS & owner.keys():
+        wanted = bool if field in ("controller", "blockOwnerDeletion") else str
+        if owner[field] is not None and type(owner[field]) is not wanted:
+            raise _wrong_type(f"ownerReferences.{field}", owner[field], wanted)
+    return {key: value for key, value in owner.items() if key in _OWNER_FIELDS and value is not None}
+
+
+def _wrong_type(field: str, value: Any, wanted: type) -> MetadataTypeError:
+    seen = {str: "string", bool: "bool", int: "number", float: "number", dict: "object", list: "array"}
+    return MetadataTypeError(
+        f"json: cannot unmarshal {seen.get(type(value), 'null')} into Go struct field "
+        f"ObjectMeta.metadata.{field} of type {_GO_TYPES.get(wanted, 'string')}"
+    )
+
+
+def problems(
+    metadata: Mapping[str, Any],
+    *,
+    namespaced: bool,
+    label_name: bool = False,
+    qualified_finalizers: bool = True,
+) -> list[FieldError]:
+    """Return every rule that a complete metadata breaks.
+
+    label_name: the name is a DNS label. qualified_finalizers: finalizers that are none of Kubernetes' own
+    need a domain; only the kinds of the core group want that.
+    """
+    found: list[FieldError] = []
+    if not metadata.get("name"):
+        found.append(required("metadata.name", "name or generateName is required"))
+    else:
+        found += _name_problems("metadata.name", metadata["name"], label=label_name)
+    if namespaced and not metadata.get("namespace"):
+        found.append(required("metadata.namespace"))
+    elif not namespaced and metadata.get("namespace"):
+        found.append(forbidden_value("metadata.namespace", "not allowed on this type"))
+    elif namespaced:
+        found += _name_problems("metadata.namespace", metadata["namespace"], label=True)
+    for key, value in metadata.get("labels", {}).items():
+        found += label_problems("metadata.labels", key, value)
+        if len(found) > PROBLEMS_MAX:
+            break
+    found += _annotation_problems(metadata.get("annotations", {}))
+    for at, owner in enumerate(metadata.get("ownerReferences", ())):
+        found += _owner_problems(f"metadata.ownerReferences[{at}]", owner)
+    controllers = [owner for owner in metadata.get("ownerReferences", ()) if owner.get("controller")]
+    if len(controllers) > 1:
+        found.append(
+            invalid_value(
+                "metadata.ownerReferences",
+                "",
+                'Only one reference can have Controller set to true. Found "true" in references for '
+                f"{controllers[0].get('name')} and {controllers[1].get('name')}",
+            )
+        )
+    for finalizer in metadata.get("finalizers", ()):
+        found += _finalizer_problems(finalizer, qualified=qualified_finalizers)
+    return found
+
+
+def subdomain_error(name: str) -> str:
+    if len(name) > 253:
+        return "must be no more than 253 characters"
+    return "" if _SUBDOMAIN.match(name) else SUBDOMAIN_RULE
+
+
+def label_error(name: str) -> str:
+    if len(name) > 63:
+        return "must be no more than 63 characters"
+    return "" if _LABEL.match(name) else LABEL_RULE
+
+
+def _name_problems(path: str, name: str, *, label: bool) -> list[FieldError]:
+    text = label_error(name) if label else subdomain_error(name)
+    return [invalid_value(path, name, text)] if text else []
+
+
+REMEMBERED_MAX = 320
+"""Longest text whose check is remembered: a label key with its prefix. Longer ones are wrong anyway, and
+thousands of them would stay in memory."""
+
+
+def _key_error(key: str) -> str:
+    return _checked_key(key) if len(key) <= REMEMBERED_MAX else _checked_key.__wrapped__(key)
+
+
+@lru_cache(4096)
+def _checked_key(key: str) -> str:
+    prefix, slash, name = key.rpartition("/")
+    if slash and (not prefix or "/" in prefix or subdomain_error(prefix)):
+        return (
+            f"prefix part {subdomain_error(prefix) or 'must be non-empty'}"
+            if "/" not in prefix
+            else ("a valid label key must consist of a name with an optional DNS subdomain prefix and '/'")
+        )
+    if not name:
+        return "name part must be non-empty"
+    if len(name) > 63:
+        return "name part must be no more than 63 characters"
+    return "" if _QUALIFIED.match(name) else _NAME_PART_RULE
+
+
+def _value_error(value: str) -> str:
+    if len(value) > 63:
+        return "must be no more than 63 characters"
+    return _checked_value(value)
+
+
+@lru_cache(4096)
+def _checked_value(value: str) -> str:
+    return "" if not value or _QUALIFIED.match(value) else _VALUE_RULE
+
+
+def label_problems(path: str, key: str, value: str) -> list[FieldError]:
+    found = []
+    if text := _key_error(key):
+        found.append(invalid_value(path, key, text))
+    if text := _value_error(value):
+        found.append(invalid_value(path, value, text))
+    return found
+
+
+def _annotation_problems(annotations: Mapping[str, str]) -> list[FieldError]:
+    found: list[FieldError] = []
+    size = 0
+    for key, value in annotations.items():
+        size += len(key) + (len(value) if value.isascii() else len(value.encode()))
+        if text := _key_error(key.lower()):
+            if len(found) <= PROBLEMS_MAX:
+                found.append(invalid_value("metadata.annotations", key, text))
+    if size > ANNOTATIONS_BYTES_MAX:
+        text = f"may not be more than {ANNOTATIONS_BYTES_MAX} bytes"
+        found.append(FieldError("metadata.annotations", "FieldValueTooLong", f"Too long: {text}"))
+    return found
+
+
+def _owner_problems(path: str, owner: Mapping[str, Any]) -> list[FieldError]:
+    return [
+        invalid_value(
+            f"{path}.{field}", "", f"{'version' if field == 'apiVersion' else field} must not be empty"
+        )
+        for field in ("apiVersion", "kind", "name", "uid")
+        if not owner.get(field)
+    ]
+
+
+def _finalizer_problems(finalizer: str, *, qualified: bool) -> list[FieldError]:
+    if text := _key_error(finalizer):
+        return [invalid_value("metadata.finalizers", finalizer, text)]
+    if qualified and "/" not in finalizer and finalizer not in ("orphan", "foregroundDeletion", "kubernetes"):
+        text = "name is neither a standard finalizer name nor is it fully qualified"
+        return [invalid_value("metadata.finalizers", finalizer, text)]
+    return []
+
+
+_SERVER_FIELDS = ("creationTimestamp", "deletionTimestamp", "deletionGracePeriodSeconds", "generateName")
+
+
+def carried_over(new: dict[str, Any], old: Mapping[str, Any]) -> list[FieldError]:
+    """Give an updated object what only the server decides; return what the writer tried to change.
+
+    Finalizers may leave a terminating object but not join it.
+    """
+    found = []
+    if new.get("uid") not in (None, "", old["uid"]):
+        found.append(invalid_value("metadata.uid", new["uid"], "field is immutable"))
+    found += [
+        invalid_value(f"metadata.{field}", new.get(field, ""), "field is immutable")
+        for field in ("name", "namespace")
+        if new.get(field) != old.get(field)
+    ]
+    given = new.get("creationTimestamp")
+    if given is not None and given != old.get("creationTimestamp"):
+        found.append(invalid_value("metadata.creationTimestamp", given, "field is immutable"))
+    if "deletionTimestamp" in old:
+        added = set(new.get("finalizers", ())) - set(old.get("finalizers", ()))
+        if added:
+            shown = ", ".join(sorted(added))
+            found.append(
+                forbidden_value(
+                    "metadata.finalizers",
+                    "no new finalizers can be added if the object is being deleted, "
+                    f'found new finalizers []string{{"{shown}"}}',
+                )
+            )
+    new["uid"] = old["uid"]
+    for field in (*_SERVER_FIELDS, "generation"):
+        if field in old:
+            new[field] = old[field]
+        else:
+            new.pop(field, None)
+    return found

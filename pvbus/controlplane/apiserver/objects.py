@@ -1,0 +1,105 @@
+"""The stored objects for hooks and background tasks inside the server's process."""
+
+from collections.abc import AsyncIterator, Callable
+
+from pvbus.controlplane.apiserver.entries import Change
+from pvbus.controlplane.apiserver.store import ExpiredError, Store
+from pvbus.controlplane.apiserver.writes import begin
+from pvbus.core.errors import InvariantError
+from pvbus.ports.cluster import Kind, Object, WatchEvent
+
+_KEPT = ("uid", "creationTimestamp", "deletionTimestamp", "deletionGracePeriodSeconds")
+_CHANGES_MAX = 500
+
+
+class StoredObjects:
+    """Implements `hooks.Objects` on the store, from the start of the server on."""
+
+    def __init__(self) -> None:
+        self._bound: Store | None = None
+
+    def bind(self, store: Store) -> None:
+        self._bound = store
+
+    @property
+    def _store(self) -> Store:
+        if self._bound is None:
+            raise InvariantError("the objects of an API server were used before it started")
+        return self._bound
+
+    def get(self, kind: Kind, namespace: str, name: str) -> Object | None:
+        entry = self._store.get(kind, (namespace, name))
+        return entry.shared() if entry else None
+
+    def list(self, kind: Kind, namespace: str | None = None) -> list[Object]:
+        return [entry.shared() for entry in self._store.table(kind).ordered(namespace)]
+
+    async def watch(self, kind: Kind) -> AsyncIterator[WatchEvent]:
+        """Yield every present object as ADDED, then a BOOKMARK, then changes, for ever.
+
+        A consumer that falls behind the log gets everything anew: what disappeared meanwhile as
+        DELETED, what is present as ADDED or MODIFIED, and another BOOKMARK.
+        """
+        table = self._store.table(kind)
+        known: dict[tuple[str, str], Object] = {}
+        while True:
+            position = table.position(self._store.rv)
+            present = {entry.key: entry.shared() for entry in table.ordered()}
+            events = [WatchEvent("DELETED", known[key]) for key in known if key not in present]
+            events += [
+                WatchEvent("MODIFIED" if key in known else "ADDED", obj) for key, obj in present.items()
+            ]
+            known = present
+            bookmark = {"metadata": {"resourceVersion": str(self._store.rv)}}
+            for event in (*events, WatchEvent("BOOKMARK", bookmark)):
+                yield event
+            try:
+                while True:
+                    changed = table.changed
+                    changes = table.since(position, _CHANGES_MAX)
+                    position += len(changes)
+                    for change in changes:
+                        _remember(known, change)
+                        yield WatchEvent(change.type, change.entry.shared())
+                    if not changes:
+                        await changed.wait()
+            except ExpiredError:
+                continue
+
+    async def put(self, kind: Kind, obj: Object) -> Object:
+        metadata = dict(obj["metadata"])
+        new = {**obj, "metadata": metadata}
+        current = self._store.head(kind, (metadata.get("namespace", ""), metadata["name"]))
+        if current is None:
+            given = {field: metadata[field] for field in ("uid", "creationTimestamp") if metadata.get(field)}
+            begin(metadata, counts="generation" in metadata)
+            metadata.update(given)
+        else:
+            old = current.decode()
+            for field in _KEPT:
+                if field in old["metadata"]:
+                    metadata[field] = old["metadata"][field]
+            metadata["resourceVersion"] = old["metadata"]["resourceVersion"]
+            if new == old:
+                await self._store.durable()
+                return old
+        entry = self._store.put(kind, new)
+        await self._store.durable()
+        return entry.decode()
+
+    async def change(
+        self, kind: Kind, namespace: str, name: str, change: Callable[[Object], Object]
+    ) -> Object | None:
+        newest = self._store.head(kind, (namespace, name))
+        return await self.put(kind, change(newest.shared())) if newest is not None else None
+
+    async def remove(self, kind: Kind, namespace: str, name: str) -> None:
+        if self._store.remove(kind, (namespace, name)) is not None:
+            await self._store.durable()
+
+
+def _remember(known: dict[tuple[str, str], Object], change: Change) -> None:
+    if change.type == "DELETED":
+        known.pop(change.entry.key, None)
+    else:
+        known[change.entry.key] = change.entry.shared()

@@ -1,0 +1,208 @@
+"""What a request asks for: its path, its options, the shape of the answer it accepts."""
+
+import re
+from collections.abc import Mapping
+from functools import lru_cache
+from typing import Any, Literal, NamedTuple
+from urllib.parse import parse_qsl, unquote
+
+import msgspec
+
+from pvbus.controlplane.apiserver import status
+from pvbus.controlplane.apiserver.hooks import StatusError
+from pvbus.controlplane.apiserver.structural import FieldError
+
+_CONTROL = re.compile(r"[\x00-\x1f\x7f]")
+_CONTROL_BUT_SPACE = re.compile(r"[\x00-\x08\x0e-\x1f\x7f]")
+
+Shape = Literal["", "Table", "PartialObjectMetadata"]
+Validation = Literal["Strict", "Warn", "Ignore"]
+
+
+class Target(NamedTuple):
+    """A path below /api or /apis. namespace None: not given in the path; name "": the collection."""
+
+    group: str
+    version: str
+    plural: str
+    namespace: str | None
+    name: str
+    subresource: str
+
+
+class Options(NamedTuple):
+    """How a write is to be done. warnings is filled on the way and sent as headers."""
+
+    user: str
+    warnings: list[str]
+    dry_run: bool = False
+    validation: Validation = "Warn"
+
+
+class DeleteOptions(NamedTuple):
+    uid: str = ""
+    resource_version: str = ""
+    propagation: str = "Background"
+    dry_run: bool = False
+
+
+def parse_path(path: str) -> Target | None:
+    """Return what a path points to, None when it is not the path of a resource.
+
+    Raises StatusError (400): it holds a control character, which no name can have.
+    """
+    parts = path.split("/")
+    if parts[-1] == "":
+        parts.pop()
+    if "%" in path:
+        parts = [unquote(part) for part in parts]
+        if any(_CONTROL.search(part) for part in parts):
+            raise status.bad_request("the path of the request must not contain a control character")
+    if len(parts) > 3 and parts[1] == "api":
+        group, version, rest = "", parts[2], parts[3:]
+    elif len(parts) > 4 and parts[1] == "apis":
+        group, version, rest = parts[2], parts[3], parts[4:]
+    else:
+        return None
+    namespace = None
+    if (
+        rest[0] == "namespaces"
+        and len(rest) > 2
+        and not (group == "" and len(rest) == 3 and rest[2] in ("status", "finalize"))
+    ):
+        namespace, rest = rest[1], rest[2:]
+    if len(rest) > 3 or "" in rest:
+        return None
+    return Target(
+        group,
+        version,
+        rest[0],
+        namespace,
+        rest[1] if len(rest) > 1 else "",
+        rest[2] if len(rest) > 2 else "",
+    )
+
+
+def parse_query(text: str) -> Mapping[str, str]:
+    """Return the parameters of a query. Raises StatusError (400): a control character."""
+    if not text:
+        return {}
+    query = dict(parse_qsl(text, keep_blank_values=True))
+    if "%" in text and any(_CONTROL_BUT_SPACE.search(part) for item in query.items() for part in item):
+        raise status.bad_request("the query of the request must not contain a control character")
+    return query
+
+
+def number(name: str, text: str) -> int:
+    """Return a number of a query. Raises StatusError (400)."""
+    if len(text) > 18 or not (text.isascii() and text.isdigit()):
+        raise status.bad_request(f'Invalid value: "{text}": {name} must be a number')
+    return int(text)
+
+
+def is_true(query: Mapping[str, str], name: str) -> bool:
+    return query.get(name, "").lower() in ("true", "1", "t")
+
+
+def write_options(query: Mapping[str, str], user: str) -> Options:
+    """Return the options of a write. Raises StatusError for values that do not exist."""
+    if not query:
+        return Options(user, [])
+    validation = query.get("fieldValidation") or "Warn"
+    if validation not in ("Strict", "Warn", "Ignore"):
+        raise status.invalid(
+            status.Subject("meta.k8s.io", "", "CreateOptions"),
+            [_unsupported("fieldValidation", validation, ("Ignore", "Strict", "Warn"))],
+        )
+    return Options(user, [], _dry_run(query.get("dryRun")), validation)  # type: ignore[arg-type]
+
+
+def _dry_run(value: Any) -> bool:
+    values = [value] if isinstance(value, str) else list(value or ())
+    for one in values:
+        if one not in ("", "All"):
+            subject = status.Subject("meta.k8s.io", "", "CreateOptions")
+            raise status.invalid(subject, [_unsupported("dryRun", one, ("All",))])
+    return "All" in values
+
+
+def _unsupported(path: str, value: str, supported: tuple[str, ...]) -> FieldError:
+    listed = ", ".join(f'"{one}"' for one in supported)
+    return FieldError(
+        path, "FieldValueNotSupported", f'Unsupported value: "{value}": supported values: {listed}'
+    )
+
+
+class _Preconditions(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
+    uid: str | None = None
+    resource_version: str | None = None
+
+
+class _DeleteBody(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
+    """metav1.DeleteOptions, as far as it is obeyed."""
+
+    preconditions: _Preconditions | None = None
+    propagation_policy: str | None = None
+    orphan_dependents: bool | None = None
+    dry_run: list[str] | None = None
+
+
+def delete_options(query: Mapping[str, str], content: Any) -> DeleteOptions:
+    """Merge the query with a DeleteOptions body ({} when there was none). Raises StatusError (400, 422)."""
+    try:
+        body = msgspec.convert(content, _DeleteBody)
+    except msgspec.ValidationError as exc:
+        raise status.bad_request(f"the body of the request is not a DeleteOptions: {exc}") from exc
+    preconditions = body.preconditions or _Preconditions()
+    propagation = body.propagation_policy or query.get("propagationPolicy") or ""
+    orphan = body.orphan_dependents
+    if orphan is None and "orphanDependents" in query:
+        orphan = is_true(query, "orphanDependents")
+    if not propagation:
+        propagation = "Orphan" if orphan else "Background"
+    if propagation not in ("Background", "Foreground", "Orphan"):
+        raise status.invalid(
+            status.Subject("meta.k8s.io", "", "DeleteOptions"),
+            [_unsupported("propagationPolicy", propagation, ("Foreground", "Background", "Orphan"))],
+        )
+    return DeleteOptions(
+        uid=preconditions.uid or "",
+        resource_version=preconditions.resource_version or "",
+        propagation=propagation,
+        dry_run=_dry_run(body.dry_run) or _dry_run(query.get("dryRun")),
+    )
+
+
+class Wanted(NamedTuple):
+    """The shape of the answer, and whether a list of it was meant."""
+
+    shape: Shape
+    yaml: bool = False
+
+
+ACCEPT_REMEMBERED_MAX = 1024
+"""Longest Accept header that is remembered; the longest that clients send has about 300 characters."""
+
+
+def wanted(accept: str) -> Wanted:
+    """Choose the first shape of an Accept header that this server has. Raises StatusError (406)."""
+    return _wanted(accept) if len(accept) <= ACCEPT_REMEMBERED_MAX else _wanted.__wrapped__(accept)
+
+
+@lru_cache(256)
+def _wanted(accept: str) -> Wanted:
+    for term in accept.split(",") if accept else ("*/*",):
+        media, *parameters = (part.strip() for part in term.split(";"))
+        if media not in ("application/json", "application/*", "*/*", "application/yaml"):
+            continue
+        values = dict(parameter.partition("=")[::2] for parameter in parameters)
+        shape = values.get("as", "").removesuffix("List")
+        if shape == "":
+            return Wanted("", media == "application/yaml")
+        if shape in ("Table", "PartialObjectMetadata") and values.get("v", "v1") == "v1":
+            return Wanted(shape)  # type: ignore[arg-type]
+    raise StatusError(
+        406,
+        "NotAcceptable",
+        "only the following media types are accepted: application/json, application/yaml",
+    )

@@ -1,0 +1,306 @@
+"""The REST verbs: from a request that was read and understood to an answer.
+
+Everything here is about HTTP's side of it: which verb, which body, which shape; `writes` and `listing`
+know what the verbs mean. Virtual kinds (made when asked for, not stored) have their own short paths.
+"""
+
+from collections.abc import Callable, Mapping
+from typing import Any, NamedTuple
+
+from pvbus.controlplane.apiserver import bodies, listing, shapes, status, watching
+from pvbus.controlplane.apiserver import requests as rq
+from pvbus.controlplane.apiserver.entries import Entry, ObjectKey, encode
+from pvbus.controlplane.apiserver.hooks import StatusError, VirtualKind
+from pvbus.controlplane.apiserver.patch import PatchError, json_patch, merge_patch, strategic_merge_patch
+from pvbus.controlplane.apiserver.printing import partial_metadata
+from pvbus.controlplane.apiserver.registry import Endpoint, Registry
+from pvbus.controlplane.apiserver.store import Store
+from pvbus.controlplane.apiserver.writes import Writer, report_unknown
+from pvbus.ports.cluster import Kind, Object
+
+
+class Call(NamedTuple):
+    """A request to a resource. media: its content type without parameters."""
+
+    method: str
+    target: rq.Target
+    query: Mapping[str, str]
+    wanted: rq.Wanted
+    media: str
+    body: bytes
+    user: str
+
+
+class Answer(NamedTuple):
+    code: int
+    body: bytes
+    warnings: tuple[str, ...] = ()
+
+
+class Resources:
+    """The handlers of all resources of one server."""
+
+    def __init__(
+        self, store: Store, registry: Registry, writer: Writer, virtual: Mapping[Kind, VirtualKind]
+    ) -> None:
+        self._store = store
+        self._registry = registry
+        self._writer = writer
+        self._virtual = virtual
+
+    async def answer(self, call: Call) -> Answer | watching.WatchPlan:
+        """Do what is asked. Raises StatusError."""
+        endpoint = self.endpoint(call.target)
+        if not _verbs(call) & set(endpoint.served.verbs):
+            raise status.not_allowed()
+        virtual = self._virtual.get(endpoint.kind)
+        if virtual is not None:
+            return await self._answer_virtual(endpoint, virtual, call)
+        if not call.target.name:
+            return await self._collection(endpoint, call)
+        return await self._single(endpoint, call)
+
+    def endpoint(self, target: rq.Target) -> Endpoint:
+        endpoint = self._registry.endpoint(target.group, target.version, target.plural)
+        if endpoint is None:
+            raise status.no_such_path()
+        if target.namespace is not None and not endpoint.served.namespaced:
+            raise status.no_such_path()
+        if target.name and endpoint.served.namespaced and target.namespace is None:
+            raise status.no_such_path()
+        if target.subresource and target.subresource not in endpoint.version.subresources:
+            raise status.no_such_path()
+        return endpoint
+
+    async def _collection(self, endpoint: Endpoint, call: Call) -> Answer | watching.WatchPlan:
+        form = shapes.form(endpoint, call.wanted.shape, call.query)
+        if call.method == "POST":
+            return await self._create(endpoint, form, call)
+        if call.method not in ("GET", "DELETE"):
+            raise status.not_allowed()
+        selected = listing.selection(endpoint, call.target.namespace, call.query)
+        if call.method == "DELETE":
+            return await self._delete_collection(selected, form, call)
+        if rq.is_true(call.query, "watch"):
+            return watching.plan(self._store, selected, form, call.query)
+        page = listing.page(self._store, selected, call.query)
+        return Answer(200, form.many(page.entries, page.rv, page.continue_, page.remaining))
+
+    async def _create(self, endpoint: Endpoint, form: shapes.Form, call: Call) -> Answer:
+        options = rq.write_options(call.query, call.user)
+        obj = _read(endpoint, call, options)
+        namespace = call.target.namespace
+        entry = await self._writer.create(endpoint, obj, namespace, options)
+        return Answer(201, form.one(entry), tuple(options.warnings))
+
+    async def _delete_collection(self, selected: listing.Selection, form: shapes.Form, call: Call) -> Answer:
+        options = rq.delete_options(call.query, _read_delete_options(call))
+        page = listing.page(self._store, selected, call.query)
+        deleted: list[Entry] = []
+        for entry in page.entries:
+            try:
+                deleted.append((await self._writer.delete(selected.endpoint, entry.key, options)).entry)
+            except StatusError as exc:
+                if exc.code != 404:
+                    raise
+        return Answer(200, form.many(deleted, self._store.rv, page.continue_, page.remaining))
+
+    async def _single(self, endpoint: Endpoint, call: Call) -> Answer | watching.WatchPlan:
+        target = call.target
+        key = (target.namespace or "", target.name)
+        form = shapes.form(endpoint, call.wanted.shape, call.query)
+        if call.method == "GET":
+            return self._get(endpoint, key, form, call)
+        if call.method in ("PUT", "PATCH"):
+            options = rq.write_options(call.query, call.user)
+            change = self._change(endpoint, key, call, options)
+            entry = await self._writer.update(
+                endpoint,
+                key,
+                change,
+                options,
+                subresource=target.subresource,
+                conditional=call.method == "PUT",
+            )
+            return Answer(200, form.one(entry), tuple(options.warnings))
+        if call.method == "DELETE" and not target.subresource:
+            delete = rq.delete_options(call.query, _read_delete_options(call))
+            result = await self._writer.delete(endpoint, key, delete)
+            if result.gone:
+                return Answer(200, encode(status.success(endpoint.subject(target.name), result.entry.uid)))
+            return Answer(200, form.one(result.entry))
+        raise status.not_allowed()
+
+    def _get(
+        self, endpoint: Endpoint, key: ObjectKey, form: shapes.Form, call: Call
+    ) -> Answer | watching.WatchPlan:
+        if rq.is_true(call.query, "watch"):
+            query = {**call.query, "fieldSelector": f"metadata.name={key[1]}"}
+            selected = listing.selection(endpoint, call.target.namespace, query)
+            return watching.plan(self._store, selected, form, query)
+        entry = self._store.get(endpoint.stored_kind, key)
+        if entry is None:
+            raise status.not_found(endpoint.subject(key[1]))
+        return Answer(200, form.one(entry))
+
+    def _change(
+        self, endpoint: Endpoint, key: ObjectKey, call: Call, options: rq.Options
+    ) -> Callable[[Object], Object]:
+        """Return how the request changes an object; what it needs of the body is read at once."""
+        if call.method == "PATCH":
+            return _patcher(endpoint, call)
+        obj = _read(endpoint, call, options)
+        metadata = obj.get("metadata")
+        if type(metadata) is dict:
+            for field, wanted in (("namespace", key[0]), ("name", key[1])):
+                given = metadata.get(field)
+                if given and given != wanted:
+                    raise status.bad_request(
+                        f"the {field} of the object ({given}) does not match the {field} on the "
+                        f"URL ({wanted})"
+                    )
+            if endpoint.served.namespaced:
+                metadata["namespace"] = key[0]
+            metadata["name"] = key[1]
+        return lambda old: obj
+
+    async def _answer_virtual(self, endpoint: Endpoint, virtual: VirtualKind, call: Call) -> Answer:
+        target = call.target
+        form = shapes.form(endpoint, call.wanted.shape, call.query)
+        if not target.name:
+            if call.method != "GET" or rq.is_true(call.query, "watch"):
+                raise status.not_allowed()
+            selected = listing.selection(endpoint, target.namespace, call.query)
+            objects = [obj for obj in await virtual.list(target.namespace) if selected.matches_object(obj)]
+            return Answer(200, _virtual_list(form, objects))
+        if call.method == "GET":
+            return Answer(200, _virtual_one(form, await self._virtual_get(endpoint, virtual, call)))
+        if call.method not in ("PUT", "PATCH"):
+            raise status.not_allowed()
+        options = rq.write_options(call.query, call.user)
+        if call.method == "PUT":
+            new = self._change(endpoint, (target.namespace or "", target.name), call, options)({})
+        else:
+            new = _patcher(endpoint, call)(await self._virtual_get(endpoint, virtual, call))
+        if endpoint.schema is not None:
+            new, unknown = endpoint.schema.pruned(new)
+            if unknown:
+                report_unknown(endpoint, [f'unknown field "{path}"' for path in unknown], options)
+            if problems := endpoint.schema.validate(new):
+                raise status.invalid(endpoint.subject(target.name), problems)
+        if not options.dry_run:
+            new = await virtual.update(new, user=call.user)
+        return Answer(200, _virtual_one(form, new), tuple(options.warnings))
+
+    async def _virtual_get(self, endpoint: Endpoint, virtual: VirtualKind, call: Call) -> Object:
+        obj = await virtual.get(call.target.namespace or "", call.target.name)
+        if obj is None:
+            raise status.not_found(endpoint.subject(call.target.name))
+        return obj
+
+
+_OBJECT_VERBS = {"GET": {"get"}, "PUT": {"update"}, "PATCH": {"patch"}, "DELETE": {"delete"}}
+_COLLECTION_VERBS = {"GET": {"list"}, "POST": {"create"}, "DELETE": {"deletecollection"}}
+
+
+def _verbs(call: Call) -> set[str]:
+    """Return what a request does, in the words of discovery; nothing for a method that does not exist."""
+    if call.method == "GET" and rq.is_true(call.query, "watch"):
+        return {"watch"}
+    return (_OBJECT_VERBS if call.target.name else _COLLECTION_VERBS).get(call.method, set())
+
+
+def _virtual_one(form: shapes.Form, obj: Object) -> bytes:
+    if form.shape == "":
+        return encode(obj)
+    if form.shape == "PartialObjectMetadata":
+        return encode(partial_metadata(obj))
+    return encode(form.table([obj]))
+
+
+def _virtual_list(form: shapes.Form, objects: list[Object]) -> bytes:
+    if form.shape == "Table":
+        return encode(form.table(objects))
+    if form.shape == "PartialObjectMetadata":
+        items = [encode(partial_metadata(obj)) for obj in objects]
+        return shapes.joined("meta.k8s.io/v1", "PartialObjectMetadataList", {}, items)
+    items = [encode(obj) for obj in objects]
+    return shapes.joined(form.endpoint.api_version, form.endpoint.served.list_kind, {}, items)
+
+
+_GIT_GROUPS = ("porch.kpt.dev", "config.porch.kpt.dev")
+"""Groups whose objects name packages, branches and files, which reach git and the file system."""
+
+
+def _read(endpoint: Endpoint, call: Call, options: rq.Options) -> Object:
+    """Decode the object of a POST or PUT; fields that are there twice are reported like unknown ones."""
+    obj, doubled = bodies.read_object(call.body, call.media, duplicates=options.validation != "Ignore")
+    if endpoint.served.group in _GIT_GROUPS:
+        bodies.refuse_nul(obj, call.body, call.media)
+    if doubled:
+        report_unknown(endpoint, [f'duplicate field "{path}"' for path in doubled], options)
+    if not obj.get("kind") and not endpoint.served.custom:
+        # kube-apiserver knows the type of a built-in kind from the path.
+        obj = {
+            **obj,
+            "kind": endpoint.served.kind,
+            "apiVersion": obj.get("apiVersion") or endpoint.api_version,
+        }
+    return obj
+
+
+def _read_delete_options(call: Call) -> Any:
+    if not call.body:
+        return {}
+    return bodies.read_object(call.body, call.media, duplicates=False)[0]
+
+
+def _deepened() -> StatusError:
+    """Answer a patch whose steps, each of them small, nest an object too deeply."""
+    text = f"the patch leaves an object that is more than {bodies.DEPTH_MAX} levels deep"
+    return StatusError(422, "Invalid", text)
+
+
+def _patcher(endpoint: Endpoint, call: Call) -> Callable[[Object], Object]:
+    """Return the function that applies the patch of a request."""
+    if call.media == "application/apply-patch+yaml":
+        raise status.unsupported_media_type(
+            "server-side apply is not supported by this server yet: use client-side apply "
+            "(kubectl apply without --server-side), or a merge or JSON patch"
+        )
+    strategic = call.media == "application/strategic-merge-patch+json"
+    if strategic and endpoint.served.custom:
+        raise status.unsupported_media_type(
+            "the body of the request was in an unknown format - accepted media types include: "
+            "application/json-patch+json, application/merge-patch+json"
+        )
+    if not strategic and call.media not in ("application/merge-patch+json", "application/json-patch+json"):
+        raise status.unsupported_media_type(
+            "the body of the request was in an unknown format - accepted media types include: "
+            "application/json-patch+json, application/merge-patch+json, "
+            "application/strategic-merge-patch+json"
+        )
+    patch = bodies.read_json(call.body)
+    served = endpoint.served
+    if served.group in _GIT_GROUPS:
+        bodies.refuse_nul(patch, call.body, call.media)
+
+    def apply(old: Object) -> Object:
+        try:
+            if strategic:
+                new = strategic_merge_patch(old, patch, group=served.group, kind=served.kind)
+            elif call.media == "application/json-patch+json":
+                new = json_patch(old, patch)
+            else:
+                new = merge_patch(old, patch)
+        except PatchError as exc:
+            raise StatusError(exc.code, exc.reason, exc.message) from exc
+        except RecursionError as exc:
+            raise _deepened() from exc
+        if type(new) is not dict:
+            raise status.bad_request("the patch does not leave an object")
+        if bodies.is_deep(new):
+            raise _deepened()
+        return new
+
+    return apply

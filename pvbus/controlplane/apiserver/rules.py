@@ -1,0 +1,78 @@
+"""`x-kubernetes-validations`: CEL rules of schemas.
+
+CEL's standard functions are there; Kubernetes' own libraries (URLs, quantities, ...) are not, and a
+rule that uses them is refused when its CustomResourceDefinition is created. The loops of one
+evaluation are limited as those of any expression here.
+"""
+
+import re
+from collections.abc import Callable, Mapping
+from functools import lru_cache
+from typing import Any
+
+from pvbus.core.cel import CelCompileError, CelEvalError, types
+from pvbus.core.cel.checker import check
+from pvbus.core.cel.corrections import corrected
+
+
+@lru_cache(maxsize=512)
+def _program(text: str) -> Callable[[Mapping[str, Any]], Any]:
+    """Compile a rule. Raises ValueError with the reason."""
+    try:
+        checked = check(text, {"self": types.DYN, "oldSelf": types.DYN})
+    except CelCompileError as error:
+        raise ValueError(str(error)) from error
+    return corrected(checked)
+
+
+class Rule:
+    """One rule of a schema. Raises ValueError when made from a rule that cannot be compiled."""
+
+    def __init__(self, rule: Mapping[str, Any]) -> None:
+        self._text: str = rule["rule"]
+        self._message: str = rule.get("message") or f"failed rule: {self._text.strip()}"
+        self._message_expression: str = rule.get("messageExpression", "")
+        self._field_path: str = rule.get("fieldPath", "")
+        self._compares = re.search(r"\boldSelf\b", self._text) is not None
+        if rule.get("optionalOldSelf"):
+            raise ValueError("optionalOldSelf is not supported by this server")
+        self._program = _program(self._text)
+        self._said = _program(self._message_expression) if self._message_expression else None
+
+    def path(self, path: str) -> str:
+        """Return the path that a finding is reported at."""
+        return f"{path}{self._field_path}".removeprefix(".")
+
+    def broken(self, value: Any, old: Any, *, is_root: bool) -> str | None:
+        """Return the message if the rule does not hold. Rules over `oldSelf` need an old value."""
+        if self._compares and old is None:
+            return None
+        variables = {"self": _visible(value, is_root)}
+        if self._compares:
+            variables["oldSelf"] = _visible(old, is_root)
+        try:
+            holds = self._program(variables)
+        except CelEvalError as error:
+            return f'rule evaluation error: {error}; rule: "{self._text}"'
+        if holds is True:
+            return None
+        return self._message_from(variables) or self._message
+
+    def _message_from(self, variables: Mapping[str, Any]) -> str:
+        """Return what the message expression says; nothing if it fails or gives no text."""
+        if self._said is None:
+            return ""
+        try:
+            said = self._said(variables)
+        except CelEvalError:
+            return ""
+        return said if isinstance(said, str) else ""
+
+
+def _visible(value: Any, is_root: bool) -> Any:
+    """Of an object's own metadata, rules see the name alone, as upstream."""
+    if not is_root:
+        return value
+    metadata = value.get("metadata") or {}
+    names = {key: metadata[key] for key in ("name", "generateName") if key in metadata}
+    return {**value, "metadata": names}

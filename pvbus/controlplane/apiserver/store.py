@@ -1,0 +1,413 @@
+"""Objects in memory, and the SQLite file that makes them durable.
+
+There are two views. *Head* is what the next write builds upon: it contains writes that are not on
+disk yet. *Committed* is what everybody reads. Writes that arrive while a commit runs share the next
+transaction; after it they become visible, in the order of their resource versions, to readers,
+watches and observers, and only then are they answered. When a commit fails, its writes and those
+that were built upon them fail with StoreError and head falls back to committed.
+
+The log of changes, which watches and old snapshots read, is in memory and bounded. After a restart it
+starts empty: a watch from an older version is told that it expired, and lists again.
+"""
+
+import asyncio
+import sqlite3
+import time
+from bisect import bisect_left, bisect_right
+from collections import deque
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import msgspec
+
+from pvbus.controlplane.apiserver.entries import Change, Entry, ObjectKey
+from pvbus.core.errors import PermanentError
+from pvbus.ports.cluster import Kind, Object
+
+SCHEMA_VERSION = 1
+LOG_CHANGES_MAX = 20_000
+"""Changes of a kind kept for watches: a watcher that is this far behind lists again. Two bursts of
+10,000 variants fit; at 2 kB each they take 40 MB at most, shared with the objects themselves."""
+
+LOG_BYTES_MAX = 128 * 1024 * 1024
+"""Bytes of all logs together, versions before and after each change: the kind that has most gives way."""
+
+LOG_SECONDS = 600.0
+"""Changes are dropped after about this time, so that a burst does not stay in memory for ever. A client
+that was away for longer lists again; a real API server keeps 5 minutes."""
+
+EXPIRY_SECONDS = 60.0
+"""How often that is looked at."""
+
+_CREATE = """
+CREATE TABLE objects (kind TEXT, namespace TEXT, name TEXT, rv INTEGER NOT NULL, data BLOB NOT NULL,
+                      PRIMARY KEY (kind, namespace, name)) WITHOUT ROWID;
+CREATE TABLE revision (id INTEGER PRIMARY KEY CHECK (id = 1), rv INTEGER NOT NULL);
+INSERT INTO revision VALUES (1, 1);
+"""
+_PUT = "INSERT OR REPLACE INTO objects VALUES (?, ?, ?, ?, ?)"
+_REMOVE = "DELETE FROM objects WHERE kind = ? AND namespace = ? AND name = ?"
+
+
+class StoreError(Exception):
+    """Nothing of this write was stored: the disk is full or the file is damaged."""
+
+
+class ExpiredError(Exception):
+    """The log no longer reaches back to this resource version."""
+
+    def __init__(self, asked: int, oldest: int) -> None:
+        super().__init__(f"too old resource version: {asked} ({oldest})")
+
+
+class Table:
+    """The committed objects of one kind, and the recent changes of it."""
+
+    def __init__(self, compacted: int) -> None:
+        self.entries: dict[ObjectKey, Entry] = {}
+        self.changes: list[Change] = []
+        self.dropped = 0
+        self.compacted = compacted
+        self.changed = asyncio.Event()
+        self.log_bytes = 0
+        self._marks: deque[tuple[float, int]] = deque()
+        self._order: list[ObjectKey] | None = None
+
+    def ordered(self, namespace: str | None = None, *, after: ObjectKey | None = None) -> list[Entry]:
+        """Return the entries by namespace and name, of one namespace or all, past a key or from the start."""
+        entries = self.entries
+        return [entries[key] for key in self.keys(namespace, after=after)]
+
+    def keys(self, namespace: str | None = None, *, after: ObjectKey | None = None) -> Sequence[ObjectKey]:
+        """Return the keys of what `ordered` returns; not to be changed."""
+        if self._order is None:
+            self._order = sorted(self.entries)
+        order = self._order
+        if namespace is None and after is None:
+            return order
+        low = bisect_right(order, after) if after else bisect_left(order, (namespace or "", ""))
+        high = len(order) if namespace is None else bisect_left(order, (namespace + "\0", ""))
+        return order[low:high]
+
+    def apply(self, change: Change) -> None:
+        key = change.entry.key
+        if (replaced := self.entries.get(key)) is not None:
+            replaced.retire()
+        if change.type == "DELETED":
+            change.entry.retire()
+            del self.entries[key]
+            self._order = None
+        else:
+            if change.type == "ADDED":
+                self._order = None
+            self.entries[key] = change.entry
+        self.changes.append(change)
+        self.log_bytes += _size(change)
+        if len(self.changes) > LOG_CHANGES_MAX:
+            self.compact(len(self.changes) // 2)
+
+    def notify(self) -> None:
+        """Wake everybody who waits for `changed`."""
+        self.changed.set()
+        self.changed = asyncio.Event()
+
+    def compact(self, count: int) -> None:
+        """Forget the first `count` changes of the log: half of it, so that this costs little per change."""
+        gone = self.changes[:count]
+        if gone:
+            self.compacted = gone[-1].rv
+            self.dropped += len(gone)
+            self.log_bytes -= sum(map(_size, gone))
+            del self.changes[:count]
+
+    def expire(self, now: float) -> None:
+        """Forget the changes that were there at a call `LOG_SECONDS` ago."""
+        while self._marks and self._marks[0][0] <= now - LOG_SECONDS:
+            _, position = self._marks.popleft()
+            self.compact(max(0, position - self.dropped))
+        if self.changes:
+            self._marks.append((now, self.dropped + len(self.changes)))
+
+    def position(self, rv: int) -> int:
+        """Return the place in the log after `rv`, counted from the first change ever.
+
+        Raises ExpiredError when changes after `rv` are already gone.
+        """
+        if rv < self.compacted:
+            raise ExpiredError(rv, self.compacted)
+        low, high = 0, len(self.changes)
+        while low < high:
+            middle = (low + high) // 2
+            if self.changes[middle].rv <= rv:
+                low = middle + 1
+            else:
+                high = middle
+        return self.dropped + low
+
+    def since(self, position: int, limit: int) -> Sequence[Change]:
+        """Return the next changes at a position of the log; raises ExpiredError when it is gone."""
+        if position < self.dropped:
+            raise ExpiredError(self.compacted - 1, self.compacted)
+        start = position - self.dropped
+        return self.changes[start : start + limit]
+
+    def snapshot(self, rv: int) -> "Table":
+        """Return the table as it was at `rv`, by undoing the changes since; raises ExpiredError."""
+        start = self.position(rv) - self.dropped
+        if start == len(self.changes):
+            return self
+        past = Table(rv)
+        past.entries = dict(self.entries)
+        for change in reversed(self.changes[start:]):
+            if change.old is None:
+                past.entries.pop(change.entry.key, None)
+            else:
+                past.entries[change.entry.key] = change.old
+        return past
+
+
+def _size(change: Change) -> int:
+    return len(change.entry.raw) + (len(change.old.raw) if change.old is not None else 0)
+
+
+class _Batch:
+    """Writes that share one transaction, and who waits for it."""
+
+    def __init__(self) -> None:
+        self.changes: list[Change] = []
+        self.waiters: list[asyncio.Future[None]] = []
+
+
+class Store:
+    """All objects of one server. Methods belong to the event loop that called `start`."""
+
+    def __init__(self, path: Path | None) -> None:
+        """Open the file, or keep everything in memory when there is none."""
+        self._path = path
+        self._database = _open(path) if path else None
+        self._thread = ThreadPoolExecutor(1, thread_name_prefix="apiserver-store")
+        self._tables: dict[Kind, Table] = {}
+        self._pending: dict[tuple[Kind, ObjectKey], Entry | None] = {}
+        self._batch = _Batch()
+        self._running = _Batch()
+        self._wake = asyncio.Event()
+        self._observers: list[Callable[[Change], None]] = []
+        self._task: asyncio.Task[None] | None = None
+        self._stopping = False
+        self.rv = self._head_rv = self._start_rv = 1
+        if path is not None and self._database is not None:
+            try:
+                self.rv = self._head_rv = self._start_rv = self._load(self._database)
+            except (sqlite3.DatabaseError, msgspec.DecodeError, LookupError) as exc:
+                self._database.close()
+                raise _damaged(path, exc) from exc
+
+    def _load(self, database: sqlite3.Connection) -> int:
+        rv = int(database.execute("SELECT rv FROM revision").fetchone()[0])
+        for group_kind, revision, data in database.execute("SELECT kind, rv, data FROM objects"):
+            group, _, kind = group_kind.rpartition("/")
+            entry = Entry.load(data, revision)
+            table = self._tables.setdefault(Kind(group, kind), Table(rv))
+            table.entries[entry.key] = entry
+        return rv
+
+    def start(self) -> None:
+        self._task = asyncio.create_task(self._commit_forever(), name="apiserver-store")
+
+    async def stop(self) -> None:
+        """Commit what is queued and close the file."""
+        self._stopping = True
+        self._wake.set()
+        try:
+            if self._task is not None:
+                await self._task
+        finally:
+            self._thread.shutdown(wait=True)
+            if self._database is not None:
+                self._database.close()
+
+    def observe(self, observer: Callable[[Change], None]) -> None:
+        """Call `observer` for each change once it is durable, before anybody else sees it."""
+        self._observers.append(observer)
+
+    def table(self, kind: Kind) -> Table:
+        table = self._tables.get(kind)
+        if table is None:
+            table = self._tables[kind] = Table(self._start_rv)
+        return table
+
+    def kinds(self) -> list[Kind]:
+        return [kind for kind, table in self._tables.items() if table.entries]
+
+    def get(self, kind: Kind, key: ObjectKey) -> Entry | None:
+        """Return the committed object."""
+        table = self._tables.get(kind)
+        return table.entries.get(key) if table else None
+
+    def head(self, kind: Kind, key: ObjectKey) -> Entry | None:
+        """Return the object that the next write of it builds upon."""
+        try:
+            return self._pending[kind, key]
+        except KeyError:
+            return self.get(kind, key)
+
+    def put(self, kind: Kind, obj: Object) -> Entry:
+        """Create or replace; `obj` gets its resourceVersion. It is durable after `durable()`."""
+        metadata = obj["metadata"]
+        key = (metadata.get("namespace", ""), metadata["name"])
+        old = self.head(kind, key)
+        self._head_rv += 1
+        entry = Entry.encode(obj, self._head_rv)
+        self._queue(kind, Change(kind, "MODIFIED" if old else "ADDED", entry, old), entry)
+        return entry
+
+    def remove(self, kind: Kind, key: ObjectKey) -> Entry | None:
+        """Remove; return the object as watches will see it last, None when there was none."""
+        old = self.head(kind, key)
+        if old is None:
+            return None
+        self._head_rv += 1
+        entry = Entry.encode(old.decode(), self._head_rv)
+        self._queue(kind, Change(kind, "DELETED", entry, old), None)
+        return entry
+
+    def _queue(self, kind: Kind, change: Change, entry: Entry | None) -> None:
+        self._pending[kind, change.entry.key] = entry
+        self._batch.changes.append(change)
+        self._wake.set()
+
+    async def durable(self) -> None:
+        """Wait until everything queued so far, by anybody, is committed and visible. Raises StoreError."""
+        batch = self._batch if self._batch.changes else self._running
+        if not batch.changes:
+            return
+        if self._task is None or self._task.done():
+            raise StoreError("the store has stopped")
+        waiter = asyncio.get_running_loop().create_future()
+        batch.waiters.append(waiter)
+        await waiter
+
+    async def _commit_forever(self) -> None:
+        try:
+            while self._batch.changes or not self._stopping:
+                await self._wake.wait()
+                self._wake.clear()
+                self._running, self._batch = self._batch, _Batch()
+                await self._commit(self._running)
+                self._running = _Batch()
+        except BaseException:
+            self._give_up(StoreError("the store has stopped"))
+            raise
+
+    async def _commit(self, batch: _Batch) -> None:
+        loop = asyncio.get_running_loop()
+        try:
+            if self._database is not None and batch.changes:
+                await loop.run_in_executor(self._thread, self._write, batch.changes)
+        except (sqlite3.Error, OSError) as exc:
+            advice = "make room on the disk and try again; nothing of this request was stored"
+            self._give_up(StoreError(f"the objects could not be stored in {self._path} ({exc}): {advice}"))
+        else:
+            self._publish(batch)
+
+    def _give_up(self, error: StoreError) -> None:
+        """Fail the commit that ran, and all that was queued upon it."""
+        for batch in (self._running, self._batch):
+            for waiter in batch.waiters:
+                if not waiter.done():
+                    waiter.set_exception(error)
+        self._batch = _Batch()
+        self._pending.clear()
+
+    def _write(self, changes: Sequence[Change]) -> None:
+        """Run one transaction, in the worker thread."""
+        assert self._database is not None
+        puts: dict[tuple[str, str, str], tuple[str, str, str, int, bytes] | None] = {}
+        for change in changes:
+            name = (str(change.kind), *change.entry.key)
+            gone = change.type == "DELETED"
+            puts[name] = None if gone else (*name, change.entry.rv, change.entry.raw)
+        cursor = self._database.cursor()
+        cursor.execute("BEGIN IMMEDIATE")
+        try:
+            cursor.executemany(_REMOVE, [name for name, row in puts.items() if row is None])
+            cursor.executemany(_PUT, [row for row in puts.values() if row is not None])
+            cursor.execute("UPDATE revision SET rv = ?", (changes[-1].rv,))
+            cursor.execute("COMMIT")
+        except sqlite3.Error:
+            if self._database.in_transaction:
+                cursor.execute("ROLLBACK")
+            raise
+
+    def _publish(self, batch: _Batch) -> None:
+        touched: set[Table] = set()
+        for change in batch.changes:
+            self.rv = change.rv
+            key = change.entry.key
+            current = None if change.type == "DELETED" else change.entry
+            if self._pending.get((change.kind, key), self) is current:
+                del self._pending[change.kind, key]
+            table = self.table(change.kind)
+            table.apply(change)
+            touched.add(table)
+            for observer in self._observers:
+                observer(change)
+        self._bound_logs()
+        for table in touched:
+            table.notify()
+        for waiter in batch.waiters:
+            if not waiter.done():
+                waiter.set_result(None)
+
+    def _bound_logs(self) -> None:
+        while sum(table.log_bytes for table in self._tables.values()) > LOG_BYTES_MAX:
+            largest = max(self._tables.values(), key=lambda table: table.log_bytes)
+            largest.compact(max(1, len(largest.changes) // 2))
+
+    def expire(self, now: float) -> None:
+        """Forget changes that nobody should need any more. now: of a clock that never goes back."""
+        for table in self._tables.values():
+            table.expire(now)
+
+    async def expire_forever(self) -> None:
+        while True:
+            await asyncio.sleep(EXPIRY_SECONDS)
+            self.expire(time.monotonic())
+
+
+def _damaged(path: Path, exc: Exception) -> PermanentError:
+    code = getattr(exc, "sqlite_errorcode", sqlite3.SQLITE_CORRUPT) & 0xFF  # without what refines it
+    if code in (sqlite3.SQLITE_FULL, sqlite3.SQLITE_IOERR, sqlite3.SQLITE_READONLY, sqlite3.SQLITE_CANTOPEN):
+        return PermanentError(
+            f"{path} cannot be used as the API server's database ({exc}): make room on the disk, and check "
+            "that the file may be written",
+            reason="DiskFull",
+        )
+    return PermanentError(
+        f"{path} cannot be opened as the API server's database: {exc}; restore a backup or move it away",
+        reason="DataDamaged",
+    )
+
+
+def _open(path: Path) -> sqlite3.Connection:
+    database = sqlite3.connect(path, isolation_level=None, check_same_thread=False)
+    try:
+        version = database.execute("PRAGMA user_version").fetchone()[0]
+        if version > SCHEMA_VERSION:
+            raise PermanentError(
+                f"{path} was written by a newer pvbus (data version {version}, this one knows "
+                f"{SCHEMA_VERSION}): use that version, or another data folder",
+                reason="DataTooNew",
+            )
+        database.execute("PRAGMA journal_mode = WAL")
+        database.execute("PRAGMA synchronous = FULL")
+        if version == 0:
+            database.executescript(f"BEGIN; {_CREATE} PRAGMA user_version = {SCHEMA_VERSION}; COMMIT;")
+    except sqlite3.DatabaseError as exc:
+        database.close()
+        raise _damaged(path, exc) from exc
+    except PermanentError:
+        database.close()
+        raise
+    return database

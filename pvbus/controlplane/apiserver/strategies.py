@@ -1,0 +1,125 @@
+"""What single kinds do of their own when one of their objects is written.
+
+A strategy completes an object (`prepare`) and checks what its schema cannot say (`check`); both see
+the object before, None on create, and neither changes its arguments.
+"""
+
+import base64
+import binascii
+import re
+from collections.abc import Callable, Mapping
+from typing import Any, NamedTuple
+
+from pvbus.controlplane.apiserver import status
+from pvbus.controlplane.apiserver.registry import NAMESPACE
+from pvbus.controlplane.apiserver.status import forbidden_value, invalid_value
+from pvbus.controlplane.apiserver.structural import FieldError
+from pvbus.ports.cluster import Kind, Object
+
+CONFIG_MAP = Kind("", "ConfigMap")
+SECRET = Kind("", "Secret")
+NAMESPACE_LABEL = "kubernetes.io/metadata.name"
+
+_DATA_KEY = re.compile(r"[-._a-zA-Z0-9]+\Z")
+_DATA_KEY_RULE = (
+    "a valid config key must consist of alphanumeric characters, '-', '_' or '.' (e.g. 'key.name',  or "
+    "'KEY_NAME',  or 'key-name', regex used for validation is '[-._a-zA-Z0-9]+')"
+)
+
+
+class Strategy(NamedTuple):
+    """finalizer: put on an object when its deletion begins, taken off by the server's own cleaner."""
+
+    prepare: Callable[[Object, Object | None], Object]
+    check: Callable[[Object, Object | None], list[FieldError]]
+    finalizer: str = ""
+    counts_generation: bool = False
+    unconditional_update: bool = True
+    label_name: bool = False
+
+
+def _same(new: Object, old: Object | None) -> Object:
+    return new
+
+
+def _fine(new: Object, old: Object | None) -> list[FieldError]:
+    return []
+
+
+def _prepare_namespace(new: Object, old: Object | None) -> Object:
+    metadata = dict(new["metadata"])
+    metadata["labels"] = {**metadata.get("labels", {}), NAMESPACE_LABEL: metadata["name"]}
+    prepared = {**new, "metadata": metadata}
+    prepared["spec"] = old["spec"] if old else {"finalizers": ["kubernetes"]}
+    if old is None:
+        prepared["status"] = {"phase": "Active"}
+    return prepared
+
+
+def _prepare_secret(new: Object, old: Object | None) -> Object:
+    prepared = {"type": "Opaque", **new}
+    texts = prepared.pop("stringData", None)
+    if texts:
+        encoded = {key: base64.b64encode(text.encode()).decode() for key, text in texts.items()}
+        prepared["data"] = {**(prepared.get("data") or {}), **encoded}
+    return prepared
+
+
+def _check_secret(new: Object, old: Object | None) -> list[FieldError]:
+    for key, value in (new.get("data") or {}).items():
+        try:
+            base64.b64decode(value, validate=True)
+        except (binascii.Error, ValueError, TypeError) as exc:
+            raise status.bad_request(
+                f'Secret in version "v1" cannot be handled as a Secret: data.{key}: illegal base64 data'
+            ) from exc
+    found = _check_data(new, old, ("data",))
+    if old is not None and new.get("type") != old.get("type"):
+        found.append(invalid_value("type", new.get("type", ""), "field is immutable"))
+    return found
+
+
+def _check_config_map(new: Object, old: Object | None) -> list[FieldError]:
+    found = _check_data(new, old, ("data", "binaryData"))
+    for key in sorted((new.get("data") or {}).keys() & (new.get("binaryData") or {}).keys()):
+        found.append(invalid_value(f"data[{key}]", key, "duplicate of key present in binaryData"))
+    return found
+
+
+def _check_data(new: Object, old: Object | None, fields: tuple[str, ...]) -> list[FieldError]:
+    found = [
+        invalid_value(f"{field}[{key}]", key, _DATA_KEY_RULE)
+        for field in fields
+        for key in new.get(field) or ()
+        if len(key) > 253 or not _DATA_KEY.match(key)
+    ]
+    if old is not None and old.get("immutable"):
+        if not new.get("immutable"):
+            found.append(forbidden_value("immutable", "field is immutable when `immutable` is set"))
+        found += [
+            forbidden_value(field, "field is immutable when `immutable` is set")
+            for field in fields
+            if new.get(field) != old.get(field)
+        ]
+    return found
+
+
+STORED_AS_WRITTEN = Strategy(_same, _fine)
+CUSTOM = Strategy(_same, _fine, counts_generation=True, unconditional_update=False)
+HOOKED = Strategy(_same, _fine, unconditional_update=False)
+
+BUILTIN: Mapping[Kind, Strategy] = {
+    NAMESPACE: Strategy(_prepare_namespace, _fine, label_name=True),
+    SECRET: Strategy(_prepare_secret, _check_secret),
+    CONFIG_MAP: Strategy(_same, _check_config_map),
+}
+
+
+def bump_generation(new: dict[str, Any], old: Object, *, has_status: bool) -> None:
+    """Raise the generation when anything but metadata (and status, where that is apart) changed."""
+    ignored = ("metadata", "status") if has_status else ("metadata",)
+    changed = any(
+        field not in ignored and new.get(field) != old.get(field) for field in new.keys() | old.keys()
+    )
+    if changed:
+        new["metadata"]["generation"] = old["metadata"].get("generation", 0) + 1

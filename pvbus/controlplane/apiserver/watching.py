@@ -1,0 +1,231 @@
+"""Watches: the log of changes of one kind, followed from a resource version on.
+
+A watcher keeps a position in the log and no queue of its own: a slow one costs nobody anything, and
+one that the log has left behind is told so (410) and closed. Events of the same change share their bytes.
+"""
+
+import asyncio
+import random
+import time
+from collections.abc import AsyncIterator, Iterable, Iterator, Mapping, Sequence
+from typing import NamedTuple
+
+from pvbus.controlplane.apiserver import requests as rq
+from pvbus.controlplane.apiserver import status
+from pvbus.controlplane.apiserver.entries import Change, Entry, encode, event_line, event_parts
+from pvbus.controlplane.apiserver.listing import Selection, asked_version
+from pvbus.controlplane.apiserver.registry import Registry
+from pvbus.controlplane.apiserver.shapes import Form
+from pvbus.controlplane.apiserver.store import ExpiredError, Store, Table
+
+BOOKMARK_SECONDS = 10.0
+"""How often a quiet watcher learns the current version: after a loss it replays at most that much."""
+
+CHUNK_CHANGES_MAX = 500
+"""Changes looked at in one turn of the loop."""
+
+CHUNK_BYTES = 64 * 1024
+"""Bytes of one write. A watcher that reads slowly holds about two of them; the objects are shared."""
+
+HELD_BYTES_MAX = 1024 * 1024
+"""Bytes of the changes that a watcher takes from the log at once, and holds until it has sent them."""
+
+DEFAULT_SECONDS = (1800, 3600)
+"""A watch without timeoutSeconds ends at a random time in between, as kube-apiserver's do."""
+
+
+class WatchPlan(NamedTuple):
+    """A checked watch. position: where in the log to begin. initial: what to send first.
+
+    expired: why it cannot begin there. As in a real API server the stream says so, not the answer's code.
+    """
+
+    selection: Selection
+    form: Form
+    initial: list[Entry]
+    position: int
+    rv: int
+    bookmarks: bool
+    initial_bookmark: bool
+    seconds: float
+    expired: str = ""
+
+
+def plan(store: Store, selection: Selection, form: Form, query: Mapping[str, str]) -> WatchPlan:
+    """Check what a watch asks for. Raises StatusError: 400, 422, 504."""
+    table = store.table(selection.endpoint.stored_kind)
+    asked = asked_version(store, query)
+    send_initial = query.get("sendInitialEvents")
+    if send_initial is not None and query.get("resourceVersionMatch") != "NotOlderThan":
+        problem = status.forbidden_value(
+            "resourceVersionMatch", "sendInitialEvents requires setting resourceVersionMatch to NotOlderThan"
+        )
+        raise status.invalid(status.Subject("meta.k8s.io", "", "ListOptions"), [problem])
+    if send_initial is None and query.get("resourceVersionMatch"):
+        problem = status.forbidden_value(
+            "resourceVersionMatch",
+            "resourceVersionMatch is forbidden for watch unless sendInitialEvents is provided",
+        )
+        raise status.invalid(status.Subject("meta.k8s.io", "", "ListOptions"), [problem])
+    wants_initial = rq.is_true(query, "sendInitialEvents") if send_initial is not None else asked == 0
+    initial: list[Entry] = []
+    if wants_initial:
+        initial = [e for e in table.ordered(selection.namespace) if selection.matches(e)]
+    position, expired = 0, ""
+    try:
+        from_now = wants_initial or asked == 0
+        position = table.position(store.rv if from_now else asked)
+    except ExpiredError as exc:
+        expired = str(exc)
+    bookmarks = rq.is_true(query, "allowWatchBookmarks")
+    return WatchPlan(
+        selection,
+        form,
+        initial,
+        position,
+        store.rv,
+        bookmarks,
+        bookmarks and send_initial is not None and wants_initial,
+        _seconds(query.get("timeoutSeconds", "")),
+        expired,
+    )
+
+
+def _seconds(text: str) -> float:
+    if not text or text == "0":
+        return random.uniform(*DEFAULT_SECONDS)
+    return float(rq.number("timeoutSeconds", text))
+
+
+async def stream(store: Store, registry: Registry, watch: WatchPlan) -> AsyncIterator[bytes | memoryview]:
+    """Yield chunks of event lines until the time is up, the kind is gone, or the log moved on.
+
+    An empty chunk lets the caller see whether anybody still listens.
+    """
+    if watch.expired:
+        yield _expired(watch.expired)
+        return
+    table = store.table(watch.selection.endpoint.stored_kind)
+    writer = _Lines(watch)
+    deadline = time.monotonic() + watch.seconds
+    position, told = watch.position, watch.rv
+    initial = watch.initial[::-1]
+    watch.initial.clear()  # what is sent is not kept: a watch may last an hour, and objects change
+    for chunk in _chunks(_added(writer, initial)):
+        yield chunk
+    if watch.initial_bookmark:
+        yield writer.bookmark(watch.rv, initial=True)
+    while True:
+        changed = table.changed
+        try:
+            changes = _few(table.since(position, CHUNK_CHANGES_MAX))
+        except ExpiredError as exc:
+            yield _expired(str(exc))
+            return
+        if changes:
+            position += len(changes)
+            told = changes[-1].rv
+            sent = False
+            for chunk in _chunks(part for change in changes for part in writer.change(change)):
+                sent = True
+                yield chunk
+            if not sent:
+                await asyncio.sleep(0)
+            continue
+        remaining = deadline - time.monotonic()
+        if remaining <= 0 or registry.storage(watch.selection.endpoint.kind) is None:
+            return
+        waited = await _wait(changed, min(BOOKMARK_SECONDS, remaining))
+        if not waited and watch.bookmarks and store.rv > told and _is_caught_up(table, position):
+            told = store.rv
+            yield writer.bookmark(told, initial=False)
+        elif not waited:
+            yield b""
+
+
+def _few(changes: Sequence[Change]) -> Sequence[Change]:
+    """Return the first of these changes, about `HELD_BYTES_MAX` of them."""
+    size = 0
+    for count, change in enumerate(changes, 1):
+        size += len(change.entry.raw)
+        if size > HELD_BYTES_MAX:
+            return changes[:count]
+    return changes
+
+
+def _added(writer: "_Lines", entries: list[Entry]) -> Iterator[bytes]:
+    """Yield the lines of entries, last one first, and drop each."""
+    while entries:
+        yield from writer.event("ADDED", entries.pop())
+
+
+def _chunks(parts: Iterable[bytes]) -> Iterator[bytes | memoryview]:
+    """Join small parts and cut large ones, without a copy of those."""
+    pending: list[bytes] = []
+    size = 0
+    for part in parts:
+        if len(part) <= CHUNK_BYTES:
+            pending.append(part)
+            size += len(part)
+        if pending and (size >= CHUNK_BYTES or len(part) > CHUNK_BYTES):
+            yield b"".join(pending)
+            pending, size = [], 0
+        if len(part) > CHUNK_BYTES:
+            view = memoryview(part)
+            yield from (view[at : at + CHUNK_BYTES] for at in range(0, len(part), CHUNK_BYTES))
+    if pending:
+        yield b"".join(pending)
+
+
+def _expired(why: str) -> bytes:
+    return event_line("ERROR", encode(status.body(status.expired(why))))
+
+
+def _is_caught_up(table: Table, position: int) -> bool:
+    return position == table.dropped + len(table.changes)
+
+
+async def _wait(event: asyncio.Event, seconds: float) -> bool:
+    try:
+        async with asyncio.timeout(seconds):
+            await event.wait()
+    except TimeoutError:
+        return False
+    return True
+
+
+class _Lines:
+    """Writes the events of one watcher."""
+
+    def __init__(self, watch: WatchPlan) -> None:
+        self._selection = watch.selection
+        self._form = watch.form
+        self._plain = watch.form.shape == "" and not watch.selection.endpoint.converts
+        self._first = True
+
+    def change(self, change: Change) -> Sequence[bytes]:
+        """Return the line of a change as this watcher sees it, in parts; none when it concerns others.
+
+        An object that begins to match is ADDED and one that ceases to is DELETED, whatever happened.
+        """
+        selection = self._selection
+        if selection.unrestricted and selection.namespace is None:
+            event: str = change.type
+        else:
+            after = change.type != "DELETED" and selection.matches(change.entry)
+            before = change.old is not None and selection.matches(change.old)
+            if not after and not before:
+                return ()
+            event = "DELETED" if not after else "MODIFIED" if before else "ADDED"
+            if change.old is not None and not after and change.type != "DELETED":
+                return self.event(event, Entry.encode(change.old.decode(), change.rv))
+        if self._plain:
+            return event_parts(event, change.entry.raw)
+        return self.event(event, change.entry)
+
+    def event(self, event: str, entry: Entry) -> Sequence[bytes]:
+        first, self._first = self._first, False
+        return event_parts(event, self._form.one(entry, watch=True, first=first))
+
+    def bookmark(self, rv: int, *, initial: bool) -> bytes:
+        return event_line("BOOKMARK", self._form.bookmark(rv, initial=initial))

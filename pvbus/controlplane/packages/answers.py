@@ -1,0 +1,65 @@
+"""The answers a client gets, by what happened; texts and codes are Porch's where it has them."""
+
+from pvbus.controlplane.apiserver.hooks import StatusError
+from pvbus.controlplane.packages.gitcommand import Failure, GitError
+from pvbus.core.api.variants import CONFIG_GROUP, PORCH_GROUP
+
+RETRY_SECONDS = 5
+"""When a client should try again while a remote is away: the store itself retries about as often."""
+
+PLURAL = f"packagerevisions.{PORCH_GROUP}"
+
+
+def bad_request(message: str) -> StatusError:
+    return StatusError(400, "BadRequest", message)
+
+
+def forbidden(name: str, message: str, *, plural: str = PLURAL) -> StatusError:
+    return StatusError(403, "Forbidden", f'{plural} "{name}" is forbidden: {message}')
+
+
+def not_found(name: str, *, plural: str = PLURAL) -> StatusError:
+    return StatusError(404, "NotFound", f'{plural} "{name}" not found')
+
+
+def conflict(name: str, message: str, *, plural: str = PLURAL) -> StatusError:
+    return StatusError(409, "Conflict", f'Operation cannot be fulfilled on {plural} "{name}": {message}')
+
+
+def modified(name: str, *, plural: str = PLURAL) -> StatusError:
+    """The precondition of a write does not hold any more."""
+    return conflict(
+        name,
+        "the object has been modified; please apply your changes to the latest version and try again",
+        plural=plural,
+    )
+
+
+def invalid(name: str, field: str, message: str, *, kind: str = "PackageRevision") -> StatusError:
+    group = CONFIG_GROUP if kind == "Repository" else PORCH_GROUP
+    return StatusError(
+        422,
+        "Invalid",
+        f'{kind}.{group} "{name}" is invalid: {field}: {message}',
+        causes=((field, "FieldValueInvalid", message),),
+    )
+
+
+def internal(message: str) -> StatusError:
+    """A business rule of the package store: 500, as Porch answers."""
+    return StatusError(500, "InternalError", f"Internal error occurred: {message}")
+
+
+def unavailable(message: str) -> StatusError:
+    return StatusError(503, "ServiceUnavailable", message, retry_after_seconds=RETRY_SECONDS)
+
+
+def of_git_error(error: GitError, name: str) -> StatusError:
+    """Nothing was changed in git when this is sent."""
+    match error.failure:
+        case Failure.MOVED:
+            return conflict(name, str(error))
+        case Failure.REFUSED:
+            return internal(str(error))
+        case Failure.UNREACHABLE:
+            return unavailable(str(error))

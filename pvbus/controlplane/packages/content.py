@@ -1,0 +1,212 @@
+"""The files of a new or changed package, as text: what each task makes of them.
+
+Pure. Kptfiles and resources are edited in place, so that comments and layout stay.
+
+Source: Porch v1.5.8, pkg/task/{init,clone,patchgen,generictaskhandler}.go; kpt v1.0.0-beta.62.1,
+internal/builtins/pkg_context.go and internal/util/addmergecomment.
+"""
+
+import re
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+from pvbus.controlplane.packages import bounds
+from pvbus.controlplane.packages.layout import KPTFILE
+from pvbus.core.yaml import editor
+from pvbus.core.yaml.editor import Document
+
+CONTEXT_FILE = "package-context.yaml"
+CONTEXT_NAME = "kptfile.kpt.dev"
+UPSTREAM_IDENTIFIER = "internal.kpt.dev/upstream-identifier"
+LOCAL_CONFIG = "config.kubernetes.io/local-config"
+RENDERED = "Rendered"
+
+_MERGE_COMMENT = "kpt-merge:"
+_METADATA_LINE = re.compile(r"(?m)^metadata:[ \t]*(?=\r?$)")
+
+
+def initial_files(name: str, task: Mapping[str, Any]) -> dict[str, str]:
+    """Return the files of a package that starts empty. task: the body of an init task."""
+    info = {"description": task.get("description") or f"{name} description"}
+    for key in ("site", "keywords"):
+        if task.get(key):
+            info[key] = task[key]
+    kptfile = _document(f"apiVersion: kpt.dev/v1\nkind: Kptfile\nmetadata:\n  name: {name}\n")
+    kptfile = editor.assign(kptfile, ("metadata", "annotations"), {LOCAL_CONFIG: "true"})
+    kptfile = editor.assign(kptfile, ("info",), info)
+    readme = (
+        f"# {name}\n\n{info['description']}\n\n"
+        f"## Use\n\nFetch the package, render it and look at what it holds:\n\n"
+        f"    kpt pkg get <repository>[/<path>]@<version> {name}\n"
+        f"    kpt fn render {name}\n    kpt pkg tree {name}\n"
+    )
+    return {KPTFILE: kptfile.text, "README.md": readme, CONTEXT_FILE: _context("example", None)}
+
+
+def _context(name: str, path: str | None) -> str:
+    document = _document(
+        f"apiVersion: v1\nkind: ConfigMap\nmetadata:\n  name: {CONTEXT_NAME}\n"
+        f'  annotations:\n    {LOCAL_CONFIG}: "true"\n'
+    )
+    data = {"name": name} | ({"package-path": path} if path else {})
+    return editor.assign(document, ("data",), data).text
+
+
+def with_package_context(texts: Mapping[str, str], package_path: str) -> dict[str, str]:
+    """Generate the package context of a deployment repository from scratch.
+
+    Every context there is goes, wherever it lies; one is made beside each Kptfile.
+    """
+    result = {}
+    for path, text in texts.items():
+        documents = editor.parse(text) if _is_yaml(path) and CONTEXT_NAME in text else ()
+        kept = tuple(document for document in documents if not _is_context(document.value))
+        if len(kept) == len(documents):
+            result[path] = text
+        elif any(document.value is not None for document in kept):
+            result[path] = editor.join(kept)
+    for path, text in texts.items():
+        folder, _, name = path.rpartition("/")
+        if name == KPTFILE:
+            own_name = editor.get(_document(text).value, ("metadata", "name"))
+            beside = f"{folder}/{CONTEXT_FILE}" if folder else CONTEXT_FILE
+            result[beside] = _context(str(own_name or ""), package_path)
+    return result
+
+
+def _is_context(value: Any) -> bool:
+    return (
+        isinstance(value, dict)
+        and value.get("kind") == "ConfigMap"
+        and value.get("apiVersion") == "v1"
+        and editor.get(value, ("metadata", "name")) == CONTEXT_NAME
+    )
+
+
+def with_origins(texts: Mapping[str, str]) -> dict[str, str]:
+    """Record in every resource what it is called upstream, so that an upgrade finds it again.
+
+    A record that is already there stays: it names the same object on both sides of a later merge.
+    A file that is no YAML stays as it is; rendering reports it.
+    """
+    return {path: _origin_file(text) if _is_yaml(path) else text for path, text in texts.items()}
+
+
+def _origin_file(text: str) -> str:
+    try:
+        documents = editor.parse(text)
+    except editor.YamlError:
+        return text
+    return editor.join(tuple(_with_origin(document) for document in documents))
+
+
+def _with_origin(document: Document) -> Document:
+    value = document.value
+    name = editor.get(value, ("metadata", "name"))
+    if not (isinstance(value, dict) and value.get("apiVersion") and value.get("kind") and name):
+        return document
+    namespace = editor.get(value, ("metadata", "namespace")) or ""
+    group = str(value["apiVersion"]).rpartition("/")[0]
+    identifier = f"{group}|{value['kind']}|{namespace or 'default'}|{name}"
+    if editor.get(value, ("metadata", "annotations", UPSTREAM_IDENTIFIER)) is None:
+        document = editor.assign(document, ("metadata", "annotations", UPSTREAM_IDENTIFIER), identifier)
+    if _MERGE_COMMENT in document.text:
+        return document
+    comment = f"metadata: # {_MERGE_COMMENT} {namespace}/{name}"
+    text = _METADATA_LINE.sub(lambda _: comment, document.text, count=1)
+    return document._replace(text=text)
+
+
+def _is_yaml(path: str) -> bool:
+    return path.endswith((".yaml", ".yml")) or path.rpartition("/")[2] == KPTFILE
+
+
+def _document(text: str) -> Document:
+    documents = editor.parse(text)
+    if not documents or not isinstance(documents[0].value, dict):
+        raise editor.YamlError("it holds no object")
+    return documents[0]
+
+
+def edit_kptfile(texts: Mapping[str, str], *edits: Callable[[Document], Document]) -> dict[str, str]:
+    """Apply edits to the package's Kptfile. Raises: YamlError."""
+    documents = editor.parse(texts[KPTFILE])
+    if not documents or not isinstance(documents[0].value, dict):
+        raise editor.YamlError("Kptfile holds no object")
+    first = documents[0]
+    for edit in edits:
+        first = edit(first)
+    return {**texts, KPTFILE: editor.join((first, *documents[1:]))}
+
+
+def named(name: str) -> Callable[[Document], Document]:
+    return lambda kptfile: editor.assign(kptfile, ("metadata", "name"), name)
+
+
+def derived_from(lock: Mapping[str, Any]) -> Callable[[Document], Document]:
+    """Record the upstream. lock: `{type: git, git: {repo, directory, ref, commit}}`."""
+    git = dict(lock["git"])
+    upstream = {"type": "git", "git": {key: git[key] for key in ("repo", "directory", "ref")}}
+
+    def edit(kptfile: Document) -> Document:
+        strategy = editor.get(kptfile.value, ("upstream", "updateStrategy"))
+        wanted = upstream | ({"updateStrategy": strategy} if strategy else {})
+        kptfile = editor.assign(kptfile, ("upstream",), wanted)
+        return editor.assign(kptfile, ("upstreamLock",), {"type": "git", "git": git})
+
+    return edit
+
+
+def with_metadata(field: str, wanted: Mapping[str, str], *, exact: bool) -> Callable[[Document], Document]:
+    """Set metadata.labels or .annotations: exactly these, or these over those that are there."""
+    path = ("metadata", field)
+
+    def edit(kptfile: Document) -> Document:
+        present = editor.get(kptfile.value, path)
+        kept = {} if exact or not isinstance(present, dict) else present
+        value = {**kept, **wanted}
+        return editor.assign(kptfile, path, value) if value else editor.delete(kptfile, path)
+
+    return edit
+
+
+def with_gates(gates: Sequence[Mapping[str, Any]]) -> Callable[[Document], Document]:
+    """Make the readiness gates exactly these."""
+    wanted = {str(gate["conditionType"]): {"conditionType": gate["conditionType"]} for gate in gates}
+    return lambda kptfile: _with_list(kptfile, ("info", "readinessGates"), "conditionType", wanted)
+
+
+def with_conditions(
+    conditions: Sequence[Mapping[str, Any]], rendered: Mapping[str, Any] | None
+) -> Callable[[Document], Document]:
+    """Make the conditions exactly these, but `Rendered` what rendering made it (None: absent)."""
+    wanted = {str(item["type"]): item for item in conditions if item["type"] != RENDERED}
+    if rendered is not None:
+        wanted[RENDERED] = rendered
+    return lambda kptfile: _with_list(kptfile, ("status", "conditions"), "type", wanted)
+
+
+def _with_list(
+    kptfile: Document, path: tuple[str, ...], key: str, wanted: Mapping[str, Mapping[str, Any]]
+) -> Document:
+    """Make a list of keyed entries hold exactly the wanted ones; those that stay keep their place."""
+    present = editor.get(kptfile.value, path)
+    present = present if isinstance(present, list) else []
+    if not wanted:
+        return editor.delete(kptfile, path)
+    left = dict(wanted)
+    for index in range(len(present) - 1, -1, -1):
+        entry = present[index]
+        name = entry.get(key) if isinstance(entry, dict) else None
+        if name not in wanted:
+            kptfile = editor.delete(kptfile, (*path, index))
+        elif name in left:
+            kptfile = editor.assign(kptfile, (*path, index), dict(left.pop(name)))
+    for entry in left.values():
+        kptfile = editor.append(kptfile, path, dict(entry))
+    return kptfile
+
+
+def path_problem(paths: Sequence[str]) -> str | None:
+    """Return why these cannot be the files of a package, None when they can."""
+    return bounds.path_problem(paths, KPTFILE)

@@ -1,0 +1,240 @@
+"""What a new package revision starts with: its task checked, its first files made.
+
+Raises StatusError with Porch's texts. The rules that compare with other revisions use the whole
+path; Porch compares its last element only, and so lets some duplicates through.
+"""
+
+from collections.abc import Mapping
+from typing import Any, NamedTuple, Protocol
+
+from pvbus.controlplane.apiserver.hooks import StatusError
+from pvbus.controlplane.packages import answers, bounds, content, layout
+from pvbus.controlplane.packages.caching import SizedCache
+from pvbus.controlplane.packages.gitrepo import File, Files, texts
+from pvbus.controlplane.packages.repository import Keeper
+from pvbus.controlplane.packages.revisions import Revision, lock_of
+from pvbus.core.keys import revision_name
+from pvbus.core.yaml import editor
+from pvbus.ports.cluster import Object
+
+ORIGINS_BYTES_MAX = 32 * 1024 * 1024
+"""Upstream packages whose annotated files are remembered: a fleet follows few of them."""
+
+
+TEXT_OVERHEAD_BYTES = 200
+
+
+class Wanted(NamedTuple):
+    """A PackageRevision to be created, its form checked."""
+
+    namespace: str
+    repository: str
+    package: str
+    workspace: str
+    task: dict[str, Any]
+    spec: Mapping[str, Any]
+
+    @property
+    def name(self) -> str:
+        return revision_name(self.repository, self.package, self.workspace)
+
+
+class Start(NamedTuple):
+    """The first files. base: what they were made from, for what is no text; texts: the text files."""
+
+    base: Files
+    texts: dict[str, str]
+    source: Revision | None = None
+
+
+class Finder(Protocol):
+    """Looks up a revision of the namespace by name."""
+
+    async def __call__(self, namespace: str, name: str) -> tuple[Keeper, Revision] | None: ...
+
+
+def parse(obj: Object) -> Wanted:
+    """Check what can be checked without looking at anything else."""
+    metadata, spec = obj["metadata"], obj.get("spec") or {}
+    repository, package = spec.get("repository", ""), spec.get("packageName", "")
+    workspace, lifecycle = spec.get("workspaceName", ""), spec.get("lifecycle", "")
+    if not repository:
+        raise answers.bad_request("spec.repositoryName is required")
+    name = f"{repository}.{package}.{workspace}"
+    if layout.LATEST_LABEL in (metadata.get("labels") or {}):
+        raise latest_label(name)
+    for field, problem in (
+        ("spec.packageName", layout.package_problem(package)),
+        ("spec.workspaceName", layout.label_problem(workspace)),
+    ):
+        if problem:
+            raise answers.invalid(name, field, problem)
+    if lifecycle not in ("", layout.DRAFT):
+        raise answers.invalid(
+            name, "spec.lifecycle", f'value can only be created as Draft, and not as "{lifecycle}"'
+        )
+    tasks = spec.get("tasks") or [{"type": "init", "init": {"description": f"{package} description"}}]
+    if len(tasks) > 1:
+        raise answers.internal("task list must not contain more than one task")
+    namespace = metadata.get("namespace", "")
+    return Wanted(namespace, repository, package, workspace, tasks[0], spec)
+
+
+def latest_label(name: str) -> StatusError:
+    return StatusError(
+        422,
+        "Invalid",
+        f'PackageRevision "{name}" is invalid: metadata.labels[{layout.LATEST_LABEL}]: Forbidden: '
+        "the label is set by the server",
+        causes=((f"metadata.labels[{layout.LATEST_LABEL}]", "FieldValueForbidden", "set by the server"),),
+    )
+
+
+def check_place(wanted: Wanted, keeper: Keeper, directory: str, *, is_leftover: bool) -> None:
+    """Check a new revision against those of its repository.
+
+    is_leftover: of the package there is nothing but the folder that its deletion left on the branch;
+    a new package takes its place.
+    """
+    present = keeper.catalog.by_directory
+    siblings = present.get(directory, {})
+    kind = wanted.task.get("type", "")
+    if wanted.workspace in siblings:
+        raise answers.internal(
+            "package revision workspaceNames must be unique; package revision with name "
+            f"{wanted.package} in repo {wanted.repository} with workspaceName {wanted.workspace} "
+            "already exists"
+        )
+    exists = bool(siblings) and not (is_leftover and all(item.is_placeholder for item in siblings.values()))
+    if kind == "init" and exists:
+        raise answers.internal(
+            f'package "{wanted.package}" already exists in repository "{wanted.repository}"; make '
+            "subsequent revisions using `copy`"
+        )
+    if kind == "clone" and exists:
+        raise answers.internal(
+            f'`clone` cannot create a new revision for package "{wanted.package}" that already exists '
+            f'in repo "{wanted.repository}"; make subsequent revisions using `copy`'
+        )
+    if kind in ("init", "clone"):
+        parts = directory.split("/")
+        above = ["/".join(parts[:depth]) for depth in range(1, len(parts))]
+        nested = [other for other in above if other in present]
+        nested += [other for other in list(present) if other.startswith(f"{directory}/")]
+        if nested:
+            raise answers.internal(
+                f'package path "{wanted.package}" of repo "{wanted.repository}" overlaps with the existing '
+                f'package "{nested[0]}": packages cannot lie inside each other'
+            )
+
+
+def _bytes_of(texts: Mapping[str, str]) -> int:
+    return sum(len(path) + len(text) + TEXT_OVERHEAD_BYTES for path, text in texts.items())
+
+
+class Creation:
+    """Makes the first files of new revisions."""
+
+    def __init__(self, find: Finder) -> None:
+        self._find = find
+        self.origins: SizedCache[str, Mapping[str, str]] = SizedCache(ORIGINS_BYTES_MAX, _bytes_of)
+
+    async def start(self, wanted: Wanted, keeper: Keeper) -> Start:
+        task = wanted.task
+        match task.get("type"):
+            case "init":
+                body = task.get("init") or {}
+                if body.get("subpackage"):
+                    raise answers.internal("init.subpackage is not supported: create the package itself")
+                name = wanted.package.rpartition("/")[2]
+                return Start({}, content.initial_files(name, body))
+            case "clone":
+                return await self._clone(wanted, keeper)
+            case "edit":
+                return await self._edit(wanted, keeper)
+            case "upgrade":
+                raise StatusError(
+                    501, "NotImplemented", "upgrade is not available yet: clone or edit instead"
+                )
+            case other:
+                raise answers.internal(f'task type "{other}" cannot create a package revision')
+
+    async def _clone(self, wanted: Wanted, keeper: Keeper) -> Start:
+        reference = (wanted.task.get("clone") or {}).get("upstreamRef") or {}
+        upstream = (reference.get("upstreamRef") or {}).get("name")
+        if not upstream:
+            raise StatusError(
+                501,
+                "NotImplemented",
+                "clone.upstreamRef.upstreamRef.name is required: register the upstream's repository and "
+                "name its PackageRevision",
+            )
+        found = await self._find(wanted.namespace, upstream)
+        if found is None:
+            raise answers.internal(f'upstream package revision "{wanted.namespace}/{upstream}" not found')
+        source, revision = found
+        files = await source.files(revision)
+        links = {path: file.data for path, file in files.items() if file.text is None}
+        if problem := bounds.link_problem(links):
+            raise answers.internal(f'upstream package revision "{upstream}" cannot be cloned: {problem}')
+        lock = lock_of(revision, source.settings.facts)
+        try:
+            return await keeper.in_thread(self._cloned, wanted, keeper, revision, files, lock)
+        except editor.YamlError as exc:
+            raise answers.internal(f'upstream package revision "{upstream}" cannot be cloned: {exc}') from exc
+
+    def _cloned(
+        self,
+        wanted: Wanted,
+        keeper: Keeper,
+        revision: Revision,
+        files: Mapping[str, File],
+        lock: Mapping[str, Any],
+    ) -> Start:
+        plain = texts(files)
+        edited = content.edit_kptfile(
+            plain, content.named(wanted.package.rpartition("/")[2]), content.derived_from(lock)
+        )
+        kptfile = content.with_origins({layout.KPTFILE: edited[layout.KPTFILE]})
+        result = {**self._with_origins(revision.tree, plain), **kptfile}
+        if keeper.settings.facts.deployment:
+            result = content.with_package_context(result, wanted.package)
+        return Start(files, result, revision)
+
+    def _with_origins(self, tree: str, plain: Mapping[str, str]) -> Mapping[str, str]:
+        """Record origins in all files but the Kptfile: the same for every clone of a tree."""
+        others = {path: text for path, text in plain.items() if path != layout.KPTFILE}
+        return self.origins.get(tree, lambda: content.with_origins(others))
+
+    async def _edit(self, wanted: Wanted, keeper: Keeper) -> Start:
+        name = ((wanted.task.get("edit") or {}).get("sourceRef") or {}).get("name", "")
+        found = await self._find(wanted.namespace, name)
+        if found is None:
+            raise answers.internal(f'source package revision "{wanted.namespace}/{name}" not found')
+        source, revision = found
+        if source is not keeper or revision.package != wanted.package:
+            raise answers.internal(
+                f'source revision must be from same package {wanted.repository}/{wanted.package}, "{name}" '
+                "is not"
+            )
+        if not revision.is_published:
+            raise answers.internal("source revision must be published")
+        if revision.is_placeholder:
+            raise answers.internal(
+                f"source revision may not be the placeholder package revision {wanted.repository}/{name}"
+            )
+        files = await keeper.files(revision)
+        return Start(files, texts(files), revision)
+
+
+def first_files(wanted: Wanted, start: Start) -> dict[str, str]:
+    """Put what the request says about the Kptfile into it. Raises: YamlError."""
+    package_metadata = wanted.spec.get("packageMetadata") or {}
+    edits = [
+        content.with_metadata(field, package_metadata[field], exact=False)
+        for field in ("labels", "annotations")
+        if package_metadata.get(field)
+    ]
+    if wanted.spec.get("readinessGates") is not None:
+        edits.append(content.with_gates(wanted.spec["readinessGates"]))
+    return content.edit_kptfile(start.texts, *edits) if edits else start.texts

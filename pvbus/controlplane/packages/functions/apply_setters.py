@@ -1,0 +1,241 @@
+"""apply-setters: fill values into the fields that carry a setter's comment.
+
+Source: functions/go/apply-setters v0.2.0 of the krm-functions-catalog. The comment `# kpt-set: ` holds a
+pattern such as `${image}:${tag}`; names that were not given are read back from the present value.
+"""
+
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from typing import NamedTuple
+
+import msgspec
+import yaml
+
+from pvbus.controlplane.packages.functions.item import (
+    FunctionOutput,
+    Item,
+    Result,
+    Scalar,
+    Value,
+    line_comment,
+    replaced,
+    scalars,
+    text_of,
+)
+from pvbus.controlplane.packages.functions.limits import check_length, check_time
+from pvbus.controlplane.packages.functions.yamltext import Path, compose, dump, load
+from pvbus.core.errors import PermanentError
+from pvbus.core.yaml.editor import YamlError, same
+
+MARKER = "# kpt-set: "
+_KEY_COMMENT = re.compile(r"[ \t]*:[ \t]+(#[^\n]*)")
+_NOT_A_LIST = "input to array setter must be an array of values, but found {!r}"
+
+
+class _List(NamedTuple):
+    """A list with a setter's comment on its key's line, or behind it where it is a flow list."""
+
+    path: Path
+    key: yaml.ScalarNode
+    node: yaml.SequenceNode
+    pattern: str
+    in_flow: bool
+
+
+def apply_setters(items: Sequence[Item], config: Value | None) -> FunctionOutput:
+    """Set every field whose pattern names one of the given setters."""
+    data = (config or {}).get("data")
+    setters = {name: text_of(data[name]) for name in sorted(data)} if isinstance(data, dict) else {}
+    if not setters:
+        raise PermanentError("input setters list cannot be empty", reason="InvalidFunctionConfig")
+    changed: list[Item] = []
+    results: list[Result] = []
+    for item in items:
+        after, paths = _set(item, setters)
+        changed.append(after)
+        results += [_result(after, path, text) for path, text in paths]
+    if not results:
+        results.append(Result(message="no matches for input setter(s)"))
+    return FunctionOutput(items=tuple(changed), results=tuple(results))
+
+
+def _set(item: Item, setters: Mapping[str, str]) -> tuple[Item, list[tuple[Path, str]]]:
+    """Return the item with its setters applied, and the path and text of each field that was set."""
+    if MARKER not in item.text:
+        return item, []
+    done: list[tuple[Path, str]] = []
+    for path in [
+        found.path for found in _lists(item.text, compose(item.text)) if _concerns(found.pattern, setters)
+    ]:
+        # Positions move with every edit, so the list is looked up again.
+        check_time()
+        found = next(each for each in _lists(item.text, compose(item.text)) if each.path == path)
+        item = _with_list(item, found, setters)
+        done.append((path, setters[split_pattern(found.pattern).names[0]]))
+    changes: list[tuple[Path, Scalar]] = []
+    for path, node in scalars(compose(item.text)):
+        pattern = _pattern(line_comment(item.text, node))
+        if pattern and _concerns(pattern, setters):
+            text = _filled(pattern, node.value, setters)
+            style = (node.style or "") if text else '"'
+            changes.append((path, Scalar(text, style, is_string=bool(style))))
+            done.append((path, text))
+    return item.with_scalars(changes), done
+
+
+def _pattern(comment: str) -> str:
+    return comment.removeprefix(MARKER).strip() if comment.startswith(MARKER) else ""
+
+
+class SetterPattern(NamedTuple):
+    """A pattern taken apart: a literal before each name, and one behind the last."""
+
+    literals: tuple[str, ...]
+    names: tuple[str, ...]
+
+
+def split_pattern(pattern: str) -> SetterPattern:
+    """Take a pattern apart at its `${name}`, in one pass."""
+    literals: list[str] = []
+    names: list[str] = []
+    position = 0
+    while (start := pattern.find("${", position)) >= 0 and (end := pattern.find("}", start)) >= 0:
+        literals.append(pattern[position:start])
+        names.append(pattern[start + 2 : end])
+        position = end + 1
+    return SetterPattern((*literals, pattern[position:]), tuple(names))
+
+
+def _innermost_names(text: str) -> set[str]:
+    """Return the names that replacing could find; of `${a${b}` that is b."""
+    return {before.rpartition("${")[2] for before in text.split("}")[:-1] if "${" in before}
+
+
+def _concerns(pattern: str, setters: Mapping[str, str]) -> bool:
+    return not _innermost_names(pattern).isdisjoint(setters)
+
+
+def _filled(pattern: str, present: str, setters: Mapping[str, str]) -> str:
+    text = pattern
+    reached = _innermost_names(pattern)
+    for name, value in (*setters.items(), *read_back(pattern, present).items()):
+        if name in reached:
+            token = f"${{{name}}}"
+            check_time()
+            check_length(len(text) + text.count(token) * (len(value) - len(token)))
+            text = text.replace(token, value)
+            reached |= _innermost_names(value)  # a value may name the setters that come after it
+    missing = [f"${{{name}}}" for name in split_pattern(text).names]
+    if missing:
+        raise PermanentError(
+            f"values for setters [{' '.join(missing)}] must be provided", reason="InvalidFunctionConfig"
+        )
+    return text
+
+
+def read_back(pattern: str, present: str) -> dict[str, str]:
+    """Return the values that the pattern's names have in the present text; all of them or none.
+
+    Each name stands for as much of one line as leaves the rest a match, the first name first, as a
+    greedy `(.*)` in its place would. So the literals are found from the end of the line, each as far
+    behind as it can be, which takes time in proportion to the text.
+    """
+    literals, names = split_pattern(pattern)
+    for line in present.split("\n") if names else ():
+        start = line.find(literals[0])
+        if start < 0:
+            continue
+        values = _values(line[start + len(literals[0]) :], literals[1:])
+        if values is not None:
+            return dict(zip(names, values, strict=True)) if all(values) else {}
+    return {}
+
+
+def _values(line: str, literals: Sequence[str]) -> list[str] | None:
+    """Return what stands before each literal, the literals as far behind as they can be."""
+    # Backwards, because only `find` is linear whatever it looks for.
+    backwards = line[::-1]
+    values: list[str] = []
+    position = end = 0
+    for number, literal in enumerate(reversed(literals)):
+        found = backwards.find(literal[::-1], position)
+        if found < 0:
+            return None
+        if number:
+            values.append(backwards[end:found][::-1])
+        position = end = found + len(literal)
+    values.append(backwards[end:][::-1])
+    return values[::-1]
+
+
+def _lists(text: str, node: yaml.Node | None, path: Path = (), *, in_flow: bool = False) -> Iterator[_List]:
+    if isinstance(node, yaml.MappingNode):
+        for key, value in node.value:
+            if isinstance(value, yaml.SequenceNode) and isinstance(key, yaml.ScalarNode):
+                on_key = _KEY_COMMENT.match(text, key.end_mark.index)
+                comment = line_comment(text, value) if value.flow_style else (on_key[1] if on_key else "")
+                if pattern := _pattern(comment):
+                    inside = in_flow or bool(node.flow_style)
+                    yield _List((*path, key.value), key, value, pattern, inside)
+            yield from _lists(text, value, (*path, key.value), in_flow=in_flow or bool(node.flow_style))
+    elif isinstance(node, yaml.SequenceNode):
+        for index, value in enumerate(node.value):
+            yield from _lists(text, value, (*path, index), in_flow=in_flow or bool(node.flow_style))
+
+
+def _with_list(item: Item, found: _List, setters: Mapping[str, str]) -> Item:
+    names = split_pattern(found.pattern).names
+    if len(names) != 1 or found.pattern != f"${{{names[0]}}}":
+        raise PermanentError(
+            f"invalid setter pattern for array node: {found.pattern!r}", reason="InvalidFunctionConfig"
+        )
+    text = setters[names[0]]
+    try:
+        values = load(text) if text else []
+    except YamlError as exc:
+        raise PermanentError(_NOT_A_LIST.format(text), reason="InvalidFunctionConfig") from exc
+    if not isinstance(values, list):
+        raise PermanentError(_NOT_A_LIST.format(text), reason="InvalidFunctionConfig")
+    meant = replaced(item.value, found.path, values)
+    written = _written_list(item.text, found, values)
+    try:
+        if not found.in_flow and same(load(written), meant):
+            return msgspec.structs.replace(item, text=written, value=meant)
+    except YamlError:
+        pass  # an anchor or a tag inside the list: the values count more than the spelling
+    return item.with_value(meant)
+
+
+def _written_list(text: str, found: _List, values: list[object]) -> str:
+    """Return the text with the list in block form below its key, or as `[]` in the key's line."""
+    comment = f"{MARKER}{found.pattern}"
+    end = found.node.end_mark.index
+    if found.node.flow_style:
+        stop = text.find("\n", end)
+        stop = len(text) if stop < 0 else stop
+    else:
+        # A block list ends where the next token begins; blank lines and comments between stay.
+        last = [node for _, node in scalars(found.node)][-1]
+        stop = text.find("\n", last.end_mark.index)
+        stop = len(text) if stop < 0 else stop
+        if last.style in ("|", ">"):
+            stop = last.end_mark.index - 1
+    if not values:
+        return f"{text[: found.key.end_mark.index]}: [] {comment}{text[stop:]}"
+    column = found.key.start_mark.column if found.node.flow_style else found.node.start_mark.column
+    lines = dump(values).splitlines()
+    block = "\n".join(" " * column + line if line else line for line in lines)
+    return f"{text[: found.key.end_mark.index]}: {comment}\n{block}{text[stop:]}"
+
+
+def _result(item: Item, path: Path, text: str) -> Result:
+    field = ""
+    for part in path:
+        field += f"[{part}]" if isinstance(part, int) else f".{part}"
+    field = field.removeprefix(".")
+    return Result(
+        message=f"set field value to {text!r}",
+        field={"path": field, "proposedValue": text},
+        file={"path": item.file, "index": item.index},
+        resource_ref={"apiVersion": item.api_version, "kind": item.kind, "name": item.name},
+    )

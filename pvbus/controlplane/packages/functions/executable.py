@@ -1,0 +1,200 @@
+"""Running a program as a function: a ResourceList on its standard input, another on its output.
+
+Source of the protocol: kustomize cmd/config/docs/api-conventions/functions-spec.md, and kpt v1.0.0-beta.62
+for the annotations: paths are those inside the package an object belongs to. Old libraries read the
+names without `internal.`, so both are written and none is kept.
+"""
+
+import posixpath
+import tempfile
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import msgspec
+
+from pvbus.controlplane.packages import programs
+from pvbus.controlplane.packages.functions.item import (
+    FunctionOutput,
+    Item,
+    Result,
+    Value,
+    lookup,
+    replaced,
+    text_of,
+)
+from pvbus.controlplane.packages.functions.limits import untimed
+from pvbus.controlplane.packages.functions.yamltext import dump, load
+from pvbus.core.errors import PermanentError
+from pvbus.core.yaml.editor import YamlError
+
+TIMEOUT_SECONDS = 300.0
+OUTPUT_BYTES_MAX = 32 * 1024 * 1024
+"""Of a program's answer: five times the largest package."""
+MEMORY_BYTES_MAX = 2 * 1024**3
+FILE_BYTES_MAX = 256 * 1024**2
+"""What a program may allocate, and write into one file: enough for any function known, and not so much
+that one of them takes the machine."""
+# Nothing of ours reaches the program: no credentials, no proxies, no settings.
+ENVIRONMENT = {"PATH": "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin", "LANG": "C.UTF-8"}
+_STDERR_CHARACTERS_MAX = 2000
+
+_PATH = "internal.config.kubernetes.io/path"
+_INDEX = "internal.config.kubernetes.io/index"
+_PACKAGE = "internal.config.kubernetes.io/package-path"
+_ID = "internal.config.kubernetes.io/id"
+_LEGACY = {_PATH: "config.kubernetes.io/path", _INDEX: "config.kubernetes.io/index", _ID: "config.k8s.io/id"}
+_BOOKKEEPING = frozenset(
+    {_PATH, _INDEX, _PACKAGE, _ID, *_LEGACY.values(), "internal.config.kubernetes.io/seqindent"}
+)
+_ANNOTATIONS = ("metadata", "annotations")
+
+
+def run_executable(
+    command: Sequence[str], items: Sequence[Item], config: Value | None, *, timeout_seconds: float
+) -> FunctionOutput:
+    """Run a program on the items; blocks until it ends. Raises: PermanentError when it fails."""
+    with untimed():
+        code, out, err = _run(command, encode(items, config), timeout_seconds)
+    if code:
+        told = [result.message for result in _results_of(out) if result.severity == "error"]
+        said = "; ".join(told) or err.strip()[-_STDERR_CHARACTERS_MAX:] or "it said nothing"
+        raise _fault(f"exit code {code}: {said}")
+    try:
+        return decode(out, items)
+    except YamlError as exc:
+        raise _fault(f"the output is no ResourceList: {exc}") from exc
+
+
+def encode(items: Sequence[Item], config: Value | None) -> str:
+    """Return the ResourceList. Comments inside the objects are kept: some functions read them."""
+    head: Value = {"apiVersion": "config.kubernetes.io/v1", "kind": "ResourceList"}
+    if config is not None:
+        head["functionConfig"] = config
+    marked = [_marked(item, number) for number, item in enumerate(items)]
+    if not marked:
+        return dump({**head, "items": []})
+    text = f"{dump(head)}items:\n{''.join(map(_element, marked))}"
+    values = [item.value for item in marked]
+    try:
+        if load(text)["items"] == values:
+            return text
+    except (YamlError, KeyError):
+        pass  # a text that cannot be nested, such as one with directives: its values can
+    return dump({**head, "items": values})
+
+
+def decode(text: str, items: Sequence[Item]) -> FunctionOutput:
+    """Read a ResourceList back: objects that were sent keep their text where it still holds."""
+    resources = load(text)
+    if not isinstance(resources, dict) or resources.get("kind") != "ResourceList":
+        raise YamlError("kind is not ResourceList")
+    given = resources.get("items") or []
+    if not isinstance(given, list) or not all(isinstance(value, dict) for value in given):
+        raise YamlError("items is no list of objects")
+    return FunctionOutput(
+        items=tuple(_returned(value, items) for value in given), results=_results(resources)
+    )
+
+
+def _run(command: Sequence[str], text: str, timeout_seconds: float) -> tuple[int, str, str]:
+    with tempfile.TemporaryDirectory(prefix="pvbus-function-", ignore_cleanup_errors=True) as folder:
+        environment = {**ENVIRONMENT, "HOME": folder, "TMPDIR": folder}
+        try:
+            process = programs.start(command, folder, environment, with_input=True)
+        except OSError as exc:
+            raise _fault(f"{command[0]} cannot be started: {exc.strerror}") from exc
+        except ValueError as exc:
+            raise _fault(f"{command[0]!r} cannot be started: {exc}") from exc
+        programs.limit(process, memory_bytes=MEMORY_BYTES_MAX, file_bytes=FILE_BYTES_MAX)
+        outcome = programs.run(
+            process, text.encode(), seconds_max=timeout_seconds, bytes_max=OUTPUT_BYTES_MAX
+        )
+    if outcome.excess:
+        raise _fault(f"wrote more than {OUTPUT_BYTES_MAX} bytes and was killed")
+    if outcome.code is None:
+        raise _fault(f"did not end within {timeout_seconds:g} s and was killed")
+    return outcome.code, outcome.out.decode(errors="replace"), outcome.err.decode(errors="replace")
+
+
+def _marked(item: Item, number: int) -> Item:
+    inside = item.file.removeprefix(f"{item.package}/") if item.package else item.file
+    marks = {_PATH: inside, _INDEX: str(max(item.index, 0)), _ID: str(number)}
+    marks |= {_LEGACY[name]: text for name, text in marks.items()}
+    marks[_PACKAGE] = item.package or "."
+    present = lookup(item.value, _ANNOTATIONS)
+    annotations = {**(present if isinstance(present, dict) else {}), **marks}
+    return msgspec.structs.replace(item, file="").with_value(replaced(item.value, _ANNOTATIONS, annotations))
+
+
+def _element(item: Item) -> str:
+    lines = item.text.split("\n")
+    start = next((number for number, line in enumerate(lines) if line.startswith("---")), None)
+    if start is not None:
+        lines[start] = lines[start][3:]
+    body = "\n".join(f"  {line}" if line else line for line in lines if line.rstrip() != "...")
+    return f"- {body.lstrip()}\n"
+
+
+def _returned(value: Value, items: Sequence[Item]) -> Item:
+    marks = {str(key): text_of(text) for key, text in (lookup(value, _ANNOTATIONS) or {}).items()}
+    number = marks.get(_ID, marks.get(_LEGACY[_ID], ""))
+    sent = items[int(number)] if number.isdigit() and int(number) < len(items) else None
+    value = _unmarked(value, sent)
+    package = marks.get(_PACKAGE, ".").removeprefix(".")
+    inside = marks.get(_PATH) or marks.get(_LEGACY[_PATH], "")
+    index = marks.get(_INDEX) or marks.get(_LEGACY[_INDEX], "")
+    if inside and (posixpath.isabs(inside) or posixpath.normpath(inside).startswith("..")):
+        raise _fault(f"an object was put at `{inside}`, outside of the package")
+    file = f"{package}/{inside}" if package and inside else inside
+    position = int(index) if index.isdigit() else -1
+    if sent is None:
+        return Item(text=dump(value), value=value, package=package, file=file, index=position)
+    return msgspec.structs.replace(sent.with_value(value), package=package, file=file, index=position)
+
+
+def _unmarked(value: Value, sent: Item | None) -> Value:
+    annotations = lookup(value, _ANNOTATIONS)
+    if not isinstance(annotations, dict):
+        return value
+    kept = {key: text for key, text in annotations.items() if key not in _BOOKKEEPING}
+    had = sent is not None and lookup(sent.value, _ANNOTATIONS) is not None
+    if kept or had:
+        return dict(replaced(value, _ANNOTATIONS, kept))
+    metadata = {key: field for key, field in value["metadata"].items() if key != "annotations"}
+    return {**value, "metadata": metadata}
+
+
+def _results_of(text: str) -> tuple[Result, ...]:
+    try:
+        resources = load(text)
+    except YamlError:
+        return ()
+    return _results(resources) if isinstance(resources, dict) else ()
+
+
+def _results(resources: Mapping[str, Any]) -> tuple[Result, ...]:
+    """Read results in either of their shapes: a list, or a map with the list in `items`."""
+    given = resources.get("results") or resources.get("result") or []
+    if isinstance(given, dict):
+        given = given.get("items") or []
+    return tuple(_result(each) for each in given if isinstance(each, dict)) if isinstance(given, list) else ()
+
+
+def _result(given: Mapping[str, Any]) -> Result:
+    reference = given.get("resourceRef")
+    reference = dict(reference) if isinstance(reference, dict) else {}
+    metadata = reference.pop("metadata", None)
+    field = dict(given["field"]) if isinstance(given.get("field"), dict) else {}
+    if "suggestedValue" in field:
+        field["proposedValue"] = field.pop("suggestedValue")
+    return Result(
+        message=text_of(given.get("message")),
+        severity=text_of(given.get("severity")) or "error",
+        resource_ref={**reference, **(metadata if isinstance(metadata, dict) else {})},
+        field=field,
+        file=dict(given["file"]) if isinstance(given.get("file"), dict) else {},
+    )
+
+
+def _fault(message: str) -> PermanentError:
+    return PermanentError(message, reason="FunctionFailed")

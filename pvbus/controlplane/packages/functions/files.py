@@ -1,0 +1,150 @@
+"""A package's files as items, and items as files again.
+
+A file that holds no changed object keeps its bytes; so do comments and documents without an object
+between those that do.
+"""
+
+import posixpath
+from collections.abc import Iterable, Mapping, Sequence
+from itertools import count
+from typing import NamedTuple
+
+import msgspec
+
+from pvbus.controlplane.packages.functions.ignoring import ignored
+from pvbus.controlplane.packages.functions.item import Item
+from pvbus.controlplane.packages.functions.yamltext import compose
+from pvbus.core.errors import PermanentError
+from pvbus.core.yaml.editor import YamlError, parse
+
+KPTFILE = "Kptfile"
+_SUFFIXES = (".yaml", ".yml", ".json")
+_KUSTOMIZATIONS = ("kustomization.yaml", "kustomization.yml", "Kustomization")
+
+
+class _Piece(NamedTuple):
+    """A part of a file's text. id: the item it holds, None for comments alone."""
+
+    text: str
+    id: int | None
+
+
+class Package(NamedTuple):
+    """The items of a whole package with its sub-packages, and the layout of the files they come from."""
+
+    items: tuple[Item, ...]
+    layout: Mapping[str, tuple[_Piece, ...]]
+
+
+def package_dirs(files: Iterable[str]) -> list[str]:
+    """Return the directories with a Kptfile, '' for the root."""
+    return sorted(posixpath.dirname(file) for file in files if posixpath.basename(file) == KPTFILE)
+
+
+def within(directory: str, file: str) -> bool:
+    return not directory or file.startswith(f"{directory}/")
+
+
+def read(resources: Mapping[str, str]) -> Package:
+    """Read what functions see: YAML and JSON files and Kptfiles. Raises: PermanentError naming the file."""
+    hidden = ignored(resources) - {KPTFILE}
+    packages = package_dirs(file for file in resources if file not in hidden)
+    ids = count()
+    items: list[Item] = []
+    layout: dict[str, tuple[_Piece, ...]] = {}
+    for file in sorted(resources):
+        if file in hidden:
+            continue
+        if file.endswith(_SUFFIXES) or posixpath.basename(file) == KPTFILE:
+            package = max((each for each in packages if within(each, file)), key=len, default="")
+            pieces: list[_Piece] = []
+            index = 0
+            for piece in _objects(file, resources[file]):
+                if isinstance(piece, str):
+                    pieces.append(_Piece(piece, None))
+                    continue
+                item = msgspec.structs.replace(piece, package=package, file=file, index=index, id=next(ids))
+                index += 1
+                check_krm(item)
+                items.append(item)
+                pieces.append(_Piece(item.text, item.id))
+            layout[file] = tuple(pieces)
+    return Package(tuple(items), layout)
+
+
+def check_krm(item: Item) -> None:
+    """Raises: PermanentError where an object lacks what every Kubernetes object has."""
+    if posixpath.basename(item.file) in _KUSTOMIZATIONS:
+        return
+    missing = [
+        name
+        for name, present in (
+            ("apiVersion", item.api_version),
+            ("kind", item.kind),
+            ("metadata.name", item.name),
+        )
+        if not present
+    ]
+    if missing:
+        where = item.file or "an object that a function made"
+        raise PermanentError(
+            f"{where}: resource {max(item.index, 0)} has no `{'`, `'.join(missing)}`",
+            reason="InvalidResource",
+        )
+
+
+def placed(item: Item, package: str) -> Item:
+    """Give a new object a file of the package whose function made it, as kpt names such files."""
+    if item.file:
+        file = item.file if item.package else posixpath.join(package, item.file)
+        return msgspec.structs.replace(item, package=item.package or package, file=file)
+    name = f"{item.kind.lower()}_{item.name}.yaml"
+    file = posixpath.join(package, item.namespace, name)
+    return msgspec.structs.replace(item, package=package, file=file)
+
+
+def write(resources: Mapping[str, str], package: Package, items: Sequence[Item]) -> dict[str, str]:
+    """Return the files with these items in place of those that were read."""
+    by_file: dict[str, list[Item]] = {}
+    for item in items:
+        by_file.setdefault(item.file, []).append(item)
+    written = dict(resources)
+    for file in {*package.layout, *by_file}:
+        pieces = package.layout.get(file, ())
+        text = _text(pieces, by_file.get(file, []))
+        if file not in by_file and any(piece.id is not None for piece in pieces):
+            del written[file]
+        elif text != written.get(file):
+            written[file] = text
+    return written
+
+
+def _objects(file: str, text: str) -> Iterable[Item | str]:
+    try:
+        documents = parse(text)
+    except YamlError as exc:
+        raise PermanentError(f"{file}: {exc}", reason="InvalidResource") from exc
+    for document in documents:
+        if isinstance(document.value, dict):
+            yield Item(text=document.text, value=document.value)
+        elif document.value is None and compose(document.text) is None:
+            yield document.text
+        else:
+            raise PermanentError(f"{file}: a document is no YAML mapping", reason="InvalidResource")
+
+
+def _text(pieces: Sequence[_Piece], items: Sequence[Item]) -> str:
+    known = {piece.id for piece in pieces if piece.id is not None}
+    kept = {item.id: item for item in items if item.id in known}
+    text = "".join(
+        piece.text if piece.id is None else kept[piece.id].text
+        for piece in pieces
+        if piece.id is None or piece.id in kept
+    )
+    for item in sorted((item for item in items if item.id not in known), key=lambda item: item.index):
+        body = item.text
+        if text.strip():
+            text = text if text.endswith("\n") else f"{text}\n"
+            body = body if body.lstrip().startswith("---") else f"---\n{body}"
+        text += body
+    return text

@@ -1,0 +1,187 @@
+"""The pipeline of a Kptfile: which function runs when, on what, with which configuration."""
+
+import posixpath
+from collections.abc import Mapping, Sequence
+from typing import Any, Literal
+
+import msgspec
+
+from pvbus.controlplane.packages.functions.files import check_krm, placed
+from pvbus.controlplane.packages.functions.item import Item, Value, text_of
+from pvbus.core.errors import PermanentError
+
+Phase = Literal["mutators", "validators"]
+API_VERSION = "kpt.dev/v1"
+PHASES: tuple[Phase, ...] = ("mutators", "validators")
+
+
+class Selector(msgspec.Struct, frozen=True, kw_only=True, rename="camel", forbid_unknown_fields=True):
+    """Objects that have every given field; a map asks for each of its pairs."""
+
+    api_version: str = ""
+    kind: str = ""
+    name: str = ""
+    namespace: str = ""
+    labels: dict[str, str] = {}
+    annotations: dict[str, str] = {}
+
+    def matches(self, item: Item) -> bool:
+        wanted = (self.api_version, self.kind, self.name, self.namespace)
+        present = (item.api_version, item.kind, item.name, item.namespace)
+        return (
+            all(want in ("", have) for want, have in zip(wanted, present, strict=True))
+            and self.labels.items() <= item.labels.items()
+            and self.annotations.items() <= item.annotations.items()
+        )
+
+
+class Entry(msgspec.Struct, frozen=True, kw_only=True, rename="camel", forbid_unknown_fields=True):
+    """One function of a pipeline, as the Kptfile has it."""
+
+    image: str = ""
+    tag: str = ""
+    exec: str = ""
+    name: str = ""
+    config_map: dict[str, Any] | None = None
+    config_path: str = ""
+    selectors: tuple[Selector, ...] = ()
+    exclude: tuple[Selector, ...] = ()
+
+
+class Step(msgspec.Struct, frozen=True, kw_only=True):
+    """One function of one package. package: its directory, '' for the root."""
+
+    package: str
+    phase: Phase
+    index: int
+    entry: Entry
+
+    @property
+    def path(self) -> str:
+        """Where the Kptfile names the function."""
+        return f"pipeline.{self.phase}[{self.index}]"
+
+    @property
+    def image(self) -> str:
+        """What runs, in the Kptfile's words."""
+        return self.entry.image or self.entry.exec
+
+    def __str__(self) -> str:
+        where = f"package {self.package}: " if self.package else ""
+        return f"{where}{self.path}"
+
+
+class InvalidStepError(PermanentError):
+    """An entry of a pipeline that cannot be run, whatever the objects are."""
+
+    def __init__(self, step: Step, message: str) -> None:
+        super().__init__(message, reason="InvalidPipeline")
+        self.step = step
+
+
+def parse_steps(kptfile: Item) -> list[Step]:
+    """Return a Kptfile's functions in the order they run. Raises: PermanentError."""
+    if (kptfile.api_version, kptfile.kind) != (API_VERSION, "Kptfile"):
+        raise PermanentError(
+            f"{kptfile.file}: is {kptfile.api_version or 'of no version'} {kptfile.kind}, and must be "
+            f"{API_VERSION} Kptfile",
+            reason="InvalidPipeline",
+        )
+    pipeline = kptfile.value.get("pipeline") or {}
+    if not isinstance(pipeline, dict):
+        raise PermanentError(f"{kptfile.file}: pipeline is no map", reason="InvalidPipeline")
+    if unknown := sorted(map(str, pipeline.keys() - set(PHASES))):
+        raise PermanentError(
+            f"{kptfile.file}: pipeline.{unknown[0]}: unknown field, expected {' or '.join(PHASES)}",
+            reason="InvalidPipeline",
+        )
+    steps: list[Step] = []
+    for phase in PHASES:
+        entries = pipeline.get(phase) or []
+        if not isinstance(entries, list):
+            raise PermanentError(f"{kptfile.file}: pipeline.{phase} is no list", reason="InvalidPipeline")
+        for index, given in enumerate(entries):
+            step = Step(package=kptfile.package, phase=phase, index=index, entry=Entry())
+            try:
+                step = msgspec.structs.replace(step, entry=msgspec.convert(given, Entry))
+            except msgspec.ValidationError as exc:
+                raise InvalidStepError(step, f"{exc}") from exc
+            _check(step)
+            steps.append(step)
+    return steps
+
+
+def config_of(step: Step, items: Sequence[Item], originals: Sequence[Item]) -> Value | None:
+    """Return a function's configuration.
+
+    A mutator sees what the functions before it made of the file; a validator sees what was read.
+    """
+    entry = step.entry
+    if entry.config_map is not None:
+        data = {key: text_of(value) for key, value in entry.config_map.items()}
+        return {"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": "function-input"}, "data": data}
+    if not entry.config_path:
+        return None
+    file = posixpath.normpath(posixpath.join(step.package, entry.config_path))
+    current = items if step.phase == "mutators" else ()
+    found = [item for item in current if item.file == file] or [
+        item for item in originals if item.file == file
+    ]
+    if outside := [item for item in found if item.package != step.package]:
+        raise PermanentError(
+            f"configPath `{entry.config_path}` is in the sub-package {outside[0].package}, and must be a "
+            "file of the package itself",
+            reason="InvalidPipeline",
+        )
+    if len(found) != 1:
+        raise PermanentError(
+            f"configPath `{entry.config_path}` must be a file with exactly one object, it has {len(found)}",
+            reason="InvalidPipeline",
+        )
+    check_krm(found[0])
+    return found[0].value
+
+
+def select(step: Step, items: Sequence[Item]) -> list[Item]:
+    """Return what a function gets: an object that two selectors match comes twice."""
+    entry = step.entry
+    if entry.selectors:
+        items = [item for item in items for selector in entry.selectors if selector.matches(item)]
+    return [item for item in items if not any(selector.matches(item) for selector in entry.exclude)]
+
+
+def merge(step: Step, items: Sequence[Item], selected: Sequence[Item], output: Sequence[Item]) -> list[Item]:
+    """Put a function's output where its input was; new objects go to the end.
+
+    Raises: PermanentError where an object is no Kubernetes object or two claim one place in a file.
+    """
+    given = {item.id for item in selected}
+    returned: Mapping[int | None, Item] = {item.id: item for item in output if item.id is not None}
+    merged = [returned.get(item.id, item) for item in items if item.id in returned or item.id not in given]
+    merged += [placed(item, step.package) for item in output if item.id is None]
+    places: set[tuple[str, int]] = set()
+    for item in merged:
+        check_krm(item)
+        place = (item.file, item.index)
+        if item.index >= 0 and place in places:
+            raise PermanentError(
+                f"two objects have index {item.index} of {item.file}", reason="InvalidResource"
+            )
+        places.add(place)
+    return merged
+
+
+def _check(step: Step) -> None:
+    entry = step.entry
+    if bool(entry.image) == bool(entry.exec):
+        raise InvalidStepError(step, "must have exactly one of `image` and `exec`")
+    if entry.config_map is not None and entry.config_path:
+        raise InvalidStepError(step, "must not have both `configMap` and `configPath`")
+    for key, value in (entry.config_map or {}).items():
+        if isinstance(value, dict | list):
+            kind = "map" if isinstance(value, dict) else "list"
+            raise InvalidStepError(step, f"configMap.{key} is a {kind}, and must be a text")
+    if entry.config_path and (
+        posixpath.isabs(entry.config_path) or ".." in posixpath.normpath(entry.config_path).split("/")
+    ):
+        raise InvalidStepError(step, f"configPath `{entry.config_path}` must be a path inside the package")

@@ -1,0 +1,108 @@
+"""set-labels: put labels on objects, on the pods they make and on the selectors that find those.
+
+Source: branch set-labels/v0.2 of the krm-functions-catalog. Selectors inside pod affinity are not
+touched there although they are listed, and so they are not here.
+"""
+
+from collections.abc import Mapping, Sequence
+from typing import Any, NamedTuple
+
+from pvbus.controlplane.packages.functions.fields import EACH, FieldPath, update_maps
+from pvbus.controlplane.packages.functions.item import FunctionOutput, Item, Result, Value, text_of
+from pvbus.core.errors import PermanentError
+
+
+class _Kind(NamedTuple):
+    """Kinds a field path belongs to. group None: of any group."""
+
+    group: str | None
+    kind: str
+
+    def matches(self, item: Item) -> bool:
+        return item.kind == self.kind and self.group in (None, item.group)
+
+
+class _Field(NamedTuple):
+    """A map of labels in some kinds. add: create what is missing, else only overwrite keys there are."""
+
+    kinds: tuple[_Kind, ...]
+    path: FieldPath
+    add: bool
+
+
+_SERVICE = _Kind("", "Service")
+_CONTROLLER = _Kind("", "ReplicationController")
+_STATEFUL = _Kind("apps", "StatefulSet")
+_JOB = _Kind("batch", "Job")
+_CRON = (_Kind("batch", "CronJob"),)
+_POLICY = (_Kind("networking.k8s.io", "NetworkPolicy"),)
+_ROLLING = (_Kind(None, "Deployment"), _Kind(None, "ReplicaSet"), _Kind(None, "DaemonSet"), _STATEFUL)
+_WORKLOADS = (_CONTROLLER, *_ROLLING, _JOB)
+_SPREAD: FieldPath = (
+    "spec",
+    "template",
+    "spec",
+    "topologySpreadConstraints",
+    EACH,
+    "labelSelector",
+    "matchLabels",
+)
+
+_FIELDS = (
+    _Field((_SERVICE, _CONTROLLER), ("spec", "selector"), True),
+    _Field(_ROLLING, ("spec", "selector", "matchLabels"), True),
+    _Field((_JOB, _Kind("policy", "PodDisruptionBudget")), ("spec", "selector", "matchLabels"), False),
+    _Field(_WORKLOADS, ("spec", "template", "metadata", "labels"), True),
+    _Field(_WORKLOADS, _SPREAD, False),
+    _Field(_CRON, ("spec", "jobTemplate", "metadata", "labels"), True),
+    _Field(_CRON, ("spec", "jobTemplate", "spec", "template", "metadata", "labels"), True),
+    _Field(_CRON, ("spec", "jobTemplate", "spec", "selector", "matchLabels"), False),
+    _Field((_STATEFUL,), ("spec", "volumeClaimTemplates", EACH, "metadata", "labels"), True),
+    _Field(_POLICY, ("spec", "podSelector", "matchLabels"), False),
+    _Field(_POLICY, ("spec", "ingress", EACH, "from", EACH, "podSelector", "matchLabels"), False),
+    _Field(_POLICY, ("spec", "egress", EACH, "to", EACH, "podSelector", "matchLabels"), False),
+)
+# Nothing is created below one of these where it is absent: that would invent a workload.
+_NEVER_CREATED = frozenset({"spec", "template", "jobTemplate", EACH})
+
+
+def set_labels(items: Sequence[Item], config: Value | None) -> FunctionOutput:
+    """Write the configured labels into every object but those for the package itself."""
+    labels = _configured(config)
+    if not labels:
+        message = "the labels of the functionConfig are empty, nothing was changed"
+        return FunctionOutput(items=tuple(items), results=(Result(message=message, severity="warning"),))
+    changed = tuple(item if item.is_local_config else _labelled(item, labels) for item in items)
+    return FunctionOutput(items=changed, results=(Result(message=f"set {len(labels)} label(s) in total"),))
+
+
+def _configured(config: Value | None) -> dict[str, str]:
+    kind = ((config or {}).get("apiVersion"), (config or {}).get("kind"))
+    if config and kind == ("v1", "ConfigMap"):
+        labels = config.get("data")
+    elif config and kind == ("fn.kpt.dev/v1alpha1", "SetLabels"):
+        labels = config.get("labels")
+    else:
+        raise PermanentError(
+            f"functionConfig is {kind[1] or 'absent'}, expected `SetLabels` or `ConfigMap`",
+            reason="InvalidFunctionConfig",
+        )
+    if labels is not None and not isinstance(labels, dict):
+        raise PermanentError("the labels of the functionConfig are no map", reason="InvalidFunctionConfig")
+    return {key: text_of(value) for key, value in sorted((labels or {}).items())}
+
+
+def _labelled(item: Item, labels: Mapping[str, str]) -> Item:
+    def add(present: dict[str, Any] | None) -> dict[str, Any] | None:
+        return {**(present or {}), **labels}
+
+    def overwrite(present: dict[str, Any] | None) -> dict[str, Any] | None:
+        return present and {key: labels.get(key, value) for key, value in present.items()}
+
+    value = update_maps(item.value, ("metadata", "labels"), add, kept_absent=frozenset())
+    for field in _FIELDS:
+        if any(kind.matches(item) for kind in field.kinds):
+            value = update_maps(
+                value, field.path, add if field.add else overwrite, kept_absent=_NEVER_CREATED
+            )
+    return item.with_value(value)

@@ -1,0 +1,110 @@
+"""Texts of one YAML document: their values, their nodes, and other values edited into them."""
+
+from difflib import SequenceMatcher
+from functools import lru_cache
+from typing import Any
+
+import yaml
+
+from pvbus.controlplane.packages.functions.limits import check_time
+from pvbus.core.yaml.editor import Document, YamlError, assign, delete, get, insert, parse, same
+from pvbus.core.yaml.writer import Style, block
+
+REMEMBERED_CHARACTERS_MAX = 100_000
+"""Length of a text whose graph is remembered; a graph takes a hundred times the memory of its text."""
+
+COMPARISONS_MAX = 250_000
+"""Pairs of elements that are compared to keep what stays of a list: some 0.1 s. Longer lists that differ
+throughout are written anew."""
+
+Path = tuple[str | int, ...]
+"""Keys of maps and indices of lists, from the root of a document."""
+
+_Loader = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
+
+
+def load(text: str) -> Any:
+    """Return the value of a text of one document. Raises: yamledit.YamlError."""
+    documents = parse(text)
+    return documents[0].value if documents else None
+
+
+def dump(value: Any) -> str:
+    """Return a value as block YAML, keys in their order, lists in their parent's column."""
+    return "\n".join(block(value, "", Style())) + "\n"
+
+
+def compose(text: str) -> yaml.Node | None:
+    """Return the node graph of a text of one document that `load` accepts; marks count its characters.
+
+    Nobody may change the graph. Its implicit tags are YAML 1.1's and mean nothing here.
+    """
+    return _composed_before(text) if len(text) <= REMEMBERED_CHARACTERS_MAX else _composed(text)
+
+
+# The same text is asked for a few times in a row; graphs are large, so few are kept.
+@lru_cache(maxsize=8)
+def _composed_before(text: str) -> yaml.Node | None:
+    return _composed(text)
+
+
+def _composed(text: str) -> yaml.Node | None:
+    try:
+        node: yaml.Node | None = yaml.compose(text, Loader=_Loader)
+    except yaml.YAMLError as exc:
+        raise YamlError(f"yaml: {exc}") from exc
+    return node
+
+
+def with_value(text: str, old: Any, new: Any) -> str:
+    """Return the text, whose value is `old`, with the value `new`: it changes only where they differ.
+
+    Elements of a list that are equal stay as they are, wherever others came or went between them.
+    """
+    return _merged(Document(text, old), (), new).text
+
+
+def _merged(document: Document, path: Path, new: Any) -> Document:
+    check_time()
+    old = get(document.value, path)
+    if old and new and isinstance(old, dict) and isinstance(new, dict):
+        for key in [key for key in old if key not in new]:
+            document = delete(document, (*path, key))
+        for key, value in new.items():
+            if key in old:
+                document = _merged(document, (*path, key), value)
+            else:
+                document = assign(document, (*path, key), value)
+        return document
+    if old and new and isinstance(old, list) and isinstance(new, list):
+        return _merged_list(document, path, old, new)
+    return document if same(old, new) else assign(document, path, new)
+
+
+def _common(one: list[str], other: list[str]) -> int:
+    """Return how many elements two lists begin with alike."""
+    pairs = enumerate(zip(one, other, strict=False))
+    return next((index for index, (a, b) in pairs if a != b), min(len(one), len(other)))
+
+
+def _merged_list(document: Document, path: Path, old: list[Any], new: list[Any]) -> Document:
+    """Edit from the end, so that the indices of what is still to do hold."""
+    one, other = [repr(each) for each in old], [repr(each) for each in new]
+    head = _common(one, other)
+    tail = _common(one[head:][::-1], other[head:][::-1])
+    one, other = one[head : len(one) - tail], other[head : len(other) - tail]
+    if len(one) * len(other) > COMPARISONS_MAX:
+        return assign(document, path, new)
+    matcher = SequenceMatcher(None, one, other, autojunk=False)
+    for tag, *places in reversed(matcher.get_opcodes()):
+        old_start, old_end, new_start, new_end = (place + head for place in places)
+        if tag == "equal":
+            continue
+        paired = min(old_end - old_start, new_end - new_start)
+        for index in range(old_end - 1, old_start + paired - 1, -1):
+            document = delete(document, (*path, index))
+        for offset in range(paired, new_end - new_start):
+            document = insert(document, path, old_start + offset, new[new_start + offset])
+        for offset in range(paired):
+            document = _merged(document, (*path, old_start + offset), new[new_start + offset])
+    return document

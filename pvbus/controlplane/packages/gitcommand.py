@@ -1,0 +1,310 @@
+"""The git executable: everything that talks to a remote repository.
+
+Never asks a question, never runs forever, and never runs the user's hooks or signs anything: the
+mirror it works in is ours. A remote's own hooks and settings do apply; they belong to the remote.
+Every failure becomes a GitError that says what failed and what to do.
+"""
+
+import base64
+import os
+import re
+import subprocess
+import threading
+import time
+from collections.abc import Mapping, Sequence
+from enum import Enum
+from pathlib import Path
+from typing import NamedTuple
+
+from pvbus.controlplane.packages import programs
+
+NETWORK_SECONDS_MAX = 120.0
+"""A fetch of a large repository over a slow line still ends within it; a dead line is given up."""
+
+STALE_LOCK_SECONDS = 30.0
+"""Age of a lock file that nobody can still hold: git holds one for milliseconds, and on a disk that
+hangs for seconds. Longer, and a package whose push was killed waits longer."""
+
+OUTPUT_BYTES_MAX = 4 * 1024 * 1024
+"""What git may print: a push of 64 changes prints some 20 KB."""
+
+OUTPUT_CHARACTERS_MAX = 20_000
+"""How much of what git printed is looked at for its cause. Most of it comes from the remote."""
+
+_SETTINGS = {
+    "core.hooksPath": "/dev/null",
+    "credential.interactive": "false",
+    "fetch.recurseSubmodules": "false",
+    "fetch.writeCommitGraph": "false",
+    "gc.auto": "0",  # no surprise pauses under load; the mirror is packed when it is opened
+    "maintenance.auto": "false",
+    "pack.threads": "1",  # our packs are a few small objects: looking for deltas costs more than it saves
+    "pack.window": "0",
+    "protocol.file.allow": "always",  # paths come from Repository objects, not from foreign packages
+    "push.followTags": "false",
+    "push.gpgSign": "false",
+    "push.recurseSubmodules": "no",
+}
+
+_LOCAL_RECEIVER = "git -c core.alternateRefsCommand=true receive-pack"
+"""On this machine the receiving git would start one more git to list refs it does not need: a quarter
+of the time of a push."""
+
+
+_URL_USER = re.compile(r"://[^/@\s']{1,500}@")
+
+
+class Failure(Enum):
+    """What kind of thing went wrong, as far as a caller reacts differently."""
+
+    MOVED = "moved"  # the remote's refs are not what we thought: fetch and decide again
+    REFUSED = "refused"  # the remote will not take this update
+    UNREACHABLE = "unreachable"  # nothing at all can be done with the remote now
+
+
+class GitError(Exception):
+    """A git operation failed. The message is one for people and says what to do."""
+
+    def __init__(self, failure: Failure, message: str) -> None:
+        super().__init__(message)
+        self.failure = failure
+
+
+class Credentials(NamedTuple):
+    username: str
+    password: str
+
+
+class RefUpdate(NamedTuple):
+    """Move a ref from what it must be (None: absent) to what it is to be (None: deleted)."""
+
+    ref: str
+    old: str | None
+    new: str | None
+
+
+def is_path(repository: str) -> bool:
+    """Tell a path of this machine from a URL (`scheme://...` or `host:path`)."""
+    return "://" not in repository and not re.match(r"[^/]+:", repository)
+
+
+class Git:
+    """Runs git. Used from worker threads; `interrupt` may be called from any other."""
+
+    def __init__(self, credentials: Credentials | None = None) -> None:
+        self._environment = _environment(credentials)
+        self._secrets = _secrets(credentials)
+        self._running: set[subprocess.Popen[bytes]] = set()
+        self._lock = threading.Lock()
+        self._stopped = False
+
+    def run(self, *arguments: str, directory: Path, seconds_max: float = NETWORK_SECONDS_MAX) -> str:
+        """Run a git command and return its output.
+
+        Raises: GitError.
+        """
+        with self._lock:
+            if self._stopped:
+                raise GitError(Failure.UNREACHABLE, "the package store is shutting down")
+            try:
+                process = programs.start(
+                    ["git", *arguments], directory, dict(self._environment), with_input=False
+                )
+            except FileNotFoundError as exc:
+                raise GitError(Failure.UNREACHABLE, "git is not installed: install it") from exc
+            except ValueError as exc:
+                raise GitError(Failure.REFUSED, f"git {arguments[0]}: {exc}: correct the names") from exc
+            self._running.add(process)
+        try:
+            outcome = programs.run(process, b"", seconds_max=seconds_max, bytes_max=OUTPUT_BYTES_MAX)
+        finally:
+            with self._lock:
+                self._running.discard(process)
+        if outcome.code is None:
+            raise GitError(
+                Failure.UNREACHABLE,
+                f"git {arguments[0]} did not end within {seconds_max:g} s: "
+                "check that the remote answers; it is tried again",
+            )
+        output, errors = (text.decode(errors="replace") for text in (outcome.out, outcome.err))
+        if outcome.excess:
+            raise GitError(
+                Failure.UNREACHABLE,
+                f"git {arguments[0]}: the remote sent more than {OUTPUT_BYTES_MAX} bytes of messages: "
+                f"check what it is ({self._redacted(_essence(output + errors))})",
+            )
+        if outcome.code:
+            raise explain(arguments[0], self._redacted(output + errors))
+        return output
+
+    def _redacted(self, text: str) -> str:
+        """Return a text without the credentials: messages are shown in logs and conditions."""
+        for secret in self._secrets:
+            text = text.replace(secret, "***")
+        return _URL_USER.sub("://***@", text[:OUTPUT_CHARACTERS_MAX])
+
+    def fetch(self, mirror: Path, url: str) -> None:
+        """Make the mirror's branches and tags those of the remote."""
+        command = (
+            "fetch", "--quiet", "--prune", "--no-tags", "--force", "--no-write-fetch-head",
+            "--", url, "+refs/heads/*:refs/heads/*", "+refs/tags/*:refs/tags/*",
+        )  # fmt: skip
+        self._run_past_locks(command, mirror, url)
+
+    def push(self, mirror: Path, url: str, updates: Sequence[RefUpdate]) -> None:
+        """Move refs of the remote, all or none, each only if it still is what we believe."""
+        receiver = [f"--receive-pack={_LOCAL_RECEIVER}"] if is_path(url) else []
+        leases = [f"--force-with-lease={update.ref}:{update.old or ''}" for update in updates]
+        refspecs = [f"{update.new or ''}:{update.ref}" for update in updates]
+        command = (
+            "push", "--porcelain", "--atomic", "--no-verify", *receiver, *leases, "--", url, *refspecs,
+        )  # fmt: skip
+        self._run_past_locks(command, mirror, url)
+
+    def _run_past_locks(self, command: Sequence[str], mirror: Path, url: str) -> None:
+        """Run a command; where a lock that a killed git left is in the way, remove it and run again."""
+        try:
+            self.run(*command, directory=mirror)
+        except GitError as error:
+            folders = [mirror, *([Path(url)] if is_path(url) else [])]
+            if not remove_stale_locks(str(error), folders):
+                raise
+            self.run(*command, directory=mirror)
+
+    def interrupt(self) -> None:
+        """End what runs and start nothing more."""
+        with self._lock:
+            self._stopped = True
+            for process in self._running:
+                programs.kill_group(process)
+
+
+def remove_stale_locks(message: str, folders: Sequence[Path]) -> bool:
+    """Remove the lock files that a message of git names, if they are in these folders and old.
+
+    git holds a lock for milliseconds; one that is older than STALE_LOCK_SECONDS was left by a git that
+    was killed, and would stand for ever. Returns whether any was removed.
+    """
+    removed = False
+    for name in re.findall(r"Unable to create '([^']+\.lock)': File exists", message):
+        lock = Path(name).resolve()
+        inside = any(lock.is_relative_to(folder.resolve()) for folder in folders)
+        try:
+            if inside and time.time() - lock.stat().st_mtime > STALE_LOCK_SECONDS:
+                lock.unlink()
+                removed = True
+        except FileNotFoundError:
+            removed = True  # its holder was alive and is done
+    return removed
+
+
+def _token(credentials: Credentials) -> str:
+    return base64.b64encode(f"{credentials.username}:{credentials.password}".encode()).decode()
+
+
+def _secrets(credentials: Credentials | None) -> tuple[str, ...]:
+    """Return the texts that no message may show; a password of few letters would be in every word."""
+    if credentials is None:
+        return ()
+    return (_token(credentials), *([credentials.password] if len(credentials.password) > 3 else []))
+
+
+def _environment(credentials: Credentials | None) -> Mapping[str, str]:
+    environment = {name: value for name, value in os.environ.items() if not name.startswith("GIT_")}
+    for name in ("GIT_SSH", "GIT_SSH_COMMAND", "GIT_SSL_CAINFO", "GIT_PROXY_COMMAND"):
+        if name in os.environ:
+            environment[name] = os.environ[name]
+    settings = dict(_SETTINGS)
+    if credentials is not None:
+        # In the environment and not on the command line, where every user could read it.
+        token = _token(credentials)
+        settings["http.extraHeader"] = f"Authorization: Basic {token}"
+    environment["GIT_CONFIG_COUNT"] = str(len(settings))
+    for number, (key, value) in enumerate(settings.items()):
+        environment[f"GIT_CONFIG_KEY_{number}"] = key
+        environment[f"GIT_CONFIG_VALUE_{number}"] = value
+    return environment | {
+        "GIT_ALLOW_PROTOCOL": "file:git:http:https:ssh",  # no helper programs, such as `ext::sh -c`
+        "GIT_ASKPASS": "true",
+        "GIT_TERMINAL_PROMPT": "0",
+        "LC_ALL": "C",
+        "SSH_ASKPASS_REQUIRE": "never",
+    }
+
+
+_KNOWN: tuple[tuple[str, Failure, str], ...] = (
+    (
+        r"refusing to update checked out branch|branch is currently checked out",
+        Failure.REFUSED,
+        "the branch is checked out in that repository: use a bare repository, check out another branch "
+        "there, or set receive.denyCurrentBranch=updateInstead in it",
+    ),
+    (
+        r"hook declined",
+        Failure.REFUSED,
+        "a hook of the remote repository refused the push: correct the hook or what it checks",
+    ),
+    (
+        r"exists; cannot create",
+        Failure.REFUSED,
+        "another branch or tag is in the way of the package's: rename or delete it",
+    ),
+    (
+        r"stale info|fetch first|non-fast-forward|reference already exists|cannot lock ref|failed to lock"
+        r"|incorrect old value|remote ref (?:updated|changed)",
+        Failure.MOVED,
+        "somebody else changed the remote repository at the same time: read again and retry",
+    ),
+    (
+        r"does not appear to be a git repository|Repository not found|repository .* not found"
+        r"|[Nn]o such (?:file or directory|repository)",
+        Failure.UNREACHABLE,
+        "there is no git repository at this address: create it, or correct spec.git.repo",
+    ),
+    (
+        r"Authentication failed|could not read (?:Username|Password)|Permission denied \(|HTTP 40[13]"
+        r"|error: 40[13]|Host key verification failed",
+        Failure.UNREACHABLE,
+        "the remote does not accept the credentials: correct the Secret of spec.git.secretRef, or git's "
+        "own credential settings",
+    ),
+    (
+        r"dubious ownership",
+        Failure.UNREACHABLE,
+        "the repository belongs to another user: git config --global --add safe.directory <path>",
+    ),
+    (
+        r"Could not resolve host|Connection (?:refused|timed out|reset)|Failed to connect|unable to access"
+        r"|Could not read from remote|early EOF|hung up|Network is unreachable|No route to host",
+        Failure.UNREACHABLE,
+        "the remote cannot be reached: check the address and the network; it is tried again",
+    ),
+    (
+        r"No space left|File too large|Disk quota|unable to write|insufficient permission|Permission denied",
+        Failure.REFUSED,
+        "the repository cannot be written: check its disk space and permissions",
+    ),
+    (r"remote rejected|failed to push", Failure.REFUSED, "the remote repository refused the push"),
+)
+
+
+def explain(command: str, output: str) -> GitError:
+    """Turn what git printed into an error for people."""
+    output = output[:OUTPUT_CHARACTERS_MAX]
+    detail = _essence(output)
+    for pattern, failure, advice in _KNOWN:
+        if re.search(pattern, output):
+            return GitError(failure, f"git {command}: {advice} ({detail})")
+    return GitError(Failure.UNREACHABLE, f"git {command} failed: {detail}")
+
+
+def _essence(output: str) -> str:
+    """Keep the lines that say something: what a hook printed, and git's errors."""
+    lines = [" ".join(line.split()) for line in output.splitlines()]
+    telling = [
+        line
+        for line in lines
+        if line.startswith(("remote:", "fatal:", "error:", "! ")) and "failed to push some refs" not in line
+    ]
+    chosen = list(dict.fromkeys(telling)) or [line for line in lines if line]
+    return "; ".join(chosen[:4])[:600] or "git gave no reason"

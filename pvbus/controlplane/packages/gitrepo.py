@@ -1,0 +1,426 @@
+"""A bare mirror of one remote repository: objects through pygit2, the network through git.
+
+The mirror's branches and tags are the remote's as of the last fetch or push; `refs` holds them in
+memory. Objects are written into the mirror first and reach the remote by one atomic push that
+names, for every ref it moves, the value it must still have there.
+
+Safe to use from several threads: one lock guards pygit2 and `refs`. Git commands run outside of it,
+so that reading goes on during a push; only one of `fetch` and `push` may run at a time, which is the
+caller's duty.
+"""
+
+import shutil
+import threading
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import NamedTuple
+
+import pygit2
+from pygit2.enums import FileMode, ObjectType
+
+from pvbus.controlplane.packages import bounds, layout
+from pvbus.controlplane.packages.bounds import ContentError
+from pvbus.controlplane.packages.gitcommand import Failure, Git, GitError, RefUpdate, is_path
+
+# The mirror is our own folder; git itself checks the owner of the remote's.
+pygit2.option(pygit2.enums.Option.SET_OWNER_VALIDATION, False)
+pygit2.settings.cache_max_size(32 * 1024 * 1024)  # of trees and commits, all mirrors together
+
+LOOSE_SAMPLE_MAX = 27
+"""Objects in one of 256 folders: 6,700 in all, git's own limit for tidying up."""
+
+LOOSE_REFS_MAX = 256
+"""Refs moved between two tidyings, which cost some 20 ms; 3,000 loose ones cost every push 140 ms."""
+
+TREES_MAX = 4 * bounds.FOLDERS_MAX
+"""Trees whose kind is remembered, at 100 bytes each; those of former commits are among them."""
+
+SECONDS_MAX = 253_402_300_799
+"""The last second of the year 9999: the last one that RFC 3339 can write."""
+
+_REGULAR = (FileMode.BLOB, FileMode.BLOB_EXECUTABLE)
+
+
+class File(NamedTuple):
+    """A blob of a package. mode: git's file mode."""
+
+    data: bytes
+    mode: int = FileMode.BLOB
+
+    @property
+    def text(self) -> str | None:
+        """Its text as clients see it; None for what is no regular file (a symbolic link)."""
+        return self.data.decode(errors="replace") if self.mode in _REGULAR else None
+
+
+Files = Mapping[str, File]
+"""The content of a package: paths from its folder on."""
+
+
+def texts(files: Files) -> dict[str, str]:
+    """Return the regular files as text."""
+    return {path: text for path, file in files.items() if (text := file.text) is not None}
+
+
+def replaced(files: Files, wanted: Mapping[str, str]) -> dict[str, File]:
+    """Replace the regular files. A file whose text stays keeps its bytes and mode, text or not."""
+    result = {path: file for path, file in files.items() if file.text is None and path not in wanted}
+    for path, text in wanted.items():
+        old = files.get(path)
+        if old is not None and old.text == text:
+            result[path] = old
+        else:
+            mode = old.mode if old is not None and old.text is not None else FileMode.BLOB
+            result[path] = File(text.encode(errors="replace"), mode)
+    return result
+
+
+class Commit(NamedTuple):
+    """What is read of a commit. authored: RFC 3339 UTC."""
+
+    id: str
+    parents: tuple[str, ...]
+    message: str
+    author_email: str
+    authored: str
+
+
+class Author(NamedTuple):
+    name: str = layout.SERVICE_NAME
+    email: str = layout.SERVICE_EMAIL
+
+
+class Mirror:
+    """One bare mirror. `url` is what git is given: a URL or an absolute path."""
+
+    def __init__(self, path: Path, url: str, git: Git) -> None:
+        """Open the mirror, or make a new one when there is none for this URL."""
+        self.path = path
+        self.url = url
+        self._git = git
+        self._lock = threading.RLock()
+        marker = path / "pvbus-url"
+        if not (marker.exists() and marker.read_text() == url):
+            shutil.rmtree(path, ignore_errors=True)
+            path.mkdir(parents=True)
+            git.run("init", "--quiet", "--bare", "--template=", ".", directory=path)
+            marker.write_text(url)
+        self._repository = pygit2.Repository(str(path))
+        self._package_trees: set[str] = set()
+        self._empty_trees: set[str] = set()
+        self._folders_read = 0
+        self._loose_refs = 0
+        self.refs: Mapping[str, str] = self._read_refs()
+
+    def use(self, git: Git) -> None:
+        """Run later commands by this one: the credentials changed."""
+        self._git = git
+
+    def pack(self) -> None:
+        """Let git tidy the mirror if it has grown ragged: some 7,000 loose objects, as git counts."""
+        sample = self.path / "objects" / "17"
+        if sample.is_dir() and sum(1 for _ in sample.iterdir()) > LOOSE_SAMPLE_MAX:
+            self._git.run("gc", "--quiet", directory=self.path)
+
+    # Remote.
+
+    def fetch(self) -> None:
+        """Take over the remote's refs. Raises: GitError."""
+        if is_path(self.url) and not Path(self.url).exists():
+            raise GitError(
+                Failure.UNREACHABLE,
+                f"git fetch: there is nothing at {self.url}: create the repository "
+                f"(git init --bare {self.url}), or correct spec.git.repo",
+            )
+        self._git.fetch(self.path, self.url)
+        with self._lock:
+            before, self.refs = self.refs, self._read_refs()
+        self._tidy(abs(len(self.refs) - len(before)))
+
+    def push(self, updates: Sequence[RefUpdate]) -> None:
+        """Move refs at the remote, all or none. Raises: GitError.
+
+        Here they move in memory only: the next fetch writes them down, and after a crash too.
+        """
+        self._git.push(self.path, self.url, updates)
+        with self._lock:
+            refs = dict(self.refs)
+            for update in updates:
+                if update.new is None:
+                    refs.pop(update.ref, None)
+                else:
+                    refs[update.ref] = update.new
+            self.refs = refs
+        self._tidy(len(updates))
+
+    def _tidy(self, moved: int) -> None:
+        """Put many loose refs into one file, here and in a repository on this machine.
+
+        Every push reads all refs on both sides; loose ones are a file each.
+        """
+        self._loose_refs += moved
+        if self._loose_refs < LOOSE_REFS_MAX:
+            return
+        self._loose_refs = 0
+        with suppress(GitError):  # it saves time and nothing else
+            self._git.run("pack-refs", "--all", directory=self.path)
+            if is_path(self.url):
+                self._git.run("pack-refs", "--all", directory=Path(self.url))
+
+    def _read_refs(self) -> dict[str, str]:
+        return {
+            ref.name: str(ref.target)
+            for ref in self._repository.references.iterator()
+            if isinstance(ref.target, pygit2.Oid)
+            and ref.name.startswith((layout.HEADS, layout.TAGS))
+            and _is_text(ref.name)
+        }
+
+    # Reading.
+
+    def commit_of(self, oid: str) -> str | None:
+        """Return the commit an object id (of a commit, or an annotated tag) stands for."""
+        with self._lock:
+            try:
+                return str(self._repository[oid].peel(pygit2.Commit).id)
+            except (KeyError, ValueError, pygit2.GitError, pygit2.InvalidSpecError):
+                return None
+
+    def commit(self, oid: str) -> Commit | None:
+        """Read a commit leniently: whoever pushed it may have written its fields in any way."""
+        with self._lock:
+            found = self._repository.get(oid)
+            if not isinstance(found, pygit2.Commit):
+                return None
+            try:
+                email, seconds = found.author.raw_email.decode(errors="replace"), found.author.time
+            except (ValueError, LookupError, pygit2.GitError):
+                email, seconds = "", 0
+            return Commit(
+                id=str(found.id),
+                parents=tuple(str(parent) for parent in found.parent_ids),
+                message=found.raw_message[: bounds.MESSAGE_BYTES_MAX].decode(errors="replace"),
+                author_email=email,
+                authored=_rfc3339(seconds),
+            )
+
+    def tree_of(self, commit: str | None, directory: str = "") -> str | None:
+        """Return the tree of a folder of a commit; None when there is no such folder."""
+        with self._lock:
+            found = self._repository.get(commit) if commit else None
+            if not isinstance(found, pygit2.Commit):
+                return None
+            return self._subtree(str(found.tree_id), directory)
+
+    def blob(self, tree: str, name: str) -> str | None:
+        """Return the id of the blob of this name directly in a tree."""
+        with self._lock:
+            found = self._tree(tree)
+            if name not in found or found[name].type != ObjectType.BLOB:
+                return None
+            return str(found[name].id)
+
+    def data(self, blob: str, bytes_max: int = bounds.PACKAGE_BYTES_MAX) -> bytes:
+        """Read a blob. Raises: ContentError for a larger one, which is not read."""
+        with self._lock:
+            size = self._size(blob)
+            if size > bytes_max:
+                raise ContentError(f"it has {size} bytes, at most {bytes_max} are allowed")
+            found = self._repository[blob]
+            assert isinstance(found, pygit2.Blob)
+            return found.data
+
+    def _size(self, blob: str) -> int:
+        return int(self._repository.odb.read_header(pygit2.Oid(hex=blob))[1])
+
+    def files(self, tree: str) -> dict[str, File]:
+        """Read all files below a tree. Raises: ContentError when they are no package one can serve."""
+        found: dict[str, File] = {}
+        bytes_left = bounds.PACKAGE_BYTES_MAX
+        with self._lock:
+            for path, blob, mode in self._blobs(tree, "", 0):
+                bytes_left -= self._size(blob)
+                if bytes_left < 0 or len(found) >= bounds.FILES_MAX:
+                    raise ContentError(
+                        f"the package has more than {bounds.PACKAGE_BYTES_MAX} bytes or {bounds.FILES_MAX} "
+                        "files: make it smaller, or keep large files elsewhere"
+                    )
+                found[path] = File(self.data(blob), mode)
+        return found
+
+    def packages(self, commit: str, base: str) -> dict[str, str]:
+        """Find the packages below a folder: directory from the root -> tree.
+
+        A package is a folder with a Kptfile; nothing below it is a package of its own.
+        """
+        with self._lock:
+            tree = self.tree_of(commit, base)
+            self._folders_read = 0
+            if len(self._package_trees) + len(self._empty_trees) > TREES_MAX:
+                self._package_trees.clear()
+                self._empty_trees.clear()
+            return dict(self._packages(tree, base.strip("/"))) if tree else {}
+
+    def is_ancestor(self, older: str, newer: str) -> bool:
+        with self._lock:
+            try:
+                return older == newer or self._repository.descendant_of(newer, older)
+            except (KeyError, pygit2.GitError):
+                return False
+
+    def _tree(self, oid: str) -> pygit2.Tree:
+        found = self._repository[oid]
+        assert isinstance(found, pygit2.Tree)
+        return found
+
+    def _subtree(self, tree: str, directory: str) -> str | None:
+        for name in directory.split("/") if directory else []:
+            found = self._tree(tree)
+            if not name or name not in found or found[name].type != ObjectType.TREE:
+                return None
+            tree = str(found[name].id)
+        return tree
+
+    def _blobs(self, tree: str, prefix: str, depth: int) -> Iterator[tuple[str, str, int]]:
+        if depth > bounds.DEPTH_MAX:
+            raise ContentError(f"the package has more than {bounds.DEPTH_MAX} folders inside each other")
+        for entry in self._tree(tree):
+            path = f"{prefix}{_raw_name(entry).decode(errors='backslashreplace')}"
+            if entry.type == ObjectType.TREE:
+                yield from self._blobs(str(entry.id), f"{path}/", depth + 1)
+            elif entry.type == ObjectType.BLOB:
+                if path != f"{prefix}{_raw_name(entry).decode(errors='replace')}":
+                    raise ContentError(f"a file name is not UTF-8: {path}")
+                yield path, str(entry.id), entry.filemode
+
+    def _packages(self, tree: str, directory: str, depth: int = 0) -> Iterator[tuple[str, str]]:
+        if tree in self._empty_trees or depth > bounds.DEPTH_MAX:
+            return
+        self._folders_read += 1
+        if self._folders_read > bounds.FOLDERS_MAX:
+            raise GitError(
+                Failure.UNREACHABLE,
+                f"the branch has more than {bounds.FOLDERS_MAX} folders: set spec.git.directory of a new "
+                "Repository to the one that holds the packages",
+            )
+        if tree in self._package_trees and directory:
+            yield directory, tree
+            return
+        found = self._tree(tree)
+        if layout.KPTFILE in found and directory:
+            self._package_trees.add(tree)
+            yield directory, tree
+            return
+        is_empty = True
+        for entry in found:
+            if entry.type == ObjectType.TREE:
+                name = _raw_name(entry).decode(errors="backslashreplace")
+                for package in self._packages(str(entry.id), layout.join(directory, name), depth + 1):
+                    is_empty = False
+                    yield package
+        if is_empty:
+            self._empty_trees.add(tree)
+
+    # Writing objects. Nothing is visible before a push.
+
+    def write_files(self, files: Files) -> str:
+        """Write a package's files and return the tree."""
+        with self._lock:
+            return self._write(list(files.items()))
+
+    def _write(self, files: Sequence[tuple[str, File]]) -> str:
+        builder = self._repository.TreeBuilder()
+        below: dict[str, list[tuple[str, File]]] = {}
+        for path, file in files:
+            name, separator, rest = path.partition("/")
+            if separator:
+                below.setdefault(name, []).append((rest, file))
+            else:
+                builder.insert(name, self._repository.create_blob(file.data), file.mode)
+        for name, children in below.items():
+            builder.insert(name, self._write(children), FileMode.TREE)
+        return str(builder.write())
+
+    def graft(self, commit: str | None, directory: str, tree: str | None) -> str:
+        """Return the root tree of a commit with one folder replaced, or removed (None)."""
+        with self._lock:
+            found = self._repository.get(commit) if commit else None
+            root = str(found.tree_id) if isinstance(found, pygit2.Commit) else None
+            return self._graft(root, directory.split("/"), tree) or str(
+                self._repository.TreeBuilder().write()
+            )
+
+    def _graft(self, root: str | None, names: Sequence[str], tree: str | None) -> str | None:
+        if not names:
+            return tree
+        base = self._tree(root) if root else None
+        builder = self._repository.TreeBuilder(base) if base is not None else self._repository.TreeBuilder()
+        present = base is not None and names[0] in base
+        child = str(base[names[0]].id) if base is not None and present else None
+        if child is not None and base is not None and base[names[0]].type != ObjectType.TREE:
+            child = None
+        new = self._graft(child, names[1:], tree)
+        if new is not None:
+            builder.insert(names[0], new, FileMode.TREE)
+        elif present:
+            builder.remove(names[0])
+        return str(builder.write()) if len(builder) else None
+
+    def write_commit(self, tree: str, parents: Sequence[str], message: str, author: Author) -> str:
+        """Write a commit that no ref points to yet."""
+        seconds = int(datetime.now(UTC).timestamp())
+        with self._lock:
+            oid = self._repository.create_commit(
+                None,
+                pygit2.Signature(author.name, author.email, seconds, 0),
+                pygit2.Signature(layout.SERVICE_NAME, layout.SERVICE_EMAIL, seconds, 0),
+                message,
+                tree,
+                list(parents),
+            )
+            return str(oid)
+
+
+def _raw_name(entry: pygit2.Object) -> bytes:
+    assert entry.raw_name is not None, "entries of trees have names"
+    return entry.raw_name
+
+
+def _is_text(name: str) -> bool:
+    """Tell a name from one with bytes that are not UTF-8, which no API can show."""
+    return not any("\ud800" <= char <= "\udfff" for char in name)
+
+
+def _rfc3339(seconds: int) -> str:
+    """Return a time as the API writes it; what lies before 1970 or after 9999 becomes the nearest."""
+    seconds = min(max(seconds, 0), SECONDS_MAX)
+    return datetime.fromtimestamp(seconds, UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
+
+
+def ref_fingerprint(repository: Path) -> int | None:
+    """Return a number that changes whenever a ref of a repository on this machine does.
+
+    None when it cannot be told. Reads the times of folders only: git replaces a ref by renaming a
+    lock file in its folder, so no ref changes without its folder.
+    """
+    folder = repository / ".git"
+    if folder.is_file():
+        return None  # a linked worktree: its refs lie elsewhere
+    folder = folder if folder.is_dir() else repository
+    try:
+        times = [(str(path), path.stat().st_mtime_ns) for path in _folders(folder / "refs")]
+        for name in ("packed-refs", "HEAD"):
+            path = folder / name
+            times.append((name, path.stat().st_mtime_ns if path.exists() else 0))
+    except OSError:
+        return None
+    return hash(tuple(times))
+
+
+def _folders(root: Path) -> Iterator[Path]:
+    yield root
+    for entry in root.iterdir():
+        if entry.is_dir():
+            yield from _folders(entry)

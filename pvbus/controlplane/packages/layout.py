@@ -1,0 +1,268 @@
+"""Porch's git layout: names, refs and commit messages, as pure text.
+
+A package revision lives in git as a branch (drafts, proposals, proposed deletions), as a tag (what
+was published), or as a folder on the main branch (the placeholder). Everything the API shows about
+it is read from the ref's name, the folder and the `kpt:` lines of commit messages, so a repository
+can change hands between Porch and this store.
+
+Here `directory` is a package's folder from the root of the git tree: the Repository's own directory
+followed by the package's path.
+
+Source: Porch v1.5.8, pkg/externalrepo/git/{ref,annotation,draft}.go, pkg/util/util.go.
+"""
+
+import re
+from collections.abc import Sequence
+from typing import Any, Literal, NamedTuple
+from uuid import UUID, uuid5
+
+import msgspec
+
+from pvbus.core import keys
+from pvbus.core.api.packages import Task
+
+KPTFILE = "Kptfile"
+DRAFT, PROPOSED, PUBLISHED, DELETION_PROPOSED = "Draft", "Proposed", "Published", "DeletionProposed"
+LATEST_LABEL = "kpt.dev/latest-revision"
+PLACEHOLDER_REVISION = -1
+
+HEADS = "refs/heads/"
+TAGS = "refs/tags/"
+DRAFTS = f"{HEADS}drafts/"
+PROPOSALS = f"{HEADS}proposed/"
+DELETIONS = f"{HEADS}deletionProposed/"
+
+SERVICE_NAME = "Package Orchestration Service"
+SERVICE_EMAIL = "porch@kpt.dev"
+
+_UID_SPACE = UUID("aac71d91-5c67-456f-8fd2-902ef6da820e")
+_LABEL = re.compile(r"[a-z0-9]([-a-z0-9]*[a-z0-9])?")
+_PATH = re.compile(r"[a-z0-9/]([-a-z0-9/]*[a-z0-9/])?")
+_VERSION_WORKSPACE = re.compile(r"\.v[0-9.]*[0-9]$")
+_CONTENT_TASKS = frozenset({"init", "clone", "edit", "upgrade"})
+
+TITLE_BY_TASK = {
+    "init": "Creating new empty revision",
+    "clone": "Creating new revision by cloning",
+    "edit": "Creating new revision by copying previous revision",
+    "upgrade": "Upgrading revision",
+}
+RENDER_TITLE = "Rendering package"
+CAUSE = "pvbus.dev/cause"
+"""Annotation of a request that makes or saves a draft: who writes, and why."""
+CAUSE_CHARACTERS_MAX = 300
+
+
+class RevisionName(NamedTuple):
+    """A PackageRevision's name taken apart. package has dots where its path has slashes."""
+
+    repository: str
+    package: str
+    workspace: str
+
+
+def parse_revision_name(name: str) -> RevisionName | None:
+    """Take a PackageRevision's name apart; None when it has fewer than three parts."""
+    repository, _, rest = name.partition(".")
+    if _VERSION_WORKSPACE.search(rest):
+        package, separator, tail = rest.rpartition(".v")
+        workspace = f"v{tail}"
+    else:
+        package, separator, workspace = rest.rpartition(".")
+    if not (repository and package and separator and workspace):
+        return None
+    return RevisionName(repository, package, workspace)
+
+
+def revision_uid(namespace: str, name: str) -> str:
+    """Return the uid of the PackageRevision of this name: the same at every creation."""
+    return str(
+        uuid5(_UID_SPACE, f"packagerevision:porch.kpt.dev/v1alpha1/{namespace.lower()}/{name.lower()}")
+    )
+
+
+def label_problem(text: str) -> str | None:
+    """Return what keeps a text from being an RFC 1123 label, None when it is one."""
+    if len(text) > keys.NAME_BYTES_MAX:
+        return f"must be no more than {keys.NAME_BYTES_MAX} characters"
+    if not _LABEL.fullmatch(text):
+        return (
+            "a lowercase RFC 1123 label must consist of lower case alphanumeric characters or '-', "
+            "and must start and end with an alphanumeric character"
+        )
+    return None
+
+
+def package_problem(path: str) -> str | None:
+    """Return what keeps a text from being a package path, None when it is one."""
+    parents, _, name = path.rpartition("/")
+    if problem := label_problem(name):
+        return problem
+    if "//" in path or path.startswith("/") or (parents and not _PATH.fullmatch(parents)):
+        return "the path must be labels joined by single slashes"
+    if len(parents.replace("/", "")) > keys.NAME_BYTES_MAX:
+        return f"the path must be no more than {keys.NAME_BYTES_MAX} characters"
+    return None
+
+
+def join(directory: str, path: str) -> str:
+    """Join a folder and a path below it; slashes at the ends do not count."""
+    return "/".join(part for part in (directory.strip("/"), path.strip("/")) if part)
+
+
+def draft_ref(directory: str, workspace: str) -> str:
+    return f"{DRAFTS}{directory}/{workspace}"
+
+
+def proposed_ref(directory: str, workspace: str) -> str:
+    return f"{PROPOSALS}{directory}/{workspace}"
+
+
+def tag_ref(directory: str, tag: str) -> str:
+    return f"{TAGS}{directory}/{tag}"
+
+
+def deletion_ref(directory: str, identifier: str) -> str:
+    """Name the marker of a proposed deletion; identifier is `vN`, or the workspace without one."""
+    return f"{DELETIONS}{directory}/{identifier}"
+
+
+def short_ref(ref: str) -> str:
+    """Return a ref as locks name it: without `refs/heads/` or `refs/tags/`."""
+    return ref.removeprefix(HEADS).removeprefix(TAGS)
+
+
+class PackageRef(NamedTuple):
+    """What a ref's name says. identifier: a workspace, or for tags and deletions mostly `vN`."""
+
+    kind: Literal["draft", "proposed", "tag", "deletion"]
+    directory: str
+    identifier: str
+
+
+_PREFIXES: tuple[tuple[str, Literal["draft", "proposed", "tag", "deletion"]], ...] = (
+    (DRAFTS, "draft"),
+    (PROPOSALS, "proposed"),
+    (DELETIONS, "deletion"),
+    (TAGS, "tag"),
+)
+
+
+def parse_ref(ref: str) -> PackageRef | None:
+    """Read a ref's name; None when it is not of a package."""
+    for prefix, kind in _PREFIXES:
+        if ref.startswith(prefix):
+            directory, separator, identifier = ref.removeprefix(prefix).rpartition("/")
+            return PackageRef(kind, directory, identifier) if separator and directory else None
+    return None
+
+
+def is_foreign_branch(ref: str) -> bool:
+    """Tell a branch that people made from the branches of package revisions."""
+    return ref.startswith(HEADS) and not ref.startswith((DRAFTS, PROPOSALS, DELETIONS))
+
+
+def package_path(directory: str, base: str) -> str | None:
+    """Return a folder relative to the Repository's directory; None when it lies elsewhere."""
+    base = base.strip("/")
+    if not base:
+        return directory
+    return directory.removeprefix(f"{base}/") if directory.startswith(f"{base}/") else None
+
+
+def revision_number(tag: str) -> int:
+    """Return N of `vN`; -1 for every other tag, and where N is no 64-bit integer."""
+    match = re.fullmatch(r"v([0-9]{1,18})", tag)
+    return int(match[1]) if match else PLACEHOLDER_REVISION
+
+
+class Annotation(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, rename="camel"):
+    """The JSON behind `kpt:` in a commit message. package is the package's `directory`."""
+
+    package: str = ""
+    workspace_name: str = ""
+    revision: str = ""
+    task: dict[str, Any] | None = None
+
+
+class RenderNote(NamedTuple):
+    """What became of the pipeline of the content of a draft's commit.
+
+    A line of our own in the commit message, so that it outlives us and travels with the draft:
+    state `done`, `failed` or `deferred`; digest: of the pipeline's inputs, "" when deferred.
+    """
+
+    state: str
+    digest: str
+
+
+_RENDER_LINE = re.compile(r"pvbus-render: (done|failed|deferred)(?: ([0-9a-f]+))?")
+
+
+def cause_line(text: str) -> tuple[str, ...]:
+    """Return who writes, and why, as a request says it, as one line that is no annotation of kpt."""
+    words = " ".join("".join(c if c.isprintable() else " " for c in text).split())[:CAUSE_CHARACTERS_MAX]
+    return (f"Cause: {words}",) if words else ()
+
+
+def draft_message(
+    title: str, annotation: Annotation, note: RenderNote | None = None, cause: Sequence[str] = ()
+) -> str:
+    """Return the message of a draft's commit. cause: lines for people, who and what made it."""
+    body = "".join(f"{line}\n" for line in cause)
+    lines = f"{title}\n\n{body}\nkpt:{msgspec.json.encode(annotation).decode()}\n"
+    if note is None:
+        return lines
+    return f"{lines}pvbus-render: {note.state} {note.digest}".rstrip() + "\n"
+
+
+def approve_message(directory: str, workspace: str, revision: int) -> str:
+    annotation = Annotation(package=directory, workspace_name=workspace, revision=str(revision))
+    title = f"Approving package revision {directory}/{revision}"
+    return f"{title}\n\nkpt:{msgspec.json.encode(annotation).decode()}\n"
+
+
+def delete_message(directory: str) -> str:
+    return f"Delete {directory}\n"
+
+
+def title_of_task(task: dict[str, Any]) -> str:
+    return TITLE_BY_TASK.get(task.get("type", ""), RENDER_TITLE)
+
+
+def _annotation(text: str) -> Annotation:
+    """Raises: DecodeError, RecursionError; also for a task that is none, which others would rely on."""
+    annotation = msgspec.json.decode(text, type=Annotation)
+    if annotation.task is not None:
+        msgspec.convert(annotation.task, Task)
+    return annotation
+
+
+def parse_annotations(message: str) -> list[Annotation]:
+    """Read every `kpt:` line of a commit message; broken ones are skipped."""
+    found = []
+    for line in message.splitlines():
+        text = line.strip()
+        if text.startswith("kpt:"):
+            try:
+                found.append(_annotation(text.removeprefix("kpt:")))
+            except (msgspec.DecodeError, RecursionError):
+                continue
+    return found
+
+
+def parse_render_note(message: str) -> RenderNote | None:
+    for line in message.splitlines():
+        if match := _RENDER_LINE.fullmatch(line.strip()):
+            return RenderNote(match[1], match[2] or "")
+    return None
+
+
+def is_content_task(task: dict[str, Any] | None) -> bool:
+    """Tell a task that made a revision from those that only changed it (render, push)."""
+    return task is not None and task.get("type") in _CONTENT_TASKS
+
+
+def starts_history(task: dict[str, Any]) -> bool:
+    """Tell whether nothing of this package revision can be older than this task."""
+    return task.get("type") in ("init", "clone")

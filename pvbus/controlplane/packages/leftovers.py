@@ -1,0 +1,84 @@
+"""Folders that deleted packages left on a Repository's branch.
+
+Deleting a published revision removes its tag and not its folder on the branch, as Porch does, so a
+tool that deploys the branch goes on deploying the package. Such a folder shows as a placeholder
+revision alone. It is a leftover only if its content was put there by an approval: a folder that a
+person pushed, or changed after the approval, belongs to that person.
+"""
+
+import threading
+from collections.abc import Iterable
+
+from pvbus.controlplane.packages import layout
+from pvbus.controlplane.packages.gitrepo import Mirror
+from pvbus.controlplane.packages.reporting import REMOVE_LAST_REVISION
+
+COMMITS_MAX = 20_000
+"""How far back approvals are looked for, once per start, at about 20 us each. A package whose last
+approval is further back counts as a person's: then a new clone of it is refused."""
+
+NAMED_MAX = 3
+CONDITION = "LeftoverFolders"
+_MANY = ("folders of deleted packages are", "them")
+
+
+class Approvals:
+    """The content that approvals put on a branch. Safe to use from several threads."""
+
+    def __init__(self, mirror: Mirror) -> None:
+        self._mirror = mirror
+        self._lock = threading.Lock()
+        self._trees: dict[str, set[str]] = {}
+        self._read_to: str | None = None
+
+    def leftovers(self, head: str | None, folders: Iterable[tuple[str, str]]) -> list[str]:
+        """Return those of (directory, tree) whose content an approval on the branch `head` made."""
+        candidates = list(folders)
+        if head is None or not candidates:
+            return []
+        with self._lock:
+            self._read(head)
+            return sorted(
+                directory for directory, tree in candidates if tree in self._trees.get(directory, ())
+            )
+
+    def _read(self, head: str) -> None:
+        """Follow the branch's own line back to where it was read before."""
+        current: str | None = head
+        for _ in range(COMMITS_MAX):
+            commit = self._mirror.commit(current) if current and current != self._read_to else None
+            if commit is None:
+                break
+            for note in layout.parse_annotations(commit.message):
+                if note.task is None and note.package and layout.revision_number(f"v{note.revision}") > 0:
+                    tree = self._mirror.tree_of(commit.id, note.package)
+                    if tree is not None:
+                        self._trees.setdefault(note.package, set()).add(tree)
+            current = commit.parents[0] if commit.parents else None
+        self._read_to = head
+
+
+def condition(repository: str, branch: str, packages: list[str]) -> dict[str, str] | None:
+    """Return the condition that counts leftover folders, None where there are none.
+
+    packages: their paths as PackageRevisions name them.
+    """
+    if not packages:
+        return None
+    count = len(packages)
+    subject, them = ("folder of a deleted package is", "it") if count == 1 else _MANY
+    named = ", ".join(packages[:NAMED_MAX]) + (
+        f" (and {count - NAMED_MAX} more)" if count > NAMED_MAX else ""
+    )
+    first = f"{repository}.{packages[0].replace('/', '.')}.{branch}"
+    return {
+        "type": CONDITION,
+        "status": "True",
+        "reason": "PackagesDeleted",
+        "message": (
+            f'{count} {subject} still on branch "{branch}", and what deploys the branch goes on deploying '
+            f"{them}: {named}. To remove one, propose and approve the deletion of its PackageRevision, such "
+            f"as {first}. To have the folder removed with the last revision from now on, set the annotation "
+            f'{REMOVE_LAST_REVISION}: "true" on this Repository'
+        ),
+    }

@@ -1,0 +1,176 @@
+"""What each change of a package revision does to branches and tags.
+
+Every function takes the refs as they are (and as earlier changes of the same push leave them), and
+stages new values; `commit_all` pushes them, or calls again on refs that moved. What was decided
+before is therefore checked here once more: a revision that is no longer where it was is a conflict.
+"""
+
+from typing import Any, NamedTuple
+
+from pvbus.controlplane.packages import answers, layout
+from pvbus.controlplane.packages.gitrepo import Author, File, Files, Mirror
+from pvbus.controlplane.packages.layout import Annotation, RenderNote
+from pvbus.controlplane.packages.revisions import Revision
+from pvbus.controlplane.packages.staging import Staging
+
+
+class Place(NamedTuple):
+    """Where a Repository's packages live in its mirror, and who commits there."""
+
+    mirror: Mirror
+    branch_ref: str
+    author: Author
+
+
+class Draft(NamedTuple):
+    """The content of a draft's next commit.
+
+    task: what made it, as the API has it; cause: the same for people, with whom it was made for.
+    """
+
+    files: Files
+    task: dict[str, Any]
+    note: RenderNote | None
+    cause: tuple[str, ...] = ()
+
+    def message(self, directory: str, workspace: str) -> str:
+        annotation = Annotation(package=directory, workspace_name=workspace, revision="0", task=self.task)
+        return layout.draft_message(layout.title_of_task(self.task), annotation, self.note, self.cause)
+
+
+README = {"README.md": File(b"Created by porch\n")}
+RENDER_TASK: dict[str, Any] = {"type": "render"}
+
+
+def create_draft(place: Place, refs: Staging, directory: str, workspace: str, draft: Draft) -> str:
+    """Commit a new draft on top of the branch; returns the commit."""
+    ref = layout.draft_ref(directory, workspace)
+    if refs.get(ref) is not None or refs.get(layout.proposed_ref(directory, workspace)) is not None:
+        raise answers.internal(
+            f"package revision workspaceNames must be unique; {directory} already has a draft "
+            f"with workspaceName {workspace}"
+        )
+    mirror = place.mirror
+    head = _head(place, refs)
+    root = mirror.graft(head, directory, mirror.write_files(draft.files))
+    commit = mirror.write_commit(
+        root, [head] if head else [], draft.message(directory, workspace), place.author
+    )
+    refs.set(ref, commit)
+    return commit
+
+
+def update_draft(place: Place, refs: Staging, name: str, revision: Revision, draft: Draft) -> str:
+    """Commit new content on top of a draft; returns the commit."""
+    _expect(refs, name, revision)
+    mirror = place.mirror
+    root = mirror.graft(revision.commit, revision.directory, mirror.write_files(draft.files))
+    message = draft.message(revision.directory, revision.workspace)
+    commit = mirror.write_commit(root, [revision.commit], message, place.author)
+    refs.set(revision.ref, commit)
+    return commit
+
+
+def move(refs: Staging, name: str, revision: Revision, lifecycle: str, commit: str) -> None:
+    """Propose a draft, or reject a proposal: put its newest commit under the other name."""
+    if refs.get(revision.ref) != commit:
+        raise answers.modified(name)
+    ref = layout.proposed_ref if lifecycle == layout.PROPOSED else layout.draft_ref
+    refs.set(revision.ref, None)
+    refs.set(ref(revision.directory, revision.workspace), commit)
+
+
+def approve(place: Place, refs: Staging, name: str, revision: Revision, number: int) -> int:
+    """Merge a proposal into the branch and tag it; returns its revision number.
+
+    number: the lowest free one as far as the caller knows. Inside the package's folder the proposal
+    wins over what the branch has; everything else is the branch's.
+    """
+    _expect(refs, name, revision)
+    directory = revision.directory
+    while refs.get(layout.tag_ref(directory, f"v{number}")) is not None:
+        number += 1
+    head = _head(place, refs)
+    root = place.mirror.graft(head, directory, revision.tree)
+    parents = [head, revision.commit] if head else [revision.commit]
+    message = layout.approve_message(directory, revision.workspace, number)
+    commit = place.mirror.write_commit(root, parents, message, place.author)
+    refs.set(place.branch_ref, commit)
+    refs.set(layout.tag_ref(directory, f"v{number}"), commit)
+    refs.set(layout.draft_ref(directory, revision.workspace), None)
+    refs.set(layout.proposed_ref(directory, revision.workspace), None)
+    return number
+
+
+def set_deletion_proposed(refs: Staging, name: str, revision: Revision, lifecycle: str) -> None:
+    """Propose the deletion of a published revision, or take that back."""
+    if not revision.is_placeholder:
+        _expect(refs, name, revision)
+    proposed = lifecycle == layout.DELETION_PROPOSED
+    marker = layout.deletion_ref(revision.directory, revision.deletion_identifier)
+    refs.set(marker, revision.commit if proposed else None)
+
+
+def delete(place: Place, refs: Staging, revision: Revision, *, with_folder: bool = False) -> None:
+    """Delete a revision. A published one stays in the branch's folder; the placeholder is the folder.
+
+    with_folder: the last published revision of a package takes the folder along.
+    """
+    marker = layout.deletion_ref(revision.directory, revision.deletion_identifier)
+    if revision.is_published and refs.get(marker) is not None:
+        refs.set(marker, None)
+    if not revision.is_placeholder:
+        refs.set(revision.ref, None)
+        if not (with_folder and revision.is_published):
+            return
+        if any(refs.names(f"{layout.TAGS}{revision.directory}/")):
+            return
+        folder_marker = layout.deletion_ref(revision.directory, layout.short_ref(place.branch_ref))
+        if refs.get(folder_marker) is not None:
+            refs.set(folder_marker, None)
+    head = _head(place, refs)
+    if head is None or place.mirror.tree_of(head, revision.directory) is None:
+        return
+    root = place.mirror.graft(head, revision.directory, None)
+    message = layout.delete_message(revision.directory)
+    refs.set(place.branch_ref, place.mirror.write_commit(root, [head], message, place.author))
+
+
+def create_branch(place: Place, refs: Staging) -> None:
+    """Make a repository's branch, with nothing but a README in it."""
+    if refs.get(place.branch_ref) is not None:
+        return
+    tree = place.mirror.write_files(README)
+    message = "Initial commit: Creating main branch\n"
+    refs.set(place.branch_ref, place.mirror.write_commit(tree, [], message, Author()))
+
+
+def _head(place: Place, refs: Staging) -> str | None:
+    oid = refs.get(place.branch_ref)
+    return place.mirror.commit_of(oid) if oid else None
+
+
+def _expect(refs: Staging, name: str, revision: Revision) -> None:
+    oid = refs.get(revision.ref)
+    if oid is None or oid != revision.oid:
+        raise answers.modified(name)
+
+
+def allowed(old: str, new: str, *, approval: bool) -> bool:
+    """Tell whether a package revision may go from one lifecycle to another."""
+    if old == new:
+        return True
+    if approval:
+        return (old, new) in _APPROVALS
+    return (old, new) in _UPDATES
+
+
+_UPDATES = frozenset(
+    {
+        (layout.DRAFT, layout.PROPOSED),
+        (layout.PROPOSED, layout.DRAFT),
+        (layout.PUBLISHED, layout.DELETION_PROPOSED),
+        (layout.DELETION_PROPOSED, layout.PUBLISHED),
+    }
+)
+_APPROVALS = (_UPDATES - {(layout.DRAFT, layout.PROPOSED)}) | {(layout.PROPOSED, layout.PUBLISHED)}

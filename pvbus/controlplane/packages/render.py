@@ -1,0 +1,303 @@
+"""Rendering a package: the pipelines of its Kptfiles, on its files.
+
+Nothing here knows where packages are kept. A package's fault (a file that is no Kubernetes object, an
+image nobody can run, a function that fails) is a result, not an exception.
+
+A pipeline need not be idempotent: rendering a rendered package again may change it again. So a result
+carries the digests of what went in and of what came out, and whoever keeps packages renders only what
+has neither.
+"""
+
+import hashlib
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import msgspec
+import yaml
+
+from pvbus.controlplane.packages.functions import files, pipeline
+from pvbus.controlplane.packages.functions.item import Item, Result
+from pvbus.controlplane.packages.functions.limits import render_limits
+from pvbus.controlplane.packages.functions.pipeline import Step
+from pvbus.controlplane.packages.functions.registry import FunctionRegistry
+from pvbus.controlplane.packages.functions.yamltext import compose, load
+from pvbus.core.api.variants import Condition
+from pvbus.core.errors import PermanentError
+from pvbus.core.yaml.editor import YamlError
+
+RENDERED = "Rendered"
+BFS = "kpt.dev/bfs-rendering"
+SAVE_ON_FAILURE = "kpt.dev/save-on-render-failure"
+
+
+RESULTS_MAX = 50
+"""Results of one function that a Kptfile repeats: it is read for every revision there is."""
+
+
+class StepReport(msgspec.Struct, frozen=True, kw_only=True):
+    """What one function that ran said. note: about the choice of the function, for the log."""
+
+    package: str
+    step: str
+    image: str
+    name: str = ""
+    exec: str = ""
+    results: tuple[Result, ...] = ()
+    note: str = ""
+    error: str = ""
+
+
+class RenderResult(msgspec.Struct, frozen=True, kw_only=True):
+    """The outcome. resources: all files, the root Kptfile's condition `Rendered` set.
+
+    digest, output_digest: of the files before and after, without the Kptfile's status. Not rendered:
+    message says why in one sentence; image and step (`pipeline.mutators[3]`, of the sub-package
+    `package`) name the function at fault, empty where it is none.
+    """
+
+    resources: Mapping[str, str]
+    digest: str
+    output_digest: str
+    rendered: bool
+    condition: Condition
+    message: str = ""
+    package: str = ""
+    image: str = ""
+    step: str = ""
+    steps: tuple[StepReport, ...] = ()
+
+    @property
+    def results(self) -> tuple[Result, ...]:
+        """Everything the functions reported, in order."""
+        return tuple(result for report in self.steps for result in report.results)
+
+    @property
+    def notes(self) -> tuple[str, ...]:
+        """What a person should know although nothing failed."""
+        return tuple(report.note for report in self.steps if report.note)
+
+
+class _StepError(Exception):
+    """A function failed."""
+
+    def __init__(self, step: Step, message: str) -> None:
+        super().__init__(f"{step}: {step.image or 'function'}: {message}")
+        self.step = step
+
+
+class _Run:
+    """One rendering in progress: the current items and what was reported so far."""
+
+    def __init__(self, items: Sequence[Item], registry: FunctionRegistry) -> None:
+        self.originals = tuple(items)
+        self.items = list(items)
+        self.reports: list[StepReport] = []
+        self._registry = registry
+        self._next_id = len(self.items)
+
+    def run(self) -> None:
+        """Run every pipeline. Raises: _StepError, PermanentError; `items` then holds what was done."""
+        for step in self._steps():
+            try:
+                self._run_step(step)
+            except (PermanentError, YamlError, OverflowError, RecursionError) as exc:
+                message = "its objects are nested too deeply" if isinstance(exc, RecursionError) else str(exc)
+                self._report(step, error=message)
+                raise _StepError(step, message) from exc
+
+    def _steps(self) -> list[Step]:
+        kptfiles = {item.package: item for item in self.originals if _is_kptfile(item)}
+        if "" not in kptfiles:
+            raise PermanentError("the package has no Kptfile", reason="InvalidPackage")
+        parents_first = kptfiles[""].annotations.get(BFS) == "true"
+        directories = sorted(kptfiles, key=_depth if parents_first else _children_first)
+        try:
+            return [step for directory in directories for step in pipeline.parse_steps(kptfiles[directory])]
+        except pipeline.InvalidStepError as exc:
+            raise _StepError(exc.step, str(exc)) from exc
+
+    def _run_step(self, step: Step) -> None:
+        scope = [item for item in self.items if files.within(step.package, item.file)]
+        config = pipeline.config_of(step, scope, self.originals)
+        entry = step.entry
+        image = entry.image if not entry.tag else f"{entry.image.partition('@')[0]}:{entry.tag}"
+        function = self._registry.resolve(image) if image else self._registry.resolve_exec(entry.exec)
+        selected = pipeline.select(step, scope)
+        output = function.run(selected, config)
+        if output.error is not None:
+            self._report(step, results=output.results, error=output.error, note=function.note)
+            raise _StepError(step, output.error)
+        if step.phase == "mutators":
+            self._replace(scope, pipeline.merge(step, scope, selected, output.items))
+        self._report(step, results=output.results, note=function.note)
+
+    def _replace(self, scope: Sequence[Item], merged: Sequence[Item]) -> None:
+        """Put the items of a package where they were among those of all packages."""
+        in_scope = {item.id for item in scope}
+        known: dict[int | None, Item] = {item.id: item for item in merged if item.id is not None}
+        kept = [
+            known.get(item.id, item) for item in self.items if item.id not in in_scope or item.id in known
+        ]
+        for item in merged:
+            if item.id is None:
+                kept.append(msgspec.structs.replace(item, id=self._next_id))
+                self._next_id += 1
+        self.items = kept
+
+    def _report(self, step: Step, **fields: Any) -> None:
+        entry = step.entry
+        self.reports.append(
+            StepReport(
+                package=step.package,
+                step=step.path,
+                image=step.image,
+                name=entry.name,
+                exec=entry.exec,
+                **fields,
+            )
+        )
+
+
+def render(
+    resources: Mapping[str, str], *, registry: FunctionRegistry, keep_partial: bool = False
+) -> RenderResult:
+    """Run the pipelines of a package and its sub-packages; blocks while executables run.
+
+    After a failure the files are as they came, but for the condition; with `keep_partial`, or the
+    Kptfile's annotation `kpt.dev/save-on-render-failure`, what the functions before it did is kept.
+    """
+    failure: _StepError | PermanentError | None = None
+    written: Mapping[str, str] = resources
+    reports: Sequence[StepReport] = ()
+    try:
+        package = files.read(resources)
+        run = _Run(package.items, registry)
+        try:
+            with render_limits():
+                run.run()
+        except (_StepError, PermanentError) as exc:
+            failure = exc
+        if failure is None or keep_partial or _saves_on_failure(package.items):
+            written = files.write(resources, package, run.items)
+        reports = run.reports
+    except PermanentError as exc:
+        failure = exc
+    message = str(failure) if failure else ""
+    condition = Condition(
+        type=RENDERED,
+        status="False" if failure else "True",
+        reason="RenderFailed" if failure else "RenderSuccess",
+        message=message,
+    )
+    step = failure.step if isinstance(failure, _StepError) else None
+    return RenderResult(
+        resources=with_condition(written, condition, render_status(reports, message)),
+        digest=input_digest(resources),
+        output_digest=input_digest(written),
+        rendered=failure is None,
+        condition=condition,
+        message=message,
+        package=step.package if step else "",
+        image=step.image if step else "",
+        step=step.path if step else "",
+        steps=tuple(reports),
+    )
+
+
+def input_digest(resources: Mapping[str, str]) -> str:
+    """Return a digest of everything a pipeline can depend on: all files less the Kptfiles' status."""
+    whole = hashlib.sha256()
+    for file in sorted(resources):
+        text = (
+            _without_status(resources[file]) if file.rpartition("/")[2] == files.KPTFILE else resources[file]
+        )
+        for part in (file, text):
+            data = part.encode(errors="surrogatepass")
+            whole.update(b"%d:" % len(data) + data)
+    return whole.hexdigest()[:32]
+
+
+def render_status(reports: Sequence[StepReport], message: str) -> dict[str, Any] | None:
+    """Return what a Kptfile says of the functions that ran, as kpt writes it; None where none did."""
+    status: dict[str, Any] = {}
+    for phase, field in (("mutators", "mutationSteps"), ("validators", "validationSteps")):
+        steps = [_step_status(report) for report in reports if report.step.startswith(f"pipeline.{phase}[")]
+        if steps:
+            status[field] = steps
+    if status and message:
+        status["errorSummary"] = message
+    return status or None
+
+
+def _step_status(report: StepReport) -> dict[str, Any]:
+    step: dict[str, Any] = {"name": report.name} if report.name else {}
+    step |= {"exec": report.exec} if report.exec else {"image": report.image}
+    if report.error:
+        step["executionError"] = report.error
+    step["exitCode"] = 1 if report.error else 0
+    for field, wanted in (("results", False), ("errorResults", True)):
+        listed = [each for each in report.results if (each.severity == "error") == wanted]
+        if listed:
+            step[field] = msgspec.to_builtins(listed[:RESULTS_MAX])
+        if len(listed) > RESULTS_MAX:
+            step[field].append({"message": f"and {len(listed) - RESULTS_MAX} more", "severity": "info"})
+    return step
+
+
+def with_condition(
+    resources: Mapping[str, str], condition: Condition, render_status: Mapping[str, Any] | None = None
+) -> dict[str, str]:
+    """Return the files with a condition set, as the last one, in the root Kptfile's status.
+
+    render_status: takes the place of the former one. A Kptfile that cannot be read stays as it is: its
+    fault is the render's message already.
+    """
+    try:
+        package = files.read({files.KPTFILE: resources[files.KPTFILE]})
+        (kptfile,) = package.items
+        status = kptfile.value.get("status") or {}
+        others = [each for each in status.get("conditions") or [] if each.get("type") != condition.type]
+    except (KeyError, ValueError, TypeError, AttributeError, PermanentError):
+        return dict(resources)
+    entry = {"type": condition.type, "status": condition.status, "reason": condition.reason}
+    if condition.message:
+        entry["message"] = condition.message
+    kept = {key: each for key, each in status.items() if key != "renderStatus"}
+    described = {"renderStatus": dict(render_status)} if render_status else {}
+    value = {**kptfile.value, "status": {**kept, "conditions": [*others, entry], **described}}
+    return {**resources, **files.write({}, package, [kptfile.with_value(value)])}
+
+
+def _without_status(text: str) -> str:
+    try:
+        root = compose(text) if isinstance(load(text), dict) else None
+    except YamlError:
+        return text
+    if not isinstance(root, yaml.MappingNode):
+        return text
+    starts = [key.start_mark.index for key, _ in root.value]
+    for (key, _), end in zip(root.value, [*starts[1:], len(text)], strict=True):
+        if key.value == "status":
+            text = text[: key.start_mark.index] + text[end:]
+            break
+    return text.rstrip()
+
+
+def _is_kptfile(item: Item) -> bool:
+    return item.file.rpartition("/")[2] == files.KPTFILE and item.index == 0
+
+
+def _saves_on_failure(items: Sequence[Item]) -> bool:
+    return any(
+        _is_kptfile(item) and not item.package and item.annotations.get(SAVE_ON_FAILURE) == "true"
+        for item in items
+    )
+
+
+def _children_first(directory: str) -> tuple[str, ...]:
+    """Sort key: what is below a directory comes before it."""
+    return (*(directory.split("/") if directory else ()), "\U0010ffff")
+
+
+def _depth(directory: str) -> tuple[int, str]:
+    return (len(directory.split("/")) if directory else 0, directory)

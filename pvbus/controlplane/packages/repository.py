@@ -1,0 +1,497 @@
+"""Keeps one Repository: its mirror, its package revisions as objects, its condition.
+
+One task does everything that touches the remote, one thing after the other: changes that wait
+together are pushed together, and in between the remote is looked at. Objects follow the catalog;
+one whose request is still under way is left to it (`writes`) and looked at again afterwards.
+Nothing is removed because a remote cannot be reached.
+"""
+
+import asyncio
+import time
+from collections.abc import Callable, Mapping
+from concurrent.futures import Executor
+from contextlib import suppress
+from pathlib import Path
+from typing import Any, NamedTuple, TypeVar
+
+import pygit2
+import structlog
+
+from pvbus.controlplane.apiserver.hooks import Objects
+from pvbus.controlplane.apiserver.store import StoreError
+from pvbus.controlplane.packages import answers, layout, leftovers, operations
+from pvbus.controlplane.packages.bounds import ContentError
+from pvbus.controlplane.packages.credentials import credentials_of
+from pvbus.controlplane.packages.gitcommand import Credentials, Failure, Git, GitError
+from pvbus.controlplane.packages.gitrepo import Author, File, Mirror, ref_fingerprint
+from pvbus.controlplane.packages.journal import Journal
+from pvbus.controlplane.packages.load import Load
+from pvbus.controlplane.packages.once import observed_run_once_at, run_once_at, seconds_until
+from pvbus.controlplane.packages.pins import Pins, pins_of
+from pvbus.controlplane.packages.reporting import REMOVE_LAST_REVISION, report
+from pvbus.controlplane.packages.reporting import REPOSITORY as REPOSITORY
+from pvbus.controlplane.packages.revisions import Catalog, Revision, name_of, to_object
+from pvbus.controlplane.packages.settings import RepositorySettings, StoreOptions
+from pvbus.controlplane.packages.staging import Staging, commit_all
+from pvbus.controlplane.packages.writes import Writes
+from pvbus.core.api.variants import PORCH_GROUP
+from pvbus.core.keys import revision_name
+from pvbus.ports.cluster import Kind, Object
+
+PACKAGE_REVISION = Kind(PORCH_GROUP, "PackageRevision")
+DEFER_RENDER = "pvbus.dev/defer-render"
+MIRROR = "mirror.git"
+JOURNAL = "creating"
+
+BATCH_MAX = 64
+"""Changes in one push: more would lengthen the wait of the first, fewer gain nothing (2 ms each)."""
+
+GATHER_SECONDS = 0.015
+"""How long a push waits for requests that are still being prepared: half of what one more push costs.
+A request that is alone never waits."""
+
+CROWD = 100
+"""Keepers that may look at their folders at full pace, for one or two percent of a core."""
+
+LATER_SECONDS = 0.2
+"""When objects whose requests were under way are looked at again."""
+
+ERROR_CHARACTERS_MAX = 1_000  # of a logged error: a rejected object may be in it as a whole
+_log = structlog.get_logger(__name__)
+_T = TypeVar("_T")
+
+
+class _Change(NamedTuple):
+    build: Callable[[Staging], object]
+    future: "asyncio.Future[object]"
+
+
+class Keeper:
+    """Start with `start`, end with `stop`. All methods are for the event loop's thread."""
+
+    def __init__(
+        self,
+        objects: Objects,
+        settings: RepositorySettings,
+        folder: Path,
+        executor: Executor,
+        options: StoreOptions,
+        load: Load,
+    ) -> None:
+        self.settings = settings
+        self.problem = "it has not been read yet"
+        self.journal = Journal(folder / JOURNAL)
+        self.writes = Writes(self._version)
+        self._objects = objects
+        self._folder = folder
+        self._executor = executor
+        self._options = options
+        self._load = load
+        self._git: Git | None = None
+        self._credentials: Credentials | None = None
+        self._mirror: Mirror | None = None
+        self._catalog: Catalog | None = None
+        self._queue: asyncio.Queue[_Change] = asyncio.Queue()
+        self._later: set[tuple[str, str]] = set()
+        self._first_sync = asyncio.Event()
+        self._task: asyncio.Task[None] | None = None
+        self._work: asyncio.Future[Any] | None = None
+        self._stopped = False
+        self._fingerprint: int | None = None
+        self._failures = 0
+        self._next_look = 0.0
+        self._next_full = 0.0
+        self._leftovers: list[str] = []
+        self._ran_once_at = self._running_once_at = observed_run_once_at(self._stored())
+        self._logged = {"namespace": settings.facts.namespace, "repository": settings.facts.name}
+
+    # Life.
+
+    def start(self, after: "Keeper | None" = None) -> None:
+        """after: a keeper of the same folder that is being stopped."""
+        self._load.keepers += 1
+        self._task = asyncio.create_task(self._run(after), name=f"repository {self.settings.facts.name}")
+
+    async def stop(self) -> None:
+        """End the task and whatever git runs for it; waiting requests get 503."""
+        if not self._stopped:
+            self._load.keepers -= 1
+        self._stopped = True
+        if self._git is not None:
+            self._git.interrupt()
+        if self._task is not None:
+            self._task.cancel()
+            await asyncio.gather(self._task, return_exceptions=True)
+        if self._work is not None:
+            await asyncio.gather(self._work, return_exceptions=True)
+        while not self._queue.empty():
+            change = self._queue.get_nowait()
+            if not change.future.done():
+                change.future.set_exception(answers.unavailable("the package store is shutting down"))
+
+    async def report_last(self) -> None:
+        """After `stop`, write the status that the next look would have: so the next start need not."""
+        if self._catalog is not None and not self.problem:
+            await self._report("True", "Ready", self.catalog.readiness())
+
+    async def ready(self) -> None:
+        """Wait for the first look at the remote. Raises: StatusError where there is nothing to use."""
+        with suppress(TimeoutError):
+            await asyncio.wait_for(self._first_sync.wait(), self._options.first_sync_seconds)
+        if self._catalog is None:
+            name = self.settings.facts.name
+            raise answers.unavailable(f'repository "{name}" is not ready: {self.problem}')
+
+    @property
+    def catalog(self) -> Catalog:
+        assert self._catalog is not None, "wait for ready() first"
+        return self._catalog
+
+    @property
+    def mirror(self) -> Mirror:
+        assert self._mirror is not None, "wait for ready() first"
+        return self._mirror
+
+    async def is_leftover(self, directory: str) -> bool:
+        """Tell whether nothing is in a directory but what a deleted package left on the branch."""
+        present = self.catalog.by_directory.get(directory, {}).values()
+        if not present or not all(item.is_placeholder for item in present):
+            return False
+        return bool(await self.in_thread(self.catalog.leftovers, directory))
+
+    def removes_last_revision(self) -> bool:
+        """Tell whether the last revision of a package takes the folder on the branch along."""
+        annotations = ((self._stored() or {}).get("metadata") or {}).get("annotations") or {}
+        return annotations.get(REMOVE_LAST_REVISION) == "true"
+
+    def place(self, user: str) -> operations.Place:
+        return operations.Place(self.mirror, self.catalog.branch_ref, Author(*self.settings.author_of(user)))
+
+    async def in_thread(self, function: Callable[..., _T], *arguments: Any) -> _T:
+        return await asyncio.get_running_loop().run_in_executor(self._executor, function, *arguments)
+
+    async def _exclusive(self, function: Callable[..., _T], *arguments: Any) -> _T:
+        """Run what touches the remote in a thread, and let `stop` wait until it has let go of it."""
+        work = asyncio.get_running_loop().run_in_executor(self._executor, function, *arguments)
+        self._work = work
+        return await asyncio.shield(work)
+
+    async def files(self, revision: Revision) -> Mapping[str, File]:
+        """Read the content of a revision. The mapping is shared: do not change it.
+
+        Raises: StatusError for content beyond what a package may be.
+        """
+        try:
+            return await self.in_thread(self._read_files, revision.tree)
+        except ContentError as exc:
+            name = name_of(revision, self.settings.facts)
+            raise answers.invalid(name, "spec.resources", str(exc)) from exc
+
+    def _read_files(self, tree: str) -> Mapping[str, File]:
+        return self._load.files.get(tree, lambda: self.mirror.files(tree))
+
+    async def change(self, name: str, build: Callable[[Staging], _T]) -> _T:
+        """Change refs of the remote; returns what the last call of `build` returned.
+
+        build: runs in a thread, perhaps several times, and only stages. Raises: StatusError; then
+        nothing of this change is at the remote.
+        """
+        if self._stopped:
+            raise answers.unavailable("the package store is shutting down")
+        future: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
+        self._queue.put_nowait(_Change(build, future))
+        try:
+            result: _T = await future
+        except GitError as exc:
+            raise answers.of_git_error(exc, name) from exc
+        except (OSError, pygit2.GitError) as exc:
+            raise answers.internal(f"{self._folder} cannot be written ({exc}): check the disk") from exc
+        return result
+
+    def _version(self, name: str) -> str:
+        current = self._objects.get(PACKAGE_REVISION, self.settings.facts.namespace, name)
+        return str(current["metadata"].get("resourceVersion", "")) if current else ""
+
+    # The task.
+
+    async def _run(self, after: "Keeper | None") -> None:
+        if after is not None:
+            await after.stop()
+        while not self._stopped:  # before Python 3.12 `wait_for` can swallow a cancellation
+            self._sync_if_asked()
+            pause = max(0.0, self._next_look - time.monotonic())
+            batch = await self._batch(min(pause, LATER_SECONDS) if self._later else pause)
+            try:
+                if batch:
+                    await self._commit(batch)
+                elif self._later:
+                    await self._follow(set())
+                if time.monotonic() >= self._next_look:
+                    await self._look()
+            except Exception as exc:
+                # One bad repository must not end the others; the next look starts over.
+                error = str(exc)[:ERROR_CHARACTERS_MAX]
+                _log.error("repository pass failed", error=error, exc_info=exc, **self._logged)
+                await self._pass_failed(exc)
+
+    def wake(self) -> None:
+        """Let the task look at its Repository object anew: it may ask for a sync."""
+        if self._catalog is not None:  # else the first look is still to come
+            future: asyncio.Future[object] = asyncio.get_running_loop().create_future()
+            future.add_done_callback(lambda done: done.cancelled() or done.exception())
+            self._queue.put_nowait(_Change(lambda refs: None, future))
+
+    def _sync_if_asked(self) -> None:
+        """Make the next look a full one now, or at the time that spec.sync.runOnceAt names."""
+        wanted = run_once_at(self._stored())
+        is_new = wanted not in ("", self._ran_once_at, self._running_once_at)
+        seconds = seconds_until(wanted) if is_new else None
+        if seconds is not None:
+            self._next_look = min(self._next_look, time.monotonic() + max(0.0, seconds))
+            if seconds <= 0:
+                self._next_full, self._running_once_at = 0.0, wanted
+
+    async def _pass_failed(self, error: Exception) -> None:
+        """Say so in the condition, if that can be stored, and look again at everything later."""
+        self.problem = f"reading it failed unexpectedly ({type(error).__name__}); the log says more"
+        self._first_sync.set()
+        self._failures += 1
+        self._next_full = 0.0
+        self._next_look = time.monotonic() + self._pause_after_failure()
+        with suppress(StoreError):  # the disk is full, which is what the log says already
+            await self._report("False", "Error", self.problem)
+
+    def _pause_after_failure(self) -> float:
+        return min(self._options.fetch_seconds, 2.0 ** min(self._failures, 20))
+
+    async def _batch(self, seconds: float) -> list[_Change]:
+        try:
+            batch = [await asyncio.wait_for(self._queue.get(), seconds)]
+        except TimeoutError:
+            return []
+        self._take(batch)
+        if self._load.requests > len(batch):
+            await asyncio.sleep(GATHER_SECONDS)
+            self._take(batch)
+        return batch
+
+    def _take(self, batch: list[_Change]) -> None:
+        while len(batch) < BATCH_MAX and not self._queue.empty():
+            batch.append(self._queue.get_nowait())
+
+    async def _commit(self, batch: list[_Change]) -> None:
+        try:
+            outcomes, changed = await self._exclusive(self._commit_in_thread, [item.build for item in batch])
+        except BaseException as exc:
+            for item in batch:
+                if not item.future.done():
+                    item.future.set_exception(answers.unavailable(f"the change was given up: {exc}"))
+            raise
+        for item, outcome in zip(batch, outcomes, strict=True):
+            if item.future.done():
+                continue
+            if isinstance(outcome, Exception):
+                item.future.set_exception(outcome)
+            else:
+                item.future.set_result(outcome)
+        await self._follow(changed)
+        if not self.problem and any(self.catalog.find(*each) is None for each in changed):
+            await self._report("True", "Ready", self.catalog.readiness())  # a folder may be left over
+
+    def _commit_in_thread(
+        self, builds: list[Callable[[Staging], object]]
+    ) -> tuple[list[object], set[tuple[str, str]]]:
+        outcomes = commit_all(self.mirror, builds)
+        changed = self.catalog.apply(self.mirror.refs)
+        if any(self.catalog.find(*each) is None for each in changed):
+            self._leftovers = self.catalog.leftovers()
+        return outcomes, changed
+
+    async def _look(self) -> None:
+        """See whether the remote moved, and take over what did."""
+        now = time.monotonic()
+        local = self.settings.local
+        full = now >= self._next_full
+        if local is not None and not full and not self.problem:
+            if await self.in_thread(ref_fingerprint, local) == self._fingerprint:
+                await self._follow(set())
+                self._next_look = now + self._poll_seconds()
+                return
+        try:
+            changed = await self._exclusive(
+                self._sync, credentials_of(self._objects, self.settings), self._pins_now()
+            )
+        except (GitError, OSError) as exc:
+            self._failures += 1
+            await self._fail(str(exc))
+            self._next_look = time.monotonic() + self._pause_after_failure()
+            return
+        self._failures = 0
+        self.problem = ""
+        if full:
+            self._ran_once_at = self._running_once_at
+        self._first_sync.set()
+        if full:
+            self._next_full = time.monotonic() + self._options.fetch_seconds
+            await self._follow_all()
+        else:
+            await self._follow(changed)
+        await self._report("True", "Ready", self.catalog.readiness())
+        # A look at a repository of many refs must not become the work of the day.
+        cost = time.monotonic() - now
+        pause = self._poll_seconds() if local is not None else self._options.fetch_seconds
+        self._next_look = time.monotonic() + max(pause, 20 * cost)
+
+    def _poll_seconds(self) -> float:
+        return self._options.poll_seconds * max(1.0, self._load.keepers / CROWD)
+
+    def _sync(self, credentials: Credentials | None, pins: Pins) -> set[tuple[str, str]]:
+        """Fetch and read (in a thread, so nothing here touches objects). Raises: GitError."""
+        mirror = self._opened(credentials)
+        self._fingerprint = ref_fingerprint(self.settings.local) if self.settings.local else None
+        mirror.fetch()
+        catalog = self._catalog or Catalog(
+            mirror, self.settings.directory, self.settings.branch, pins.commits
+        )
+        if catalog.branch_ref not in mirror.refs:
+            self._without_branch(mirror, catalog, pins.had_branch)
+        changed = catalog.apply(mirror.refs)
+        self._catalog = catalog
+        self._leftovers = catalog.leftovers()
+        return changed
+
+    def _opened(self, credentials: Credentials | None) -> Mirror:
+        if self._git is None or credentials != self._credentials:
+            self._git, self._credentials = Git(credentials), credentials
+            if self._mirror is not None:
+                self._mirror.use(self._git)
+        if self._mirror is None:
+            self._mirror = Mirror(self._folder / MIRROR, self.settings.url, self._git)
+            self._mirror.pack()
+        return self._mirror
+
+    def _without_branch(self, mirror: Mirror, catalog: Catalog, had_branch: bool) -> None:
+        branch, name = self.settings.branch, self.settings.facts.name
+        if self.settings.create_branch:
+            place = operations.Place(mirror, catalog.branch_ref, Author())
+            outcome = commit_all(mirror, [lambda refs: operations.create_branch(place, refs)])[0]
+            if isinstance(outcome, Exception):
+                raise outcome
+        elif had_branch or any(layout.is_foreign_branch(ref) for ref in mirror.refs):
+            raise GitError(
+                Failure.UNREACHABLE,
+                f'branch "{branch}" is not in the git repository of "{name}": push it, or create the '
+                "Repository anew with another spec.git.branch or with createBranch: true",
+            )
+
+    def _pins_now(self) -> Pins:
+        revisions = [] if self._catalog is not None else self._stored_revisions()
+        return pins_of(self.settings, self._stored(), revisions)
+
+    # Objects.
+
+    def _stored(self) -> Object | None:
+        facts = self.settings.facts
+        return self._objects.get(REPOSITORY, facts.namespace, facts.name)
+
+    def _stored_revisions(self) -> list[Object]:
+        facts = self.settings.facts
+        return [
+            obj
+            for obj in self._objects.list(PACKAGE_REVISION, facts.namespace)
+            if obj["spec"].get("repository") == facts.name
+        ]
+
+    async def _follow_all(self) -> None:
+        """Compare every object with git, and clear away notes that are not needed any more."""
+        facts = self.settings.facts
+        present = {
+            name_of(item, facts): (item.directory, item.workspace) for item in self.catalog.revisions()
+        }
+        for obj in self._stored_revisions():
+            name = obj["metadata"]["name"]
+            if name not in present and not self.writes.is_pending(name):
+                await self._objects.remove(PACKAGE_REVISION, facts.namespace, name)
+        await self._follow(set(present.values()))
+        for name in self.journal.names():
+            if not self.writes.is_pending(name):
+                self.journal.drop(name)
+
+    async def _follow(self, changed: set[tuple[str, str]]) -> None:
+        """Make the objects of these revisions what git says, now or once their requests are done."""
+        todo = changed | self._later
+        self._later = set()
+        facts = self.settings.facts
+        for count, (directory, workspace) in enumerate(sorted(todo)):
+            revision = self.catalog.find(directory, workspace)
+            package = layout.package_path(directory, self.settings.directory) or directory
+            name = revision_name(facts.name, package, workspace)
+            if self.writes.is_pending(name):
+                self._later.add((directory, workspace))
+            elif revision is not None:
+                await self._put_alone(name, revision)
+            elif self._version(name):
+                await self._objects.remove(PACKAGE_REVISION, facts.namespace, name)
+            if count % 200 == 199:
+                await asyncio.sleep(0)  # let requests in
+
+    async def _put_alone(self, name: str, revision: Revision) -> None:
+        """Show one revision; if that cannot be done, the others are shown all the same."""
+        try:
+            await self._put(name, revision)
+        except StoreError:
+            raise  # the disk: none of the others could be stored
+        except Exception as exc:  # one revision must not hide the others
+            error = str(exc)[:ERROR_CHARACTERS_MAX]
+            _log.error("package revision not shown", error=error, exc_info=exc, revision=name, **self._logged)
+
+    async def _put(self, name: str, revision: Revision) -> None:
+        facts = self.settings.facts
+        place = (PACKAGE_REVISION, facts.namespace, name)
+        if self._objects.get(*place) is None:
+            await self._objects.put(PACKAGE_REVISION, self.shown(revision, self._noted(name, revision)))
+        else:
+            await self._objects.change(*place, lambda newest: self.shown(revision, newest["metadata"]))
+            self.journal.drop(name)
+
+    def _noted(self, name: str, revision: Revision) -> dict[str, Any]:
+        note = self.journal.read(name)
+        if note is None or not self.mirror.is_ancestor(note.commit, revision.commit):
+            return {}
+        return note.metadata
+
+    def shown(self, revision: Revision, metadata: Mapping[str, Any]) -> Object:
+        """Return the PackageRevision of a revision; a deferral that is over loses its annotation."""
+        annotations = metadata.get("annotations") or {}
+        deferred = revision.note is not None and revision.note.state == "deferred"
+        if DEFER_RENDER in annotations and not deferred:
+            kept = {key: value for key, value in annotations.items() if key != DEFER_RENDER}
+            metadata = {key: value for key, value in metadata.items() if key != "annotations"}
+            if kept:
+                metadata["annotations"] = kept
+        return to_object(revision, self.settings.facts, metadata)
+
+    async def _fail(self, message: str) -> None:
+        if self.problem != message:
+            _log.warning("repository not ready", repository=self.settings.facts.name, problem=message)
+        self.problem = message
+        self._first_sync.set()
+        await self._report("False", "Error", message)
+
+    async def _report(self, status: str, reason: str, message: str) -> None:
+        extra: dict[str, Any] = {}
+        if self._catalog is not None:
+            extra["packageCount"] = sum(len(found) for found in self._catalog.by_directory.values())
+            extra["gitCommitHash"] = self.mirror.refs.get(self._catalog.branch_ref, "")
+        facts = self.settings.facts
+        if self._ran_once_at:
+            extra["observedRunOnceAt"] = self._ran_once_at
+        conditions = [{"type": "Ready", "status": status, "reason": reason, "message": message}]
+        if self._catalog is not None:
+            paths = [
+                layout.package_path(directory, self.settings.directory) or directory
+                for directory in self._leftovers
+            ]
+            if counted := leftovers.condition(facts.name, self.settings.branch, paths):
+                conditions.append(counted)
+        await report(self._objects, facts.namespace, facts.name, conditions, extra)

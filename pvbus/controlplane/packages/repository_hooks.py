@@ -1,0 +1,87 @@
+"""Checks of Repository objects, and what must not change in them."""
+
+from pvbus.controlplane.apiserver.hooks import Objects
+from pvbus.controlplane.packages import answers, layout
+from pvbus.controlplane.packages.reporting import REPOSITORY
+from pvbus.controlplane.packages.settings import git_problem, spec_of
+from pvbus.core.api.packages import RepositorySpec
+from pvbus.core.errors import PermanentError
+from pvbus.ports.cluster import Object
+
+
+class RepositoryHooks:
+    """The KindHooks of Repository. The work itself follows the stored objects."""
+
+    def __init__(self, objects: Objects) -> None:
+        self._objects = objects
+
+    async def on_create(self, obj: Object, *, user: str) -> Object:
+        name = obj["metadata"]["name"]
+        if problem := layout.label_problem(name):
+            raise answers.invalid(name, "metadata.name", problem, kind="Repository")
+        self._check(obj)
+        return obj
+
+    async def on_update(self, old: Object, new: Object, *, subresource: str, user: str) -> Object:
+        name = old["metadata"]["name"]
+        before, after = self._spec(name, old), self._spec(name, new)
+        for field, one, other in (
+            ("spec.type", before.type, after.type),
+            ("spec.git.repo", _git(before)[0], _git(after)[0]),
+            ("spec.git.branch", _git(before)[1], _git(after)[1]),
+            ("spec.git.directory", _git(before)[2], _git(after)[2]),
+        ):
+            if one != other:
+                raise answers.invalid(name, field, "field is immutable", kind="Repository")
+        if before.git != after.git:  # what was stored before a check came must still be deletable
+            self._check_git(name, after)
+        return new
+
+    async def on_delete(self, obj: Object) -> None:
+        """Any Repository may be deleted: nothing in git goes with it."""
+
+    async def on_removed(self, obj: Object) -> None:
+        """The store sees the object go and lets go of it."""
+
+    def _check(self, obj: Object) -> None:
+        metadata = obj["metadata"]
+        name = metadata["name"]
+        spec = self._spec(name, obj)
+        if spec.type == "git" and not _git(spec)[0]:
+            raise answers.invalid(name, "spec.git.repo", "Required value", kind="Repository")
+        self._check_git(name, spec)
+        address, branch, directory = _git(spec)
+        for other in self._objects.list(REPOSITORY, metadata.get("namespace", "")):
+            other_name = other["metadata"]["name"]
+            if other_name == name:
+                continue
+            present = _git(self._spec(other_name, other))
+            if address and present[:2] == (address, branch) and _overlap(directory, present[2]):
+                raise answers.invalid(
+                    name,
+                    "spec.git",
+                    f'Repository "{other_name}" already holds the directory "{present[2] or "/"}" of the '
+                    "same repository and branch",
+                    kind="Repository",
+                )
+
+    def _check_git(self, name: str, spec: RepositorySpec) -> None:
+        if found := git_problem(spec):
+            raise answers.invalid(name, *found, kind="Repository")
+
+    def _spec(self, name: str, obj: Object) -> RepositorySpec:
+        try:
+            return spec_of(obj)
+        except PermanentError as exc:
+            raise answers.invalid(name, "spec", str(exc), kind="Repository") from exc
+
+
+def _git(spec: RepositorySpec) -> tuple[str, str, str]:
+    """Return address, branch and directory, in the form they are compared in."""
+    if spec.git is None:
+        return "", "", ""
+    return spec.git.repo, spec.git.branch or "main", spec.git.directory.strip("/")
+
+
+def _overlap(one: str, other: str) -> bool:
+    return not one or not other or f"{one}/".startswith(f"{other}/") or f"{other}/".startswith(f"{one}/")

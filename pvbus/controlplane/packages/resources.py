@@ -1,0 +1,135 @@
+"""PackageRevisionResources: the files of a package revision, read from git and written to drafts."""
+
+from collections.abc import Mapping
+from typing import Any
+
+from pvbus.controlplane.apiserver.hooks import StatusError
+from pvbus.controlplane.packages import answers, causes, content, layout, operations
+from pvbus.controlplane.packages.gitrepo import replaced, texts
+from pvbus.controlplane.packages.operations import Draft
+from pvbus.controlplane.packages.repository import PACKAGE_REVISION
+from pvbus.controlplane.packages.workshop import Workshop
+from pvbus.core.api.variants import PORCH_API, PORCH_GROUP
+from pvbus.ports.cluster import Object
+
+PLURAL = f"packagerevisionresources.{PORCH_GROUP}"
+KIND = "PackageRevisionResources"
+
+
+class ResourcesKind:
+    """The VirtualKind of PackageRevisionResources."""
+
+    def __init__(self, workshop: Workshop) -> None:
+        self._workshop = workshop
+
+    async def get(self, namespace: str, name: str) -> Object | None:
+        obj = self._workshop.objects.get(PACKAGE_REVISION, namespace, name)
+        if obj is None or not self._workshop.has_repository(obj):
+            return None
+        return await self._read(obj)
+
+    async def list(self, namespace: str | None) -> list[Object]:
+        """List all; one whose content cannot be served has none, and says why in its status."""
+        found: list[Object] = []
+        for obj in self._workshop.objects.list(PACKAGE_REVISION, namespace):
+            if not self._workshop.has_repository(obj):
+                continue
+            try:
+                shown = await self._read(obj)
+            except StatusError as exc:
+                if exc.code != 422:
+                    raise
+                shown = _shown(obj, {}, {"error": exc.message})
+            if shown is not None:
+                found.append(shown)
+        return found
+
+    async def _read(self, obj: Object) -> Object | None:
+        keeper, revision = await self._workshop.located(obj)
+        if revision is None:
+            return None
+        return _shown(obj, texts(await keeper.files(revision)))
+
+    async def update(self, obj: Object, *, user: str) -> Object:
+        metadata = obj["metadata"]
+        namespace, name = metadata.get("namespace", ""), metadata["name"]
+        version = metadata.get("resourceVersion", "")
+        if not version:
+            raise answers.invalid(
+                name, "metadata.resourceVersion", "must be specified for an update", kind=KIND
+            )
+        wanted = _resources(name, obj)
+        with self._workshop.busy(namespace, name):
+            stored = self._workshop.objects.get(PACKAGE_REVISION, namespace, name)
+            if stored is None:
+                raise answers.not_found(name, plural=PLURAL)
+            keeper, _ = await self._workshop.located(stored)
+            await keeper.writes.settled(name)
+            stored = self._workshop.objects.get(PACKAGE_REVISION, namespace, name)
+            if stored is None or stored["metadata"].get("resourceVersion") != version:
+                raise answers.modified(name, plural=PLURAL)
+            said = str((metadata.get("annotations") or {}).get(layout.CAUSE) or "")
+            return await self._update(stored, wanted, user, said)
+
+    async def _update(self, stored: Object, wanted: Mapping[str, str], user: str, said: str) -> Object:
+        name = stored["metadata"]["name"]
+        keeper, revision = await self._workshop.current(stored)
+        if revision.lifecycle != layout.DRAFT:
+            raise answers.internal(
+                f'cannot update a package revision with lifecycle value "{revision.lifecycle}"; '
+                "package must be Draft"
+            )
+        files = await keeper.files(revision)
+        made = await self._workshop.made(wanted, texts(files), revision)
+        new_files = replaced(files, made.texts)
+        if new_files == files and made.note == revision.note:
+            return _shown(stored, made.texts, made.status)
+        cause = (*causes.of_update(files, new_files, stored["metadata"]), *layout.cause_line(said))
+        draft = Draft(new_files, operations.RENDER_TASK, made.note, cause)
+        place = keeper.place(user)
+        with keeper.writes.writing(name):
+            await keeper.change(
+                name, lambda refs: operations.update_draft(place, refs, name, revision, draft)
+            )
+            after = keeper.catalog.find(revision.directory, revision.workspace)
+            if after is None:
+                raise answers.modified(name, plural=PLURAL)
+            changed = await self._workshop.objects.change(
+                PACKAGE_REVISION,
+                stored["metadata"].get("namespace", ""),
+                name,
+                lambda newest: keeper.shown(after, newest["metadata"]),
+            )
+            if changed is None:
+                raise answers.modified(name, plural=PLURAL)
+        keeper.writes.written(name)
+        return _shown(changed, made.texts, made.status)
+
+
+def _resources(name: str, obj: Object) -> Mapping[str, str]:
+    resources = (obj.get("spec") or {}).get("resources")
+    if not isinstance(resources, dict) or not all(isinstance(text, str) for text in resources.values()):
+        raise answers.bad_request("spec.resources must map file paths to texts")
+    if problem := content.path_problem(list(resources)):
+        raise answers.invalid(name, "spec.resources", problem, kind=KIND)
+    return resources
+
+
+def _shown(revision: Object, resources: Mapping[str, str], status: Object | None = None) -> Object:
+    metadata = revision["metadata"]
+    spec = revision["spec"]
+    shown: dict[str, Any] = {
+        "apiVersion": PORCH_API,
+        "kind": KIND,
+        "metadata": {
+            key: metadata[key]
+            for key in ("name", "namespace", "uid", "resourceVersion", "creationTimestamp")
+            if key in metadata
+        },
+        "spec": {
+            **{key: spec[key] for key in ("packageName", "workspaceName", "revision", "repository")},
+            "resources": dict(resources),
+        },
+        "status": {"renderStatus": status} if status is not None else {},
+    }
+    return shown

@@ -1,0 +1,273 @@
+"""What writing a PackageRevision does: create, lifecycle, approval, delete.
+
+Departures from Porch's server: an update that only touches the object's own metadata makes no commit;
+a pipeline that fails does not fail the request, but its package can be neither proposed nor approved;
+`pvbus.dev/defer-render: "true"` on a new revision leaves rendering to the first update of its files.
+"""
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import msgspec
+import structlog
+
+from pvbus.controlplane.packages import answers, causes, content, layout, operations, rendering
+from pvbus.controlplane.packages.creation import (
+    Creation,
+    Wanted,
+    check_place,
+    first_files,
+    latest_label,
+    parse,
+)
+from pvbus.controlplane.packages.gitrepo import replaced, texts
+from pvbus.controlplane.packages.journal import Note
+from pvbus.controlplane.packages.kptfile import KptfileFacts, facts_of
+from pvbus.controlplane.packages.operations import Draft
+from pvbus.controlplane.packages.repository import DEFER_RENDER, PACKAGE_REVISION, Keeper
+from pvbus.controlplane.packages.revisions import Revision, blocking_references, rendered_problem
+from pvbus.controlplane.packages.staging import Staging
+from pvbus.controlplane.packages.workshop import Workshop
+from pvbus.core.yaml import editor
+from pvbus.ports.cluster import Object
+
+NOTED_METADATA = ("labels", "annotations", "ownerReferences", "finalizers")
+_log = structlog.get_logger(__name__)
+_Edit = Callable[[editor.Document], editor.Document]
+
+
+class RevisionHooks:
+    """The KindHooks of PackageRevision."""
+
+    def __init__(self, workshop: Workshop) -> None:
+        self._workshop = workshop
+        self._creation = Creation(workshop.find)
+
+    # Create.
+
+    async def on_create(self, obj: Object, *, user: str) -> Object:
+        wanted = parse(obj)
+        keeper = await self._workshop.keeper(wanted.namespace, wanted.repository)
+        text = (
+            f"package revision (namespace {wanted.namespace}, repository {wanted.repository}, "
+            f"package {wanted.package}, workspace {wanted.workspace})"
+        )
+        with self._workshop.busy(wanted.namespace, wanted.name, text):
+            directory = layout.join(keeper.settings.directory, wanted.package)
+            check_place(wanted, keeper, directory, is_leftover=await keeper.is_leftover(directory))
+            if self._workshop.objects.get(PACKAGE_REVISION, wanted.namespace, wanted.name) is not None:
+                raise answers.conflict(wanted.name, "a deleted revision of this name has not gone yet")
+            return await self._create(obj["metadata"], wanted, keeper, directory, user)
+
+    async def _create(
+        self, metadata: Mapping[str, Any], wanted: Wanted, keeper: Keeper, directory: str, user: str
+    ) -> Object:
+        start = await self._creation.start(wanted, keeper)
+        try:
+            first = first_files(wanted, start)
+        except editor.YamlError as exc:
+            raise answers.internal(f"Kptfile: {exc}") from exc
+        if (metadata.get("annotations") or {}).get(DEFER_RENDER) == "true":
+            made = rendering.defer(first)
+        else:
+            made = await self._workshop.rendered(first)
+        place = keeper.place(user)
+        said = str((metadata.get("annotations") or {}).get(layout.CAUSE) or "")
+        owned = {**metadata, "namespace": wanted.namespace}
+        cause = (*causes.of_creation(wanted.task, start.source, owned), *layout.cause_line(said))
+        draft = Draft(replaced(start.base, made.texts), wanted.task, made.note, cause)
+        noted = {key: metadata[key] for key in NOTED_METADATA if metadata.get(key)}
+
+        def build(refs: Staging) -> str:
+            commit = operations.create_draft(place, refs, directory, wanted.workspace, draft)
+            keeper.journal.write(wanted.name, Note(commit, noted))
+            return commit
+
+        with keeper.writes.writing(wanted.name):
+            await keeper.change(wanted.name, build)
+            return self._shown(keeper, wanted.name, directory, wanted.workspace, metadata)
+
+    def _shown(
+        self, keeper: Keeper, name: str, directory: str, workspace: str, metadata: Mapping[str, Any]
+    ) -> Object:
+        revision = keeper.catalog.find(directory, workspace)
+        if revision is None:
+            raise answers.modified(name)  # somebody removed it the moment it was there
+        return keeper.shown(revision, metadata)
+
+    # Update.
+
+    async def on_update(self, old: Object, new: Object, *, subresource: str, user: str) -> Object:
+        name, namespace = old["metadata"]["name"], old["metadata"].get("namespace", "")
+        if subresource == "approval":
+            lifecycle = (new.get("spec") or {}).get("lifecycle", "")
+            new = {**old, "spec": {**old["spec"], "lifecycle": lifecycle}}
+        _check_update(name, old, new, approval=subresource == "approval")
+        with self._workshop.busy(namespace, name):
+            if not self._touches_git(old, new):
+                return {**old, "metadata": new["metadata"]}
+            keeper, revision = await self._workshop.current(old)
+            await keeper.writes.settled(name)
+            with keeper.writes.writing(name):
+                await self._update(keeper, revision, old, new, user)
+                result = self._shown(keeper, name, revision.directory, revision.workspace, new["metadata"])
+            if result == old:
+                keeper.writes.written(name)
+            return result
+
+    def _touches_git(self, old: Object, new: Object) -> bool:
+        """Tell a write that reaches the package from one of labels, owners and the like."""
+        if _lifecycle(old) != _lifecycle(new):
+            return True
+        if _lifecycle(old) != layout.DRAFT:
+            return False
+        was_deferred, is_deferred = (DEFER_RENDER in _annotations(obj) for obj in (old, new))
+        return was_deferred != is_deferred or any(
+            _part(new, *path) is not None and _part(new, *path) != _part(old, *path)
+            for path in (
+                ("spec", "packageMetadata"),
+                ("spec", "readinessGates"),
+                ("status", "conditions"),
+            )
+        )
+
+    async def _update(self, keeper: Keeper, revision: Revision, old: Object, new: Object, user: str) -> None:
+        name = old["metadata"]["name"]
+        before, after = _lifecycle(old), _lifecycle(new)
+        place = keeper.place(user)
+        draft: Draft | None = None
+        if before == layout.DRAFT:
+            draft, revision_after = await self._edited(keeper, revision, new)
+        else:
+            revision_after = revision
+        if after == layout.PROPOSED or (before == layout.PROPOSED and after == layout.PUBLISHED):
+            if problem := rendered_problem(revision_after):
+                raise answers.invalid(name, "spec.lifecycle", problem)
+
+        def build(refs: Staging) -> None:
+            commit = revision.commit
+            if draft is not None:
+                commit = operations.update_draft(place, refs, name, revision, draft)
+            if before == after:
+                return
+            if after == layout.PUBLISHED and before == layout.PROPOSED:
+                siblings = keeper.catalog.by_directory.get(revision.directory, {}).values()
+                number = max([0, *(item.revision for item in siblings)]) + 1
+                operations.approve(place, refs, name, revision, number)
+            elif revision.is_published:
+                operations.set_deletion_proposed(refs, name, revision, after)
+            else:
+                operations.move(refs, name, revision, after, commit)
+
+        await keeper.change(name, build)
+        if before != after:
+            _log.info("lifecycle changed", name=name, before=before, lifecycle=after, user=user)
+
+    async def _edited(self, keeper: Keeper, revision: Revision, new: Object) -> tuple[Draft | None, Revision]:
+        """Return what a draft's next commit holds, None without changes, and the revision it makes."""
+        files = await keeper.files(revision)
+        stored = texts(files)
+        deferred = revision.note is not None and revision.note.state == "deferred"
+        edits = _edits(new, revision.kptfile)
+        try:
+            wanted = content.edit_kptfile(stored, *edits) if edits else stored
+        except editor.YamlError as exc:
+            raise answers.internal(f"Kptfile: {exc}") from exc
+        if deferred and DEFER_RENDER not in _annotations(new):
+            made = await self._workshop.rendered(wanted)
+        elif deferred or wanted == stored:
+            made = rendering.Rendering(wanted, revision.note)
+        else:
+            made = await self._workshop.made(wanted, stored, revision)
+        if made.texts == stored and made.note == revision.note:
+            return None, revision
+        facts = facts_of(made.texts[layout.KPTFILE])
+        after = msgspec.structs.replace(revision, kptfile=facts, note=made.note)
+        new_files = replaced(files, made.texts)
+        cause = causes.of_update(files, new_files, new["metadata"])
+        return Draft(new_files, operations.RENDER_TASK, made.note, cause), after
+
+    # Delete.
+
+    async def on_delete(self, obj: Object) -> None:
+        name, namespace = obj["metadata"]["name"], obj["metadata"].get("namespace", "")
+        if _lifecycle(obj) == layout.PUBLISHED:
+            raise answers.forbidden(
+                name,
+                "a published package revision can be deleted only after its deletion was proposed: set "
+                "spec.lifecycle to DeletionProposed first",
+            )
+        others = self._workshop.objects.list(PACKAGE_REVISION, namespace)
+        if names := blocking_references(name, others):
+            raise answers.forbidden(
+                name,
+                f"cannot delete package revision, it is referenced as upstream by: {', '.join(names)}",
+            )
+
+    async def on_removed(self, obj: Object) -> None:
+        name, namespace = obj["metadata"]["name"], obj["metadata"].get("namespace", "")
+        if not self._workshop.has_repository(obj):
+            return  # its Repository is gone: the object goes, git stays as it is
+        keeper, revision = await self._workshop.located(obj)
+        if revision is None:
+            return
+        found = revision
+        with self._workshop.busy(namespace, name):
+            await keeper.writes.settled(name)
+            place = keeper.place("")
+            with_folder = keeper.removes_last_revision()
+            with keeper.writes.writing(name):
+                await keeper.change(
+                    name, lambda refs: operations.delete(place, refs, found, with_folder=with_folder)
+                )
+
+
+def _lifecycle(obj: Object) -> str:
+    return (obj.get("spec") or {}).get("lifecycle") or layout.DRAFT
+
+
+def _annotations(obj: Object) -> Mapping[str, str]:
+    return obj["metadata"].get("annotations") or {}
+
+
+def _part(obj: Object, section: str, field: str) -> Any:
+    return (obj.get(section) or {}).get(field)
+
+
+def _check_update(name: str, old: Object, new: Object, *, approval: bool) -> None:
+    before, after = _lifecycle(old), _lifecycle(new)
+    if not operations.allowed(before, after, approval=approval):
+        through = "the approval subresource" if approval else "an update"
+        raise answers.invalid(
+            name, "spec.lifecycle", f'cannot go from "{before}" to "{after}" through {through}'
+        )
+    labels_before, labels_after = (obj["metadata"].get("labels") or {} for obj in (old, new))
+    if labels_before.get(layout.LATEST_LABEL) != labels_after.get(layout.LATEST_LABEL):
+        raise latest_label(name)
+    spec_before, spec_after = old.get("spec") or {}, new.get("spec") or {}
+    for field in ("packageName", "repository", "workspaceName"):
+        if spec_before.get(field) != spec_after.get(field):
+            raise answers.invalid(name, f"spec.{field}", "field is immutable")
+    if before in (layout.PUBLISHED, layout.DELETION_PROPOSED):
+        for field in spec_before.keys() | spec_after.keys():
+            if field != "lifecycle" and spec_before.get(field) != spec_after.get(field):
+                raise answers.invalid(
+                    name, f"spec.{field}", "a published package revision may change in its lifecycle only"
+                )
+
+
+def _edits(new: Object, facts: KptfileFacts) -> Sequence[_Edit]:
+    """Return how the request changes the Kptfile."""
+    edits: list[_Edit] = []
+    package_metadata = _part(new, "spec", "packageMetadata") or {}
+    for field, present in (("labels", facts.labels), ("annotations", facts.annotations)):
+        wanted = package_metadata.get(field)
+        if wanted is not None and wanted != present:
+            edits.append(content.with_metadata(field, wanted, exact=True))
+    gates = _part(new, "spec", "readinessGates")
+    if gates is not None and list(gates) != list(facts.gates):
+        edits.append(content.with_gates(gates))
+    conditions = _part(new, "status", "conditions")
+    if conditions is not None and list(conditions) != list(facts.conditions):
+        edits.append(content.with_conditions(conditions, facts.rendered))
+    return edits

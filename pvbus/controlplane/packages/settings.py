@@ -1,0 +1,153 @@
+"""A Repository object as the store uses it."""
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from pvbus.controlplane.packages import layout
+from pvbus.controlplane.packages.bounds import one_path_problem, shortened
+from pvbus.controlplane.packages.gitcommand import is_path
+from pvbus.controlplane.packages.revisions import RepositoryFacts
+from pvbus.core.api.packages import RepositorySpec
+from pvbus.core.errors import PermanentError
+
+SCHEMES = ("https", "http", "ssh", "git", "file")
+TEXT_CHARACTERS_MAX = 1_000
+"""Length of an address, a branch or a name: git itself takes no longer names of refs."""
+
+
+class StoreOptions(msgspec.Struct, frozen=True, kw_only=True):
+    """How closely remotes are followed.
+
+    fetch_seconds: between fetches of a URL, and between full comparisons of a path; poll_seconds:
+    between looks at the refs of a path, which cost a stat per folder; first_sync_seconds: how long a
+    request waits for a Repository that was created a moment ago.
+    """
+
+    fetch_seconds: float = 60.0
+    poll_seconds: float = 2.0
+    first_sync_seconds: float = 30.0
+
+
+class RepositorySettings(msgspec.Struct, frozen=True, kw_only=True):
+    """url: what git is given; local: the path, where it is on this machine."""
+
+    facts: RepositoryFacts
+    url: str
+    local: Path | None
+    branch: str
+    directory: str
+    create_branch: bool
+    author: str
+    email: str
+    secret: str
+
+    def author_of(self, user: str) -> tuple[str, str]:
+        """Return the author of a commit: the Repository's, else the user, else the service."""
+        user = "".join(char for char in user if char.isprintable() and char not in "<>").strip()
+        name = self.author or user or layout.SERVICE_NAME
+        email = self.email or user or layout.SERVICE_EMAIL
+        return name, email
+
+
+def spec_of(repository: Mapping[str, Any]) -> RepositorySpec:
+    """Raises: PermanentError."""
+    try:
+        return msgspec.convert(repository.get("spec") or {}, RepositorySpec)
+    except msgspec.ValidationError as exc:
+        raise PermanentError(f"spec: {exc}") from exc
+
+
+def git_problem(spec: RepositorySpec) -> tuple[str, str] | None:
+    """Return the field of spec.git that cannot be used and why, None when all can."""
+    git = spec.git
+    if git is None:
+        return None
+    texts = {"repo": git.repo, "branch": git.branch, "directory": git.directory, "author": git.author}
+    texts |= {"email": git.email, "secretRef.name": git.secret_ref.name if git.secret_ref else ""}
+    for field, text in texts.items():
+        if not text.isprintable() or len(text) > TEXT_CHARACTERS_MAX:
+            return f"spec.git.{field}", f"must be at most {TEXT_CHARACTERS_MAX} printable characters"
+    for field in ("author", "email"):
+        if set(texts[field]) & set("<>"):
+            return f"spec.git.{field}", "must not contain < or >"
+    problems = (
+        ("repo", _address_problem(git.repo)),
+        ("branch", _branch_problem(git.branch or "main")),
+        ("directory", _directory_problem(git.directory.strip("/"))),
+    )
+    return next(((f"spec.git.{field}", problem) for field, problem in problems if problem), None)
+
+
+def _address_problem(address: str) -> str | None:
+    scheme, separator, rest = address.partition("://")
+    if address.startswith("-") or address != address.strip():
+        return "must be a path or URL"
+    if "::" in address.partition("/")[0]:
+        return "must be a path or URL: helper programs such as ext:: are not run"
+    if not separator:
+        return "must name a host before the colon" if address.startswith(":") else None
+    if scheme not in SCHEMES:
+        return f"must be a path, or a URL of {', '.join(SCHEMES)}, and not of {shortened(scheme)}"
+    if scheme == "file":
+        return None if rest.startswith("/") else "must have an absolute path behind file://"
+    user, at, _ = rest.partition("/")[0].rpartition("@")
+    if at and ":" in user:
+        return (
+            "must not contain a password, which everybody who reads the Repository would see: put it into a "
+            "Secret and name that in spec.git.secretRef"
+        )
+    if rest.startswith("-"):
+        return "must not have a host that begins with a dash"
+    return None
+
+
+def _branch_problem(branch: str) -> str | None:
+    ref = f"{layout.HEADS}{branch}"
+    parts = branch.split("/")
+    bad = any(not part or part.startswith(".") or part.endswith((".", ".lock")) for part in parts)
+    if bad or branch.startswith("-") or branch == "@" or ".." in branch or "@{" in branch:
+        return "is no name of a branch (git check-ref-format --branch)"
+    if set(branch) & set(" ~^:?*[\\"):
+        return "is no name of a branch: it must not contain spaces or any of ~^:?*[\\"
+    if not layout.is_foreign_branch(ref):
+        return "must not be one of the branches drafts/, proposed/ or deletionProposed/, which packages use"
+    return None
+
+
+def _directory_problem(directory: str) -> str | None:
+    return one_path_problem(directory) if directory else None
+
+
+def settings_of(repository: Mapping[str, Any]) -> RepositorySettings:
+    """Raises: PermanentError, for what is no git repository."""
+    spec = spec_of(repository)
+    metadata = repository["metadata"]
+    if spec.type != "git" or spec.git is None or not spec.git.repo:
+        raise PermanentError("only Repositories of type git with spec.git.repo can be used")
+    if found := git_problem(spec):
+        raise PermanentError(f"{found[0]}: {found[1]}")
+    address = spec.git.repo
+    local: Path | None = None
+    if is_path(address):
+        local = Path(address).expanduser().absolute()
+    elif address.startswith("file://"):
+        local = Path(address.removeprefix("file://"))
+    return RepositorySettings(
+        facts=RepositoryFacts(
+            namespace=metadata.get("namespace", ""),
+            name=metadata["name"],
+            address=address,
+            deployment=spec.deployment,
+        ),
+        url=str(local) if local is not None else address,
+        local=local,
+        branch=spec.git.branch or "main",
+        directory=spec.git.directory.strip("/"),
+        create_branch=spec.git.create_branch,
+        author=spec.git.author,
+        email=spec.git.email,
+        secret=spec.git.secret_ref.name if spec.git.secret_ref else "",
+    )

@@ -1,0 +1,192 @@
+"""The package store: package revisions in git, behind an API server that keeps the objects.
+
+`package_revisions` and `repositories` are the hooks of those kinds and `resources` is the kind
+PackageRevisionResources. Between `start` and `stop` a keeper follows the git repository of every
+Repository object. Git holds everything of a package; the objects hold only the metadata that git has
+no place for (labels, annotations, owners, finalizers).
+"""
+
+import asyncio
+import contextlib
+import shutil
+from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import structlog
+
+from pvbus.controlplane.apiserver.hooks import Objects
+from pvbus.controlplane.apiserver.store import StoreError
+from pvbus.controlplane.packages.journal import Journal, Note
+from pvbus.controlplane.packages.load import Load
+from pvbus.controlplane.packages.once import observed_run_once_at, run_once_at
+from pvbus.controlplane.packages.rendering import Render
+from pvbus.controlplane.packages.reporting import REPOSITORY, report
+from pvbus.controlplane.packages.repository import JOURNAL, MIRROR, PACKAGE_REVISION, Keeper
+from pvbus.controlplane.packages.repository_hooks import RepositoryHooks
+from pvbus.controlplane.packages.resources import ResourcesKind
+from pvbus.controlplane.packages.revision_hooks import RevisionHooks
+from pvbus.controlplane.packages.settings import StoreOptions, settings_of
+from pvbus.controlplane.packages.workshop import Workshop
+from pvbus.core.codec import prepare_types
+from pvbus.core.errors import PermanentError
+from pvbus.ports.cluster import Object
+
+THREADS_MAX = 8
+"""Most of the time a thread waits for git; more would only queue at the interpreter's lock."""
+
+_log = structlog.get_logger(__name__)
+
+
+class PackageStore:
+    """See the module. All methods are for the event loop's thread."""
+
+    def __init__(
+        self,
+        objects: Objects,
+        data: Path,
+        *,
+        render: Render,
+        options: StoreOptions | None = None,
+    ) -> None:
+        """data: the folder that mirrors are kept in, below `repositories`."""
+        self._objects = objects
+        self._folder = data / "repositories"
+        self._options = options or StoreOptions()
+        prepare_types()
+        self._executor = ThreadPoolExecutor(THREADS_MAX, thread_name_prefix="packages")
+        self._keepers: dict[tuple[str, str], Keeper] = {}
+        self._ending: set[asyncio.Task[None]] = set()
+        self._task: asyncio.Task[None] | None = None
+        self._stopped = False
+        self._load = Load()
+        workshop = Workshop(objects, render, self._executor, self._keeper_of, self._load)
+        self.package_revisions = RevisionHooks(workshop)
+        self.repositories = RepositoryHooks(objects)
+        self.resources = ResourcesKind(workshop)
+
+    async def start(self) -> None:
+        """Begin to follow the Repository objects; their first look goes on behind this."""
+        self._folder.mkdir(parents=True, exist_ok=True)
+        self._task = asyncio.create_task(self._follow(), name="package store")
+
+    async def stop(self) -> None:
+        """End all tasks, and git where it runs. Requests that wait get 503."""
+        self._stopped = True
+        if self._task is not None:
+            self._task.cancel()
+            await asyncio.gather(self._task, return_exceptions=True)
+        await asyncio.gather(*(keeper.stop() for keeper in self._keepers.values()), *self._ending)
+        with contextlib.suppress(StoreError):  # the disk is full: the next start tells
+            await asyncio.gather(*(keeper.report_last() for keeper in self._keepers.values()))
+        self._keepers.clear()
+        self._executor.shutdown(wait=True, cancel_futures=True)
+
+    async def _follow(self) -> None:
+        while True:
+            try:
+                async for event in self._objects.watch(REPOSITORY):
+                    match event.type:
+                        case "ADDED" | "MODIFIED":
+                            await self._keep(event.object)
+                        case "DELETED":
+                            await self._let_go(event.object)
+                        case "BOOKMARK":
+                            await self._remove_orphans()
+            except Exception as exc:  # one failed look must not end the following of all
+                _log.error("following repositories failed", error=str(exc), exc_info=exc)
+            await asyncio.sleep(1.0)
+
+    async def _keep(self, repository: Object) -> None:
+        try:
+            settings_of(repository)
+        except PermanentError as exc:
+            metadata = repository["metadata"]
+            condition = {"type": "Ready", "status": "False", "reason": "Error", "message": str(exc)}
+            await report(self._objects, metadata.get("namespace", ""), metadata["name"], [condition], {})
+        present = self._keepers.get(_key(repository))
+        keeper = self._keeper_of(repository)
+        asked = run_once_at(repository)
+        if keeper is not None and keeper is present and asked and asked != observed_run_once_at(repository):
+            keeper.wake()
+
+    def _keeper_of(self, repository: Object) -> Keeper | None:
+        """Return the keeper of a Repository as it is now, started."""
+        key = _key(repository)
+        present = self._keepers.get(key)
+        try:
+            settings = settings_of(repository)
+        except PermanentError:
+            return None
+        if present is not None and present.settings == settings:
+            return present
+        if self._stopped:
+            return None
+        if present is not None:
+            self._end(present)
+        namespace, name = key
+        folder = self._folder_of(namespace, name)
+        keeper = Keeper(self._objects, settings, folder, self._executor, self._options, self._load)
+        self._keepers[key] = keeper
+        keeper.start(after=present)
+        return keeper
+
+    def _end(self, keeper: Keeper) -> None:
+        task = asyncio.create_task(keeper.stop())
+        self._ending.add(task)
+        task.add_done_callback(self._ending.discard)
+
+    async def _let_go(self, repository: Object) -> None:
+        """Forget a Repository that was deleted: its objects and its mirror, but nothing in git.
+
+        What only the objects know is noted, so that drafts have their owners again when it comes back.
+        """
+        key = _key(repository)
+        if self._objects.get(REPOSITORY, *key) is not None:
+            return  # created anew in the meantime
+        keeper = self._keepers.pop(key, None)
+        if keeper is not None:
+            await keeper.stop()
+        revisions = self._objects.list(PACKAGE_REVISION, key[0])
+        await self._forget([obj for obj in revisions if obj["spec"].get("repository") == key[1]])
+        with contextlib.suppress(OSError):
+            await asyncio.get_running_loop().run_in_executor(
+                self._executor, shutil.rmtree, self._folder_of(*key) / MIRROR
+            )
+
+    def _folder_of(self, namespace: str, name: str) -> Path:
+        return self._folder / (namespace or "_") / name
+
+    async def _forget(self, revisions: Sequence[Object]) -> None:
+        """Note the metadata of package revisions, and then remove them; git keeps its part."""
+        loop = asyncio.get_running_loop()
+        await loop.run_in_executor(self._executor, self._note, revisions)
+        for obj in revisions:
+            metadata = obj["metadata"]
+            await self._objects.remove(PACKAGE_REVISION, metadata.get("namespace", ""), metadata["name"])
+
+    def _note(self, revisions: Sequence[Object]) -> None:
+        journals: dict[tuple[str, str], Journal] = {}
+        for obj in revisions:
+            metadata = obj["metadata"]
+            commit = ((obj.get("status", {}).get("selfLock") or {}).get("git") or {}).get("commit", "")
+            place = (metadata.get("namespace", ""), obj["spec"].get("repository", ""))
+            if commit and not metadata.get("deletionTimestamp"):
+                if place not in journals:
+                    journals[place] = Journal(self._folder_of(*place) / JOURNAL)
+                journals[place].write(metadata["name"], Note(commit, metadata))
+
+    async def _remove_orphans(self) -> None:
+        """Remove package revisions whose Repository went while nobody looked."""
+        await self._forget(
+            [obj for obj in self._objects.list(PACKAGE_REVISION) if not self._has_repository(obj)]
+        )
+
+    def _has_repository(self, revision: Object) -> bool:
+        place = (revision["metadata"].get("namespace", ""), revision["spec"].get("repository", ""))
+        return self._objects.get(REPOSITORY, *place) is not None
+
+
+def _key(repository: Object) -> tuple[str, str]:
+    metadata = repository["metadata"]
+    return metadata.get("namespace", ""), metadata["name"]

@@ -1,0 +1,119 @@
+"""What the hooks share: the keepers by Repository, one writer per revision, the renderer."""
+
+from collections.abc import Callable, Iterator, Mapping
+from concurrent.futures import Executor
+from contextlib import contextmanager
+
+from pvbus.controlplane.apiserver.hooks import Objects, StatusError
+from pvbus.controlplane.packages import answers, content, layout, rendering
+from pvbus.controlplane.packages.kptfile import facts_of
+from pvbus.controlplane.packages.load import Load
+from pvbus.controlplane.packages.rendering import Render, Rendering
+from pvbus.controlplane.packages.reporting import REPOSITORY
+from pvbus.controlplane.packages.repository import PACKAGE_REVISION, Keeper
+from pvbus.controlplane.packages.revisions import Revision
+from pvbus.core.api.variants import CONFIG_GROUP
+from pvbus.core.yaml import editor
+from pvbus.ports.cluster import Object
+
+REPOSITORIES = f"repositories.{CONFIG_GROUP}"
+MIGRATED = "porch.kpt.dev/v1alpha2-migration"
+
+
+class Workshop:
+    def __init__(
+        self,
+        objects: Objects,
+        render: Render,
+        executor: Executor,
+        keeper_of: Callable[[Object], Keeper | None],
+        load: Load,
+    ) -> None:
+        """keeper_of: returns a Repository's keeper, started; None for one that is no git repository."""
+        self.objects = objects
+        self._render = render
+        self._executor = executor
+        self._keeper_of = keeper_of
+        self._load = load
+        self._busy: set[tuple[str, str]] = set()
+
+    @contextmanager
+    def busy(self, namespace: str, name: str, subject: str = "") -> Iterator[None]:
+        """Hold a revision for one request; a second one is turned away, as Porch does."""
+        key = (namespace, name)
+        if key in self._busy:
+            subject = subject or f'package revision "{namespace}/{name}"'
+            raise answers.conflict(name, f"another request is already in progress on {subject}")
+        self._busy.add(key)
+        self._load.requests += 1
+        try:
+            yield
+        finally:
+            self._load.requests -= 1
+            self._busy.discard(key)
+
+    async def keeper(self, namespace: str, repository: str) -> Keeper:
+        """Return a Repository's keeper once its packages are known. Raises: StatusError."""
+        obj = self.objects.get(REPOSITORY, namespace, repository)
+        if obj is None:
+            raise answers.not_found(repository, plural=REPOSITORIES)
+        if (obj["metadata"].get("annotations") or {}).get(MIGRATED) == "true":
+            raise StatusError(
+                410, "Gone", f'repository "{repository}" is managed by v1alpha2; use the v1alpha2 API'
+            )
+        keeper = self._keeper_of(obj)
+        if keeper is None:
+            raise answers.unavailable(f'repository "{repository}" is not ready: see its condition Ready')
+        await keeper.ready()
+        return keeper
+
+    def has_repository(self, revision: Object) -> bool:
+        namespace = revision["metadata"].get("namespace", "")
+        return self.objects.get(REPOSITORY, namespace, revision["spec"]["repository"]) is not None
+
+    async def located(self, obj: Object) -> tuple[Keeper, Revision | None]:
+        """Find the revision that an object shows; None when git has it no more."""
+        spec = obj["spec"]
+        keeper = await self.keeper(obj["metadata"].get("namespace", ""), spec["repository"])
+        directory = layout.join(keeper.settings.directory, spec["packageName"])
+        return keeper, keeper.catalog.find(directory, spec["workspaceName"])
+
+    async def current(self, obj: Object) -> tuple[Keeper, Revision]:
+        """As `located`; a conflict when git has gone on since the object was written."""
+        keeper, revision = await self.located(obj)
+        shown = obj.get("status", {}).get("selfLock", {}).get("git", {}).get("commit")
+        if revision is None or revision.commit != shown:
+            raise answers.modified(obj["metadata"]["name"])
+        return keeper, revision
+
+    async def find(self, namespace: str, name: str) -> tuple[Keeper, Revision] | None:
+        obj = self.objects.get(PACKAGE_REVISION, namespace, name)
+        if obj is None:
+            return None
+        keeper, revision = await self.located(obj)
+        return (keeper, revision) if revision is not None else None
+
+    async def rendered(self, texts: Mapping[str, str]) -> Rendering:
+        return await rendering.run(self._render, texts, self._executor)
+
+    async def made(
+        self, wanted: Mapping[str, str], stored: Mapping[str, str], revision: Revision
+    ) -> Rendering:
+        """Return what a draft's new files become: rendered, unless they have been already.
+
+        stored: the draft's files now.
+        """
+        note = revision.note
+        if rendering.is_needed(wanted, stored, note):
+            return await self.rendered(wanted)
+        # Only the conditions can differ: take them from what is wanted, and the rest from where it is
+        # rendered, those files themselves or what was made of them before.
+        base = stored if rendering.is_source_of_stored(wanted, note) else wanted
+        conditions = facts_of(wanted[layout.KPTFILE]).conditions
+        try:
+            edited = content.edit_kptfile(
+                base, content.with_conditions(conditions, revision.kptfile.rendered)
+            )
+        except editor.YamlError as exc:
+            raise answers.internal(f"Kptfile: {exc}") from exc
+        return Rendering(edited, note)

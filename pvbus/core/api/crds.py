@@ -1,0 +1,191 @@
+"""CustomResourceDefinitions and OpenAPI schemas, generated from the API types.
+
+A Struct gives names and types; `pvbus.core.api.descriptions` adds the words for people and
+`pvbus.core.api.constraints` required fields, limits and rules. Names, types, subresources and limits are
+those of Porch's definitions, so that either set of files can replace the other in a cluster; columns
+and short names are added where Porch has none. Every field has a description, or generation fails.
+"""
+
+import types
+from collections.abc import Iterator, Mapping
+from typing import Any, NamedTuple, Union, get_args, get_origin
+
+import msgspec
+
+from pvbus.core.api.constraints import SHAPES, TYPE_SHAPES
+from pvbus.core.api.descriptions import DESCRIPTIONS, OBJECT_FIELDS
+from pvbus.core.api.packages import PackageRevision, PackageRevisionResources, RenderStatus, Repository
+from pvbus.core.api.v1alpha1 import OldPackageVariantSet
+from pvbus.core.api.variants import (
+    CONFIG_GROUP,
+    PORCH_GROUP,
+    DownstreamTarget,
+    ObjectMeta,
+    PackageVariant,
+    PackageVariantSet,
+)
+
+Schema = dict[str, Any]
+ApiType = type[msgspec.Struct]
+
+_SCALARS: Mapping[Any, str] = {str: "string", int: "integer", bool: "boolean"}
+_FIELD_TYPES: Mapping[tuple[ApiType, str], Any] = {(DownstreamTarget, "render_status"): RenderStatus}
+"""Fields that the code keeps as they came, and whose schema is known all the same."""
+
+
+class _Version(NamedTuple):
+    name: str
+    type: ApiType
+    served: bool = True
+    columns: tuple[tuple[str, str, str], ...] = ()
+    """(name, type, JSONPath)."""
+
+
+class _Kind(NamedTuple):
+    plural: str
+    versions: tuple[_Version, ...]
+    short_names: tuple[str, ...] = ()
+
+
+_REPOSITORY_COLUMNS = (
+    ("Type", "string", ".spec.type"),
+    ("Content", "string", ".spec.content"),
+    ("Sync schedule", "string", ".spec.sync.schedule"),
+    ("Deployment", "boolean", ".spec.deployment"),
+    ("Ready", "string", ".status.conditions[?(@.type=='Ready')].status"),
+    ("Address", "string", ".spec['git','oci']['repo','registry']"),
+    ("Branch", "string", ".spec.git.branch"),
+    ("Age", "date", ".metadata.creationTimestamp"),
+)
+
+_VARIANT_COLUMNS = (
+    ("Ready", "string", ".status.conditions[?(@.type=='Ready')].status"),
+    ("Reason", "string", ".status.conditions[?(@.type=='Ready')].reason"),
+    ("Upstream", "string", ".spec.upstream.package"),
+    ("Age", "date", ".metadata.creationTimestamp"),
+)
+
+# `pv` is PersistentVolume's short name, too. Where a cluster serves both, kubectl takes the PersistentVolume,
+# because its group comes first; the embedded server has no PersistentVolumes.
+_KINDS = (
+    _Kind("packagevariants", (_Version("v1alpha1", PackageVariant, columns=_VARIANT_COLUMNS),), ("pv",)),
+    _Kind(
+        "packagevariantsets",
+        (
+            _Version("v1alpha1", OldPackageVariantSet, served=False),
+            _Version("v1alpha2", PackageVariantSet, columns=_VARIANT_COLUMNS),
+        ),
+        ("pvs",),
+    ),
+    _Kind("repositories", (_Version("v1alpha1", Repository, columns=_REPOSITORY_COLUMNS),), ("repo",)),
+)
+
+
+def crds() -> list[Schema]:
+    """Return the CustomResourceDefinitions of PackageVariant, PackageVariantSet and Repository."""
+    return [_definition(kind) for kind in _KINDS]
+
+
+def open_api() -> dict[str, Schema]:
+    """Return, by kind, the OpenAPI v3 schemas of the kinds that no CustomResourceDefinition makes."""
+    found = {}
+    for api_type in (PackageRevision, PackageRevisionResources):
+        schema = object_schema(api_type)
+        schema["properties"]["metadata"]["description"] = OBJECT_FIELDS["metadata"]
+        kind = api_type.__name__
+        schema["x-kubernetes-group-version-kind"] = [
+            {"group": PORCH_GROUP, "version": "v1alpha1", "kind": kind}
+        ]
+        found[kind] = schema
+    return found
+
+
+def object_schema(api_type: ApiType) -> Schema:
+    """Return the structural schema of a Kubernetes object type."""
+    return _struct(api_type)
+
+
+def _definition(kind: _Kind) -> Schema:
+    word = kind.versions[-1].type.__name__
+    names: Schema = {"kind": word, "listKind": f"{word}List", "plural": kind.plural, "singular": word.lower()}
+    if kind.short_names:
+        names["shortNames"] = list(kind.short_names)
+    return {
+        "apiVersion": "apiextensions.k8s.io/v1",
+        "kind": "CustomResourceDefinition",
+        "metadata": {"name": f"{kind.plural}.{CONFIG_GROUP}"},
+        "spec": {
+            "group": CONFIG_GROUP,
+            "names": names,
+            "scope": "Namespaced",
+            "versions": [_version(version) for version in kind.versions],
+        },
+    }
+
+
+def _version(version: _Version) -> Schema:
+    out: Schema = {
+        "name": version.name,
+        "schema": {"openAPIV3Schema": object_schema(version.type)},
+        "served": version.served,
+        "storage": version.served,
+        "subresources": {"status": {}},
+    }
+    if version.columns:
+        out["additionalPrinterColumns"] = [
+            {"name": name, "type": type_, "jsonPath": path} for name, type_, path in version.columns
+        ]
+    return out
+
+
+def _struct(api_type: ApiType) -> Schema:
+    if api_type is ObjectMeta:
+        # An API server knows metadata itself and refuses a definition that says more of it, even in words.
+        return {"type": "object"}
+    properties = {}
+    for field in msgspec.structs.fields(api_type):
+        schema = _type(_FIELD_TYPES.get((api_type, field.name), field.type))
+        if field.type is not ObjectMeta:
+            schema["description"] = _description(api_type, field.name)
+        schema.update(_shape(api_type, field.name))
+        properties[field.encode_name] = schema
+    schema = {"type": "object", "properties": properties, **TYPE_SHAPES.get(api_type, {})}
+    if "" in DESCRIPTIONS.get(api_type, {}):
+        schema["description"] = DESCRIPTIONS[api_type][""]
+    return schema
+
+
+def _type(annotation: Any) -> Schema:
+    if annotation in _SCALARS:
+        return {"type": _SCALARS[annotation]}
+    if isinstance(annotation, type) and issubclass(annotation, msgspec.Struct):
+        return _struct(annotation)
+    origin, arguments = get_origin(annotation), get_args(annotation)
+    if origin in (Union, types.UnionType):
+        (inner,) = (argument for argument in arguments if argument is not type(None))
+        return _type(inner)
+    if origin is tuple:
+        return {"type": "array", "items": _type(arguments[0])}
+    if arguments == (str, str):
+        return {"type": "object", "additionalProperties": {"type": "string"}}
+    return {"type": "object"}
+
+
+def _lineage(api_type: ApiType) -> Iterator[type]:
+    return (base for base in api_type.__mro__ if base is not msgspec.Struct)
+
+
+def _description(api_type: ApiType, field: str) -> str:
+    for base in _lineage(api_type):
+        if field in DESCRIPTIONS.get(base, {}):
+            return DESCRIPTIONS[base][field]
+    if "metadata" in api_type.__struct_fields__ and field in OBJECT_FIELDS:
+        return OBJECT_FIELDS[field]
+    raise LookupError(f"{api_type.__name__}.{field} has no description")
+
+
+def _shape(api_type: ApiType, field: str) -> Mapping[str, Any]:
+    for base in _lineage(api_type):
+        if field in SHAPES.get(base, {}):
+            return SHAPES[base][field]
+    return {}

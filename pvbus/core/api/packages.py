@@ -1,0 +1,263 @@
+"""API types around the variants: Repository, PackageRevision and PackageRevisionResources.
+
+Same rules as `pvbus.core.api.variants`: frozen Structs, Porch's field names, unknown fields ignored. A
+PackageRevision's conditions come from its Kptfile and carry no timestamps.
+"""
+
+from collections.abc import Mapping
+from typing import Any
+
+import msgspec
+
+from pvbus.core.api.variants import CONFIG_GROUP, PORCH_API, Condition, ObjectMeta
+
+REPOSITORY_API = f"{CONFIG_GROUP}/v1alpha1"
+LATEST_LABEL = "kpt.dev/latest-revision"
+PLACEHOLDER_REVISION = -1
+
+
+class _Api(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, rename="camel"):
+    """Options shared by all API types (kw_only must be repeated)."""
+
+
+class SecretRef(_Api, frozen=True, kw_only=True):
+    name: str = ""
+
+
+class GitRepository(_Api, frozen=True, kw_only=True):
+    repo: str = ""
+    branch: str = ""
+    create_branch: bool = False
+    directory: str = ""
+    secret_ref: SecretRef | None = None
+    author: str = ""
+    email: str = ""
+
+
+class OciRepository(_Api, frozen=True, kw_only=True):
+    registry: str = ""
+    secret_ref: SecretRef | None = None
+
+
+class RepositorySync(_Api, frozen=True, kw_only=True):
+    schedule: str = ""
+    run_once_at: str | None = None
+
+
+class RepositorySpec(_Api, frozen=True, kw_only=True):
+    description: str = ""
+    deployment: bool = False
+    type: str = ""
+    content: str = ""
+    sync: RepositorySync | None = None
+    git: GitRepository | None = None
+    oci: OciRepository | None = None
+
+
+class RepositoryStatus(_Api, frozen=True, kw_only=True):
+    conditions: tuple[Condition, ...] = ()
+    observed_generation: int = 0
+    last_full_sync_time: str | None = None
+    next_full_sync_time: str | None = None
+    observed_run_once_at: str | None = None
+    package_count: int = 0
+    git_commit_hash: str = ""
+
+
+class Repository(_Api, frozen=True, kw_only=True, omit_defaults=False):
+    api_version: str = REPOSITORY_API
+    kind: str = "Repository"
+    metadata: ObjectMeta = ObjectMeta()
+    spec: RepositorySpec = RepositorySpec()
+    status: RepositoryStatus = RepositoryStatus()
+
+
+class RevisionRef(_Api, frozen=True, kw_only=True):
+    """A PackageRevision of the same namespace."""
+
+    name: str = ""
+
+
+class GitPackage(_Api, frozen=True, kw_only=True):
+    repo: str = ""
+    ref: str = ""
+    directory: str = ""
+    secret_ref: SecretRef | None = None
+
+
+class OciPackage(_Api, frozen=True, kw_only=True):
+    image: str = ""
+
+
+class UpstreamPackage(_Api, frozen=True, kw_only=True):
+    """Where a clone comes from: a registered PackageRevision by name, or a location."""
+
+    type: str = ""
+    git: GitPackage | None = None
+    oci: OciPackage | None = None
+    upstream_ref: RevisionRef | None = None
+
+
+class InitTask(_Api, frozen=True, kw_only=True):
+    subpackage: str = ""
+    description: str = ""
+    keywords: tuple[str, ...] = ()
+    site: str = ""
+
+
+class CloneTask(_Api, frozen=True, kw_only=True):
+    upstream_ref: UpstreamPackage = UpstreamPackage()
+
+
+class EditTask(_Api, frozen=True, kw_only=True):
+    source_ref: RevisionRef | None = None
+
+
+class UpgradeTask(_Api, frozen=True, kw_only=True):
+    old_upstream_ref: RevisionRef = RevisionRef()
+    new_upstream_ref: RevisionRef = RevisionRef()
+    local_package_revision_ref: RevisionRef = RevisionRef()
+    strategy: str = ""
+
+
+class Task(_Api, frozen=True, kw_only=True):
+    """How a revision came to be; the field that `type` names is set."""
+
+    type: str = ""
+    init: InitTask | None = None
+    clone: CloneTask | None = None
+    edit: EditTask | None = None
+    upgrade: UpgradeTask | None = None
+
+
+class ReadinessGate(_Api, frozen=True, kw_only=True):
+    condition_type: str = ""
+
+
+class PackageMetadata(_Api, frozen=True, kw_only=True):
+    labels: Mapping[str, str] = {}
+    annotations: Mapping[str, str] = {}
+
+
+class PackageRevisionSpec(_Api, frozen=True, kw_only=True):
+    package_name: str = ""
+    repository: str = ""
+    workspace_name: str = ""
+    revision: int = 0
+    parent: RevisionRef | None = None
+    lifecycle: str = ""
+    tasks: tuple[Task, ...] = ()
+    readiness_gates: tuple[ReadinessGate, ...] = ()
+    package_metadata: PackageMetadata | None = None
+
+
+class GitLock(_Api, frozen=True, kw_only=True):
+    repo: str = ""
+    directory: str = ""
+    ref: str = ""
+    commit: str = ""
+
+
+class Locator(_Api, frozen=True, kw_only=True):
+    type: str = ""
+    git: GitLock | None = None
+
+
+class PackageCondition(_Api, frozen=True, kw_only=True):
+    """A condition of the Kptfile: no timestamps."""
+
+    type: str = ""
+    status: str = ""
+    reason: str = ""
+    message: str = ""
+
+
+class PackageRevisionStatus(_Api, frozen=True, kw_only=True):
+    upstream_lock: Locator | None = None
+    self_lock: Locator | None = None
+    published_by: str = ""
+    publish_timestamp: str | None = None
+    deployment: bool = False
+    conditions: tuple[PackageCondition, ...] = ()
+
+
+class PackageRevision(_Api, frozen=True, kw_only=True, omit_defaults=False):
+    api_version: str = PORCH_API
+    kind: str = "PackageRevision"
+    metadata: ObjectMeta = ObjectMeta()
+    spec: PackageRevisionSpec = PackageRevisionSpec()
+    status: PackageRevisionStatus = PackageRevisionStatus()
+
+
+class ResultResource(_Api, frozen=True, kw_only=True):
+    api_version: str = ""
+    kind: str = ""
+    name: str = ""
+    namespace: str = ""
+
+
+class ResultField(_Api, frozen=True, kw_only=True):
+    path: str = ""
+    current_value: str = ""
+    proposed_value: str = ""
+
+
+class ResultFile(_Api, frozen=True, kw_only=True):
+    path: str = ""
+    index: int = 0
+
+
+class ResultItem(_Api, frozen=True, kw_only=True):
+    """One finding of a function."""
+
+    message: str = ""
+    severity: str = ""
+    resource_ref: ResultResource | None = None
+    field: ResultField | None = None
+    file: ResultFile | None = None
+    tags: Mapping[str, str] = {}
+
+
+class FunctionResult(_Api, frozen=True, kw_only=True):
+    image: str = ""
+    exec: str = ""
+    stderr: str = ""
+    exit_code: int
+    results: tuple[ResultItem, ...] = ()
+
+
+class ResultList(_Api, frozen=True, kw_only=True):
+    api_version: str = ""
+    kind: str = ""
+    metadata: Mapping[str, Any] = {}
+    exit_code: int
+    items: tuple[FunctionResult, ...] = ()
+
+
+class RenderStatus(_Api, frozen=True, kw_only=True):
+    """`error` and `result.exitCode` are always written: the schema requires them."""
+
+    result: ResultList | None = None
+    error: str
+
+
+class PackageRevisionResourcesSpec(_Api, frozen=True, kw_only=True):
+    """`resources`: path relative to the package's root -> text of the file."""
+
+    package_name: str = ""
+    repository: str = ""
+    workspace_name: str = ""
+    revision: int = 0
+    resources: Mapping[str, str] = {}
+
+
+class PackageRevisionResourcesStatus(_Api, frozen=True, kw_only=True):
+    render_status: RenderStatus | None = None
+
+
+class PackageRevisionResources(_Api, frozen=True, kw_only=True, omit_defaults=False):
+    api_version: str = PORCH_API
+    kind: str = "PackageRevisionResources"
+    metadata: ObjectMeta = ObjectMeta()
+    spec: PackageRevisionResourcesSpec = PackageRevisionResourcesSpec()
+    status: PackageRevisionResourcesStatus = PackageRevisionResourcesStatus()

@@ -1,0 +1,72 @@
+"""Label selectors of sets: whether they are well formed, and whether they match one object.
+
+Many objects are matched through the index (`index.py`); this is the plain meaning.
+"""
+
+import re
+from collections.abc import Iterator, Mapping
+
+from pvbus.core.api.variants import LabelSelector, LabelSelectorRequirement, ObjectSelector
+
+NAME_BYTES_MAX = 63
+PREFIX_BYTES_MAX = 253
+_NAME = re.compile(r"[A-Za-z0-9](?:[A-Za-z0-9_.-]*[A-Za-z0-9])?")
+_PREFIX = re.compile(r"[a-z0-9](?:[a-z0-9-]*[a-z0-9])?(?:\.[a-z0-9](?:[a-z0-9-]*[a-z0-9])?)*")
+
+
+def matches(selector: LabelSelector | ObjectSelector, labels: Mapping[str, str]) -> bool:
+    """Tell whether labels fulfil every requirement; an empty selector matches everything.
+
+    NotIn and DoesNotExist hold where the label is absent. Of an ObjectSelector only the labels are
+    looked at; of a malformed requirement nothing holds.
+    """
+    return all(labels.get(key) == value for key, value in selector.match_labels.items()) and all(
+        _holds(requirement, labels) for requirement in selector.match_expressions
+    )
+
+
+def _holds(requirement: LabelSelectorRequirement, labels: Mapping[str, str]) -> bool:
+    value = labels.get(requirement.key)
+    match requirement.operator:
+        case "In":
+            return value is not None and value in requirement.values
+        case "NotIn":
+            return value is None or value not in requirement.values
+        case "Exists":
+            return value is not None
+        case "DoesNotExist":
+            return value is None
+    return False
+
+
+def selector_problems(selector: LabelSelector | ObjectSelector, field: str) -> Iterator[str]:
+    """Tell what an API server would refuse a selector for, each with its field path."""
+    for key, value in sorted(selector.match_labels.items()):
+        yield from _key_problems(key, f"{field}.matchLabels")
+        yield from _value_problems(value, f"{field}.matchLabels[{key}]")
+    for i, requirement in enumerate(selector.match_expressions):
+        here = f"{field}.matchExpressions[{i}]"
+        yield from _key_problems(requirement.key, f"{here}.key")
+        if requirement.operator in ("In", "NotIn"):
+            if not requirement.values:
+                yield f'{here}.values must be specified when `operator` is "In" or "NotIn"'
+            for j, value in enumerate(requirement.values):
+                yield from _value_problems(value, f"{here}.values[{j}]")
+        elif requirement.operator in ("Exists", "DoesNotExist"):
+            if requirement.values:
+                yield f'{here}.values may not be specified when `operator` is "Exists" or "DoesNotExist"'
+        else:
+            yield f'{here}.operator "{requirement.operator}" is not a valid label selector operator'
+
+
+def _key_problems(key: str, field: str) -> Iterator[str]:
+    prefix, slash, name = key.rpartition("/")
+    good_name = _NAME.fullmatch(name) and len(name.encode()) <= NAME_BYTES_MAX
+    good_prefix = not slash or (_PREFIX.fullmatch(prefix) and len(prefix) <= PREFIX_BYTES_MAX)
+    if not good_name or not good_prefix:
+        yield f'{field} "{key}" is not a valid label key'
+
+
+def _value_problems(value: str, field: str) -> Iterator[str]:
+    if value and not (_NAME.fullmatch(value) and len(value) <= NAME_BYTES_MAX):
+        yield f'{field} "{value}" is not a valid label value'

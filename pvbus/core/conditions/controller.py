@@ -1,0 +1,332 @@
+"""Conditions: from results to status subresources and public events.
+
+A key is `<Kind>|<namespace>/<name>`. A transition is published first, in one step with its row in
+`pvbus.conditions.latest`; the status is written after that step has returned. So whatever a status ever
+said was published before, in the same order, wherever a worker dies; an event may be a moment ahead of the
+status. A message that only counts is in the status at once, and is published now and then.
+
+Others write the status of Repositories and of variants' package revisions; here they only have events (see
+`pvbus.core.conditions.subjects`). Conditions that are not ours stay as they are.
+"""
+
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+import msgspec
+from msgspec.structs import replace
+
+from pvbus.core.api.variants import (
+    CONFIG_GROUP,
+    Condition,
+    DownstreamTarget,
+    PackageVariant,
+    PackageVariantSet,
+)
+from pvbus.core.conditions.publishing import DELETED, WITHDRAWN, Publisher, stamp
+from pvbus.core.conditions.sets import SET_OPTIONAL_TYPES, set_conditions
+from pvbus.core.conditions.subjects import GROUPS, REVISION, Subjects
+from pvbus.core.effects import KindRef, Outcome, Put, Reconciliation, Update
+from pvbus.core.keys import Key
+from pvbus.core.markers import SyncView, is_marker
+from pvbus.core.messages import cut
+from pvbus.core.records import (
+    LATEST,
+    OBJECTS,
+    RESULTS,
+    SETRESULTS,
+    SETS,
+    VARIANTS,
+    ConditionEvent,
+    ResultRow,
+    SetResult,
+)
+
+VARIANT = KindRef(CONFIG_GROUP, "PackageVariant", "v1alpha1")
+SET = KindRef(CONFIG_GROUP, "PackageVariantSet", "v1alpha2")
+ECHO_SECONDS = 10.0
+
+_variant = msgspec.json.Decoder(PackageVariant)
+_set = msgspec.json.Decoder(PackageVariantSet)
+_result = msgspec.json.Decoder(ResultRow)
+_rollup = msgspec.json.Decoder(SetResult)
+_event = msgspec.json.Decoder(ConditionEvent)
+
+
+class Place:
+    """One object: as it is observed, what its result says, and what was last published of it."""
+
+    __slots__ = ("expires", "latest", "raw", "response", "result")
+
+    def __init__(self) -> None:
+        self.raw: bytes | None = None
+        self.response: bytes | None = None
+        self.expires = 0.0
+        self.result: bytes | None = None
+        self.latest: dict[str, ConditionEvent] = {}
+
+    def stored(self, now: float) -> bytes:
+        """Return the object as last seen: our own write's response stands in for the echo."""
+        if self.response is not None and now >= self.expires:
+            self.response = None
+        raw = self.response if self.response is not None else self.raw
+        assert raw is not None
+        return raw
+
+
+class ConditionsController:
+    """Results in, status and events out. See `pvbus.core.effects.Controller`."""
+
+    name = "conditions"
+    inputs = (RESULTS, SETRESULTS, VARIANTS, SETS)
+    memory = (LATEST,)
+    broadcast = (OBJECTS,)
+
+    def __init__(self, *, source: str, partitions: int, children_report: bool = True) -> None:
+        """source: the installation, as the `ce_source` of its events. children_report: see
+        `pvbus.core.conditions.sets.set_conditions`."""
+        self._publisher = Publisher(source)
+        self._children_report = children_report
+        self._subjects = Subjects(partitions)
+        self._places: dict[int, dict[str, Place]] = {}
+        self._sync: dict[int, dict[str, SyncView]] = {}
+
+    # ------------------------------------------------------------ records in
+
+    def open(self, partition: int) -> None:
+        self._places[partition] = {}
+        self._sync[partition] = {VARIANTS: SyncView(1), SETS: SyncView(1)}
+
+    def close(self, partition: int) -> None:
+        self._places.pop(partition, None)
+        self._sync.pop(partition, None)
+
+    def keys(self, partition: int) -> Iterable[str]:
+        places = self._places.get(partition)
+        return [] if places is None else list(dict.fromkeys((*places, *self._subjects.keys(partition))))
+
+    def load(self, topic: str, partition: int, key: str, value: bytes | None) -> Iterable[str]:
+        if topic == OBJECTS:
+            return self._load_object(partition, key, value)
+        places = self._places.get(partition)
+        if places is None:
+            return ()
+        if is_marker(key):
+            if topic in self._sync[partition] and self._sync[partition][topic].load(partition, key, value):
+                return [k for k, place in places.items() if place.raw is None]
+            return ()
+        if topic == LATEST:
+            return (self._remember(partition, key, _event.decode(value) if value is not None else None),)
+        if topic == SETRESULTS and "|" in key:
+            return ()  # a child's row: the roll-up has its sum
+        kind = "PackageVariant" if topic in (RESULTS, VARIANTS) else "PackageVariantSet"
+        place = places.setdefault(f"{kind}|{key}", Place())
+        if topic in (RESULTS, SETRESULTS):
+            place.result = value
+        else:
+            place.raw, place.response = value, None
+        return (f"{kind}|{key}",)
+
+    def _load_object(self, partition: int, key: str, value: bytes | None) -> Iterable[str]:
+        if is_marker(key):
+            kind = self._subjects.load_marker(partition, key, value)
+            if kind is None:
+                return ()
+            known = [key for places in self._places.values() for key in places if key.startswith(f"{kind}|")]
+            return [key for key in known if self._subjects.of(key) is None]
+        changed = self._subjects.load(partition, key, value)
+        return () if changed is None else (changed,)
+
+    def _remember(self, partition: int, key: str, event: ConditionEvent | None) -> str:
+        """Take in a row of `latest`; returns the key of its object."""
+        owner, _, condition = key.rpartition("|")
+        place = self._places[partition].setdefault(owner, Place())
+        if event is None:
+            place.latest.pop(condition, None)
+        else:
+            place.latest[condition] = event
+        return owner
+
+    def store(self, partition: int, put: Put) -> Iterable[str]:
+        if put.topic != LATEST or partition not in self._places:
+            return ()
+        event = put.row if isinstance(put.row, ConditionEvent) else None
+        return (self._remember(partition, put.key, event),)  # now its status may be written
+
+    def refused(self, partition: int, puts: tuple[Put, ...], error: str) -> Iterable[str]:
+        return ()  # messages are cut far below what the bus takes; the shell logs it
+
+    def failed(self, key: str, message: str, now: float) -> tuple[Put, ...]:
+        return ()  # conditions are published here alone; the shell logs it
+
+    # ------------------------------------------------------------ deciding
+
+    def reconcile(self, key: str, now: float) -> Reconciliation:
+        partition = self._subjects.partition(key)
+        places = self._places.get(partition)
+        if places is None:
+            return Outcome()
+        kind, _, name = key.partition("|")
+        if kind in GROUPS:
+            return self._observe(places, kind, key, now)
+        place = places.get(key)
+        if place is None:
+            return Outcome()
+        if place.raw is None:
+            return self._gone(partition, key, place, now)
+        outcome = yield from self._publish(kind, Key.parse(name), place, now)
+        if place.response is not None:  # should its echo have come before, there may be no other one
+            again = max(place.expires - now, 0.1)
+            if outcome.again_after is not None:
+                again = min(again, outcome.again_after)
+            return outcome._replace(again_after=again)
+        return outcome
+
+    def _observe(self, places: dict[str, Place], kind: str, key: str, now: float) -> Outcome:
+        """Publish what others wrote into an object, and its end."""
+        place, subject = places.get(key) or Place(), self._subjects.of(key)
+        if subject is not None and subject.condition is not None:
+            time = subject.condition.last_transition_time or stamp(now)
+            last = place.latest.get(subject.condition.type)
+            if last is not None and (last.uid, last.condition.status) == (
+                subject.uid,
+                subject.condition.status,
+            ):
+                time = last.condition.last_transition_time or time
+            condition = replace(
+                subject.condition, message=cut(subject.condition.message), last_transition_time=time
+            )
+            news = self._publisher.changed(
+                key, subject.uid, (condition,), place.latest, now, variant=subject.variant
+            )
+            return Outcome(news.puts, "changed" if news.puts else "unchanged", news.again_after)
+        if not place.latest:
+            places.pop(key, None)
+            return Outcome()
+        if subject is None and not self._subjects.is_listed(kind):
+            return Outcome(result="waiting", waiting=("objects are being listed",))
+        reason = DELETED if subject is None and kind == REVISION else WITHDRAWN
+        puts = self._publisher.ended(key, place.latest.values(), place.latest, now, reason)
+        return Outcome(puts, "changed")
+
+    def _gone(self, partition: int, key: str, place: Place, now: float) -> Outcome:
+        """The object is not there: once that is certain, the last events go too."""
+        kind = key.partition("|")[0]
+        topic = VARIANTS if kind == "PackageVariant" else SETS
+        if not self._sync[partition][topic].ok(f"{CONFIG_GROUP}/{kind}"):
+            return Outcome(result="waiting", waiting=("objects are being listed",))
+        puts = self._publisher.ended(key, place.latest.values(), place.latest, now)
+        if not puts and place.result is None:
+            del self._places[partition][key]
+        return Outcome(puts, "changed" if puts else "unchanged")
+
+    def _publish(self, kind: str, key: Key, place: Place, now: float) -> Reconciliation:
+        """Publish the transitions; with none left to publish, write the status."""
+        raw = place.stored(now)
+        obj: PackageVariant | PackageVariantSet
+        obj = _variant.decode(raw) if kind == "PackageVariant" else _set.decode(raw)
+        uid, subject = obj.metadata.uid, f"{kind}|{key}"
+        desired, extra = self._desired(kind, key, obj, place)
+        if desired is None:  # what is known of a former object of this name says nothing of this one
+            gone = [event for event in place.latest.values() if event.uid != uid]
+            puts = self._publisher.ended(subject, gone, place.latest, now)
+            return Outcome(puts, "changed" if puts else "waiting", waiting=("no result yet",))
+        conditions = merge(obj.status.conditions, desired, now, _transitions(place, uid))
+        ours, present = {c.type for c in desired}, {c.type for c in conditions}
+        left = [event for event in place.latest.values() if event.condition.type not in present]
+        news = self._publisher.changed(
+            subject, uid, [c for c in conditions if c.type in ours], place.latest, now
+        )
+        puts = (*news.puts, *self._publisher.ended(subject, left, place.latest, now))
+        if puts:
+            return Outcome(puts, "changed")
+        if conditions == obj.status.conditions and extra == _extra(obj):
+            return Outcome(again_after=news.again_after)
+        status = {"conditions": [msgspec.to_builtins(c) for c in conditions], **extra}
+        body = {**msgspec.json.decode(raw), "status": status}
+        written = yield Update(VARIANT if kind == "PackageVariant" else SET, body, "status")
+        place.response, place.expires = msgspec.json.encode(written), now + ECHO_SECONDS
+        return Outcome((), "changed", news.again_after)
+
+    def _desired(
+        self, kind: str, key: Key, obj: PackageVariant | PackageVariantSet, place: Place
+    ) -> tuple[tuple[Condition, ...] | None, dict[str, Any]]:
+        """Return the conditions the result asks for, and what else its status holds; a result of
+        another uid (or older than what is published) is not acted upon."""
+        if place.result is None:
+            return None, {}
+        if kind == "PackageVariantSet":
+            rollup = _rollup.decode(place.result)
+            if rollup.uid != obj.metadata.uid:
+                return None, {}
+            wanted = set_conditions(
+                rollup, namespace=key.namespace, name=key.name, children_report=self._children_report
+            )
+            extra: dict[str, Any] = {}
+        else:
+            result = _result.decode(place.result)
+            if result.uid != obj.metadata.uid:
+                return None, {}
+            wanted = result.conditions
+            targets = [_as_stored(t) for t in result.targets]
+            extra = {"downstreamTargets": targets} if targets else {}
+        ours = {c.type for c in wanted}
+        published = max((c.observed_generation for c in obj.status.conditions if c.type in ours), default=0)
+        if wanted and max(c.observed_generation for c in wanted) < published:
+            return None, {}
+        return tuple(replace(c, message=cut(c.message)) for c in wanted), extra
+
+
+def _transitions(place: Place, uid: str) -> dict[str, Condition]:
+    """Return the conditions of this very object as they were last published."""
+    return {kind: event.condition for kind, event in place.latest.items() if event.uid == uid}
+
+
+def _as_stored(target: DownstreamTarget) -> dict[str, Any]:
+    """Return a target as an API server keeps it: the definition has no fields for the metadata of a
+    FunctionResultList, so they are dropped, and comparing with them would never end."""
+    stored: dict[str, Any] = msgspec.to_builtins(target)
+    result = (stored.get("renderStatus") or {}).get("result") or {}
+    if result.get("metadata"):
+        result["metadata"] = {}
+    return stored
+
+
+def _extra(obj: PackageVariant | PackageVariantSet) -> dict[str, Any]:
+    if isinstance(obj, PackageVariant) and obj.status.downstream_targets:
+        return {"downstreamTargets": [msgspec.to_builtins(t) for t in obj.status.downstream_targets]}
+    return {}
+
+
+def merge(
+    present: tuple[Condition, ...],
+    desired: tuple[Condition, ...],
+    now: float,
+    published: Mapping[str, Condition] | None = None,
+) -> tuple[Condition, ...]:
+    """Put the desired conditions in place of their types, keep foreign ones, and move
+    lastTransitionTime only where the status changed.
+
+    published: as they were last published, by type. They are ahead of a status that could not be written, or
+    whose echo is still to come; without them the status as it is says what was before.
+    """
+    wanted = {condition.type: condition for condition in desired}
+    published = published or {}
+    before = {condition.type: condition for condition in present} | dict(published)
+
+    def timed(new: Condition) -> Condition:
+        old = before.get(new.type)
+        since = old.last_transition_time if old is not None and old.status == new.status else None
+        return replace(new, last_transition_time=since or stamp(now))
+
+    result = []
+    for old in present:
+        new = wanted.pop(old.type, None)
+        if new is not None:
+            result.append(timed(new))
+        elif old.type not in SET_OPTIONAL_TYPES:
+            last = published.get(old.type, old)  # the same again is not published: then the status is newer
+            result.append(old if (last.status, last.reason) == (old.status, old.reason) else last)
+    result += [timed(new) for new in wanted.values()]
+    known = {condition.type for condition in result} | SET_OPTIONAL_TYPES
+    result += [last for last in published.values() if last.type not in known]  # its status is on the way
+    return tuple(result)

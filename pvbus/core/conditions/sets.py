@@ -1,0 +1,126 @@
+"""The conditions of a set, as a truth table over its roll-up.
+
+Source of types, reasons and messages of Stalled and Ready: Porch v1.5.8. `VariantsNotReady`, `DeletionHeld`,
+`OnHold`, `Removing` and `TargetsApplied` are ours.
+"""
+
+from pvbus.core.api.variants import Condition
+from pvbus.core.keys import CONFIRM_DELETION, Key
+from pvbus.core.messages import part
+from pvbus.core.records import Counts, SetResult
+
+COUNTS_TYPE = "TargetsApplied"
+SET_OPTIONAL_TYPES = frozenset({"OnHold", "DeletionHeld", "Removing", COUNTS_TYPE})
+"""Ours, but absent while they have nothing to say."""
+
+
+def set_conditions(
+    result: SetResult, *, namespace: str, name: str, children_report: bool = True
+) -> tuple[Condition, ...]:
+    """Return the conditions of a set from its roll-up.
+
+    children_report: False where nobody reports whether a child is Ready, so that applied alone decides.
+    """
+    key = Key(namespace, name)
+    found = [*_root(result, children_report=children_report), *_removal(result, key), *_counts(result)]
+    return tuple(_condition(result, *each) for each in found)
+
+
+_Fields = tuple[str, bool, str, str]
+"""Type, status, reason and message of a condition."""
+
+
+def _condition(result: SetResult, kind: str, status: bool, reason: str, message: str) -> Condition:
+    return Condition(
+        type=kind,
+        status="True" if status else "False",
+        reason=reason,
+        message=message,
+        observed_generation=result.generation,
+    )
+
+
+def _root(result: SetResult, *, children_report: bool) -> list[_Fields]:
+    """Return Ready, and what stops everything."""
+    if result.on_hold:
+        message = "nothing is written for this set while it has the annotation pvbus.dev/hold"
+        return [("OnHold", True, "Annotation", message), ("Ready", False, "OnHold", message)]
+    if result.reason != "Valid":
+        stopped = (result.reason, result.message)
+        return [("Stalled", True, *stopped), ("Ready", False, *stopped)]
+    valid = ("Stalled", False, "Valid", "all validation checks passed")
+    return [valid, ("Ready", *_ready(result, children_report=children_report))]
+
+
+def _ready(result: SetResult, *, children_report: bool) -> tuple[bool, str, str]:
+    counts = result.counts
+    if result.hold is not None or counts.held:
+        return False, "DeletionHeld", tally(counts) + _unready(result)
+    if counts.applied != counts.desired:
+        return False, "Reconciling", tally(counts) + _unready(result)
+    if children_report and (counts.ready != counts.desired or counts.failed):
+        return False, "VariantsNotReady", tally(counts) + _unready(result)
+    return True, "Reconciled", "package variants successfully reconciled"
+
+
+def tally(counts: Counts) -> str:
+    """Return all counts in words."""
+    return (
+        f"desired {counts.desired}, applied {counts.applied}, ready {counts.ready}, "
+        f"failed {counts.failed}, held {counts.held}, removing {counts.removing}"
+    )
+
+
+def _unready(result: SetResult) -> str:
+    """Name the first variants that are not ready, with their reasons."""
+    if not result.unready:
+        return ""
+    shown = []
+    for child in result.unready:
+        why = ": ".join(text for text in (child.reason, child.message) if text)
+        shown.append(part(f"{child.name} ({why})" if why else child.name))
+    others = result.counts.desired - result.counts.ready - len(shown)
+    more = f"; and {others} more" if others > 0 else ""
+    return f". Not ready: {'; '.join(shown)}{more}"
+
+
+def _removal(result: SetResult, key: Key) -> list[_Fields]:
+    """Return what is held, and what is being removed."""
+    found: list[_Fields] = []
+    if result.hold is not None:
+        number = result.hold.count if result.hold.token else result.counts.held + result.counts.removing
+        message = f"{number} deletions are held because they are too many at once; "
+        if result.hold.token:
+            message += (
+                f"to see them: pvbus confirm {key} --show; to confirm them: pvbus confirm {key}, or "
+                f"{confirm_command(key, result.hold.token)}"
+            )
+        else:
+            message += (
+                "the list of them is still being written; the command that confirms them follows when "
+                "none was added for some seconds"
+            )
+        found.append(("DeletionHeld", True, "TooManyDeletions", message))
+    if result.counts.removing:
+        message = f"{result.counts.removing} variants are to be removed"
+        if result.waiting:
+            message += f"; that waits for {part(result.waiting)}"
+        found.append(("Removing", True, "Waiting" if result.waiting else "InProgress", message))
+    return found
+
+
+def confirm_command(key: Key, token: str) -> str:
+    """Return the command that confirms held removals without pvbus."""
+    annotation = f"{CONFIRM_DELETION}={token}"
+    return f"kubectl annotate packagevariantset -n {key.namespace} {key.name} {annotation} --overwrite"
+
+
+def _counts(result: SetResult) -> list[_Fields]:
+    counts = result.counts
+    if result.reason != "Valid" and counts == Counts():
+        return []
+    all_applied = counts.applied == counts.desired
+    if counts == Counts():  # that nothing is selected is shown as well
+        advice = "no target selects anything; check kind, name and labels in spec.targets"
+        return [(COUNTS_TYPE, all_applied, "NothingSelected", f"{tally(counts)}: {advice}")]
+    return [(COUNTS_TYPE, all_applied, "AllApplied" if all_applied else "InProgress", tally(counts))]

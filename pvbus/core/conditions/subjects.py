@@ -1,0 +1,103 @@
+"""Objects whose status others write, but which have events: Repositories, and the revisions of variants.
+
+Their rows come from `pvbus.objects`, which every worker reads in full. The worker of the partition that
+`<namespace>/<name>` falls into publishes an object's events, as it does for sets and variants: so each row of
+`pvbus.conditions.latest` has one writer, and an object one order of events, whichever variant owns it.
+"""
+
+from collections.abc import Iterable
+from typing import NamedTuple
+
+import msgspec
+
+from pvbus.core.api.variants import CONFIG_GROUP, PORCH_GROUP, Condition
+from pvbus.core.keys import ObjectKey, parse_okey
+from pvbus.core.keys import partition as partition_of
+from pvbus.core.markers import SyncView, marker_kind
+from pvbus.core.records import ObjectRow
+
+REPOSITORY = "Repository"
+REVISION = "PackageRevision"
+GROUPS = {REPOSITORY: CONFIG_GROUP, REVISION: PORCH_GROUP}
+LIFECYCLE_TYPE = "Published"
+"""The condition that stands for a revision's lifecycle. True while it is published: `Published` and
+`DeletionProposed`. The reason is the lifecycle."""
+
+_PUBLISHED = ("Published", "DeletionProposed")
+_PLACEHOLDER = -1  # the revision that stands for a branch: it has no lifecycle of its own
+_row = msgspec.json.Decoder(ObjectRow)
+
+
+class Subject(NamedTuple):
+    """An object that exists. condition: what consumers hear of; None while there is nothing to say.
+    variant: the PackageVariant that owns a revision."""
+
+    uid: str
+    condition: Condition | None
+    variant: str = ""
+
+
+class Subjects:
+    """The observed objects, by the keys of their events: `<Kind>|<namespace>/<name>`."""
+
+    def __init__(self, partitions: int) -> None:
+        self._count = partitions
+        self._sync = SyncView(partitions)
+        self._tables: list[dict[str, Subject]] = [{} for _ in range(partitions)]
+
+    def load(self, partition: int, key: str, value: bytes | None) -> str | None:
+        """Take in a record of the objects topic; returns the key that it concerns."""
+        if not key.startswith(_PREFIXES):
+            return None
+        name = parse_okey(key)
+        key = f"{name.kind}|{name.namespace}/{name.name}"
+        table = self._tables[self.partition(key)]
+        if value is None:
+            table.pop(key, None)
+        else:
+            table[key] = _subject(name, _row.decode(value))
+        return key
+
+    def load_marker(self, partition: int, key: str, value: bytes | None) -> str | None:
+        """Take in a sync marker; returns the kind whose completeness changed."""
+        kind = marker_kind(key).rpartition("/")[2]
+        if marker_kind(key) != f"{GROUPS.get(kind)}/{kind}":
+            return None
+        return kind if self._sync.load(partition, key, value) else None
+
+    def partition(self, key: str) -> int:
+        return partition_of(key.rpartition("|")[2], self._count)
+
+    def of(self, key: str) -> Subject | None:
+        return self._tables[self.partition(key)].get(key)
+
+    def keys(self, partition: int) -> Iterable[str]:
+        """Return the keys of a partition that have something to say."""
+        return [key for key, subject in self._tables[partition].items() if subject.condition is not None]
+
+    def is_listed(self, kind: str) -> bool:
+        """Tell whether what is not here does not exist."""
+        return self._sync.ok(f"{GROUPS[kind]}/{kind}")
+
+
+_PREFIXES = tuple(f"{group}/{kind}|" for kind, group in GROUPS.items())
+
+
+def _subject(name: ObjectKey, row: ObjectRow) -> Subject:
+    if name.kind == REPOSITORY:
+        return Subject(row.uid, row.ready)
+    facts = row.revision
+    variant = next((owner.name for owner in row.owners if _is_variant(owner.api_version, owner.kind)), "")
+    if facts is None or not variant or not facts.lifecycle or facts.revision == _PLACEHOLDER:
+        return Subject(row.uid, None)
+    condition = Condition(
+        type=LIFECYCLE_TYPE,
+        status="True" if facts.lifecycle in _PUBLISHED else "False",
+        reason=facts.lifecycle,
+        message=f"package {facts.package} of repository {facts.repository}, workspace {facts.workspace}",
+    )
+    return Subject(row.uid, condition, variant)
+
+
+def _is_variant(api_version: str, kind: str) -> bool:
+    return kind == "PackageVariant" and api_version.startswith(f"{CONFIG_GROUP}/")

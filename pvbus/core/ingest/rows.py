@@ -1,0 +1,234 @@
+"""From an object as the API server sends it to its rows on the bus.
+
+Pure. `rows_of` names every row an object has; a row whose digest did not change is not written, so
+what nobody reads (status of targets, managedFields, resourceVersion) never reaches the bus.
+
+Nor does kubectl's last-applied-configuration, a copy of whole objects: not with metadata, and not with
+sets. PackageVariants are the exception. Their rows are what is written back with PUT, which would take the
+annotation away from the object.
+
+A kind without a schema may hold anything in its fields: what is not of the expected type counts as absent.
+"""
+
+import hashlib
+from collections.abc import Mapping
+from typing import Any, NamedTuple
+
+import msgspec
+
+from pvbus.core.api.variants import CONFIG_GROUP, PORCH_GROUP, Condition, Downstream
+from pvbus.core.keys import okey
+from pvbus.core.records import (
+    INJECTABLES,
+    OBJECTS,
+    SETS,
+    VARIANTS,
+    InjectableRow,
+    ObjectRow,
+    Owner,
+    RevisionFacts,
+)
+
+_canonical = msgspec.json.Encoder(order="sorted")
+_LAST_APPLIED = "kubectl.kubernetes.io/last-applied-configuration"
+
+
+class KindName(NamedTuple):
+    """A group and kind."""
+
+    group: str
+    kind: str
+
+    def __str__(self) -> str:
+        return f"{self.group}/{self.kind}"
+
+
+SET = KindName(CONFIG_GROUP, "PackageVariantSet")
+VARIANT = KindName(CONFIG_GROUP, "PackageVariant")
+REPOSITORY = KindName(CONFIG_GROUP, "Repository")
+REVISION = KindName(PORCH_GROUP, "PackageRevision")
+CRD = KindName("apiextensions.k8s.io", "CustomResourceDefinition")
+STATIC_KINDS = (CRD, REPOSITORY, REVISION, VARIANT, SET)
+WHOLE_KINDS = frozenset({SET, VARIANT, REPOSITORY, REVISION, CRD})
+
+
+class ObservedRow(NamedTuple):
+    """One encoded row; digest decides whether it is news."""
+
+    topic: str
+    key: str
+    value: bytes
+    digest: str
+
+
+def topics_of(kind: KindName, *, requested: bool) -> tuple[str, ...]:
+    """Return the topics a kind's rows and markers go to."""
+    if kind == SET:
+        return (SETS, OBJECTS) if requested else (SETS,)
+    if kind == VARIANT:
+        return (VARIANTS, OBJECTS)
+    return (OBJECTS,)
+
+
+def rows_of(kind: KindName, obj: Mapping[str, Any], topics: tuple[str, ...]) -> list[ObservedRow]:
+    """Return an object's rows in the given topics."""
+    meta = obj["metadata"]
+    namespace, name = meta.get("namespace", ""), meta["name"]
+    rows = []
+    for topic in topics:
+        if topic == OBJECTS:
+            rows.append(_object_row(kind, obj, meta, okey(*kind, namespace, name)))
+        else:
+            # The resourceVersion is part of the row: it is the precondition of whoever writes next.
+            written = {k: v for k, v in meta.items() if k != "managedFields"}
+            if topic == SETS and _LAST_APPLIED in _map(meta.get("annotations")):
+                written["annotations"] = _annotations(meta)
+            value = _canonical.encode({**obj, "metadata": written})
+            rows.append(ObservedRow(topic, f"{namespace}/{name}", value, _hash(value)))
+    return rows
+
+
+def _hash(data: bytes) -> str:
+    return hashlib.sha1(data, usedforsecurity=False).hexdigest()[:16]
+
+
+def _map(value: Any) -> Mapping[str, Any]:
+    return value if isinstance(value, Mapping) else {}
+
+
+def _maps(value: Any) -> list[Mapping[str, Any]]:
+    return [item for item in value if isinstance(item, Mapping)] if isinstance(value, list) else []
+
+
+def _text(value: Any) -> str:
+    return value if isinstance(value, str) else ""
+
+
+def _annotations(meta: Mapping[str, Any]) -> dict[str, Any]:
+    return {k: v for k, v in _map(meta.get("annotations")).items() if k != _LAST_APPLIED}
+
+
+def _object_row(kind: KindName, obj: Mapping[str, Any], meta: Mapping[str, Any], key: str) -> ObservedRow:
+    row = ObjectRow(
+        uid=meta.get("uid", ""),
+        created=meta.get("creationTimestamp") or "",
+        deleted=meta.get("deletionTimestamp") or "",
+        labels=meta.get("labels") or {},
+        annotations=_annotations(meta),
+        owners=tuple(
+            Owner(
+                api_version=o.get("apiVersion", ""),
+                kind=o.get("kind", ""),
+                name=o.get("name", ""),
+                uid=o.get("uid", ""),
+                controller=bool(o.get("controller")),
+            )
+            for o in meta.get("ownerReferences") or ()
+        ),
+        revision=_revision(obj) if kind == REVISION else None,
+        deployment=bool(_map(obj.get("spec")).get("deployment")) if kind == REPOSITORY else None,
+        downstream=_downstream(obj) if kind == VARIANT else None,
+        served=_served(obj) if kind == CRD else None,
+        ready=_ready(obj) if kind == REPOSITORY else None,
+    )
+    # Porch writes the time of a Repository's condition at each of its looks: that alone is no news.
+    timeless = row.ready and msgspec.structs.replace(row.ready, last_transition_time=None)
+    digest = _hash(_canonical.encode(msgspec.structs.replace(row, ready=timeless)))
+    full = msgspec.structs.replace(
+        row,
+        resource_version=meta.get("resourceVersion", ""),
+        generation=meta.get("generation", 0),
+        digest=digest,
+    )
+    return ObservedRow(OBJECTS, key, msgspec.json.encode(full), digest)
+
+
+def _downstream(obj: Mapping[str, Any]) -> Downstream:
+    downstream = _map(_map(obj.get("spec")).get("downstream"))
+    return Downstream(repo=_text(downstream.get("repo")), package=_text(downstream.get("package")))
+
+
+def _served(obj: Mapping[str, Any]) -> tuple[str, ...]:
+    versions = _maps(_map(obj.get("spec")).get("versions"))
+    return tuple(_text(version.get("name")) for version in versions if version.get("served"))
+
+
+def _ready(obj: Mapping[str, Any]) -> Condition | None:
+    for c in _maps(_map(obj.get("status")).get("conditions")):
+        if c.get("type") == "Ready":
+            generation = c.get("observedGeneration")
+            return Condition(
+                type="Ready",
+                status=_text(c.get("status")),
+                reason=_text(c.get("reason")),
+                message=_text(c.get("message")),
+                last_transition_time=_text(c.get("lastTransitionTime")) or None,
+                observed_generation=generation if isinstance(generation, int) else 0,
+            )
+    return None
+
+
+def _revision(obj: Mapping[str, Any]) -> RevisionFacts:
+    spec, status = _map(obj.get("spec")), _map(obj.get("status"))
+    lock = _map(_map(status.get("upstreamLock")).get("git"))
+    own = _map(_map(status.get("selfLock")).get("git"))
+    revision = spec.get("revision")
+    return RevisionFacts(
+        repository=_text(spec.get("repository")),
+        package=_text(spec.get("packageName")),
+        workspace=_text(spec.get("workspaceName")),
+        revision=revision if isinstance(revision, int) and not isinstance(revision, bool) else 0,
+        lifecycle=_text(spec.get("lifecycle")),
+        lock_repo=_text(lock.get("repo")),
+        lock_directory=_text(lock.get("directory")),
+        lock_ref=_text(lock.get("ref")),
+        lock_commit=_text(lock.get("commit")),
+        self_repo=_text(own.get("repo")),
+        self_directory=_text(own.get("directory")),
+        self_commit=_text(own.get("commit")),
+        clone_upstream=_clone_upstream(spec),
+        conditions=tuple(
+            Condition(
+                type=_text(c.get("type")),
+                status=_text(c.get("status")),
+                reason=_text(c.get("reason")),
+                message=_text(c.get("message")),
+            )
+            for c in _maps(status.get("conditions"))
+        ),
+        gates=tuple(_text(gate.get("conditionType")) for gate in _maps(spec.get("readinessGates"))),
+    )
+
+
+def _clone_upstream(spec: Mapping[str, Any]) -> str:
+    for task in _maps(spec.get("tasks")):
+        clone = _map(_map(task.get("clone")).get("upstreamRef"))
+        reference = _map(clone.get("upstreamRef"))
+        if reference.get("name"):
+            return _text(reference["name"])
+    return ""
+
+
+def content_field(kind: KindName) -> str:
+    """Return the field that configuration injection takes: `data` of a core ConfigMap, else `spec`."""
+    return "data" if kind == KindName("", "ConfigMap") else "spec"
+
+
+def injectable_row(kind: KindName, namespace: str, name: str, obj: Mapping[str, Any] | None) -> ObservedRow:
+    """Return the row of a requested object, present or looked for in vain."""
+    key = okey(*kind, namespace, name)
+    if obj is None:
+        row = InjectableRow(exists=False)
+    else:
+        content = obj.get(content_field(kind))
+        raw = msgspec.UNSET if content is None else msgspec.Raw(_canonical.encode(content))
+        digest = "" if raw is msgspec.UNSET else _hash(bytes(raw))
+        row = InjectableRow(exists=True, uid=obj["metadata"].get("uid", ""), content=raw, digest=digest)
+    value = msgspec.json.encode(row)
+    return ObservedRow(INJECTABLES, key, value, _hash(value))
+
+
+def presence_row(kind: KindName, namespace: str, *, exists: bool) -> ObservedRow:
+    """Return the row that tells whether a namespace has any object of a kind."""
+    value = msgspec.json.encode(InjectableRow(exists=exists))
+    return ObservedRow(INJECTABLES, okey(*kind, namespace, ""), value, _hash(value))

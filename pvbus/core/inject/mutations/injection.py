@@ -1,0 +1,280 @@
+"""Config injection: in-cluster objects' content into a package's annotated objects.
+
+An injection point is an object with the annotation `kpt.dev/config-injection`. Of the in-cluster
+objects of its group, version and kind the first that an injector names is taken; its `spec`, or the
+`data` of a core ConfigMap, replaces that of the point. The outcome of each point is a condition of
+the Kptfile, and a required point is a readiness gate. The hash of what was injected is in the
+result only: inside the package it would make every change of the object a change of two fields.
+
+Source: Porch v1.5.8, injection.go.
+"""
+
+from collections.abc import Iterable, Mapping
+from functools import lru_cache
+from typing import Any, NamedTuple, Protocol
+
+from pvbus.core.api import kptfile
+from pvbus.core.api.variants import Injector
+from pvbus.core.errors import PermanentError
+from pvbus.core.keys import digest
+from pvbus.core.yaml import editor
+
+POINT = "kpt.dev/config-injection"
+INJECTED = "kpt.dev/injected-resource"
+INJECTED_ALIAS = "kpt.dev/injected-resource-name"
+"""The spelling of the design document: read, and replaced when something is injected."""
+
+
+UNMATCHED = "no resource matched any injection selector for this injection point"
+
+
+class InjectionPoint(NamedTuple):
+    """An annotated object. document: its position among the documents of the file."""
+
+    file: str
+    document: int
+    group: str
+    version: str
+    kind: str
+    name: str
+    required: bool
+    condition_type: str
+
+    @property
+    def api_version(self) -> str:
+        return f"{self.group}/{self.version}" if self.group else self.version
+
+    @property
+    def field(self) -> str:
+        """The field that is replaced."""
+        return "data" if (self.group, self.kind) == ("", "ConfigMap") else "spec"
+
+
+class InjectionPoints(NamedTuple):
+    """The points of a package, by file and document. With a problem, nothing may be injected."""
+
+    points: tuple[InjectionPoint, ...]
+    problem: str = ""
+
+
+class Listing(NamedTuple):
+    """The in-cluster objects of a kind in the variant's namespace: content by name.
+
+    Content is the value of `spec` (`data` of a core ConfigMap), None when the object has no such
+    field. error: why they cannot be listed, as `no matches for kind "Team" in version "x.io/v1"`.
+    """
+
+    objects: Mapping[str, Any] = {}
+    error: str = ""
+
+
+class Candidates(Protocol):
+    """What can be injected."""
+
+    def listing(self, group: str, version: str, kind: str) -> Listing: ...
+
+
+class Injected(NamedTuple):
+    """The outcome of one point. source_name and hash are None unless it was injected.
+
+    detail: which injectors were considered, when none of them matched.
+    """
+
+    file: str
+    kind: str
+    group: str
+    version: str
+    condition_type: str
+    required: bool
+    source_name: str | None
+    hash: str | None
+    reason: str
+    message: str
+    detail: str = ""
+
+    @property
+    def explanation(self) -> str:
+        """The message of the Kptfile's condition, which is Porch's, and what there is to say beyond it."""
+        return f"{self.message}: {self.detail}" if self.detail else self.message
+
+
+def injection_points(resources: Mapping[str, str]) -> InjectionPoints:
+    """Find the injection points, before anything is cloned or written."""
+    points: list[InjectionPoint] = []
+    problems: list[str] = []
+    files: dict[str, str] = {}
+    for file in filter(_is_yaml, sorted(resources)):
+        try:
+            found = _points_of(file, resources[file])
+        except editor.YamlError as error:
+            return InjectionPoints((), f"{file}: {error}")
+        for point, value in found:
+            points.append(point)
+            if value not in ("required", "optional"):
+                problems.append(
+                    f'{file}: {point.kind}/{point.name} has invalid "{POINT}" annotation value of "{value}"'
+                )
+            if point.condition_type in files:
+                both = f"{files[point.condition_type]} and {file}"
+                problems.append(f'duplicate injection conditionType "{point.condition_type}" ({both})')
+            files[point.condition_type] = file
+    problem = f"errors in injection points: {', '.join(problems)}" if problems else ""
+    return InjectionPoints(tuple(points), problem)
+
+
+def _is_yaml(file: str) -> bool:
+    return file.endswith((".yaml", ".yml", ".json")) or file.rpartition("/")[2] == kptfile.FILE
+
+
+@lru_cache(maxsize=1024)
+def _points_of(file: str, text: str) -> tuple[tuple[InjectionPoint, str], ...]:
+    """Return the points of a file, with the value of their annotation.
+
+    Remembered, since a fleet's packages share most of their files, and parsing is what takes long.
+    """
+    found = []
+    for number, document in enumerate(editor.parse(text)):
+        value = document.value
+        if value is None:
+            continue
+        if not isinstance(value, dict):
+            number_in_go = 2 if isinstance(value, list) else 8  # yaml.SequenceNode, yaml.ScalarNode
+            raise editor.YamlError(f"failed to extract objects: unhandled node kind {number_in_go}")
+        requirement = editor.get(value, ("metadata", "annotations", POINT))
+        if requirement is None:
+            continue
+        group, _, version = str(value.get("apiVersion") or "").rpartition("/")
+        kind, name = str(value.get("kind") or ""), str(editor.get(value, ("metadata", "name")) or "")
+        condition_type = f"config.injection.{kind}.{name}"
+        required = requirement == "required"
+        point = InjectionPoint(file, number, group, version, kind, name, required, condition_type)
+        found.append((point, str(requirement)))
+    return tuple(found)
+
+
+def wanted(
+    points: Iterable[InjectionPoint], injectors: tuple[Injector, ...]
+) -> tuple[tuple[str, str, str, str], ...]:
+    """Return (group, version, kind, name) of all objects that could be injected, preferred ones first."""
+    found = (
+        (point.group, point.version, point.kind, injector.name)
+        for point in points
+        for injector in injectors
+        if _fits(injector, point)
+    )
+    return tuple(dict.fromkeys(found))
+
+
+def injected_from(value: Any) -> str | None:
+    """Return the name of the in-cluster object that an object of a package was injected from."""
+    annotations = editor.get(value, ("metadata", "annotations")) or {}
+    name = annotations.get(INJECTED) or annotations.get(INJECTED_ALIAS)
+    return str(name) if name else None
+
+
+def with_injection(
+    resources: dict[str, str], injectors: tuple[Injector, ...], candidates: Candidates
+) -> tuple[dict[str, str], tuple[Injected, ...]]:
+    """Inject what can be, and keep conditions and gates of the Kptfile. Raises: PermanentError.
+
+    A point for which nothing is found keeps what it has; conditions of points that are gone stay.
+    """
+    points, problem = injection_points(resources)
+    if problem:
+        raise PermanentError(problem, reason="InvalidPackage")
+    result = dict(resources)
+    outcomes = []
+    for point in points:
+        outcome, content = _choose(point, injectors, candidates)
+        if outcome.source_name is not None:
+            result[point.file] = _injected_text(result[point.file], point, outcome.source_name, content)
+        outcomes.append(outcome)
+    if outcomes:
+        result[kptfile.FILE] = _with_conditions(result[kptfile.FILE], outcomes)
+    return result, tuple(outcomes)
+
+
+def _fits(injector: Injector, point: InjectionPoint) -> bool:
+    return (
+        injector.group in (None, point.group)
+        and injector.version in (None, point.version)
+        and injector.kind in (None, point.kind)
+    )
+
+
+def _choose(
+    point: InjectionPoint, injectors: tuple[Injector, ...], candidates: Candidates
+) -> tuple[Injected, Any]:
+    """Find what is injected into a point, and the content."""
+    if not injectors:
+        return _not_injected(point, "no injectors defined"), None
+    listing = candidates.listing(point.group, point.version, point.kind)
+    if listing.error:
+        return _not_injected(point, listing.error), None
+    fitting = [one.name for one in injectors if _fits(one, point)]
+    what = f"{point.api_version}.{point.kind}"
+    if fitting and not listing.objects:
+        return _not_injected(point, f"no in-cluster resources of type {what}"), None
+    name = next((one for one in fitting if one in listing.objects), None)
+    if name is None:
+        if fitting:
+            names = ", ".join(f'"{one}"' for one in dict.fromkeys(fitting))
+            detail = f"there are resources of type {what}, but none is named {names}"
+        else:
+            detail = f"no injector is for type {what}: {'; '.join(map(_selector, injectors))}"
+        return _not_injected(point, UNMATCHED)._replace(detail=detail), None
+    content = listing.objects[name]
+    if content is None:
+        return _not_injected(point, f'field "{point.field}" not found in resource "{name}"'), None
+    outcome = _not_injected(point, f'injected resource "{name}" from cluster')
+    return outcome._replace(source_name=name, hash=digest(content), reason="ConfigInjected"), content
+
+
+def _selector(injector: Injector) -> str:
+    """Return the words for what an injector selects."""
+    fields = (("group", injector.group), ("version", injector.version), ("kind", injector.kind))
+    asked = [f'{field} "{value}"' for field, value in fields if value is not None]
+    return f'"{injector.name}" is for {", ".join(asked) or "any kind"}'
+
+
+def _not_injected(point: InjectionPoint, message: str) -> Injected:
+    return Injected(
+        file=point.file,
+        kind=point.kind,
+        group=point.group,
+        version=point.version,
+        condition_type=point.condition_type,
+        required=point.required,
+        source_name=None,
+        hash=None,
+        reason="NoResourceSelected",
+        message=message,
+    )
+
+
+def _injected_text(text: str, point: InjectionPoint, source: str, content: Any) -> str:
+    documents = list(editor.parse(text))
+    document = documents[point.document]
+    annotations = ("metadata", "annotations")
+    try:
+        document = editor.assign(document, (point.field,), content)
+        document = editor.assign(document, (*annotations, INJECTED), source)
+        documents[point.document] = editor.delete(document, (*annotations, INJECTED_ALIAS))
+    except editor.YamlError as error:
+        raise PermanentError(f"{point.file}: {error}", reason="InvalidPackage") from None
+    return editor.join(tuple(documents))
+
+
+def _with_conditions(text: str, outcomes: list[Injected]) -> str:
+    """Set the outcomes' conditions and add the gates of required points; foreign ones stay in order."""
+    by_type = sorted(outcomes, key=lambda outcome: outcome.condition_type)
+    for outcome in by_type:
+        condition = kptfile.Condition(
+            type=outcome.condition_type,
+            status="False" if outcome.source_name is None else "True",
+            reason=outcome.reason,
+            message=outcome.message,
+        )
+        text = kptfile.upsert_condition(text, condition)
+    required = [outcome.condition_type for outcome in by_type if outcome.required]
+    return kptfile.add_readiness_gates(text, required)

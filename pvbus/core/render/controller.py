@@ -1,0 +1,567 @@
+"""Render: from the targets' rows to PackageVariants, one decision per variant key.
+
+All rows for one PackageVariant are held here, so two sets that want the same name are settled in
+one place. The living PackageVariant's owner wins while it has a row: present, or the order to remove
+it, which frees the name. Where there is no owner, the older set wins. What belongs to nobody, to a
+person or to a former set is never overwritten.
+"""
+
+from collections.abc import Generator, Iterable
+from typing import Any
+
+import msgspec
+
+from pvbus.core.api.variants import CONFIG_GROUP, SET_API, VARIANT_API, PackageVariant, PackageVariantSpec
+from pvbus.core.cel import Engine
+from pvbus.core.effects import (
+    INTERNAL_ERROR,
+    Create,
+    Delete,
+    Effect,
+    Get,
+    KindRef,
+    Outcome,
+    Put,
+    Reconciliation,
+    Update,
+)
+from pvbus.core.errors import ConflictError, PermanentError, TooLargeError
+from pvbus.core.keys import FINALIZER, HOLD, REMOVAL_CANCELLED, SET_UID_LABEL, Key, digest
+from pvbus.core.markers import SyncView, is_marker
+from pvbus.core.records import (
+    DESIRED,
+    SETRESULTS,
+    TARGETS,
+    VARIANTS,
+    ChildResult,
+    DesiredRow,
+    TargetRow,
+)
+from pvbus.core.render.template import RenderError, TemplateCache, render_row
+
+VARIANT = KindRef(CONFIG_GROUP, "PackageVariant", "v1alpha1")
+SET = KindRef(CONFIG_GROUP, "PackageVariantSet", "v1alpha2")
+VARIANT_KIND = f"{CONFIG_GROUP}/PackageVariant"
+ECHO_SECONDS = 10.0  # how long a response stands in for the observed object
+REFUSED_RETRY_SECONDS = 60.0  # what the API server refuses may be allowed later (rights, webhooks)
+LOOK_AGAIN_SECONDS = 10.0  # at a set that changed after it ordered: its withdrawal may still come
+ORDER_SECONDS = 60.0  # how long an order may be carried out: what it was decided on is older by then
+SKEW_SECONDS = 5.0  # an order from further ahead in time has an unknown age
+UNREADY_CHARACTERS_MAX = 300
+SPEC_SHARE = 0.5
+"""The share of a record of the bus that the spec of a PackageVariant may take. The rest is for its metadata,
+its status and what people add. A row that does not fit is left out: the bus keeps an old one, and no service
+sees the deletion, the hold or the resourceVersion of the PackageVariant any more."""
+SPEC_BYTES_MAX = 500_000  # that share of a bus with the default limit
+WORKING_REASONS = frozenset({"Waiting", "OnHold", "Terminating", "Reconciling"})  # of Ready=False: no failure
+REASONS = {
+    "error": "UnexpectedError",
+    "refused": "UnexpectedError",
+    "held": "OnHold",
+    "defect": INTERNAL_ERROR,
+}
+
+_target = msgspec.json.Decoder(TargetRow)
+_variant = msgspec.json.Decoder(PackageVariant)
+_desired = msgspec.json.Decoder(DesiredRow)
+
+
+class Seen:
+    """One variant key: its claims, the living PackageVariant, and what was last decided."""
+
+    __slots__ = ("claims", "desired", "expires", "response", "variant")
+
+    def __init__(self) -> None:
+        self.claims: dict[str, TargetRow] = {}
+        self.variant: bytes | None = None
+        self.response: bytes | None = None
+        self.expires = 0.0
+        self.desired: DesiredRow | None = None
+
+    def stored(self, now: float) -> bytes | None:
+        """Return the object as last seen: our own write's response stands in for the echo."""
+        if self.response is not None and now >= self.expires:
+            self.response = None
+        return self.response if self.response is not None else self.variant
+
+    def living(self, now: float) -> PackageVariant | None:
+        raw = self.stored(now)
+        return _variant.decode(raw) if raw is not None else None
+
+
+class RenderController:
+    """Targets in, PackageVariants out. See `pvbus.core.effects.Controller`."""
+
+    name = "render"
+    inputs = (TARGETS, VARIANTS)
+    memory = (DESIRED,)
+    broadcast = ()
+
+    def __init__(self, *, engine: Engine, spec_bytes_max: int = SPEC_BYTES_MAX) -> None:
+        """spec_bytes_max: of a PackageVariant, as JSON; see `SPEC_SHARE`."""
+        self.evaluations = 0
+        self._spec_bytes_max = spec_bytes_max
+        self._templates = TemplateCache(engine)
+        self._keys: dict[int, dict[str, Seen]] = {}
+        self._sync: dict[int, SyncView] = {}
+
+    # ------------------------------------------------------------ records in
+
+    def open(self, partition: int) -> None:
+        self._keys[partition] = {}
+        self._sync[partition] = SyncView(1)
+
+    def close(self, partition: int) -> None:
+        self._keys.pop(partition, None)
+        self._sync.pop(partition, None)
+
+    def keys(self, partition: int) -> Iterable[str]:
+        return [key for key, seen in self._keys.get(partition, {}).items() if seen.claims or seen.desired]
+
+    def load(self, topic: str, partition: int, key: str, value: bytes | None) -> Iterable[str]:
+        table = self._keys.get(partition)
+        if table is None:
+            return ()
+        if is_marker(key):
+            changed = topic == VARIANTS and self._sync[partition].load(partition, key, value)
+            return self.keys(partition) if changed else ()
+        vkey, _, set_name = key.partition("|")
+        seen = table.get(vkey)
+        if seen is None:
+            seen = table[vkey] = Seen()
+        if topic == TARGETS:
+            if value is None:
+                seen.claims.pop(set_name, None)
+            else:
+                seen.claims[set_name] = _target.decode(value)
+        elif topic == DESIRED:
+            seen.desired = _desired.decode(value) if value is not None else None
+        else:
+            seen.variant, seen.response = value, None
+        if not (seen.claims or seen.desired or seen.variant):
+            del table[vkey]
+        return (vkey,)
+
+    def store(self, partition: int, put: Put) -> Iterable[str]:
+        if put.topic == DESIRED and partition in self._keys:
+            seen = self._keys[partition].setdefault(put.key, Seen())
+            seen.desired = put.row if isinstance(put.row, DesiredRow) else None
+        return ()
+
+    def refused(self, partition: int, puts: tuple[Put, ...], error: str) -> Iterable[str]:
+        return ()  # nothing here grows with its input beyond what the bus takes; the shell logs it
+
+    def failed(self, key: str, message: str, now: float) -> tuple[Put, ...]:
+        found = self._seen(key)
+        if found is None:
+            return ()
+        _, seen = found
+        present = {name: row for name, row in seen.claims.items() if row.state == "present"}
+        living = seen.living(now)
+        winner = self._winner(present, living) if present else None
+        if winner is None:
+            return ()
+        return self._told(Key.parse(key), seen, winner, living, outcome="defect", error=message).puts
+
+    # ------------------------------------------------------------ deciding
+
+    def _seen(self, key: str) -> tuple[int, Seen] | None:
+        for partition, table in self._keys.items():
+            if key in table:
+                return partition, table[key]
+        return None
+
+    def reconcile(self, key: str, now: float) -> Reconciliation:
+        found = self._seen(key)
+        if found is None:
+            return Outcome()
+        partition, seen = found
+        if not seen.claims and seen.desired is None:
+            return Outcome()
+        if not self._sync[partition].ok(VARIANT_KIND):
+            return Outcome(result="waiting", waiting=("PackageVariants are being listed",))
+        if seen.claims:
+            outcome = yield from self._claimed(Key.parse(key), seen, now)
+        else:
+            outcome = self._let_go(key, seen)
+        if seen.response is not None and outcome.again_after is None:
+            # Should its echo have come before the response did, there may be no other one.
+            return outcome._replace(again_after=max(seen.expires - now, 0.1))
+        return outcome
+
+    def _let_go(self, key: str, seen: Seen) -> Outcome:
+        """No set speaks of this key any more: forget it, touch nothing."""
+        desired = seen.desired
+        assert desired is not None
+        skeys = [f"{Key.parse(key).namespace}/{name}|{Key.parse(key).name}" for name in desired.told]
+        puts = [Put(DESIRED, key, None), *(Put(SETRESULTS, skey, None) for skey in skeys)]
+        return Outcome(tuple(puts), "changed")
+
+    def _claimed(self, key: Key, seen: Seen, now: float) -> Reconciliation:
+        """Decide between the rows of all sets: what the owner of the living object says comes first."""
+        living = seen.living(now)
+        owner = controller_uid(living) if living is not None else ""
+        of_owner = next((name for name, row in seen.claims.items() if living and row.set_uid == owner), None)
+        if of_owner is not None and seen.claims[of_owner].state != "present":
+            act = self._removed if seen.claims[of_owner].state == "removed" else self._withdrawn
+            return (yield from act(key, seen, of_owner, now))
+        present = {name: row for name, row in seen.claims.items() if row.state == "present"}
+        if not present:
+            return self._end(key, seen, DesiredRow(outcome="removed", on_hold=_on_hold(seen)), {})
+        return (yield from self._present(key, seen, present, now))
+
+    @staticmethod
+    def _winner(present: dict[str, TargetRow], living: PackageVariant | None) -> TargetRow | None:
+        """Choose the claim that may write; None when the living object belongs to none of them."""
+        if living is not None:
+            owner = controller_uid(living)
+            return next((row for row in present.values() if row.set_uid == owner), None)
+        return min(present.values(), key=lambda row: (row.set_created, row.set_uid))
+
+    def _present(self, key: Key, seen: Seen, present: dict[str, TargetRow], now: float) -> Reconciliation:
+        living = seen.living(now)
+        winner = self._winner(present, living)
+        if winner is None:
+            assert living is not None
+            return self._conflict(key, seen, living)
+        if living is not None and living.metadata.deletion_timestamp:
+            return self._terminating(key, seen, winner, living)
+        if living is not None and living.metadata.annotations.get(HOLD) == "true":
+            return self._told(key, seen, winner, living, outcome="held", error=variant_on_hold(key))
+        desired = seen.desired
+        if desired is not None and desired.input_digest == winner.digest:
+            if desired.outcome == "error" and (living is None or is_cancelled(winner, living)):
+                return self._told(key, seen, winner, living, outcome="error", error=desired.error)
+            if living is not None and self._is_applied(desired, winner, living):
+                return self._told(key, seen, winner, living, spec_digest=desired.spec_digest)
+        try:
+            self.evaluations += 1
+            spec = render_row(winner, self._templates)
+        except RenderError as error:
+            return (yield from self._not_written(key, seen, winner, now, outcome="error", error=str(error)))
+        try:
+            written = yield from self._write(key, seen, winner, spec, living, now)
+        except PermanentError as error:
+            if error.reason == "NotFound":  # deleted meanwhile: its tombstone is on the way
+                raise ConflictError(str(error)) from error
+            return (yield from self._not_written(key, seen, winner, now, outcome="refused", error=str(error)))
+        if written is not None:
+            seen.response, seen.expires = msgspec.json.encode(written), now + ECHO_SECONDS
+            living = seen.living(now)
+        return self._told(key, seen, winner, living, spec_digest=digest(spec))
+
+    def _not_written(
+        self, key: Key, seen: Seen, winner: TargetRow, now: float, *, outcome: str, error: str
+    ) -> Reconciliation:
+        """End with why the spec is not written; what withdraws an order is written all the same."""
+        living, refused = yield from self._withdraw(seen, winner, now)
+        told = self._told(key, seen, winner, living, outcome=outcome, error=error)
+        if refused or outcome == "refused":
+            return told._replace(again_after=REFUSED_RETRY_SECONDS)
+        return told
+
+    def _terminating(
+        self,
+        key: Key,
+        seen: Seen,
+        winner: TargetRow,
+        living: PackageVariant,
+    ) -> Outcome:
+        """Wait for the former PackageVariant to go, but evaluate: what hangs must not hold up others,
+        whose removal waits until every target of the set was evaluated."""
+        try:
+            self.evaluations += 1
+            render_row(winner, self._templates)
+        except RenderError as error:
+            return self._told(key, seen, winner, living, outcome="error", error=str(error))
+        told = self._told(key, seen, winner, living, outcome="waiting")
+        return told._replace(result="waiting", waiting=("the former PackageVariant is terminating",))
+
+    @staticmethod
+    def _is_applied(desired: DesiredRow, winner: TargetRow, living: PackageVariant) -> bool:
+        return (
+            desired.outcome == "applied"
+            and desired.spec_digest == digest(living.spec)
+            and is_cancelled(winner, living)
+        )
+
+    def _write(
+        self,
+        key: Key,
+        seen: Seen,
+        winner: TargetRow,
+        spec: PackageVariantSpec,
+        living: PackageVariant | None,
+        now: float,
+    ) -> Generator[Effect, Any, dict[str, Any] | None]:
+        """Create, or replace the spec of the object as it was seen; nothing where it is equal.
+
+        Raises: PermanentError for what the API server refuses, and for a spec that is too large.
+        """
+        raw = seen.stored(now)
+        if living is None or digest(living.spec) != digest(spec):
+            self._require_size(spec)
+        if living is None or raw is None:
+            created: dict[str, Any] = yield Create(VARIANT, new_variant(key, winner, spec))
+            return created
+        if digest(living.spec) == digest(spec) and is_cancelled(winner, living):
+            return None
+        obj = msgspec.json.decode(raw)
+        obj["spec"] = msgspec.to_builtins(spec)
+        if winner.cancelled:
+            _cancel(obj, winner.cancelled)
+        updated: dict[str, Any] = yield Update(VARIANT, obj)
+        return updated
+
+    def _require_size(self, spec: PackageVariantSpec) -> None:
+        size = len(msgspec.json.encode(spec))
+        if size > self._spec_bytes_max:
+            raise TooLargeError(
+                f"the spec has {size} bytes, more than the {self._spec_bytes_max} that leave room for the "
+                "rest of the PackageVariant in a record of the bus: make it smaller, or raise the bus's "
+                "record limit"
+            )
+
+    def _conflict(self, key: Key, seen: Seen, living: PackageVariant) -> Outcome:
+        owners = [f"{o.kind} {o.name}" for o in living.metadata.owner_references if o.controller]
+        owner = owners[0] if owners else "nobody (made by hand?)"
+        error = (
+            f'PackageVariant "{key.name}" exists and belongs to {owner}; delete or rename it, or '
+            "change this set's downstream"
+        )
+        row = DesiredRow(outcome="conflict", uid=living.metadata.uid, error=error)
+        return self._end(key, seen, row, {}, conflict=error)
+
+    def _told(
+        self,
+        key: Key,
+        seen: Seen,
+        winner: TargetRow,
+        living: PackageVariant | None,
+        *,
+        spec_digest: str = "",
+        outcome: str = "applied",
+        error: str = "",
+    ) -> Outcome:
+        """End with a result for every set that has a row, and the record of this decision."""
+        ready, unready, failing = readiness(living)
+        result = ChildResult(
+            set_uid=winner.set_uid,
+            evaluated=winner.digest,
+            applied=winner.digest if outcome == "applied" else "",
+            reason=REASONS.get(outcome, ""),
+            error=error,
+            expression_failed=outcome == "error",
+            ready=ready,
+            unready=unready,
+            failing=failing,
+            cancelled=carried(winner, living),
+        )
+        row = DesiredRow(
+            set_name=winner.set_name,
+            set_uid=winner.set_uid,
+            input_digest="" if outcome in ("refused", "defect") else winner.digest,
+            spec_digest=spec_digest or (seen.desired.spec_digest if seen.desired else ""),
+            outcome=outcome,  # type: ignore[arg-type]  # callers pass words of the field's type
+            uid=living.metadata.uid if living is not None else "",
+            error=error,
+        )
+        return self._end(key, seen, row, {winner.set_name: result})
+
+    def _end(
+        self,
+        key: Key,
+        seen: Seen,
+        row: DesiredRow,
+        results: dict[str, ChildResult],
+        *,
+        conflict: str = "",
+    ) -> Outcome:
+        """Report to every set that has a row, and record the decision.
+
+        results: of the sets that this decision was about; the others hear what their rows came to.
+        conflict: why no set may write, if none may.
+        """
+        living = seen.variant is not None or seen.response is not None
+        puts: list[Put] = []
+        told: dict[str, str] = {}
+        for name, claim in seen.claims.items():
+            result = results.get(name)
+            if result is None and claim.state == "present":
+                other = conflict or f'PackageVariant "{key.name}" is made by the set "{row.set_name}"'
+                result = ChildResult(
+                    set_uid=claim.set_uid, evaluated=claim.digest, reason="TargetConflict", error=other
+                )
+            elif result is None:  # nothing of this set lives here: there is nothing to withdraw
+                result = ChildResult(set_uid=claim.set_uid, cancelled=claim.cancelled)
+            told[name] = digest(result)
+            if seen.desired is None or seen.desired.told.get(name) != told[name]:
+                puts.append(Put(SETRESULTS, f"{key.namespace}/{name}|{key.name}", result))
+        before = seen.desired.told if seen.desired is not None else {}
+        for name in before:
+            if name not in told:
+                puts.append(Put(SETRESULTS, f"{key.namespace}/{name}|{key.name}", None))
+        row = msgspec.structs.replace(row, told=told)
+        if row != seen.desired:
+            puts.append(Put(DESIRED, str(key), row))
+        word = "failed" if row.error and living else "changed"
+        return Outcome(tuple(puts), word if puts or word == "failed" else "unchanged")
+
+    # ------------------------------------------------------------ removing
+
+    def _withdrawn(self, key: Key, seen: Seen, name: str, now: float) -> Reconciliation:
+        """Write nothing but the annotation that withdraws the last order."""
+        claim = seen.claims[name]
+        living, error = yield from self._withdraw(seen, claim, now)
+        outcome = "held" if claim.on_hold else "withdrawn"
+        result = ChildResult(set_uid=claim.set_uid, error=error, cancelled=carried(claim, living))
+        row = DesiredRow(
+            set_name=claim.set_name,
+            set_uid=claim.set_uid,
+            outcome=outcome,  # type: ignore[arg-type]  # one of two words of the field's type
+            uid=living.metadata.uid if living is not None else "",
+            error=error,
+            on_hold=claim.on_hold,
+        )
+        end = self._end(key, seen, row, {name: result})
+        return end._replace(again_after=REFUSED_RETRY_SECONDS) if error else end
+
+    @staticmethod
+    def _withdraw(
+        seen: Seen, claim: TargetRow, now: float
+    ) -> Generator[Effect, Any, tuple[PackageVariant | None, str]]:
+        """Write the annotation that a row asks for, where the living object lacks it.
+
+        Returns the object afterwards, and why the API server refuses the write, "" if it does not.
+        """
+        raw, living = seen.stored(now), seen.living(now)
+        if raw is None or living is None or living.metadata.deletion_timestamp:
+            return living, ""
+        if is_cancelled(claim, living):
+            return living, ""
+        obj = msgspec.json.decode(raw)
+        _cancel(obj, claim.cancelled)
+        try:
+            written = yield Update(VARIANT, obj)
+        except PermanentError as refused:
+            if refused.reason == "NotFound":  # deleted meanwhile: its tombstone is on the way
+                raise ConflictError(str(refused)) from refused
+            return living, str(refused)
+        seen.response, seen.expires = msgspec.json.encode(written), now + ECHO_SECONDS
+        return seen.living(now), ""
+
+    def _removed(self, key: Key, seen: Seen, name: str, now: float) -> Reconciliation:
+        """Delete what a set ordered to remove: only its own, only while the order is fresh, and only after a
+        live look at the set."""
+        order, living = seen.claims[name], seen.living(now)
+        assert living is not None
+        result = ChildResult(set_uid=order.set_uid, cancelled=carried(order, living))
+        row = DesiredRow(
+            set_name=order.set_name, set_uid=order.set_uid, outcome="removed", uid=living.metadata.uid
+        )
+        if living.metadata.deletion_timestamp:
+            return self._end(key, seen, row, {name: result})
+        if not -SKEW_SECONDS <= now - order.ordered <= ORDER_SECONDS:
+            expired = msgspec.structs.replace(result, expired=order.ordered)
+            row = msgspec.structs.replace(row, outcome="expired")
+            return self._end(key, seen, row, {name: expired})
+        until_expired = max(order.ordered + ORDER_SECONDS - now, 0) + 0.1
+        if living.metadata.annotations.get(HOLD) == "true":
+            row = msgspec.structs.replace(row, outcome="held", error=variant_on_hold(key))
+            return self._end(key, seen, row, {name: result})._replace(again_after=until_expired)
+        current = yield Get(SET, key.namespace, order.set_name)
+        if (
+            current is None
+            or current["metadata"].get("deletionTimestamp")
+            or current["metadata"]["uid"] != order.set_uid
+            or current["metadata"].get("generation", 0) != order.generation
+            or (current["metadata"].get("annotations") or {}).get(HOLD) == "true"
+        ):
+            waiting = ("the set to withdraw or repeat its order",)
+            again = min(LOOK_AGAIN_SECONDS, until_expired)
+            return Outcome(result="waiting", waiting=waiting, again_after=again)
+        yield Delete(
+            VARIANT,
+            key.namespace,
+            key.name,
+            uid=living.metadata.uid,
+            resource_version=living.metadata.resource_version,
+            not_after=order.ordered + ORDER_SECONDS,
+        )
+        return self._end(key, seen, row, {name: result})
+
+
+def _on_hold(seen: Seen) -> bool:
+    return any(claim.on_hold for claim in seen.claims.values())
+
+
+def _cancel(obj: dict[str, Any], token: str) -> None:
+    """Set the annotation that withdraws an order."""
+    metadata = obj["metadata"]
+    metadata["annotations"] = {**(metadata.get("annotations") or {}), REMOVAL_CANCELLED: token}
+
+
+def is_cancelled(claim: TargetRow, living: PackageVariant) -> bool:
+    """Whether the living object carries the withdrawal that a row asks for, if it asks for one."""
+    return not claim.cancelled or living.metadata.annotations.get(REMOVAL_CANCELLED) == claim.cancelled
+
+
+def carried(claim: TargetRow, living: PackageVariant | None) -> str:
+    """Return the token that the living object carries; without one, there is nothing to withdraw."""
+    return living.metadata.annotations.get(REMOVAL_CANCELLED, "") if living is not None else claim.cancelled
+
+
+def variant_on_hold(key: Key) -> str:
+    return f'PackageVariant "{key.name}" has the annotation {HOLD}'
+
+
+def readiness(living: PackageVariant | None) -> tuple[bool, str, bool]:
+    """Return whether a PackageVariant is ready at its present generation, else why not (`Reason: message`),
+    and whether it reports a failure."""
+    if living is None:
+        return False, "", False
+    found = {condition.type: condition for condition in living.status.conditions}
+    ready, stalled = found.get("Ready"), found.get("Stalled")
+    for one in (ready, stalled):
+        if one is not None and 0 < one.observed_generation < living.metadata.generation:
+            return False, "Reconciling: its conditions are of an earlier generation", False
+    if stalled is not None and stalled.status == "True":
+        return False, f"{stalled.reason}: {stalled.message}"[:UNREADY_CHARACTERS_MAX], True
+    if ready is None:
+        return False, "Reconciling: it has no condition Ready yet", False
+    if ready.status == "True":
+        return True, "", False
+    words = f"{ready.reason}: {ready.message}"[:UNREADY_CHARACTERS_MAX]
+    return False, words, ready.reason not in WORKING_REASONS
+
+
+def controller_uid(obj: PackageVariant) -> str:
+    """Return the uid of the owner that controls an object, "" if none does."""
+    return next((o.uid for o in obj.metadata.owner_references if o.controller), "")
+
+
+def new_variant(key: Key, row: TargetRow, spec: PackageVariantSpec) -> dict[str, Any]:
+    """Build the PackageVariant of a set as Porch does: name, label, controller reference, finalizer."""
+    metadata: dict[str, Any] = {
+        "name": key.name,
+        "namespace": key.namespace,
+        "labels": {SET_UID_LABEL: row.set_uid},
+        "finalizers": [FINALIZER],
+        "ownerReferences": [
+            {
+                "apiVersion": SET_API,
+                "kind": "PackageVariantSet",
+                "name": row.set_name,
+                "uid": row.set_uid,
+                "controller": True,
+            }
+        ],
+    }
+    if row.cancelled:
+        metadata["annotations"] = {REMOVAL_CANCELLED: row.cancelled}
+    return {
+        "apiVersion": VARIANT_API,
+        "kind": "PackageVariant",
+        "metadata": metadata,
+        "spec": msgspec.to_builtins(spec),
+    }

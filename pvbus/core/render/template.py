@@ -1,0 +1,403 @@
+"""From a set's template to the spec of a PackageVariant.
+
+Two services share this: unroll compiles a set, asks each target's template for its downstream and
+cuts the inputs down to what the rest reads; render turns such a row into the spec. Expressions see
+four fields of an object (name, namespace, labels, annotations), or repo and package of a listed
+target, and nothing else.
+
+Source of order, overlay and error prefixes: Porch v1.5.8, packagevariantset/render.go.
+"""
+
+from collections import OrderedDict
+from collections.abc import Callable, Mapping
+from typing import Any, NamedTuple
+
+import msgspec
+
+from pvbus.core.api.variants import (
+    Downstream,
+    DownstreamTemplate,
+    Function,
+    FunctionTemplate,
+    Injector,
+    InjectorTemplate,
+    MapExpr,
+    PackageContext,
+    PackageContextTemplate,
+    PackageVariantSetSpec,
+    PackageVariantSpec,
+    Pipeline,
+    PipelineTemplate,
+    Upstream,
+    VariantTemplate,
+)
+from pvbus.core.cel import (
+    EXPRESSIONS_MAX,
+    CelCompileError,
+    CelError,
+    Engine,
+    Path,
+    Program,
+    compile_expression,
+)
+from pvbus.core.records import Root, TargetRow
+
+Roots = Mapping[str, Root]
+TEMPLATES_KEPT = 1024  # compiled templates that render keeps: one per target of the sets it is busy with
+
+
+class RenderError(Exception):
+    """A target cannot be rendered; the text begins with the field of its template."""
+
+
+class TargetInputs(NamedTuple):
+    """What one target's expressions are evaluated against, but for its Repository.
+
+    list_target: the target is an entry of a list, so only repo and package of it are seen.
+    """
+
+    repo_default: str
+    package_default: str
+    upstream: Root
+    target: Root
+    list_target: bool
+
+
+class _MapEntry(NamedTuple):
+    """field: `template.labelExprs[0]`."""
+
+    field: str
+    key: str | Program
+    value: str | Program
+
+
+class _Expressions:
+    """Compiles the expressions of one template, and keeps what went wrong with which field."""
+
+    def __init__(self, engine: Engine) -> None:
+        self._engine = engine
+        self.count = 0
+        self.errors: list[str] = []
+        self.programs: list[Program] = []
+
+    def compile(self, text: str, field: str) -> str | Program:
+        self.count += 1
+        if self.count > EXPRESSIONS_MAX:
+            if self.count == EXPRESSIONS_MAX + 1:
+                self.errors.append(f"{field}: ERROR: a template has at most {EXPRESSIONS_MAX} expressions")
+            return ""
+        try:
+            program = compile_expression(text, engine=self._engine)
+        except CelCompileError as error:
+            self.errors.append(f"{field}: {error}")
+            return ""
+        self.programs.append(program)
+        return program
+
+    def entries(self, exprs: tuple[MapExpr, ...], field: str) -> tuple[_MapEntry, ...]:
+        return tuple(self._entry(expr, f"{field}[{n}]") for n, expr in enumerate(exprs))
+
+    def _entry(self, expr: MapExpr, field: str) -> _MapEntry:
+        """An empty expression is compiled all the same, and fails."""
+        key, value = expr.key or "", expr.value or ""
+        return _MapEntry(
+            field,
+            self.compile(expr.key_expr, f"{field}.keyExpr") if expr.key_expr is not None else key,
+            self.compile(expr.value_expr, f"{field}.valueExpr") if expr.value_expr is not None else value,
+        )
+
+
+class CompiledTemplate:
+    """A template whose expressions are compiled. Immutable once made.
+
+    errors: of the expressions that do not compile, each with its field. They fail whoever evaluates the
+    template: `identity` by those of the downstream, `spec` by all of them, so that a target whose labels
+    are wrong still has a known downstream.
+    """
+
+    def __init__(self, template: VariantTemplate, engine: Engine) -> None:
+        made = _Expressions(engine)
+        downstream = template.downstream or DownstreamTemplate()
+        context = template.package_context or PackageContextTemplate()
+        pipeline = template.pipeline or PipelineTemplate()
+        self._template = template
+        self._repo = _part(made, downstream.repo, downstream.repo_expr, "template.downstream.repoExpr")
+        self._package = _part(
+            made, downstream.package, downstream.package_expr, "template.downstream.packageExpr"
+        )
+        made.programs.clear()  # what identity reads is not needed again
+        self._identity_errors = tuple(made.errors)
+        self._labels = made.entries(template.label_exprs, "template.labelExprs")
+        self._annotations = made.entries(template.annotation_exprs, "template.annotationExprs")
+        self._data = made.entries(context.data_exprs, "template.packageContext.dataExprs")
+        self._remove_keys = tuple(
+            (field, made.compile(text, field))
+            for n, text in enumerate(context.remove_key_exprs)
+            for field in (f"template.packageContext.removeKeyExprs[{n}]",)
+        )
+        self._injectors = tuple(
+            _part(made, injector.name, injector.name_expr, f"template.injectors[{n}].nameExpr")
+            for n, injector in enumerate(template.injectors)
+        )
+        self._validators = _config_maps(made, pipeline.validators, "validators")
+        self._mutators = _config_maps(made, pipeline.mutators, "mutators")
+        self.errors = tuple(made.errors)
+        self.reads: frozenset[Path] = frozenset(path for program in made.programs for path in program.reads)
+
+    # --- identity
+
+    def identity(self, inputs: TargetInputs, repository: Callable[[str], Root | None]) -> Downstream:
+        """Return the downstream of a target.
+
+        repository: looks up the Repository of a name in the set's namespace. repoExpr is evaluated
+        without it, packageExpr may read it.
+
+        Raises:
+            RenderError: an expression fails or does not compile, or there is no such Repository.
+        """
+        _fail(self._identity_errors)
+        roots = variables_of(inputs, None)
+        repo = _evaluated(self._repo, "template.downstream.repoExpr", roots) or inputs.repo_default
+        found = repository(repo)
+        if found is None:
+            raise RenderError(f'repository "{repo}" could not be loaded')
+        roots["repository"] = _object(found)
+        package = _evaluated(self._package, "template.downstream.packageExpr", roots)
+        return Downstream(repo=repo, package=package or inputs.package_default)
+
+    # --- everything else
+
+    def spec(
+        self, upstream: Upstream | None, place: Downstream, variables: Mapping[str, Any]
+    ) -> PackageVariantSpec:
+        """Return the spec for a downstream that is known.
+
+        Raises:
+            RenderError: an expression fails or does not compile.
+        """
+        _fail(self.errors)
+        template = self._template
+        return PackageVariantSpec(
+            upstream=upstream,
+            downstream=place,
+            adoption_policy=template.adoption_policy or "",
+            deletion_policy=template.deletion_policy or "",
+            labels=_overlaid(template.labels, self._labels, variables),
+            annotations=_overlaid(template.annotations, self._annotations, variables),
+            package_context=self._package_context(template.package_context, variables),
+            injectors=tuple(
+                _injector(injector, name, f"template.injectors[{n}]", variables)
+                for n, (injector, name) in enumerate(zip(template.injectors, self._injectors, strict=True))
+            ),
+            pipeline=self._pipeline(template.pipeline, variables),
+        )
+
+    def _package_context(
+        self, context: PackageContextTemplate | None, variables: Mapping[str, Any]
+    ) -> PackageContext | None:
+        if context is None:
+            return None
+        data = _overlaid(context.data, self._data, variables)
+        removed = {*context.remove_keys}
+        for field, program in self._remove_keys:
+            removed.add(_evaluated(program, field, variables))
+        return PackageContext(data=data, remove_keys=tuple(sorted(removed, key=str.encode)))
+
+    def _pipeline(self, pipeline: PipelineTemplate | None, variables: Mapping[str, Any]) -> Pipeline | None:
+        if pipeline is None or not (pipeline.validators or pipeline.mutators):
+            return None
+        return Pipeline(
+            validators=_functions(pipeline.validators, self._validators, variables),
+            mutators=_functions(pipeline.mutators, self._mutators, variables),
+        )
+
+    # --- inputs
+
+    def slim_roots(self, inputs: TargetInputs, repository: Root | None) -> Roots:
+        """Return the objects that `spec` needs, each with only what its expressions read."""
+        given = {"upstream": inputs.upstream, "target": inputs.target, "repository": repository}
+        slim = {}
+        for name, root in given.items():
+            paths = [path[1:] for path in self.reads if path[0] == name]
+            if paths and root is not None:
+                slim[name] = root if () in paths else _cut(root, paths)
+        return slim
+
+
+def _fail(errors: tuple[str, ...]) -> None:
+    if errors:
+        raise RenderError("; ".join(errors))
+
+
+class CompiledSet(NamedTuple):
+    """targets: by index; None where a target has no template."""
+
+    targets: tuple[CompiledTemplate | None, ...]
+
+    def errors(self) -> list[str]:
+        """Return each compile error once, in the order of the targets, whatever the number of targets."""
+        return list(dict.fromkeys(error for t in self.targets if t is not None for error in t.errors))
+
+
+def compile_targets(spec: PackageVariantSetSpec, engine: Engine) -> CompiledSet:
+    """Compile every template of a set. What does not compile fails its own target, when that is evaluated."""
+    return CompiledSet(
+        tuple(CompiledTemplate(t.template, engine) if t.template is not None else None for t in spec.targets)
+    )
+
+
+class TemplateCache:
+    """Compiled templates by content, the least recently used ones forgotten."""
+
+    def __init__(self, engine: Engine) -> None:
+        self._engine = engine
+        self._kept: OrderedDict[bytes, CompiledTemplate] = OrderedDict()
+
+    def get(self, template: VariantTemplate) -> CompiledTemplate:
+        """Return the compiled template.
+
+        Raises:
+            RenderError: it does not compile.
+        """
+        key = msgspec.msgpack.encode(template)
+        found = self._kept.get(key)
+        if found is None:
+            found = self._kept[key] = CompiledTemplate(template, self._engine)
+            if len(self._kept) > TEMPLATES_KEPT:
+                self._kept.popitem(last=False)
+        else:
+            self._kept.move_to_end(key)
+        _fail(found.errors)
+        return found
+
+
+def render_row(row: TargetRow, templates: TemplateCache) -> PackageVariantSpec:
+    """Return the spec that a present row asks for.
+
+    Raises:
+        RenderError: an expression fails for this target.
+    """
+    if row.template is None:
+        return PackageVariantSpec(upstream=row.upstream, downstream=row.downstream)
+    return templates.get(row.template).spec(row.upstream, row.downstream, row_variables(row))
+
+
+def row_variables(row: TargetRow) -> dict[str, Any]:
+    """Return what the expressions of a present row see, cut down to what they read."""
+    variables: dict[str, Any] = {"repoDefault": row.repo_default, "packageDefault": row.package_default}
+    for name, root in row.roots.items():
+        variables[name] = _listed(root) if name == "target" and row.list_target else _object(root)
+    return variables
+
+
+def variables_of(inputs: TargetInputs, repository: Root | None) -> dict[str, Any]:
+    """Return the variables of an evaluation; a Repository that is None stays unbound."""
+    variables = {
+        "repoDefault": inputs.repo_default,
+        "packageDefault": inputs.package_default,
+        "upstream": _object(inputs.upstream),
+        "target": _listed(inputs.target) if inputs.list_target else _object(inputs.target),
+    }
+    if repository is not None:
+        variables["repository"] = _object(repository)
+    return variables
+
+
+def _object(root: Root) -> dict[str, Any]:
+    return {
+        "name": root.name,
+        "namespace": root.namespace,
+        "labels": root.labels,
+        "annotations": root.annotations,
+    }
+
+
+def _listed(root: Root) -> dict[str, Any]:
+    return {"repo": root.repo, "package": root.package}
+
+
+def _cut(root: Root, paths: list[Path]) -> Root:
+    """Keep the fields that paths name, and of labels and annotations the keys, if all are known."""
+    kept: dict[str, Any] = {}
+    for field in ("name", "namespace", "repo", "package"):
+        if any(path[0] == field for path in paths):
+            kept[field] = getattr(root, field)
+    for field in ("labels", "annotations"):
+        below = [path[1:] for path in paths if path[0] == field]
+        whole = getattr(root, field)
+        if () in below:
+            kept[field] = whole
+        elif below:
+            kept[field] = {key: whole[key] for key in sorted({path[0] for path in below}) if key in whole}
+    return Root(**kept)
+
+
+def _part(made: _Expressions, value: str | None, expr: str | None, field: str) -> str | Program:
+    """Empty is absent, for the value as for the expression."""
+    return made.compile(expr, field) if expr else value or ""
+
+
+def _evaluated(part: str | Program, field: str, variables: Mapping[str, Any]) -> str:
+    if isinstance(part, str):
+        return part
+    try:
+        return part.evaluate(variables)
+    except CelError as error:
+        raise RenderError(f"{field}: {error}") from error
+
+
+def _overlaid(
+    static: Mapping[str, str], entries: tuple[_MapEntry, ...], variables: Mapping[str, Any]
+) -> Mapping[str, str]:
+    """Lay the results over the static map, later entries over earlier ones."""
+    if not entries:
+        return static
+    made = dict(static)
+    for field, key, value in entries:
+        name = _evaluated(key, f"{field}.keyExpr", variables)
+        made[name] = _evaluated(value, f"{field}.valueExpr", variables)
+    return made
+
+
+def _injector(
+    injector: InjectorTemplate, name: str | Program, field: str, variables: Mapping[str, Any]
+) -> Injector:
+    evaluated = _evaluated(name, f"{field}.nameExpr", variables)
+    if not evaluated:
+        raise RenderError(
+            f"{field}: an injector needs a name; give one as name, or as the result of nameExpr"
+        )
+    return Injector(group=injector.group, version=injector.version, kind=injector.kind, name=evaluated)
+
+
+def _config_maps(
+    made: _Expressions, functions: tuple[FunctionTemplate, ...], kind: str
+) -> tuple[tuple[_MapEntry, ...], ...]:
+    return tuple(
+        made.entries(function.config_map_exprs, f"template.pipeline.{kind}[{n}].configMapExprs")
+        for n, function in enumerate(functions)
+    )
+
+
+def _functions(
+    functions: tuple[FunctionTemplate, ...],
+    entries: tuple[tuple[_MapEntry, ...], ...],
+    variables: Mapping[str, Any],
+) -> tuple[Function, ...]:
+    return tuple(
+        _function(function, _overlaid(function.config_map, own, variables))
+        for function, own in zip(functions, entries, strict=True)
+    )
+
+
+def _function(template: FunctionTemplate, config_map: Mapping[str, str]) -> Function:
+    return Function(
+        name=template.name,
+        image=template.image,
+        tag=template.tag,
+        exec=template.exec,
+        config_path=template.config_path,
+        config_map=config_map,
+        selectors=template.selectors,
+        exclude=template.exclude,
+    )

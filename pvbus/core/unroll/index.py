@@ -1,0 +1,340 @@
+"""The two-way selector index: from an object to the selectors it can concern, and back.
+
+Every selector hangs on one of its positive requirements (a name, a label with its value, or a label
+that exists): the one that the fewest objects fulfil. An object event therefore looks only at the
+selectors that hang on what the object has or had; purely negative selectors are looked at each time.
+A selector finds its objects through the shortest postings list of its requirements.
+
+A selector of a namespace also selects objects without a namespace, which only cluster-scoped kinds
+have. Operators mean what they mean in Kubernetes: `NotIn` and `DoesNotExist` hold for an object that
+lacks the label, `In` and `Exists` do not.
+
+Label mappings are kept as they are given, not copied: the caller's tables hold the same ones. They
+must not change afterwards.
+"""
+
+from collections import Counter
+from collections.abc import Collection, Hashable, Iterable, Iterator, Mapping, Sequence
+from sys import intern
+from typing import Literal, NamedTuple
+
+from pvbus.core.api.variants import LabelSelectorRequirement
+from pvbus.core.errors import PermanentError
+
+
+class Selector(NamedTuple):
+    """Objects of a kind (`<group>/<Kind>`) in a namespace. name None: of any name."""
+
+    kind: str
+    namespace: str
+    match_labels: Mapping[str, str] = {}
+    match_expressions: tuple[LabelSelectorRequirement, ...] = ()
+    name: str | None = None
+
+    def matches(self, kind: str, namespace: str, name: str, labels: Mapping[str, str]) -> bool:
+        """Tell whether one object is selected, without an index."""
+        here = kind == self.kind and namespace in (self.namespace, "")
+        return here and _Compiled(None, 0, self).accepts(name, labels)
+
+
+class Change(NamedTuple):
+    """What an object event means for one selector. position: of the selector among its owner's.
+
+    `changed`: the object is selected, as before; its labels, or whatever else the event was about,
+    are other ones.
+    """
+
+    owner: Hashable
+    position: int
+    okey: str
+    what: Literal["entered", "left", "changed"]
+
+
+_Labels = Mapping[str, str]
+_Anchor = tuple[str, str | None]
+"""(label, value), (label, None): it exists, ("", name), or ("", None): nothing positive."""
+_SCAN: _Anchor = ("", None)
+
+
+class _Compiled:
+    """A selector, taken apart by kind of requirement. Compared by identity."""
+
+    __slots__ = (
+        "absent",
+        "anchors",
+        "equal",
+        "exists",
+        "keys",
+        "outside",
+        "owner",
+        "position",
+        "selector",
+        "within",
+    )
+
+    def __init__(self, owner: Hashable, position: int, selector: Selector) -> None:
+        self.owner = owner
+        self.position = position
+        self.selector = selector
+        self.equal = tuple(selector.match_labels.items())
+        self.within: list[tuple[str, frozenset[str]]] = []
+        self.outside: list[tuple[str, frozenset[str]]] = []
+        self.exists: list[str] = []
+        self.absent: list[str] = []
+        for requirement in selector.match_expressions:
+            self._add(requirement)
+        self.keys = frozenset(selector.match_labels) | {r.key for r in selector.match_expressions}
+        self.anchors: tuple[_Anchor, ...] = (_SCAN,)
+
+    def _add(self, requirement: LabelSelectorRequirement) -> None:
+        match requirement.operator:
+            case "In":
+                self.within.append((requirement.key, frozenset(requirement.values)))
+            case "NotIn":
+                self.outside.append((requirement.key, frozenset(requirement.values)))
+            case "Exists":
+                self.exists.append(requirement.key)
+            case "DoesNotExist":
+                self.absent.append(requirement.key)
+            case other:
+                raise PermanentError(f'"{other}" is not a valid label selector operator')
+
+    def accepts(self, name: str, labels: _Labels) -> bool:
+        wanted = self.selector.name
+        if wanted is not None and wanted != name:
+            return False
+        for key, value in self.equal:
+            if labels.get(key) != value:
+                return False
+        for key, values in self.within:
+            if labels.get(key) not in values:
+                return False
+        for key in self.exists:
+            if key not in labels:
+                return False
+        for key, values in self.outside:
+            if labels.get(key) in values:
+                return False
+        return all(key not in labels for key in self.absent)
+
+    def positive(self) -> Iterator[tuple[_Anchor, ...]]:
+        """Yield the requirements it could hang on, each as the anchors that cover it together."""
+        if self.selector.name is not None:
+            yield (("", self.selector.name),)
+        for pair in self.equal:
+            yield (pair,)
+        for key, values in self.within:
+            if values:  # what nothing can fulfil has nothing to hang on
+                yield tuple((key, value) for value in sorted(values))
+        for key in self.exists:
+            yield ((key, None),)
+
+
+class _Scope:
+    """The objects of one kind and namespace, and the selectors that look at them.
+
+    Postings (label -> value -> names) exist from the first selector on: most kinds have none.
+    counts: objects by label, as a label may have as many values as there are objects.
+    """
+
+    __slots__ = ("anchored", "counts", "objects", "postings")
+
+    def __init__(self) -> None:
+        self.objects: dict[str, _Labels] = {}
+        self.anchored: dict[_Anchor, dict[_Compiled, None]] = {}
+        self.postings: dict[str, dict[str, set[str]]] | None = None
+        self.counts: Counter[str] = Counter()
+
+    def add(self, compiled: _Compiled) -> None:
+        for anchor in compiled.anchors:
+            self.anchored.setdefault(anchor, {})[compiled] = None
+
+    def drop(self, compiled: _Compiled) -> None:
+        for anchor in compiled.anchors:
+            bucket = self.anchored[anchor]
+            del bucket[compiled]
+            if not bucket:
+                del self.anchored[anchor]
+
+    def put(self, name: str, labels: _Labels | None) -> _Labels | None:
+        """Store, or with None remove; return what was there."""
+        before = self.objects.get(name)
+        if labels is None:
+            self.objects.pop(name, None)
+        else:
+            self.objects[name] = labels
+        if self.postings is not None:
+            self._post(self.postings, name, before or {}, labels or {})
+        return before
+
+    def build_postings(self) -> dict[str, dict[str, set[str]]]:
+        if self.postings is None:
+            self.postings = {}
+            self.counts.clear()
+            for name, labels in self.objects.items():
+                self._post(self.postings, name, {}, labels)
+        return self.postings
+
+    def _post(
+        self, postings: dict[str, dict[str, set[str]]], name: str, before: _Labels, after: _Labels
+    ) -> None:
+        for key, value in before.items() - after.items():
+            names = postings[key][value]
+            names.discard(name)
+            self.counts[key] -= 1
+            if not names:
+                del postings[key][value]
+                if not postings[key]:
+                    del postings[key], self.counts[key]
+        for key, value in after.items() - before.items():
+            postings.setdefault(intern(key), {}).setdefault(intern(value), set()).add(name)
+            self.counts[key] += 1
+
+    def candidates(self, name: str, before: _Labels, after: _Labels) -> dict[_Compiled, None]:
+        """Return the selectors that hang on anything the object has or had."""
+        found: dict[_Compiled, None] = {}
+        anchored = self.anchored
+        for pairs in (after.items(), before.items() - after.items()):
+            for pair in pairs:
+                if pair in anchored:
+                    found.update(anchored[pair])
+                if (key := (pair[0], None)) in anchored:
+                    found.update(anchored[key])
+        for anchor in (("", name), _SCAN):
+            if anchor in anchored:
+                found.update(anchored[anchor])
+        return found
+
+    def size(self, anchors: Iterable[_Anchor]) -> int:
+        """Count the objects that fulfil a requirement."""
+        return sum(
+            self.counts[key] if key and value is None else sum(map(len, self._names((key, value))))
+            for key, value in anchors
+        )
+
+    def find(self, compiled: _Compiled) -> Iterator[str]:
+        """Yield the names of the objects that are selected."""
+        best = min(compiled.positive(), key=self.size, default=None)
+        objects = self.objects
+        groups = (objects,) if best is None else (names for anchor in best for names in self._names(anchor))
+        for names in groups:
+            for name in names:
+                if compiled.accepts(name, objects[name]):
+                    yield name
+
+    def _names(self, anchor: _Anchor) -> Iterable[Collection[str]]:
+        key, value = anchor
+        if not key:
+            return ((value,),) if value is not None and value in self.objects else ()
+        by_value = self.build_postings().get(key, {})
+        if value is None:
+            return by_value.values()
+        return (by_value[value],) if value in by_value else ()
+
+
+class SelectorIndex:
+    """Selectors by owner, objects by kind, namespace and name. Not thread-safe."""
+
+    def __init__(self) -> None:
+        self._scopes: dict[tuple[str, str], _Scope] = {}
+        self._owners: dict[Hashable, tuple[_Compiled, ...]] = {}
+
+    def set_selectors(self, owner: Hashable, selectors: Sequence[Selector]) -> list[list[str]]:
+        """Replace an owner's selectors; return the okeys of all matches of each, ordered by name.
+
+        Raises PermanentError for an operator that does not exist; the owner then keeps what it had.
+        """
+        compiled = tuple(_Compiled(owner, i, selector) for i, selector in enumerate(selectors))
+        self.remove_owner(owner)
+        self._owners[owner] = compiled
+        for one in compiled:
+            scopes = [self._scope(one.selector.kind, namespace) for namespace in _namespaces(one.selector)]
+            for scope in scopes:
+                scope.build_postings()
+            one.anchors = min(
+                one.positive(),
+                key=lambda anchors: sum(scope.size(anchors) for scope in scopes),
+                default=(_SCAN,),
+            )
+            for scope in scopes:
+                scope.add(one)
+        return self.matches(owner)
+
+    def remove_owner(self, owner: Hashable) -> None:
+        for one in self._owners.pop(owner, ()):
+            for namespace in _namespaces(one.selector):
+                key = (one.selector.kind, namespace)
+                self._scopes[key].drop(one)
+                self._tidy(key)
+
+    def matches(self, owner: Hashable) -> list[list[str]]:
+        """Return the okeys of all matches of each selector of an owner, ordered by name."""
+        return [
+            [
+                f"{one.selector.kind}|{namespace}|{name}"
+                for namespace in _namespaces(one.selector)
+                for name in sorted(self._scopes[one.selector.kind, namespace].find(one))
+            ]
+            for one in self._owners.get(owner, ())
+        ]
+
+    def put_object(self, kind: str, namespace: str, name: str, labels: _Labels) -> list[Change]:
+        """Store an object's labels and tell what that means for whom.
+
+        Labels equal to those stored give a `changed` to each selector that has the object.
+        """
+        scope = self._scope(kind, namespace)
+        before = scope.put(intern(name), labels)
+        if not scope.anchored:
+            return []
+        return _changes(scope, f"{kind}|{namespace}|{name}", name, before, labels)
+
+    def remove_object(self, kind: str, namespace: str, name: str) -> list[Change]:
+        """Forget an object and tell whom it leaves. Unknown objects are nobody's."""
+        scope = self._scopes.get((kind, namespace))
+        before = scope.put(name, None) if scope is not None else None
+        if scope is None or before is None:
+            return []
+        self._tidy((kind, namespace))
+        okey = f"{kind}|{namespace}|{name}"
+        return [
+            Change(one.owner, one.position, okey, "left")
+            for one in scope.candidates(name, {}, before)
+            if one.accepts(name, before)
+        ]
+
+    def _scope(self, kind: str, namespace: str) -> _Scope:
+        key = (kind, namespace)
+        if key not in self._scopes:
+            self._scopes[key] = _Scope()
+        return self._scopes[key]
+
+    def _tidy(self, key: tuple[str, str]) -> None:
+        scope = self._scopes[key]
+        if not scope.anchored:
+            scope.postings = None
+            if not scope.objects:
+                del self._scopes[key]
+
+
+def _namespaces(selector: Selector) -> tuple[str, ...]:
+    return (selector.namespace, "") if selector.namespace else ("",)
+
+
+def _changes(scope: _Scope, okey: str, name: str, before: _Labels | None, after: _Labels) -> list[Change]:
+    if before is None:
+        return [
+            Change(one.owner, one.position, okey, "entered")
+            for one in scope.candidates(name, {}, after)
+            if one.accepts(name, after)
+        ]
+    moved = {key for key, _ in before.items() ^ after.items()}
+    changes = []
+    for one in scope.candidates(name, before, after):
+        was = one.accepts(name, before)
+        now = was if one.keys.isdisjoint(moved) else one.accepts(name, after)
+        if was and now:
+            changes.append(Change(one.owner, one.position, okey, "changed"))
+        elif was != now:
+            changes.append(Change(one.owner, one.position, okey, "entered" if now else "left"))
+    return changes

@@ -1,0 +1,375 @@
+"""Lossless YAML editing: what an edit does not touch stays as it was, byte for byte.
+
+A text is cut into documents; a document is its piece of text and its plain value. An edit finds
+the place in the text from the positions of the parsed nodes, changes only those characters, and
+reads the result again: unless it has exactly the value that was asked for, the document is written
+anew, with its comments put back beside the fields they stood at. So a value is never lost, whatever
+the text looks like; at worst its layout is.
+
+Values are plain trees: anchors, aliases and merge keys are resolved when reading, and an edit
+through an alias changes that place only. Scalars are read as the Go tools around kpt do: `yes` and
+`on` are strings, and so are dates. This module reads YAML with PyYAML alone: its positions are all
+that editing takes.
+"""
+
+import json
+import re
+from itertools import repeat
+from typing import Any, ClassVar, NamedTuple
+
+import yaml
+
+from pvbus.core.yaml.positions import Path, Places, UnknownLayoutError, rewritten
+from pvbus.core.yaml.writer import as_json
+
+__all__ = [
+    "Document",
+    "Path",
+    "YamlError",
+    "append",
+    "assign",
+    "delete",
+    "get",
+    "insert",
+    "join",
+    "parse",
+    "same",
+    "values",
+]
+
+NODES_MAX = 1_000_000
+"""Limit of one document after its aliases are resolved: a few lines of nested aliases can stand for
+billions of nodes. The largest CustomResourceDefinitions have some 20,000."""
+
+ALIASED_NODES_MAX = 100_000
+"""The same limit for a document that has aliases: those that people write stand for some hundred nodes."""
+
+DOCUMENTS_MAX = 5_000
+"""Documents of one text, which are read one by one at 0.2 ms and more."""
+
+DIGITS_MAX = 1_000
+"""Longer integers are strings, as they are in Go, where no integer is that long."""
+
+DEPTH_MAX = 100
+"""Limit of nesting, so that no recursion here meets Python's own limit (1000 frames, up to four of
+them per level). CustomResourceDefinitions reach about 50."""
+
+_BREAK = re.compile(r"(?m)^(?:---|\.\.\.)(?=[ \t\r\n]|\Z)")
+
+_DEEP = re.compile(r"(?m)^[-?: \t]{100}")
+"""Block collections nest by at most two levels per column, or by indicators on one line."""
+
+
+class YamlError(ValueError):
+    """The text is not YAML, or a path does not lead anywhere."""
+
+
+class Document(NamedTuple):
+    """One document: its text, with the `---` before it and comments around it, and its value."""
+
+    text: str
+    value: Any
+
+
+# ---------------------------------------------------------------- reading
+
+
+class _Loader(getattr(yaml, "CSafeLoader", yaml.SafeLoader)):  # type: ignore[misc]
+    """Reads scalars as go-yaml v3 does, unknown tags as the value they stand at."""
+
+    yaml_implicit_resolvers: ClassVar[dict[str, list[tuple[str, re.Pattern[str]]]]] = {}
+
+
+def _integer(loader: Any, node: yaml.ScalarNode) -> int | float | str:
+    text = loader.construct_scalar(node).replace("_", "")
+    if len(text) > DIGITS_MAX:
+        return str(node.value)
+    sign, digits = (-1, text[1:]) if text[0] == "-" else (1, text.removeprefix("+"))
+    if len(digits) > 1 and digits[0] == "0" and digits.isdigit():
+        # A leading zero makes it octal; where it cannot be, Go falls back to a decimal float.
+        return sign * int(digits, 8) if not re.search("[89]", digits) else sign * float(digits)
+    return sign * int(digits, 0)
+
+
+def _float(loader: Any, node: yaml.ScalarNode) -> float:
+    text = loader.construct_scalar(node).lower()
+    return float(text.replace(".inf", "inf").replace(".nan", "nan"))
+
+
+def _any(loader: Any, _suffix: str, node: yaml.Node) -> Any:
+    if isinstance(node, yaml.MappingNode):
+        return loader.construct_mapping(node, deep=True)
+    if isinstance(node, yaml.SequenceNode):
+        return loader.construct_sequence(node, deep=True)
+    return loader.construct_scalar(node)
+
+
+for _tag, _pattern, _first in (
+    ("bool", r"true|True|TRUE|false|False|FALSE", "tTfF"),
+    ("null", r"~|null|Null|NULL|", ("~", "n", "N", "")),
+    ("int", r"[-+]?(0b[01_]+|0o?[0-7_]+|0x[0-9a-fA-F_]+|[0-9][0-9_]*)", "-+0123456789"),
+    ("float", r"[-+]?(\.[0-9]+|[0-9]+(\.[0-9]*)?)([eE][-+]?[0-9]+)?", "-+.0123456789"),
+    ("float", r"[-+]?\.(inf|Inf|INF)|\.(nan|NaN|NAN)", "-+."),
+    ("merge", r"<<", "<"),
+):
+    _Loader.add_implicit_resolver(f"tag:yaml.org,2002:{_tag}", re.compile(rf"^(?:{_pattern})$"), _first)
+_Loader.add_constructor("tag:yaml.org,2002:int", _integer)
+_Loader.add_constructor("tag:yaml.org,2002:float", _float)
+for _tag in ("binary", "timestamp", "value"):
+    _Loader.add_constructor(f"tag:yaml.org,2002:{_tag}", lambda loader, node: loader.construct_scalar(node))
+_Loader.add_multi_constructor("!", _any)
+
+
+def parse(text: str) -> tuple[Document, ...]:
+    """Cut a text into documents; joined, their texts are the text. Raises YamlError."""
+    documents = []
+    line = 0
+    pieces = _pieces(text)
+    if len(pieces) > DOCUMENTS_MAX:
+        raise YamlError(f"yaml: {len(pieces)} documents in one text, at most {DOCUMENTS_MAX} are allowed")
+    for piece in pieces:
+        documents.append(Document(piece, _load(piece, line)))
+        line += piece.count("\n")
+    return tuple(documents)
+
+
+def values(text: str) -> list[Any]:
+    """Return the plain values of all documents that hold something."""
+    return [document.value for document in parse(text) if document.value is not None]
+
+
+def join(documents: tuple[Document, ...]) -> str:
+    """Return the text of a whole file."""
+    return "".join(document.text for document in documents)
+
+
+def _pieces(text: str) -> list[str]:
+    """Cut before each `---` that follows a document and after each `...`."""
+    cuts = [0]
+    begun = False  # whether the piece that grows already holds its `---` or some content
+    end = 0
+    for match in _BREAK.finditer(text):
+        begun = begun or _has_content(text[end : match.start()])
+        if match[0] == "---":
+            if begun:
+                cuts.append(match.start())
+            begun = True
+            end = match.end()
+        else:
+            newline = text.find("\n", match.end())
+            end = len(text) if newline < 0 else newline + 1
+            cuts.append(end)
+            begun = False
+    pieces = [text[a:b] for a, b in zip(cuts, [*cuts[1:], len(text)], strict=True)]
+    if len(pieces) > 1 and not begun and not _has_content(text[end:]):
+        pieces[-2:] = [pieces[-2] + pieces[-1]]
+    return pieces
+
+
+def _has_content(text: str) -> bool:
+    return any(line.strip() and not line.lstrip().startswith(("#", "%")) for line in text.split("\n"))
+
+
+def _load(text: str, line: int = 0) -> Any:
+    try:
+        if _DEEP.search(text) or text.count("[") + text.count("{") > DEPTH_MAX:
+            _check_depth(text)
+        if "&" in text and "*" in text:
+            _check_aliases(text)
+        value = yaml.load(text.removeprefix("\ufeff"), Loader=_Loader)
+    except YamlError:
+        raise
+    except yaml.MarkedYAMLError as error:
+        mark = error.problem_mark or error.context_mark
+        where = f"line {line + mark.line + 1}: " if mark else ""
+        raise YamlError(f"yaml: {where}{error.problem or error.context}") from None
+    except (yaml.YAMLError, ValueError, TypeError, LookupError, AttributeError, OverflowError) as error:
+        raise YamlError(f"yaml: {error}") from None
+    except RecursionError:
+        raise YamlError("yaml: nested too deeply") from None
+    return _tree(value)
+
+
+def _check_depth(text: str) -> None:
+    """Refuse deep nesting event by event: composing nodes recurses in C, and would crash."""
+    depth = 0
+    for event in yaml.parse(text.removeprefix("\ufeff"), Loader=_Loader):
+        depth += isinstance(event, yaml.CollectionStartEvent) - isinstance(event, yaml.CollectionEndEvent)
+        if depth > DEPTH_MAX:
+            raise YamlError("yaml: nested too deeply")
+
+
+def _check_aliases(text: str) -> None:
+    """Refuse a text whose aliases stand for too much, before merge keys are expanded, which takes time."""
+    sizes: dict[int, float] = {}
+
+    def size(node: yaml.Node, depth: int) -> float:
+        """Count the nodes below one, aliases followed; infinite where it contains itself."""
+        if not isinstance(node, yaml.CollectionNode):
+            return 1
+        if depth > DEPTH_MAX:
+            raise YamlError("yaml: nested too deeply")
+        if id(node) not in sizes:
+            sizes[id(node)] = float("inf")
+            mapping = isinstance(node, yaml.MappingNode)
+            children = [child for pair in node.value for child in pair] if mapping else node.value
+            sizes[id(node)] = 1 + sum(size(child, depth + 1) for child in children)
+        return sizes[id(node)]
+
+    root = yaml.compose(text.removeprefix("\ufeff"), Loader=_Loader)
+    total = size(root, 0) if root is not None else 0
+    if total > ALIASED_NODES_MAX:
+        raise YamlError("yaml: excessive aliasing" if total < float("inf") else "yaml: nested too deeply")
+
+
+def _tree(value: Any) -> Any:
+    """Copy a value so that what aliases shared is shared no more, within the limits."""
+    left = NODES_MAX
+
+    def copy(item: Any, depth: int) -> Any:
+        nonlocal left
+        left -= 1
+        if left < 0 or depth > DEPTH_MAX:
+            raise YamlError("yaml: nested too deeply" if left >= 0 else "yaml: excessive aliasing")
+        if isinstance(item, dict):
+            return dict(zip(item, map(copy, item.values(), repeat(depth + 1)), strict=True))
+        if isinstance(item, set):  # written with the tag !!set
+            return dict.fromkeys(item)
+        return list(map(copy, item, repeat(depth + 1))) if isinstance(item, list | tuple) else item
+
+    return copy(value, 0)
+
+
+def same(one: Any, other: Any) -> bool:
+    """Compare two plain values strictly: true is not 1, 1 is not 1.0; order of keys is free."""
+    if type(one) is not type(other):
+        return False
+    if isinstance(one, dict):
+        return one.keys() == other.keys() and all(same(item, other[key]) for key, item in one.items())
+    if isinstance(one, list):
+        return len(one) == len(other) and all(map(same, one, other))
+    return bool(one == other) or (one != one and other != other)
+
+
+# ---------------------------------------------------------------- editing
+
+
+def get(value: Any, path: Path) -> Any:
+    """Return what is at a path of a plain value, None if there is nothing."""
+    for step in path:
+        if not _has(value, step):
+            return None
+        value = value[step]
+    return value
+
+
+def assign(document: Document, path: Path, value: Any) -> Document:
+    """Set what is at a path, making the mappings that lead to it.
+
+    A mapping that replaces a mapping is applied key by key, so that equal fields keep their text.
+    Raises YamlError where a scalar or a missing element is in the way.
+    """
+    old = get(document.value, path)
+    if same(old, value) and (old is not None or _exists(document.value, path)):
+        return document
+    if isinstance(old, dict) and old and isinstance(value, dict) and value:
+        for key, item in value.items():
+            document = assign(document, (*path, key), item)
+        for key in old.keys() - value.keys():
+            document = delete(document, (*path, key))
+        return document
+    while path and get(document.value, path[:-1]) is None:
+        path, value = path[:-1], {path[-1]: value}
+    return _edited(document, path, value, "add" if path and not _exists(document.value, path) else "replace")
+
+
+def insert(document: Document, path: Path, index: int, value: Any) -> Document:
+    """Insert an element into the sequence at a path, before `index`; a missing one is made."""
+    old = get(document.value, path) or []
+    if not isinstance(old, list):
+        raise YamlError(f"{_dotted(path)} is no sequence")
+    items = [*old[:index], value, *old[index:]]
+    if not old:
+        return assign(document, path, items)
+    return _edited(document, path, items, "insert", (path, min(index, len(old)), value))
+
+
+def append(document: Document, path: Path, value: Any) -> Document:
+    """Add an element at the end of the sequence at a path; a missing one is made."""
+    return insert(document, path, len(get(document.value, path) or ()), value)
+
+
+def delete(document: Document, path: Path) -> Document:
+    """Delete what is at a path, if anything is; a collection that gets empty stays, as {} or []."""
+    if not path or not _exists(document.value, path):
+        return document
+    parent = get(document.value, path[:-1])
+    rest = parent.copy()
+    del rest[path[-1]]
+    if not rest:
+        return _edited(document, path[:-1], rest, "replace")
+    return _edited(document, path[:-1], rest, "delete", (path,))
+
+
+def _has(value: Any, step: str | int) -> bool:
+    if isinstance(value, list):
+        return isinstance(step, int) and 0 <= step < len(value)
+    return isinstance(value, dict) and step in value
+
+
+def _exists(value: Any, path: Path) -> bool:
+    return value is not None if not path else _has(get(value, path[:-1]), path[-1])
+
+
+def _with(value: Any, path: Path, new: Any) -> Any:
+    """Return a copy of a value that differs at a path, or has one key more there."""
+    if not path:
+        return new
+    step, rest = path[0], path[1:]
+    if isinstance(value, dict):
+        return {**value, step: _with(value.get(step), rest, new)}
+    if isinstance(value, list) and _has(value, step):
+        return [_with(item, rest, new) if number == step else item for number, item in enumerate(value)]
+    raise YamlError(f"{_dotted(path)} cannot be set: there is no mapping that could hold it")
+
+
+def _dotted(path: Path) -> str:
+    return ".".join(map(str, path)) or "the document"
+
+
+def _edited(document: Document, path: Path, value: Any, edit: str, args: tuple[Any, ...] = ()) -> Document:
+    """Give the document a value at a path, by an edit of its text, or by writing it anew."""
+    wanted = _with(document.value, path, value)
+    bom = "\ufeff" if document.text.startswith("\ufeff") else ""
+    source = document.text.removeprefix(bom)
+    if (text := _as_json(source, wanted)) is not None:
+        return Document(bom + text, wanted)
+    try:
+        places = Places(source, _Loader)
+        outer = places.outermost_flow(path)
+        if outer is not None:
+            text = places.replace(outer, get(wanted, outer))
+        else:
+            text = getattr(places, edit)(*(args or (path, value)))
+        if same(_load(text), wanted):
+            return Document(bom + text, wanted)
+    except (UnknownLayoutError, YamlError, KeyError):
+        pass
+    text = rewritten(source, wanted, _Loader)
+    if not same(_load(text), wanted):
+        raise YamlError(f"{_dotted(path)} cannot be set: the value cannot be written as YAML")
+    return Document(bom + text, wanted)
+
+
+def _as_json(text: str, value: Any) -> str | None:
+    """Write JSON as JSON, with the indentation it had; None: the text is none."""
+    if not text.lstrip().startswith(("{", "[")):
+        return None
+    try:
+        json.loads(text)
+    except ValueError:
+        return None
+    found = re.search(r"\n([ \t]+)\S", text)
+    compact = None if found or ": " in text else (",", ":")
+    new = as_json(value, indent=found[1] if found else None, separators=compact)
+    return new + text[len(text.rstrip()) :]

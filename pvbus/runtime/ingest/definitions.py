@@ -1,0 +1,100 @@
+"""Notices changes of CustomResourceDefinitions, for every kind that a worker watches.
+
+The rows of the definitions are written by one worker; the others must look at their kinds again, too, when
+a definition changes. So every worker follows the metadata of the definitions. It only notices: nothing is
+written from here.
+"""
+
+import asyncio
+from collections.abc import Callable
+
+from pvbus.core.errors import ConflictError, PermanentError, TransientError
+from pvbus.core.ingest.rows import CRD
+from pvbus.ports.clock import Clock
+from pvbus.ports.cluster import Cluster, GoneError, Kind, Object, Resource
+from pvbus.runtime.backoff import Backoff, Jitter
+from pvbus.telemetry.logs import get_logger
+
+BACKOFF_SECONDS = (0.2, 60.0)
+ASK_SECONDS = 2.0  # how long others wait for the first list: a server that hangs must not hold them up
+STEADY_SECONDS = 5.0  # a watch that ends sooner is begun again with a backoff
+
+
+class Definitions:
+    """Calls `changed` with the API group of a definition that came, changed or went. `run` until cancelled.
+
+    asked: set after the first list, successful or not, or when it took too long. What changed before is
+    known to every kind that is looked up later.
+    """
+
+    def __init__(
+        self, cluster: Cluster, clock: Clock, changed: Callable[[str], None], *, jitter: Jitter
+    ) -> None:
+        self.asked = asyncio.Event()
+        self._cluster = cluster
+        self._clock = clock
+        self._changed = changed
+        self._backoff = Backoff(*BACKOFF_SECONDS, jitter)
+        self._versions: dict[str, str] = {}  # name -> resourceVersion
+        self._is_first = True
+        self._log = get_logger("ingest")
+
+    async def run(self) -> None:
+        while True:
+            began, error = self._clock.monotonic(), None
+            try:
+                resource = await self._cluster.resource(Kind(*CRD))
+                if resource is not None:
+                    await self._follow(resource, await self._list(resource))
+            except (GoneError, TransientError, ConflictError, PermanentError) as exc:
+                error = exc
+                self._log.info("definitions cannot be watched; trying again", error=str(exc))
+            self.asked.set()
+            if self._clock.monotonic() - began > STEADY_SECONDS:
+                self._backoff.reset()
+            await self._clock.sleep(self._backoff.next_seconds(error))
+
+    async def wait_asked(self) -> None:
+        """Wait for the first list, for a while. Definitions that it brings later are reported as changes."""
+        waiting = [
+            asyncio.create_task(self.asked.wait()),
+            asyncio.create_task(self._clock.sleep(ASK_SECONDS)),
+        ]
+        try:
+            await asyncio.wait(waiting, return_when=asyncio.FIRST_COMPLETED)
+        finally:
+            for each in waiting:
+                each.cancel()
+        self.asked.set()
+
+    async def _list(self, resource: Resource) -> str:
+        listing = await self._cluster.list(resource, metadata_only=True)
+        found = {obj["metadata"]["name"]: _version(obj) for obj in listing.items}
+        before, self._versions = self._versions, found
+        if not self._is_first or self.asked.is_set():  # else nobody has looked at any kind yet
+            for name in sorted(before.keys() | found.keys()):
+                if before.get(name) != found.get(name):
+                    self._changed(group_of(name))
+        self._is_first = False
+        self.asked.set()
+        return listing.resource_version
+
+    async def _follow(self, resource: Resource, version: str) -> None:
+        async for event in self._cluster.watch(resource, version, metadata_only=True):
+            if event.type == "BOOKMARK":
+                continue
+            name = event.object["metadata"]["name"]
+            if event.type == "DELETED":
+                self._versions.pop(name, None)
+            else:
+                self._versions[name] = _version(event.object)
+            self._changed(group_of(name))
+
+
+def group_of(name: str) -> str:
+    """Return the API group of a definition's name, `<plural>.<group>`."""
+    return name.partition(".")[2]
+
+
+def _version(obj: Object) -> str:
+    return str(obj["metadata"].get("resourceVersion", ""))

@@ -1,0 +1,88 @@
+"""Digests of everything ingest has written, by topic and key.
+
+Read once and caught up at each claim, so a restart (or a claim that moves) compares a fresh list with
+what the bus already says, and writes only the difference; read anew when the last time is so long ago
+that tombstones may have gone. The digest travels as a header, so that no row has to be decoded for it.
+"""
+
+from collections.abc import Callable, Iterable, Iterator, Mapping
+
+from pvbus.core.markers import is_marker
+from pvbus.ports.bus import Bus, Record, TopicPartition
+from pvbus.ports.clock import Clock
+from pvbus.runtime.reconcile.reader import Intake, StaleError
+
+DIGEST_HEADER = "pvbus-digest"
+
+
+class Mirror:
+    """The last digest per key of whole topics; of a marker, what it says (see `kindwatch`)."""
+
+    def __init__(self, bus: Bus, clock: Clock, topics: Iterable[str], partitions: int) -> None:
+        self._bus = bus
+        self._partitions: list[TopicPartition] = [(t, p) for t in topics for p in range(partitions)]
+        self._intake = Intake(bus, clock)
+        self._digests: dict[str, dict[str, str]] = {topic: {} for topic in topics}
+        self._markers: dict[tuple[str, str], dict[int, str]] = {}
+        self._count = partitions
+
+    async def catch_up(self, progress: Callable[[int, int], None]) -> None:
+        """Read up to the ends that stand now. progress: told how many offsets are behind, and of how many."""
+        ends = await self._bus.end_offsets(self._partitions)
+        total = sum(ends.values())
+        while True:
+            try:
+                if not self._intake.positions:
+                    self._intake.assign(await self._intake.replay(ends, self._take, progress))
+                while not self._intake.has_reached(ends):
+                    progress(self._behind(ends), total)
+                    await self._intake.poll(self._take)
+            except StaleError:
+                self._empty()
+            else:
+                progress(total, total)
+                return
+
+    def _empty(self) -> None:
+        self._intake.unassign(self._partitions)
+        self._markers.clear()
+        for digests in self._digests.values():
+            digests.clear()
+
+    def _behind(self, ends: Mapping[TopicPartition, int]) -> int:
+        return sum(min(self._intake.positions[partition], end) for partition, end in ends.items())
+
+    def _take(self, record: Record) -> None:
+        key = record.key.decode(errors="replace")  # ours are text; what is not is kept apart by its letter
+        if record.value is None:
+            self._digests[record.topic].pop(key, None)
+            return
+        digest = next((v.decode() for k, v in record.headers if k == DIGEST_HEADER), "")
+        if is_marker(key):
+            self._markers.setdefault((record.topic, key), {})[record.partition] = digest
+        else:
+            self._digests[record.topic][key] = digest
+
+    def of_kind(self, topic: str, prefix: str) -> dict[str, str]:
+        """Return key -> digest of the rows whose keys begin so (all rows for an empty prefix)."""
+        return {key: d for key, d in self._digests[topic].items() if key.startswith(prefix)}
+
+    def marker(self, topic: str, key: str) -> str:
+        """Return the digest of a marker, "" if there is none.
+
+        Where the partitions do not agree, a step was the last of its worker: the kind is `syncing`, at
+        the highest epoch that any partition has.
+        """
+        digests = self._markers.get((topic, key), {})
+        told = set(digests.values())
+        if len(told) == 1 and len(digests) == self._count:
+            return told.pop()
+        epochs = [int(digest.split("|")[1]) for digest in told if digest]
+        return f"syncing|{max(epochs)}||" if epochs else ""
+
+    def markers(self) -> Iterator[tuple[str, str]]:
+        """Yield (topic, key) of all markers."""
+        yield from self._markers
+
+    async def close(self) -> None:
+        await self._intake.close()

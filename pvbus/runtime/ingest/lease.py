@@ -1,0 +1,118 @@
+"""One claim of ingest: what is asked of it, what it watches, and the rows that wait for a step."""
+
+import asyncio
+
+from pvbus.core.ingest.rows import SET, VARIANT, KindName
+from pvbus.core.markers import is_marker
+from pvbus.core.records import CHECK_PREFIX, DLQ, INJECTABLES, OBJECTS, SETS, CheckRequest, WatchRequest
+from pvbus.ports.bus import Claim
+from pvbus.ports.clock import Clock
+from pvbus.runtime.clock import Stopwatch
+from pvbus.runtime.ingest.informer import KindWatch
+from pvbus.runtime.ingest.rows import Emission
+from pvbus.runtime.reconcile.leases import Advancing
+
+Place = tuple[str, str, int, int]
+"""(topic, key, partition, segment)."""
+
+
+class Watched:
+    """A running watch of one kind."""
+
+    def __init__(self, watch: KindWatch, task: "asyncio.Task[None]") -> None:
+        self.watch = watch
+        self.task = task
+
+
+class IngestClaim(Advancing):
+    """What one claim observes, and the rows that wait for a step.
+
+    Implements `pvbus.runtime.reconcile.leases.ClaimState`. segment: counts the markers, and where a flush was
+    asked for; rows of one segment may change places. checks: the check requests on the bus, answered or not.
+    answers: keys of the answers that are on the bus, or on their way. refused: (topic, key) of rows that
+    the bus did not take; what it has of them is older. resume_at: while the claim is gone, and may come
+    back: the position in its requests.
+    """
+
+    def __init__(self, claim: Claim, clock: Clock) -> None:
+        super().__init__(clock)
+        self.claim = claim
+        self.requests: dict[str, WatchRequest] = {}
+        self.checks: dict[str, CheckRequest] = {}
+        self.answers: set[str] = set()
+        self.refused: set[tuple[str, str]] = set()
+        self.watches: dict[KindName, Watched] = {}
+        self.pending: dict[Place, Emission] = {}
+        self.segment = 1
+        self.wake = asyncio.Event()
+        self.life: asyncio.Task[None] | None = None
+        self.restored = False
+        self.following = False
+        self.changed = asyncio.Event()
+        self.outdated = asyncio.Event()
+        self.resume_at: int | None = None
+        self.away: Stopwatch | None = None
+        self.stepping = 0
+        self.writing = 0
+
+    @property
+    def can_wait(self) -> bool:
+        """Whether a claim that goes can go on from here when it comes back: its requests have been read and
+        have their watches, and each row was either written or is pending."""
+        half_done = self.stepping or self.following or self.changed.is_set()
+        return self.restored and self.resume_at is not None and not half_done
+
+    @property
+    def dirty_count(self) -> int:
+        return len(self.pending) + self.writing
+
+    def add(self, topic: str, key: str, number: int, emission: Emission) -> None:
+        """Queue a row, in the place of an older row of its key if no marker stands between them.
+
+        Nothing moves past an answer to a check request either. A dead letter stands for itself: the ones
+        before it are of other records.
+        """
+        if key.startswith(CHECK_PREFIX):
+            self.answers.add(key) if emission.value is not None else self.answers.discard(key)
+        if is_marker(key) or key.startswith(CHECK_PREFIX) or topic == DLQ:
+            self.segment += 1
+            self.pending[topic, key, number, self.segment] = emission
+            self.segment += 1
+        else:
+            self.pending[topic, key, number, self.segment] = emission
+        self.wake.set()
+
+    def oldest_segment(self) -> int:
+        """Return the segment of the oldest row that is not written yet."""
+        waiting = next(iter(self.pending))[3] if self.pending else self.segment + 1
+        return min(waiting, self.stepping or waiting)
+
+    def checks_of(self, kind: KindName) -> dict[str, CheckRequest]:
+        return {key: check for key, check in self.checks.items() if (check.group, check.kind) == kind}
+
+    def must_withhold(self, key: str) -> bool:
+        """Tell whether a check cannot be answered, as the bus refused a row of what it asks about."""
+        check = self.checks.get(key)
+        if check is None or not self.refused:
+            return False
+        kind = KindName(check.group, check.kind)
+        for topic, row in self.refused:
+            if topic in (OBJECTS, INJECTABLES):
+                of, _, name = row.partition("|")
+                name = name.replace("|", "/", 1)
+            else:
+                of, name = str(SET if topic == SETS else VARIANT), row
+            if of == str(kind) and (not check.names or name in check.names):
+                return True
+        return False
+
+    def end_watches(self) -> None:
+        for watched in self.watches.values():
+            watched.task.cancel()
+
+    async def flushed(self, clock: Clock) -> None:
+        """Wait until everything emitted so far is written."""
+        self.segment += 1
+        target = self.segment
+        while self.oldest_segment() < target:
+            await clock.sleep(0.01)

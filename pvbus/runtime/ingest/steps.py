@@ -1,0 +1,103 @@
+"""Writes the rows of a lease of ingest, in the order in which they wait, in steps of a bounded size.
+
+A row that the bus refuses is left out: its object stays as the bus has it. Check requests that ask about
+such an object are not answered, or its old row would pass for what the API server says.
+"""
+
+from collections import Counter
+from itertools import islice
+from typing import Any
+
+from pvbus.core.errors import PermanentError, TooLargeError
+from pvbus.core.ingest.rows import KindName
+from pvbus.core.records import CHECK_PREFIX
+from pvbus.ports.bus import Bus, Output
+from pvbus.runtime.ingest.digests import DIGEST_HEADER
+from pvbus.runtime.ingest.lease import IngestClaim, Place
+from pvbus.runtime.ingest.rows import Emission
+from pvbus.runtime.reconcile.leases import StepLimits, output_bytes
+from pvbus.telemetry import metrics
+
+_CHECK = CHECK_PREFIX.encode()
+
+
+class IngestSteps:
+    """Writes the rows of any lease."""
+
+    def __init__(self, bus: Bus, log: Any) -> None:
+        self.limits = StepLimits.of(bus)
+        self._bus = bus
+        self._log = log
+
+    async def run(self, opened: IngestClaim) -> None:
+        """Write what waits, whenever something does, until cancelled or a step fails."""
+        while True:
+            await opened.wake.wait()
+            opened.wake.clear()
+            while opened.pending:
+                segment = opened.oldest_segment()
+                outputs = self._take(opened)
+                opened.stepping, opened.writing = segment, len(outputs)
+                await self._step(opened, outputs)
+                opened.stepping = opened.writing = 0
+                opened.progressed()
+                metrics.STEPS.labels("ingest", "done").inc()
+                for topic, count in Counter(output.topic for output in outputs).items():
+                    metrics.RECORDS_WRITTEN.labels(topic).inc(count)
+
+    def _take(self, opened: IngestClaim) -> list[Output]:
+        """Take the oldest rows, as many as one step should hold."""
+        outputs: list[Output] = []
+        size = 0
+        for place, emission in opened.pending.items():
+            output = self._output(place, emission)
+            size += output_bytes(output)
+            if outputs and (len(outputs) >= self.limits.records or size > self.limits.bytes):
+                break
+            outputs.append(output)
+        for place in list(islice(opened.pending, len(outputs))):
+            del opened.pending[place]
+        return outputs
+
+    async def _step(self, opened: IngestClaim, outputs: list[Output]) -> None:
+        outputs = [output for output in outputs if not self._withheld(opened, output)]
+        if not outputs:
+            return
+        try:
+            await self._bus.step(opened.claim, outputs)
+        except PermanentError as exc:
+            if len(outputs) > 1:  # leave out the row that is refused, and say which object it is
+                for output in outputs:
+                    await self._step(opened, [output])
+                return
+            refused = (outputs[0].topic, outputs[0].key.decode())
+            opened.refused.add(refused)
+            event = "the bus refuses a row"
+            if isinstance(exc, TooLargeError):
+                event = "object is too large for the bus: make it smaller, or raise the bus's record limit"
+            self._log.error(event, topic=refused[0], key=refused[1], error=str(exc))
+        else:
+            if opened.refused:
+                opened.refused.difference_update((o.topic, o.key.decode()) for o in outputs)
+
+    def _withheld(self, opened: IngestClaim, output: Output) -> bool:
+        """Tell whether a row is an answer that must not be given: what the read found is not on the bus."""
+        if output.value is None or not output.key.startswith(_CHECK):
+            return False
+        key = output.key.decode()
+        if not opened.must_withhold(key):
+            return False
+        check = opened.checks[key]
+        watched = opened.watches.get(KindName(check.group, check.kind))
+        if watched is not None:
+            watched.watch.recheck(key, check)
+        self._log.warning(
+            "check request is not answered: the bus refuses a row of what it asks about", key=key
+        )
+        return True
+
+    @staticmethod
+    def _output(place: Place, emission: Emission) -> Output:
+        topic, key, number, _ = place
+        headers = ((DIGEST_HEADER, emission.digest.encode()),) if emission.digest else ()
+        return Output(topic, number, key.encode(), emission.value, headers)

@@ -1,0 +1,464 @@
+"""The ingest service: one watch per kind, spread over the group's claims, rows to the bus.
+
+Every kind belongs to the claim of its partition: the static kinds always, others while somebody
+asks for them in `pvbus.watches`. Rows gather while a step is under way; of one key only the last
+counts, but no row moves past a marker, or completeness would be told before it is there. When a
+step's outcome is unknown, the claim's watches begin again from what the bus has. When a claim goes, its
+watches stay for a while: if it comes back and nobody held it meanwhile, they go on.
+"""
+
+import asyncio
+import math
+from collections.abc import Mapping
+
+import msgspec
+
+from pvbus.core.codec import encode_row
+from pvbus.core.errors import ConflictError, FencedError, PermanentError, TransientError
+from pvbus.core.ingest.rows import STATIC_KINDS, KindName, topics_of
+from pvbus.core.keys import partition as partition_of
+from pvbus.core.markers import marker_kind
+from pvbus.core.records import (
+    CHECK_PREFIX,
+    DLQ,
+    INJECTABLES,
+    OBJECTS,
+    SETS,
+    VARIANTS,
+    WATCHES,
+    SyncMarker,
+    partition_key,
+    sync_key,
+)
+from pvbus.ports.bus import Bus, Claim, Membership, Record, TopicPartition
+from pvbus.ports.clock import Clock
+from pvbus.ports.cluster import Cluster
+from pvbus.runtime.backoff import Backoff, Jitter, uniform
+from pvbus.runtime.clock import Stopwatch
+from pvbus.runtime.failures import StoppedError, watch_membership
+from pvbus.runtime.ingest.definitions import Definitions
+from pvbus.runtime.ingest.digests import Mirror
+from pvbus.runtime.ingest.informer import KindWatch
+from pvbus.runtime.ingest.lease import IngestClaim, Watched
+from pvbus.runtime.ingest.requests import check_request, watch_request
+from pvbus.runtime.ingest.rows import Emission
+from pvbus.runtime.ingest.steps import IngestSteps
+from pvbus.runtime.reconcile.decoding import checked_key, dead_letter
+from pvbus.runtime.reconcile.reader import Intake, StaleError
+from pvbus.telemetry import metrics
+from pvbus.telemetry.logs import get_logger
+
+SETTLE_SECONDS = 0.05  # requests that arrive together are answered together
+KEEP_SECONDS = 30.0  # how long watches wait for their claim; a rebalance takes no longer
+AGAIN_SECONDS = (0.2, 2.0)  # between two tries of a lease whose bus does not answer
+
+
+class IngestWorker:
+    """Runs ingest for the claims it holds. `run` returns after `stop`."""
+
+    name = "ingest"
+
+    def __init__(
+        self, bus: Bus, cluster: Cluster, clock: Clock, *, partitions: int, jitter: Jitter = uniform
+    ) -> None:
+        """jitter: where the randomness of all waits comes from."""
+        self.partitions = partitions
+        self._bus = bus
+        self._cluster = cluster
+        self._clock = clock
+        self._log = get_logger(self.name)
+        self._claims: dict[int, IngestClaim] = {}
+        self._spare_from = math.inf
+        self._kept: dict[int, IngestClaim] = {}
+        self._steps = IngestSteps(bus, self._log)
+        self._mirror = Mirror(bus, clock, (OBJECTS, SETS, VARIANTS, INJECTABLES), partitions)
+        self._mirroring = asyncio.Lock()
+        self._membership: Membership | None = None
+        self._stopping = asyncio.Event()
+        self._intake = Intake(bus, clock)
+        self._jitter = jitter
+        self._definitions = Definitions(cluster, clock, self._probe_all, jitter=jitter)
+        self._tasks: asyncio.TaskGroup | None = None
+
+    # ------------------------------------------------------------ life
+
+    async def run(self) -> None:
+        try:
+            async with asyncio.TaskGroup() as tasks:
+                self._tasks = tasks
+                tasks.create_task(self._reading())
+                tasks.create_task(self._definitions.run())
+                self._membership = await self._bus.join(
+                    "pvbus-ingest", (WATCHES,), assigned=self._assigned, revoked=self._revoked
+                )
+                self._spare_from = self._clock.monotonic() + self._bus.session_seconds
+                tasks.create_task(watch_membership(self._membership, self._stopping))
+                await self._stopping.wait()
+                await self._membership.leave()
+                raise StoppedError
+        except* StoppedError:
+            pass
+        finally:
+            await self._intake.close()
+            await self._mirror.close()
+
+    def stop(self) -> None:
+        self._stopping.set()
+
+    @property
+    def ready(self) -> bool:
+        """Whether every claim held is restored; who was given none for a whole session is a spare worker."""
+        if not self._claims:
+            return self._clock.monotonic() >= self._spare_from
+        return all(c.restored for c in self._claims.values())
+
+    @property
+    def observed(self) -> bool:
+        """Whether every kind that is asked for was listed by this worker, or is known not to be served."""
+        return self.ready and all(w.watch.observed for c in self._claims.values() for w in c.watches.values())
+
+    @property
+    def idle(self) -> bool:
+        return self.ready and not any(
+            c.pending or c.stepping or c.following or c.changed.is_set() for c in self._claims.values()
+        )
+
+    @property
+    def next_timer_seconds(self) -> float | None:
+        return None
+
+    def claims(self) -> Mapping[int, IngestClaim]:
+        """Return the claims held, by partition (for lag and health)."""
+        return self._claims
+
+    def positions(self) -> Mapping[TopicPartition, int]:
+        return self._intake.positions
+
+    @property
+    def dirty_keys(self) -> int:
+        return sum(c.dirty_count for c in self._claims.values())
+
+    # ------------------------------------------------------------ claims
+
+    async def _assigned(self, claim: Claim) -> None:
+        assert self._tasks is not None
+        opened = self._take_kept(claim) or IngestClaim(claim, self._clock)
+        self._claims[claim.partition] = opened
+        opened.life = self._tasks.create_task(self._hold(claim))
+
+    async def _hold(self, claim: Claim) -> None:
+        """Observe the kinds of one claim; begin again whenever the bus could not be written."""
+        number = claim.partition
+        backoff = Backoff(*AGAIN_SECONDS, self._jitter)
+        while True:
+            opened = self._claims[number]
+            try:
+                await self._restore(opened)
+                backoff.reset()
+                await self._observe(opened)
+            except FencedError:
+                self._log.info("claim lost", partition=number, epoch=claim.epoch)
+                opened.end_watches()
+                return  # the group takes it back
+            except TransientError as exc:
+                self._log.warning("bus cannot be reached; beginning again", error=str(exc))
+                metrics.STEPS.labels(self.name, "unknown").inc()
+            except StaleError:
+                self._log.warning("behind for too long; beginning again", partition=number)
+            finally:
+                self._intake.unassign([(WATCHES, number)])
+            opened.end_watches()
+            again = IngestClaim(claim, self._clock)
+            again.life = opened.life
+            self._claims[number] = again
+            await self._clock.sleep(backoff.next_seconds())
+
+    async def _observe(self, opened: IngestClaim) -> None:
+        """Write, and follow requests, until one of the two fails; the watches are left running."""
+        parts = [
+            asyncio.ensure_future(self._steps.run(opened)),
+            asyncio.ensure_future(self._following(opened)),
+            asyncio.ensure_future(self._outdated(opened)),
+        ]
+        try:
+            done, _ = await asyncio.wait(parts, return_when=asyncio.FIRST_COMPLETED)
+            for part in done:
+                part.result()
+        finally:
+            for part in parts:
+                part.cancel()
+
+    @staticmethod
+    async def _outdated(opened: IngestClaim) -> None:
+        await opened.outdated.wait()
+        raise StaleError
+
+    async def _restore(self, opened: IngestClaim) -> None:
+        number = opened.claim.partition
+        await self._bus.committed(opened.claim, (WATCHES,))
+        if opened.resume_at is not None:
+            self._intake.assign({(WATCHES, number): opened.resume_at})
+            opened.resume_at = None
+            return
+        ends = await self._bus.end_offsets([(WATCHES, number)])
+        self._intake.assign(await self._intake.replay(ends, self._consume, opened.restoring))
+
+    async def _catch_up_mirror(self) -> None:
+        """Read what the bus has of what is emitted; at the first time this is most of a restore."""
+
+        def progress(read: int, total: int) -> None:
+            for opened in self._claims.values():
+                if not opened.restored:
+                    opened.restoring(read, total)
+
+        async with self._mirroring:
+            await self._mirror.catch_up(progress)
+
+    async def _revoked(self, claim: Claim) -> None:
+        opened = self._claims.get(claim.partition)
+        if opened is None or opened.claim != claim:
+            return
+        del self._claims[claim.partition]
+        self._spare_from = self._clock.monotonic() + self._bus.session_seconds
+        opened.resume_at = self._intake.positions.get((WATCHES, claim.partition))
+        assert opened.life is not None
+        opened.life.cancel()  # takes the stepper along
+        try:
+            await asyncio.wait({opened.life})
+        finally:
+            # Not before: until then a step may begin, and its rows would be neither written nor pending.
+            if opened.life.done() and opened.can_wait and not self._stopping.is_set():
+                self._keep(opened)
+            else:
+                opened.end_watches()
+
+    def _keep(self, opened: IngestClaim) -> None:
+        """Let the watches of a claim that goes wait for it."""
+        assert self._tasks is not None
+        opened.away = Stopwatch(self._clock)
+        self._kept[opened.claim.partition] = opened
+        self._tasks.create_task(self._forget(opened))
+
+    async def _forget(self, opened: IngestClaim) -> None:
+        away = opened.away
+        await self._clock.sleep(KEEP_SECONDS)
+        if self._kept.get(opened.claim.partition) is opened and opened.away is away:
+            del self._kept[opened.claim.partition]
+            opened.end_watches()
+
+    def _take_kept(self, claim: Claim) -> IngestClaim | None:
+        """Return the claim with its watches, if nobody can have written anything meanwhile."""
+        kept = self._kept.pop(claim.partition, None)
+        if kept is None:
+            return None
+        assert kept.away is not None
+        if kept.claim.epoch + 1 == claim.epoch and kept.away.seconds <= KEEP_SECONDS:
+            kept.claim = claim
+            return kept
+        kept.end_watches()
+        return None
+
+    # ------------------------------------------------------------ requests
+
+    async def _reading(self) -> None:
+        backoff = Backoff(*AGAIN_SECONDS, self._jitter)
+        while True:
+            try:
+                await self._intake.poll(self._consume)
+                backoff.reset()
+            except TransientError as exc:
+                self._log.warning("bus cannot be read", error=str(exc))
+                await self._clock.sleep(backoff.next_seconds(exc))
+            except StaleError:
+                self._intake.unassign(list(self._intake.positions))
+                for opened in self._claims.values():
+                    opened.outdated.set()
+                for kept in self._kept.values():
+                    kept.end_watches()
+                self._kept.clear()
+            await asyncio.sleep(0)
+
+    def _consume(self, record: Record) -> None:
+        opened = self._claims.get(record.partition)
+        if opened is not None:
+            try:
+                self._take_request(opened, record)
+            except (msgspec.MsgspecError, ValueError) as exc:
+                self._dead_letter(opened, record, exc)
+            opened.progressed()
+            opened.changed.set()
+
+    def _take_request(self, opened: IngestClaim, record: Record) -> None:
+        key = checked_key(record, self.partitions)
+        if key.startswith(CHECK_PREFIX):
+            self._take_check(opened, key, record.value)
+        elif record.value is None:
+            opened.requests.pop(key, None)
+        else:
+            opened.requests[key] = watch_request(key, record.value)
+
+    @staticmethod
+    def _take_check(opened: IngestClaim, key: str, value: bytes | None) -> None:
+        """Pass a check request, or that it is withdrawn, to the watch of its kind, if there is one."""
+        before = opened.checks.pop(key, None)
+        watched = opened.watches.get(KindName(before.group, before.kind)) if before else None
+        if watched is not None:
+            watched.watch.uncheck(key)
+        if value is None:
+            return
+        check = opened.checks[key] = check_request(key, value)
+        watched = opened.watches.get(KindName(check.group, check.kind))
+        if watched is not None:
+            watched.watch.check(key, check)
+
+    def _dead_letter(self, opened: IngestClaim, record: Record, error: Exception) -> None:
+        """Keep bytes that mean nothing where a person can look at them; old ones had their letter."""
+        if opened.restored:
+            metrics.DEAD_LETTERS.labels(WATCHES).inc()
+            key = record.key.decode(errors="replace")
+            place = {"partition": record.partition, "offset": record.offset}
+            self._log.error("request cannot be decoded", key=key, error=str(error), **place)
+            self._emit(opened, Emission(DLQ, key, encode_row(dead_letter(record, error)), ""))
+
+    def _wanted(self, opened: IngestClaim) -> dict[KindName, frozenset[tuple[str, str]]]:
+        """Return the kinds of this claim, each with the objects whose content is asked for."""
+        wanted: dict[KindName, set[tuple[str, str]]] = {
+            kind: set() for kind in STATIC_KINDS if self._place(kind) == opened.claim.partition
+        }
+        for request in opened.requests.values():
+            names = wanted.setdefault(KindName(request.group, request.kind), set())
+            if request.content:
+                names.add((request.namespace, request.name))
+                names.add((request.namespace, ""))
+        return {kind: frozenset(names) for kind, names in wanted.items()}
+
+    def _topics(self, opened: IngestClaim, kind: KindName) -> tuple[str, ...]:
+        requested = any(KindName(r.group, r.kind) == kind for r in opened.requests.values())
+        return topics_of(kind, requested=requested)
+
+    def _place(self, kind: KindName) -> int:
+        return partition_of(str(kind), self.partitions)
+
+    async def _following(self, opened: IngestClaim) -> None:
+        """Start, change and end watches as requests come and go."""
+        await self._definitions.wait_asked()
+        await self._catch_up_mirror()
+        opened.answers.update(
+            key
+            for key in self._mirror.of_kind(OBJECTS, CHECK_PREFIX)
+            if partition_of(partition_key(WATCHES, key), self.partitions) == opened.claim.partition
+        )
+        await self._withdraw_unwanted(opened)
+        while True:
+            opened.changed.clear()
+            opened.following = True
+            wanted = self._wanted(opened)
+            for key in sorted(opened.answers - opened.checks.keys()):
+                self._emit(opened, Emission(OBJECTS, key, None, ""))
+            for kind in [kind for kind in opened.watches if kind not in wanted]:
+                watched = opened.watches.pop(kind)
+                await self._cancel(watched)
+                await self._withdraw(opened, kind, (*watched.watch.topics, INJECTABLES))
+            for kind, content in wanted.items():
+                await self._keep_watch(opened, kind, content)
+            opened.restored, opened.following = True, False
+            await opened.changed.wait()
+            await self._clock.sleep(SETTLE_SECONDS)
+
+    async def _keep_watch(
+        self, opened: IngestClaim, kind: KindName, content: frozenset[tuple[str, str]]
+    ) -> None:
+        watched = opened.watches.get(kind)
+        if watched is not None:
+            watch, topics = watched.watch, self._topics(opened, kind)
+            if watch.topics == topics:
+                if watch.content == content:
+                    return
+                try:
+                    if await watch.change_content(content):
+                        return
+                except (ConflictError, PermanentError, TransientError) as exc:
+                    self._log.info("content cannot be read; listing again", kind=str(kind), error=str(exc))
+            await self._cancel(watched)
+            dropped = tuple(topic for topic in watch.topics if topic not in topics)
+            if dropped:
+                await self._withdraw(opened, kind, dropped)
+        await self._start_watch(opened, kind, content)
+
+    async def _start_watch(
+        self, opened: IngestClaim, kind: KindName, content: frozenset[tuple[str, str]]
+    ) -> None:
+        await opened.flushed(self._clock)  # what the mirror shows must be what was emitted
+        await self._catch_up_mirror()
+        topics = self._topics(opened, kind)
+        known = {t: self._mirror.of_kind(t, f"{kind}|" if t == OBJECTS else "") for t in topics}
+        known[INJECTABLES] = self._mirror.of_kind(INJECTABLES, f"{kind}|")
+        markers = {t: self._mirror.marker(t, sync_key(*kind)) for t in (*topics, INJECTABLES)}
+        watch = KindWatch(
+            kind,
+            self._cluster,
+            self._clock,
+            lambda emission: self._emit(opened, emission),
+            partitions=self.partitions,
+            topics=topics,
+            known=known,
+            markers=markers,
+            content=content,
+            checks=opened.checks_of(kind),
+            jitter=self._jitter,
+        )
+        assert self._tasks is not None
+        opened.watches[kind] = Watched(watch, self._tasks.create_task(watch.run()))
+
+    @staticmethod
+    async def _cancel(watched: Watched) -> None:
+        watched.task.cancel()
+        await asyncio.wait({watched.task})
+
+    async def _withdraw_unwanted(self, opened: IngestClaim) -> None:
+        """Withdraw what a worker before this one watched and nobody requests any more: it may have ended
+        before it could say so, and its rows would pass for what is there when the kind is requested again."""
+        wanted = self._wanted(opened)
+        left: dict[KindName, list[str]] = {}
+        for topic, key in self._mirror.markers():
+            group, _, name = marker_kind(key).partition("/")
+            kind = KindName(group, name)
+            if self._place(kind) != opened.claim.partition or kind in opened.watches:
+                continue
+            topics = (*self._topics(opened, kind), INJECTABLES) if kind in wanted else ()
+            if topic not in topics and not self._mirror.marker(topic, key).startswith("unwatched|"):
+                left.setdefault(kind, []).append(topic)
+        for kind, topics_left in left.items():
+            await self._withdraw(opened, kind, tuple(topics_left))
+
+    async def _withdraw(self, opened: IngestClaim, kind: KindName, topics: tuple[str, ...]) -> None:
+        """Say `unwatched` first, and drop the rows, in one step if they fit."""
+        await opened.flushed(self._clock)
+        await self._catch_up_mirror()
+        for topic in topics:
+            told = self._mirror.marker(topic, sync_key(*kind))
+            if not told:
+                continue
+            epoch = int(told.split("|")[1]) + 1
+            value = msgspec.json.encode(SyncMarker(state="unwatched", epoch=epoch))
+            for partition in range(self.partitions):
+                mark = Emission(topic, sync_key(*kind), value, f"unwatched|{epoch}||", partition)
+                self._emit(opened, mark)
+            for key in self._mirror.of_kind(topic, f"{kind}|" if topic in (OBJECTS, INJECTABLES) else ""):
+                self._emit(opened, Emission(topic, key, None, ""))
+
+    # ------------------------------------------------------------ rows
+
+    def _emit(self, opened: IngestClaim, emission: Emission) -> None:
+        number = emission.partition
+        if number is None:
+            number = partition_of(partition_key(emission.topic, emission.key), self.partitions)
+        opened.add(emission.topic, emission.key, number, emission)
+
+    def _probe_all(self, group: str) -> None:
+        """Let the kinds of a group look at how they are served, and all others that are not served."""
+        self._cluster.forget_resources()
+        for opened in (*self._claims.values(), *self._kept.values()):
+            for kind, watched in opened.watches.items():
+                if kind.group == group or not watched.watch.is_served:
+                    watched.watch.probe()

@@ -1,0 +1,279 @@
+"""What a package server does with PackageRevisions, for a cluster in memory that stands in for a real one.
+
+The rules and the files are those of the embedded package store, by its own functions; no git is involved.
+A server that is not ours is taken to be Porch's, which also merges: an upgrade draft starts here as a copy
+of the local revision, and `unmerged` names it.
+"""
+
+from collections.abc import Mapping, Sequence
+from typing import Any, NoReturn
+
+import msgspec
+
+from pvbus.adapters.kubernetes.errors import error_of
+from pvbus.adapters.memory.cluster import RESOURCES as FILES
+from pvbus.adapters.memory.cluster import REVISION, Files, MemoryCluster
+from pvbus.adapters.memory.objects import copy_of, source_of
+from pvbus.controlplane.apiserver.hooks import StatusError
+from pvbus.controlplane.packages import answers, content, layout, rendering
+from pvbus.controlplane.packages.creation import Start as FirstFiles
+from pvbus.controlplane.packages.creation import Wanted, first_files, parse
+from pvbus.controlplane.packages.functions.registry import FunctionRegistry
+from pvbus.controlplane.packages.kptfile import facts_of
+from pvbus.controlplane.packages.layout import RenderNote
+from pvbus.controlplane.packages.operations import allowed
+from pvbus.controlplane.packages.render import RENDERED
+from pvbus.controlplane.packages.render import render as run_pipeline
+from pvbus.controlplane.packages.rendering import (
+    DEFERRED,
+    Rendering,
+    is_needed,
+    is_source_of_stored,
+    rendering_of,
+)
+from pvbus.controlplane.packages.repository import DEFER_RENDER
+from pvbus.controlplane.packages.revisions import blocking_references
+from pvbus.core.api.variants import CONFIG_GROUP
+from pvbus.core.keys import sha1_head
+from pvbus.core.yaml import editor
+from pvbus.ports.cluster import Kind, Object
+
+REPOSITORY = Kind(CONFIG_GROUP, "Repository")
+
+
+class StoreRules:
+    """Implements `PackageRules` over the objects of a cluster in memory.
+
+    is_embedded: whether the server is pvbus' own, which cannot upgrade. registry: the functions that it can
+    run. unmerged: names of upgrade drafts whose files are those of the local revision.
+    """
+
+    def __init__(self, cluster: MemoryCluster, registry: FunctionRegistry, *, is_embedded: bool) -> None:
+        self.unmerged: set[str] = set()
+        self._cluster = cluster
+        self._registry = registry
+        self._is_embedded = is_embedded
+        self._notes: dict[tuple[str, str], RenderNote | None] = {}
+        self._origins: dict[tuple[str, str, str], Mapping[str, str]] = {}
+        self._upstreams: set[str] | None = None
+
+    # ------------------------------------------------------------ creating
+
+    def create(self, obj: Object) -> Files:
+        try:
+            return self._create(obj)
+        except StatusError as exc:
+            _refuse(exc, "POST")
+
+    def _create(self, obj: Object) -> Files:
+        wanted = parse(obj)
+        repository = self._cluster.peek(REPOSITORY, wanted.namespace, wanted.repository)
+        if repository is None:
+            raise answers.not_found(wanted.repository, plural=f"repositories.{CONFIG_GROUP}")
+        self._check_package(wanted)
+        start = self._start(wanted, repository)
+        try:
+            first = first_files(wanted, FirstFiles({}, dict(start)))
+        except editor.YamlError as exc:
+            raise answers.internal(f"Kptfile: {exc}") from exc
+        deferred = (obj["metadata"].get("annotations") or {}).get(DEFER_RENDER) == "true"
+        made = rendering.defer(first) if deferred else self._run(first)
+        self._notes[wanted.namespace, wanted.name] = made.note
+        if self._upstreams is not None:
+            self._upstreams.add(source_of(wanted.task))
+        new = copy_of(obj)
+        new["spec"]["lifecycle"] = layout.DRAFT
+        new["spec"].setdefault("revision", 0)
+        git = (repository.get("spec") or {}).get("git") or {}
+        new["status"] = {
+            "selfLock": {
+                "type": "git",
+                "git": {
+                    "repo": git.get("repo", ""),
+                    "directory": wanted.package,
+                    "ref": f"drafts/{wanted.package}/{wanted.workspace}",
+                    "commit": _commit(made.texts),
+                },
+            },
+            "deployment": bool((repository.get("spec") or {}).get("deployment")),
+        }
+        return self._files(new, made)
+
+    def _check_package(self, wanted: Wanted) -> None:
+        """Check a new revision against those of its package."""
+        siblings = self._cluster.package(wanted.namespace, wanted.repository, wanted.package)
+        workspaces = {obj["spec"].get("workspaceName") for obj in siblings}
+        if wanted.workspace in workspaces:
+            raise answers.internal(
+                "package revision workspaceNames must be unique; package revision with name "
+                f"{wanted.package} in repo {wanted.repository} with workspaceName {wanted.workspace} "
+                "already exists"
+            )
+        if wanted.task.get("type") == "clone" and siblings:
+            raise answers.internal(
+                f'`clone` cannot create a new revision for package "{wanted.package}" that already exists '
+                f'in repo "{wanted.repository}"; make subsequent revisions using `copy`'
+            )
+
+    def _start(self, wanted: Wanted, repository: Object) -> Mapping[str, str]:
+        task = wanted.task
+        kind = task.get("type")
+        if kind == "init":
+            return content.initial_files(wanted.package.rpartition("/")[2], task.get("init") or {})
+        if kind == "upgrade" and self._is_embedded:
+            raise StatusError(501, "NotImplemented", "upgrade is not available yet: clone or edit instead")
+        source = source_of(task)
+        revision = self._cluster.peek(REVISION, wanted.namespace, source)
+        if revision is None:
+            what = "upstream" if kind == "clone" else "source"
+            raise answers.internal(f'{what} package revision "{wanted.namespace}/{source}" not found')
+        files = self._stored(wanted.namespace, source)
+        if kind == "upgrade":
+            self.unmerged.add(f"{wanted.namespace}/{wanted.name}")
+        if kind != "clone":
+            return files
+        lock = (revision.get("status") or {}).get("selfLock")
+        deployment = bool((repository.get("spec") or {}).get("deployment"))
+        try:
+            return self._cloned(files, revision, wanted.package, lock, deployment=deployment)
+        except (editor.YamlError, KeyError) as exc:
+            raise answers.internal(f'upstream package revision "{source}" cannot be cloned: {exc}') from exc
+
+    def _cloned(
+        self,
+        files: Mapping[str, str],
+        source: Object,
+        package: str,
+        lock: Mapping[str, Any] | None,
+        *,
+        deployment: bool,
+    ) -> Mapping[str, str]:
+        edits = [content.named(package.rpartition("/")[2])]
+        if lock and lock.get("git"):
+            edits.append(content.derived_from(lock))
+        kptfile = {layout.KPTFILE: content.edit_kptfile(files, *edits)[layout.KPTFILE]}
+        result = {**self._with_origins(source, files), **content.with_origins(kptfile)}
+        return content.with_package_context(result, package) if deployment else result
+
+    def _with_origins(self, source: Object, files: Mapping[str, str]) -> Mapping[str, str]:
+        """Record origins in all files but the Kptfile: the same for every clone."""
+        meta = source["metadata"]
+        key = (_namespace(source), meta["name"], meta.get("resourceVersion", ""))
+        if key not in self._origins:
+            others = {path: text for path, text in files.items() if path != layout.KPTFILE}
+            self._origins[key] = content.with_origins(others)
+        return self._origins[key]
+
+    def _stored(self, namespace: str, name: str) -> Mapping[str, str]:
+        found = self._cluster.peek(FILES, namespace, name)
+        if found is None:
+            self._cluster.without_files.add((namespace, name))
+            return {}
+        files: Mapping[str, str] = (found.get("spec") or {}).get("resources") or {}
+        return files
+
+    # ------------------------------------------------------------ changing
+
+    def update(self, old: Object, new: Object) -> None:
+        before, after = (obj["spec"].get("lifecycle") or layout.DRAFT for obj in (old, new))
+        name = old["metadata"]["name"]
+        if not allowed(before, after, approval=False):
+            problem = f'cannot go from "{before}" to "{after}" through an update'
+            _refuse(answers.invalid(name, "spec.lifecycle", problem), "PUT")
+
+    def delete(self, obj: Object) -> None:
+        name, namespace = obj["metadata"]["name"], obj["metadata"].get("namespace", "")
+        if obj["spec"].get("lifecycle") == layout.PUBLISHED:
+            text = "a published package revision can be deleted only after its deletion was proposed"
+            _refuse(answers.forbidden(name, text), "DELETE")
+        if self._upstreams is None:
+            self._upstreams = {source_of(t) for o in self._cluster.objects_of(REVISION) for t in _tasks(o)}
+        if name not in self._upstreams:
+            return
+        others = [one for one in self._cluster.objects_of(REVISION) if _namespace(one) == namespace]
+        if names := blocking_references(name, others):
+            text = f"cannot delete package revision, it is referenced as upstream by: {', '.join(names)}"
+            _refuse(answers.forbidden(name, text), "DELETE")
+
+    def save(self, revision: Object, stored: Mapping[str, str], wanted: Mapping[str, str]) -> Files:
+        lifecycle = revision["spec"].get("lifecycle") or layout.DRAFT
+        name = revision["metadata"]["name"]
+        if lifecycle != layout.DRAFT:
+            text = (
+                f'cannot update a package revision with lifecycle value "{lifecycle}"; package must be Draft'
+            )
+            _refuse(answers.internal(text), "PUT")
+        if problem := content.path_problem(list(wanted)):
+            _refuse(answers.invalid(name, "spec.resources", problem), "PUT")
+        try:
+            made = self._made(revision, stored, wanted)
+        except StatusError as exc:
+            _refuse(exc, "PUT")
+        self._notes[_namespace(revision), name] = made.note
+        lock = ((revision.get("status") or {}).get("selfLock") or {}).get("git")
+        if lock is not None:
+            lock["commit"] = _commit(made.texts)
+        return self._files(revision, made)
+
+    def _made(self, revision: Object, stored: Mapping[str, str], wanted: Mapping[str, str]) -> Rendering:
+        note = self._note(revision)
+        if is_needed(wanted, stored, note):
+            return self._run(wanted)
+        base = stored if is_source_of_stored(wanted, note) else wanted
+        conditions = facts_of(wanted[layout.KPTFILE]).conditions
+        rendered = facts_of(stored.get(layout.KPTFILE, "")).rendered
+        try:
+            edited = content.edit_kptfile(base, content.with_conditions(conditions, rendered))
+        except editor.YamlError as exc:
+            raise answers.internal(f"Kptfile: {exc}") from exc
+        return Rendering(edited, note)
+
+    def _note(self, revision: Object) -> RenderNote | None:
+        """Return how the files came about; for a revision of the live system, as its conditions say."""
+        key = (_namespace(revision), revision["metadata"]["name"])
+        if key in self._notes:
+            return self._notes[key]
+        for condition in (revision.get("status") or {}).get("conditions") or ():
+            if condition.get("type") == RENDERED:
+                if condition.get("reason") == DEFERRED.reason:
+                    return RenderNote("deferred", "")
+                return RenderNote("done" if condition.get("status") == "True" else "failed", "")
+        return None
+
+    def _run(self, texts: Mapping[str, str]) -> Rendering:
+        """Run the pipeline; a package it cannot render is kept as it came, and says why."""
+        return rendering_of(run_pipeline(texts, registry=self._registry))
+
+    # ------------------------------------------------------------ shown
+
+    def _files(self, revision: Object, made: Rendering) -> Files:
+        """Show in the revision what its Kptfile says."""
+        facts = facts_of(made.texts.get(layout.KPTFILE, ""))
+        status = dict(revision.get("status") or {})
+        status.pop("conditions", None)
+        if facts.upstream_lock is not None:
+            status["upstreamLock"] = facts.upstream_lock
+        if facts.conditions:
+            status["conditions"] = [dict(condition) for condition in facts.conditions]
+        shown: dict[str, Any] = {**revision, "status": status}
+        return Files(shown, made.texts, {"renderStatus": made.status} if made.status is not None else {})
+
+
+def _tasks(obj: Object) -> Sequence[Mapping[str, Any]]:
+    tasks: Sequence[Mapping[str, Any]] = obj["spec"].get("tasks") or ()
+    return tasks
+
+
+def _commit(texts: Mapping[str, str]) -> str:
+    """Return what stands for a commit: it changes with the files."""
+    return sha1_head(msgspec.json.encode(dict(texts), order="sorted").decode())
+
+
+def _namespace(obj: Object) -> str:
+    return str(obj["metadata"].get("namespace", ""))
+
+
+def _refuse(status: StatusError, method: str) -> NoReturn:
+    """Raise what the HTTP adapter would make of the answer."""
+    body = msgspec.json.encode({"message": status.message, "reason": status.reason})
+    raise error_of(status.code, body, method=method) from status

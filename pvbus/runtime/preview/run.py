@@ -1,0 +1,318 @@
+"""What would happen: the services over a cluster in memory and a bus in memory, in virtual time.
+
+The same controllers decide as in production, so a preview cannot drift from them. Nothing outside
+the given objects is read or written. Changes are applied once the services have settled on the objects
+without them, so that a removal meets a set that has had its children for a while, as on a live system.
+"""
+
+import asyncio
+from collections.abc import Callable, Generator, Sequence
+from datetime import UTC, datetime
+from typing import Any, Literal, NamedTuple, cast
+
+import msgspec
+
+from pvbus.adapters.memory.cluster import MemoryCluster, Write
+from pvbus.adapters.memory.objects import copy_of, split_api_version
+from pvbus.adapters.memory.virtual_time import EPOCH, SimulatedClock, run_simulated
+from pvbus.adapters.sqlite.bus import SqliteBus
+from pvbus.controlplane.packages.functions.registry import FunctionRegistry
+from pvbus.core.cel import Engine
+from pvbus.core.effects import Controller, Effect, Outcome, Reconciliation
+from pvbus.core.errors import ConflictError, PermanentError, TransientError
+from pvbus.core.records import UNROLL, ChildRow
+from pvbus.core.unroll.removal import Limits
+from pvbus.ports.bus import Bus
+from pvbus.ports.cluster import Kind, Object, Resource
+from pvbus.ports.contracts import topics
+from pvbus.runtime.preview.packages import StoreRules
+from pvbus.runtime.process.assembly import Service, build_service, run_all, settled
+
+Only = Literal["sets", "variants"]
+QUIET_SECONDS = 30.0
+"""Virtual. Whatever is going to happen by itself (removals that wait, checks, retries after a wait) leaves
+no longer gaps without a write or a record; what comes later is a retry of what has failed."""
+STEP_SECONDS = 0.5  # virtual: how often the world is looked at
+LIMIT_SECONDS = 3_600.0  # virtual: an evaluation that has not settled by then never will
+AGE_SECONDS = 3_600.0  # virtual: how old the newest object is at the beginning; the guard counts 10 minutes
+SERVICES_OF: dict[Only | None, tuple[str, ...]] = {
+    None: ("ingest", "unroll", "render", "inject", "conditions"),
+    "sets": ("ingest", "unroll", "render", "conditions"),
+    "variants": ("ingest", "inject", "conditions"),
+}
+_EXPECTED_ERRORS = (ConflictError, PermanentError, TransientError, GeneratorExit)
+_child = msgspec.json.Decoder(ChildRow)
+
+
+class ObjectName(NamedTuple):
+    kind: Kind
+    namespace: str
+    name: str
+
+
+class Changes(NamedTuple):
+    """What a user would do to a system that has settled."""
+
+    put: Sequence[Object] = ()
+    delete: Sequence[ObjectName] = ()
+
+
+class World(NamedTuple):
+    """The system to preview. resources: kinds that are served besides those of the objects. server: who keeps
+    the packages; None copies files and checks nothing."""
+
+    objects: Sequence[Object]
+    resources: Sequence[Resource] = ()
+    server: Literal["pvbus", "porch"] | None = None
+    functions: FunctionRegistry | None = None
+
+
+class Child(NamedTuple):
+    """What a set last decided on one PackageVariant. okey: of the object that makes it a target."""
+
+    skey: str
+    name: str
+    state: str
+    okey: str
+
+
+class Preview(NamedTuple):
+    """The writes in order, and the cluster afterwards.
+
+    pending: how many of the writes come without the changes. defects: decisions that failed by a bug, in
+    words. unserved, without_files: what was asked for and is not among the objects. unmerged: upgrade
+    drafts whose merge is not computed.
+    """
+
+    writes: list[Write]
+    objects: list[Object]
+    pending: int = 0
+    defects: tuple[str, ...] = ()
+    children: tuple[Child, ...] = ()
+    unserved: frozenset[Kind] = frozenset()
+    without_files: frozenset[tuple[str, str]] = frozenset()
+    unmerged: frozenset[str] = frozenset()
+
+
+Progress = Callable[[str], None]
+
+
+def preview(
+    world: World | Sequence[Object],
+    *,
+    engine: Engine,
+    only: Only | None = None,
+    limits: Limits | None = None,
+    changes: Changes | None = None,
+    progress: Progress = lambda _: None,
+) -> Preview:
+    """Run the services until nothing changes; then again after the changes, if there are any."""
+    given = world if isinstance(world, World) else World(world)
+    running = _Run(given, engine, only, limits, progress)
+    try:
+        return run_simulated(running.result(changes))
+    except Exception as exc:  # a defect of ours is part of the answer, and ends the command with 1
+        return running.failed(exc)
+
+
+class _Run:
+    """One evaluation."""
+
+    def __init__(
+        self, world: World, engine: Engine, only: Only | None, limits: Limits | None, progress: Progress
+    ) -> None:
+        self._world = world
+        self._engine = engine
+        self._only = only
+        self._limits = limits
+        self._progress = progress
+        self._defects: dict[str, None] = {}
+        self._pending = 0
+        self._clock = SimulatedClock(_epoch(world.objects))
+        self._cluster = MemoryCluster(now=self._stamp, collects_garbage=world.server is not None)
+        self._rules: StoreRules | None = None
+        self._cluster.before_write = self._said
+
+    def _said(self, _verb: str, _obj: Object) -> None:
+        """Report progress: virtual time stands still as long as there is work."""
+        self._progress(f"{len(self._cluster.writes)} writes so far")
+
+    def _stamp(self) -> str:
+        return datetime.fromtimestamp(self._clock.now(), UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
+
+    async def result(self, changes: Changes | None) -> Preview:
+        if self._world.server is not None:
+            functions = self._world.functions or FunctionRegistry({})
+            is_embedded = self._world.server == "pvbus"
+            self._rules = self._cluster.rules = StoreRules(self._cluster, functions, is_embedded=is_embedded)
+        for resource in self._world.resources:
+            self._cluster.serve(resource)
+        for obj in self._world.objects:
+            self._cluster.put(obj)
+        bus = await SqliteBus.open(":memory:", clock=self._clock)
+        await bus.create_topics(topics())
+        services = [
+            build_service(
+                name,
+                bus.peer(),
+                self._cluster,
+                self._clock,
+                engine=self._engine,
+                limits=self._limits,
+                children_report=self._only != "sets",
+                observe=self._observed,
+            )
+            for name in SERVICES_OF[self._only]
+        ]
+        async with asyncio.TaskGroup() as tasks:
+            tasks.create_task(run_all(services))
+            await self._settle(services, bus)
+            if changes is not None:
+                self._pending = sum(write.subresource != "status" for write in self._cluster.writes)
+                lay_over(self._cluster, changes)
+                await self._settle(services, bus)
+            for service in services:
+                service.stop()
+        children = await _children(bus) if self._only != "variants" else ()
+        await bus.close()
+        return self._preview(children)
+
+    def failed(self, error: Exception) -> Preview:
+        """Return what there is after the services ended with a defect."""
+        self._defects.update(dict.fromkeys(f"{type(e).__name__}: {e}" for e in _leaves(error)))
+        return self._preview(())
+
+    def _preview(self, children: tuple[Child, ...]) -> Preview:
+        cluster = self._cluster
+        return Preview(
+            cluster.writes,
+            cluster.objects(),
+            pending=self._pending,
+            defects=tuple(self._defects),
+            children=children,
+            unserved=frozenset(cluster.unserved),
+            without_files=frozenset(cluster.without_files),
+            unmerged=frozenset(self._rules.unmerged) if self._rules is not None else frozenset(),
+        )
+
+    async def _settle(self, services: Sequence[Service], bus: Bus) -> None:
+        """Wait until nothing has been written anywhere for a while, and nobody is at work."""
+        began = quiet_since = self._clock.monotonic()
+        before: tuple[int, int] | None = None
+        while self._clock.monotonic() - quiet_since < QUIET_SECONDS:
+            await self._clock.sleep(STEP_SECONDS)
+            now = (len(self._cluster.writes), await _records(bus))
+            if now != before or not await settled(services, bus, horizon_seconds=-1.0):
+                before, quiet_since = now, self._clock.monotonic()
+            if self._clock.monotonic() - began > LIMIT_SECONDS:
+                self._defects["the services still write after an hour: two of them undo each other"] = None
+                return
+
+    def _observed(self, controller: Controller) -> Controller:
+        return cast(Controller, _Observed(controller, self._defects))
+
+
+class _Observed:
+    """A controller whose defects are noted; everything else passes through."""
+
+    def __init__(self, controller: Controller, defects: dict[str, None]) -> None:
+        self._controller = controller
+        self._defects = defects
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._controller, name)
+
+    def reconcile(self, key: str, now: float) -> Reconciliation:
+        return self._noted(key, self._controller.reconcile(key, now))
+
+    def _noted(self, key: str, steps: Reconciliation) -> Generator[Effect, Any, Outcome]:
+        try:
+            return (yield from steps)
+        except _EXPECTED_ERRORS:
+            raise
+        except Exception as exc:  # noted, then treated as the shell treats it
+            text = f"{self._controller.name} failed to decide on {key} ({type(exc).__name__}: {exc})"
+            self._defects[f"{text}; this is a bug in pvbus, please report it with the input"] = None
+            raise
+
+
+def lay_over(cluster: MemoryCluster, changes: Changes) -> None:
+    """Apply a user's changes, as an API server would. Whatever is not there cannot be deleted again."""
+    for obj in changes.put:
+        cluster.put(replaced(obj, _present(cluster, obj)))
+    for kind, namespace, name in changes.delete:
+        if cluster.peek(kind, namespace, name) is not None:
+            cluster.terminate(kind, namespace, name)
+
+
+def _present(cluster: MemoryCluster, obj: Object) -> Object | None:
+    group, _ = split_api_version(obj["apiVersion"])
+    kind, meta = Kind(group, obj["kind"]), obj["metadata"]
+    return cluster.peek(kind, meta.get("namespace") or "default", meta["name"]) or cluster.peek(
+        kind, "", meta["name"]
+    )
+
+
+def replaced(obj: Object, live: Object | None) -> Object:
+    """Return a live object with everything that a file says in its place; what only servers and controllers
+    write stays, unless the file says it."""
+    new: Object = copy_of(obj)
+    if live is None:
+        return new
+    meta, before = new["metadata"], live["metadata"]
+    for field in ("namespace", "uid", "creationTimestamp", "resourceVersion", "deletionTimestamp"):
+        meta.pop(field, None)
+        if field in before:
+            meta[field] = before[field]
+    for field in ("ownerReferences", "finalizers"):
+        if field not in meta and field in before:
+            meta[field] = copy_of(before[field])
+    if "status" not in new and "status" in live:
+        new["status"] = copy_of(live["status"])
+    changed = new.get("spec") != live.get("spec")
+    meta["generation"] = before.get("generation", 1) + (1 if changed else 0)
+    return new
+
+
+async def _records(bus: Bus) -> int:
+    parts = [(spec.name, number) for spec in topics() for number in range(spec.partitions)]
+    return sum((await bus.end_offsets(parts)).values())
+
+
+async def _children(bus: Bus) -> tuple[Child, ...]:
+    """Read what the sets last decided on their children."""
+    count = next(spec.partitions for spec in topics() if spec.name == UNROLL)
+    ends = await bus.end_offsets([(UNROLL, number) for number in range(count)])
+    rows: dict[str, bytes | None] = {}
+    reader = bus.reader({place: 0 for place, end in ends.items() if end > 0})
+    try:
+        while any(reader.position(place) < end for place, end in ends.items() if end > 0):
+            for record in await reader.poll(timeout_seconds=1.0, max_records=10_000):
+                rows[record.key.decode()] = record.value
+    finally:
+        await reader.close()
+    found = []
+    for key, value in sorted(rows.items()):
+        if value is not None:
+            skey, _, name = key.partition("|")
+            row = _child.decode(value)
+            found.append(Child(skey, name, row.state, row.okey))
+    return tuple(found)
+
+
+def _epoch(objects: Sequence[Object]) -> float:
+    """Return when the evaluation begins: after everything was created, and the same for the same objects."""
+    latest = EPOCH
+    for obj in objects:
+        created = obj["metadata"].get("creationTimestamp")
+        try:
+            latest = max(latest, datetime.fromisoformat(created).timestamp() + AGE_SECONDS)
+        except (TypeError, ValueError):
+            continue
+    return latest
+
+
+def _leaves(error: BaseException) -> list[BaseException]:
+    if isinstance(error, BaseExceptionGroup):
+        return [leaf for inner in error.exceptions for leaf in _leaves(inner)]
+    return [error]

@@ -1,0 +1,134 @@
+"""The five services put together: what `python -m services.<name>`, `pvbus up` and `plan` share."""
+
+import asyncio
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from secrets import token_hex
+from typing import Protocol
+
+from pvbus.core.cel import Engine
+from pvbus.core.conditions.controller import ConditionsController
+from pvbus.core.effects import Controller
+from pvbus.core.errors import UsageError
+from pvbus.core.inject.controller import InjectController
+from pvbus.core.records import META, WATCHES
+from pvbus.core.render.controller import SPEC_SHARE, RenderController
+from pvbus.core.unroll.controller import CHUNK_PUTS, UnrollController
+from pvbus.core.unroll.removal import Limits
+from pvbus.ports.bus import Bus, TopicPartition
+from pvbus.ports.clock import Clock
+from pvbus.ports.cluster import Cluster
+from pvbus.ports.contracts import topics
+from pvbus.runtime.backoff import Jitter, uniform
+from pvbus.runtime.ingest.worker import IngestWorker
+from pvbus.runtime.reconcile.leases import ClaimState
+from pvbus.runtime.reconcile.worker import Worker
+
+SERVICES = ("ingest", "unroll", "render", "inject", "conditions")
+
+
+INPUTS: Mapping[str, tuple[str, ...]] = {
+    "ingest": (WATCHES,),
+    "unroll": UnrollController.inputs,
+    "render": RenderController.inputs,
+    "inject": InjectController.inputs,
+    "conditions": ConditionsController.inputs,
+}
+"""The topics that a claim of each service consumes."""
+
+
+class Service(Protocol):
+    """A running service: ingest's worker or a controller's."""
+
+    async def run(self) -> None: ...
+
+    def stop(self) -> None: ...
+
+    @property
+    def ready(self) -> bool: ...
+
+    @property
+    def idle(self) -> bool: ...
+
+    @property
+    def dirty_keys(self) -> int: ...
+
+    @property
+    def next_timer_seconds(self) -> float | None: ...
+
+    def positions(self) -> Mapping[TopicPartition, int]: ...
+
+    def claims(self) -> Mapping[int, ClaimState]: ...
+
+
+def build_service(
+    name: str,
+    bus: Bus,
+    cluster: Cluster,
+    clock: Clock,
+    *,
+    engine: Engine,
+    limits: Limits | None = None,
+    source: str = "/pvbus",
+    partitions: int | None = None,
+    nonce: Callable[[], str] = token_hex,
+    jitter: Jitter = uniform,
+    children_report: bool = True,
+    observe: Callable[[Controller], Controller] = lambda controller: controller,
+) -> Service:
+    """Build one worker of a service.
+
+    partitions: of the bus; None takes the contract's. nonce, jitter: where random hex digits and the
+    randomness of ingest's waits come from; a simulation gives its own. children_report: whether a service
+    runs that reports if a PackageVariant is Ready. observe: wraps the controller, for whoever wants to see
+    its decisions.
+    """
+    count = partitions or partition_count()
+    if name == "ingest":
+        return IngestWorker(bus, cluster, clock, partitions=count, jitter=jitter)
+    makers: dict[str, Callable[[], Controller]] = {
+        "unroll": lambda: UnrollController(
+            partitions=count,
+            engine=engine,
+            elapsed=clock.monotonic,
+            nonce=nonce,
+            limits=limits,
+            chunk_puts=min(CHUNK_PUTS, bus.step_records_max),
+        ),
+        "render": lambda: RenderController(
+            engine=engine, spec_bytes_max=int(bus.record_bytes_max * SPEC_SHARE)
+        ),
+        "inject": lambda: InjectController(partitions=count, elapsed=clock.monotonic),
+        "conditions": lambda: ConditionsController(
+            source=source, partitions=count, children_report=children_report
+        ),
+    }
+    if name not in makers:
+        raise UsageError(f'no service is called "{name}"; there are {", ".join(SERVICES)}')
+    return Worker(lambda: observe(makers[name]()), bus, cluster, clock, partitions=count)
+
+
+def partition_count() -> int:
+    """Return the partition count of the contract's topics (all but `pvbus.meta` share one)."""
+    return next(spec.partitions for spec in topics() if spec.name != META)
+
+
+async def settled(services: Iterable[Service], bus: Bus, *, horizon_seconds: float = 0.0) -> bool:
+    """Tell whether nothing is left to do: all idle, all records read, and no timer within the horizon."""
+    for service in services:
+        if not service.idle:
+            return False
+        timer = service.next_timer_seconds
+        if timer is not None and timer <= horizon_seconds:
+            return False
+        positions = service.positions()
+        ends = await bus.end_offsets(list(positions))
+        if any(positions[tp] < end for tp, end in ends.items()):
+            return False
+    return all(service.idle for service in services)
+
+
+async def run_all(services: Sequence[Service]) -> None:
+    """Run services side by side until all are stopped; the first failure ends them all."""
+    async with asyncio.TaskGroup() as tasks:
+        for service in services:
+            tasks.create_task(service.run())

@@ -1,0 +1,117 @@
+"""/metrics, /state, /healthz and /readyz of a process, over plain HTTP.
+
+`healthz` says that the event loop turns; `readyz` that every service holds its claims, has restored its
+tables and can decide every key, or else which claims are being restored and which keys fail; `state` how far
+each claim is (see `pvbus.runtime.process.state`).
+"""
+
+import contextlib
+import ipaddress
+import socket
+from types import TracebackType
+from typing import Self
+
+import msgspec
+from aiohttp import web
+from prometheus_client import CONTENT_TYPE_LATEST, generate_latest
+
+from pvbus.core.errors import PermanentError
+from pvbus.runtime.process.assembly import Service
+from pvbus.runtime.process.state import Observation, Observer, defect_lines, defects_of
+from pvbus.telemetry import metrics
+
+
+class HealthServer:
+    """An async context manager; `url` is known inside."""
+
+    def __init__(self, observer: Observer, *, host: str, port: int) -> None:
+        """port: 0 takes a free one."""
+        self._observer = observer
+        self._host = host
+        self._port = port
+        self._runner: web.AppRunner | None = None
+        self.url = ""
+
+    async def __aenter__(self) -> Self:
+        application = web.Application()
+        application.router.add_get("/metrics", self._metrics)
+        application.router.add_get("/state", self._state)
+        application.router.add_get("/healthz", self._healthz)
+        application.router.add_get("/readyz", self._readyz)
+        self._runner = web.AppRunner(application, access_log=None, shutdown_timeout=0.5)
+        await self._runner.setup()
+        try:
+            await web.TCPSite(self._runner, self._host, self._port).start()
+        except OSError as exc:
+            await self._runner.cleanup()
+            raise PermanentError(
+                f"port {self._port} on {self._host}, for metrics and health, cannot be had ({exc.strerror}): "
+                "choose another one with PVBUS_HEALTH_PORT (0 takes any free one)",
+                reason="PortInUse",
+            ) from exc
+        address = self._runner.addresses[0]
+        self.url = f"http://{_address(address[0])}:{address[1]}"
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if self._runner is not None:
+            await self._runner.cleanup()
+
+    async def _healthz(self, request: web.Request) -> web.Response:
+        return web.Response(text="ok\n")
+
+    async def _readyz(self, request: web.Request) -> web.Response:
+        lines, ready = [], True
+        for name, service in self._observer.services.items():
+            lines.append(f"{name}: {_readiness(service)}")
+            defects = defect_lines(name, defects_of(service))
+            lines += defects
+            ready = ready and service.ready and not defects
+        return web.Response(text="\n".join(lines) + "\n", status=200 if ready else 503)
+
+    async def _state(self, request: web.Request) -> web.Response:
+        observation = await self._observer.look()
+        return web.Response(body=msgspec.json.encode(observation.state), content_type="application/json")
+
+    async def _metrics(self, request: web.Request) -> web.Response:
+        _measure(await self._observer.look())
+        return web.Response(body=generate_latest(), headers={"Content-Type": CONTENT_TYPE_LATEST})
+
+
+def _readiness(service: Service) -> str:
+    if service.ready:
+        return "ready" if service.claims() else "ready, a spare one: others hold every claim"
+    restoring = [
+        f"partition {number} ({claim.restore[0]} of {claim.restore[1]})"
+        for number, claim in sorted(service.claims().items())
+        if not claim.restored
+    ]
+    return f"restoring {', '.join(restoring)}" if restoring else "has no claim yet"
+
+
+def _measure(observation: Observation) -> None:
+    """Set the gauges. Nothing waits between here and the answer, so no scrape sees half of them."""
+    for gauge in metrics.MEASURED:
+        gauge.clear()
+    for (topic, number), records in observation.behind.items():
+        metrics.LAG.labels(topic, str(number)).set(records)
+    for name, service in observation.state.services.items():
+        metrics.DIRTY.labels(name).set(service.dirty)
+        for claim in service.claims:
+            labels = (name, str(claim.partition))
+            metrics.CLAIM_HELD.labels(*labels).set(1)
+            if claim.lag is not None:
+                metrics.CLAIM_LAG.labels(*labels).set(claim.lag)
+            metrics.CLAIM_DIRTY.labels(*labels).set(claim.dirty)
+            metrics.CLAIM_PROGRESS.labels(*labels).set(claim.seconds_since_progress)
+            metrics.CLAIM_RESTORE.labels(*labels).set(claim.restore_share)
+
+
+def _address(host: str) -> str:
+    """Return where others find what listens on `host`: on all addresses, by the one of our name."""
+    if ipaddress.ip_address(host).is_unspecified:
+        with contextlib.suppress(OSError):
+            host = socket.gethostbyname(socket.gethostname())
+    return f"[{host}]" if ":" in host else host

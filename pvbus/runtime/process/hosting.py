@@ -1,0 +1,228 @@
+"""One process that runs services: bus, installation, cluster, health, signals, and an orderly end."""
+
+import asyncio
+import os
+import signal
+import sys
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping, Sequence
+from contextlib import asynccontextmanager, contextmanager
+from pathlib import Path
+from typing import NamedTuple, TypeVar
+
+from pvbus.adapters.files import PRIVATE_UMASK
+from pvbus.adapters.kubernetes.cluster import HttpCluster
+from pvbus.core.cel import Engine
+from pvbus.core.errors import PermanentError, PvbusError, TransientError, UsageError
+from pvbus.core.unroll.removal import Limits
+from pvbus.ports.bus import Bus
+from pvbus.ports.cluster import Cluster
+from pvbus.runtime.clock import SystemClock
+from pvbus.runtime.failures import causes
+from pvbus.runtime.process.assembly import SERVICES, Service, build_service, partition_count, run_all
+from pvbus.runtime.process.buses import open_bus
+from pvbus.runtime.process.collector import relax_collector
+from pvbus.runtime.process.health import HealthServer
+from pvbus.runtime.process.installation import ensure_installation
+from pvbus.runtime.process.settings import (
+    ConditionsConfig,
+    ServiceConfig,
+    ServicesConfig,
+    UnrollConfig,
+    load_config,
+    settings_text,
+)
+from pvbus.runtime.process.state import Observer
+from pvbus.telemetry import logs
+from pvbus.telemetry.terminal import printable
+
+BUS_SECONDS_MAX = 60.0
+"""How long a start waits for the bus: services and brokers are started together, and in any order."""
+
+BUS_RETRY_SECONDS = 1.0
+
+T = TypeVar("T")
+
+
+class Host(NamedTuple):
+    """Services that are ready to run, and what they share. bus is for looking only."""
+
+    services: Mapping[str, Service]
+    bus: Bus
+    cluster: Cluster
+    engine: str
+    health_url: str
+    observer: Observer
+
+    async def run(self, stop: asyncio.Event) -> None:
+        """Run until `stop` is set, then drain. Raises what a service failed with."""
+
+        async def wait() -> None:
+            await stop.wait()
+            for service in self.services.values():
+                service.stop()
+
+        waiting = asyncio.create_task(wait())
+        try:
+            await run_all(list(self.services.values()))
+        finally:
+            waiting.cancel()
+
+
+@asynccontextmanager
+async def hosted(names: Sequence[str], config: ServiceConfig) -> AsyncIterator[Host]:
+    """Open everything that these services need. They begin with `Host.run`."""
+    unknown = [name for name in names if name not in SERVICES]
+    if unknown or not names:
+        raise UsageError(f"no service is called {', '.join(unknown)!r}; there are {', '.join(SERVICES)}")
+    relax_collector()
+    async with grounded(config) as (bus, cluster, engine, partitions):
+        clock = SystemClock()
+        buses = {name: bus.peer() for name in names}
+        services = {
+            name: build_service(
+                name,
+                buses[name],
+                cluster,
+                clock,
+                engine=engine,
+                limits=config.limits if isinstance(config, UnrollConfig) else Limits(),
+                source=config.source if isinstance(config, ConditionsConfig | ServicesConfig) else "",
+                partitions=partitions,
+            )
+            for name in names
+        }
+        observer = Observer(services, bus, clock)
+        async with HealthServer(observer, host=config.health_host, port=config.health_port) as health:
+            for each in buses.values():
+                each.label = health.url
+            yield Host(services, bus, cluster, engine.name, health.url, observer)
+
+
+class Ground(NamedTuple):
+    """What services stand on."""
+
+    bus: Bus
+    cluster: Cluster
+    engine: Engine
+    partitions: int
+
+
+@asynccontextmanager
+async def grounded(config: ServiceConfig) -> AsyncIterator[Ground]:
+    """Open bus and cluster, and record the installation or compare with it."""
+    bus = await _in_time(config, lambda: open_bus(config))
+    try:
+        partitions = partition_count()
+        _, engine = await _in_time(
+            config, lambda: ensure_installation(bus, partitions=partitions, engine=config.engine)
+        )
+        kubeconfig = Path(config.kubeconfig) if config.kubeconfig else None
+        cluster = await HttpCluster.connect(kubeconfig, config.context or None)
+        try:
+            yield Ground(bus, cluster, engine, partitions)
+        finally:
+            await cluster.close()
+    finally:
+        await bus.close()
+
+
+async def _in_time(config: ServiceConfig, attempt: Callable[[], Awaitable[T]]) -> T:
+    """Try it until the bus answers. That one of its brokers does is no sign that all of them do."""
+    log = logs.get_logger("host")
+    deadline = asyncio.get_running_loop().time() + BUS_SECONDS_MAX
+    while True:
+        try:
+            return await attempt()
+        except TransientError as exc:
+            if asyncio.get_running_loop().time() > deadline:
+                raise PermanentError(
+                    f"the bus {config.bus} has not answered for {BUS_SECONDS_MAX:.0f} s: {exc}",
+                    reason="NoBus",
+                ) from exc
+            log.warning("the bus does not answer yet", bus=config.bus, error=str(exc))
+        await asyncio.sleep(BUS_RETRY_SECONDS)
+
+
+@contextmanager
+def stop_on_signals(stop: asyncio.Event) -> Iterator[Callable[[], None]]:
+    """Set `stop` at SIGTERM and SIGINT; a second signal ends the process at once.
+
+    Yields what to call when all has begun. Whoever still begins does not look at `stop`, and may wait for
+    longer than anybody gives a process to end: until then a signal cancels the block, which ends without
+    an error.
+    """
+    loop = asyncio.get_running_loop()
+    task = asyncio.current_task()
+    assert task is not None
+    signals = (signal.SIGTERM, signal.SIGINT)
+    is_beginning = True
+
+    def begun() -> None:
+        nonlocal is_beginning
+        is_beginning = False
+
+    def first() -> None:
+        stop.set()
+        for number in signals:
+            loop.remove_signal_handler(number)
+        if is_beginning:
+            task.cancel()
+
+    for number in signals:
+        loop.add_signal_handler(number, first)
+    try:
+        yield begun
+    except asyncio.CancelledError:
+        if not (is_beginning and stop.is_set()):
+            raise
+        task.uncancel()
+    finally:
+        for number in signals:
+            loop.remove_signal_handler(number)
+
+
+async def serve(names: Sequence[str], config: ServiceConfig) -> None:
+    """Run services until a signal ends them: what `python -m services.<name>` and `pvbus run` do."""
+    logs.configure(config.log_level, config.log_format)
+    log = logs.get_logger("host")
+    stop = asyncio.Event()
+    with stop_on_signals(stop) as begun:
+        async with hosted(names, config) as host:
+            begun()
+            log.info("started", services=list(names), engine=host.engine, health=host.health_url)
+            await host.run(stop)
+    log.info("stopped", services=list(names))
+
+
+def run_process(name: str, config: type[ServiceConfig], arguments: Sequence[str], about: str) -> int:
+    """Be a service's process: settings, services, exit code. It takes no arguments but --help."""
+    if arguments:
+        return _answer(name, config, arguments, about)
+    os.umask(PRIVATE_UMASK)
+    try:
+        asyncio.run(serve([name], load_config(config)))
+    except* UsageError as exc:
+        code = _complain(exc, 2)
+    except* PvbusError as exc:
+        code = _complain(exc, 1)
+    else:
+        code = 0
+    return code
+
+
+def _answer(name: str, config: type[ServiceConfig], arguments: Sequence[str], about: str) -> int:
+    if set(arguments) <= {"-h", "--help"}:
+        print(f"{about.strip()}\n\nSettings, with what they are if not given:\n\n{settings_text(config)}")
+        return 0
+    print(
+        f"error: {arguments[0]!r} is too much: all settings are variables, which "
+        f"`python -m services.{name} --help` lists",
+        file=sys.stderr,
+    )
+    return 2
+
+
+def _complain(error: BaseException, code: int) -> int:
+    for cause in causes(error):
+        print(f"error: {printable(str(cause))}", file=sys.stderr)
+    return code

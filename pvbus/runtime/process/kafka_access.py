@@ -1,0 +1,115 @@
+"""What each program may do at a Kafka: its ACLs, made from the contracts of the topics.
+
+A role is a service, or `operator`: whoever makes the topics and looks at the bus with the commands. The
+list is the least that works. Kafka takes Describe as given to whoever may Read or Write, and a transactional
+producer needs no right at the cluster. That every worker compares all topics with their declarations at
+start is why it may Describe, and read the settings of, those that it never opens.
+"""
+
+import shlex
+from collections.abc import Iterator, Sequence
+from typing import NamedTuple
+
+from pvbus.adapters.kafka.settings import KafkaSettings
+from pvbus.ports.contracts import TopicContract, topic_contracts
+from pvbus.runtime.process.assembly import SERVICES
+from pvbus.runtime.process.installation import GROUP as INSTALLATION_GROUP
+
+OPERATOR = "operator"
+ROLES = (*SERVICES, OPERATOR)
+PRINCIPAL = "User:pvbus-{role}"
+
+
+class Access(NamedTuple):
+    """One operation on some resources of a type: a command's worth of ACLs.
+
+    resource: `topic`, `group` or `transactional-id`. pattern: `literal`, or `prefixed` when the names are
+    what names begin with.
+    """
+
+    role: str
+    resource: str
+    names: tuple[str, ...]
+    pattern: str
+    operation: str
+
+
+def access_lists(settings: KafkaSettings) -> list[Access]:
+    """Return what every role may do, those that are missing are denied."""
+    return [access for role in ROLES for access in access_of(role, settings)]
+
+
+def access_of(role: str, settings: KafkaSettings) -> Iterator[Access]:
+    """Yield what one role may do."""
+    contracts = topic_contracts()
+
+    def some(
+        resource: str, operation: str, names: Sequence[str], pattern: str = "literal"
+    ) -> Iterator[Access]:
+        if names:
+            yield Access(role, resource, tuple(map(settings.named, names)), pattern, operation)
+
+    everything = [contract.spec.name for contract in contracts]
+    if role == OPERATOR:
+        for operation in ("Create", "Read", "DescribeConfigs"):
+            yield from some("topic", operation, everything)
+        yield from some("group", "Describe", [_group(service) for service in SERVICES])
+        return
+    read = [contract.spec.name for contract in contracts if _reads(role, contract)]
+    written = [contract.spec.name for contract in contracts if _writes(role, contract)]
+    yield from some("topic", "Read", read)
+    yield from some("topic", "Write", written)
+    yield from some("topic", "Describe", [name for name in everything if name not in {*read, *written}])
+    yield from some("topic", "DescribeConfigs", everything)
+    yield from some("group", "Read", [_group(role), INSTALLATION_GROUP])
+    yield from some("transactional-id", "Write", [f"{_group(role)}-", f"{INSTALLATION_GROUP}-"], "prefixed")
+
+
+def _group(service: str) -> str:
+    return f"pvbus-{service}"
+
+
+def _reads(service: str, contract: TopicContract) -> bool:
+    return service in contract.owners or service in contract.readers
+
+
+def _writes(service: str, contract: TopicContract) -> bool:
+    """A topic whose producers are no services is written by whichever service starts first."""
+    return service in contract.producers or not set(contract.producers) & set(SERVICES)
+
+
+def principal_of(role: str, template: str) -> str:
+    return template.replace("{role}", role)
+
+
+def commands(lists: Sequence[Access], bootstrap: str, principal: str, *options: str) -> Iterator[str]:
+    """Yield a shell script that grants all of it. options: more for each command."""
+    shown = None
+    for access in lists:
+        if access.role != shown:
+            yield f"# {access.role}"
+            shown = access.role
+        words = ["kafka-acls.sh", "--bootstrap-server", bootstrap, *options, "--add"]
+        words += ["--allow-principal", principal_of(access.role, principal), "--operation", access.operation]
+        for name in access.names:
+            words += [f"--{access.resource}", name]
+        if access.pattern != "literal":
+            words += ["--resource-pattern-type", access.pattern]
+        yield shlex.join(words)
+
+
+def bindings(lists: Sequence[Access], principal: str) -> list[dict[str, str]]:
+    """Return one plain value for each ACL."""
+    return [
+        {
+            "role": access.role,
+            "principal": principal_of(access.role, principal),
+            "resourceType": access.resource,
+            "resourceName": name,
+            "patternType": access.pattern,
+            "operation": access.operation,
+            "permission": "Allow",
+        }
+        for access in lists
+        for name in access.names
+    ]

@@ -1,0 +1,269 @@
+"""Settings of the processes: read once, at start, from `PVBUS_*` variables and an optional file.
+
+A field `log_level` is the variable `PVBUS_LOG_LEVEL` and the key `logLevel` of the YAML file that
+`PVBUS_CONFIG` names; a variable goes before the file. Everything that is wrong is reported at once, names
+that are nearly a setting's, too. Several services may share one file: each takes its own fields of it.
+"""
+
+import os
+import re
+from collections.abc import Iterator, Mapping
+from difflib import get_close_matches
+from pathlib import Path
+from typing import Annotated, Any, Literal, TypeVar, get_args, get_origin
+
+import msgspec
+import yaml
+
+from pvbus.adapters.files import open_plain
+from pvbus.core.errors import UsageError
+from pvbus.core.unroll.removal import Limits
+
+FILE_BYTES_MAX = 1 << 20  # what settings are a thousandth of
+CONFIG_VARIABLE = "PVBUS_CONFIG"
+_PREFIX = "PVBUS_"
+
+Port = Annotated[int, msgspec.Meta(ge=0, le=65_535)]
+Seconds = Annotated[float, msgspec.Meta(gt=0)]
+LogLevel = Literal["debug", "info", "warning", "error"]
+LogFormat = Literal["auto", "json", "console"]
+Sasl = Literal["", "scram-sha-256", "scram-sha-512", "oauthbearer"]
+
+
+class ProcessConfig(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
+    """What every process needs.
+
+    log_level: `debug` tells of conflicts and waiting, too. log_format: `auto` is columns on a terminal,
+    JSON elsewhere.
+    """
+
+    log_level: LogLevel = "info"
+    log_format: LogFormat = "auto"
+
+
+class KafkaConfig(ProcessConfig, frozen=True, kw_only=True, rename="camel"):
+    """How to reach a Kafka; nothing here matters to a bus in a file.
+
+    kafka_tls: whether connections are encrypted; the three files below need it. kafka_ca_file: PEM of who
+    signed the brokers' certificates, "" for the machine's own authorities. kafka_certificate_file,
+    kafka_key_file: ours, for brokers that want one; kafka_key_password_file where the key has a password.
+    kafka_sasl: how to log in, "" for not at all; SCRAM takes kafka_username and kafka_password_file, and
+    oauthbearer kafka_token_file, which is read again for each connection, as tokens are replaced.
+    Secrets stand in files and never in a variable: a process's environment is inherited by every program
+    that it starts, and shown by `docker inspect`, by /proc and in crash reports; a file has an owner.
+
+    kafka_replication: copies of each topic; 0 is three, or as many as there are brokers. With fewer than
+    two, what was answered goes with a disk. kafka_session_seconds: how long a worker may be silent before
+    its claims go to others; shorter, and a pause of its machine costs a restore; longer, and the keys of
+    a dead worker wait. Brokers take 6 to 1800 if not told otherwise.
+    """
+
+    kafka_tls: bool = False
+    kafka_ca_file: str = ""
+    kafka_certificate_file: str = ""
+    kafka_key_file: str = ""
+    kafka_key_password_file: str = ""
+    kafka_sasl: Sasl = ""
+    kafka_username: str = ""
+    kafka_password_file: str = ""
+    kafka_token_file: str = ""
+    kafka_replication: Annotated[int, msgspec.Meta(ge=0, le=32_767)] = 0
+    kafka_session_seconds: Annotated[float, msgspec.Meta(ge=3)] = 10.0
+
+
+class ServiceConfig(KafkaConfig, frozen=True, kw_only=True, rename="camel"):
+    """What every service needs.
+
+    bus: `sqlite:<path>`, or `kafka://HOST:PORT[,HOST:PORT...][/PREFIX]`, where installations that share a
+    Kafka have a prefix each. kubeconfig: "" takes the pod's own account, else
+    $KUBECONFIG or ~/.kube/config; context: of it, "" the current one. engine: the CEL engine; "" takes
+    the one this installation has recorded, and at its first start the fastest there is. health_host,
+    health_port: where /metrics, /healthz and /readyz are served; loopback, as nothing there is secret
+    but nothing there is anybody else's business either; port 0 takes a free one, which the log tells.
+    """
+
+    bus: str = "sqlite:.pvbus/bus.db"
+    kubeconfig: str = ""
+    context: str = ""
+    engine: str = ""
+    health_host: str = "127.0.0.1"
+    health_port: Port = 0
+
+
+class IngestConfig(ServiceConfig, frozen=True, kw_only=True, rename="camel"):
+    """ingest has no settings of its own."""
+
+
+class UnrollConfig(ServiceConfig, frozen=True, kw_only=True, rename="camel"):
+    """Limits of removals, for all sets; a set's annotations may replace those of the guard.
+
+    removal_quiet_seconds: how long no removal may have been added to a set before its removals are
+    ordered; shorter, and an accident that goes on is not seen whole; longer, and removals lag.
+    removals_max, removals_share: more removals within ten minutes than both (the share is of the children
+    that the set had before) are held for confirmation.
+    """
+
+    removal_quiet_seconds: Annotated[float, msgspec.Meta(ge=0, le=600)] = 5.0
+    removals_max: Annotated[int, msgspec.Meta(ge=0)] = 5
+    removals_share: Annotated[float, msgspec.Meta(ge=0, le=1)] = 0.1
+
+    @property
+    def limits(self) -> Limits:
+        return Limits(self.removal_quiet_seconds, self.removals_max, self.removals_share)
+
+
+class RenderConfig(ServiceConfig, frozen=True, kw_only=True, rename="camel"):
+    """render has no settings of its own."""
+
+
+class InjectConfig(ServiceConfig, frozen=True, kw_only=True, rename="camel"):
+    """inject has no settings of its own."""
+
+
+class ConditionsConfig(ServiceConfig, frozen=True, kw_only=True, rename="camel"):
+    """source: `ce_source` of the events, a URI reference that tells installations apart."""
+
+    source: str = "/pvbus"
+
+
+class ServicesConfig(UnrollConfig, frozen=True, kw_only=True, rename="camel"):
+    """Several services in one process, as `pvbus run` and `pvbus up` have them."""
+
+    source: str = "/pvbus"
+
+
+class ApiServerConfig(ProcessConfig, frozen=True, kw_only=True, rename="camel"):
+    """The embedded API server with its package store.
+
+    functions: image (with or without its tag, or its bare name) to a command line, or to
+    `builtin:<name>`; in a variable as YAML. allow_exec: whether a Kptfile may name a command line by
+    itself, which then runs with the rights of this process. fetch_seconds: between fetches of a remote;
+    poll_seconds: between looks at the refs of a repository on this machine.
+    """
+
+    functions: Mapping[str, str] = {}
+    allow_exec: bool = False
+    fetch_seconds: Seconds = 60.0
+    poll_seconds: Seconds = 2.0
+
+
+SERVICE_CONFIGS: Mapping[str, type[ServiceConfig]] = {
+    "ingest": IngestConfig,
+    "unroll": UnrollConfig,
+    "render": RenderConfig,
+    "inject": InjectConfig,
+    "conditions": ConditionsConfig,
+}
+_ALL: tuple[type[ProcessConfig], ...] = (*SERVICE_CONFIGS.values(), ServicesConfig, ApiServerConfig)
+
+_C = TypeVar("_C", bound=ProcessConfig)
+
+
+def load_config(type_: type[_C], environment: Mapping[str, str] | None = None) -> _C:
+    """Read the settings of a process. Raises UsageError that lists every problem."""
+    environment = os.environ if environment is None else environment
+    path = environment.get(CONFIG_VARIABLE, "")
+    problems = list(_mistyped(environment))
+    given = _read(path, problems) if path else {}
+    values: dict[str, Any] = {}
+    for field in msgspec.structs.fields(type_):
+        variable = variable_of(field.name)
+        if variable in environment:
+            where, value = variable, _from_text(environment[variable], field.type)
+        elif field.encode_name in given:
+            where, value = f"{path}: {field.encode_name}", given[field.encode_name]
+        else:
+            continue
+        try:
+            values[field.name] = msgspec.convert(value, field.type, strict=False)
+        except msgspec.ValidationError as exc:
+            problems.append(f"{where}: {_wanted(field.type) or exc} (given: {value!r})")
+    if problems:
+        raise UsageError("the configuration is wrong:\n  " + "\n  ".join(problems))
+    return type_(**values)
+
+
+def settings_text(type_: type[ProcessConfig]) -> str:
+    """Return a line for each setting of a process: the variable, and its default where it has one."""
+    fields = msgspec.structs.fields(type_)
+    width = max(len(variable_of(field.name)) for field in fields)
+    lines = [f"  {variable_of(field.name):{width}}  {_shown(field.default)}".rstrip() for field in fields]
+    return "\n".join([*lines, f"  {CONFIG_VARIABLE:{width}}  a YAML file with any of them: logLevel: debug"])
+
+
+def _shown(default: object) -> str:
+    return str(default).lower() if isinstance(default, bool) else str(default)
+
+
+def variable_of(field: str) -> str:
+    """Return the variable that a setting is read from."""
+    return _PREFIX + field.upper()
+
+
+def _read(path: str, problems: list[str]) -> Mapping[str, Any]:
+    try:
+        with open_plain(Path(path)) as stream:
+            found = yaml.safe_load(stream.read(FILE_BYTES_MAX).decode())
+    except (OSError, UnicodeDecodeError, yaml.YAMLError, UsageError) as exc:
+        problems.append(f"{CONFIG_VARIABLE}: {path} cannot be read: {exc}")
+        return {}
+    if found is None:
+        return {}
+    if not isinstance(found, dict):
+        problems.append(f"{path}: must be a mapping of settings")
+        return {}
+    known = {field.encode_name for field in _fields()}
+    problems += [
+        f"{path}: {name}: unknown setting{_meant(str(name), known)}" for name in found if name not in known
+    ]
+    return found
+
+
+def _fields() -> Iterator[msgspec.structs.FieldInfo]:
+    """Yield the settings of all processes."""
+    for type_ in _ALL:
+        yield from msgspec.structs.fields(type_)
+
+
+_KAFKA_PREFIX = _PREFIX + "KAFKA_"
+_LINK = re.compile(_KAFKA_PREFIX + r"(SERVICE|PORT)(_|$)")
+"""What Kubernetes gives every pod, where a Service is called `pvbus-kafka`."""
+
+
+def _mistyped(environment: Mapping[str, str]) -> Iterator[str]:
+    """Yield what is wrong with names of variables.
+
+    One that is left out by mistake can cost encryption or the guard of removals. What is unlike every setting
+    is somebody else's, but of a Kafka: there it may be what another client calls a setting.
+    """
+    known = {variable_of(field.name) for field in _fields()} | {CONFIG_VARIABLE}
+    for name in sorted(name for name in environment if name.startswith(_PREFIX) and name not in known):
+        meant = _meant(name, known)
+        if meant or (name.startswith(_KAFKA_PREFIX) and not _LINK.match(name)):
+            yield f"{name}: unknown setting{meant}"
+
+
+def _meant(name: str, known: set[str]) -> str:
+    """Begin of names must not make them alike."""
+    names = {each.removeprefix(_PREFIX): each for each in known}
+    close = get_close_matches(name.removeprefix(_PREFIX), sorted(names), n=1, cutoff=0.8)
+    return f"; did you mean {names[close[0]]}?" if close else ""
+
+
+def _wanted(type_: Any) -> str:
+    """Say in words what a setting takes, where its type alone does not tell it to a person."""
+    if type_ is bool:
+        return "must be true or false"
+    if get_origin(type_) is Literal:
+        return f"must be {' or '.join(choice or 'nothing' for choice in get_args(type_))}"
+    return ""
+
+
+def _from_text(text: str, type_: Any) -> Any:
+    """A variable is the value's text; a mapping is written as YAML."""
+    if get_origin(type_) is Mapping:
+        try:
+            return yaml.safe_load(text)
+        except yaml.YAMLError:
+            return text
+    return text

@@ -1,0 +1,267 @@
+"""One claim as the worker sees it: what is dirty, what is in flight, which offset is done.
+
+Invariants: a key is never reconciled twice at once; a dirty mark set while a key is busy runs it
+again; the offset that may be committed is the lowest whose keys are still dirty or busy.
+"""
+
+import asyncio
+from collections import deque
+from collections.abc import Collection, Iterable, Mapping
+from typing import NamedTuple, Protocol
+
+from pvbus.core.codec import encode_row
+from pvbus.core.effects import Put
+from pvbus.core.keys import partition as partition_of
+from pvbus.core.records import partition_key
+from pvbus.ports.bus import Bus, Claim, Membership, Output, TopicPartition
+from pvbus.ports.clock import Clock
+from pvbus.runtime.clock import Stopwatch
+
+STEPS_WAITING_MAX = 4  # rows of so many steps may wait: enough to fill the next ones, and bounded memory
+
+
+class Finished(NamedTuple):
+    """A key whose reconciliation ended, the rows of its outcome, and these encoded. size: in bytes."""
+
+    key: str
+    puts: tuple[Put, ...]
+    outputs: list[Output]
+    size: int
+
+
+def finished(key: str, puts: tuple[Put, ...], partitions: int) -> Finished:
+    """Encode an outcome, for whatever step will take it."""
+    outputs, size = [], 0
+    for put in puts:
+        number = partition_of(partition_key(put.topic, put.key), partitions)
+        output = Output(put.topic, number, put.key.encode(), encode_row(put.row), put.headers)
+        size += output_bytes(output)
+        outputs.append(output)
+    return Finished(key, puts, outputs, size)
+
+
+def output_bytes(output: Output) -> int:
+    """Return what counts of a record for a step's limit."""
+    size = len(output.key) + len(output.value or b"")
+    return size + sum(len(name) + len(value) for name, value in output.headers)
+
+
+class StepLimits(NamedTuple):
+    """What one step should hold at most."""
+
+    records: int
+    bytes: int
+
+    @classmethod
+    def of(cls, bus: Bus) -> "StepLimits":
+        return cls(bus.step_records_max, bus.step_bytes_max)
+
+
+class Kept(NamedTuple):
+    """What the tables of a claim that went hold, in case it comes back. away: since it went."""
+
+    claim: Claim
+    positions: Mapping[TopicPartition, int]
+    dirty: frozenset[str]
+    away: Stopwatch
+
+
+class ClaimState(Protocol):
+    """What can be seen of a claim from outside.
+
+    restored: whether its tables are what the bus says. progress_at: the monotonic second in which it last
+    got on: a record applied, a key done, a step, a part of the restore. restore: offsets read and offsets
+    to read; equal when it is restored. dirty_count: keys (ingest: rows) that wait, or are being worked on.
+    """
+
+    @property
+    def claim(self) -> Claim: ...
+
+    @property
+    def restored(self) -> bool: ...
+
+    @property
+    def progress_at(self) -> float: ...
+
+    @property
+    def restore(self) -> tuple[int, int]: ...
+
+    @property
+    def dirty_count(self) -> int: ...
+
+
+class Advancing:
+    """A claim that notes when it got on, and how far its restore is; see `ClaimState`."""
+
+    def __init__(self, clock: Clock) -> None:
+        self._clock = clock
+        self.progress_at = clock.monotonic()
+        self.restore = (0, 0)
+
+    def progressed(self) -> None:
+        self.progress_at = self._clock.monotonic()
+
+    def restoring(self, read: int, total: int) -> None:
+        """Note how far the restore is."""
+        if read > self.restore[0]:
+            self.progressed()
+        self.restore = (read, total)
+
+
+class OpenClaim(Advancing):
+    """The shell's state for one claim. Plain data; the worker moves it. Implements `ClaimState`.
+
+    doubt: a step ended with an unknown outcome, so the tables must be restored before anything else
+    is decided. tasks: effects and steps under way; life: keeps the tables restored. kept: its tables are
+    there, from an earlier claim that came directly before.
+    """
+
+    def __init__(self, claim: Claim, inputs: Iterable[str], clock: Clock, limits: StepLimits) -> None:
+        super().__init__(clock)
+        self.claim = claim
+        self.revoked = False
+        self.doubt = asyncio.Event()
+        self.life: asyncio.Task[None] | None = None
+        self.tasks: set[asyncio.Task[None]] = set()
+        self.last_step = float("-inf")
+        self._inputs = tuple(inputs)
+        self._limits = limits
+        self.clear()
+
+    def clear(self) -> None:
+        """Forget everything that came from the tables: they are about to be restored."""
+        self.restored = False
+        self.restore = self.replayed = (0, 0)
+        self.doubt.clear()
+        self.dirty: set[str] = set()
+        self.busy: set[str] = set()
+        self.kept: Kept | None = None
+        self.puts: list[Finished] = []
+        self._waiting_records = self._waiting_bytes = 0
+        self.stepping = False
+        self.attempts: dict[str, int] = {}
+        self.defects: dict[str, str] = {}  # keys whose decision fails by a bug of ours, and with what
+        self.next_offsets: dict[str, int] = {}
+        self._queue: deque[str] = deque()  # the keys that are dirty and not busy
+        self._undone: dict[str, deque[tuple[int, str]]] = {topic: deque() for topic in self._inputs}
+        self._committed: dict[str, int] = {}
+
+    # ------------------------------------------------------------ keys
+
+    def mark(self, key: str) -> None:
+        if key not in self.dirty:
+            self.dirty.add(key)
+            if key not in self.busy:
+                self._queue.append(key)
+
+    def take(self) -> str | None:
+        """Take the mark off the key that has waited longest; it is busy until `done`."""
+        if not self._queue:
+            return None
+        key = self._queue.popleft()
+        self.dirty.discard(key)
+        self.busy.add(key)
+        return key
+
+    def done(self, key: str) -> None:
+        self.progressed()
+        if key in self.busy:
+            self.busy.discard(key)
+            if key in self.dirty:
+                self._queue.append(key)
+
+    def add(self, outcome: Finished) -> None:
+        self.puts.append(outcome)
+        self._waiting_records += len(outcome.outputs)
+        self._waiting_bytes += outcome.size
+
+    def take_puts(self) -> list[Finished]:
+        """Take finished outcomes for one step, at least one; the rows of one outcome stay together."""
+        count = records = size = 0
+        for outcome in self.puts:
+            more, larger = records + len(outcome.outputs), size + outcome.size
+            if count and (more > self._limits.records or larger > self._limits.bytes):
+                break
+            count, records, size = count + 1, more, larger
+        batch, self.puts = self.puts[:count], self.puts[count:]
+        self._waiting_records -= records
+        self._waiting_bytes -= size
+        return batch
+
+    @property
+    def is_backed_up(self) -> bool:
+        """Whether enough rows wait for steps: deciding more keys would only fill memory."""
+        records, size = self._limits
+        return (
+            self._waiting_records >= STEPS_WAITING_MAX * records
+            or self._waiting_bytes >= STEPS_WAITING_MAX * size
+        )
+
+    # ------------------------------------------------------------ offsets
+
+    def consumed(self, topic: str, offset: int, keys: Iterable[str]) -> None:
+        """Note that a record was applied, and which keys must be done before it counts as done."""
+        undone = self._undone[topic]
+        for key in keys:
+            undone.append((offset, key))
+        self.next_offsets[topic] = offset + 1
+        self.progressed()
+
+    def done_offsets(self, finishing: Collection[str] = ()) -> Mapping[str, int]:
+        """Return the offsets that may be committed and are higher than those committed.
+
+        finishing: keys whose outcome goes into the same step, and which are done with it.
+        """
+        result = {}
+        for topic, undone in self._undone.items():
+            while undone:
+                key = undone[0][1]
+                if key in self.dirty or (key in self.busy and key not in finishing):
+                    break
+                undone.popleft()
+            done = undone[0][0] if undone else self.next_offsets.get(topic, 0)
+            if done > self._committed.get(topic, 0):
+                result[topic] = done
+        return result
+
+    def committed(self, offsets: Mapping[str, int]) -> None:
+        self._committed.update(offsets)
+
+    def start_at(self, topic: str, offset: int, committed: int) -> None:
+        """Begin at an offset; what is committed already is not committed again."""
+        self.next_offsets[topic] = offset
+        self._committed[topic] = committed
+
+    # ------------------------------------------------------------ state
+
+    @property
+    def dirty_count(self) -> int:
+        return len(self.dirty) + len(self.busy)
+
+    @property
+    def acts(self) -> bool:
+        """Whether keys may be decided: the tables are what the bus says, and the claim is held."""
+        return self.restored and not self.revoked and not self.doubt.is_set()
+
+    def may_write(self, membership: Membership | None, now: float, seconds: float) -> bool:
+        """Whether the cluster may be written to: a claim that may have been given away is silent.
+
+        seconds: how long ago the last proof may be that it is ours, a heartbeat or a step.
+        """
+        if membership is None or self.revoked or self.doubt.is_set():
+            return False
+        is_ours = membership.claims().get(self.claim.partition) == self.claim
+        return is_ours and now - max(membership.last_heartbeat(), self.last_step) <= seconds
+
+    @property
+    def in_flight(self) -> bool:
+        return bool(self.busy or self.puts or self.stepping) and not self.doubt.is_set()
+
+    @property
+    def is_settled(self) -> bool:
+        """Whether the tables are what the bus says: nothing was decided that is not written."""
+        return self.restored and not (self.doubt.is_set() or self.busy or self.puts or self.stepping)
+
+    @property
+    def idle(self) -> bool:
+        return self.acts and not (self.dirty or self.busy or self.puts or self.stepping)

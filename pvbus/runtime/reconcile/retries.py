@@ -1,0 +1,34 @@
+"""When a key whose reconciliation failed is looked at again, by class of error."""
+
+import random
+from typing import NamedTuple
+
+from pvbus.core.errors import ConflictError, PermanentError, TransientError
+
+BACKOFF_SECONDS = (0.2, 60.0)
+ECHO_SECONDS = 10.0  # how long a lost echo can hold a key back
+PERMANENT_RETRY_SECONDS = 60.0
+
+
+class Retry(NamedTuple):
+    """outcome: a word of `metrics.OUTCOMES`; seconds: until the next look, unless an event comes first."""
+
+    outcome: str
+    seconds: float
+
+
+def retry_of(error: Exception, attempt: int) -> Retry:
+    """Decide by class. attempt: 1 for the first failure in a row.
+
+    What is no error of the port's is a bug in one key's decision: the others go on without it.
+    """
+    match error:
+        case TransientError():
+            least, most = BACKOFF_SECONDS
+            ceiling = min(most, least * 2.0 ** min(attempt, 20))
+            return Retry("transient", max(error.retry_after_seconds or 0.0, random.uniform(least, ceiling)))
+        case ConflictError():
+            return Retry("conflict", ECHO_SECONDS)
+        case PermanentError():
+            return Retry("permanent", PERMANENT_RETRY_SECONDS)
+    return Retry("defect", PERMANENT_RETRY_SECONDS)

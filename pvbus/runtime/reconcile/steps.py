@@ -1,0 +1,129 @@
+"""Steps of a worker's claims: outcomes gather while one step is under way, and go together into the next.
+
+Tables take over what was written after the step returned. When its outcome is unknown, the claim is in
+doubt: nothing is decided or written for it until its tables are restored.
+"""
+
+from collections import Counter
+from collections.abc import Callable, Coroutine
+from typing import Any
+
+from pvbus.core.effects import Put
+from pvbus.core.errors import FencedError, PermanentError, TooLargeError, TransientError
+from pvbus.core.records import child_of
+from pvbus.ports.bus import Bus
+from pvbus.ports.clock import Clock
+from pvbus.runtime.reconcile.leases import Finished, OpenClaim, finished
+from pvbus.runtime.reconcile.narration import Narrator
+from pvbus.runtime.reconcile.tables import Tables
+from pvbus.telemetry import metrics
+from pvbus.telemetry.logs import get_logger
+
+REFUSED_SECONDS = 5.0  # before tables are restored and the step is tried again: a person must act meanwhile
+
+
+class Stepper:
+    """Writes the outcomes of open claims, one step per claim at a time."""
+
+    def __init__(
+        self,
+        name: str,
+        tables: Tables,
+        bus: Bus,
+        clock: Clock,
+        *,
+        spawn: Callable[[OpenClaim, Coroutine[Any, Any, None]], object],
+        stepped: Callable[[], None],
+    ) -> None:
+        """spawn: runs something that ends with the claim. stepped: called after each step."""
+        self._name = name
+        self._tables = tables
+        self._bus = bus
+        self._clock = clock
+        self._spawn = spawn
+        self._stepped = stepped
+        self._log = get_logger(name)
+        self._narrator = Narrator()
+        self._steps_done = metrics.STEPS.labels(name, "done")
+
+    def kick(self, opened: OpenClaim, *, offsets_only: bool = False) -> None:
+        """See to it that what waits is written, if nothing is being written already."""
+        if (opened.puts or offsets_only) and not opened.stepping and not opened.doubt.is_set():
+            opened.stepping = True
+            self._spawn(opened, self._run(opened))
+
+    async def _run(self, opened: OpenClaim) -> None:
+        """Step until nothing is left."""
+        try:
+            while True:
+                await self._step(opened, opened.take_puts())
+                if not opened.puts:
+                    return
+        except FencedError:
+            self._log.info("claim lost", partition=opened.claim.partition, epoch=opened.claim.epoch)
+            opened.revoked = True
+        except TransientError as exc:
+            self._log.warning("outcome of a step unknown", error=str(exc))
+            metrics.STEPS.labels(self._name, "unknown").inc()
+            opened.doubt.set()
+        except PermanentError as exc:  # a damaged file, or a right that was taken away: nothing may be lost
+            self._log.error("the bus refuses to be written", error=str(exc))
+            metrics.STEPS.labels(self._name, "unknown").inc()
+            await self._clock.sleep(REFUSED_SECONDS)
+            opened.doubt.set()
+        finally:
+            opened.stepping = False
+
+    async def _step(self, opened: OpenClaim, batch: list[Finished]) -> None:
+        outputs = [output for outcome in batch for output in outcome.outputs]
+        offsets = opened.done_offsets({outcome.key for outcome in batch})
+        if not outputs and not offsets:
+            return
+        try:
+            await self._bus.step(opened.claim, outputs, offsets)
+        except TooLargeError as exc:
+            await self._step_each(opened, batch, exc)
+            return
+        opened.last_step = self._clock.monotonic()
+        opened.committed(offsets)
+        opened.progressed()
+        self._steps_done.inc()
+        for topic, count in Counter(output.topic for output in outputs).items():
+            metrics.RECORDS_WRITTEN.labels(topic).inc(count)
+        for outcome in batch:
+            self._tables.store(opened, outcome.puts)
+            opened.done(outcome.key)
+            for line in self._narrator.lines(outcome.puts):
+                self._log.info(line.event, **line.fields)
+        self._stepped()
+
+    async def _step_each(self, opened: OpenClaim, batch: list[Finished], error: TooLargeError) -> None:
+        """Write what can be written: outcome by outcome, then, of one that is too large, child by child."""
+        for outcome in batch:
+            parts = [outcome] if len(batch) > 1 else by_child(outcome, self._tables.partitions)
+            if len(parts) == 1 and len(batch) == 1:
+                self._refuse(opened, outcome, error)
+                return
+            for part in parts:
+                await self._step(opened, [part])
+
+    def _refuse(self, opened: OpenClaim, outcome: Finished, error: TooLargeError) -> None:
+        """Leave out what no step can hold, and let the controller say so."""
+        keys = sorted({f"{put.topic}: {put.key}" for put in outcome.puts})
+        self._log.error("rows cannot be written", rows=keys, error=str(error))
+        metrics.RECONCILES.labels(self._name, "failed").inc()
+        self._tables.refused(opened, outcome, str(error))
+        opened.done(outcome.key)
+        self._stepped()
+
+
+def by_child(outcome: Finished, partitions: int) -> list[Finished]:
+    """Split an outcome: the rows of each child of a set apart from those of the others.
+
+    The key is done with the last part; the others have none.
+    """
+    units: dict[str, list[Put]] = {}
+    for put in outcome.puts:
+        units.setdefault(child_of(put.topic, put.key), []).append(put)
+    keys = [""] * (len(units) - 1) + [outcome.key]
+    return [finished(key, tuple(puts), partitions) for key, puts in zip(keys, units.values(), strict=True)]

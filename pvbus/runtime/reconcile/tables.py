@@ -1,0 +1,269 @@
+"""A controller's tables: filled from the bus, kept up to date, and emptied when they may be wrong.
+
+The tables of a claim are read from 0 to the ends that stood after the fence, then on until nothing is
+left to read, and only then trusted. Those of a claim that went are kept for a while: if it comes back and
+nobody held it meanwhile, they are still what the bus says, and only what was written to the inputs since
+is read.
+"""
+
+import asyncio
+from collections.abc import Callable, Iterable, Mapping
+
+import msgspec
+
+from pvbus.core.effects import Controller, Put
+from pvbus.core.errors import TransientError
+from pvbus.core.keys import partition as partition_of
+from pvbus.core.records import DLQ
+from pvbus.ports.bus import Bus, Record, TopicPartition
+from pvbus.ports.clock import Clock
+from pvbus.runtime.clock import Stopwatch
+from pvbus.runtime.reconcile.decoding import checked_key, dead_letter
+from pvbus.runtime.reconcile.leases import Finished, Kept, OpenClaim, finished
+from pvbus.runtime.reconcile.reader import Intake, StaleError
+from pvbus.telemetry import metrics
+from pvbus.telemetry.logs import get_logger
+
+KEEP_SECONDS = 30.0  # a rebalance takes no longer; for others' claims the memory is needed elsewhere
+AGAIN_SECONDS = 1.0
+
+
+class Tables:
+    """The controller of a worker, and what is read for it. claims: those held, by partition."""
+
+    def __init__(
+        self,
+        make: Callable[[], Controller],
+        bus: Bus,
+        clock: Clock,
+        *,
+        partitions: int,
+        claims: Mapping[int, OpenClaim],
+    ) -> None:
+        """make: gives a controller with empty tables."""
+        self.controller = make()
+        self.intake = Intake(bus, clock, pausable=self.controller.inputs)
+        self._make = make
+        self._bus = bus
+        self._clock = clock
+        self.partitions = partitions
+        self._claims = claims
+        self._log = get_logger(self.controller.name)
+        self._broadcast_ready = asyncio.Event()
+        self._broadcast_restore = (0, 0)
+        self._emptied = asyncio.Event()
+        self._kept: dict[int, Kept] = {}
+        self._written_topics = frozenset((*self.controller.inputs, *self.controller.memory))
+
+    # ------------------------------------------------------------ claims come and go
+
+    def open(self, opened: OpenClaim) -> None:
+        """Begin with empty tables, or with those that an earlier claim left here and nobody outdated."""
+        number = opened.claim.partition
+        kept = self._kept.pop(number, None)
+        if kept is not None:
+            if opened.claim.epoch == kept.claim.epoch + 1 and kept.away.seconds <= KEEP_SECONDS:
+                opened.kept = kept
+                return
+            self.controller.close(number)
+        self.controller.open(number)
+
+    def begin_again(self, opened: OpenClaim) -> None:
+        """Drop what a claim's tables hold, to restore them."""
+        self.controller.close(opened.claim.partition)
+        self.controller.open(opened.claim.partition)
+        opened.clear()
+
+    def let_go(self, opened: OpenClaim, *, keep: bool) -> None:
+        """End with a claim. keep: it may come back."""
+        number = opened.claim.partition
+        inputs = self._own(self.controller.inputs, number)
+        positions = {
+            place: self.intake.positions[place] for place in inputs if place in self.intake.positions
+        }
+        is_kept = keep and opened.is_settled
+        self.stop_reading(opened)
+        if is_kept:
+            self._kept[number] = Kept(
+                opened.claim, positions, frozenset(opened.dirty), Stopwatch(self._clock)
+            )
+        else:
+            self.controller.close(number)
+
+    def drop_kept(self) -> None:
+        """Drop the tables of claims that did not come back."""
+        for number, kept in list(self._kept.items()):
+            if kept.away.seconds > KEEP_SECONDS:
+                del self._kept[number]
+                self.controller.close(number)
+
+    def stop_reading(self, opened: OpenClaim) -> None:
+        self.intake.unassign(self._own(self.controller.inputs, opened.claim.partition))
+        if opened.restored:
+            opened.restored = False
+            metrics.CLAIMS.labels(self.controller.name).dec()
+
+    def empty(self) -> None:
+        """Drop everything, to be read again: it may lack what was deleted while nothing was read."""
+        self._log.warning("behind for too long: emptying the tables, reading them again")
+        self.intake.unassign(list(self.intake.positions))
+        self._broadcast_ready.clear()
+        self._kept.clear()
+        self.controller = self._make()
+        for number, opened in self._claims.items():
+            self.controller.open(number)
+            opened.doubt.set()
+        self._emptied.set()
+
+    def _own(self, topics: Iterable[str], number: int) -> list[TopicPartition]:
+        return [(topic, number) for topic in topics]
+
+    def _whole(self, topics: Iterable[str]) -> list[TopicPartition]:
+        return [(topic, number) for topic in topics for number in range(self.partitions)]
+
+    # ------------------------------------------------------------ restoring
+
+    async def restore(self, opened: OpenClaim) -> None:
+        """Make a claim's tables what the bus says; then every key is dirty once.
+
+        Raises FencedError, TransientError and StaleError; then `begin_again`.
+        """
+        kept, opened.kept = opened.kept, None
+        dirty: Iterable[str] = ()
+        if kept is None:
+            await self._read_own(opened)
+        else:
+            dirty = kept.dirty
+            await self._take_up(opened, kept)
+        for key in (*self.controller.keys(opened.claim.partition), *sorted(dirty)):
+            opened.mark(key)
+        opened.restored = True
+        metrics.CLAIMS.labels(self.controller.name).inc()
+
+    async def _read_own(self, opened: OpenClaim) -> None:
+        number, controller = opened.claim.partition, self.controller
+        committed = await self._bus.committed(opened.claim, controller.inputs)
+        own = self._own((*controller.inputs, *controller.memory), number)
+        reached = await self.intake.replay(
+            await self._bus.end_offsets(own),
+            lambda record: self._load(record, committed),
+            lambda read, total: self._note_restore(opened, (read, total)),
+        )
+        await self._broadcast_ready.wait()
+        await self.intake.catch_up(self._whole(controller.broadcast))
+        for topic in controller.inputs:
+            opened.start_at(topic, reached[topic, number], committed.get(topic, 0))
+        self.intake.assign({place: reached[place] for place in self._own(controller.inputs, number)})
+
+    async def _take_up(self, opened: OpenClaim, kept: Kept) -> None:
+        """Go on with kept tables: of what this worker does not read itself nobody wrote anything."""
+        number, controller = opened.claim.partition, self.controller
+        committed = await self._bus.committed(opened.claim, controller.inputs)
+        inputs = self._own(controller.inputs, number)
+        for place in inputs:
+            opened.start_at(place[0], kept.positions[place], committed.get(place[0], 0))
+        self.intake.assign(kept.positions)
+        await self._broadcast_ready.wait()
+        await self.intake.catch_up(inputs + self._whole(controller.broadcast))
+        self._log.info("claim came back, with its tables", partition=number)
+
+    async def keep_broadcast(self) -> None:
+        """Read the tables that every worker has whole, at first and whenever they were emptied."""
+        while True:
+            self._emptied.clear()
+            try:
+                ends = await self._bus.end_offsets(self._whole(self.controller.broadcast))
+                reached = await self.intake.replay(ends, self._load, self._note_broadcast)
+            except TransientError as exc:
+                self._log.warning("tables cannot be read yet", error=str(exc))
+                await self._clock.sleep(AGAIN_SECONDS)
+                continue
+            except StaleError:
+                self.empty()
+                continue
+            if not self._emptied.is_set():
+                self.intake.assign(reached)
+                self._broadcast_ready.set()
+                await self._emptied.wait()
+
+    def _note_broadcast(self, read: int, total: int) -> None:
+        self._broadcast_restore = (read, total)
+        for opened in self._claims.values():
+            self._note_restore(opened, opened.replayed)
+
+    def _note_restore(self, opened: OpenClaim, own: tuple[int, int]) -> None:
+        """Count the broadcast tables to each claim, which cannot do without."""
+        opened.replayed = own
+        if not opened.restored:
+            read, total = self._broadcast_restore
+            opened.restoring(own[0] + read, own[1] + total)
+
+    # ------------------------------------------------------------ records
+
+    async def read(self) -> bool:
+        """Read once, and mark what it dirties; tell whether there was anything. Raises TransientError."""
+        try:
+            return await self.intake.poll(self._consume)
+        except StaleError:
+            self.empty()
+            return False
+
+    def _load(self, record: Record, committed: Mapping[str, int] | None = None) -> list[str]:
+        """Apply a record to the tables. committed: while restoring, where reading goes on."""
+        try:
+            key = checked_key(record, self.partitions)
+            return list(self.controller.load(record.topic, record.partition, key, record.value))
+        except (msgspec.MsgspecError, ValueError) as exc:
+            if committed is None or record.offset >= committed.get(record.topic, record.offset + 1):
+                self._dead_letter(record, exc)
+            return []
+
+    def _dead_letter(self, record: Record, error: Exception) -> None:
+        """Keep bytes that mean nothing to us where a person can look at them.
+
+        Many workers read the same record of a broadcast topic: the one that holds the claim of its
+        partition writes the letter.
+        """
+        opened = self._claims.get(record.partition)
+        if opened is not None:
+            metrics.DEAD_LETTERS.labels(record.topic).inc()
+            key = record.key.decode(errors="replace")
+            place = {"topic": record.topic, "partition": record.partition, "offset": record.offset}
+            self._log.error("record cannot be decoded", key=key, error=str(error), **place)
+            opened.add(finished("", (Put(DLQ, key, dead_letter(record, error)),), self.partitions))
+
+    def _consume(self, record: Record) -> None:
+        keys = self._load(record)
+        for key in keys:
+            self.mark(key)
+        if record.topic in self.controller.inputs:
+            opened = self._claims.get(record.partition)
+            if opened is not None:
+                opened.consumed(record.topic, record.offset, keys)
+
+    def mark(self, key: str) -> None:
+        opened = self._claims.get(partition_of(key.rpartition("|")[2], self.partitions))
+        if opened is not None:
+            opened.mark(key)
+
+    def store(self, opened: OpenClaim, puts: Iterable[Put]) -> None:
+        """Take over rows that were written."""
+        for put in puts:
+            if put.topic in self._written_topics:
+                for key in self.controller.store(opened.claim.partition, put):
+                    opened.mark(key)
+
+    def refused(self, opened: OpenClaim, outcome: Finished, error: str) -> None:
+        """Tell the controller that the bus does not take rows of an outcome."""
+        for key in self.controller.refused(opened.claim.partition, outcome.puts, error):
+            opened.mark(key)
+
+    async def catch_up(self, opened: OpenClaim, topics: Iterable[str]) -> None:
+        """Wait until everything that these topics hold now was applied."""
+        places: list[TopicPartition] = []
+        for topic in topics:
+            if topic in self.controller.broadcast:
+                places += self._whole((topic,))
+            else:
+                places += self._own((topic,), opened.claim.partition)
+        await self.intake.catch_up(places)

@@ -1,0 +1,392 @@
+"""The shell of a service: consume, decide, apply effects, step. Hardly an `if` about the domain.
+
+One worker holds any number of claims of one group and runs one `Controller` over them. Two loops:
+*reading* applies records and marks keys (see `tables`); *dispatching* runs dirty keys and hands their
+outcomes to `stepping`. Effects run as tasks of their claim, which end with it.
+"""
+
+import asyncio
+import math
+import traceback
+from collections.abc import Callable, Coroutine, Mapping
+from typing import Any
+
+from pvbus.core.effects import (
+    DEFECT,
+    WRITES,
+    CatchUp,
+    Controller,
+    Delete,
+    Effect,
+    Outcome,
+    Put,
+    Reconciliation,
+)
+from pvbus.core.errors import ConflictError, FencedError, InvariantError, PermanentError, TransientError
+from pvbus.ports.bus import Bus, Claim, Membership, TopicPartition
+from pvbus.ports.clock import Clock
+from pvbus.ports.cluster import Cluster
+from pvbus.runtime.failures import StoppedError, watch_membership
+from pvbus.runtime.reconcile.effects import perform
+from pvbus.runtime.reconcile.leases import OpenClaim, StepLimits, finished
+from pvbus.runtime.reconcile.narration import write_line
+from pvbus.runtime.reconcile.reader import StaleError
+from pvbus.runtime.reconcile.retries import BACKOFF_SECONDS, retry_of
+from pvbus.runtime.reconcile.steps import Stepper
+from pvbus.runtime.reconcile.tables import Tables
+from pvbus.runtime.reconcile.timers import Timers
+from pvbus.telemetry import metrics
+from pvbus.telemetry.logs import get_logger
+
+EFFECTS_INFLIGHT_MAX = 64  # an API server on two cores gains nothing above; fewer starve it
+DIRTY_KEYS_MAX = 50_000  # beyond, inputs pause: memory stays bounded when the cluster is slow
+SLICE_SECONDS = 0.02  # one turn of dispatching; longer and heartbeats and reads would wait
+TICK_SECONDS = (0.1, 0.25)  # how exactly times are kept: while one is near, and otherwise
+OFFSET_COMMIT_SECONDS = 1.0  # offsets alone are for lag and scaling: not worth a step each
+
+
+class Worker:
+    """Runs one controller. `run` returns when `stop` was called; errors of our own making end it."""
+
+    def __init__(
+        self,
+        make: Callable[[], Controller],
+        bus: Bus,
+        cluster: Cluster | None,
+        clock: Clock,
+        *,
+        partitions: int,
+        drain_seconds: float = 2.0,
+    ) -> None:
+        """make: gives a controller with empty tables, at first and whenever they must be emptied."""
+        self.partitions = partitions
+        self._bus = bus
+        self._cluster = cluster
+        self._clock = clock
+        self._drain_seconds = drain_seconds
+        self._session_seconds = bus.session_seconds
+        self._claims: dict[int, OpenClaim] = {}
+        self._spare_from = math.inf
+        self._wake = asyncio.Event()
+        self._stopping = asyncio.Event()
+        self._timers = Timers()
+        self._effects = 0
+        self._turn = 0
+        self._paused_until = 0.0
+        self._membership: Membership | None = None
+        self._tasks: asyncio.TaskGroup | None = None
+        self._limits = StepLimits.of(bus)
+        self._tables = Tables(make, bus, clock, partitions=partitions, claims=self._claims)
+        name = self.controller.name
+        self._log = get_logger(name)
+        self._stepper = Stepper(name, self._tables, bus, clock, spawn=self._spawn, stepped=self._wake.set)
+        self._outcomes = {word: metrics.RECONCILES.labels(name, word) for word in metrics.OUTCOMES}
+        self._dirty_gauge = metrics.DIRTY.labels(name)
+
+    # ---------------------------------------------------------------- life
+
+    async def run(self) -> None:
+        """Join the group and work until `stop`."""
+        try:
+            async with asyncio.TaskGroup() as tasks:
+                self._tasks = tasks
+                loops = (self._tables.keep_broadcast, self._reading, self._dispatching, self._keeping_time)
+                for loop in loops:
+                    tasks.create_task(loop())
+                topics = (*self.controller.inputs, *self.controller.memory)
+                self._membership = await self._bus.join(
+                    f"pvbus-{self.controller.name}", topics, assigned=self._assigned, revoked=self._revoked
+                )
+                self._spare_from = self._clock.monotonic() + self._session_seconds
+                tasks.create_task(watch_membership(self._membership, self._stopping))
+                await self._stopping.wait()
+                await self._membership.leave()
+                raise StoppedError  # what is still under way had its time: it may wait for ever
+        except* StoppedError:
+            pass
+        finally:
+            self._claims.clear()  # of a worker that failed nothing is left that could drain
+            await self._tables.intake.close()
+
+    def stop(self) -> None:
+        self._stopping.set()
+
+    @property
+    def controller(self) -> Controller:
+        return self._tables.controller
+
+    @property
+    def ready(self) -> bool:
+        """Whether every claim held is restored; who was given none for a whole session is a spare worker."""
+        if not self._claims:
+            return self._clock.monotonic() >= self._spare_from
+        return all(c.restored for c in self._claims.values())
+
+    @property
+    def idle(self) -> bool:
+        """Whether nothing is dirty, in flight or waiting for a step."""
+        return self.ready and all(c.idle for c in self._claims.values())
+
+    @property
+    def next_timer_seconds(self) -> float | None:
+        """Seconds until the next key is looked at by itself; None when no key waits for a time."""
+        time = self._timers.next()
+        return time - self._clock.monotonic() if time is not None else None
+
+    @property
+    def dirty_keys(self) -> int:
+        return sum(c.dirty_count for c in self._claims.values())
+
+    @property
+    def defects(self) -> Mapping[str, str]:
+        """Return the keys whose decision fails by a bug of ours, and with what."""
+        return {key: error for opened in self._claims.values() for key, error in opened.defects.items()}
+
+    def claims(self) -> Mapping[int, OpenClaim]:
+        """Return the claims held, by partition (for lag and health; not to be changed)."""
+        return self._claims
+
+    def positions(self) -> Mapping[TopicPartition, int]:
+        return self._tables.intake.positions
+
+    # ---------------------------------------------------------------- claims
+
+    async def _assigned(self, claim: Claim) -> None:
+        assert self._tasks is not None
+        opened = OpenClaim(claim, self.controller.inputs, self._clock, self._limits)
+        self._claims[claim.partition] = opened
+        self._tables.open(opened)
+        opened.life = self._tasks.create_task(self._hold(opened))
+
+    async def _hold(self, opened: OpenClaim) -> None:
+        """Restore the claim's tables, and again after each step of unknown outcome, until cancelled."""
+        number, attempt = opened.claim.partition, 0
+        while True:
+            try:
+                await self._tables.restore(opened)
+            except FencedError:
+                return  # the group takes it back
+            except TransientError as exc:
+                attempt += 1
+                self._log.warning("claim cannot be restored yet", partition=number, error=str(exc))
+            except StaleError:
+                self._log.warning("restoring took too long: beginning again", partition=number)
+            else:
+                attempt = 0
+                self._wake.set()
+                await opened.doubt.wait()
+            for task in opened.tasks:
+                task.cancel()
+            self._tables.stop_reading(opened)
+            await self._clock.sleep(min(BACKOFF_SECONDS[0] * 2.0 ** min(attempt, 20), self._session_seconds))
+            self._tables.begin_again(opened)
+
+    async def _revoked(self, claim: Claim) -> None:
+        """Let what is in flight end, for a while; then drop the claim with all that belongs to it."""
+        opened = self._claims.get(claim.partition)
+        if opened is None or opened.claim != claim:
+            return
+        opened.revoked = True
+        deadline = self._clock.monotonic() + self._drain_seconds
+        try:
+            while opened.in_flight and self._clock.monotonic() < deadline:
+                self._stepper.kick(opened)
+                await self._clock.sleep(0.01)
+        finally:  # whoever is late is cut off here, and may not even wait any more
+            if self._claims.get(claim.partition) is opened:
+                del self._claims[claim.partition]
+                self._spare_from = self._clock.monotonic() + self._session_seconds
+                self._tables.let_go(opened, keep=not self._stopping.is_set())
+            for task in (*opened.tasks, opened.life):
+                if task is not None:
+                    task.cancel()
+
+    def _spawn(self, opened: OpenClaim, work: Coroutine[Any, Any, None]) -> "asyncio.Task[None]":
+        """Run something that ends with the claim."""
+        assert self._tasks is not None
+        task = self._tasks.create_task(work)
+        opened.tasks.add(task)
+        task.add_done_callback(opened.tasks.discard)
+        return task
+
+    # ---------------------------------------------------------------- reading
+
+    async def _reading(self) -> None:
+        while True:
+            try:
+                if await self._tables.read():
+                    self._wake.set()
+            except TransientError as exc:
+                self._log.warning("bus cannot be read", error=str(exc))
+                await self._clock.sleep(1.0)
+            self._balance()
+            await asyncio.sleep(0)
+
+    def _balance(self) -> None:
+        """Read no more inputs while there is too much to do; go on when half of it is done."""
+        if self.dirty_keys > DIRTY_KEYS_MAX:
+            self._tables.intake.pause()
+        elif self.dirty_keys <= DIRTY_KEYS_MAX // 2:
+            self._tables.intake.resume()
+
+    # ---------------------------------------------------------------- dispatching
+
+    async def _dispatching(self) -> None:
+        while True:
+            await self._wake.wait()
+            self._wake.clear()
+            deadline = self._clock.monotonic() + SLICE_SECONDS
+            claims = list(self._claims.values())
+            self._turn += 1
+            for i in range(len(claims)):  # another one first each time: slots for effects are scarce
+                opened = claims[(self._turn + i) % len(claims)]
+                if opened.acts:
+                    self._run_dirty(opened, deadline)
+            self._balance()
+            await asyncio.sleep(0)
+
+    def _run_dirty(self, opened: OpenClaim, deadline: float) -> None:
+        """Decide dirty keys, while there is time and room for their effects."""
+        while self._effects < EFFECTS_INFLIGHT_MAX and not opened.is_backed_up:
+            if self._clock.monotonic() >= deadline:
+                self._wake.set()
+                break
+            key = opened.take()
+            if key is None:
+                break
+            self._timers.cancel(key)
+            self._begin(opened, key)
+        self._stepper.kick(opened)
+
+    def _begin(self, opened: OpenClaim, key: str) -> None:
+        steps = self.controller.reconcile(key, self._clock.now())
+        try:
+            effect = next(steps)
+        except StopIteration as end:
+            self._finish(opened, key, end.value)
+        except Exception as exc:
+            self._failed(opened, key, exc)
+        else:
+            self._effects += 1
+            task = self._spawn(opened, self._with_effects(opened, key, steps, effect))
+            task.add_done_callback(self._effect_ended)
+
+    def _effect_ended(self, _: object) -> None:
+        self._effects -= 1
+        self._wake.set()
+
+    async def _with_effects(self, opened: OpenClaim, key: str, steps: Reconciliation, effect: Effect) -> None:
+        try:
+            outcome = await self._drive(opened, steps, effect)
+        except Exception as exc:
+            self._failed(opened, key, exc)
+        else:
+            self._finish(opened, key, outcome)
+        finally:
+            steps.close()
+        self._stepper.kick(opened)
+
+    async def _drive(self, opened: OpenClaim, steps: Reconciliation, effect: Effect) -> Outcome:
+        try:
+            while True:
+                try:
+                    answer = await self._perform(opened, effect)
+                except (ConflictError, PermanentError, TransientError) as exc:
+                    effect = steps.throw(exc)
+                else:
+                    effect = steps.send(answer)
+        except StopIteration as end:
+            outcome: Outcome = end.value
+            return outcome
+
+    async def _perform(self, opened: OpenClaim, effect: Effect) -> Any:
+        if isinstance(effect, CatchUp):
+            return await self._tables.catch_up(opened, effect.topics)
+        while (pause := self._paused_until - self._clock.monotonic()) > 0:
+            await self._clock.sleep(pause)
+        if isinstance(effect, WRITES) and not opened.may_write(
+            self._membership, self._clock.monotonic(), self._session_seconds / 2
+        ):
+            raise TransientError("the claim may have been lost")
+        if isinstance(effect, Delete) and self._clock.now() > effect.not_after:
+            raise ConflictError("the order to delete is too old by now")
+        assert self._cluster is not None
+        try:
+            result = await perform(self._cluster, effect)
+        except TransientError as exc:
+            if exc.retry_after_seconds is not None:  # told to slow down: the whole bucket pauses
+                until = self._clock.monotonic() + exc.retry_after_seconds
+                self._paused_until = max(self._paused_until, until)
+            raise
+        if (line := write_line(effect, result)) is not None:
+            (self._log.debug if line.is_detail else self._log.info)(line.event, **line.fields)
+        return result
+
+    def _failed(self, opened: OpenClaim, key: str, error: Exception) -> None:
+        """Look at the key again in time; one that fails leaves the others alone."""
+        if isinstance(error, InvariantError):
+            raise error
+        attempt = opened.attempts[key] = opened.attempts.get(key, 0) + 1
+        outcome, seconds = retry_of(error, attempt)
+        puts: tuple[Put, ...] = ()
+        about = {"key": key, "outcome": outcome, "seconds": round(seconds, 2), "error": str(error)}
+        match outcome:
+            case "defect":
+                trace = "".join(traceback.format_exception(error))
+                self._log.error("a decision failed; this is a bug in pvbus", trace=trace, **about)
+                opened.defects[key] = f"{type(error).__name__}: {error}"
+                puts = self._report(key, opened.defects[key])
+            case "conflict":
+                self._log.debug("will be tried again", **about)
+            case _:
+                self._log.warning("will be tried again", **about)
+        self._outcomes[outcome].inc()
+        self._timers.set(key, self._clock.monotonic() + seconds)
+        self._close(opened, key, puts)
+
+    def _report(self, key: str, defect: str) -> tuple[Put, ...]:
+        """Return the rows that report a defect on the key's object."""
+        message = (
+            f"{DEFECT}: {defect}; the log of the service {self.controller.name} has the trace: "
+            "please report both"
+        )
+        try:
+            return self.controller.failed(key, message, self._clock.now())
+        except Exception as exc:  # the same bug, most likely: the log and /readyz have it
+            self._log.error("a defect cannot be reported on its object", key=key, error=str(exc))
+            return ()
+
+    def _finish(self, opened: OpenClaim, key: str, outcome: Outcome) -> None:
+        self._outcomes[outcome.result].inc()
+        opened.attempts.pop(key, None)
+        opened.defects.pop(key, None)
+        if outcome.again_after == 0:
+            opened.mark(key)
+            self._wake.set()
+        elif outcome.again_after is not None:
+            self._timers.set(key, self._clock.monotonic() + outcome.again_after)
+        self._close(opened, key, outcome.puts)
+
+    def _close(self, opened: OpenClaim, key: str, puts: tuple[Put, ...]) -> None:
+        """Write rows, if there are any: then the key is done when they are committed, else at once."""
+        if puts:
+            opened.add(finished(key, puts, self.partitions))
+        else:
+            opened.done(key)
+
+    async def _keeping_time(self) -> None:
+        committed_at = 0.0
+        while True:
+            soon = self.next_timer_seconds
+            await self._clock.sleep(TICK_SECONDS[0] if soon is not None and soon < 1 else TICK_SECONDS[1])
+            now = self._clock.monotonic()
+            for key in self._timers.due(now):
+                self._tables.mark(key)
+                self._wake.set()
+            self._tables.drop_kept()
+            if now - committed_at > OFFSET_COMMIT_SECONDS:
+                committed_at = now
+                for opened in self._claims.values():
+                    if opened.acts and opened.done_offsets():
+                        self._stepper.kick(opened, offsets_only=True)
+            self._dirty_gauge.set(self.dirty_keys)
