@@ -263,6 +263,24 @@ def test_removals_above_the_guards_limit_are_found(
     assert played(scene, children=children) == found
 
 
+@pytest.mark.parametrize(("confirmed", "found"), [(0, {"guard"}), (1, set())])
+def test_a_removal_that_is_confirmed_after_its_delete_is_confirmed(confirmed: int, found: set[str]) -> None:
+    async def scene(world: Scene) -> None:
+        await asyncio.sleep(1)
+        for number in range(11):
+            if number == 10:
+                names = [f"alpha-r1-s{done}" for done in range(confirmed)]
+                world.watcher.confirmed("default/alpha", names, valid=True)
+            world.site(number, "test")
+            world.ask()
+            world.answer()
+            world.order(number)
+            world.delete(number)
+            await asyncio.sleep(1)
+
+    assert played(scene) == found
+
+
 def test_children_that_are_added_with_the_accident_do_not_raise_the_limit() -> None:
     async def scene(world: Scene) -> None:
         await asyncio.sleep(1)

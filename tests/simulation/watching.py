@@ -148,10 +148,15 @@ class Watcher:
             self._holds.pop(meta["uid"], None)
 
     def confirmed(self, skey: str, names: Iterable[str], *, valid: bool) -> None:
-        """Note that a user confirmed removals, with the token that is shown for them or with another."""
+        """Note that a user confirmed removals, with the token that is shown for them or with another.
+
+        One of them may be done already: its DELETE was under way when the order was withdrawn.
+        """
         if valid:
             self.counts["confirmations"] += 1
-            self._confirmed |= {(skey, name) for name in names}
+            for name in names:
+                self._confirmed.add((skey, name))
+                self._removed.get(skey, {}).pop(name, None)
         else:
             self.counts["wrong confirmations"] += 1
 
