@@ -23,8 +23,9 @@ class Children:
     """Rows of one set, by PackageVariant name.
 
     leaving: names of the rows that are not present. returned: names of present rows whose removal was
-    wanted not long ago. taken: names whose rows changed and that nobody has looked at since. passes: the
-    number of the current pass, one more than any row was written in.
+    wanted not long ago. on_hold: names of the rows under which render writes nothing. taken: names whose rows
+    changed and that nobody has looked at since. passes: the number of the current pass, one more than any row
+    was written in.
     """
 
     def __init__(self, skey: str) -> None:
@@ -33,6 +34,7 @@ class Children:
         self.results: dict[str, ChildResult] = {}
         self.leaving: set[str] = set()
         self.returned: set[str] = set()
+        self.on_hold: set[str] = set()
         self.taken: set[str] = set()
         self._in_state: dict[str, set[str]] = {state: set() for state in LEAVING_STATES}
         self.passes = 1
@@ -53,9 +55,12 @@ class Children:
                 self._in_state[old.state].discard(name)
         self.leaving.discard(name)
         self.returned.discard(name)
+        self.on_hold.discard(name)
         if row is None:
             return
         self.rows[name] = row
+        if row.on_hold:
+            self.on_hold.add(name)
         self.passes = max(self.passes, row.created + 1, row.unwanted + 1)
         self._uids[row.set_uid] = self._uids.get(row.set_uid, 0) + 1
         if row.state != "gone":

@@ -45,7 +45,8 @@ def hold_puts(state: SetState, owned: Mapping[str, Observed], turn: Turn, *, on_
     assert state.obj is not None
     children = state.children
     puts: list[Put] = []
-    for name, row in children.rows.items():
+    for name in list(children.rows) if on_hold else sorted(children.on_hold):
+        row = children.rows[name]
         if row.state != "gone" and row.on_hold != on_hold:
             if is_undecided(row):
                 puts += children.let_go((name,), 1)

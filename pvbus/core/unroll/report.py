@@ -3,10 +3,11 @@
 All of it comes from rows and from what render reported about them, never from a wish.
 """
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
+from heapq import nsmallest
 from typing import NamedTuple
 
-from pvbus.core.records import ChildFailure, Counts, SetResult
+from pvbus.core.records import ChildFailure, ChildResult, ChildRow, Counts, SetResult
 from pvbus.core.unroll.children import is_undecided
 from pvbus.core.unroll.contexts import describe_object
 from pvbus.core.unroll.removal import hold_of
@@ -63,7 +64,7 @@ def roll_up(state: SetState, *, stop: StopError | None = None, on_hold: bool = F
     hold, released = hold_of(state.rollup, obj.metadata.uid)
     unready = [
         ChildFailure(name=f.name, reason=f.reason, message=f.message)
-        for f in (*sorted(failed), *sorted(working)[:UNREADY_SHOWN])
+        for f in (*sorted(failed), *_first(state, working))
     ]
     return SetResult(
         uid=obj.metadata.uid,
@@ -81,12 +82,12 @@ def roll_up(state: SetState, *, stop: StopError | None = None, on_hold: bool = F
 
 def _count(
     state: SetState, refusals: Mapping[str, Refused], tally: dict[str, int]
-) -> tuple[list[_Failure], list[_Failure], list[_Failure]]:
-    """Count the rows; return the errors that stall the set, the children that fail, and the other ones
-    that are not ready. refusals: rows that the bus refuses, by the child's name."""
+) -> tuple[list[_Failure], list[_Failure], list[str]]:
+    """Count the rows; return the errors that stall the set, the children that fail, and the names of the
+    other ones that are not ready. refusals: rows that the bus refuses, by the child's name."""
     errors: list[_Failure] = []
     failed: list[_Failure] = []
-    working: list[_Failure] = []
+    working: list[str] = []  # names only: while a set is made these are nearly all of its children
     children = state.children
     for name, row in children.rows.items():
         result = children.results.get(name)
@@ -100,7 +101,7 @@ def _count(
         if name in refusals:
             continue
         if result is not None and result.reason == "OnHold":
-            working.append(_Failure(row.target, row.okey, result.reason, result.error, name))
+            working.append(name)
         elif result is not None and result.evaluated == row.digest and result.error:
             tally["failed"] += 1
             error = _Failure(row.target, row.okey, result.reason, result.error, _error_name(row.okey, name))
@@ -110,10 +111,10 @@ def _count(
             tally["applied"] += 1
             tally["ready"] += result.ready
             tally["failed"] += result.failing
-            if not result.ready:
-                why, _, words = result.unready.partition(": ")
-                one = _Failure(row.target, row.okey, why or "NotReady", words, name)
-                (failed if result.failing else working).append(one)
+            if result.failing:
+                failed.append(_unready(name, row, result))
+            elif not result.ready:
+                working.append(name)
     for name, refused in refusals.items():
         tally["desired"] += name not in children.rows
         tally["failed"] += 1
@@ -121,6 +122,21 @@ def _count(
         errors.append(_Failure(refused.target, refused.okey, "TooLarge", refused.message, who))
         failed.append(errors[-1]._replace(name=name))
     return errors, failed, working
+
+
+def _unready(name: str, row: ChildRow, result: ChildResult) -> _Failure:
+    """Say why a child is not ready: what its set does, or what render reported of it."""
+    if result.reason == "OnHold":
+        return _Failure(row.target, row.okey, result.reason, result.error, name)
+    why, _, words = result.unready.partition(": ")
+    return _Failure(row.target, row.okey, why or "NotReady", words, name)
+
+
+def _first(state: SetState, names: Iterable[str]) -> list[_Failure]:
+    """Return the first of the children that are not ready, by target, as many as are shown."""
+    rows, results = state.children.rows, state.children.results
+    first = nsmallest(UNREADY_SHOWN, names, key=lambda name: (rows[name].target, rows[name].okey, name))
+    return [_unready(name, rows[name], results[name]) for name in first]
 
 
 def _error_name(okey: str, name: str) -> str:

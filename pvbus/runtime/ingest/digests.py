@@ -8,6 +8,7 @@ that tombstones may have gone. The digest travels as a header, so that no row ha
 from collections.abc import Callable, Iterable, Iterator, Mapping
 
 from pvbus.core.markers import is_marker
+from pvbus.core.records import INJECTABLES, OBJECTS
 from pvbus.ports.bus import Bus, Record, TopicPartition
 from pvbus.ports.clock import Clock
 from pvbus.runtime.reconcile.reader import Intake, StaleError
@@ -22,7 +23,7 @@ class Mirror:
         self._bus = bus
         self._partitions: list[TopicPartition] = [(t, p) for t in topics for p in range(partitions)]
         self._intake = Intake(bus, clock)
-        self._digests: dict[str, dict[str, str]] = {topic: {} for topic in topics}
+        self._digests: dict[str, dict[str, dict[str, str]]] = {topic: {} for topic in topics}
         self._markers: dict[tuple[str, str], dict[int, str]] = {}
         self._count = partitions
 
@@ -54,18 +55,25 @@ class Mirror:
 
     def _take(self, record: Record) -> None:
         key = record.key.decode(errors="replace")  # ours are text; what is not is kept apart by its letter
+        head = key.partition("|")[0]
         if record.value is None:
-            self._digests[record.topic].pop(key, None)
+            self._digests[record.topic].get(head, {}).pop(key, None)
             return
         digest = next((v.decode() for k, v in record.headers if k == DIGEST_HEADER), "")
         if is_marker(key):
             self._markers.setdefault((record.topic, key), {})[record.partition] = digest
         else:
-            self._digests[record.topic][key] = digest
+            self._digests[record.topic].setdefault(head, {})[key] = digest
 
-    def of_kind(self, topic: str, prefix: str) -> dict[str, str]:
-        """Return key -> digest of the rows whose keys begin so (all rows for an empty prefix)."""
-        return {key: d for key, d in self._digests[topic].items() if key.startswith(prefix)}
+    def headed(self, topic: str, head: str) -> dict[str, str]:
+        """Return key -> digest of the rows whose keys have this text before their first bar."""
+        return dict(self._digests[topic].get(head, {}))
+
+    def of_kind(self, topic: str, kind: str) -> dict[str, str]:
+        """Return key -> digest of a kind's rows: all of a topic that has one kind only."""
+        if topic in (OBJECTS, INJECTABLES):
+            return self.headed(topic, kind)
+        return {key: digest for rows in self._digests[topic].values() for key, digest in rows.items()}
 
     def marker(self, topic: str, key: str) -> str:
         """Return the digest of a marker, "" if there is none.

@@ -345,7 +345,7 @@ class IngestWorker:
         await self._catch_up_mirror()
         opened.answers.update(
             key
-            for key in self._mirror.of_kind(OBJECTS, CHECK_PREFIX)
+            for key in self._mirror.headed(OBJECTS, CHECK_PREFIX[:-1])
             if partition_of(partition_key(WATCHES, key), self.partitions) == opened.claim.partition
         )
         await self._withdraw_unwanted(opened)
@@ -391,8 +391,7 @@ class IngestWorker:
         await opened.flushed(self._clock)  # what the mirror shows must be what was emitted
         await self._catch_up_mirror()
         topics = self._topics(opened, kind)
-        known = {t: self._mirror.of_kind(t, f"{kind}|" if t == OBJECTS else "") for t in topics}
-        known[INJECTABLES] = self._mirror.of_kind(INJECTABLES, f"{kind}|")
+        known = {topic: self._mirror.of_kind(topic, str(kind)) for topic in (*topics, INJECTABLES)}
         markers = {t: self._mirror.marker(t, sync_key(*kind)) for t in (*topics, INJECTABLES)}
         watch = KindWatch(
             kind,
@@ -444,7 +443,7 @@ class IngestWorker:
             for partition in range(self.partitions):
                 mark = Emission(topic, sync_key(*kind), value, f"unwatched|{epoch}||", partition)
                 self._emit(opened, mark)
-            for key in self._mirror.of_kind(topic, f"{kind}|" if topic in (OBJECTS, INJECTABLES) else ""):
+            for key in self._mirror.of_kind(topic, str(kind)):
                 self._emit(opened, Emission(topic, key, None, ""))
 
     # ------------------------------------------------------------ rows

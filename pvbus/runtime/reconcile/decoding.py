@@ -80,7 +80,8 @@ def checked_key(record: Record, partitions: int) -> str:
     if is_marker(key):
         return key
     parts = key.count("|") + 1
-    if key.startswith(CHECK_PREFIX):
+    is_check = key.startswith(CHECK_PREFIX)
+    if is_check:
         if record.topic not in (OBJECTS, WATCHES) or parts != CHECK_PARTS:
             raise ValueError(f"a key of {record.topic} does not look like {key!r}")
     elif parts not in _PARTS.get(record.topic, (parts,)):
@@ -89,7 +90,7 @@ def checked_key(record: Record, partitions: int) -> str:
     if own != record.partition:
         raise ValueError(f"key {key!r} belongs to partition {own}")
     decoder = _KEPT_AS_BYTES.get((record.topic, parts))
-    if key.startswith(CHECK_PREFIX):
+    if is_check:
         decoder = _check if record.topic == WATCHES else _answer
     if decoder is not None and record.value is not None:
         decoder.decode(record.value)

@@ -263,11 +263,11 @@ def test_a_mirror_that_was_not_caught_up_for_too_long_is_read_anew(monkeypatch: 
         await asyncio.sleep(TOMBSTONE_SECONDS / 2 - 200)
         await write("x|c")
         await mirror.catch_up(lambda read, total: None)
-        assert sorted(mirror.of_kind(OBJECTS, "x|")) == ["x|a", "x|b", "x|c"]
+        assert sorted(mirror.of_kind(OBJECTS, "x")) == ["x|a", "x|b", "x|c"]
         await asyncio.sleep(TOMBSTONE_SECONDS / 2 + 200)
         await write("x|d")
         await mirror.catch_up(lambda read, total: None)
-        assert sorted(mirror.of_kind(OBJECTS, "x|")) == ["x|b", "x|c", "x|d"]
+        assert sorted(mirror.of_kind(OBJECTS, "x")) == ["x|b", "x|c", "x|d"]
         await mirror.close()
 
     simulated(scenario, monkeypatch)
