@@ -96,7 +96,7 @@ class World:
         if old is not None:
             changed = old.get("spec") != obj.get("spec")
             meta |= {"uid": old["metadata"]["uid"], "generation": old["metadata"]["generation"] + changed}
-        stored = json.loads(json.dumps({**obj, "metadata": meta}))
+        stored: dict[str, Any] = json.loads(json.dumps({**obj, "metadata": meta}))
         self.objects[key] = stored
         kind = KINDS[obj["kind"]]
         for row in rows_of(kind, stored, topics_of(kind, requested=True)):

@@ -176,7 +176,7 @@ def test_lines_outside_the_edit_stay_in_their_order(
         assume(parent and "- -" not in text)
         assert keeps(text.split("\n"), after.text)
         return
-    if verb == "delete" and len(parent) == 1:
+    if verb == "delete" and parent is not None and len(parent) == 1:
         path = path[:-1]
     first, last = span(text, path)
     lines = text.split("\n")

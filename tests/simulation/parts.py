@@ -94,7 +94,7 @@ class UnrollPart:
         self.now = 1_000_000.0  # of the clock that cannot go back; the wall clock is apart by wall_offset
         self.wall_offset = 0.0
         nonces = (f"{number:08x}" for number in count(1))
-        self._make = lambda: UnrollController(
+        self._make: Callable[[], UnrollController] = lambda: UnrollController(
             partitions=1,
             engine=default_engine(),
             elapsed=lambda: self.now,

@@ -413,8 +413,8 @@ class Player:
             await asyncio.sleep(self.chance.uniform(0, 20))
         await asyncio.sleep(30.0)
         self.counts["holds in calm weather"] += 1
-        if (obj := self.world.find(SET, name, namespace)) is not None:
-            self._annotated(SET, obj, {HOLD: "false"})
+        if (held := self.world.find(SET, name, namespace)) is not None:
+            self._annotated(SET, held, {HOLD: "false"})
 
 
 def options(chance: random.Random) -> Options:

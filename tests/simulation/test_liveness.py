@@ -254,7 +254,7 @@ def test_a_thousand_sets_that_ask_at_once_all_get_their_answer() -> None:
                     "spec": spec,
                 }
             )
-        world.cluster.world = Unwatched()
+        world.cluster.world = Unwatched()  # type: ignore[assignment]
         await world.start(("ingest", "unroll", "render"))
         await goes(world, sets, 120.0)
         world.cluster.put({**site(), "metadata": {**site()["metadata"], "labels": {"env": "test"}}})

@@ -294,7 +294,9 @@ class World:
         """Create or change an object as a user does: its metadata is merged, its spec replaced."""
         current = self.find(kind, name, namespace)
         metadata = dict(fields.pop("metadata", {}))
-        obj = copy.deepcopy(current) if current else {"apiVersion": API_VERSIONS[kind], "kind": kind.kind}
+        obj: Any = (
+            copy.deepcopy(current) if current else {"apiVersion": API_VERSIONS[kind], "kind": kind.kind}
+        )
         old_spec = obj.get("spec")
         scope = {} if kind == CRD else {"namespace": namespace}
         obj["metadata"] = {**obj.get("metadata", {}), "name": name, **scope, **metadata}
@@ -309,7 +311,7 @@ class World:
             self.watcher.held(stored)
             self.watcher.wished()
             return stored
-        return obj
+        return dict(obj)
 
     def find(self, kind: Kind, name: str, namespace: str = "default") -> Object | None:
         for obj in self.cluster.objects():
@@ -476,7 +478,7 @@ class World:
         rollup = self.rollup(key.name, key.namespace)
         if rollup is not None and rollup.hold is not None:
             return [rollup.hold.token] if rollup.hold.token else [], sorted(held)
-        return sorted({row.token for row in held.values()} - {""}), sorted(held)
+        return [], sorted(held)
 
     def confirm(self, skey: str, tokens: Sequence[str]) -> None:
         """Write the annotation that confirms removals, as a user does who read the condition."""

@@ -9,6 +9,7 @@ import asyncio
 import contextlib
 import os
 from collections.abc import Mapping, Sequence
+from typing import Self
 
 from pvbus.adapters.clock import SystemClock
 from pvbus.adapters.sqlite.membership import SqliteMembership, Timing, describe_group
@@ -62,7 +63,7 @@ class SqliteBus:
         drain_seconds: float = 2,
         record_bytes_max: int = 1_000_000,
         poll_seconds: float = 0.05,
-    ) -> "SqliteBus":
+    ) -> Self:
         """Open a file, creating it if there is none, or ":memory:".
 
         clock: the system's; give a simulated one for virtual time. record_bytes_max: of key, value and
@@ -81,7 +82,7 @@ class SqliteBus:
     def session_seconds(self) -> float:
         return self._timing.session_seconds
 
-    def peer(self, *, clock: Clock | None = None) -> "SqliteBus":
+    def peer(self, *, clock: Clock | None = None) -> Self:
         """Return another worker's view of the same bus; it ends with this one."""
         peer = type(self)(self._store, clock or self._clock, self._timing, self.record_bytes_max)
         self._peers.append(peer)

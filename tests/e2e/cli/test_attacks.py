@@ -60,8 +60,8 @@ def test_secrets_stay_where_they_are_and_links_are_not_followed(tmp_path: Path) 
                 assert time.monotonic() < deadline, up.output
                 rows = pvbus("topics", OBJECTS, "-o", "json", cwd=tmp_path).out
             answers = []
-            for path in ("/metrics", "/state", "/readyz"):
-                with urllib.request.urlopen(url + path, timeout=10) as answer:
+            for page in ("/metrics", "/state", "/readyz"):
+                with urllib.request.urlopen(url + page, timeout=10) as answer:
                     answers.append(answer.read())
             files = {path: path.read_bytes() for path in data.glob("bus.db*") if "process" not in path.name}
             loose = [
@@ -73,8 +73,8 @@ def test_secrets_stay_where_they_are_and_links_are_not_followed(tmp_path: Path) 
     finally:
         os.umask(former)
     for form in (SENTINEL.encode(), base64.b64encode(SENTINEL.encode())):
-        for path, content in files.items():
-            assert form not in content, path
+        for file, content in files.items():
+            assert form not in content, file
         assert not any(form in answer for answer in answers)
         assert form.decode() not in rows + up.output
     assert loose == []

@@ -71,7 +71,7 @@ def test_stalled_says_which_why_and_what_to_do(tmp_path: Path) -> None:
     (tmp_path / "manifests").mkdir()
     (tmp_path / "manifests" / "a-set.yaml").write_text(SET)
     (tmp_path / "manifests" / "z-inventory.yaml").write_text(INVENTORY)
-    done = pvbus("up", "manifests", "--once", "--timeout", 60, cwd=tmp_path)
+    done = pvbus("up", "manifests", "--once", "--timeout", "60", cwd=tmp_path)
     assert done.code == 1
     assert "stalled: " in done.out
     assert "PackageVariantSet fleet/sites: " in done.out

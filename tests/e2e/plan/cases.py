@@ -163,8 +163,8 @@ TWO_TARGETS = [
     {"repositories": [{"name": "edge", "packageNames": ["one"]}]},
     {"repositories": [{"name": "edge", "packageNames": ["two"]}]},
 ]
-INJECTORS = {"injectors": [{"kind": "Site", "nameExpr": "'north'"}]}
-INJECTED = {"injectors": [{"kind": "Site", "name": "north"}]}
+INJECTORS: dict[str, Any] = {"injectors": [{"kind": "Site", "nameExpr": "'north'"}]}
+INJECTED: dict[str, Any] = {"injectors": [{"kind": "Site", "name": "north"}]}
 HOLD = {"pvbus.dev/hold": "true"}
 ADOPT = {"adoptionPolicy": "adoptExisting"}
 

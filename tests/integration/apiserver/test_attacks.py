@@ -14,7 +14,7 @@ from pvbus.controlplane.apiserver import bodies
 from pvbus.controlplane.apiserver.server import ApiServer
 from tests.integration.apiserver import attacks
 from tests.integration.apiserver.attacks import FREE, MAPS, Attack
-from tests.integration.apiserver.client import CORE, CRDS, Api, config_map, crd, serving
+from tests.integration.apiserver.client import CORE, CRDS, WIDGETS, Api, config_map, crd, serving, widget
 
 SECONDS_MAX = 6.0
 """For any attack, on a machine that does other things, too. Unbounded ones take minutes."""
@@ -159,7 +159,7 @@ async def test_a_definition_cannot_make_validation_costly(name: str, target: tup
 async def test_a_list_by_keys_is_compared_in_linear_time(target: tuple[ApiServer, Api]) -> None:
     """An update looks for each item's old value."""
     _, api = target
-    item = {"type": "object", "required": ["k"], "properties": {"k": {"type": "integer"}}}
+    item: dict[str, Any] = {"type": "object", "required": ["k"], "properties": {"k": {"type": "integer"}}}
     item["x-kubernetes-validations"] = [{"rule": "self.k == oldSelf.k"}]
     by_keys = {"x-kubernetes-list-type": "map", "x-kubernetes-list-map-keys": ["k"]}
     await api.create(CRDS, attacks.schema_crd({"type": "array", "items": item, **by_keys}))
@@ -198,7 +198,7 @@ async def test_a_warning_cannot_add_headers(target: tuple[ApiServer, Api]) -> No
     """What a client wrote is part of a header of the answer."""
     _, api = target
     fields = {"a\r\nX-Evil: 1": 1, "b\u2028": 2, **{f"c{n}": n for n in range(5_000)}}
-    reply = await api.call("POST", attacks.WIDGETS, attacks.widget("w", spec=fields))
+    reply = await api.call("POST", WIDGETS, widget("w", spec=fields))
     assert reply.code == 201
     assert "X-Evil" not in reply.headers
     assert "a??X-Evil: 1" in reply.warnings[0]

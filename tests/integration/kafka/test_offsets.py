@@ -68,7 +68,8 @@ async def coordinated(admin: AIOKafkaAdminClient, settings: KafkaSettings, avoid
     """Return a group whose coordinator is not this broker, and before it the one that is."""
 
     async def ask() -> int:
-        return await admin._client.coordinator_lookup(CoordinationType.GROUP, name)
+        found: int = await admin._client.coordinator_lookup(CoordinationType.GROUP, name)
+        return found
 
     while True:
         name = settings.named(f"group-{secrets.token_hex(4)}")

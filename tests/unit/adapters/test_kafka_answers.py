@@ -1,7 +1,7 @@
 """What is asked while brokers are away and coordinators move."""
 
 from collections.abc import Callable
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import pytest
 from aiokafka import TopicPartition, errors
@@ -88,7 +88,9 @@ class Answer(NamedTuple):
 
 def told(*offsets: tuple[int, int]) -> Answer:
     """Return an answer of offset and error code for each partition of `table`."""
-    parts = [(number, offset, -1, "", code, {}) for number, (offset, code) in enumerate(offsets)]
+    parts: list[tuple[Any, ...]] = [
+        (number, offset, -1, "", code, {}) for number, (offset, code) in enumerate(offsets)
+    ]
     return Answer([("table", parts, {})], 0)
 
 

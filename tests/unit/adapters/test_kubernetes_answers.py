@@ -52,7 +52,7 @@ async def silent(request: web.Request) -> web.StreamResponse:
 @asynccontextmanager
 async def served(handler: Handler) -> AsyncIterator[HttpCluster]:
     """Serve every path by one handler, and yield a cluster that talks to it."""
-    server = web.Server(handler)
+    server = web.Server(handler)  # type: ignore[arg-type]  # what it is called with is a Request
     runner = web.ServerRunner(server, shutdown_timeout=0.1)
     await runner.setup()
     site = web.TCPSite(runner, "127.0.0.1", 0)

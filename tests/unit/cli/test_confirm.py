@@ -3,6 +3,7 @@
 from pathlib import Path
 from typing import Any
 
+import click
 import pytest
 
 from pvbus.adapters.kubernetes.cluster import HttpCluster
@@ -44,7 +45,7 @@ class Place:
         self.cluster = self.serving("u")
         monkeypatch.setattr(HttpCluster, "connect", self._connect)
         monkeypatch.setattr(confirm, "_is_terminal", lambda: True)
-        monkeypatch.setattr(confirm.click, "confirm", self._confirm)
+        monkeypatch.setattr(click, "confirm", self._confirm)
 
     def serving(self, uid: str) -> MemoryCluster:
         obj = {

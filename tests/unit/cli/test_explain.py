@@ -156,7 +156,7 @@ def test_what_is_held_comes_with_the_commands(tmp_path: Path, capsys: Captured) 
 
 @pytest.mark.parametrize("state", ["waiting", "held", "confirmed", "ordered", "gone"])
 def test_each_state_of_a_removal_has_words_and_what_it_waits_for(state: str) -> None:
-    maker = {
+    maker: dict[str, Any] = {
         "set": "default/alpha",
         "target": "spec.targets[0]",
         "object": "",

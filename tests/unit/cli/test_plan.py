@@ -394,7 +394,7 @@ def test_a_damaged_export_is_named(folder: Path) -> None:
 
 def mutated(value: Any, choice: random.Random) -> Any:
     """Put something else somewhere into an object."""
-    junk = [None, 7, -1, True, "", "x" * 80, "é|/\n", [], {}, [None], {"a": None}, [[]], 1.5]
+    junk: list[Any] = [None, 7, -1, True, "", "x" * 80, "é|/\n", [], {}, [None], {"a": None}, [[]], 1.5]
     if isinstance(value, dict) and value and choice.random() < 0.8:
         key = choice.choice(list(value))
         return {**value, key: mutated(value[key], choice)}

@@ -1,7 +1,7 @@
 """Conditions belong to one object: of another uid nothing is published, and its events are a chain."""
 
 from pvbus.core.api.variants import Condition
-from pvbus.core.conditions.controller import WITHDRAWN
+from pvbus.core.conditions.publishing import WITHDRAWN
 from pvbus.core.records import RESULTS, VARIANTS, ResultRow
 from tests.simulation.parts import VARIANT, obj
 from tests.unit.core.test_conditions import Part

@@ -77,7 +77,8 @@ def porch(plural: str) -> dict[str, Any]:
     file = PORCH / f"config.porch.kpt.dev_{plural}.yaml"
     if not file.exists():
         pytest.skip("Porch's definitions are not beside the checkout")
-    return yaml.safe_load(file.read_text())
+    found: dict[str, Any] = yaml.safe_load(file.read_text())
+    return found
 
 
 def without_words(node: dict[str, Any]) -> dict[str, Any]:

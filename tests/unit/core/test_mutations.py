@@ -366,7 +366,7 @@ def test_validation_tells_every_problem_at_once_in_order() -> None:
     ]
 
 
-functions = st.builds(
+functions: st.SearchStrategy[Any] = st.builds(
     dict,
     name=st.sampled_from(["", "f", "g"]),
     image=st.sampled_from(["i:v1", "j"]),

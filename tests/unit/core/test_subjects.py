@@ -7,9 +7,9 @@ import pytest
 from pvbus.core.codec import encode_row
 from pvbus.core.conditions.controller import ConditionsController
 from pvbus.core.effects import Outcome
-from pvbus.core.ingest.rows import OBJECTS, REPOSITORY, REVISION, rows_of
+from pvbus.core.ingest.rows import REPOSITORY, REVISION, rows_of
 from pvbus.core.keys import partition as partition_of
-from pvbus.core.records import CONDITIONS, LATEST, ConditionEvent, sync_key
+from pvbus.core.records import CONDITIONS, LATEST, OBJECTS, ConditionEvent, sync_key
 from tests.simulation.parts import marker, obj
 
 PARTITIONS = 4

@@ -245,6 +245,8 @@ def test_a_hold_that_waits_for_a_person_costs_nothing() -> None:
             changed = found.now - begun
         found.now += again
         looks += 1
+    assert found.rollup is not None
+    assert found.rollup.hold is not None
     assert found.rollup.hold.token not in ("", first)
     assert found.rollup.hold.count == 19
     assert 0 < changed < 60

@@ -1,5 +1,6 @@
 """Removal: when it is believed, checked, ordered, withdrawn and forgotten."""
 
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -355,7 +356,7 @@ def expire(found: UnrollPart) -> None:
     found.rendered("default/alpha|alpha-r1-s1", row, evaluated="", applied="", expired=row.since)
 
 
-WITHDRAWING = {
+WITHDRAWING: dict[str, Callable[[UnrollPart], object]] = {
     "a new generation": lambda found: change(found, generation=2),
     "a hold": lambda found: change(found, annotations={HOLD: "true"}),
     "a failing target": fail_another,

@@ -2,7 +2,9 @@
 
 import subprocess
 import sys
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -52,14 +54,14 @@ def test_the_package_store_prepares_before_it_has_threads(
 ) -> None:
     """Its threads are the first that decode: the types are prepared before the pool exists."""
     order: list[str] = []
-    pool = store.ThreadPoolExecutor
+    pool: Any = ThreadPoolExecutor
 
     def prepared() -> None:
         order.append("types")
 
     def made(*arguments: object, **named: object) -> object:
         order.append("threads")
-        return pool(*arguments, **named)  # type: ignore[arg-type]
+        return pool(*arguments, **named)
 
     monkeypatch.setattr(store, "prepare_types", prepared)
     monkeypatch.setattr(store, "ThreadPoolExecutor", made)

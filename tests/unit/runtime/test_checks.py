@@ -329,5 +329,5 @@ def test_a_list_for_other_reasons_does_not_delay_the_first_request() -> None:
 
 def test_names_are_those_of_all_requests_unless_one_asks_for_everything() -> None:
     asked: dict[str, Any] = {"a": request("n", "ns/x", "/y"), "b": request("m", "ns/x")}
-    assert names_of(asked) == {("ns", "x"), ("", "y")}
+    assert names_of(asked) == frozenset({("ns", "x"), ("", "y")})
     assert names_of({**asked, "c": request("o")}) is None

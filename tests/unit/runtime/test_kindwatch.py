@@ -104,6 +104,8 @@ def test_a_definition_that_is_told_before_it_is_served_is_looked_for_again_soon(
 
 
 def test_a_probe_that_comes_while_the_kind_is_asked_for_is_not_lost() -> None:
+    watched: list[Watching] = []
+
     class Late(Server):
         """Serves the kind right after having said that it does not."""
 
@@ -111,17 +113,16 @@ def test_a_probe_that_comes_while_the_kind_is_asked_for_is_not_lost() -> None:
             found = await super().resource(kind, version=version)
             if found is None:
                 self.put(site("a"))
-                watching.watch.probe()
+                watched[0].watch.probe()
             return found
 
     async def scenario() -> None:
-        nonlocal watching
         watching = Watching(Late())
+        watched.append(watching)
         await asyncio.sleep(0.5)
         assert watching.taken()[-2:] == ["+a", "ok"]
         await watching.end()
 
-    watching: Watching
     simulated(scenario)
 
 
@@ -244,7 +245,7 @@ def test_what_a_slow_read_brings_does_not_undo_what_the_watch_told() -> None:
             await asyncio.sleep(5)
             return found
 
-        server.get = slow  # type: ignore[method-assign]
+        server.get = slow  # type: ignore[method-assign, assignment]
         reading = asyncio.create_task(
             watching.watch.change_content(frozenset({("default", "a"), ("default", "b")}))
         )

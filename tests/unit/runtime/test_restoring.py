@@ -20,7 +20,7 @@ from pvbus.runtime.reconcile.steps import Stepper
 from pvbus.runtime.reconcile.tables import Tables
 from pvbus.runtime.reconcile.timers import Timers
 from tests.unit.runtime import toys
-from tests.unit.runtime.test_kindwatch import Server, Watching
+from tests.unit.runtime.watching import Server, Watching
 
 PARTITIONS = 3
 CLAIM = Claim(group="g", partition=1, epoch=1)
@@ -111,7 +111,8 @@ class Reading:
 
 
 def restoring(log: Log) -> tuple[Tables, OpenClaim, Reading]:
-    reading, claims = Reading(), {}
+    reading = Reading()
+    claims: dict[int, OpenClaim] = {}
     bus: Any = log
     make: Any = lambda: reading  # noqa: E731 - the type of a controller is wider
     tables = Tables(make, bus, SimulatedClock(), partitions=PARTITIONS, claims=claims)
@@ -388,10 +389,12 @@ def test_tables_take_over_what_a_step_wrote_and_nothing_else(
                     raise error
 
         opened = OpenClaim(CLAIM, ("own",), SimulatedClock(), StepLimits(10, 1000))
-        fakes: Any = (Storing(), Stepping())
+        tables: Any = Storing()
+        bus: Any = Stepping()
         stepper = Stepper(
             "reading",
-            *fakes,
+            tables,
+            bus,
             SimulatedClock(),
             spawn=lambda opened, work: tasks.append(asyncio.ensure_future(work)),
             stepped=lambda: None,

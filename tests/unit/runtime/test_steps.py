@@ -6,6 +6,7 @@ from typing import Any
 import msgspec
 import pytest
 
+from pvbus.core.codec import encode_row
 from pvbus.core.effects import Put
 from pvbus.core.keys import partition
 from pvbus.ports.bus import Claim, Output
@@ -81,7 +82,7 @@ def test_the_bus_says_how_much_one_step_holds(
 
 def test_a_row_is_encoded_once(monkeypatch: pytest.MonkeyPatch) -> None:
     encoded = []
-    encode = leases.encode_row
+    encode = encode_row
     monkeypatch.setattr(leases, "encode_row", lambda row: encoded.append(row) or encode(row))  # type: ignore[func-returns-value]
 
     async def scenario(world: ToyWorld) -> None:

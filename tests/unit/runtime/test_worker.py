@@ -65,7 +65,7 @@ def test_a_row_that_is_written_again_during_a_restore_is_not_missing_behind_it()
                 missing.append(KEYS[0] not in toy.rows[number])
             return names(number)
 
-        bus.end_offsets = interrupted  # type: ignore[method-assign]
+        bus.end_offsets = interrupted  # type: ignore[method-assign, assignment]
         toy.keys = restored  # type: ignore[method-assign]
         await asyncio.sleep(5)
         assert (rewritten, missing) == ([True], [False])

@@ -155,7 +155,7 @@ class Watching:
 
     def taken(self, topic: str = OBJECTS) -> list[str]:
         """Take what was emitted to a topic since the last time: +name, -name, or a marker's state."""
-        told = []
+        told: list[str] = []
         for emission in self.emitted:
             if emission.topic != topic:
                 continue
@@ -177,7 +177,7 @@ class Watching:
 
     def story(self) -> list[str]:
         """Take what was emitted to the objects topic: +name=label, -name, markers, !nonce of answers."""
-        story = []
+        story: list[str] = []
         for emission in self.emitted:
             key, value = emission.key, emission.value or b""
             if emission.topic != OBJECTS or emission.partition not in (None, PARTITIONS - 1):

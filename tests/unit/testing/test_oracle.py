@@ -256,7 +256,7 @@ def test_a_variant_on_hold_is_left_as_it_is() -> None:
 
 
 def test_the_order_of_the_inputs_does_not_matter() -> None:
-    target = {"repositorySelector": {}}
+    target: dict[str, Any] = {"repositorySelector": {}}
     sets = [a_set("a", target), a_set("a-b", target, created=LATER)]
     repositories = [repository("b-c"), repository("c"), repository("d")]
     assert outcome(*sets, repositories=repositories) == outcome(*sets[::-1], repositories=repositories[::-1])

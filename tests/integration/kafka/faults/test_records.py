@@ -5,6 +5,7 @@ import contextlib
 import json
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from functools import partial
 from typing import Any, cast
 
 import msgspec
@@ -57,6 +58,9 @@ class ToyKafka:
     def refusals(self) -> list[tuple[str, str]]:
         """The keys whose outcome the bus refused, and why."""
         return cast(Toy, self.worker.controller).refusals
+
+    def has_refused_more_than(self, least: int) -> bool:
+        return len(self.refusals) > least
 
     def order(self, key: str, text: str | dict[str, Any]) -> None:
         row = Row(json.dumps(text) if isinstance(text, dict) else text)
@@ -120,7 +124,7 @@ async def test_an_outcome_above_the_limit(
                 world.order(key, too_large if key == KEYS[3] else f"small {number}")
             expected |= {key: f"small {number}" for key in KEYS if key != KEYS[3]}
             await world.copied(expected)
-            await settled(lambda least=number: len(world.refusals) > least, 10, "it is refused")
+            await settled(partial(world.has_refused_more_than, number), 10, "it is refused")
             expected[KEYS[3]] = f"smaller {number}"
             world.order(KEYS[3], expected[KEYS[3]])
             await world.copied(expected)
