@@ -2,7 +2,8 @@
 
 A check is a coroutine function that takes a `Harness` (a fresh, empty bus of the adapter, and the
 means to do to its workers what happens to processes) and raises AssertionError. Its docstring is the
-claim. This module has the checks of the log; those of groups are in `bus_contract_groups`.
+claim. This module has the checks of the log; those of groups are in `bus_contract_groups` and
+`bus_contract_churn`.
 """
 
 import asyncio

@@ -5,18 +5,15 @@ which worker ran, and, in the log itself, that no epoch writes after a newer one
 """
 
 import asyncio
-import random
-from collections.abc import Awaitable, Callable, Sequence
 
 from pvbus.core.errors import FencedError
-from pvbus.ports.bus import Bus, Claim, Membership, Output, PartitionState
+from pvbus.ports.bus import Claim, Output, PartitionState
 from pvbus.testing.bus_contract import (
     GROUP,
     PARTITIONS,
     TOPICS,
     Check,
     Harness,
-    everything,
     expect,
     fold,
     holder,
@@ -24,64 +21,7 @@ from pvbus.testing.bus_contract import (
     read_all,
     settled,
 )
-
-CHURN_SEEDS = range(6)
-CHURN_STEPS = 40
-
-
-class Worker:
-    """A member that notes which claims it was given, and lets a check take part in its callbacks."""
-
-    def __init__(self, harness: Harness, bus: Bus) -> None:
-        self.harness = harness
-        self.bus = bus
-        self.membership: Membership | None = None
-        self.given: list[Claim] = []
-        self.taken: list[Claim] = []
-        self.on_assigned: Callable[[Claim], Awaitable[None]] = ignore
-        self.on_revoked: Callable[[Claim], Awaitable[None]] = ignore
-
-    @classmethod
-    async def open(cls, harness: Harness) -> "Worker":
-        bus = await harness.open()
-        await bus.create_topics(TOPICS)
-        return cls(harness, bus)
-
-    async def join(self) -> "Worker":
-        self.membership = await self.bus.join(
-            GROUP, ["table"], assigned=self._assigned, revoked=self._revoked
-        )
-        return self
-
-    async def _assigned(self, claim: Claim) -> None:
-        self.given.append(claim)
-        await self.on_assigned(claim)
-
-    async def _revoked(self, claim: Claim) -> None:
-        await self.on_revoked(claim)
-        self.taken.append(claim)
-
-    def claims(self) -> dict[int, Claim]:
-        return dict(self.membership.claims()) if self.membership else {}
-
-    async def leave(self) -> None:
-        assert self.membership
-        await self.membership.leave()
-
-    async def holds(self, count: int, within_seconds: float) -> None:
-        await settled(lambda: len(self.claims()) == count, within_seconds, f"a worker holds {count} claims")
-
-
-async def all_owned(workers: Sequence[Worker], within_seconds: float) -> None:
-    """Wait until every partition has one holder among these workers, and loads differ by one at most."""
-
-    def is_so() -> bool:
-        held = [number for worker in workers for number in worker.claims()]
-        loads = [len(worker.claims()) for worker in workers]
-        return sorted(held) == list(range(PARTITIONS)) and max(loads) - min(loads) <= 1
-
-    await settled(is_so, within_seconds, "every partition has one owner, and all have their shares")
-
+from pvbus.testing.bus_contract_worker import Worker, all_owned
 
 # Joining and leaving
 
@@ -318,139 +258,6 @@ async def check_failing_callback_ends_the_membership(harness: Harness) -> None:
     await second.holds(PARTITIONS, harness.handover_seconds)
 
 
-# Everything at once
-
-
-class Churn:
-    """Workers that come, go, die and freeze at random, while all step as fast as they can."""
-
-    def __init__(self, harness: Harness, seed: int) -> None:
-        self.harness = harness
-        self.rng = random.Random(seed)
-        self.workers: list[Worker] = []
-        self.frozen: list[Worker] = []
-        self.thawed: dict[Worker, float] = {}
-        self.open: dict[int, set[Worker]] = {number: set() for number in range(PARTITIONS)}
-        self.stepping: dict[Worker, asyncio.Task[None]] = {}
-        self.epochs: dict[int, list[int]] = {number: [] for number in range(PARTITIONS)}
-        self.violations: list[str] = []
-
-    async def read_epochs(self, bus: Bus) -> None:
-        """Collect, in order, the epochs that were written, as long as this task is let."""
-        reader = bus.reader(everything("events"))
-        while True:
-            for record in await reader.poll(timeout_seconds=10):
-                self.epochs[record.partition].append(int(record.value or b""))
-
-    async def add(self) -> None:
-        worker = await Worker.open(self.harness)
-
-        async def assigned(claim: Claim) -> None:
-            others = self.open[claim.partition] - {worker}
-            if others and not any(self._was_frozen(one) for one in (worker, *others)):
-                self.violations.append(f"{claim} was given while {len(others)} others held it")
-            self.open[claim.partition].add(worker)
-            await asyncio.sleep(self.rng.uniform(0, 0.5) * self.harness.drain_seconds)
-
-        async def revoked(claim: Claim) -> None:
-            await asyncio.sleep(self.rng.uniform(0, 0.8) * self.harness.drain_seconds)
-            self.open[claim.partition].discard(worker)
-
-        worker.on_assigned, worker.on_revoked = assigned, revoked
-        await worker.join()
-        self.workers.append(worker)
-        self.stepping[worker] = asyncio.create_task(self._step(worker))
-
-    async def _step(self, worker: Worker) -> None:
-        """Write the epoch of each claim into the log, again and again."""
-        while True:
-            for number, claim in worker.claims().items():
-                try:
-                    await worker.bus.step(claim, [Output("events", number, b"epoch", b"%d" % claim.epoch)])
-                except FencedError:
-                    continue  # that is what it is for
-            await asyncio.sleep(0.3)
-
-    async def remove(self, worker: Worker, *, is_killed: bool) -> None:
-        self.workers.remove(worker)
-        self.stepping.pop(worker).cancel()
-        if is_killed:
-            self._excuse(worker)
-            await self.harness.kill(worker.bus)
-        else:
-            await worker.leave()
-
-    def freeze(self, worker: Worker) -> None:
-        self._excuse(worker)
-        self.harness.freeze(worker.bus)
-        self.frozen.append(worker)
-
-    def thaw(self) -> None:
-        worker = self.frozen.pop(0)
-        self.thawed[worker] = asyncio.get_running_loop().time()
-        self.harness.thaw(worker.bus)
-
-    def _was_frozen(self, worker: Worker) -> bool:
-        """Whether it may still act on answers from before it was frozen: for a session it need not know that
-        the group went on without it. Its epochs are what protects the others then."""
-        since = self.thawed.get(worker)
-        now = asyncio.get_running_loop().time()
-        return worker in self.frozen or (since is not None and now - since < self.harness.session_seconds)
-
-    def _excuse(self, worker: Worker) -> None:
-        """One that cannot answer is not asked to let go: its epochs are what protects the others."""
-        for holders in self.open.values():
-            holders.discard(worker)
-
-    def all_write(self) -> bool:
-        """Whether the last epoch that was written to each partition is its holder's."""
-        claims = (claim for worker in self.workers for claim in worker.claims().values())
-        return all(self.epochs[claim.partition][-1:] == [claim.epoch] for claim in claims)
-
-    async def run(self) -> None:
-        await self.add()
-        for _ in range(CHURN_STEPS):
-            awake = [worker for worker in self.workers if worker not in self.frozen]
-            action = self.rng.choice(["add", "leave", "kill", "freeze", "thaw", "nothing"])
-            if action == "add" and len(self.workers) < PARTITIONS + 1:
-                await self.add()
-            elif action in ("leave", "kill") and len(awake) > 1:
-                await self.remove(self.rng.choice(awake), is_killed=action == "kill")
-            elif action == "freeze" and len(awake) > 1:
-                self.freeze(self.rng.choice(awake))
-            elif action == "thaw" and self.frozen:
-                self.thaw()
-            await asyncio.sleep(self.rng.uniform(0, self.harness.session_seconds / 2))
-        while self.frozen:
-            self.thaw()
-
-
-def churn(seed: int) -> Check:
-    async def check(harness: Harness) -> None:
-        """At every moment a partition has one live holder at most, and in bounded time again one."""
-        world = Churn(harness, seed)
-        bus = await harness.open()
-        await bus.create_topics(TOPICS)
-        reading = asyncio.create_task(world.read_epochs(bus))
-        try:
-            await world.run()
-            bound = harness.session_seconds + 3 * (harness.handover_seconds + harness.drain_seconds)
-            await all_owned(world.workers, bound)
-            await asyncio.sleep(1)  # all step, and what they write is read
-            await settled(world.all_write, harness.handover_seconds, "each holder was the last to write")
-            for task in (reading, *world.stepping.values()):
-                assert not task.done(), task
-        finally:
-            for task in (reading, *world.stepping.values()):
-                task.cancel()
-        assert world.violations == []
-        for number, written in world.epochs.items():
-            assert len(written) > CHURN_STEPS, number
-            assert written == sorted(written), f"an old epoch wrote after a newer one: partition {number}"
-
-    return check
-
-
 async def check_two_groups_are_apart(harness: Harness) -> None:
     """Groups share topics, not claims, epochs or offsets."""
     async with holder(harness) as (bus, claims):
@@ -508,5 +315,5 @@ async def check_groups_are_described(harness: Harness) -> None:
 
 CHECKS: dict[str, Check] = {
     name.removeprefix("check_"): check for name, check in list(globals().items()) if name.startswith("check_")
-} | {f"churn_{seed}": churn(seed) for seed in CHURN_SEEDS}
+}
 """All checks of this module, by name."""

@@ -12,7 +12,7 @@ import uuid
 from bisect import bisect_right
 from collections.abc import AsyncIterator, Callable, Iterable, Mapping, Sequence
 from operator import itemgetter
-from typing import Any, Literal, NamedTuple, Protocol
+from typing import Any, Literal, NamedTuple
 
 from pvbus.adapters.memory.objects import (
     copy_of,
@@ -25,6 +25,7 @@ from pvbus.adapters.memory.objects import (
     split_api_version,
     updated,
 )
+from pvbus.adapters.memory.packages import Files, PackageRules
 from pvbus.core.api.variants import CONFIG_GROUP, PORCH_GROUP
 from pvbus.core.errors import AlreadyExistsError, ConflictError
 from pvbus.core.keys import revision_name
@@ -66,35 +67,6 @@ class Write(NamedTuple):
     subresource: str
     before: Object | None = None
     by: str = ""
-
-
-class Files(NamedTuple):
-    """The files of a package revision after a write. revision: its PackageRevision then; status: that of
-    the PackageRevisionResources."""
-
-    revision: Object
-    texts: Mapping[str, str]
-    status: Object
-
-
-class PackageRules(Protocol):
-    """What a package server does beyond storing. Each raises the errors of the cluster port."""
-
-    def create(self, obj: Object) -> Files:
-        """Check a new PackageRevision and make its files."""
-        ...
-
-    def update(self, old: Object, new: Object) -> None:
-        """Check an update of a PackageRevision."""
-        ...
-
-    def save(self, revision: Object, stored: Mapping[str, str], wanted: Mapping[str, str]) -> Files:
-        """Check and render an update of a revision's files."""
-        ...
-
-    def delete(self, obj: Object) -> None:
-        """Check the deletion of a PackageRevision."""
-        ...
 
 
 class MemoryCluster:

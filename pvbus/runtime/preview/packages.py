@@ -12,8 +12,9 @@ import msgspec
 
 from pvbus.adapters.kubernetes.errors import error_of
 from pvbus.adapters.memory.cluster import RESOURCES as FILES
-from pvbus.adapters.memory.cluster import REVISION, Files, MemoryCluster
+from pvbus.adapters.memory.cluster import REVISION, MemoryCluster
 from pvbus.adapters.memory.objects import copy_of, source_of
+from pvbus.adapters.memory.packages import Files
 from pvbus.controlplane.apiserver.hooks import StatusError
 from pvbus.controlplane.packages import answers, content, layout, rendering
 from pvbus.controlplane.packages.creation import Start as FirstFiles

@@ -10,14 +10,14 @@ from typing import Any
 
 import pytest
 
-from pvbus.testing import bus_contract, bus_contract_groups
+from pvbus.testing import bus_contract, bus_contract_churn, bus_contract_groups
 from pvbus.testing.bus_contract import Check
 from tests.contract.bus.kafka_harness import KafkaHarness
 from tests.tools.kafka import KafkaCluster
 
 pytestmark = [pytest.mark.kafka, pytest.mark.slow, pytest.mark.timeout(900)]
 
-CHECKS = bus_contract.CHECKS | bus_contract_groups.CHECKS
+CHECKS = bus_contract.CHECKS | bus_contract_groups.CHECKS | bus_contract_churn.CHECKS
 AT_ONCE = 2
 """How many long checks run side by side. They mostly wait, but two cores busy with more are too slow for
 their limits, which are of real time."""

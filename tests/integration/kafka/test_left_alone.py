@@ -15,7 +15,7 @@ from pvbus.adapters.kafka.settings import producer_options
 from pvbus.core.errors import FencedError
 from pvbus.ports.bus import Bus, Claim, Output
 from pvbus.testing.bus_contract import GROUP, PARTITIONS, expect, holder, settled
-from pvbus.testing.bus_contract_groups import Worker, all_owned
+from pvbus.testing.bus_contract_worker import Worker, all_owned
 from tests.contract.bus.kafka_harness import KafkaHarness
 from tests.tools.kafka import KafkaCluster
 

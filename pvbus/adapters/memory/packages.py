@@ -1,0 +1,35 @@
+"""What a cluster in memory asks of a package server: the port of its rules for PackageRevisions."""
+
+from collections.abc import Mapping
+from typing import NamedTuple, Protocol
+
+from pvbus.ports.cluster import Object
+
+
+class Files(NamedTuple):
+    """The files of a package revision after a write. revision: its PackageRevision then; status: that of
+    the PackageRevisionResources."""
+
+    revision: Object
+    texts: Mapping[str, str]
+    status: Object
+
+
+class PackageRules(Protocol):
+    """What a package server does beyond storing. Each raises the errors of the cluster port."""
+
+    def create(self, obj: Object) -> Files:
+        """Check a new PackageRevision and make its files."""
+        ...
+
+    def update(self, old: Object, new: Object) -> None:
+        """Check an update of a PackageRevision."""
+        ...
+
+    def save(self, revision: Object, stored: Mapping[str, str], wanted: Mapping[str, str]) -> Files:
+        """Check and render an update of a revision's files."""
+        ...
+
+    def delete(self, obj: Object) -> None:
+        """Check the deletion of a PackageRevision."""
+        ...

@@ -1,0 +1,146 @@
+"""What every bus must do while its workers come, go, die and freeze at random."""
+
+import asyncio
+import random
+
+from pvbus.core.errors import FencedError
+from pvbus.ports.bus import Bus, Claim, Output
+from pvbus.testing.bus_contract import PARTITIONS, TOPICS, Check, Harness, everything, settled
+from pvbus.testing.bus_contract_worker import Worker, all_owned
+
+CHURN_SEEDS = range(6)
+CHURN_STEPS = 40
+
+
+class Churn:
+    """Workers that come, go, die and freeze at random, while all step as fast as they can."""
+
+    def __init__(self, harness: Harness, seed: int) -> None:
+        self.harness = harness
+        self.rng = random.Random(seed)
+        self.workers: list[Worker] = []
+        self.frozen: list[Worker] = []
+        self.thawed: dict[Worker, float] = {}
+        self.open: dict[int, set[Worker]] = {number: set() for number in range(PARTITIONS)}
+        self.stepping: dict[Worker, asyncio.Task[None]] = {}
+        self.epochs: dict[int, list[int]] = {number: [] for number in range(PARTITIONS)}
+        self.violations: list[str] = []
+
+    async def read_epochs(self, bus: Bus) -> None:
+        """Collect, in order, the epochs that were written, as long as this task is let."""
+        reader = bus.reader(everything("events"))
+        while True:
+            for record in await reader.poll(timeout_seconds=10):
+                self.epochs[record.partition].append(int(record.value or b""))
+
+    async def add(self) -> None:
+        worker = await Worker.open(self.harness)
+
+        async def assigned(claim: Claim) -> None:
+            others = self.open[claim.partition] - {worker}
+            if others and not any(self._was_frozen(one) for one in (worker, *others)):
+                self.violations.append(f"{claim} was given while {len(others)} others held it")
+            self.open[claim.partition].add(worker)
+            await asyncio.sleep(self.rng.uniform(0, 0.5) * self.harness.drain_seconds)
+
+        async def revoked(claim: Claim) -> None:
+            await asyncio.sleep(self.rng.uniform(0, 0.8) * self.harness.drain_seconds)
+            self.open[claim.partition].discard(worker)
+
+        worker.on_assigned, worker.on_revoked = assigned, revoked
+        await worker.join()
+        self.workers.append(worker)
+        self.stepping[worker] = asyncio.create_task(self._step(worker))
+
+    async def _step(self, worker: Worker) -> None:
+        """Write the epoch of each claim into the log, again and again."""
+        while True:
+            for number, claim in worker.claims().items():
+                try:
+                    await worker.bus.step(claim, [Output("events", number, b"epoch", b"%d" % claim.epoch)])
+                except FencedError:
+                    continue  # that is what it is for
+            await asyncio.sleep(0.3)
+
+    async def remove(self, worker: Worker, *, is_killed: bool) -> None:
+        self.workers.remove(worker)
+        self.stepping.pop(worker).cancel()
+        if is_killed:
+            self._excuse(worker)
+            await self.harness.kill(worker.bus)
+        else:
+            await worker.leave()
+
+    def freeze(self, worker: Worker) -> None:
+        self._excuse(worker)
+        self.harness.freeze(worker.bus)
+        self.frozen.append(worker)
+
+    def thaw(self) -> None:
+        worker = self.frozen.pop(0)
+        self.thawed[worker] = asyncio.get_running_loop().time()
+        self.harness.thaw(worker.bus)
+
+    def _was_frozen(self, worker: Worker) -> bool:
+        """Whether it may still act on answers from before it was frozen: for a session it need not know that
+        the group went on without it. Its epochs are what protects the others then."""
+        since = self.thawed.get(worker)
+        now = asyncio.get_running_loop().time()
+        return worker in self.frozen or (since is not None and now - since < self.harness.session_seconds)
+
+    def _excuse(self, worker: Worker) -> None:
+        """One that cannot answer is not asked to let go: its epochs are what protects the others."""
+        for holders in self.open.values():
+            holders.discard(worker)
+
+    def all_write(self) -> bool:
+        """Whether the last epoch that was written to each partition is its holder's."""
+        claims = (claim for worker in self.workers for claim in worker.claims().values())
+        return all(self.epochs[claim.partition][-1:] == [claim.epoch] for claim in claims)
+
+    async def run(self) -> None:
+        await self.add()
+        for _ in range(CHURN_STEPS):
+            awake = [worker for worker in self.workers if worker not in self.frozen]
+            action = self.rng.choice(["add", "leave", "kill", "freeze", "thaw", "nothing"])
+            if action == "add" and len(self.workers) < PARTITIONS + 1:
+                await self.add()
+            elif action in ("leave", "kill") and len(awake) > 1:
+                await self.remove(self.rng.choice(awake), is_killed=action == "kill")
+            elif action == "freeze" and len(awake) > 1:
+                self.freeze(self.rng.choice(awake))
+            elif action == "thaw" and self.frozen:
+                self.thaw()
+            await asyncio.sleep(self.rng.uniform(0, self.harness.session_seconds / 2))
+        while self.frozen:
+            self.thaw()
+
+
+def churn(seed: int) -> Check:
+    async def check(harness: Harness) -> None:
+        """At every moment a partition has one live holder at most, and in bounded time again one."""
+        world = Churn(harness, seed)
+        bus = await harness.open()
+        await bus.create_topics(TOPICS)
+        reading = asyncio.create_task(world.read_epochs(bus))
+        try:
+            await world.run()
+            bound = harness.session_seconds + 3 * (harness.handover_seconds + harness.drain_seconds)
+            await all_owned(world.workers, bound)
+            await asyncio.sleep(1)  # all step, and what they write is read
+            await settled(world.all_write, harness.handover_seconds, "each holder was the last to write")
+            for task in (reading, *world.stepping.values()):
+                assert not task.done(), task
+        finally:
+            for task in (reading, *world.stepping.values()):
+                task.cancel()
+        assert world.violations == []
+        for number, written in world.epochs.items():
+            assert len(written) > CHURN_STEPS, number
+            assert written == sorted(written), f"an old epoch wrote after a newer one: partition {number}"
+
+    return check
+
+
+CHECKS: dict[str, Check] = {f"churn_{seed}": churn(seed) for seed in CHURN_SEEDS}
+"""All checks of this module, by name."""

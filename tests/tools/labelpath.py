@@ -1,0 +1,116 @@
+"""Counts what one label change costs in code: calls, functions and files from the watch event to the write.
+
+    python -m tests.tools.labelpath [--list]
+
+One object's label changes, so that one PackageVariant is updated, in virtual time with the bus in memory.
+Counted are calls of functions of pvbus from the moment in which the watch event arrives until the update of
+the PackageVariant is sent, doubles of the bus's disk and of the cluster left out. --list prints the functions
+by file, in the order in which they are first called.
+"""
+
+import argparse
+import sys
+from collections import Counter
+from pathlib import Path
+from types import CodeType, FrameType
+from typing import Any, NamedTuple
+
+import pvbus
+from pvbus.adapters.memory.virtual_time import run_simulated
+from pvbus.ports.cluster import Object
+from tests.simulation.world import REPOSITORY, SITE, World
+
+ROOT = Path(pvbus.__file__).parent
+LEFT_OUT = ("testing", "adapters")
+SERVICES = ("ingest", "unroll", "render")
+TEMPLATE: dict[str, Any] = {
+    "downstream": {"repo": "r1", "packageExpr": "target.name"},
+    "labelExprs": [{"key": "tier", "valueExpr": "target.labels['tier']"}],
+}
+
+
+class Way(NamedTuple):
+    """What was called, in the order of the first calls, with how often."""
+
+    calls: Counter[CodeType]
+
+    @property
+    def files(self) -> list[str]:
+        return list(dict.fromkeys(code.co_filename for code in self.calls))
+
+
+class Counting:
+    """Counts calls between `begin` and `end`."""
+
+    def __init__(self) -> None:
+        self.calls: Counter[CodeType] = Counter()
+        self._files: dict[str, bool] = {}
+
+    def _is_counted(self, file: str) -> bool:
+        path = Path(file)
+        return path.is_relative_to(ROOT) and path.relative_to(ROOT).parts[0] not in LEFT_OUT
+
+    def _profile(self, frame: FrameType, event: str, _: object) -> None:
+        if event != "call":
+            return
+        code = frame.f_code
+        counted = self._files.get(code.co_filename)
+        if counted is None:
+            counted = self._files[code.co_filename] = self._is_counted(code.co_filename)
+        if counted:
+            self.calls[code] += 1
+
+    def begin(self) -> None:
+        sys.setprofile(self._profile)
+
+    def end(self) -> None:
+        sys.setprofile(None)
+
+
+async def label_way() -> Way:
+    """Change one label, and return what is called until the PackageVariant is updated."""
+    world, counting = World(watched=False), Counting()
+    world.serve_sites()
+    world.put(REPOSITORY, "r1")
+    world.upstream(1)
+    world.put(SITE, "s1", metadata={"labels": {"env": "prod", "tier": "gold"}})
+    selector = {"apiVersion": "example.org/v1", "kind": "Site", "matchLabels": {"env": "prod"}}
+    world.set("alpha", [{"objectSelector": selector, "template": TEMPLATE}])
+    await world.start(SERVICES)
+    await world.converge(quiet=10)
+    wrote = world.wrote
+
+    def watch(verb: str, obj: Object, subresource: str) -> None:
+        if verb == "update" and obj["kind"] == "PackageVariant":
+            counting.end()
+        wrote(verb, obj, subresource)
+
+    world.wrote = watch  # type: ignore[method-assign]
+    counting.begin()
+    world.put(SITE, "s1", metadata={"labels": {"env": "prod", "tier": "silver"}})
+    await world.converge(quiet=10)
+    counting.end()
+    (variant,) = world.variants().values()
+    assert variant["spec"]["labels"] == {"tier": "silver"}
+    await world.close()
+    return Way(counting.calls)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--list", action="store_true", help="print the functions, too")
+    options = parser.parse_args()
+    way = run_simulated(label_way())
+    if options.list:
+        for file in way.files:
+            print(Path(file).relative_to(ROOT))
+            for code, count in way.calls.items():
+                if code.co_filename == file:
+                    print(f"  {count:4} {code.co_qualname}")
+    print(f"{sum(way.calls.values())} calls, {len(way.calls)} functions, {len(way.files)} files")
+
+
+if __name__ == "__main__":
+    main()
