@@ -83,7 +83,7 @@ class Publisher:
             uid=uid,
             condition=condition,
             previous=last.condition.status if last is not None and last.uid == uid else "",
-            id=_event_id(last, uid, condition, time),
+            id=_event_id(uid, condition, time),
             time=time,
             variant=variant,
         )
@@ -107,7 +107,7 @@ class Publisher:
                 last,
                 condition=condition,
                 previous=last.condition.status,
-                id=_event_id(last, last.uid, condition, time),
+                id=_event_id(last.uid, condition, time),
                 time=time,
             )
             puts += self._sent(key, event, None)
@@ -146,9 +146,9 @@ def _seconds_until_news(last: ConditionEvent | None, uid: str, new: Condition, n
     return min(max(_seconds(last.time) + COUNTING_SECONDS - now, 0), COUNTING_SECONDS)
 
 
-def _event_id(last: ConditionEvent | None, uid: str, condition: Condition, time: str) -> str:
-    """Make an id from the change and the event before it, so that a repeated step sends the same one."""
-    seed = [last.id if last else "", uid, condition.type, condition.status, condition.reason]
+def _event_id(uid: str, condition: Condition, time: str) -> str:
+    """Make an id from the change and its time, which no other event of the object has."""
+    seed = [uid, condition.type, condition.status, condition.reason]
     seed += [condition.last_transition_time or "", time]
     return sha1_head("\n".join([*seed, condition.message])) + sha1_head("/".join(seed))
 

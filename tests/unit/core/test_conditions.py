@@ -66,6 +66,7 @@ def test_a_reason_to_stall_is_the_reason_of_both(reason: str) -> None:
         (rolled(counts=APPLIED), ("False", "VariantsNotReady")),
         (rolled(counts=Counts(desired=3, applied=3, ready=3, failed=1)), ("False", "VariantsNotReady")),
         (rolled(counts=ALL, hold=HOLD), ("False", "DeletionHeld")),
+        (rolled(counts=Counts(held=20)), ("False", "DeletionHeld")),  # confirmed, and not yet a row
         (rolled(counts=Counts(desired=3, applied=3, ready=3, removing=9)), ("True", "Reconciled")),
     ],
 )

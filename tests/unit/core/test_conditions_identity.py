@@ -1,4 +1,4 @@
-"""Conditions belong to one object: of another uid nothing is published, and its events are a chain."""
+"""Conditions belong to one object: of another uid nothing is published, and each event has its own id."""
 
 from pvbus.core.api.variants import Condition
 from pvbus.core.conditions.publishing import WITHDRAWN
@@ -46,7 +46,7 @@ def test_a_new_variant_of_the_same_name_begins_without_a_previous_status() -> No
     ]
 
 
-def test_ids_chain_so_that_a_change_there_and_back_has_new_ones() -> None:
+def test_a_change_there_and_back_has_new_ids() -> None:
     """Within one second, too: the time of the transition alone does not tell events apart."""
     part = variant("uid-v")
     for status in ("True", "False", "True", "False"):
