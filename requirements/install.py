@@ -17,7 +17,6 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parent.parent
 VENV = ROOT / ".venv"
 LOCKS = {"run": ("run.lock",), "dev": ("run.lock", "dev.lock")}
-EXTRA = "fast-cel.lock"
 
 
 class SetupError(Exception):
@@ -44,10 +43,6 @@ def install(kind: str) -> None:
     _environment()
     for lock in LOCKS[kind]:
         _pip(lock)
-    try:
-        _pip(EXTRA)
-    except SetupError:
-        print("the faster CEL engine has no wheel for this Python and system; pvbus works without it")
     _link()
     _mark(kind).write_text(_digest(kind))
 
@@ -62,7 +57,7 @@ def _is_installed(kind: str) -> bool:
 
 def _digest(kind: str) -> str:
     whole = hashlib.sha256(str(ROOT).encode())  # an environment does not survive a move
-    for lock in (*LOCKS[kind], EXTRA):
+    for lock in LOCKS[kind]:
         whole.update((ROOT / "requirements" / lock).read_bytes())
     return whole.hexdigest()
 
@@ -103,7 +98,7 @@ def _pip(lock: str) -> None:
         *("--require-hashes", "--only-binary", ":all:", "--no-deps"),
         *("--requirement", str(ROOT / "requirements" / lock)),
     ]
-    done = subprocess.run(command, capture_output=lock == EXTRA, check=False)
+    done = subprocess.run(command, check=False)
     if done.returncode != 0:
         raise SetupError(f"requirements/{lock} could not be installed; pip's words are above")
 

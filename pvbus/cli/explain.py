@@ -14,11 +14,12 @@ import click
 import msgspec
 
 from pvbus.cli.explain_text import set_lines, variant_lines
+from pvbus.cli.expressions import expressions_of
 from pvbus.cli.failing import Failure, failing_targets, grouped, unready_children
 from pvbus.cli.output import FORMATS, emit
 from pvbus.cli.progress import SET, VARIANT
 from pvbus.cli.reading import bus_option, data_option, live_object, opened_bus, read_rows
-from pvbus.core.cel import CelError, Engine, compile_expression
+from pvbus.core.cel import CelError, compile_expression
 from pvbus.core.conditions.sets import confirm_command
 from pvbus.core.errors import UsageError
 from pvbus.core.keys import Key
@@ -44,7 +45,6 @@ from pvbus.core.records import (
 from pvbus.core.render.template import row_variables
 from pvbus.ports.bus import Bus
 from pvbus.ports.cluster import Kind
-from pvbus.runtime.process.installation import engine_of, read_installation
 
 Document = dict[str, Any]
 
@@ -119,10 +119,8 @@ async def _variant(bus: Bus, key: Key) -> Document:
     targets = _below(await read_rows(bus, TARGETS, key=str(key)), str(key))
     desired = _decoded((await read_rows(bus, DESIRED, key=str(key))).get(str(key)), DesiredRow)
     result = _decoded((await read_rows(bus, RESULTS, key=str(key))).get(str(key)), ResultRow)
-    installation = await read_installation(bus)
-    engine = engine_of(installation) if installation is not None else None
     makers = [
-        await _maker(bus, key, name, msgspec.json.decode(value, type=TargetRow), engine)
+        await _maker(bus, key, name, msgspec.json.decode(value, type=TargetRow))
         for name, value in targets.items()
     ]
     return {
@@ -137,7 +135,7 @@ async def _variant(bus: Bus, key: Key) -> Document:
     }
 
 
-async def _maker(bus: Bus, key: Key, set_name: str, row: TargetRow, engine: Engine | None) -> Document:
+async def _maker(bus: Bus, key: Key, set_name: str, row: TargetRow) -> Document:
     """Tell what one set has to do with a variant."""
     skey = f"{key.namespace}/{set_name}"
     children = await read_rows(bus, UNROLL, key=skey)
@@ -150,7 +148,7 @@ async def _maker(bus: Bus, key: Key, set_name: str, row: TargetRow, engine: Engi
         "object": child.okey if child else "",
         "upstream": msgspec.to_builtins(row.upstream),
         "downstream": msgspec.to_builtins(row.downstream),
-        "expressions": list(_expressions(row, engine)) if engine is not None else [],
+        "expressions": list(_expressions(row)),
         "removal": _removal(child, rollup),
         "held": _held(skey, rollup) if child is not None and child.state == "held" else None,
     }
@@ -174,7 +172,7 @@ def _held(skey: str, rollup: SetResult | None) -> Document:
     }
 
 
-def _expressions(row: TargetRow, engine: Engine) -> Iterator[Document]:
+def _expressions(row: TargetRow) -> Iterator[Document]:
     """Evaluate every expression of a row. Those of the downstream are known by what they gave."""
     variables = row_variables(row)
     for field, text in expressions_of(msgspec.to_builtins(row.template), "template"):
@@ -183,25 +181,10 @@ def _expressions(row: TargetRow, engine: Engine) -> Iterator[Document]:
             entry["value"] = row.downstream.repo if field.endswith("repoExpr") else row.downstream.package
         else:
             try:
-                entry["value"] = compile_expression(text, engine=engine).evaluate(variables)
+                entry["value"] = compile_expression(text).evaluate(variables)
             except CelError as exc:
                 entry["error"] = str(exc)
         yield entry
-
-
-def expressions_of(value: Any, path: str) -> Iterator[tuple[str, str]]:
-    """Yield (field, text) of the expressions inside a template's plain values."""
-    if isinstance(value, Mapping):
-        for name, below in value.items():
-            if name.endswith("Expr") and isinstance(below, str):
-                yield f"{path}.{name}", below
-            elif name == "removeKeyExprs":
-                yield from ((f"{path}.{name}[{number}]", text) for number, text in enumerate(below))
-            else:
-                yield from expressions_of(below, f"{path}.{name}")
-    elif isinstance(value, list | tuple):
-        for number, below in enumerate(value):
-            yield from expressions_of(below, f"{path}[{number}]")
 
 
 # ---------------------------------------------------------------- a set
@@ -237,10 +220,9 @@ async def _set(bus: Bus, key: Key) -> Document:
 
 async def _failing(bus: Bus, key: Key, result: SetResult | None) -> list[Failure]:
     """Return the targets that fail; a set that is valid has none, and needs no evaluation."""
-    installation = await read_installation(bus)
-    if result is None or result.reason == "Valid" or installation is None:
+    if result is None or result.reason == "Valid":
         return []
-    return await failing_targets(bus, key, engine_of(installation))
+    return await failing_targets(bus, key)
 
 
 def _below(rows: Mapping[str, bytes], key: str) -> dict[str, bytes]:

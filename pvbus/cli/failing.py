@@ -11,7 +11,6 @@ import msgspec
 
 from pvbus.cli.reading import read_rows
 from pvbus.core.api.variants import PackageVariantSet
-from pvbus.core.cel import Engine
 from pvbus.core.keys import Key, parse_okey
 from pvbus.core.records import LATEST, OBJECTS, SETS, ChildResult, ChildRow, ConditionEvent
 from pvbus.core.render.template import compile_targets
@@ -93,15 +92,15 @@ def _reported(value: bytes | None) -> tuple[str, str]:
     return condition.reason, condition.message
 
 
-async def failing_targets(bus: Bus, key: Key, engine: Engine) -> list[Failure]:
+async def failing_targets(bus: Bus, key: Key) -> list[Failure]:
     """Return every target of a set whose repository and package cannot be evaluated."""
     raw = (await read_rows(bus, SETS, key=str(key))).get(str(key))
     if raw is None:
         return []
-    return evaluated_failures(_set.decode(raw), await read_rows(bus, OBJECTS), engine)
+    return evaluated_failures(_set.decode(raw), await read_rows(bus, OBJECTS))
 
 
-def evaluated_failures(obj: PackageVariantSet, objects: Mapping[str, bytes], engine: Engine) -> list[Failure]:
+def evaluated_failures(obj: PackageVariantSet, objects: Mapping[str, bytes]) -> list[Failure]:
     """Evaluate a set's targets on these rows of the objects topic, and return what fails."""
     view = View(1)
     for okey, value in objects.items():
@@ -111,7 +110,7 @@ def evaluated_failures(obj: PackageVariantSet, objects: Mapping[str, bytes], eng
     found = view.upstream(obj.metadata.namespace, upstream) if upstream is not None else None
     if found is None:
         return []
-    compiled = compile_targets(obj.spec, engine)
+    compiled = compile_targets(obj.spec)
     key = str(Key(obj.metadata.namespace, obj.metadata.name))
     contexts = Contexts(key, obj, compiled, root_of(*found), view)
     for _ in contexts.build():

@@ -20,7 +20,6 @@ from pvbus.cli.planinput import PlanInput, admitted, deletions, read_input
 from pvbus.cli.planlacks import export_lacks, files_lack, missing_files, missing_kinds, unpreviewable
 from pvbus.cli.plantext import plan_lines
 from pvbus.controlplane.packages.functions.registry import FunctionRegistry
-from pvbus.core.cel import Engine, default_engine, engine_named
 from pvbus.core.errors import UsageError
 from pvbus.core.unroll.removal import Limits
 from pvbus.ports.cluster import Object
@@ -38,20 +37,15 @@ Progress = Callable[[str], None]
 class Settings(NamedTuple):
     """What a plan takes from the environment, as the services do."""
 
-    engine: Engine
     limits: Limits
     functions: FunctionRegistry
 
 
-def settings(engine: str | None = None) -> Settings:
+def settings() -> Settings:
     """Read the settings. Raises UsageError."""
-    try:
-        chosen = engine_named(engine) if engine else default_engine()
-    except LookupError as exc:
-        raise UsageError(str(exc)) from exc
     api = load_config(ApiServerConfig)
     functions = FunctionRegistry(dict(api.functions), allow_exec=api.allow_exec)
-    return Settings(chosen, load_config(UnrollConfig).limits, functions)
+    return Settings(load_config(UnrollConfig).limits, functions)
 
 
 def quiet(_: str) -> None:
@@ -79,9 +73,7 @@ def plan_of_files(
         document["notes"] += unpreviewable(objects)
         return document
     changes = Changes(delete=deletions(delete, objects)) if delete else None
-    result = preview(
-        World(objects), engine=how.engine, only=only, limits=how.limits, changes=changes, progress=progress
-    )
+    result = preview(World(objects), only=only, limits=how.limits, changes=changes, progress=progress)
     document = document_of(result)
     if with_diffs:
         render_packages(document)
@@ -179,7 +171,7 @@ def _previewed(
     server: Literal["pvbus", "porch"] = "pvbus" if export.server == "pvbus" else "porch"
     world = World(export.items, export.resources, server, how.functions)
     changes = Changes(objects, deletions(delete, [*export.items, *objects]))
-    return preview(world, engine=how.engine, only=only, limits=how.limits, changes=changes, progress=progress)
+    return preview(world, only=only, limits=how.limits, changes=changes, progress=progress)
 
 
 def _add_errors(document: Document, errors: Sequence[str]) -> None:
@@ -233,7 +225,6 @@ With --check: 0 nothing to do; 1 failed, stalled or held; 3 there are changes.
     is_flag=True,
     help="Also show the diff of package files, after their pipelines (built-in functions).",
 )
-@click.option("--engine", metavar="NAME", help="CEL engine; by default the fastest that is installed.")
 def plan(
     files: tuple[Path, ...],
     data: str | None,
@@ -243,7 +234,6 @@ def plan(
     output: str,
     check: bool,
     render: bool,
-    engine: str | None,
 ) -> None:
     """Preview every write that the services would make, with field differences and reasons.
 
@@ -264,7 +254,7 @@ def plan(
     given = read_input(files)
     if is_live and given.exports:
         raise UsageError("an export stands for a live system: give either it, or --data or --kubeconfig")
-    how = settings(engine)
+    how = settings()
     say = progress_printer()
     if is_live:
         document = plan_of_live(

@@ -6,7 +6,6 @@ import click
 
 from pvbus import __version__
 from pvbus.cli.output import FORMATS, emit
-from pvbus.core.cel import available_engines
 from pvbus.core.records import SCHEMA_VERSION
 
 
@@ -23,10 +22,9 @@ def version(output: str) -> None:
     facts = {
         "version": __version__,
         "python": platform.python_version(),
-        "engines": list(available_engines()),
         "tables": SCHEMA_VERSION,
     }
     if output != "text":
         emit(facts, output)
         return
-    click.echo(f"pvbus {__version__} (Python {facts['python']}, CEL: {', '.join(available_engines())})")
+    click.echo(f"pvbus {__version__} (Python {facts['python']})")

@@ -60,7 +60,6 @@ class MetaRow(_Row, frozen=True, kw_only=True, omit_defaults=False):
     partitions: int
     incarnation: str
     schema_version: int = SCHEMA_VERSION
-    engine: str = ""
 
 
 class SyncMarker(_Row, frozen=True, kw_only=True):

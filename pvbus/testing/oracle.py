@@ -23,7 +23,6 @@ from pvbus.core.api.variants import (
     PackageVariantSpec,
     Target,
 )
-from pvbus.core.cel import Engine, default_engine
 from pvbus.core.keys import HOLD, SET_UID_LABEL, Key, colliding_variant_name, variant_name
 from pvbus.core.records import Root, TargetRow
 from pvbus.core.render.template import (
@@ -84,7 +83,6 @@ def expected_variants(
     remembered_names: Names | None = None,
     existing_children: Iterable[PackageVariant] = (),
     unknown_kinds: Iterable[str] = (),
-    engine: Engine | None = None,
 ) -> dict[str, Expected]:
     """Return every PackageVariant by vkey.
 
@@ -92,13 +90,11 @@ def expected_variants(
     unknown_kinds: `<group>/<Kind>` that the cluster does not serve.
     """
     repositories, revisions = list(repositories), list(revisions)
-    engine = engine or default_engine()
     world = _World(
         [*objects, *map(_thing, repositories), *map(_thing, revisions)],
         revisions,
         frozenset(unknown_kinds),
-        engine,
-        TemplateCache(engine),
+        TemplateCache(),
     )
     living_sets = [obj for obj in sets if not obj.metadata.deletion_timestamp]
     uids = {obj.metadata.uid for obj in living_sets}
@@ -115,7 +111,6 @@ class _World(NamedTuple):
     things: Sequence[Thing]
     revisions: Sequence[PackageRevision]
     unknown_kinds: frozenset[str]
-    engine: Engine
     templates: TemplateCache
 
     def upstream(self, obj: PackageVariantSet) -> Thing | None:
@@ -150,7 +145,7 @@ def _plan(
     selected = [_selected(target, obj.metadata.namespace, world) for target in obj.spec.targets]
     if upstream is None or None in selected:
         return plan
-    compiled = compile_targets(obj.spec, world.engine)
+    compiled = compile_targets(obj.spec)
     plan.complete = True
     wanting: dict[Downstream, list[TargetRow]] = {}
     for number, things in enumerate(selected):

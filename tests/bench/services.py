@@ -63,10 +63,10 @@ async def against_nothing(url: str, names: list[str]) -> AsyncIterator[tuple[lis
     """Services with a cluster that answers creates and lets their echo appear on the bus."""
     bus = await open_bus(ServicesConfig(bus=url))
     try:
-        _, engine = await ensure_installation(bus, partitions=partition_count())
+        await ensure_installation(bus, partitions=partition_count())
         async with EchoCluster(bus.peer(), active="render" in names) as cluster:
             answering = cast(Cluster, cluster)  # the calls it lacks are those that creating does not need
-            yield [build_service(n, bus.peer(), answering, SystemClock(), engine=engine) for n in names], bus
+            yield [build_service(n, bus.peer(), answering, SystemClock()) for n in names], bus
     finally:
         await bus.close()
 

@@ -2,7 +2,6 @@
 
 import os
 import shlex
-import stat
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -10,8 +9,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-
-from pvbus.core.cel import available_engines
 
 FOLDER = Path(os.environ.get("PVBUS_CONFORMANCE") or Path(__file__).parents[3] / "shared" / "conformance")
 RUN = FOLDER / "run.py"
@@ -30,31 +27,16 @@ pytestmark = [
 
 
 def cases() -> Iterator[Any]:
-    """Every suite with its engine; those of PackageVariants, which hold no expression, with one."""
+    """Every suite; `make test` leaves those of PackageVariants, the largest ones, to `make test-all`."""
     for suite in SUITES:
-        if suite.startswith("pv-"):
-            yield pytest.param(suite, "cel-cpp", marks=pytest.mark.long)
-        else:
-            yield pytest.param(suite, "cel-cpp")
-            yield pytest.param(suite, "cel-python", marks=pytest.mark.long)
+        yield pytest.param(suite, marks=[pytest.mark.long] if suite.startswith("pv-") else [])
 
 
-def command(engine: str, tmp_path: Path) -> Path:
-    """`pvbus` with its CEL engine chosen."""
-    if engine not in available_engines():
-        pytest.skip(f"the CEL engine {engine} is not installed here (extra fast-cel)")
-    script = tmp_path / "pvbus"
-    call = shlex.join([sys.executable, "-m", "pvbus.cli"])
-    script.write_text(f'#!/bin/sh\nexec {call} "$@" --engine {engine}\n', encoding="utf-8")
-    script.chmod(script.stat().st_mode | stat.S_IXUSR)
-    return script
-
-
-@pytest.mark.parametrize(("suite", "engine"), list(cases()) or [("none", "none")])
-def test_every_case_passes(suite: str, engine: str, tmp_path: Path) -> None:
-    script = command(engine, tmp_path)
+@pytest.mark.parametrize("suite", list(cases()) or ["none"])
+def test_every_case_passes(suite: str) -> None:
+    command = shlex.join([sys.executable, "-m", "pvbus.cli"])
     done = subprocess.run(
-        [sys.executable, str(RUN), "--command", shlex.quote(str(script)), str(FOLDER / "cases" / suite)],
+        [sys.executable, str(RUN), "--command", command, str(FOLDER / "cases" / suite)],
         capture_output=True,
         text=True,
         timeout=SECONDS_MAX,

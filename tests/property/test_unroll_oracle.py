@@ -15,7 +15,6 @@ from hypothesis import strategies as st
 
 from pvbus.core.api.packages import PackageRevision, Repository
 from pvbus.core.api.variants import PackageVariant, PackageVariantSet
-from pvbus.core.cel import compile_expression, engine_named
 from pvbus.core.codec import encode_row
 from pvbus.core.effects import CatchUp, Create, Delete, Get, Update
 from pvbus.core.ingest.rows import KindName, rows_of, topics_of
@@ -37,8 +36,6 @@ from pvbus.core.unroll.removal import Limits
 from pvbus.testing.oracle import Names, Thing, expected_variants
 
 Object = dict[str, Any]
-ENGINE = engine_named("cel-python")
-compile_expression("'warm'", engine=ENGINE)  # it raises the recursion limit once: before Hypothesis looks
 SITE = KindName("example.org", "Site")
 KINDS = {
     "PackageVariantSet": KindName("config.porch.kpt.dev", "PackageVariantSet"),
@@ -58,13 +55,12 @@ class World:
         nonces = (f"{number:08x}" for number in count(1))
         self.unroll = UnrollController(
             partitions=1,
-            engine=ENGINE,
             elapsed=lambda: self.now,
             nonce=lambda: next(nonces),
             limits=UNLIMITED,
             turn_targets=turn_targets,
         )
-        self.render = RenderController(engine=ENGINE)
+        self.render = RenderController()
         self.objects: dict[tuple[str, str], Object] = {}
         self.rows: dict[str, ChildRow] = {}
         self.now = 1_000_000.0
@@ -247,7 +243,6 @@ def expected(world: World, children: list[PackageVariant], names: Names) -> dict
         world.of("PackageRevision", PackageRevision),
         existing_children=children,
         remembered_names=names,
-        engine=ENGINE,
     )
     return {vkey: digest([e.spec, e.owner]) for vkey, e in found.items()}
 

@@ -6,7 +6,6 @@ from typing import Any
 
 import msgspec
 
-from pvbus.core.cel import default_engine
 from pvbus.core.codec import encode_row
 from pvbus.core.effects import CatchUp, Outcome, Put
 from pvbus.core.ingest.rows import KindName, rows_of, topics_of
@@ -96,7 +95,6 @@ class UnrollPart:
         nonces = (f"{number:08x}" for number in count(1))
         self._make: Callable[[], UnrollController] = lambda: UnrollController(
             partitions=1,
-            engine=default_engine(),
             elapsed=lambda: self.now,
             nonce=lambda: next(nonces),
             limits=limits,
@@ -242,7 +240,7 @@ class RenderPart:
     """The render controller on one partition; effects are returned, not applied."""
 
     def __init__(self, *, spec_bytes_max: int = SPEC_BYTES_MAX) -> None:
-        self.controller = RenderController(engine=default_engine(), spec_bytes_max=spec_bytes_max)
+        self.controller = RenderController(spec_bytes_max=spec_bytes_max)
         self.controller.open(0)
         self.now = 1_000_000.0
         self.controller.load(VARIANTS, 0, sync_key(*VARIANT), marker("ok"))

@@ -21,7 +21,7 @@ often that is needed is counted ("ready, each child at a moment of its own").
 import itertools
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
-from typing import Any, Protocol
+from typing import Protocol
 
 import msgspec
 
@@ -99,14 +99,13 @@ class WatchedWorld(Protocol):
 class Watcher:
     """See the module. `counts`: what happened, by name."""
 
-    def __init__(self, world: WatchedWorld, engine: Any) -> None:
+    def __init__(self, world: WatchedWorld) -> None:
         self.violations: list[Violation] = []
         self.is_on = True
         self.counts: Counter[str] = Counter()
         self.rows: dict[str, ChildRow] = {}
         self.orders: dict[tuple[str, str], Order] = {}
         self._world = world
-        self._engine = engine
         self._history: list[Inputs] = []
         self._targets: dict[tuple[str, str], tuple[str, bytes | None]] = {}
         self._asked: dict[str, float] = {}
@@ -398,7 +397,6 @@ class Watcher:
             remembered_names=inputs.names,
             existing_children=inputs.children,
             unknown_kinds=inputs.unknown_kinds,
-            engine=self._engine,
         )
 
     def _guard(self, skey: str, name: str) -> None:

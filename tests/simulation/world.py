@@ -20,7 +20,6 @@ from pvbus.adapters.memory.cluster import Write
 from pvbus.adapters.memory.virtual_time import Process, ProcessClock, SimulatedClock
 from pvbus.core.api.packages import PackageRevision, Repository
 from pvbus.core.api.variants import PackageVariant, PackageVariantSet
-from pvbus.core.cel import default_engine
 from pvbus.core.keys import CONFIRM_DELETION, Key
 from pvbus.core.records import DESIRED, META, SETRESULTS, TARGETS, UNROLL, ChildRow, SetResult
 from pvbus.core.unroll.controller import CHUNK_PUTS, TURN_TARGETS, UnrollController
@@ -49,8 +48,6 @@ from tests.simulation.cluster import (
 )
 from tests.simulation.facts import Inputs
 from tests.simulation.watching import Watcher
-
-ENGINE = default_engine()
 
 __all__ = [
     "API_VERSIONS",
@@ -107,7 +104,7 @@ class World:
         self.options = options or Options()
         self.faults.replays = self.options.replays
         self.calm_since: float | None = 0.0
-        self.watcher = Watcher(self, ENGINE)
+        self.watcher = Watcher(self)
         self.watcher.is_on = watched
         self.cluster = WatchedCluster(now=self._stamp)
         self.cluster.world = self
@@ -169,7 +166,7 @@ class World:
         return f"{self.faults.random.getrandbits(128):032x}"
 
     def _build(self, service: str, bus: FaultyBus, cluster: FaultyCluster, clock: ProcessClock) -> Service:
-        options: dict[str, Any] = {"engine": ENGINE, "limits": self.limits, "partitions": PARTITIONS}
+        options: dict[str, Any] = {"limits": self.limits, "partitions": PARTITIONS}
         options |= {"nonce": self._nonce, "jitter": self.faults.random.uniform}
         turns = partial(UnrollController, turn_targets=self.options.turn_targets)
         built = build_service(service, bus, cluster, clock, **options)
@@ -180,7 +177,6 @@ class World:
             chunk = min(CHUNK_PUTS, bus.step_records_max)
             return turns(
                 partitions=PARTITIONS,
-                engine=ENGINE,
                 elapsed=clock.monotonic,
                 nonce=self._nonce,
                 limits=self.limits,

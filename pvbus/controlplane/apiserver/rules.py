@@ -12,7 +12,7 @@ from typing import Any
 
 from pvbus.core.cel import CelCompileError, CelEvalError, types
 from pvbus.core.cel.checker import check
-from pvbus.core.cel.corrections import corrected
+from pvbus.core.cel.evaluator import evaluation
 
 
 @lru_cache(maxsize=512)
@@ -22,7 +22,7 @@ def _program(text: str) -> Callable[[Mapping[str, Any]], Any]:
         checked = check(text, {"self": types.DYN, "oldSelf": types.DYN})
     except CelCompileError as error:
         raise ValueError(str(error)) from error
-    return corrected(checked)
+    return evaluation(checked)
 
 
 class Rule:

@@ -1,7 +1,7 @@
 """Type check of a syntax tree, as cel-go does it with Porch's settings.
 
-Standard library and macros only, homogeneous list and map literals. Both engines run behind this
-check, so what compiles and what does not is one decision, and they never see a wrong expression.
+Standard library and macros only, homogeneous list and map literals. The evaluator only sees trees that
+passed this check.
 """
 
 import msgspec

@@ -2,7 +2,7 @@
 
 EXPRESSION_BYTES_MAX = 4096  # an expression that needs more is a program; etcd objects end at 1.5 MB
 EXPRESSIONS_MAX = 64  # per template: bounds what one target can cost
-ITERATIONS_MAX = 10_000  # of all loops of one evaluation: about 10 ms in the slower engine
+ITERATIONS_MAX = 10_000  # of all loops of one evaluation: about 10 ms
 LOOP_TEXT_MAX = 1_048_576  # characters built inside loops; four times what an object's annotations may hold
 BRACKETS_MAX = 64  # brackets within brackets: the parser takes seven stack frames for each
 DEPTH_MAX = 128  # levels of a syntax tree: checker and evaluator recurse, Python's own limit is 1000

@@ -1,7 +1,6 @@
 """The standard library at run time: what each operator and function does with values.
 
-One table for both Python evaluators, so a name means the same wherever a tree is walked. The
-logical operators and the conditional are not here: they do not take all their arguments.
+The logical operators and the conditional are not here: they do not evaluate all their arguments.
 """
 
 import re

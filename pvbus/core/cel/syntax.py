@@ -1,7 +1,7 @@
 """The syntax tree of an expression and the parser that makes it.
 
 The standard macros are part of the tree (`Macro`, and a `Select` that only tests), not expanded:
-both engines and the checker know them. Every node carries the offset at which cel-go would report
+checker and evaluator know them. Every node carries the offset at which cel-go would report
 a problem with it. Nodes are compared by identity, so they can key what the checker found out.
 """
 

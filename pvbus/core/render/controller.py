@@ -12,7 +12,6 @@ from typing import Any
 import msgspec
 
 from pvbus.core.api.variants import CONFIG_GROUP, SET_API, VARIANT_API, PackageVariant, PackageVariantSpec
-from pvbus.core.cel import Engine
 from pvbus.core.effects import (
     INTERNAL_ERROR,
     Create,
@@ -97,11 +96,11 @@ class RenderController:
     memory = (DESIRED,)
     broadcast = ()
 
-    def __init__(self, *, engine: Engine, spec_bytes_max: int = SPEC_BYTES_MAX) -> None:
+    def __init__(self, *, spec_bytes_max: int = SPEC_BYTES_MAX) -> None:
         """spec_bytes_max: of a PackageVariant, as JSON; see `SPEC_SHARE`."""
         self.evaluations = 0
         self._spec_bytes_max = spec_bytes_max
-        self._templates = TemplateCache(engine)
+        self._templates = TemplateCache()
         self._keys: dict[int, dict[str, Seen]] = {}
         self._sync: dict[int, SyncView] = {}
 

@@ -35,7 +35,6 @@ from pvbus.core.cel import (
     EXPRESSIONS_MAX,
     CelCompileError,
     CelError,
-    Engine,
     Path,
     Program,
     compile_expression,
@@ -74,8 +73,7 @@ class _MapEntry(NamedTuple):
 class _Expressions:
     """Compiles the expressions of one template, and keeps what went wrong with which field."""
 
-    def __init__(self, engine: Engine) -> None:
-        self._engine = engine
+    def __init__(self) -> None:
         self.count = 0
         self.errors: list[str] = []
         self.programs: list[Program] = []
@@ -87,7 +85,7 @@ class _Expressions:
                 self.errors.append(f"{field}: ERROR: a template has at most {EXPRESSIONS_MAX} expressions")
             return ""
         try:
-            program = compile_expression(text, engine=self._engine)
+            program = compile_expression(text)
         except CelCompileError as error:
             self.errors.append(f"{field}: {error}")
             return ""
@@ -115,8 +113,8 @@ class CompiledTemplate:
     are wrong still has a known downstream.
     """
 
-    def __init__(self, template: VariantTemplate, engine: Engine) -> None:
-        made = _Expressions(engine)
+    def __init__(self, template: VariantTemplate) -> None:
+        made = _Expressions()
         downstream = template.downstream or DownstreamTemplate()
         context = template.package_context or PackageContextTemplate()
         pipeline = template.pipeline or PipelineTemplate()
@@ -239,18 +237,17 @@ class CompiledSet(NamedTuple):
         return list(dict.fromkeys(error for t in self.targets if t is not None for error in t.errors))
 
 
-def compile_targets(spec: PackageVariantSetSpec, engine: Engine) -> CompiledSet:
+def compile_targets(spec: PackageVariantSetSpec) -> CompiledSet:
     """Compile every template of a set. What does not compile fails its own target, when that is evaluated."""
     return CompiledSet(
-        tuple(CompiledTemplate(t.template, engine) if t.template is not None else None for t in spec.targets)
+        tuple(CompiledTemplate(t.template) if t.template is not None else None for t in spec.targets)
     )
 
 
 class TemplateCache:
     """Compiled templates by content, the least recently used ones forgotten."""
 
-    def __init__(self, engine: Engine) -> None:
-        self._engine = engine
+    def __init__(self) -> None:
         self._kept: OrderedDict[bytes, CompiledTemplate] = OrderedDict()
 
     def get(self, template: VariantTemplate) -> CompiledTemplate:
@@ -262,7 +259,7 @@ class TemplateCache:
         key = msgspec.msgpack.encode(template)
         found = self._kept.get(key)
         if found is None:
-            found = self._kept[key] = CompiledTemplate(template, self._engine)
+            found = self._kept[key] = CompiledTemplate(template)
             if len(self._kept) > TEMPLATES_KEPT:
                 self._kept.popitem(last=False)
         else:

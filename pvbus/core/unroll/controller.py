@@ -9,7 +9,6 @@ from collections.abc import Callable, Iterable
 import msgspec
 
 from pvbus.core.api.variants import Downstream, PackageVariantSet
-from pvbus.core.cel import Engine
 from pvbus.core.effects import INTERNAL_ERROR, CatchUp, Outcome, Put, Reconciliation
 from pvbus.core.keys import HOLD, partition
 from pvbus.core.markers import SyncView, is_marker
@@ -58,7 +57,6 @@ class UnrollController:
         self,
         *,
         partitions: int,
-        engine: Engine,
         elapsed: Callable[[], float],
         nonce: Callable[[], str],
         limits: Limits | None = None,
@@ -71,7 +69,7 @@ class UnrollController:
         targets.
         """
         self.view = View(partitions)
-        self.preparing = Preparing(self.view, engine, turn_targets)
+        self.preparing = Preparing(self.view, turn_targets)
         self._partitions = partitions
         self._elapsed = elapsed
         self._nonce = nonce

@@ -3,7 +3,6 @@
 from collections.abc import Iterable, Mapping
 from itertools import islice
 
-from pvbus.core.cel import Engine
 from pvbus.core.keys import digest
 from pvbus.core.records import ObjectRow
 from pvbus.core.render.template import compile_targets
@@ -19,12 +18,11 @@ STATIC_KINDS = (VARIANT_KIND, REVISION_KIND, REPOSITORY_KIND)
 class Preparing:
     """Evaluates the targets of sets. set_evaluations, target_evaluations: counted for tests of cost."""
 
-    def __init__(self, view: View, engine: Engine, turn_targets: int) -> None:
+    def __init__(self, view: View, turn_targets: int) -> None:
         """turn_targets: evaluated in one go; the rest follows in other turns."""
         self.set_evaluations = 0
         self.target_evaluations = 0
         self._view = view
-        self._engine = engine
         self._turn_targets = turn_targets
 
     def prepare(self, state: SetState) -> bool:
@@ -41,7 +39,7 @@ class Preparing:
         self._require_served(kinds)
         spec_digest = digest(obj.spec)
         if state.compiled is None or state.compiled_for != spec_digest:
-            state.compiled = compile_targets(obj.spec, self._engine)
+            state.compiled = compile_targets(obj.spec)
             state.compiled_for = spec_digest
         root = root_of(*found)
         basis = digest([obj.metadata.uid, spec_digest, root])

@@ -17,7 +17,6 @@ from pvbus.adapters.memory.objects import copy_of, split_api_version
 from pvbus.adapters.memory.virtual_time import EPOCH, SimulatedClock, run_simulated
 from pvbus.adapters.sqlite.bus import SqliteBus
 from pvbus.controlplane.packages.functions.registry import FunctionRegistry
-from pvbus.core.cel import Engine
 from pvbus.core.effects import Controller, Effect, Outcome, Reconciliation
 from pvbus.core.errors import ConflictError, PermanentError, TransientError
 from pvbus.core.records import UNROLL, ChildRow
@@ -100,7 +99,6 @@ Progress = Callable[[str], None]
 def preview(
     world: World | Sequence[Object],
     *,
-    engine: Engine,
     only: Only | None = None,
     limits: Limits | None = None,
     changes: Changes | None = None,
@@ -108,7 +106,7 @@ def preview(
 ) -> Preview:
     """Run the services until nothing changes; then again after the changes, if there are any."""
     given = world if isinstance(world, World) else World(world)
-    running = _Run(given, engine, only, limits, progress)
+    running = _Run(given, only, limits, progress)
     try:
         return run_simulated(running.result(changes))
     except Exception as exc:  # a defect of ours is part of the answer, and ends the command with 1
@@ -118,11 +116,8 @@ def preview(
 class _Run:
     """One evaluation."""
 
-    def __init__(
-        self, world: World, engine: Engine, only: Only | None, limits: Limits | None, progress: Progress
-    ) -> None:
+    def __init__(self, world: World, only: Only | None, limits: Limits | None, progress: Progress) -> None:
         self._world = world
-        self._engine = engine
         self._only = only
         self._limits = limits
         self._progress = progress
@@ -157,7 +152,6 @@ class _Run:
                 bus.peer(),
                 self._cluster,
                 self._clock,
-                engine=self._engine,
                 limits=self._limits,
                 children_report=self._only != "sets",
                 observe=self._observed,

@@ -5,7 +5,6 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from secrets import token_hex
 from typing import Protocol
 
-from pvbus.core.cel import Engine
 from pvbus.core.conditions.controller import ConditionsController
 from pvbus.core.effects import Controller
 from pvbus.core.errors import UsageError
@@ -66,7 +65,6 @@ def build_service(
     cluster: Cluster,
     clock: Clock,
     *,
-    engine: Engine,
     limits: Limits | None = None,
     source: str = "/pvbus",
     partitions: int | None = None,
@@ -88,15 +86,12 @@ def build_service(
     makers: dict[str, Callable[[], Controller]] = {
         "unroll": lambda: UnrollController(
             partitions=count,
-            engine=engine,
             elapsed=clock.monotonic,
             nonce=nonce,
             limits=limits,
             chunk_puts=min(CHUNK_PUTS, bus.step_records_max),
         ),
-        "render": lambda: RenderController(
-            engine=engine, spec_bytes_max=int(bus.record_bytes_max * SPEC_SHARE)
-        ),
+        "render": lambda: RenderController(spec_bytes_max=int(bus.record_bytes_max * SPEC_SHARE)),
         "inject": lambda: InjectController(partitions=count, elapsed=clock.monotonic),
         "conditions": lambda: ConditionsController(
             source=source, partitions=count, children_report=children_report

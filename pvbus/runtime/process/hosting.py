@@ -11,7 +11,6 @@ from typing import NamedTuple, TypeVar
 
 from pvbus.adapters.files import PRIVATE_UMASK
 from pvbus.adapters.kubernetes.cluster import HttpCluster
-from pvbus.core.cel import Engine
 from pvbus.core.errors import PermanentError, PvbusError, TransientError, UsageError
 from pvbus.core.unroll.removal import Limits
 from pvbus.ports.bus import Bus
@@ -49,7 +48,6 @@ class Host(NamedTuple):
     services: Mapping[str, Service]
     bus: Bus
     cluster: Cluster
-    engine: str
     health_url: str
     observer: Observer
 
@@ -75,7 +73,7 @@ async def hosted(names: Sequence[str], config: ServiceConfig) -> AsyncIterator[H
     if unknown or not names:
         raise UsageError(f"no service is called {', '.join(unknown)!r}; there are {', '.join(SERVICES)}")
     relax_collector()
-    async with grounded(config) as (bus, cluster, engine, partitions):
+    async with grounded(config) as (bus, cluster, partitions):
         clock = SystemClock()
         buses = {name: bus.peer() for name in names}
         services = {
@@ -84,7 +82,6 @@ async def hosted(names: Sequence[str], config: ServiceConfig) -> AsyncIterator[H
                 buses[name],
                 cluster,
                 clock,
-                engine=engine,
                 limits=config.limits if isinstance(config, UnrollConfig) else Limits(),
                 source=config.source if isinstance(config, ConditionsConfig | ServicesConfig) else "",
                 partitions=partitions,
@@ -95,7 +92,7 @@ async def hosted(names: Sequence[str], config: ServiceConfig) -> AsyncIterator[H
         async with HealthServer(observer, host=config.health_host, port=config.health_port) as health:
             for each in buses.values():
                 each.label = health.url
-            yield Host(services, bus, cluster, engine.name, health.url, observer)
+            yield Host(services, bus, cluster, health.url, observer)
 
 
 class Ground(NamedTuple):
@@ -103,7 +100,6 @@ class Ground(NamedTuple):
 
     bus: Bus
     cluster: Cluster
-    engine: Engine
     partitions: int
 
 
@@ -113,13 +109,11 @@ async def grounded(config: ServiceConfig) -> AsyncIterator[Ground]:
     bus = await _in_time(config, lambda: open_bus(config))
     try:
         partitions = partition_count()
-        _, engine = await _in_time(
-            config, lambda: ensure_installation(bus, partitions=partitions, engine=config.engine)
-        )
+        await _in_time(config, lambda: ensure_installation(bus, partitions=partitions))
         kubeconfig = Path(config.kubeconfig) if config.kubeconfig else None
         cluster = await HttpCluster.connect(kubeconfig, config.context or None)
         try:
-            yield Ground(bus, cluster, engine, partitions)
+            yield Ground(bus, cluster, partitions)
         finally:
             await cluster.close()
     finally:
@@ -189,7 +183,7 @@ async def serve(names: Sequence[str], config: ServiceConfig) -> None:
     with stop_on_signals(stop) as begun:
         async with hosted(names, config) as host:
             begun()
-            log.info("started", services=list(names), engine=host.engine, health=host.health_url)
+            log.info("started", services=list(names), health=host.health_url)
             await host.run(stop)
     log.info("stopped", services=list(names))
 

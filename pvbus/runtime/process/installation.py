@@ -1,7 +1,7 @@
 """`pvbus.meta`: what an installation was made with, written at its first start, compared at each.
 
-Two workers that disagree about the partitions would put one key in two places, and with two CEL engines
-they could disagree about an answer; so a worker that differs refuses to start.
+Two workers that disagree about the partitions would put one key in two partitions; so a worker that
+differs refuses to start.
 """
 
 import asyncio
@@ -9,7 +9,6 @@ import secrets
 
 import msgspec
 
-from pvbus.core.cel import Engine, default_engine, engine_named
 from pvbus.core.codec import encode_row
 from pvbus.core.errors import PermanentError, TransientError
 from pvbus.core.records import META, SCHEMA_VERSION, MetaRow
@@ -39,27 +38,20 @@ async def read_installation(bus: Bus) -> MetaRow | None:
     return found
 
 
-async def ensure_installation(bus: Bus, *, partitions: int, engine: str = "") -> tuple[MetaRow, Engine]:
+async def ensure_installation(bus: Bus, *, partitions: int) -> MetaRow:
     """Record this installation, or compare with what is recorded. Creates the topics.
 
-    engine: "" takes what is recorded, else the fastest there is. Raises PermanentError that says what
-    differs and what to do.
+    Raises PermanentError that says what differs and what to do.
     """
     present = await read_installation(bus)
     if present is None:
-        wanted = MetaRow(
-            partitions=partitions,
-            incarnation=secrets.token_hex(8),
-            engine=engine or default_engine().name,
-        )
-        engine_of(wanted)
+        wanted = MetaRow(partitions=partitions, incarnation=secrets.token_hex(8))
         await bus.create_topics(topics(partitions))
         present = await _record(bus, wanted)
-    _check(present, partitions, engine, bus.how_to_empty())
+    _check(present, partitions, bus.how_to_empty())
     await check_completeness(bus, partitions)
-    chosen = _engine_here(present, bus.how_to_empty())
     await bus.create_topics(topics(partitions))
-    return present, chosen
+    return present
 
 
 async def _record(bus: Bus, wanted: MetaRow) -> MetaRow:
@@ -94,7 +86,7 @@ def _pass_on(left: "asyncio.Task[None]", done: "asyncio.Future[MetaRow]") -> Non
     done.set_exception(left.exception() or TransientError("the bus was closed"))
 
 
-def _check(row: MetaRow, partitions: int, engine: str, how_to_empty: str) -> None:
+def _check(row: MetaRow, partitions: int, how_to_empty: str) -> None:
     if row.schema_version > SCHEMA_VERSION:
         raise PermanentError(
             f"the bus holds tables of version {row.schema_version}, and this pvbus knows version "
@@ -114,13 +106,6 @@ def _check(row: MetaRow, partitions: int, engine: str, how_to_empty: str) -> Non
             f"{_anew(how_to_empty)}",
             reason="PartitionsDiffer",
         )
-    if engine and engine != row.engine:
-        raise PermanentError(
-            f"this installation evaluates CEL with {row.engine}, this worker wants {engine}: leave "
-            "PVBUS_ENGINE unset, or set it to the recorded one for all workers; or change the engine: "
-            f"{_anew(how_to_empty)}",
-            reason="EngineDiffers",
-        )
 
 
 async def check_completeness(bus: Bus, partitions: int) -> None:
@@ -136,27 +121,6 @@ async def check_completeness(bus: Bus, partitions: int) -> None:
             f"all are made from the API server: {_anew(bus.how_to_empty())}",
             reason="TopicsLost",
         )
-
-
-def engine_of(row: MetaRow) -> Engine:
-    """Return the recorded engine. Raises PermanentError where it is not installed."""
-    try:
-        return engine_named(row.engine)
-    except LookupError as exc:
-        raise PermanentError(
-            f"this installation evaluates CEL with {row.engine}, which is not here: {exc}. Install it for "
-            "every worker",
-            reason="EngineMissing",
-        ) from exc
-
-
-def _engine_here(row: MetaRow, how_to_empty: str) -> Engine:
-    try:
-        return engine_of(row)
-    except PermanentError as exc:
-        raise PermanentError(
-            f"{exc}; or change the engine: {_anew(how_to_empty)}", reason=exc.reason
-        ) from exc
 
 
 def _anew(how_to_empty: str) -> str:

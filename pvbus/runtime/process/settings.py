@@ -76,16 +76,14 @@ class ServiceConfig(KafkaConfig, frozen=True, kw_only=True, rename="camel"):
 
     bus: `sqlite:<path>`, or `kafka://HOST:PORT[,HOST:PORT...][/PREFIX]`, where installations that share a
     Kafka have a prefix each. kubeconfig: "" takes the pod's own account, else
-    $KUBECONFIG or ~/.kube/config; context: of it, "" the current one. engine: the CEL engine; "" takes
-    the one this installation has recorded, and at its first start the fastest there is. health_host,
-    health_port: where /metrics, /healthz and /readyz are served; loopback, as nothing there is secret
-    but nothing there is anybody else's business either; port 0 takes a free one, which the log tells.
+    $KUBECONFIG or ~/.kube/config; context: of it, "" the current one. health_host, health_port: where
+    /metrics, /healthz and /readyz are served; loopback, as nothing there is secret but nothing there is
+    anybody else's business either; port 0 takes a free one, which the log tells.
     """
 
     bus: str = "sqlite:.pvbus/bus.db"
     kubeconfig: str = ""
     context: str = ""
-    engine: str = ""
     health_host: str = "127.0.0.1"
     health_port: Port = 0
 

@@ -19,7 +19,7 @@ def checkout(folder: Path) -> Path:
     (made / "requirements").mkdir(parents=True)
     for name in ("Makefile", "requirements/install.py"):
         shutil.copy(REPOSITORY / name, made / name)
-    for lock in ("run", "dev", "fast-cel"):
+    for lock in ("run", "dev"):
         (made / "requirements" / f"{lock}.lock").write_text("")
     return made
 

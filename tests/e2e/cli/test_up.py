@@ -184,16 +184,6 @@ def test_damaged_data(tmp_path: Path, name: str) -> None:
     assert "Traceback" not in done.err
 
 
-def test_another_engine_is_refused(tmp_path: Path) -> None:
-    """The CEL engine is recorded at the first start; a worker with another one says what to do."""
-    first = pvbus("up", "--once", cwd=tmp_path, PVBUS_ENGINE="cel-python")
-    assert first.code == 0, first.err
-    done = pvbus("up", "--once", cwd=tmp_path, PVBUS_ENGINE="other")
-    assert done.code == 1
-    assert "this installation evaluates CEL with cel-python, this worker wants other" in done.err
-    assert "PVBUS_ENGINE" in done.err
-
-
 def test_all_configuration_problems_at_once(tmp_path: Path) -> None:
     """Variables and the file are checked before anything starts; each problem is named. Exit code 2."""
     (tmp_path / "pvbus.yaml").write_text("removalsMax: many\nremovalMax: 3\n")

@@ -69,6 +69,21 @@ def test_what_is_right_passes(tmp_path: Path) -> None:
     assert (done.code, done.out) == (0, "1 object, no problems\n")
 
 
+def test_a_second_opinion_is_a_warning(tmp_path: Path) -> None:
+    """Where cel-python reads an expression differently the set is still right, and exit code is 0."""
+    (tmp_path / "set.yaml").write_text(HEAD + UP + TARGETS % "[target.package,][0]")
+    done = pvbus("validate", "set.yaml", cwd=tmp_path)
+    where = "set.yaml, document 1: PackageVariantSet s: spec.targets[0].template.downstream.packageExpr: "
+    words = "cel-python does not parse this expression, line 1, column 17: other CEL implementations may "
+    assert (done.code, done.out) == (
+        0,
+        f"warning: {where}{words}refuse it\n1 object, no problems, 1 warning\n",
+    )
+    document = msgspec.json.decode(pvbus("validate", "set.yaml", "-o", "json", cwd=tmp_path).out)
+    assert document["problems"] == []
+    assert [warning["object"] for warning in document["warnings"]] == ["PackageVariantSet s"]
+
+
 def test_own_definitions_judge_own_kinds(tmp_path: Path) -> None:
     """Inventory objects are checked by the definition beside them."""
     from pvbus.cli.examples import fleet

@@ -18,7 +18,6 @@ import yaml
 from pvbus.adapters.kubernetes.cluster import HttpCluster
 from pvbus.adapters.sqlite.bus import SqliteBus
 from pvbus.cli.controlplane import control_plane
-from pvbus.core.cel import default_engine
 from pvbus.ports.cluster import Kind, Object
 from pvbus.ports.contracts import topics
 from pvbus.runtime.clock import SystemClock
@@ -77,10 +76,8 @@ class Nephio:
     # ------------------------------------------------------------ services
 
     def start(self) -> None:
-        clock, engine = SystemClock(), default_engine()
-        self._services = [
-            build_service(name, self.bus.peer(), self.cluster, clock, engine=engine) for name in SERVICES
-        ]
+        clock = SystemClock()
+        self._services = [build_service(name, self.bus.peer(), self.cluster, clock) for name in SERVICES]
         self._running = asyncio.create_task(run_all(self._services))
 
     async def stop(self) -> None:

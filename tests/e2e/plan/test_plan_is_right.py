@@ -15,7 +15,6 @@ from pvbus.cli.live import Export
 from pvbus.cli.plan import Settings
 from pvbus.cli.plandocument import Document, document_of
 from pvbus.controlplane.packages.functions.registry import FunctionRegistry
-from pvbus.core.cel import default_engine
 from pvbus.core.unroll.removal import Limits
 from pvbus.ports.cluster import Kind, Object
 from pvbus.runtime.preview.run import Changes, ObjectName, World, preview
@@ -122,11 +121,11 @@ async def prepared(world: LiveWorld, folder: Path) -> None:
 
 
 def planned(export: Export, folder: Path) -> tuple[Document, Sequence[Object]]:
-    how = Settings(default_engine(), Limits(), FunctionRegistry({}))
+    how = Settings(Limits(), FunctionRegistry({}))
     put = [located(obj, NAMESPACES[case.name], folder) for case in CASES for obj in case.put]
     delete = [ObjectName(kind, NAMESPACES[case.name], name) for case in CASES for kind, name in case.delete]
     world = World(export.items, export.resources, "pvbus", how.functions)
-    result = preview(world, engine=how.engine, limits=how.limits, changes=Changes(put, delete))
+    result = preview(world, limits=how.limits, changes=Changes(put, delete))
     return document_of(result), result.objects
 
 

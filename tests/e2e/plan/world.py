@@ -23,7 +23,6 @@ from pvbus.adapters.sqlite.bus import SqliteBus
 from pvbus.cli.controlplane import control_plane
 from pvbus.cli.live import LiveReader, kind_of
 from pvbus.cli.plandocument import Document
-from pvbus.core.cel import default_engine
 from pvbus.ports.cluster import Kind, Object, Resource
 from pvbus.ports.contracts import topics
 from pvbus.runtime.preview.run import replaced
@@ -105,10 +104,7 @@ class LiveWorld:
 
     def start(self) -> None:
         noted: Any = NotedCluster(self.cluster, self.sent)
-        engine = default_engine()
-        self._services = [
-            build_service(name, self._bus.peer(), noted, self._clock, engine=engine) for name in SERVICES
-        ]
+        self._services = [build_service(name, self._bus.peer(), noted, self._clock) for name in SERVICES]
         self._running = asyncio.create_task(run_all(self._services))
 
     async def stop(self) -> None:

@@ -159,7 +159,7 @@ async def use(role: str, settings: KafkaSettings) -> None:
 
 async def serve(bus: KafkaBus, service: str) -> None:
     """Be a worker of a service: start, claim, restore, read what others write, step."""
-    await ensure_installation(bus, partitions=PARTITIONS, engine="cel-python")
+    await ensure_installation(bus, partitions=PARTITIONS)
     contracts = topic_contracts()
     owned = owned_topics(service)
     read = [c.spec.name for c in contracts if service in c.owners or service in c.readers]

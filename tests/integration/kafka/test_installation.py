@@ -25,19 +25,19 @@ def settings(kafka_one: KafkaCluster) -> KafkaSettings:
     return KafkaSettings(bootstrap=(kafka_one.bootstrap,), prefix=f"made-{secrets.token_hex(4)}")
 
 
-async def start(settings: KafkaSettings, partitions: int, engine: str = "") -> str:
+async def start(settings: KafkaSettings, partitions: int) -> str:
     """Start as a worker does; returns the incarnation."""
     bus = await KafkaBus.open(settings)
     try:
-        row, _ = await ensure_installation(bus, partitions=partitions, engine=engine)
+        row = await ensure_installation(bus, partitions=partitions)
         return row.incarnation
     finally:
         await bus.close()
 
 
-async def refused(settings: KafkaSettings, partitions: int, engine: str = "") -> PermanentError:
+async def refused(settings: KafkaSettings, partitions: int) -> PermanentError:
     with pytest.raises(PermanentError) as caught:
-        await start(settings, partitions, engine)
+        await start(settings, partitions)
     return caught.value
 
 
@@ -72,6 +72,7 @@ async def test_another_number_of_partitions(settings: KafkaSettings) -> None:
     assert told is not None, error
     assert "use another prefix" in str(error)
     assert "bus.db" not in str(error)
+    assert f"--delete --topic '{settings.prefix}" in str(error)
     run_told(told[1])
     deadline = time.monotonic() + 30
     bus = await KafkaBus.open(settings)
@@ -85,19 +86,10 @@ async def test_another_number_of_partitions(settings: KafkaSettings) -> None:
     await bus.close()
 
 
-async def test_another_engine(settings: KafkaSettings) -> None:
-    """A worker that wants another engine does not start, and says what to do."""
-    await start(settings, 1, "cel-python")
-    error = await refused(settings, 1, "cel-cpp")
-    assert error.reason == "EngineDiffers"
-    assert "leave PVBUS_ENGINE unset" in str(error)
-    assert f"--delete --topic '{settings.prefix}" in str(error)
-
-
 def test_a_service_process_refuses(kafka_one: KafkaCluster, settings: KafkaSettings) -> None:
     """A service's process ends with 1 and one line, before it asks an API server for anything."""
     url = f"kafka://{kafka_one.bootstrap}/{settings.prefix}"
-    asyncio.run(start(settings, 3, "cel-python"))
+    asyncio.run(start(settings, 3))
     result = pvbus("run", "render", "--bus", url, "--kubeconfig", "/nonexistent")
     assert (result.returncode, len(result.stderr.splitlines())) == (1, 1), result.stderr
     assert "has 3 partitions, this worker wants 12: start all workers with" in result.stderr

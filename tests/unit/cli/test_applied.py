@@ -10,7 +10,6 @@ from pvbus.cli.applied import AppliedRecord, distinct
 from pvbus.cli.apply import Applied, apply_news
 from pvbus.cli.manifests import read_manifests
 from pvbus.cli.validate import problems_of
-from pvbus.core.cel import engine_named
 from pvbus.core.errors import PermanentError, UsageError
 from pvbus.ports.cluster import Kind
 
@@ -247,7 +246,7 @@ def test_validate_names_manifests_that_contradict_each_other(world: World) -> No
     """What `up` refuses is a problem of `validate`, with both places; a repetition is none."""
     world.write("a.yaml", text_of("a", "small"), text_of("b", "small"))
     world.write("b.yaml", text_of("a", "large"), text_of("b", "small"))
-    (problem,) = problems_of(read_manifests([world.files]), engine_named("cel-python"))
+    (problem,) = problems_of(read_manifests([world.files]))
     assert str(problem) == (
         f"{world.files}/b.yaml, document 1: ConfigMap a: "
         f"differs from {world.files}/a.yaml, document 1: leave one of them out"

@@ -5,9 +5,8 @@ from pathlib import Path
 import pygit2
 
 from pvbus.cli.examples import fleet
-from pvbus.cli.explain import expressions_of
+from pvbus.cli.expressions import expressions_of
 from pvbus.cli.validate import problems_of
-from pvbus.core.cel import engine_named
 
 
 def test_two_machines_get_the_same_commit(tmp_path: Path) -> None:
@@ -38,7 +37,7 @@ def test_what_a_person_did_stays(tmp_path: Path) -> None:
 def test_its_manifests_are_valid(tmp_path: Path) -> None:
     """Every object passes `validate`, and 200 clusters carry the label that the set asks for."""
     manifests = fleet.make(tmp_path)
-    assert list(problems_of(manifests, engine_named("cel-python"))) == []
+    assert list(problems_of(manifests)) == []
     clusters = [m.object for m in manifests if m.object["kind"] == "Cluster"]
     production = [c for c in clusters if c["metadata"]["labels"]["stage"] == "production"]
     assert (len(clusters), len(production)) == (204, 200)
@@ -46,8 +45,10 @@ def test_its_manifests_are_valid(tmp_path: Path) -> None:
 
 
 def test_expressions_are_found_wherever_they_are() -> None:
-    """Every field that ends with Expr, and the list of removeKeyExprs, each with its path."""
+    """Every field that ends with Expr, and the list of removeKeyExprs, each with its path. A label's own key
+    is no field, whatever it ends with."""
     template = {
+        "labels": {"costExpr": "no expression"},
         "downstream": {"repoExpr": "a", "package": "plain"},
         "labelExprs": [{"key": "k", "valueExpr": "b"}],
         "packageContext": {"removeKeyExprs": ["c", "d"]},

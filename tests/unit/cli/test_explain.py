@@ -10,7 +10,6 @@ import pytest
 from pvbus.cli.explain_text import STATE_WORDS, variant_lines
 from pvbus.cli.main import run
 from pvbus.core.api.variants import Condition, Downstream
-from pvbus.core.cel import default_engine
 from pvbus.core.ingest.rows import KindName, rows_of
 from pvbus.core.records import (
     LATEST,
@@ -109,7 +108,7 @@ def test_all_targets_whose_expression_fails_are_named(tmp_path: Path, capsys: Ca
     template = {"downstream": {"repo": "r1", "packageExpr": "target.labels['zone']"}}
     thing = site_set(template=template)
     rows: list[Row] = [
-        (META, "installation", MetaRow(partitions=12, incarnation="i", engine=default_engine().name)),
+        (META, "installation", MetaRow(partitions=12, incarnation="i")),
         (SETS, "default/alpha", msgspec.json.encode(thing)),
         rollup(reason="UnexpectedError", message="template.downstream.packageExpr: no such key: zone"),
         *seen(REVISION, upstream()),

@@ -17,13 +17,12 @@ from pvbus.cli.plandocument import Document, differences
 from pvbus.cli.planinput import PlanInput, admitted, deletions, read_input, write_export
 from pvbus.cli.plantext import plan_lines
 from pvbus.controlplane.packages.functions.registry import FunctionRegistry
-from pvbus.core.cel import default_engine
 from pvbus.core.errors import UsageError
 from pvbus.core.render.controller import RenderController
 from pvbus.ports.cluster import Kind
 from pvbus.runtime.process.settings import UnrollConfig
 
-HOW = Settings(default_engine(), UnrollConfig().limits, FunctionRegistry({}))
+HOW = Settings(UnrollConfig().limits, FunctionRegistry({}))
 KPTFILE = "apiVersion: kpt.dev/v1\nkind: Kptfile\nmetadata:\n  name: web\n"
 FILES = """\
 apiVersion: config.porch.kpt.dev/v1alpha1

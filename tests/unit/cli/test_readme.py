@@ -13,7 +13,7 @@ import yaml
 from pvbus.cli.examples import fleet
 from pvbus.controlplane.packages.functions.registry import FunctionRegistry
 from pvbus.controlplane.packages.render import render
-from pvbus.core.cel import ROOTS, compile_expression, engine_named
+from pvbus.core.cel import ROOTS, compile_expression
 
 README = Path(__file__).parent.parent.parent.parent / "README.md"
 PACKAGE = Path(str(fleet._files())) / "package"
@@ -53,7 +53,6 @@ def packages(example: list[dict[str, Any]], repository: str) -> dict[str, str]:
     """Return the packages that the example's set makes in a repository, and the cluster of each."""
     (target,) = named(example, "PackageVariantSet")["web"]["spec"]["targets"]
     downstream = target["template"]["downstream"]
-    engine = engine_named("cel-python")
     found = {}
     for name, cluster in named(example, "Cluster").items():
         labels = cluster["metadata"]["labels"]
@@ -62,8 +61,7 @@ def packages(example: list[dict[str, Any]], repository: str) -> dict[str, str]:
         root = {"name": name, "namespace": "default", "labels": labels, "annotations": {}}
         roots: dict[str, Mapping[str, Any]] = {name: {} for name in ROOTS} | {"target": root}
         repo, package = (
-            compile_expression(downstream[field], engine=engine).evaluate(roots)
-            for field in ("repoExpr", "packageExpr")
+            compile_expression(downstream[field]).evaluate(roots) for field in ("repoExpr", "packageExpr")
         )
         if repo == repository:
             found[package] = name

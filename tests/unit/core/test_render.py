@@ -17,7 +17,7 @@ from pvbus.core.api.variants import (
     Upstream,
     VariantTemplate,
 )
-from pvbus.core.cel import Engine, available_engines, compilations, engine_named
+from pvbus.core.cel import compilations
 from pvbus.core.records import Root, TargetRow
 from pvbus.core.render.template import (
     CompiledTemplate,
@@ -42,18 +42,11 @@ OBJECT = TargetInputs("edge-01", "pkg", UPSTREAM_ROOT, TARGET_ROOT, list_target=
 LISTED = TargetInputs("edge-01", "pkg", UPSTREAM_ROOT, Root(repo="edge-01", package="pkg"), list_target=True)
 
 
-@pytest.fixture(params=["cel-python", "cel-cpp"])
-def engine(request: pytest.FixtureRequest) -> Engine:
-    if request.param not in available_engines():
-        pytest.skip("the extra fast-cel is not installed")
-    return engine_named(request.param)
-
-
 Render = Callable[..., PackageVariantSpec]
 
 
 @pytest.fixture
-def render(engine: Engine) -> Render:
+def render() -> Render:
     """Render as the two services do together: identity and inputs first, then the row."""
 
     def rendered(template: dict[str, Any] | None, inputs: TargetInputs = OBJECT) -> PackageVariantSpec:
@@ -61,7 +54,7 @@ def render(engine: Engine) -> Render:
         place, roots = Downstream(repo=inputs.repo_default, package=inputs.package_default), {}
         if typed is not None:
             spec = msgspec.convert({"targets": [{"template": template}]}, PackageVariantSetSpec)
-            compiled = compile_targets(spec, engine).targets[0]
+            compiled = compile_targets(spec).targets[0]
             assert compiled is not None
             place = compiled.identity(inputs, REPOSITORIES.get)
             roots = dict(compiled.slim_roots(inputs, REPOSITORIES.get(place.repo)))
@@ -78,7 +71,7 @@ def render(engine: Engine) -> Render:
             roots=roots,
         )
         row = msgspec.json.decode(msgspec.json.encode(row), type=TargetRow)
-        return render_row(row, TemplateCache(engine))
+        return render_row(row, TemplateCache())
 
     return rendered
 
@@ -293,29 +286,29 @@ def test_an_empty_expression_of_a_map_is_compiled_and_fails(render: Render) -> N
     assert render({"injectors": [{"name": "a", "nameExpr": ""}]}).injectors[0].name == "a"
 
 
-def test_compile_errors_of_a_set_are_told_once(engine: Engine) -> None:
+def test_compile_errors_of_a_set_are_told_once() -> None:
     """Targets that share a broken template share its error."""
     template = {"labelExprs": [{"key": "a", "valueExpr": "badvar"}, {"keyExpr": "1 +", "value": "x"}]}
     spec = msgspec.convert(
         {"targets": [{"template": template}, {}, {"template": template}]}, PackageVariantSetSpec
     )
-    errors = compile_targets(spec, engine).errors()
+    errors = compile_targets(spec).errors()
     assert [error.partition(":")[0] for error in errors] == [
         "template.labelExprs[0].valueExpr",
         "template.labelExprs[1].keyExpr",
     ]
 
 
-def compiled_target(engine: Engine, *templates: dict[str, Any] | None, number: int = 0) -> CompiledTemplate:
+def compiled_target(*templates: dict[str, Any] | None, number: int = 0) -> CompiledTemplate:
     targets = [{} if template is None else {"template": template} for template in templates]
-    found = compile_targets(msgspec.convert({"targets": targets}, PackageVariantSetSpec), engine)
+    found = compile_targets(msgspec.convert({"targets": targets}, PackageVariantSetSpec))
     assert len(found.targets) == len(templates)
     compiled = found.targets[number]
     assert compiled is not None
     return compiled
 
 
-def test_a_template_that_does_not_compile_fails_its_own_target(engine: Engine) -> None:
+def test_a_template_that_does_not_compile_fails_its_own_target() -> None:
     """The others of the set are evaluated, and one without a template has nothing to compile."""
     bad = {"downstream": {"packageExpr": "badvar"}}
     templates = (
@@ -325,7 +318,7 @@ def test_a_template_that_does_not_compile_fails_its_own_target(engine: Engine) -
         {"labelExprs": [{"key": "a", "valueExpr": "target.name"}]},
     )
     targets = [{} if template is None else {"template": template} for template in templates]
-    found = compile_targets(msgspec.convert({"targets": targets}, PackageVariantSetSpec), engine)
+    found = compile_targets(msgspec.convert({"targets": targets}, PackageVariantSetSpec))
     first, second, third, fourth = found.targets
     assert third is None
     for compiled in (first, fourth):
@@ -339,14 +332,14 @@ def test_a_template_that_does_not_compile_fails_its_own_target(engine: Engine) -
 
 
 @pytest.mark.parametrize("part", ["repoExpr", "packageExpr"])
-def test_a_downstream_that_does_not_compile_is_no_default(engine: Engine, part: str) -> None:
+def test_a_downstream_that_does_not_compile_is_no_default(part: str) -> None:
     """An identity that nobody could evaluate must not become the default one."""
-    compiled = compiled_target(engine, {"downstream": {part: "1 +"}})
+    compiled = compiled_target({"downstream": {part: "1 +"}})
     with pytest.raises(RenderError, match=rf"^template\.downstream\.{part}: ERROR: "):
         compiled.identity(OBJECT, REPOSITORIES.get)
 
 
-def test_a_label_that_does_not_compile_leaves_the_downstream_known(engine: Engine) -> None:
+def test_a_label_that_does_not_compile_leaves_the_downstream_known() -> None:
     """As with one whose evaluation fails: the child is known, and its spec is what fails."""
     template = {
         "downstream": {"packageExpr": "'p-' + target.name"},
@@ -356,7 +349,7 @@ def test_a_label_that_does_not_compile_leaves_the_downstream_known(engine: Engin
         ],
         "annotationExprs": [{"keyExpr": "1 +", "value": "x"}],
     }
-    compiled = compiled_target(engine, None, template, number=1)
+    compiled = compiled_target(None, template, number=1)
     place = compiled.identity(OBJECT, REPOSITORIES.get)
     assert place == Downstream(repo="edge-01", package="p-edge-01")
     assert compiled.slim_roots(OBJECT, None) == {"target": Root(labels={"region": "eu"})}
@@ -368,37 +361,37 @@ def test_a_label_that_does_not_compile_leaves_the_downstream_known(engine: Engin
 
 
 @pytest.mark.parametrize(("count", "fine"), [(64, True), (65, False)])
-def test_a_template_has_at_most_64_expressions(engine: Engine, count: int, fine: bool) -> None:
+def test_a_template_has_at_most_64_expressions(count: int, fine: bool) -> None:
     """The 65th expression is refused by its field."""
     exprs = [{"key": f"k{n}", "valueExpr": "target.name"} for n in range(count)]
-    template = CompiledTemplate(msgspec.convert({"labelExprs": exprs}, VariantTemplate), engine)
+    template = CompiledTemplate(msgspec.convert({"labelExprs": exprs}, VariantTemplate))
     expected = (
         () if fine else ("template.labelExprs[64].valueExpr: ERROR: a template has at most 64 expressions",)
     )
     assert template.errors == expected
 
 
-def test_slim_roots_hold_what_is_read_and_no_more(engine: Engine) -> None:
+def test_slim_roots_hold_what_is_read_and_no_more() -> None:
     """Labels that no expression names do not reach the row; what only identity reads does not either."""
     template = {
         "downstream": {"repoExpr": "target.name"},
         "labelExprs": [{"key": "a", "valueExpr": "target.labels.region + upstream.annotations['team']"}],
     }
-    compiled = CompiledTemplate(msgspec.convert(template, VariantTemplate), engine)
+    compiled = CompiledTemplate(msgspec.convert(template, VariantTemplate))
     assert compiled.slim_roots(OBJECT, REPOSITORIES["eu"]) == {
         "target": Root(labels={"region": "eu"}),
         "upstream": Root(annotations={"team": "us"}),
     }
 
 
-def test_a_set_is_compiled_once(engine: Engine) -> None:
+def test_a_set_is_compiled_once() -> None:
     """However many targets are rendered, and by both services, an expression is compiled once."""
-    text = f"target.labels.region + 'compiled with {engine.name}'"
+    text = "target.labels.region + 'compiled once here'"
     template = msgspec.convert({"labelExprs": [{"key": "a", "valueExpr": text}]}, VariantTemplate)
     before = compilations()
-    cache = TemplateCache(engine)
+    cache = TemplateCache()
     for n in range(100):
-        compiled = CompiledTemplate(template, engine)
+        compiled = CompiledTemplate(template)
         row = TargetRow(
             state="present",
             set_name="s",
@@ -411,9 +404,9 @@ def test_a_set_is_compiled_once(engine: Engine) -> None:
     assert compilations() == before + 1
 
 
-def test_a_broken_template_in_a_row_is_an_error_of_the_target(engine: Engine) -> None:
+def test_a_broken_template_in_a_row_is_an_error_of_the_target() -> None:
     """A row of an older release may hold what no longer compiles; it is told, not raised as a bug."""
     template = msgspec.convert({"labelExprs": [{"key": "a", "valueExpr": "badvar"}]}, VariantTemplate)
     row = TargetRow(state="present", set_name="s", set_uid="u", template=template)
     with pytest.raises(RenderError, match=r"^template\.labelExprs\[0\]\.valueExpr: ERROR: "):
-        render_row(row, TemplateCache(engine))
+        render_row(row, TemplateCache())

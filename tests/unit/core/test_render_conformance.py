@@ -9,7 +9,6 @@ import yaml
 
 from pvbus.core.api.selectors import matches
 from pvbus.core.api.variants import Downstream, PackageVariantSet
-from pvbus.core.cel import Engine, available_engines, engine_named
 from pvbus.core.keys import variant_name
 from pvbus.core.records import Root, TargetRow
 from pvbus.core.render.template import RenderError, TargetInputs, TemplateCache, compile_targets, render_row
@@ -22,13 +21,6 @@ pytestmark = [
 ]
 VALIDATE = sorted(SHARED.glob("pvs-validate/*.yaml"))
 RENDER = sorted(SHARED.glob("pvs-render/*.yaml"))
-
-
-@pytest.fixture(params=["cel-python", "cel-cpp"])
-def engine(request: pytest.FixtureRequest) -> Engine:
-    if request.param not in available_engines():
-        pytest.skip("the extra fast-cel is not installed")
-    return engine_named(request.param)
 
 
 def load(path: Path) -> tuple[PackageVariantSet, list[dict[str, Any]], dict[str, Any]]:
@@ -87,9 +79,9 @@ def contexts(chosen: PackageVariantSet, given: list[dict[str, Any]]) -> list[tup
     return found
 
 
-def rendered(chosen: PackageVariantSet, given: list[dict[str, Any]], engine: Engine) -> dict[str, Any]:
+def rendered(chosen: PackageVariantSet, given: list[dict[str, Any]]) -> dict[str, Any]:
     repositories = {obj["metadata"]["name"]: root(obj) for obj in given if obj["kind"] == "Repository"}
-    compiled, cache, made = compile_targets(chosen.spec, engine), TemplateCache(engine), {}
+    compiled, cache, made = compile_targets(chosen.spec), TemplateCache(), {}
     for index, inputs in contexts(chosen, given):
         template = compiled.targets[index]
         place = Downstream(repo=inputs.repo_default, package=inputs.package_default)
@@ -113,16 +105,16 @@ def rendered(chosen: PackageVariantSet, given: list[dict[str, Any]], engine: Eng
 
 
 @pytest.mark.parametrize("path", RENDER, ids=[path.stem for path in RENDER])
-def test_rendering_gives_what_the_case_gives(path: Path, engine: Engine) -> None:
+def test_rendering_gives_what_the_case_gives(path: Path) -> None:
     """The specs of all PackageVariants, or an error with the exact text (that of a syntax error is free)."""
     chosen, given, expect = load(path)
     assert validate_set(chosen.spec) == []
     if not expect["errors"]:
         wanted = {obj["metadata"]["name"]: obj["spec"] for obj in expect["packageVariants"]}
-        assert rendered(chosen, given, engine) == wanted
+        assert rendered(chosen, given) == wanted
         return
     with pytest.raises(RenderError) as failed:
-        rendered(chosen, given, engine)
+        rendered(chosen, given)
     (error,) = expect["errors"]
     assert says(error, str(failed.value))
     if "Syntax error" not in error["message"]:

@@ -6,7 +6,6 @@ import msgspec
 import pytest
 
 from pvbus.core.api.variants import VariantTemplate
-from pvbus.core.cel import default_engine
 from pvbus.core.records import Root
 from pvbus.core.render.template import CompiledTemplate, TargetInputs
 
@@ -28,7 +27,7 @@ INPUTS = TargetInputs("r1", "p1", Root(name="up"), TARGET, list_target=False)
 )
 def test_a_row_has_what_its_expressions_read(text: str, expected: Root | None) -> None:
     template: Any = {"labelExprs": [{"key": "k", "valueExpr": text}]}
-    compiled = CompiledTemplate(msgspec.convert(template, VariantTemplate), default_engine())
+    compiled = CompiledTemplate(msgspec.convert(template, VariantTemplate))
     assert compiled.errors == ()
     slim = compiled.slim_roots(INPUTS, None)["target"]
     if expected is None:  # which key is asked for is known, or all are there

@@ -5,7 +5,6 @@ from typing import Any
 
 import pytest
 
-from pvbus.core.cel import Engine
 from pvbus.core.errors import PermanentError, TransientError
 from pvbus.core.records import MetaRow
 from pvbus.ports.bus import Bus
@@ -31,7 +30,7 @@ class Installing:
         self.failures = failures
         self._real = ensure_installation
 
-    async def __call__(self, bus: Bus, **options: Any) -> tuple[MetaRow, Engine]:
+    async def __call__(self, bus: Bus, **options: Any) -> MetaRow:
         if self.failures:
             self.failures -= 1
             raise TransientError("a broker is starting")

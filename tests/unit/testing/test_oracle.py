@@ -7,7 +7,6 @@ import pytest
 
 from pvbus.core.api.packages import PackageRevision, Repository
 from pvbus.core.api.variants import Downstream, PackageVariant, PackageVariantSet
-from pvbus.core.cel import available_engines, engine_named
 from pvbus.core.keys import HOLD, SET_UID_LABEL, colliding_variant_name
 from pvbus.testing.oracle import Expected, Thing, expected_variants
 
@@ -93,8 +92,7 @@ def test_a_list_gives_one_variant_per_package_and_the_upstreams_name_where_none_
     assert {expected.owner for expected in found.values()} == {"uid-fleet"}
 
 
-@pytest.mark.parametrize("engine", available_engines())
-def test_selected_objects_are_rendered_with_their_repository(engine: str) -> None:
+def test_selected_objects_are_rendered_with_their_repository() -> None:
     template = {
         "downstream": {"repoExpr": "'repo-' + target.labels['site']"},
         "labelExprs": [{"key": "zone", "valueExpr": "repository.labels['zone']"}],
@@ -118,7 +116,6 @@ def test_selected_objects_are_rendered_with_their_repository(engine: str) -> Non
         a_set("fleet", target),
         objects=things,
         repositories=[repository("repo-n", zone="z1")],
-        engine=engine_named(engine),
     )
     assert downstreams(found) == {"fleet-repo-n-base": ("repo-n", "base")}
     assert found["fleet-repo-n-base"].spec.labels == {"zone": "z1"}

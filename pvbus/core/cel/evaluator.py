@@ -1,13 +1,9 @@
-"""The correction layer: cel-go's semantics to the letter, for whatever an engine gets differently.
-
-Both engines evaluate only trees on which they agree with cel-go, and only their successes count. All
-else is evaluated here, and this outcome stands: errors and the limits of loops are thereby the same
-everywhere. It is no engine that an installation can choose.
+"""The evaluator: cel-go's semantics, with limits on loops and on the text that they build.
 
 A checked tree becomes nested Python closures. A closure takes the scope of one evaluation and
-returns a value. The scope holds the variables by name, and under two names that no variable has
-what loops may still take. Loop variables get names of their own when the closures are made, so
-nothing has to be saved or restored around a loop.
+returns a value. The scope holds the variables by name, and the remaining budgets of loops under two
+names that no variable has. Loop variables get unique names when the closures are made, so a loop
+saves and restores nothing.
 """
 
 from collections.abc import Callable, Mapping
@@ -36,24 +32,22 @@ _TEXT_LEFT: Final = "+"
 _ITERATIONS_MESSAGE = f"loops take more than {ITERATIONS_MAX} iterations in one evaluation"
 
 
-def corrected(checked: Checked) -> Callable[[Mapping[str, Any]], Any]:
-    """Return the evaluation of an expression; missing variables are told when they are used."""
+def evaluation(checked: Checked) -> Callable[[Mapping[str, Any]], Any]:
+    """Return a function from variables to the expression's value.
+
+    A missing variable is an error only where it is used. The function raises CelEvalError.
+    """
     step = _Builder(checked).step(checked.tree)
-    return lambda inputs: step(new_scope(inputs))
+    return lambda inputs: step({**inputs, _LEFT: ITERATIONS_MAX, _TEXT_LEFT: LOOP_TEXT_MAX})
 
 
-def new_scope(variables: Mapping[str, Any], *, iterations: int = ITERATIONS_MAX) -> Scope:
-    """Return the scope of one evaluation, with all that its loops may take."""
-    return {**variables, _LEFT: iterations, _TEXT_LEFT: LOOP_TEXT_MAX}
-
-
-def has_spent(scope: Scope) -> bool:
-    """Tell whether a limit was reached: that is no value which && and || may absorb."""
+def _is_spent(scope: Scope) -> bool:
+    """Return whether a budget is exhausted. `&&` and `||` do not absorb that error."""
     return bool(scope[_LEFT] < 0)
 
 
-def take_text(scope: Scope, value: v.Value) -> None:
-    """Count what is built inside loops: 10,000 copies of a long annotation would fill the memory."""
+def _take_text(scope: Scope, value: v.Value) -> None:
+    """Charge text built inside loops: 10,000 copies of a long annotation would fill the memory."""
     if type(value) in (str, bytes, list):
         scope[_TEXT_LEFT] -= len(value)
         if scope[_TEXT_LEFT] < 0:
@@ -152,10 +146,10 @@ class _Builder:
         condition = self.step(node.condition) if node.condition is not None else None
         body = self.step(node.body) if node.body is not None else None
         self._names.pop()
-        return loop(node.name, name, ranged, condition, body)
+        return _loop(node.name, name, ranged, condition, body)
 
 
-def loop(macro: str, variable: str, ranged: Step, condition: Step | None, body: Step | None) -> Step:
+def _loop(macro: str, variable: str, ranged: Step, condition: Step | None, body: Step | None) -> Step:
     """Return a macro's loop; it sets the variable in the scope for each iteration, and counts them."""
     if macro in ("all", "exists"):
         assert body is not None
@@ -185,7 +179,7 @@ def _count(scope: Scope) -> None:
 def _metered(step: Step) -> Step:
     def metered(scope: Scope) -> Any:
         value = step(scope)
-        take_text(scope, value)
+        _take_text(scope, value)
         return value
 
     return metered
@@ -197,7 +191,7 @@ def _absorbing(results: "list[CelEvalError]", decisive: bool, step: Step, scope:
     try:
         value = step(scope)
     except CelEvalError as error:
-        if has_spent(scope):
+        if _is_spent(scope):
             raise
         results.append(error)
         return False

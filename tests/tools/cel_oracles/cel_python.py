@@ -1,23 +1,16 @@
-"""cel-python behind our front end: the engine that is always there.
+"""cel-python's interpreter as an oracle.
 
-Its parser and its interpreter do the work; where they depart from cel-go they are corrected. Values
-are ours (text, numbers and containers of Python are themselves), so inputs need no conversion, and
-functions are those of our table, put over cel-python's own. Of the interpreter's methods those are
-replaced that would make or expect cel-python's own types: literals, selections, lists, maps, loops.
-Names are looked up in one dict per evaluation, which loops write to: cel-python copies its
+Its parser and its interpreter do the work. Where they are known to depart from cel-go they are corrected:
+functions are those of our table, literals and containers are Python's own. Of the interpreter's methods
+those are replaced that would make or expect cel-python's own types: literals, selections, lists, maps,
+loops. Names are looked up in one dict per evaluation, which loops write to: cel-python copies its
 activation for each iteration.
 
-Only successes count. What it cannot parse, what fails and what reaches a limit is evaluated again
-by the correction layer, whose outcome stands. So do two kinds of trees at once: those that it cuts
-into other literals than we do, and names of types with dots, which it takes for selections.
-
-The limit of loops is that of the correction layer, which counts to the end. Here an evaluation is
-given up earlier, because an iteration takes some 100 us and a limit that costs seconds would be
-none. cel-python evaluates both sides of `&&` and `||`, so it may count more iterations than cel-go
-makes, never fewer.
+It has no answer for two kinds of trees: those that it cuts into other literals than we do, and names of
+types with dots, which it takes for selections. It gives up after 1,000 iterations, which take 0.1 s.
 """
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from functools import lru_cache
 from typing import Any
 
@@ -30,15 +23,15 @@ from celpy.evaluation import CELEvalError as Failure
 from pvbus.core.cel import containers
 from pvbus.core.cel import values as v
 from pvbus.core.cel.checker import Checked
-from pvbus.core.cel.corrections import Scope, Step, corrected, has_spent, loop, new_scope, take_text
 from pvbus.core.cel.errors import CelEvalError
 from pvbus.core.cel.functions import FUNCTIONS, narrowed
 from pvbus.core.cel.library import CONVERSIONS
 from pvbus.core.cel.reads import children
 from pvbus.core.cel.syntax import Call, Const, Ident, Node
+from tests.tools.cel_oracles.answers import Evaluation, NoAnswer, no_answer
 
 Tree = lark.Tree[Any]
-_ITERATIONS_HERE = 1_000  # 0.1 s; a loop over more labels than any object has
+ITERATIONS_MAX = 1_000  # 0.1 s
 _MACROS = frozenset(["all", "exists", "exists_one", "filter", "map"])
 _PASSING = frozenset(  # levels of the grammar that mean nothing where they have a single child
     """expr conditionalor conditionaland relation addition multiplication unary member
@@ -48,24 +41,23 @@ _PASSED = frozenset(["literal", "paren_expr"])  # what a primary only holds
 _CONTENT = {"list_lit": "exprlist", "map_lit": "mapinits"}
 
 
-class CelpyEngine:
-    """Evaluates with cel-python where that is known to agree with cel-go, else in the correction layer."""
+class PythonOracle:
+    """Evaluates with cel-python where that is known to agree with cel-go."""
 
     name = "cel-python"
 
-    def program(self, checked: Checked) -> Callable[[Mapping[str, Any]], Any]:
-        """Return the evaluation of an expression."""
-        otherwise = corrected(checked)
+    def program(self, checked: Checked) -> Evaluation:
+        """Return the evaluation of an expression; it raises NoAnswer."""
         runner = _runner(checked)
         if runner is None:
-            return otherwise
+            return no_answer
         types = {name: v.TypeValue(name) for name in checked.type_names.values()}
 
         def evaluate(inputs: Mapping[str, Any]) -> Any:
             try:
                 return runner.evaluate({**inputs, **types})
-            except (Failure, CelEvalError):
-                return otherwise(inputs)
+            except (Failure, CelEvalError) as error:
+                raise NoAnswer from error
 
         return evaluate
 
@@ -169,16 +161,16 @@ class _Runner(InterpretedRunner):
         Raises:
             Failure, CelEvalError: it fails; the text is not the one to show.
         """
-        scope = new_scope(context, iterations=_ITERATIONS_HERE)
-        return _Interpreter(self.ast, self._activation, scope).evaluate()
+        return _Interpreter(self.ast, self._activation, dict(context)).evaluate()
 
 
 class _Interpreter(Evaluator):
     """One evaluation. As in its base, failures are values until something needs the value."""
 
-    def __init__(self, ast: Tree, activation: Activation, scope: Scope) -> None:
+    def __init__(self, ast: Tree, activation: Activation, scope: dict[str, Any]) -> None:
         super().__init__(ast, activation)
         self._scope = scope
+        self._iterations = 0
 
     def ident_value(self, name: str, root_scope: bool = False) -> v.Value:
         try:
@@ -208,45 +200,29 @@ class _Interpreter(Evaluator):
         if name not in _MACROS:
             return super().member_dot_arg(tree)
         named, *terms = lists[0].children
-        variable = str(named.children[0].children[0])
-        first, last = self._step(terms[0]), self._step(terms[-1])
-        condition = first if name == "filter" or len(terms) == 2 else None
-        body = last if name != "filter" else None
-        return self._looped(variable, loop(str(name), variable, self._step(target), condition, body))
+        items = _items(self.visit(target))
+        if isinstance(items, Failure):
+            return items
+        rounds = self._rounds(str(named.children[0].children[0]), items, terms)
+        if name in ("all", "exists"):
+            return _folded([values[0] for _, values in rounds], decisive=name == "exists")
+        if name == "exists_one":
+            return _exactly_one(*(values[0] for _, values in rounds))
+        return _collected(str(name), list(rounds))
 
-    def _looped(self, variable: str, steps: Step) -> v.Value:
-        """Loop as the correction layer does, counting what it counts; outer variables come back."""
+    def _rounds(self, variable: str, items: list[Any], terms: list[Tree]) -> Iterator[tuple[Any, list[Any]]]:
+        """Yield each item with what the terms give for it. Outer variables of the name come back."""
         shadowed = {name: self._scope[name] for name in (variable,) if name in self._scope}
         try:
-            return steps(self._scope)
-        except CelEvalError as error:
-            if has_spent(self._scope):
-                raise
-            return Failure(str(error))
+            for item in items:
+                self._iterations += 1
+                if self._iterations > ITERATIONS_MAX:
+                    raise NoAnswer
+                self._scope[variable] = item
+                yield item, [self.visit(term) for term in terms]
         finally:
             self._scope.pop(variable, None)
             self._scope.update(shadowed)
-
-    def _step(self, tree: Tree) -> Step:
-        def step(scope: Scope) -> v.Value:
-            value = self.visit(tree)
-            if isinstance(value, Failure):
-                raise CelEvalError(str(value))
-            return value
-
-        return step
-
-    # What builds text is counted everywhere, not only in loops: too much only means to evaluate again.
-
-    def addition(self, tree: Tree) -> v.Value:
-        value = super().addition(tree)
-        take_text(self._scope, value)
-        return value
-
-    def function_eval(self, name_token: lark.Token, exprlist: Any = None) -> v.Value:
-        value = super().function_eval(name_token, exprlist)
-        take_text(self._scope, value)
-        return value
 
 
 # --- functions
@@ -308,3 +284,43 @@ _TABLE = {
     "_&&_": _decided(False),
     "_?_:_": _conditional,
 }
+
+
+# --- loops
+
+
+@_entry
+def _items(value: v.Value) -> list[Any]:
+    if v.type_name(value) == "map":
+        return containers.keys_of(value)
+    if v.type_name(value) == "list":
+        return list(value)
+    raise CelEvalError("not iterable")
+
+
+def _folded(values: list[v.Value], *, decisive: bool) -> v.Value:
+    if any(value is decisive for value in values):
+        return decisive
+    return next((_not_boolean(value) for value in values if type(value) is not bool), not decisive)
+
+
+def _exactly_one(*values: v.Value) -> v.Value:
+    wrong = [value for value in values if type(value) is not bool]
+    return _not_boolean(wrong[0]) if wrong else values.count(True) == 1
+
+
+def _collected(name: str, rounds: list[tuple[Any, list[v.Value]]]) -> v.Value:
+    """The list of `filter`, and of `map` with or without a condition."""
+    found = []
+    for item, values in rounds:
+        if name == "filter" or len(values) == 2:
+            if type(values[0]) is not bool:
+                return _not_boolean(values[0])
+            if not values[0]:
+                continue
+        found.append(item if name == "filter" else values[-1])
+    return _list_of(*found)
+
+
+def _not_boolean(value: v.Value) -> Failure:
+    return value if isinstance(value, Failure) else Failure("no such overload")

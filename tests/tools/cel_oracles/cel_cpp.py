@@ -1,24 +1,22 @@
-"""Google's C++ evaluator behind our front end: the extra `fast-cel`.
+"""Google's C++ evaluator as an oracle.
 
-Alone it answers differently from cel-go in places (text of numbers and durations, blanks in
-int(' 42'), keys of maps, time zones). So it evaluates only trees of parts in which the two agree,
-and only its successes count: where it fails, for whatever reason, the correction layer evaluates
-again and its outcome stands. That makes errors and the limit of loops the same by construction;
-its own limit of 10,000 is hit one iteration earlier than ours. `map` and `filter` are left out
-because it copies the list at each iteration: 10,000 elements take 2.5 s.
+It answers differently from cel-go in places: text of numbers and durations, blanks in int(' 42'), keys of
+maps, time zones. So it evaluates only trees of parts in which the two agree. `map` and `filter` are left
+out because it copies the list at each iteration: 10,000 elements take 2.5 s. Its own limit of 10,000
+iterations is hit one iteration earlier than ours.
 """
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from typing import Any
 
 from cel_expr_python import cel
 
 from pvbus.core.cel.checker import Checked
-from pvbus.core.cel.corrections import corrected
 from pvbus.core.cel.functions import BUILDERS
 from pvbus.core.cel.reads import children
 from pvbus.core.cel.syntax import Call, Const, Ident, ListLiteral, Macro, MapLiteral, Node, Select
 from pvbus.core.cel.types import STRING
+from tests.tools.cel_oracles.answers import Evaluation, NoAnswer, no_answer
 
 _AGREED_CALLS = frozenset(
     """_&&_ _||_ _?_:_ !_ -_ _==_ _!=_ _<_ _<=_ _>_ _>=_ _+_ _-_ _*_ _/_ _%_ _[_] @in size dyn
@@ -29,23 +27,22 @@ _AGREED_CONSTANTS = (str, int, bool)
 _TEXT_OF = frozenset(["string", "int", "bool"])  # static types whose string() is the same
 
 
-class CppEngine:
-    """Evaluates in C++ where that is known to agree with cel-go, else in the correction layer."""
+class CppOracle:
+    """Evaluates in C++ where that is known to agree with cel-go."""
 
     name = "cel-cpp"
 
     def __init__(self) -> None:
         self._environments: dict[frozenset[str], Any] = {}
 
-    def program(self, checked: Checked) -> Callable[[Mapping[str, Any]], Any]:
-        """Return the evaluation of an expression."""
-        otherwise = corrected(checked)
+    def program(self, checked: Checked) -> Evaluation:
+        """Return the evaluation of an expression; it raises NoAnswer."""
         if not agreed(checked):
-            return otherwise
+            return no_answer
         try:
             program = self._environment(checked).compile(checked.text)
         except RuntimeError:
-            return otherwise
+            return no_answer
         wanted = cel.Type.STRING
 
         def evaluate(inputs: Mapping[str, Any]) -> Any:
@@ -53,9 +50,9 @@ class CppEngine:
                 found = program.eval(data=inputs)
                 if found.type() == wanted:
                     return found.value()
-            except RuntimeError:
-                pass
-            return otherwise(inputs)
+            except RuntimeError as error:
+                raise NoAnswer from error
+            raise NoAnswer
 
         return evaluate
 
@@ -93,5 +90,5 @@ def _agreed(node: Node, checked: Checked) -> bool:
 
 
 def _builds(node: Node) -> bool:
-    """Tell whether anything below builds text: in loops only the correction layer limits that."""
+    """Tell whether anything below builds text: the C++ evaluator does not limit that in loops."""
     return (isinstance(node, Call) and node.function in BUILDERS) or any(map(_builds, children(node)))
