@@ -26,8 +26,12 @@ async def cel(*, small: bool) -> list[Row]:
             *(ours / 1000 / 0.62, "Porch's", "0.62 ms CPU"),
         ),
         Row(
-            *("cel", "compilations for one set generation"),
-            *(found[expressions.OURS][0]["compilations"], "", 5, "equal"),
+            "cel",
+            "compilations for one set generation",
+            found[expressions.OURS][0]["compilations"],
+            "",
+            5,
+            "equal",
             porch="one per evaluation",
         ),
     ]

@@ -93,7 +93,7 @@ def test_a_record_with_a_cel_engine_is_accepted() -> None:
 
     async def main() -> None:
         bus = await SqliteBus.open(":memory:", clock=SimulatedClock())
-        await record(bus, encode_row(ROW).replace(b"}", b',"engine":"gone"}'))
+        await record(bus, (encode_row(ROW) or b"").replace(b"}", b',"engine":"gone"}'))
         assert await ensure_installation(bus, partitions=12) == ROW
         await bus.close()
 
