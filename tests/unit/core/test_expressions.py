@@ -297,8 +297,8 @@ def test_the_deepest_trees_fit_on_the_stack(text: str) -> None:
     assert (kind, result.strip("a")) in (("result", ""), ("result", "deep"))
 
 
-def test_one_thousand_sets_compile_in_less_than_three_seconds() -> None:
-    """A restart with 1,000 sets of five different expressions each: it takes 0.4 s."""
+def test_each_text_of_one_thousand_sets_is_compiled_once() -> None:
+    """A restart with five different expressions in each set."""
     texts = [
         text
         for n in range(1_000)
@@ -310,9 +310,7 @@ def test_one_thousand_sets_compile_in_less_than_three_seconds() -> None:
             f"has(target.annotations.note{n}) ? target.annotations.note{n} : 'none'",
         )
     ]
-    started = time.process_time()
     before = compilations()
-    for text in texts:
+    for text in (*texts, *texts):
         compile_expression(text)
     assert compilations() == before + 5_000
-    assert time.process_time() - started < 3
