@@ -11,6 +11,7 @@ import re
 import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
+from typing import Annotated, Any, Literal, get_args, get_origin
 
 import click
 import msgspec
@@ -87,26 +88,41 @@ _SETTINGS: tuple[tuple[str, type[settings.ProcessConfig]], ...] = (
 
 
 def _settings_of(title: str, type_: type[settings.ProcessConfig]) -> str:
-    inherited = {
-        field.name for base in type_.__bases__ if base is not msgspec.Struct for field in _fields(base)
-    }
+    base = type_.__bases__[0]
+    inherited = {field.name for field in _fields(base)} if issubclass(base, settings.ProcessConfig) else set()
+    own = [field for field in _fields(type_) if field.name not in inherited]
     rows = [
-        (f"`{settings.variable_of(field.name)}`", f"`{field.encode_name}`", _default(field.default))
-        for field in _fields(type_)
-        if field.name not in inherited
+        (
+            f"`{settings.variable_of(field.name)}`",
+            f"`{field.encode_name}`",
+            _takes(field.type),
+            _default(field),
+        )
+        for field in own
     ]
     text = inspect.cleandoc(type_.__doc__ or "")
-    return f"### {title}\n\n{text}\n\n{_table(('variable', 'key in the file', 'default'), rows)}"
+    for field in own:  # a word of its own is a field's name only where it is explained
+        end = "" if "_" in field.name else "(?=:)"
+        text = re.sub(rf"(?<![\w`]){field.name}(?![\w`]){end}", f"`{settings.variable_of(field.name)}`", text)
+    return f"### {title}\n\n{text}\n\n{_table(('variable', 'key in the file', 'takes', 'default'), rows)}"
 
 
 def _fields(type_: type) -> tuple[msgspec.structs.FieldInfo, ...]:
     return msgspec.structs.fields(type_)
 
 
-def _default(value: object) -> str:
-    if value in ("", msgspec.NODEFAULT):
+def _takes(type_: Any) -> str:
+    """Return what a setting takes: its choices, else its type in a word."""
+    if get_origin(type_) is Literal:
+        return ", ".join(f"`{choice}`" for choice in get_args(type_) if choice)
+    plain = get_args(type_)[0] if get_origin(type_) is Annotated else type_
+    return {bool: "`true`, `false`", str: "text", int: "number", float: "number"}.get(plain, "map")
+
+
+def _default(field: msgspec.structs.FieldInfo) -> str:
+    if field.default in ("", msgspec.NODEFAULT):
         return ""
-    return f"`{str(value).lower()}`" if isinstance(value, bool) else f"`{value}`"
+    return f"`{str(field.default).lower()}`" if isinstance(field.default, bool) else f"`{field.default}`"
 
 
 def metric_table() -> str:
