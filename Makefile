@@ -1,7 +1,7 @@
 # make run     the main job: everything on this machine, with an example fleet (ARGS=--once to end by itself)
 # make run-kafka   the same over a Kafka, each service as two processes (Java 17 and Maven)
 # make test    all tests but those of a real Kafka and the long campaigns, in ten minutes
-# make test-all   all tests             make check   format, lint, types, layers, schemas
+# make test-all   all tests             make check   format, lint, types, layers, schemas, documents
 # make simulate   seeded schedules of users and faults in virtual time (SEEDS=2000, FIRST=1)
 # make mutants   defects put into a copy, one at a time: each must be found by the tests it names (ONLY=name)
 # make bench   benchmarks, as ratios in one run
@@ -69,6 +69,7 @@ check: setup-dev
 	.venv/bin/mypy --strict
 	.venv/bin/lint-imports
 	.venv/bin/python -m schemas.generate --check
+	.venv/bin/python -m docs.generate --check
 
 format: setup-dev
 	.venv/bin/ruff format .

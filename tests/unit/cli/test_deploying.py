@@ -1,4 +1,4 @@
-"""The README's manifests for Argo CD and Flux deploy the example's packages, and only what can be applied."""
+"""The manifests of docs/deploying.md deploy the example's packages, and only what can be applied."""
 
 import re
 from collections.abc import Iterator, Mapping
@@ -15,7 +15,7 @@ from pvbus.controlplane.packages.functions.registry import FunctionRegistry
 from pvbus.controlplane.packages.render import render
 from pvbus.core.cel import ROOTS, compile_expression
 
-README = Path(__file__).parent.parent.parent.parent / "README.md"
+DEPLOYING = Path(__file__).parent.parent.parent.parent / "docs" / "deploying.md"
 PACKAGE = Path(str(fleet._files())) / "package"
 LOCAL = "config.kubernetes.io/local-config"
 CLUSTER_KINDS = {"Namespace", "Deployment", "Service", "Ingress", "NetworkPolicy"}
@@ -23,8 +23,8 @@ CLUSTER_KINDS = {"Namespace", "Deployment", "Service", "Ingress", "NetworkPolicy
 
 
 def manifests(kind: str) -> list[dict[str, Any]]:
-    """Return the README's objects of a kind."""
-    blocks = re.findall(r"^```yaml\n(.*?)^```", README.read_text(), re.M | re.S)
+    """Return the document's objects of a kind."""
+    blocks = re.findall(r"^```yaml\n(.*?)^```", DEPLOYING.read_text(), re.M | re.S)
     documents = [
         each for block in blocks if block.startswith("apiVersion") for each in yaml.safe_load_all(block)
     ]
@@ -32,7 +32,7 @@ def manifests(kind: str) -> list[dict[str, Any]]:
 
 
 def template(text: str, **path: str) -> str:
-    """Render the part of Go's templates that the README uses; what is left over fails."""
+    """Render the part of Go's templates that the document uses; what is left over fails."""
     text = re.sub(r"{{\.path\.(\w+)}}", lambda found: path[found[1]], text)
     cut = r'{{trimSuffix "([^"]+)" \.path\.(\w+)}}'
     text = re.sub(cut, lambda found: path[found[2]].removesuffix(found[1]), text)

@@ -1,0 +1,1 @@
+"""The documents, and the generator of the parts that the code knows."""

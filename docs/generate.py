@@ -1,0 +1,204 @@
+"""Write the generated parts of the documents, or compare them with what is there.
+
+    python -m docs.generate            write
+    python -m docs.generate --check    exit 1 and name each part that differs
+
+A part stands between `<!-- generated: NAME -->` and `<!-- end -->`. People write everything around it.
+"""
+
+import inspect
+import re
+import sys
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Annotated, Any, Literal, get_args, get_origin
+
+import click
+import msgspec
+from prometheus_client import Counter, Info
+from prometheus_client.metrics import MetricWrapperBase
+
+from pvbus.cli.main import COMMANDS, pvbus
+from pvbus.core.api.variants import Condition
+from pvbus.core.conditions.cloudevents import ATTRIBUTES
+from pvbus.core.records import ConditionEvent
+from pvbus.ports.contracts import TopicContract, topic_contracts
+from pvbus.runtime.process import settings
+from pvbus.telemetry import metrics
+
+ROOT = Path(__file__).parent.parent
+FILES = ("ARCHITECTURE.md", "docs/reference.md")
+PART = re.compile(r"(<!-- generated: (?P<name>[\w-]+) -->\n).*?(<!-- end -->)", re.S)
+HELP_WIDTH = 100
+HOUR_SECONDS = 3600
+
+
+def topics() -> str:
+    """Return the table of topics, from the same contracts that Kafka's topics are made from."""
+    rows = [
+        (
+            f"`{contract.spec.name}`" + (" (public)" if contract.public else ""),
+            contract.key,
+            contract.partitioned_by,
+            ", ".join(f"`{value}`" for value in contract.values),
+            ", ".join(contract.producers),
+            ", ".join(contract.owners),
+            ", ".join(contract.readers),
+            _cleanup(contract),
+        )
+        for contract in topic_contracts()
+    ]
+    heads = ("topic", "key", "partitioned by", "rows", "written by", "owned by", "read in full by", "cleanup")
+    return _table(heads, rows)
+
+
+def _cleanup(contract: TopicContract) -> str:
+    seconds = contract.spec.retention_seconds
+    return (
+        contract.spec.cleanup if seconds is None else f"{contract.spec.cleanup}, {seconds // HOUR_SECONDS} h"
+    )
+
+
+def commands() -> str:
+    """Return the help of every command, under a heading each."""
+    return "\n\n".join(f"### pvbus {name}\n\n```text\n{_help(name)}\n```" for name in COMMANDS)
+
+
+def _help(name: str) -> str:
+    context = click.Context(pvbus, info_name="pvbus", terminal_width=HELP_WIDTH)
+    command = pvbus.get_command(context, name)
+    assert command is not None
+    inner = click.Context(command, info_name=name, parent=context, terminal_width=HELP_WIDTH)
+    return "\n".join(line.rstrip() for line in command.get_help(inner).splitlines())
+
+
+def setting_tables() -> str:
+    """Return the settings of each class: its explanation, and a line for each variable."""
+    return "\n\n".join(_settings_of(*each) for each in _SETTINGS)
+
+
+_SETTINGS: tuple[tuple[str, type[settings.ProcessConfig]], ...] = (
+    ("Every process", settings.ProcessConfig),
+    ("Every service: the bus, the API server, health", settings.ServiceConfig),
+    ("Kafka, for services and commands", settings.KafkaConfig),
+    ("`unroll`: limits of removals", settings.UnrollConfig),
+    ("`conditions`", settings.ConditionsConfig),
+    ("The embedded API server with its package store", settings.ApiServerConfig),
+)
+
+
+def _settings_of(title: str, type_: type[settings.ProcessConfig]) -> str:
+    base = type_.__bases__[0]
+    inherited = {field.name for field in _fields(base)} if issubclass(base, settings.ProcessConfig) else set()
+    own = [field for field in _fields(type_) if field.name not in inherited]
+    rows = [
+        (
+            f"`{settings.variable_of(field.name)}`",
+            f"`{field.encode_name}`",
+            _takes(field.type),
+            _default(field),
+        )
+        for field in own
+    ]
+    text = inspect.cleandoc(type_.__doc__ or "")
+    for field in own:  # a word of its own is a field's name only where it is explained
+        end = "" if "_" in field.name else "(?=:)"
+        text = re.sub(rf"(?<![\w`]){field.name}(?![\w`]){end}", f"`{settings.variable_of(field.name)}`", text)
+    return f"### {title}\n\n{text}\n\n{_table(('variable', 'key in the file', 'takes', 'default'), rows)}"
+
+
+def _fields(type_: type) -> tuple[msgspec.structs.FieldInfo, ...]:
+    return msgspec.structs.fields(type_)
+
+
+def _takes(type_: Any) -> str:
+    """Return what a setting takes: its choices, else its type in a word."""
+    if get_origin(type_) is Literal:
+        return ", ".join(f"`{choice}`" for choice in get_args(type_) if choice)
+    plain = get_args(type_)[0] if get_origin(type_) is Annotated else type_
+    return {bool: "`true`, `false`", str: "text", int: "number", float: "number"}.get(plain, "map")
+
+
+def _default(field: msgspec.structs.FieldInfo) -> str:
+    if field.default in ("", msgspec.NODEFAULT):
+        return ""
+    return f"`{str(field.default).lower()}`" if isinstance(field.default, bool) else f"`{field.default}`"
+
+
+def metric_table() -> str:
+    """Return every metric that is declared: name, type, labels, meaning."""
+    found = {id(value): value for value in vars(metrics).values() if isinstance(value, MetricWrapperBase)}
+    rows = [
+        (
+            f"`{_metric_name(metric)}`",
+            one.type,
+            ", ".join(f"`{label}`" for label in metric._labelnames),
+            one.documentation,
+        )
+        for metric in found.values()
+        for one in metric.describe()
+    ]
+    return _table(("metric", "type", "labels", "meaning"), rows)
+
+
+def _metric_name(metric: MetricWrapperBase) -> str:
+    name = next(iter(metric.describe())).name
+    return name + ("_total" if isinstance(metric, Counter) else "_info" if isinstance(metric, Info) else "")
+
+
+def event() -> str:
+    """Return the contract of the public events: the headers, and the fields of the value."""
+    headers = _table(("header", "meaning"), [(f"`{name}`", text) for name, text in ATTRIBUTES.items()])
+    fields = [*_field_rows(ConditionEvent, ""), *_field_rows(Condition, "condition.")]
+    text = inspect.cleandoc(ConditionEvent.__doc__ or "")
+    return f"{headers}\n\n{text}\n\n{_table(('field of the value', 'left out when'), fields)}"
+
+
+def _field_rows(type_: type, before: str) -> Iterator[tuple[str, str]]:
+    for field in _fields(type_):
+        yield f"`{before}{field.encode_name}`", "" if field.required else "empty"
+
+
+def _table(heads: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
+    lines = [heads, ["---"] * len(heads), *rows]
+    return "\n".join(f"| {' | '.join(cell.replace('|', chr(92) + '|') for cell in line)} |" for line in lines)
+
+
+PARTS: Mapping[str, Callable[[], str]] = {
+    "topics": topics,
+    "commands": commands,
+    "settings": setting_tables,
+    "metrics": metric_table,
+    "event": event,
+}
+
+
+def written(text: str) -> str:
+    """Return a document with its generated parts as they should be."""
+    return PART.sub(lambda found: f"{found[1]}\n{PARTS[found['name']]()}\n\n{found[3]}", text)
+
+
+def differences() -> list[str]:
+    """Return a line for each generated part that differs from the code."""
+    lines = []
+    for name in FILES:
+        text = (ROOT / name).read_text()
+        for found, wanted in zip(PART.finditer(text), PART.finditer(written(text)), strict=True):
+            if found[0] != wanted[0]:
+                lines.append(f"{name}: the part {found['name']!r} differs from the code")
+    return lines
+
+
+def main(arguments: Sequence[str]) -> int:
+    if "--check" in arguments:
+        found = differences()
+        for line in found:
+            print(f"{line}; run: python -m docs.generate", file=sys.stderr)
+        return 1 if found else 0
+    for name in FILES:
+        (ROOT / name).write_text(written((ROOT / name).read_text()))
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

@@ -1,0 +1,114 @@
+"""The commands of the README's quick start and of the tutorial work as they are written.
+
+The `sh` blocks of a document run in one shell, in order, as a person runs them. A block that starts pvbus and
+does not end runs in the background; the next one begins when pvbus says that everything is ready.
+"""
+
+import os
+import re
+import shutil
+import signal
+import subprocess
+import sys
+from contextlib import suppress
+from pathlib import Path
+
+import pytest
+
+from tests.e2e.cli.command import REPOSITORY, environment
+from tests.e2e.kubectl.conftest import VERSIONS
+from tests.tools.kubectl import KubectlUnavailableError, find_or_build
+
+pytestmark = [pytest.mark.slow, pytest.mark.long, pytest.mark.kubectl, pytest.mark.timeout(600)]
+
+SERVER = re.compile(r"(make run|pvbus up)\b(?!.*--once)")
+SECONDS_MAX = 400
+"""Ten times what an idle machine needs; the others that run tests on this one take their share."""
+READY = "sets 1/1 ready"
+WAIT = f"""
+while ! grep -q '{READY}' server.log; do kill -0 $!; sleep 0.2; done 2>/dev/null
+"""
+"""Ends the script, which is run with -e, when the server ends first."""
+
+
+def blocks(text: str) -> list[str]:
+    """Return the shell blocks of a document."""
+    return re.findall(r"^```sh\n(.*?)^```$", text, re.M | re.S)
+
+
+def section(text: str, heading: str) -> str:
+    """Return one section of a document, without its heading."""
+    return text.partition(f"\n## {heading}\n")[2].partition("\n## ")[0]
+
+
+def script(commands: list[str]) -> str:
+    """Return one shell script: each block as it is, a server in the background."""
+    return "set -eux\n" + "".join(
+        f"{{ {block.strip()}; }} > server.log 2>&1 &{WAIT}" if SERVER.match(block) else block
+        for block in commands
+    )
+
+
+@pytest.fixture
+def checkout(tmp_path: Path) -> Path:
+    """A folder that is for these commands what a checkout is, after `make setup-run`."""
+    folder = tmp_path / "checkout"
+    programs = folder / ".venv" / "bin"
+    programs.mkdir(parents=True)
+    (folder / "requirements").mkdir()
+    (folder / "requirements" / "install.py").write_text("# everything is installed\n")
+    shutil.copy(REPOSITORY / "Makefile", folder)
+    (programs / "pvbus").write_text(f'#!/bin/sh\nexec "{sys.executable}" -P -m pvbus.cli "$@"\n')
+    (programs / "pvbus").chmod(0o755)
+    return folder
+
+
+@pytest.fixture
+def kubectl() -> Path:
+    found = shutil.which("kubectl")
+    try:
+        return Path(found) if found else find_or_build(VERSIONS[-1])
+    except KubectlUnavailableError as exc:
+        pytest.skip(f"the documents' commands need kubectl: {exc}")
+
+
+def run(commands: list[str], cwd: Path, kubectl: Path) -> str:
+    """Run the commands, end what they started, and return what they printed."""
+    variables = environment(PYTHONUNBUFFERED="1", PATH=f"{kubectl.parent}:{os.environ['PATH']}")
+    variables.pop("KUBECONFIG")
+    log = cwd / "commands.log"
+    with log.open("w") as stream:
+        process = subprocess.Popen(
+            ["bash", "-c", script(commands)],
+            cwd=cwd,
+            env=variables,
+            stdout=stream,
+            stderr=subprocess.STDOUT,
+            start_new_session=True,
+        )
+    killed = ""
+    try:
+        process.wait(SECONDS_MAX)
+    except subprocess.TimeoutExpired:
+        killed = f"not done after {SECONDS_MAX} s"
+    finally:
+        with suppress(ProcessLookupError):
+            os.killpg(process.pid, signal.SIGKILL)
+    logs = "".join(path.read_text() for path in cwd.glob("**/*.log"))
+    assert (process.returncode, killed) == (0, ""), f"{killed}\n{logs}"
+    return log.read_text()
+
+
+def test_the_quick_start_runs(checkout: Path, kubectl: Path) -> None:
+    """It makes 200 variants, publishes one, and explains one."""
+    commands = blocks(section((REPOSITORY / "README.md").read_text(), "Quick start"))
+    output = run(commands, checkout, kubectl)
+    assert "packagevariantset.config.porch.kpt.dev/web" in output
+    assert (checkout / ".pvbus/example/edge-asia.git/refs/tags/asia-01-web/v1").exists()
+
+
+def test_the_tutorial_runs(checkout: Path, kubectl: Path) -> None:
+    """It ends with a published package that has the region and the injected data of its cluster."""
+    output = run(blocks((REPOSITORY / "docs" / "tutorial.md").read_text()), checkout, kubectl)
+    assert "region: eu # kpt-set: ${region}" in output
+    assert 'nodes: "9"' in output.rpartition("us-2-hello/v1:")[2]

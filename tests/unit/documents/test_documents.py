@@ -1,0 +1,131 @@
+"""The documents say what is so: links, paths, names and generated parts agree with the code."""
+
+import re
+from pathlib import Path
+
+import pytest
+import yaml
+
+from docs import generate
+from pvbus.runtime.process import settings
+from tests.e2e.cli.command import REPOSITORY
+
+DOCUMENTS = sorted([*REPOSITORY.glob("*.md"), *(REPOSITORY / "docs").glob("*.md")])
+README_LINES_MAX = 120
+GLOSSARY_TERMS_MAX = 50  # what fits on a page
+FOLDERS = r"(?:pvbus|services|schemas|tests|docs|deploy|requirements)"
+OF_TESTS = {"PVBUS_TEST_KAFKA", "PVBUS_CACHE"}
+"""Variables that make and the tests read."""
+
+SETTINGS = {settings.variable_of(field.name) for field in settings._fields()}
+
+
+def text(document: Path) -> str:
+    return document.read_text()
+
+
+def by_name(document: Path) -> str:
+    return str(document.relative_to(REPOSITORY))
+
+
+every_document = pytest.mark.parametrize("document", DOCUMENTS, ids=by_name)
+
+
+def anchors(document: Path) -> set[str]:
+    """Return the anchors that GitHub gives the headings of a document."""
+    headings = re.findall(r"^#+ (.+)$", re.sub(r"^```.*?^```", "", text(document), flags=re.M | re.S), re.M)
+    return {re.sub(r"[^\w -]", "", heading.lower()).strip().replace(" ", "-") for heading in headings}
+
+
+def test_the_readme_is_short() -> None:
+    assert len(text(REPOSITORY / "README.md").splitlines()) <= README_LINES_MAX
+
+
+def test_the_glossary_fits_on_a_page() -> None:
+    glossary = text(REPOSITORY / "docs" / "concepts.md").partition("## Glossary")[2]
+    assert 0 < glossary.count("\n| ") - 2 <= GLOSSARY_TERMS_MAX
+
+
+@every_document
+def test_links_lead_somewhere(document: Path) -> None:
+    """Every link within the repository names a file, and a heading of it where it has an anchor."""
+    for link in re.findall(r"\]\(([^)\s]+)\)", text(document)):
+        if "://" in link:
+            continue
+        path, _, anchor = link.partition("#")
+        target = document.parent / path if path else document
+        assert target.exists(), link
+        assert not anchor or anchor in anchors(target), link
+
+
+@every_document
+def test_paths_exist(document: Path) -> None:
+    """Every path of the repository that a document names is there; so is what is named in it after `::`."""
+    for path, name in re.findall(rf"`({FOLDERS}/[\w./-]*\w)/?(?:::(\w+))?`", text(document)):
+        assert (REPOSITORY / path).exists(), path
+        if name:
+            assert re.search(rf"\b(?:def|class) {name}\b", (REPOSITORY / path).read_text()), f"{path}::{name}"
+
+
+@every_document
+def test_names_are_those_of_the_code(document: Path) -> None:
+    """Every metric, setting and make target that a document names exists."""
+    metrics = set(re.findall(r"`(pvbus_\w+)`", generate.metric_table()))
+    assert set(re.findall(r"\bpvbus_[a-z]\w+", text(document))) <= metrics
+    known = SETTINGS | OF_TESTS | {settings.CONFIG_VARIABLE}
+    assert set(re.findall(r"\bPVBUS_[A-Z_]*[A-Z]\b(?!_\*)", text(document))) <= known
+    targets = set(re.findall(r"^([a-z-]+):", text(REPOSITORY / "Makefile"), re.M))
+    assert set(re.findall(r"`make ([a-z-]+)[` ]", text(document))) <= targets
+
+
+def test_every_setting_has_a_row() -> None:
+    """A setting of a new class of settings is not left out of the reference."""
+    rows = re.findall(r"^\| `(PVBUS_\w+)` \|", text(REPOSITORY / "docs" / "reference.md"), re.M)
+    assert sorted(rows) == sorted(SETTINGS)
+
+
+def test_every_invariant_names_what_keeps_and_what_shows_it() -> None:
+    """Ten rows, each with a module and a test."""
+    rows = re.findall(r"^\| (\d+) \| .+ \| (.+) \| (.+) \|$", text(REPOSITORY / "ARCHITECTURE.md"), re.M)
+    assert [int(number) for number, _, _ in rows] == list(range(1, 11))
+    for number, modules, tests in rows:
+        assert "`pvbus/" in modules, number
+        assert "`tests/" in tests, number
+
+
+def test_continuous_integration_and_hooks_call_what_people_call() -> None:
+    """The workflow runs targets of the Makefile; every hook is a command of `make check`."""
+    makefile = text(REPOSITORY / "Makefile")
+    jobs = yaml.safe_load(text(REPOSITORY / ".github" / "workflows" / "ci.yaml"))["jobs"].values()
+    runs = "\n".join(step["run"] for job in jobs for step in job["steps"] if "run" in step)
+    called = set(re.findall(r"\bmake ([a-z-]+)", runs))
+    assert called >= {"check", "test", "test-all"}
+    assert called <= set(re.findall(r"^([a-z-]+):", makefile, re.M))
+    check = makefile.partition("\ncheck: ")[2].partition("\n\n")[0]
+    (repo,) = yaml.safe_load(text(REPOSITORY / ".pre-commit-config.yaml"))["repos"]
+    for hook in repo["hooks"]:
+        assert f"\t{hook['entry']}\n" in f"{check}\n", hook["id"]
+
+
+def test_generated_parts_are_up_to_date() -> None:
+    assert generate.differences() == []
+    for name in generate.FILES:
+        assert "<!-- generated: " in text(REPOSITORY / name)
+
+
+def test_a_part_that_differs_is_named(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """The check names file and part and changes nothing; the generator writes the part and nothing else."""
+    (tmp_path / "docs").mkdir()
+    for name in generate.FILES:
+        (tmp_path / name).write_text(text(REPOSITORY / name))
+    stale = text(REPOSITORY / "ARCHITECTURE.md").replace("| `pvbus.meta` |", "| `pvbus.old` |")
+    (tmp_path / "ARCHITECTURE.md").write_text(stale)
+    monkeypatch.setattr(generate, "ROOT", tmp_path)
+    assert generate.main(["--check"]) == 1
+    assert "ARCHITECTURE.md: the part 'topics' differs" in capsys.readouterr().err
+    assert text(tmp_path / "ARCHITECTURE.md") == stale
+    assert generate.main([]) == 0
+    assert generate.main(["--check"]) == 0
+    assert text(tmp_path / "ARCHITECTURE.md") == text(REPOSITORY / "ARCHITECTURE.md")
