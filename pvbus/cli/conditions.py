@@ -12,7 +12,7 @@ from pvbus.cli.reading import bus_option, data_option, opened_bus, read_rows, to
 from pvbus.core.api.variants import Condition
 from pvbus.core.conditions.subjects import GROUPS
 from pvbus.core.errors import UsageError
-from pvbus.core.keys import Key, okey
+from pvbus.core.keys import ConditionKey, Key, SubjectKey, okey
 from pvbus.core.markers import is_marker
 from pvbus.core.records import CONDITIONS, LATEST, OBJECTS, ConditionEvent
 from pvbus.ports.bus import Bus, Record, TopicPartition
@@ -101,7 +101,9 @@ async def _latest(bus: Bus, name: str | None) -> dict[str, ConditionEvent]:
     """Return the last events by key, of one object or of all."""
     rows = await read_rows(bus, LATEST, key=name)
     return {
-        key: _event.decode(value) for key, value in rows.items() if name is None or key.split("|")[1] == name
+        key: _event.decode(value)
+        for key, value in rows.items()
+        if name is None or SubjectKey.parse(ConditionKey.parse(key).subject).name == name
     }
 
 

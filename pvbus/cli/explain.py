@@ -21,7 +21,7 @@ from pvbus.cli.reading import bus_option, data_option, live_object, opened_bus, 
 from pvbus.core.cel import CelError, Engine, compile_expression
 from pvbus.core.conditions.sets import confirm_command
 from pvbus.core.errors import UsageError
-from pvbus.core.keys import Key
+from pvbus.core.keys import Key, sync_key
 from pvbus.core.records import (
     DESIRED,
     LATEST,
@@ -39,7 +39,6 @@ from pvbus.core.records import (
     SetResult,
     SyncMarker,
     TargetRow,
-    sync_key,
 )
 from pvbus.core.render.template import row_variables
 from pvbus.ports.bus import Bus

@@ -11,8 +11,7 @@ from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
 from pvbus.adapters.kafka.settings import KafkaSettings
-from pvbus.ports.contracts import TopicContract, topic_contracts
-from pvbus.runtime.process.assembly import SERVICES
+from pvbus.core.topics import SERVICES, TOPICS, Topic
 from pvbus.runtime.process.installation import GROUP as INSTALLATION_GROUP
 
 OPERATOR = "operator"
@@ -41,7 +40,7 @@ def access_lists(settings: KafkaSettings) -> list[Access]:
 
 def access_of(role: str, settings: KafkaSettings) -> Iterator[Access]:
     """Yield what one role may do."""
-    contracts = topic_contracts()
+    contracts = TOPICS
 
     def some(
         resource: str, operation: str, names: Sequence[str], pattern: str = "literal"
@@ -69,11 +68,11 @@ def _group(service: str) -> str:
     return f"pvbus-{service}"
 
 
-def _reads(service: str, contract: TopicContract) -> bool:
+def _reads(service: str, contract: Topic) -> bool:
     return service in contract.owners or service in contract.readers
 
 
-def _writes(service: str, contract: TopicContract) -> bool:
+def _writes(service: str, contract: Topic) -> bool:
     """A topic whose producers are no services is written by whichever service starts first."""
     return service in contract.producers or not set(contract.producers) & set(SERVICES)
 
