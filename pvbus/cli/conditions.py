@@ -12,9 +12,10 @@ from pvbus.cli.reading import bus_option, data_option, opened_bus, read_rows, to
 from pvbus.core.api.variants import Condition
 from pvbus.core.conditions.subjects import GROUPS
 from pvbus.core.errors import UsageError
-from pvbus.core.keys import ConditionKey, Key, SubjectKey, okey
+from pvbus.core.keys import Key, okey
 from pvbus.core.markers import is_marker
 from pvbus.core.records import CONDITIONS, LATEST, OBJECTS, ConditionEvent
+from pvbus.core.topics import partition_key
 from pvbus.ports.bus import Bus, Record, TopicPartition
 
 COLUMNS = ("TIME", "OBJECT", "TYPE", "STATUS", "REASON", "MESSAGE")
@@ -103,7 +104,7 @@ async def _latest(bus: Bus, name: str | None) -> dict[str, ConditionEvent]:
     return {
         key: _event.decode(value)
         for key, value in rows.items()
-        if name is None or SubjectKey.parse(ConditionKey.parse(key).subject).name == name
+        if name is None or partition_key(LATEST, key) == name
     }
 
 

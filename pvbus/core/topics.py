@@ -112,6 +112,8 @@ class Rows:
 
     def partition_key(self, key: str) -> str:
         """Return the part of a key that chooses its partition."""
+        if self.chooser == 0:
+            return key.partition("|")[0]
         return key if self.chooser < 0 else key.split("|", self.chooser + 1)[self.chooser]
 
 
@@ -343,7 +345,7 @@ def row_types() -> Iterator[type[msgspec.Struct]]:
 _RULES: dict[tuple[str, str, int], Rows] = {}
 _ANY: dict[str, Rows] = {}
 _NAMES = frozenset(topic.name for topic in TOPICS)
-_FOREIGN = Rows(DeadLetter, "<key>", str, is_any=True)
+_FOREIGN = Rows(msgspec.Struct, "<key>", str, is_any=True)
 """A topic that is not ours has keys of any form, and the whole key chooses the partition."""
 
 for _topic in TOPICS:
