@@ -133,11 +133,12 @@ class ConditionsController:
             kind = self._subjects.load_marker(partition, key, value)
             if kind is None:
                 return ()
+            begins = str(SubjectKey(kind, ""))
             return [
                 key
                 for number, places in self._places.items()
                 for key in places
-                if key.startswith(str(SubjectKey(kind, ""))) and self._subjects.of(number, key) is None
+                if key.startswith(begins) and self._subjects.of(number, key) is None
             ]
         changed = self._subjects.load(partition, key, value)
         return () if changed is None else (changed,)
