@@ -22,7 +22,7 @@ from pvbus.cli.main import COMMANDS, pvbus
 from pvbus.core.api.variants import Condition
 from pvbus.core.conditions.cloudevents import ATTRIBUTES
 from pvbus.core.records import ConditionEvent
-from pvbus.ports.contracts import TopicContract, topic_contracts
+from pvbus.core.topics import TOPICS, Topic
 from pvbus.runtime.process import settings
 from pvbus.telemetry import metrics
 
@@ -46,13 +46,13 @@ def topics() -> str:
             ", ".join(contract.readers),
             _cleanup(contract),
         )
-        for contract in topic_contracts()
+        for contract in TOPICS
     ]
     heads = ("topic", "key", "partitioned by", "rows", "written by", "owned by", "read in full by", "cleanup")
     return _table(heads, rows)
 
 
-def _cleanup(contract: TopicContract) -> str:
+def _cleanup(contract: Topic) -> str:
     seconds = contract.spec.retention_seconds
     return (
         contract.spec.cleanup if seconds is None else f"{contract.spec.cleanup}, {seconds // HOUR_SECONDS} h"

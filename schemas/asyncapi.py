@@ -1,4 +1,4 @@
-"""The AsyncAPI 3 document of the bus, made from `topics.yaml` and the record types."""
+"""The AsyncAPI 3 document of the bus, made from the topic table and the record types."""
 
 from collections.abc import Iterable
 from typing import Any
@@ -7,14 +7,14 @@ import pvbus
 from pvbus.core.api import variants
 from pvbus.core.conditions.cloudevents import ATTRIBUTES
 from pvbus.core.records import SCHEMA_VERSION
-from pvbus.ports.contracts import TopicContract, topic_contracts, value_types
+from pvbus.core.topics import TOPICS, Topic
 
 _CRDS = {"PackageVariant": "packagevariants", "PackageVariantSet": "packagevariantsets"}
 
 
 def document() -> dict[str, Any]:
     """Return the whole document; paths in it are relative to the folder of the schemas."""
-    contracts = topic_contracts()
+    contracts = TOPICS
     return {
         "asyncapi": "3.0.0",
         "info": {
@@ -34,14 +34,14 @@ def document() -> dict[str, Any]:
             "messages": {
                 name: _message(name, public=contract.public)
                 for contract in contracts
-                for name in value_types(contract.spec.name)
+                for name in contract.values
             },
             "messageTraits": {"cloudevent": _cloudevent()},
         },
     }
 
 
-def _channel(contract: TopicContract) -> dict[str, Any]:
+def _channel(contract: Topic) -> dict[str, Any]:
     spec = contract.spec
     configuration: dict[str, Any] = {"cleanup.policy": [spec.cleanup]}
     if spec.cleanup == "compact":
@@ -65,7 +65,7 @@ def _channel(contract: TopicContract) -> dict[str, Any]:
     }
 
 
-def _operations(contracts: Iterable[TopicContract]) -> Iterable[tuple[str, dict[str, Any]]]:
+def _operations(contracts: Iterable[Topic]) -> Iterable[tuple[str, dict[str, Any]]]:
     for contract in contracts:
         channel = {"$ref": f"#/channels/{contract.spec.name}"}
         for service in contract.producers:

@@ -15,6 +15,7 @@ from pvbus.core.errors import UsageError
 from pvbus.core.keys import Key, okey
 from pvbus.core.markers import is_marker
 from pvbus.core.records import CONDITIONS, LATEST, OBJECTS, ConditionEvent
+from pvbus.core.topics import partition_key
 from pvbus.ports.bus import Bus, Record, TopicPartition
 
 COLUMNS = ("TIME", "OBJECT", "TYPE", "STATUS", "REASON", "MESSAGE")
@@ -101,7 +102,9 @@ async def _latest(bus: Bus, name: str | None) -> dict[str, ConditionEvent]:
     """Return the last events by key, of one object or of all."""
     rows = await read_rows(bus, LATEST, key=name)
     return {
-        key: _event.decode(value) for key, value in rows.items() if name is None or key.split("|")[1] == name
+        key: _event.decode(value)
+        for key, value in rows.items()
+        if name is None or partition_key(LATEST, key) == name
     }
 
 

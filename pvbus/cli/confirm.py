@@ -15,8 +15,9 @@ from pvbus.cli.output import columns
 from pvbus.cli.progress import SET
 from pvbus.cli.reading import bus_option, data_option, opened_bus, read_rows
 from pvbus.core.errors import ConflictError, PermanentError, UsageError
-from pvbus.core.keys import CONFIRM_DELETION, Key, parse_okey
+from pvbus.core.keys import CONFIRM_DELETION, ChildKey, Key, ObjectKey, is_child
 from pvbus.core.records import SETRESULTS, SETS, UNROLL, ChildRow, Hold, SetResult
+from pvbus.core.topics import partition_key
 from pvbus.ports.bus import Bus
 from pvbus.ports.cluster import Cluster, Object, Resource
 
@@ -136,9 +137,9 @@ async def _result(bus: Bus, key: Key) -> SetResult:
 async def _held_rows(bus: Bus, key: Key) -> dict[str, ChildRow]:
     found = await read_rows(bus, UNROLL, key=str(key))
     rows = {
-        name.partition("|")[2]: msgspec.json.decode(value, type=ChildRow)
+        ChildKey.parse(name).variant: msgspec.json.decode(value, type=ChildRow)
         for name, value in sorted(found.items())
-        if name.startswith(f"{key}|")
+        if is_child(name) and partition_key(UNROLL, name) == str(key)
     }
     return {name: row for name, row in rows.items() if row.state == "held"}
 
@@ -158,7 +159,7 @@ def _print(key: Key, held: Held, shown_max: int | None) -> None:
 def _line(key: Key, name: str, row: ChildRow) -> Sequence[str]:
     origin = "an entry of a list"
     if row.okey:
-        target = parse_okey(row.okey)
+        target = ObjectKey.parse(row.okey)
         origin = f"{target.kind} {target.name}"
     return f"{key.namespace}/{name}", f"{row.downstream.repo}/{row.downstream.package}", origin
 

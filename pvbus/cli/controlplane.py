@@ -14,10 +14,10 @@ from pvbus.controlplane.packages.functions.registry import FunctionRegistry
 from pvbus.controlplane.packages.render import render
 from pvbus.controlplane.packages.settings import StoreOptions
 from pvbus.controlplane.packages.store import PackageStore
+from pvbus.core.api.crds import crds
 from pvbus.core.api.variants import CONFIG_GROUP, PORCH_GROUP
 from pvbus.core.errors import PermanentError
 from pvbus.ports.cluster import Kind
-from pvbus.ports.contracts import crds
 from pvbus.runtime.process.settings import ApiServerConfig, LogLevel
 
 REPOSITORY = Kind(CONFIG_GROUP, "Repository")

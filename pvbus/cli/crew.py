@@ -16,9 +16,10 @@ import msgspec
 
 from pvbus.cli.children import USAGE_CODE, Child, DiedError
 from pvbus.core.errors import PermanentError, UsageError
+from pvbus.core.topics import SERVICES
 from pvbus.ports.bus import Bus
 from pvbus.ports.cluster import Cluster
-from pvbus.runtime.process.assembly import SERVICES, partition_count
+from pvbus.runtime.process.assembly import partition_count
 from pvbus.runtime.process.hosting import Host, grounded, hosted
 from pvbus.runtime.process.settings import ServicesConfig
 from pvbus.runtime.process.state import ProcessState, ServiceReport, defect_lines

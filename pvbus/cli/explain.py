@@ -22,7 +22,7 @@ from pvbus.cli.reading import bus_option, data_option, live_object, opened_bus, 
 from pvbus.core.cel import CelError, compile_expression
 from pvbus.core.conditions.sets import confirm_command
 from pvbus.core.errors import UsageError
-from pvbus.core.keys import Key
+from pvbus.core.keys import Key, sync_key
 from pvbus.core.records import (
     DESIRED,
     LATEST,
@@ -40,7 +40,6 @@ from pvbus.core.records import (
     SetResult,
     SyncMarker,
     TargetRow,
-    sync_key,
 )
 from pvbus.core.render.template import row_variables
 from pvbus.ports.bus import Bus

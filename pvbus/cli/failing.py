@@ -11,7 +11,7 @@ import msgspec
 
 from pvbus.cli.reading import read_rows
 from pvbus.core.api.variants import PackageVariantSet
-from pvbus.core.keys import Key, parse_okey
+from pvbus.core.keys import Key, ObjectKey
 from pvbus.core.records import LATEST, OBJECTS, SETS, ChildResult, ChildRow, ConditionEvent
 from pvbus.core.render.template import compile_targets
 from pvbus.core.unroll.contexts import Contexts, root_of
@@ -37,7 +37,7 @@ def target_name(number: int, okey: str) -> str:
     """Name what a variant is made for: the object, or the entry of a list."""
     if not okey or okey.startswith("#"):
         return f"spec.targets[{number}]"
-    found = parse_okey(okey)
+    found = ObjectKey.parse(okey)
     return f"{found.kind} {found.namespace}/{found.name}" if found.namespace else f"{found.kind} {found.name}"
 
 

@@ -18,8 +18,9 @@ import msgspec
 from pvbus.cli.output import FORMATS, columns, emit
 from pvbus.cli.reading import NOTHING, bus_option, data_option, opened_bus
 from pvbus.core.errors import PermanentError, TransientError, UsageError
+from pvbus.core.topics import SERVICES
 from pvbus.ports.bus import Bus, GroupState, TopicPartition
-from pvbus.runtime.process.assembly import INPUTS, SERVICES
+from pvbus.runtime.process.assembly import INPUTS
 from pvbus.runtime.process.state import ClaimReport, ProcessState, defect_lines
 from pvbus.telemetry.terminal import unfiltered
 

@@ -6,7 +6,7 @@ from typing import Any
 
 from pvbus.adapters.memory.cluster import Write
 from pvbus.adapters.memory.objects import copy_of, source_of
-from pvbus.core.keys import FINALIZER, SET_UID_LABEL, parse_okey
+from pvbus.core.keys import FINALIZER, SET_UID_LABEL, ObjectKey
 from pvbus.ports.cluster import Object
 from pvbus.runtime.preview.run import Child, Preview
 
@@ -115,7 +115,7 @@ def _variant_reason(write: Write, child: Child | None) -> str:
     if write.verb == "create":
         where = f"PackageVariantSet {set_name}"
         if child is not None and child.okey:
-            key = parse_okey(child.okey)
+            key = ObjectKey.parse(child.okey)
             return f"{key.kind} {key.namespace}/{key.name} is a target of {where}"
         return f"a target of {where}"
     before, after = ((obj or {}).get("metadata", {}) for obj in (write.before, write.object))

@@ -13,10 +13,10 @@ from pvbus.adapters.memory.objects import split_api_version
 from pvbus.cli.live import EXPORT_API, EXPORT_KIND, Export
 from pvbus.cli.manifests import SUFFIXES, Manifest, read_manifests
 from pvbus.controlplane.apiserver.structural import Schema, compile_schema
+from pvbus.core.api.crds import crds
 from pvbus.core.api.variants import PORCH_GROUP
 from pvbus.core.errors import UsageError
 from pvbus.ports.cluster import Kind, Object
-from pvbus.ports.contracts import crds
 from pvbus.runtime.preview.run import ObjectName
 
 _HEAD_BYTES = 200

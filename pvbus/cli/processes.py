@@ -11,7 +11,7 @@ import msgspec
 from pvbus.cli.children import child
 from pvbus.cli.controlplane import control_plane, patient_control_plane
 from pvbus.cli.datafolder import DEFAULT, DataPaths
-from pvbus.runtime.process.assembly import SERVICES
+from pvbus.core.topics import SERVICES
 from pvbus.runtime.process.hosting import hosted, serve, stop_on_signals
 from pvbus.runtime.process.settings import ApiServerConfig, ServicesConfig, load_config
 from pvbus.telemetry import logs

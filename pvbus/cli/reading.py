@@ -11,9 +11,9 @@ from pvbus.adapters.kubernetes.cluster import HttpCluster
 from pvbus.cli.datafolder import DEFAULT, DataPaths
 from pvbus.core.errors import TransientError, UsageError
 from pvbus.core.keys import partition
+from pvbus.core.topics import topic_specs
 from pvbus.ports.bus import Bus, Record, TopicSpec
 from pvbus.ports.cluster import Kind, Object
-from pvbus.ports.contracts import topics
 from pvbus.runtime.process.buses import open_bus
 from pvbus.runtime.process.settings import ServiceConfig, load_config
 
@@ -48,7 +48,7 @@ async def topic_on(bus: Bus, name: str) -> TopicSpec:
     present = await bus.topics()
     if name in present:
         return present[name]
-    ours = [spec.name for spec in topics() if spec.name in present]
+    ours = [spec.name for spec in topic_specs() if spec.name in present]
     raise UsageError(f'there is no topic "{name}"; there are {", ".join(ours)}' if ours else NOTHING)
 
 

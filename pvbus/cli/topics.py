@@ -10,8 +10,8 @@ from pvbus.cli import topics_declared
 from pvbus.cli.output import FORMATS, columns, emit
 from pvbus.cli.reading import NOTHING, bus_option, data_option, opened_bus, read_topic
 from pvbus.core.errors import UsageError
+from pvbus.core.topics import TOPICS
 from pvbus.ports.bus import Bus, Record
-from pvbus.ports.contracts import topic_contracts
 from pvbus.runtime.process.kafka_access import PRINCIPAL
 
 
@@ -24,7 +24,7 @@ Examples:
   pvbus topics pvbus.results --key default/web-eu-1     those of a key, or that begin with it
   pvbus topics pvbus.conditions -o json                 one JSON document, for programs
 
-  The topics of a Kafka, as schemas/topics.yaml declares them:
+  The topics of a Kafka, as this release of pvbus declares them:
 
   \b
   pvbus topics --create --bus kafka://kafka:9092        make what is missing; again, and nothing changes
@@ -85,9 +85,7 @@ async def _summaries(bus: Bus) -> list[dict[str, Any]]:
     """Of our topics: without a prefix, a bus on a Kafka has those of everybody."""
     present = await bus.topics()
     descriptions = {
-        contract.spec.name: contract.description
-        for contract in topic_contracts()
-        if contract.spec.name in present
+        contract.spec.name: contract.description for contract in TOPICS if contract.spec.name in present
     }
     if not descriptions:
         raise UsageError(NOTHING)

@@ -1,4 +1,4 @@
-"""`pvbus topics --create | --check | --acls`: topics as `schemas/topics.yaml` declares them."""
+"""`pvbus topics --create | --check | --acls`: topics as `pvbus.core.topics` declares them."""
 
 import asyncio
 from typing import Any
@@ -9,8 +9,8 @@ from pvbus.adapters.kafka.settings import settings_of
 from pvbus.cli.output import columns, emit
 from pvbus.cli.reading import opened_bus
 from pvbus.core.errors import UsageError
+from pvbus.core.topics import topic_specs
 from pvbus.ports.bus import TopicState
-from pvbus.ports.contracts import topics
 from pvbus.runtime.process.buses import bus_file
 from pvbus.runtime.process.installation import check_completeness, read_installation
 from pvbus.runtime.process.kafka_access import access_lists, bindings, commands
@@ -22,7 +22,7 @@ def create(data: str, place: str | None, output: str) -> int:
 
 
 async def _create(data: str, place: str | None) -> list[dict[str, Any]]:
-    specs = topics()
+    specs = topic_specs()
     async with opened_bus(data, place, create=True) as bus:
         before = await bus.check_topics(specs)
         missing = {state.name for state in before if not state.is_there}
@@ -39,7 +39,7 @@ def check(data: str, place: str | None, output: str) -> int:
 
 async def _check(data: str, place: str | None) -> list[dict[str, Any]]:
     async with opened_bus(data, place) as bus:
-        states = await bus.check_topics(topics())
+        states = await bus.check_topics(topic_specs())
     return [_row(state, "as declared" if state.is_there else "missing") for state in states]
 
 

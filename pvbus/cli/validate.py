@@ -13,12 +13,12 @@ from pvbus.cli.expressions import expressions_of
 from pvbus.cli.manifests import Manifest, read_manifests
 from pvbus.cli.output import FORMATS, emit
 from pvbus.controlplane.apiserver.schema import Schema, compile_schema, validate_crd
+from pvbus.core.api.crds import crds
 from pvbus.core.api.variants import PackageVariant, PackageVariantSet
 from pvbus.core.inject.mutations.validation import validate_variant
 from pvbus.core.render.template import compile_targets
 from pvbus.core.unroll.validation import duplicate_downstreams, validate_set
 from pvbus.ports.cluster import Object
-from pvbus.ports.contracts import crds
 
 CRD = ("apiextensions.k8s.io/v1", "CustomResourceDefinition")
 

@@ -155,8 +155,8 @@ class Controller(Protocol):
         """Return every key of the owned tables: all are dirty once after a claim."""
         ...
 
-    def reconcile(self, key: str, now: float) -> Reconciliation:
-        """Decide for one key. now: wall clock in seconds."""
+    def reconcile(self, partition: int, key: str, now: float) -> Reconciliation:
+        """Decide for one key of a lease that is held. now: wall clock in seconds."""
         ...
 
     def store(self, partition: int, put: Put) -> Iterable[str]:
@@ -167,7 +167,7 @@ class Controller(Protocol):
         """Note that the bus does not take these rows: one is too large. Name the keys that must say so."""
         ...
 
-    def failed(self, key: str, message: str, now: float) -> tuple[Put, ...]:
+    def failed(self, partition: int, key: str, message: str, now: float) -> tuple[Put, ...]:
         """Return the rows that report a decision that failed by a bug of ours as a condition on the key's
         object: none where that is reported already, or cannot be. The shell decides again in time."""
         ...

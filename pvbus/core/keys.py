@@ -12,6 +12,8 @@ from zlib import crc32
 
 import msgspec
 
+from pvbus.core.records import WatchRequest
+
 NAME_BYTES_MAX = 63
 NAME_HEAD_BYTES = 54
 WORKSPACE_PREFIX = "packagevariant-"
@@ -22,6 +24,8 @@ REMOVAL_CANCELLED = "pvbus.dev/removal-cancelled"
 REMOVALS_MAX = "pvbus.dev/removals-max"
 REMOVALS_SHARE = "pvbus.dev/removals-share"
 HOLD = "pvbus.dev/hold"
+SYNC_PREFIX = "!sync|"
+CHECK_PREFIX = "check|"
 
 _INT64_MAX = 2**63 - 1
 
@@ -43,29 +47,183 @@ class Key(NamedTuple):
         return cls(namespace, name)
 
 
-def okey(group: str, kind: str, namespace: str, name: str) -> str:
-    """Encode an object's key: `<group>/<kind>|<namespace>|<name>`."""
-    return f"{group}/{kind}|{namespace}|{name}"
-
-
 class ObjectKey(NamedTuple):
-    """A decoded okey."""
+    """An observed object, the okey: `<group>/<kind>|<namespace>|<name>`."""
 
     group: str
     kind: str
     namespace: str
     name: str
 
+    def __str__(self) -> str:
+        return okey(*self)
 
-def parse_okey(text: str) -> ObjectKey:
-    gk, namespace, name = text.split("|", 2)
-    group, _, kind = gk.rpartition("/")
-    return ObjectKey(group, kind, namespace, name)
+    @classmethod
+    def parse(cls, text: str) -> "ObjectKey":
+        gk, namespace, name = text.split("|", 2)
+        group, _, kind = gk.rpartition("/")
+        return cls(group, kind, namespace, name)
+
+
+def okey(group: str, kind: str, namespace: str, name: str) -> str:
+    """Encode an object's key."""
+    return f"{group}/{kind}|{namespace}|{name}"
+
+
+parse_okey = ObjectKey.parse
+
+
+class ChildKey(NamedTuple):
+    """A set's row of one child: `<skey>|<variant>`."""
+
+    skey: str
+    variant: str
+
+    def __str__(self) -> str:
+        return f"{self.skey}|{self.variant}"
+
+    @classmethod
+    def parse(cls, text: str) -> "ChildKey":
+        skey, variant = text.split("|")
+        return cls(skey, variant)
+
+
+def is_child(key: str) -> bool:
+    """Tell a child's key from the key of its set."""
+    return "|" in key
+
+
+class TargetKey(NamedTuple):
+    """What a set wants of one variant: `<vkey>|<set>`."""
+
+    vkey: str
+    set_name: str
+
+    def __str__(self) -> str:
+        return f"{self.vkey}|{self.set_name}"
+
+    @classmethod
+    def parse(cls, text: str) -> "TargetKey":
+        vkey, set_name = text.split("|")
+        return cls(vkey, set_name)
+
+
+class SubjectKey(NamedTuple):
+    """An object that has conditions: `<Kind>|<namespace>/<name>`. name: `<namespace>/<name>`."""
+
+    kind: str
+    name: str
+
+    def __str__(self) -> str:
+        return f"{self.kind}|{self.name}"
+
+    @classmethod
+    def parse(cls, text: str) -> "SubjectKey":
+        kind, name = text.split("|")
+        return cls(kind, name)
+
+
+class ConditionKey(NamedTuple):
+    """One condition of an object: `<Kind>|<namespace>/<name>|<condition type>`. subject: see SubjectKey."""
+
+    subject: str
+    type: str
+
+    def __str__(self) -> str:
+        return f"{self.subject}|{self.type}"
+
+    @classmethod
+    def parse(cls, text: str) -> "ConditionKey":
+        kind, name, condition = text.split("|")
+        return cls(f"{kind}|{name}", condition)
+
+
+class CheckKey(NamedTuple):
+    """A set's check request for a kind, and its answer: `check|<group>/<kind>|<skey>`.
+
+    kind: `<group>/<kind>`.
+    """
+
+    kind: str
+    skey: str
+
+    def __str__(self) -> str:
+        return f"{CHECK_PREFIX}{self.kind}|{self.skey}"
+
+    @classmethod
+    def parse(cls, text: str) -> "CheckKey":
+        kind, skey = text.removeprefix(CHECK_PREFIX).split("|")
+        return cls(kind, skey)
+
+
+def check_key(group: str, kind: str, skey: str) -> str:
+    """Encode the key of a set's check request for a kind, and of its answer."""
+    return str(CheckKey(f"{group}/{kind}", skey))
+
+
+def is_check(key: str) -> bool:
+    """Tell the key of a check request, or of its answer, from a row's."""
+    return key.startswith(CHECK_PREFIX)
+
+
+class WatchKey(NamedTuple):
+    """A watch request: `<group>/<kind>|<requester>`, for an object's content also `|<namespace>|<name>`.
+
+    The requesting lease is part of the key, so requests never merge. kind: `<group>/<kind>`. content: the
+    namespace and name of the object, None for the metadata of all objects of the kind.
+    """
+
+    kind: str
+    requester: str
+    content: tuple[str, str] | None = None
+
+    def __str__(self) -> str:
+        key = f"{self.kind}|{self.requester}"
+        return key if self.content is None else f"{key}|{'|'.join(self.content)}"
+
+    @classmethod
+    def parse(cls, text: str) -> "WatchKey":
+        kind, requester, *content = text.split("|")
+        if not content:
+            return cls(kind, requester)
+        namespace, name = content
+        return cls(kind, requester, (namespace, name))
+
+
+def watch_key(request: WatchRequest) -> str:
+    """Encode the key of a watch request."""
+    content = (request.namespace, request.name) if request.content else None
+    return str(WatchKey(f"{request.group}/{request.kind}", request.requester, content))
+
+
+class MarkerKey(NamedTuple):
+    """The sync marker of a kind: `!sync|<group>/<kind>`."""
+
+    group: str
+    kind: str
+
+    def __str__(self) -> str:
+        return f"{SYNC_PREFIX}{self.group}/{self.kind}"
+
+    @classmethod
+    def parse(cls, text: str) -> "MarkerKey":
+        group, _, kind = text.removeprefix(SYNC_PREFIX).rpartition("/")
+        return cls(group, kind)
+
+
+def sync_key(group: str, kind: str) -> str:
+    """Encode the key of a kind's marker."""
+    return str(MarkerKey(group, kind))
 
 
 def partition(partition_key: str, partitions: int) -> int:
     """Choose the partition of a key: CRC-32 modulo N, stable across languages and releases."""
     return crc32(partition_key.encode()) % partitions
+
+
+def reconciled_partition(key: str, partitions: int) -> int:
+    """Return the partition of a key that controllers reconcile: a vkey, an skey or a SubjectKey."""
+    return partition(key.rpartition("|")[2], partitions)
 
 
 def digest(value: Any) -> str:

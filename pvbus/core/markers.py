@@ -4,7 +4,8 @@ from collections.abc import Iterator
 
 import msgspec
 
-from pvbus.core.records import SYNC_PREFIX, SyncMarker
+from pvbus.core.keys import SYNC_PREFIX
+from pvbus.core.records import SyncMarker
 
 _marker = msgspec.json.Decoder(SyncMarker)
 

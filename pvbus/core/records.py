@@ -1,23 +1,9 @@
-"""What travels on the bus: one Struct per kind of row, and the keys of the rows.
+"""What travels on the bus: one Struct per kind of row.
 
 Rows are JSON. New fields have defaults, types never change, unknown fields are allowed. A row
 carries the uid of the object it speaks of; a row of another uid is not acted upon. Rows of `sets`
-and `variants` are the objects themselves (`pvbus.core.api.variants`) without managedFields.
-
-| topic | key | partitioned by |
-| --- | --- | --- |
-| pvbus.objects, pvbus.injectables | okey, or `!sync|<group>/<kind>` | okey |
-| pvbus.sets | skey, or a marker | skey |
-| pvbus.variants | vkey, or a marker | vkey |
-| pvbus.watches | `<group>/<kind>|<requester>[|<namespace>|<name>]` | `<group>/<kind>` |
-| pvbus.watches: a check request | `check|<group>/<kind>|<skey>` | `<group>/<kind>` |
-| pvbus.objects: the answer to it | the same | its key |
-| pvbus.unroll | `<skey>|<variant name>` | skey |
-| pvbus.targets | `<vkey>|<set name>` | vkey |
-| pvbus.desired, pvbus.results | vkey | vkey |
-| pvbus.setresults | `<skey>|<variant name>` (child), skey (roll-up) | skey |
-| pvbus.conditions | `<Kind>|<namespace>/<name>` | `<namespace>/<name>` |
-| pvbus.conditions.latest | `<Kind>|<namespace>/<name>|<type>` | `<namespace>/<name>` |
+and `variants` are the objects themselves (`pvbus.core.api.variants`) without managedFields. Which rows a
+topic has, and under which keys, says `pvbus.core.topics`.
 """
 
 from collections.abc import Mapping
@@ -43,8 +29,6 @@ LATEST = "pvbus.conditions.latest"
 DLQ = "pvbus.dlq"
 
 SCHEMA_VERSION = 1
-SYNC_PREFIX = "!sync|"
-CHECK_PREFIX = "check|"
 
 
 class _Row(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, rename="camel", gc=False):
@@ -410,57 +394,3 @@ class DeadLetter(_Row, frozen=True, kw_only=True):
     offset: int
     error: str
     value: bytes = b""
-
-
-RECORDS: Mapping[str, Mapping[str, type[msgspec.Struct]]] = {
-    META: {"MetaRow": MetaRow},
-    OBJECTS: {"ObjectRow": ObjectRow, "SyncMarker": SyncMarker, "CheckAnswer": CheckAnswer},
-    INJECTABLES: {"InjectableRow": InjectableRow, "SyncMarker": SyncMarker},
-    WATCHES: {"WatchRequest": WatchRequest, "CheckRequest": CheckRequest},
-    UNROLL: {"ChildRow": ChildRow},
-    TARGETS: {"TargetRow": TargetRow},
-    DESIRED: {"DesiredRow": DesiredRow},
-    RESULTS: {"ResultRow": ResultRow},
-    SETRESULTS: {"ChildResult": ChildResult, "SetResult": SetResult},
-    CONDITIONS: {"ConditionEvent": ConditionEvent},
-    LATEST: {"ConditionEvent": ConditionEvent},
-    DLQ: {"DeadLetter": DeadLetter},
-}
-
-
-def sync_key(group: str, kind: str) -> str:
-    """Encode the key of a kind's marker."""
-    return f"{SYNC_PREFIX}{group}/{kind}"
-
-
-def check_key(group: str, kind: str, skey: str) -> str:
-    """Encode the key of a set's check request for a kind, and of its answer."""
-    return f"{CHECK_PREFIX}{group}/{kind}|{skey}"
-
-
-def watch_key(request: WatchRequest) -> str:
-    """Encode the key of a request; the requesting claim is part of it, so requests never merge."""
-    key = f"{request.group}/{request.kind}|{request.requester}"
-    return f"{key}|{request.namespace}|{request.name}" if request.content else key
-
-
-def child_of(topic: str, key: str) -> str:
-    """Return the PackageVariant's name that unroll's row of a child speaks of, "" for any other row."""
-    if topic == UNROLL:
-        return key.partition("|")[2]
-    if topic == TARGETS:
-        return key.partition("|")[0].partition("/")[2]
-    return ""
-
-
-def partition_key(topic: str, key: str) -> str:
-    """Return the part of a key that chooses its partition (markers go to every partition)."""
-    if topic == CONDITIONS:
-        return key.split("|")[1]
-    if topic == LATEST:
-        return key.split("|")[1]
-    if topic in (OBJECTS, INJECTABLES, DLQ):
-        return key
-    if key.startswith(CHECK_PREFIX):
-        return key.split("|")[1]
-    return key.split("|", 1)[0]

@@ -13,6 +13,8 @@ from typing import NamedTuple, Protocol
 
 import msgspec
 
+from pvbus.core.topics import TopicSpec as TopicSpec
+
 TopicPartition = tuple[str, int]
 """(topic, partition)."""
 
@@ -37,21 +39,6 @@ class Output(NamedTuple):
     key: bytes
     value: bytes | None
     headers: tuple[tuple[str, bytes], ...] = ()
-
-
-class TopicSpec(msgspec.Struct, frozen=True, kw_only=True):
-    """A topic as `schemas/topics.yaml` declares it.
-
-    cleanup: "compact" keeps the last record of a key, and drops a tombstone `tombstone_seconds`
-    after it was written at the earliest, and later where nobody writes on; "delete" drops records after
-    `retention_seconds`.
-    """
-
-    name: str
-    partitions: int
-    cleanup: str
-    retention_seconds: int | None = None
-    tombstone_seconds: int = 86_400
 
 
 class TopicState(msgspec.Struct, frozen=True, kw_only=True):

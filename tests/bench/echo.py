@@ -11,7 +11,8 @@ from typing import Any, Self
 
 from pvbus.core.ingest.rows import VARIANT, rows_of, topics_of
 from pvbus.core.keys import partition as partition_of
-from pvbus.core.records import VARIANTS, partition_key
+from pvbus.core.records import VARIANTS
+from pvbus.core.topics import partition_key
 from pvbus.ports.bus import Bus, Claim, Output
 from pvbus.ports.cluster import Kind, Object, Resource
 from pvbus.runtime.process.assembly import partition_count

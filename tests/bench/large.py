@@ -12,7 +12,8 @@ from typing import Any
 from pvbus.adapters.sqlite.bus import SqliteBus
 from pvbus.core.codec import encode_row
 from pvbus.core.ingest.rows import REPOSITORY, REVISION, SET, VARIANT, KindName, rows_of, topics_of
-from pvbus.core.records import OBJECTS, SETS, VARIANTS, SyncMarker, sync_key
+from pvbus.core.keys import sync_key
+from pvbus.core.records import OBJECTS, SETS, VARIANTS, SyncMarker
 from pvbus.ports.bus import Output
 from pvbus.runtime.process.assembly import partition_count
 from pvbus.runtime.process.installation import ensure_installation

@@ -18,19 +18,10 @@ from pvbus.core.api.variants import PackageVariant, PackageVariantSet
 from pvbus.core.codec import encode_row
 from pvbus.core.effects import CatchUp, Create, Delete, Get, Update
 from pvbus.core.ingest.rows import KindName, rows_of, topics_of
-from pvbus.core.keys import SET_UID_LABEL, colliding_variant_name, digest
-from pvbus.core.records import (
-    OBJECTS,
-    UNROLL,
-    WATCHES,
-    CheckAnswer,
-    CheckRequest,
-    ChildRow,
-    SyncMarker,
-    partition_key,
-    sync_key,
-)
+from pvbus.core.keys import SET_UID_LABEL, colliding_variant_name, digest, sync_key
+from pvbus.core.records import OBJECTS, UNROLL, WATCHES, CheckAnswer, CheckRequest, ChildRow, SyncMarker
 from pvbus.core.render.controller import RenderController
+from pvbus.core.topics import partition_key
 from pvbus.core.unroll.controller import TURN_TARGETS, UnrollController
 from pvbus.core.unroll.removal import Limits
 from pvbus.testing.oracle import Names, Thing, expected_variants
@@ -112,7 +103,7 @@ class World:
                     self.dirty[controller, dirtied] = None
 
     def _reconcile(self, controller: Any, key: str) -> bool:
-        steps, answer, wrote = controller.reconcile(key, self.now), None, False
+        steps, answer, wrote = controller.reconcile(0, key, self.now), None, False
         while True:
             try:
                 effect = steps.send(answer)

@@ -24,7 +24,7 @@ from pvbus.core.ingest.rows import (
     topics_of,
 )
 from pvbus.core.inject.controller import InjectController
-from pvbus.core.keys import FINALIZER
+from pvbus.core.keys import FINALIZER, sync_key
 from pvbus.core.records import (
     INJECTABLES,
     OBJECTS,
@@ -34,7 +34,6 @@ from pvbus.core.records import (
     ResultRow,
     SyncMarker,
     WatchRequest,
-    sync_key,
 )
 from pvbus.ports.cluster import Kind, Object
 from pvbus.runtime.reconcile.effects import perform
@@ -225,7 +224,7 @@ class World:
         """
         self.dirty.pop(key, None)
         self.ran.append(key)
-        steps = self.controller.reconcile(key, self.now + self.wall_offset)
+        steps = self.controller.reconcile(0, key, self.now + self.wall_offset)
         done = 0
         try:
             effect = next(steps)

@@ -9,6 +9,7 @@ import msgspec
 from pvbus.core.codec import encode_row
 from pvbus.core.effects import CatchUp, Outcome, Put
 from pvbus.core.ingest.rows import KindName, rows_of, topics_of
+from pvbus.core.keys import sync_key
 from pvbus.core.records import (
     OBJECTS,
     SETRESULTS,
@@ -24,10 +25,9 @@ from pvbus.core.records import (
     SetResult,
     SyncMarker,
     TargetRow,
-    child_of,
-    sync_key,
 )
 from pvbus.core.render.controller import SPEC_BYTES_MAX, RenderController
+from pvbus.core.topics import child_of
 from pvbus.core.unroll.controller import CHUNK_PUTS, UnrollController
 from pvbus.core.unroll.removal import Limits
 
@@ -176,7 +176,7 @@ class UnrollPart:
         return self._once(skey)
 
     def _once(self, skey: str) -> Outcome:
-        steps = self.controller.reconcile(skey, self.now + self.wall_offset)
+        steps = self.controller.reconcile(0, skey, self.now + self.wall_offset)
         try:
             effect = next(steps)
             while True:
@@ -255,7 +255,7 @@ class RenderPart:
 
     def begin(self, vkey: str) -> tuple[Any, Any]:
         """Return the running decision and its first effect (None: it wants none)."""
-        steps = self.controller.reconcile(vkey, self.now)
+        steps = self.controller.reconcile(0, vkey, self.now)
         try:
             return steps, next(steps)
         except StopIteration as end:

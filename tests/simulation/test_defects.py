@@ -28,9 +28,9 @@ from pvbus.core.effects import WRITES, List, Outcome, Reconciliation
 from pvbus.core.errors import ConflictError
 from pvbus.core.ingest.rows import rows_of, topics_of
 from pvbus.core.inject.controller import InjectController
-from pvbus.core.keys import FINALIZER, partition
+from pvbus.core.keys import FINALIZER, partition, sync_key
 from pvbus.core.markers import SyncView, is_marker
-from pvbus.core.records import OBJECTS, VARIANTS, WatchRequest, sync_key
+from pvbus.core.records import OBJECTS, VARIANTS, WatchRequest
 from pvbus.core.unroll.controller import UnrollController
 from pvbus.core.unroll.preparing import Preparing
 from pvbus.core.unroll.removal import Limits, Removal
@@ -277,7 +277,7 @@ async def finalizer() -> None:
         controller.load(row.topic, 0, row.key, row.value)
     for now in (0.0, 5.0):
         if any(o["kind"] == "PackageVariant" for o in cluster.objects()):
-            await drive(cluster, controller.reconcile("default/v", now))
+            await drive(cluster, controller.reconcile(0, "default/v", now))
     gone = [
         write.kind for write in cluster.writes if write.verb == "delete" or write.kind == "PackageVariant"
     ]
@@ -304,8 +304,9 @@ def no_gate() -> AbstractContextManager[Any]:
 
 
 def no_barrier() -> AbstractContextManager[Any]:
-    def reconcile(self: UnrollController, key: str, now: float) -> Reconciliation:
-        outcome = self._pass(key, now, caught_up=False) or self._pass(key, now, caught_up=True)
+    def reconcile(self: UnrollController, number: int, key: str, now: float) -> Reconciliation:
+        outcome = self._pass(number, key, now, caught_up=False)
+        outcome = outcome or self._pass(number, key, now, caught_up=True)
         assert outcome is not None
         return outcome
         yield
@@ -358,8 +359,8 @@ def write_anyway() -> AbstractContextManager[Any]:
 def no_live_list() -> AbstractContextManager[Any]:
     reconcile = InjectController.reconcile
 
-    def blind(self: InjectController, key: str, now: float) -> Reconciliation:
-        steps = reconcile(self, key, now)
+    def blind(self: InjectController, number: int, key: str, now: float) -> Reconciliation:
+        steps = reconcile(self, number, key, now)
         try:
             effect = next(steps)
             while True:

@@ -9,7 +9,7 @@ import pytest
 from pvbus.adapters.memory.virtual_time import Process, run_simulated
 from pvbus.core.api.variants import Downstream
 from pvbus.core.codec import encode_row
-from pvbus.core.keys import HOLD
+from pvbus.core.keys import HOLD, check_key
 from pvbus.core.records import (
     DESIRED,
     OBJECTS,
@@ -21,7 +21,6 @@ from pvbus.core.records import (
     ChildRow,
     DesiredRow,
     TargetRow,
-    check_key,
 )
 from pvbus.core.unroll.removal import Limits
 from pvbus.ports.bus import Claim, Output

@@ -27,9 +27,8 @@ import msgspec
 
 from pvbus.adapters.memory.virtual_time import Process
 from pvbus.core.api.variants import Downstream, PackageVariant
-from pvbus.core.keys import HOLD, Key
+from pvbus.core.keys import CHECK_PREFIX, HOLD, Key
 from pvbus.core.records import (
-    CHECK_PREFIX,
     DESIRED,
     OBJECTS,
     SETRESULTS,

@@ -22,12 +22,12 @@ from pvbus.core.api.packages import PackageRevision, Repository
 from pvbus.core.api.variants import PackageVariant, PackageVariantSet
 from pvbus.core.keys import CONFIRM_DELETION, Key
 from pvbus.core.records import DESIRED, META, SETRESULTS, TARGETS, UNROLL, ChildRow, SetResult
+from pvbus.core.topics import SERVICES, topic_specs
 from pvbus.core.unroll.controller import CHUNK_PUTS, TURN_TARGETS, UnrollController
 from pvbus.core.unroll.removal import Limits
 from pvbus.ports.bus import Record, TopicPartition
 from pvbus.ports.cluster import Kind, Object
-from pvbus.ports.contracts import topics
-from pvbus.runtime.process.assembly import SERVICES, Service, build_service
+from pvbus.runtime.process.assembly import Service, build_service
 from pvbus.runtime.reconcile.worker import Worker
 from pvbus.testing.faults import Faults, FaultyBus, FaultyCluster
 from pvbus.testing.oracle import Expected, Thing
@@ -124,7 +124,7 @@ class World:
         )
         self.bus.faults = Faults(0)
         specs = []
-        for spec in topics():
+        for spec in topic_specs():
             if spec.name != META:
                 spec = replace(spec, partitions=PARTITIONS)
                 if self.options.tombstone_seconds is not None:

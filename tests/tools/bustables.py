@@ -9,9 +9,9 @@ import msgspec
 from pvbus.adapters.sqlite.bus import SqliteBus
 from pvbus.core.codec import encode_row
 from pvbus.core.keys import partition
-from pvbus.core.records import META, UNROLL, partition_key
+from pvbus.core.records import META, UNROLL
+from pvbus.core.topics import partition_key, topic_specs
 from pvbus.ports.bus import Claim, Output
-from pvbus.ports.contracts import topics
 from pvbus.runtime.clock import SystemClock
 
 PARTITIONS = 12
@@ -26,7 +26,7 @@ def write_tables(path: Path, rows: Iterable[Row], *, uncompacted: bool = False) 
 
 async def _write(path: Path, rows: list[Row], uncompacted: bool) -> None:
     bus = await SqliteBus.open(path, clock=SystemClock())
-    specs = topics(PARTITIONS)
+    specs = topic_specs(PARTITIONS)
     if uncompacted:
         specs = [msgspec.structs.replace(spec, cleanup="delete") for spec in specs]
     await bus.create_topics(specs)

@@ -138,7 +138,7 @@ class Catalogue:
         if found.spec.partitions != spec.partitions:
             problems.append(
                 f"it has {found.spec.partitions} partitions instead of {spec.partitions}, and keys would be "
-                "looked for in the wrong one: use the schemas/topics.yaml it was made with, or stop all "
+                "looked for in the wrong one: use the release of pvbus it was made with, or stop all "
                 f"services and {how_to_empty(self._settings)}"
             )
         wanted = topic_config(spec, copies, self._settings.record_bytes_max)

@@ -223,5 +223,5 @@ def compared(spec: TopicSpec, present: TopicSpec | None, advice: str) -> TopicSt
         return TopicState(name=spec.name, is_there=present is not None)
     fields = [field for field in spec.__struct_fields__ if getattr(spec, field) != getattr(present, field)]
     differences = ", ".join(f"{f} is {getattr(present, f)} instead of {getattr(spec, f)}" for f in fields)
-    problem = f"{differences}: use the schemas/topics.yaml it was made with, or {advice}"
+    problem = f"{differences}: use the release of pvbus it was made with, or {advice}"
     return TopicState(name=spec.name, is_there=True, problems=(problem,))

@@ -26,7 +26,7 @@ from pvbus.core.conditions.publishing import DELETED, WITHDRAWN, Publisher, stam
 from pvbus.core.conditions.sets import SET_OPTIONAL_TYPES, set_conditions
 from pvbus.core.conditions.subjects import GROUPS, REVISION, Subjects
 from pvbus.core.effects import KindRef, Outcome, Put, Reconciliation, Update
-from pvbus.core.keys import Key
+from pvbus.core.keys import ConditionKey, Key, SubjectKey, is_child
 from pvbus.core.markers import SyncView, is_marker
 from pvbus.core.messages import cut
 from pvbus.core.records import (
@@ -40,6 +40,7 @@ from pvbus.core.records import (
     ResultRow,
     SetResult,
 )
+from pvbus.core.topics import broadcast_of, inputs_of, memory_of
 
 VARIANT = KindRef(CONFIG_GROUP, "PackageVariant", "v1alpha1")
 SET = KindRef(CONFIG_GROUP, "PackageVariantSet", "v1alpha2")
@@ -77,9 +78,9 @@ class ConditionsController:
     """Results in, status and events out. See `pvbus.core.effects.Controller`."""
 
     name = "conditions"
-    inputs = (RESULTS, SETRESULTS, VARIANTS, SETS)
-    memory = (LATEST,)
-    broadcast = (OBJECTS,)
+    inputs = inputs_of(name)
+    memory = memory_of(name)
+    broadcast = broadcast_of(name)
 
     def __init__(self, *, source: str, partitions: int, children_report: bool = True) -> None:
         """source: the installation, as the `ce_source` of its events. children_report: see
@@ -116,29 +117,35 @@ class ConditionsController:
             return ()
         if topic == LATEST:
             return (self._remember(partition, key, _event.decode(value) if value is not None else None),)
-        if topic == SETRESULTS and "|" in key:
+        if topic == SETRESULTS and is_child(key):
             return ()  # a child's row: the roll-up has its sum
         kind = "PackageVariant" if topic in (RESULTS, VARIANTS) else "PackageVariantSet"
-        place = places.setdefault(f"{kind}|{key}", Place())
+        subject = str(SubjectKey(kind, key))
+        place = places.setdefault(subject, Place())
         if topic in (RESULTS, SETRESULTS):
             place.result = value
         else:
             place.raw, place.response = value, None
-        return (f"{kind}|{key}",)
+        return (subject,)
 
     def _load_object(self, partition: int, key: str, value: bytes | None) -> Iterable[str]:
         if is_marker(key):
             kind = self._subjects.load_marker(partition, key, value)
             if kind is None:
                 return ()
-            known = [key for places in self._places.values() for key in places if key.startswith(f"{kind}|")]
-            return [key for key in known if self._subjects.of(key) is None]
+            begins = str(SubjectKey(kind, ""))
+            return [
+                key
+                for number, places in self._places.items()
+                for key in places
+                if key.startswith(begins) and self._subjects.of(number, key) is None
+            ]
         changed = self._subjects.load(partition, key, value)
         return () if changed is None else (changed,)
 
     def _remember(self, partition: int, key: str, event: ConditionEvent | None) -> str:
         """Take in a row of `latest`; returns the key of its object."""
-        owner, _, condition = key.rpartition("|")
+        owner, condition = ConditionKey.parse(key)
         place = self._places[partition].setdefault(owner, Place())
         if event is None:
             place.latest.pop(condition, None)
@@ -155,24 +162,23 @@ class ConditionsController:
     def refused(self, partition: int, puts: tuple[Put, ...], error: str) -> Iterable[str]:
         return ()  # messages are cut far below what the bus takes; the shell logs it
 
-    def failed(self, key: str, message: str, now: float) -> tuple[Put, ...]:
+    def failed(self, partition: int, key: str, message: str, now: float) -> tuple[Put, ...]:
         return ()  # conditions are published here alone; the shell logs it
 
     # ------------------------------------------------------------ deciding
 
-    def reconcile(self, key: str, now: float) -> Reconciliation:
-        partition = self._subjects.partition(key)
+    def reconcile(self, partition: int, key: str, now: float) -> Reconciliation:
         places = self._places.get(partition)
         if places is None:
             return Outcome()
-        kind, _, name = key.partition("|")
+        kind, name = SubjectKey.parse(key)
         if kind in GROUPS:
-            return self._observe(places, kind, key, now)
+            return self._observe(partition, kind, key, now)
         place = places.get(key)
         if place is None:
             return Outcome()
         if place.raw is None:
-            return self._gone(partition, key, place, now)
+            return self._gone(partition, kind, key, place, now)
         outcome = yield from self._publish(kind, Key.parse(name), place, now)
         if place.response is not None:  # should its echo have come before, there may be no other one
             again = max(place.expires - now, 0.1)
@@ -181,9 +187,10 @@ class ConditionsController:
             return outcome._replace(again_after=again)
         return outcome
 
-    def _observe(self, places: dict[str, Place], kind: str, key: str, now: float) -> Outcome:
+    def _observe(self, partition: int, kind: str, key: str, now: float) -> Outcome:
         """Publish what others wrote into an object, and its end."""
-        place, subject = places.get(key) or Place(), self._subjects.of(key)
+        places = self._places[partition]
+        place, subject = places.get(key) or Place(), self._subjects.of(partition, key)
         if subject is not None and subject.condition is not None:
             time = subject.condition.last_transition_time or stamp(now)
             last = place.latest.get(subject.condition.type)
@@ -208,9 +215,8 @@ class ConditionsController:
         puts = self._publisher.ended(key, place.latest.values(), place.latest, now, reason)
         return Outcome(puts, "changed")
 
-    def _gone(self, partition: int, key: str, place: Place, now: float) -> Outcome:
+    def _gone(self, partition: int, kind: str, key: str, place: Place, now: float) -> Outcome:
         """The object is not there: once that is certain, the last events go too."""
-        kind = key.partition("|")[0]
         topic = VARIANTS if kind == "PackageVariant" else SETS
         if not self._sync[partition][topic].ok(f"{CONFIG_GROUP}/{kind}"):
             return Outcome(result="waiting", waiting=("objects are being listed",))
@@ -224,7 +230,7 @@ class ConditionsController:
         raw = place.stored(now)
         obj: PackageVariant | PackageVariantSet
         obj = _variant.decode(raw) if kind == "PackageVariant" else _set.decode(raw)
-        uid, subject = obj.metadata.uid, f"{kind}|{key}"
+        uid, subject = obj.metadata.uid, str(SubjectKey(kind, str(key)))
         desired, extra = self._desired(kind, key, obj, place)
         if desired is None:  # what is known of a former object of this name says nothing of this one
             gone = [event for event in place.latest.values() if event.uid != uid]

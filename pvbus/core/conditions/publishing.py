@@ -14,7 +14,7 @@ from msgspec.structs import replace
 from pvbus.core.api.variants import Condition
 from pvbus.core.conditions.cloudevents import condition_headers
 from pvbus.core.effects import Put
-from pvbus.core.keys import Key, sha1_head
+from pvbus.core.keys import ConditionKey, Key, SubjectKey, sha1_head
 from pvbus.core.records import CONDITIONS, LATEST, ConditionEvent
 
 WITHDRAWN = "Withdrawn"  # the reason of a condition's last event: its object does not have it any more
@@ -73,7 +73,7 @@ class Publisher:
     def _event(
         self, key: str, uid: str, condition: Condition, latest: Latest, now: float, variant: str
     ) -> list[Put]:
-        kind, _, name = key.partition("|")
+        kind, name = SubjectKey.parse(key)
         last = latest.get(condition.type)
         time = self._time(latest, now)
         event = ConditionEvent(
@@ -123,9 +123,10 @@ class Publisher:
 
     def _sent(self, key: str, event: ConditionEvent, remembered: ConditionEvent | None) -> list[Put]:
         headers = condition_headers(event, event_id=event.id, source=self._source)
+        row = str(ConditionKey(key, event.condition.type))
         return [
             Put(CONDITIONS, key, event, headers),
-            Put(LATEST, f"{key}|{event.condition.type}", remembered, headers if remembered else ()),
+            Put(LATEST, row, remembered, headers if remembered else ()),
         ]
 
 

@@ -11,8 +11,7 @@ from typing import NamedTuple
 import msgspec
 
 from pvbus.core.api.variants import CONFIG_GROUP, PORCH_GROUP, Condition
-from pvbus.core.keys import ObjectKey, parse_okey
-from pvbus.core.keys import partition as partition_of
+from pvbus.core.keys import ObjectKey, SubjectKey, reconciled_partition
 from pvbus.core.markers import SyncView, marker_kind
 from pvbus.core.records import ObjectRow
 
@@ -49,9 +48,9 @@ class Subjects:
         """Take in a record of the objects topic; returns the key that it concerns."""
         if not key.startswith(_PREFIXES):
             return None
-        name = parse_okey(key)
-        key = f"{name.kind}|{name.namespace}/{name.name}"
-        table = self._tables[self.partition(key)]
+        name = ObjectKey.parse(key)
+        key = str(SubjectKey(name.kind, f"{name.namespace}/{name.name}"))
+        table = self._tables[reconciled_partition(key, self._count)]
         if value is None:
             table.pop(key, None)
         else:
@@ -65,11 +64,8 @@ class Subjects:
             return None
         return kind if self._sync.load(partition, key, value) else None
 
-    def partition(self, key: str) -> int:
-        return partition_of(key.rpartition("|")[2], self._count)
-
-    def of(self, key: str) -> Subject | None:
-        return self._tables[self.partition(key)].get(key)
+    def of(self, partition: int, key: str) -> Subject | None:
+        return self._tables[partition].get(key)
 
     def keys(self, partition: int) -> Iterable[str]:
         """Return the keys of a partition that have something to say."""

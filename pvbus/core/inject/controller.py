@@ -28,7 +28,7 @@ from pvbus.core.inject.mutations import (
 from pvbus.core.inject.owning import RESOURCES, add_finalizer, terminate
 from pvbus.core.inject.requests import Requests, requester
 from pvbus.core.inject.view import REPOSITORY_KIND, REVISION_KIND, Place, Revision, View, ViewCandidates
-from pvbus.core.keys import FINALIZER, digest, okey, sha1_head
+from pvbus.core.keys import FINALIZER, digest, okey, sha1_head, watch_key
 from pvbus.core.markers import SyncView, is_marker
 from pvbus.core.records import (
     DESIRED,
@@ -40,8 +40,8 @@ from pvbus.core.records import (
     DesiredRow,
     ResultRow,
     WatchRequest,
-    watch_key,
 )
+from pvbus.core.topics import broadcast_of, inputs_of, memory_of
 
 VARIANT_KIND = f"{CONFIG_GROUP}/PackageVariant"
 POINTS_KEPT = 256  # upstream contents whose injection points are remembered
@@ -118,9 +118,9 @@ class InjectController:
     """PackageVariants in, drafts out. See `pvbus.core.effects.Controller`."""
 
     name = "inject"
-    inputs = (VARIANTS, DESIRED)
-    memory = (RESULTS,)
-    broadcast = (OBJECTS, INJECTABLES, WATCHES)
+    inputs = inputs_of(name)
+    memory = memory_of(name)
+    broadcast = broadcast_of(name)
 
     def __init__(self, *, partitions: int, elapsed: Callable[[], float]) -> None:
         """elapsed: seconds of a clock that cannot go back."""
@@ -189,23 +189,19 @@ class InjectController:
     def refused(self, partition: int, puts: tuple[Put, ...], error: str) -> Iterable[str]:
         return ()  # nothing here grows with its input beyond what the bus takes; the shell logs it
 
-    def failed(self, key: str, message: str, now: float) -> tuple[Put, ...]:
-        partition = self._partition(key)
-        if partition is None or (seen := self._keys[partition][key]).raw is None:
+    def failed(self, partition: int, key: str, message: str, now: float) -> tuple[Put, ...]:
+        seen = self._keys[partition].get(key)
+        if seen is None or seen.raw is None:
             return ()
         one = Pass(partition, key, seen, _variant.decode(seen.raw), now, self._elapsed())
         return self._ended(one, report.failed_conditions(one.variant, message, reason=INTERNAL_ERROR)).puts
 
     # ------------------------------------------------------------ deciding
 
-    def _partition(self, key: str) -> int | None:
-        return next((p for p, table in self._keys.items() if key in table), None)
-
-    def reconcile(self, key: str, now: float) -> Reconciliation:
-        partition = self._partition(key)
-        if partition is None:
+    def reconcile(self, partition: int, key: str, now: float) -> Reconciliation:
+        seen = self._keys[partition].get(key)
+        if seen is None:
             return Outcome()
-        seen = self._keys[partition][key]
         if seen.raw is None:
             return self._gone(partition, key, seen)
         one = Pass(partition, key, seen, _variant.decode(seen.raw), now, self._elapsed())

@@ -10,7 +10,8 @@ from collections.abc import Iterable, Mapping
 import msgspec
 
 from pvbus.core.effects import Put
-from pvbus.core.records import CHECK_PREFIX, WATCHES, WatchRequest
+from pvbus.core.keys import WatchKey, is_check
+from pvbus.core.records import WATCHES, WatchRequest
 
 _request = msgspec.json.Decoder(WatchRequest)
 _PREFIX = "inject-"
@@ -45,9 +46,9 @@ class Requests:
 
     def load(self, key: str, value: bytes | None) -> None:
         """Take in a record of `watches`."""
-        if key.startswith(CHECK_PREFIX):
+        if is_check(key):
             return
-        owner = key.split("|")[1]
+        owner = WatchKey.parse(key).requester
         if value is None:
             self._on_bus.get(owner, set()).discard(key)
         elif owner.startswith(_PREFIX):

@@ -11,7 +11,7 @@ import msgspec
 
 from pvbus.core.api.variants import CONFIG_GROUP, PORCH_GROUP, Downstream, Upstream
 from pvbus.core.inject.mutations import Listing
-from pvbus.core.keys import Key, okey, parse_okey
+from pvbus.core.keys import Key, ObjectKey, okey
 from pvbus.core.markers import SyncView, is_marker, marker_kind
 from pvbus.core.records import InjectableRow, ObjectRow, RevisionFacts
 
@@ -89,7 +89,7 @@ class View:
             return self._object_users.get(key, set())
         if not key.startswith(f"{REVISION_KIND}|"):
             return ()
-        name = parse_okey(key)
+        name = ObjectKey.parse(key)
         old = self._revisions.pop(key, None)
         if old is not None:
             self._forget(key, old)

@@ -25,7 +25,16 @@ from pvbus.core.effects import (
     Update,
 )
 from pvbus.core.errors import ConflictError, PermanentError, TooLargeError
-from pvbus.core.keys import FINALIZER, HOLD, REMOVAL_CANCELLED, SET_UID_LABEL, Key, digest
+from pvbus.core.keys import (
+    FINALIZER,
+    HOLD,
+    REMOVAL_CANCELLED,
+    SET_UID_LABEL,
+    ChildKey,
+    Key,
+    TargetKey,
+    digest,
+)
 from pvbus.core.markers import SyncView, is_marker
 from pvbus.core.records import (
     DESIRED,
@@ -37,6 +46,7 @@ from pvbus.core.records import (
     TargetRow,
 )
 from pvbus.core.render.template import RenderError, TemplateCache, render_row
+from pvbus.core.topics import broadcast_of, inputs_of, memory_of
 
 VARIANT = KindRef(CONFIG_GROUP, "PackageVariant", "v1alpha1")
 SET = KindRef(CONFIG_GROUP, "PackageVariantSet", "v1alpha2")
@@ -92,9 +102,9 @@ class RenderController:
     """Targets in, PackageVariants out. See `pvbus.core.effects.Controller`."""
 
     name = "render"
-    inputs = (TARGETS, VARIANTS)
-    memory = (DESIRED,)
-    broadcast = ()
+    inputs = inputs_of(name)
+    memory = memory_of(name)
+    broadcast = broadcast_of(name)
 
     def __init__(self, *, spec_bytes_max: int = SPEC_BYTES_MAX) -> None:
         """spec_bytes_max: of a PackageVariant, as JSON; see `SPEC_SHARE`."""
@@ -124,7 +134,7 @@ class RenderController:
         if is_marker(key):
             changed = topic == VARIANTS and self._sync[partition].load(partition, key, value)
             return self.keys(partition) if changed else ()
-        vkey, _, set_name = key.partition("|")
+        vkey, set_name = TargetKey.parse(key) if topic == TARGETS else (key, "")
         seen = table.get(vkey)
         if seen is None:
             seen = table[vkey] = Seen()
@@ -150,11 +160,10 @@ class RenderController:
     def refused(self, partition: int, puts: tuple[Put, ...], error: str) -> Iterable[str]:
         return ()  # nothing here grows with its input beyond what the bus takes; the shell logs it
 
-    def failed(self, key: str, message: str, now: float) -> tuple[Put, ...]:
-        found = self._seen(key)
-        if found is None:
+    def failed(self, partition: int, key: str, message: str, now: float) -> tuple[Put, ...]:
+        seen = self._keys[partition].get(key)
+        if seen is None:
             return ()
-        _, seen = found
         present = {name: row for name, row in seen.claims.items() if row.state == "present"}
         living = seen.living(now)
         winner = self._winner(present, living) if present else None
@@ -164,18 +173,9 @@ class RenderController:
 
     # ------------------------------------------------------------ deciding
 
-    def _seen(self, key: str) -> tuple[int, Seen] | None:
-        for partition, table in self._keys.items():
-            if key in table:
-                return partition, table[key]
-        return None
-
-    def reconcile(self, key: str, now: float) -> Reconciliation:
-        found = self._seen(key)
-        if found is None:
-            return Outcome()
-        partition, seen = found
-        if not seen.claims and seen.desired is None:
+    def reconcile(self, partition: int, key: str, now: float) -> Reconciliation:
+        seen = self._keys[partition].get(key)
+        if seen is None or (not seen.claims and seen.desired is None):
             return Outcome()
         if not self._sync[partition].ok(VARIANT_KIND):
             return Outcome(result="waiting", waiting=("PackageVariants are being listed",))
@@ -192,8 +192,8 @@ class RenderController:
         """No set speaks of this key any more: forget it, touch nothing."""
         desired = seen.desired
         assert desired is not None
-        skeys = [f"{Key.parse(key).namespace}/{name}|{Key.parse(key).name}" for name in desired.told]
-        puts = [Put(DESIRED, key, None), *(Put(SETRESULTS, skey, None) for skey in skeys)]
+        rows = [_result_key(Key.parse(key), name) for name in desired.told]
+        puts = [Put(DESIRED, key, None), *(Put(SETRESULTS, row, None) for row in rows)]
         return Outcome(tuple(puts), "changed")
 
     def _claimed(self, key: Key, seen: Seen, now: float) -> Reconciliation:
@@ -395,11 +395,11 @@ class RenderController:
                 result = ChildResult(set_uid=claim.set_uid, cancelled=claim.cancelled)
             told[name] = digest(result)
             if seen.desired is None or seen.desired.told.get(name) != told[name]:
-                puts.append(Put(SETRESULTS, f"{key.namespace}/{name}|{key.name}", result))
+                puts.append(Put(SETRESULTS, _result_key(key, name), result))
         before = seen.desired.told if seen.desired is not None else {}
         for name in before:
             if name not in told:
-                puts.append(Put(SETRESULTS, f"{key.namespace}/{name}|{key.name}", None))
+                puts.append(Put(SETRESULTS, _result_key(key, name), None))
         row = msgspec.structs.replace(row, told=told)
         if row != seen.desired:
             puts.append(Put(DESIRED, str(key), row))
@@ -488,6 +488,11 @@ class RenderController:
             not_after=order.ordered + ORDER_SECONDS,
         )
         return self._end(key, seen, row, {name: result})
+
+
+def _result_key(key: Key, set_name: str) -> str:
+    """Return the key under which a set learns of its child."""
+    return str(ChildKey(f"{key.namespace}/{set_name}", key.name))
 
 
 def _on_hold(seen: Seen) -> bool:

@@ -13,7 +13,7 @@ from pvbus.core.api.variants import (
     PackageVariantSetSpec,
     Target,
 )
-from pvbus.core.keys import okey, parse_okey
+from pvbus.core.keys import ObjectKey, okey
 from pvbus.core.records import ObjectRow, Root
 from pvbus.core.render.template import CompiledSet, RenderError, Roots, TargetInputs
 from pvbus.core.unroll.index import Selector
@@ -40,13 +40,13 @@ class Context(NamedTuple):
 
 def describe_object(okey: str) -> str:
     """Return an object as messages name it: `Site default/s1`, `Site s1` without a namespace."""
-    key = parse_okey(okey)
+    key = ObjectKey.parse(okey)
     return f"{key.kind} {key.namespace}/{key.name}" if key.namespace else f"{key.kind} {key.name}"
 
 
 def root_of(key: str, row: ObjectRow) -> Root:
     """Return what CEL may see of an object: four fields, nothing else."""
-    name = parse_okey(key)
+    name = ObjectKey.parse(key)
     return Root(name=name.name, namespace=name.namespace, labels=row.labels, annotations=row.annotations)
 
 
@@ -136,7 +136,7 @@ class Contexts:
 
     def _selected(self, number: int, key: str) -> Context:
         package = self.spec.upstream.package if self.spec.upstream else ""
-        return Context((number, key), key, parse_okey(key).name, package)
+        return Context((number, key), key, ObjectKey.parse(key).name, package)
 
     def refresh(self, objects: Iterable[str], repositories: Iterable[str]) -> tuple[set[Downstream], int]:
         """Evaluate what changed; return the downstreams touched, and how many targets it took."""
@@ -162,7 +162,7 @@ class Contexts:
         row = self.view.objects.get(key)
         if row is None:
             return
-        name = parse_okey(key)
+        name = ObjectKey.parse(key)
         kind = f"{name.group}/{name.kind}"
         for number, selector in self._selectors.items():
             if selector.matches(kind, name.namespace, name.name, row.labels):

@@ -10,10 +10,9 @@ import msgspec
 
 from pvbus.core.api.variants import Downstream, PackageVariantSet
 from pvbus.core.effects import INTERNAL_ERROR, CatchUp, Outcome, Put, Reconciliation
-from pvbus.core.keys import HOLD, partition
+from pvbus.core.keys import HOLD, ChildKey, WatchKey, is_check, is_child, watch_key
 from pvbus.core.markers import SyncView, is_marker
 from pvbus.core.records import (
-    CHECK_PREFIX,
     OBJECTS,
     SETRESULTS,
     SETS,
@@ -23,8 +22,8 @@ from pvbus.core.records import (
     ChildRow,
     SetResult,
     WatchRequest,
-    watch_key,
 )
+from pvbus.core.topics import broadcast_of, inputs_of, memory_of
 from pvbus.core.unroll import orders
 from pvbus.core.unroll.contexts import selected_kinds
 from pvbus.core.unroll.orders import Turn
@@ -49,9 +48,9 @@ class UnrollController:
     """Sets in, children out. See `pvbus.core.effects.Controller`."""
 
     name = "unroll"
-    inputs = (SETS, SETRESULTS)
-    memory = (UNROLL,)
-    broadcast = (OBJECTS, WATCHES)
+    inputs = inputs_of(name)
+    memory = memory_of(name)
+    broadcast = broadcast_of(name)
 
     def __init__(
         self,
@@ -70,13 +69,13 @@ class UnrollController:
         """
         self.view = View(partitions)
         self.preparing = Preparing(self.view, turn_targets)
-        self._partitions = partitions
         self._elapsed = elapsed
         self._nonce = nonce
         self._limits = limits or Limits()
         self._chunk_puts = chunk_puts
         self._turn_targets = turn_targets
         self._sets: dict[int, dict[str, SetState]] = {}
+        self._states: dict[str, SetState] = {}  # the same, of all leases that are held
         self._sync: dict[int, SyncView] = {}
         self._requests: dict[str, dict[str, WatchRequest]] = {}
         self._own: dict[int, set[str]] = {}
@@ -90,6 +89,7 @@ class UnrollController:
 
     def close(self, partition: int) -> None:
         for skey in self._sets.pop(partition, {}):
+            self._states.pop(skey, None)
             self.view.forget(skey)
         self._sync.pop(partition, None)
 
@@ -106,7 +106,7 @@ class UnrollController:
         if topic == SETS and is_marker(key):
             self._sync[partition].load(partition, key, value)
             return self.keys(partition)
-        skey, _, name = key.partition("|")
+        skey, name = ChildKey.parse(key) if is_child(key) else (key, "")
         state = self._state(partition, skey)
         if topic == SETS:
             state.obj = _set.decode(value) if value is not None else None
@@ -126,13 +126,13 @@ class UnrollController:
         sets = self._sets[partition]
         state = sets.get(skey)
         if state is None:
-            state = sets[skey] = SetState(skey)
+            state = sets[skey] = self._states[skey] = SetState(skey)
         return state
 
     def _load_object(self, number: int, key: str, value: bytes | None) -> list[str]:
         dirty = []
         for change in self.view.load(number, key, value):
-            state = self._sets.get(partition(change.skey, self._partitions), {}).get(change.skey)
+            state = self._states.get(change.skey)
             if state is None:
                 continue
             if change.okey:
@@ -145,10 +145,10 @@ class UnrollController:
         return dirty
 
     def _load_request(self, key: str, value: bytes | None) -> tuple[str, ...]:
-        if key.startswith(CHECK_PREFIX):
+        if is_check(key):
             self.view.load_request(key, value)
             return ()
-        requester = key.split("|")[1]
+        requester = WatchKey.parse(key).requester
         if value is None:
             self._requests.get(requester, {}).pop(key, None)
         else:
@@ -158,25 +158,24 @@ class UnrollController:
     def store(self, partition: int, put: Put) -> Iterable[str]:
         if put.topic not in (UNROLL, SETRESULTS) or partition not in self._sets:
             return ()
-        skey, _, name = put.key.partition("|")
-        state = self._state(partition, skey)
-        if put.topic == SETRESULTS:
-            if isinstance(put.row, SetResult):
-                state.rollup = put.row
-        else:
-            state.children.take(name, put.row if isinstance(put.row, ChildRow) else None)
+        if put.topic == UNROLL:
+            skey, name = ChildKey.parse(put.key)
+            row = put.row if isinstance(put.row, ChildRow) else None
+            self._state(partition, skey).children.take(name, row)
+        elif isinstance(put.row, SetResult):
+            self._state(partition, put.key).rollup = put.row
         return ()
 
     def refused(self, partition: int, puts: tuple[Put, ...], error: str) -> Iterable[str]:
         for put in puts:
-            skey, _, name = put.key.partition("|")
             if put.topic == UNROLL and isinstance(put.row, ChildRow) and partition in self._sets:
+                skey, name = ChildKey.parse(put.key)
                 row = put.row
                 self._state(partition, skey).refused[name] = Refused(row.digest, row.target, row.okey, error)
                 yield skey
 
-    def failed(self, key: str, message: str, now: float) -> tuple[Put, ...]:
-        state = self._sets.get(partition(key, self._partitions), {}).get(key)
+    def failed(self, partition: int, key: str, message: str, now: float) -> tuple[Put, ...]:
+        state = self._sets[partition].get(key)
         if state is None or state.obj is None:
             return ()
         turn = self._turn(state, now, self._elapsed())
@@ -184,18 +183,17 @@ class UnrollController:
 
     # ------------------------------------------------------------ deciding
 
-    def reconcile(self, key: str, now: float) -> Reconciliation:
+    def reconcile(self, partition: int, key: str, now: float) -> Reconciliation:
         caught_up = False
         while True:
-            outcome = self._pass(key, now, caught_up=caught_up)
+            outcome = self._pass(partition, key, now, caught_up=caught_up)
             if outcome is not None:
                 return outcome
             yield CatchUp((OBJECTS, SETS, SETRESULTS))
             caught_up = True
 
-    def _pass(self, skey: str, now: float, *, caught_up: bool) -> Outcome | None:
+    def _pass(self, number: int, skey: str, now: float, *, caught_up: bool) -> Outcome | None:
         """Evaluate once; None asks for a catch-up before removals are ordered."""
-        number = partition(skey, self._partitions)
         state = self._state(number, skey)
         if state.obj is None and not self._sync[number].ok(SET_KIND):
             return Outcome(result="waiting", waiting=("PackageVariantSets are being listed",))
@@ -289,6 +287,7 @@ class UnrollController:
         state.rollup, state.contexts, state.basis, state.building = None, None, "", None
         if not puts:
             self._sets[number].pop(state.skey, None)
+            self._states.pop(state.skey, None)
             return Outcome()
         return Outcome(tuple(puts), "changed", again_after=0)
 

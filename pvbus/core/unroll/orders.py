@@ -10,8 +10,8 @@ from typing import NamedTuple
 from msgspec.structs import replace
 
 from pvbus.core.effects import Put
-from pvbus.core.keys import HOLD, parse_okey
-from pvbus.core.records import SETRESULTS, WATCHES, CheckRequest, Hold, check_key
+from pvbus.core.keys import HOLD, ObjectKey, check_key
+from pvbus.core.records import SETRESULTS, WATCHES, CheckRequest, Hold
 from pvbus.core.unroll.children import is_undecided
 from pvbus.core.unroll.contexts import Contexts, selected_kinds
 from pvbus.core.unroll.removal import Check, Limits, confirmed_tokens, hold_of, overdue
@@ -260,7 +260,7 @@ def _read_by(state: SetState, contexts: Contexts) -> dict[str, tuple[str, ...]]:
     read: dict[str, tuple[str, ...]] = {SET_KIND: (state.skey,)}
     found = contexts.view.upstream(namespace, obj.spec.upstream)
     if found is not None:
-        read[REVISION_KIND] = (f"{namespace}/{parse_okey(found[0]).name}",)
+        read[REVISION_KIND] = (f"{namespace}/{ObjectKey.parse(found[0]).name}",)
     looked_up = sorted(name for name, users in contexts.by_repository.items() if users)
     if looked_up:
         names = tuple(f"{namespace}/{name}" for name in looked_up)

@@ -10,9 +10,9 @@ from typing import Any, NamedTuple
 import msgspec
 
 from pvbus.core.api.variants import CONFIG_GROUP, PORCH_GROUP, Downstream, Upstream
-from pvbus.core.keys import HOLD, SET_UID_LABEL, ObjectKey, okey, parse_okey
+from pvbus.core.keys import HOLD, SET_UID_LABEL, CheckKey, ObjectKey, is_check, okey
 from pvbus.core.markers import SyncView, is_marker, marker_kind
-from pvbus.core.records import CHECK_PREFIX, CheckAnswer, CheckRequest, ObjectRow
+from pvbus.core.records import CheckAnswer, CheckRequest, ObjectRow
 from pvbus.core.unroll.index import Selector, SelectorIndex
 
 VARIANT_KIND = f"{CONFIG_GROUP}/PackageVariant"
@@ -68,8 +68,8 @@ class View:
 
     def load(self, partition: int, key: str, value: bytes | None) -> Iterable[Change]:
         """Apply a record of the objects topic."""
-        if key.startswith(CHECK_PREFIX):
-            skey = key.split("|")[2]
+        if is_check(key):
+            skey = CheckKey.parse(key).skey
             _put_nonce(self.answers, skey, key, None if value is None else _answer.decode(value).nonce)
             return [Change(skey)]
         if is_marker(key):
@@ -87,10 +87,10 @@ class View:
     def load_request(self, key: str, value: bytes | None) -> None:
         """Apply a check request: what this or a former holder of the lease asked for."""
         nonce = None if value is None else _request.decode(value).nonce
-        _put_nonce(self.requests, key.split("|")[2], key, nonce)
+        _put_nonce(self.requests, CheckKey.parse(key).skey, key, nonce)
 
     def _changes(self, key: str, before: ObjectRow | None, row: ObjectRow | None) -> Iterator[Change]:
-        name = parse_okey(key)
+        name = ObjectKey.parse(key)
         kind = f"{name.group}/{name.kind}"
         if kind == VARIANT_KIND:
             yield from self._variant_changes(name, before, row)

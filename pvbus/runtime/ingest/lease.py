@@ -3,8 +3,9 @@
 import asyncio
 
 from pvbus.core.ingest.rows import SET, VARIANT, KindName
+from pvbus.core.keys import CHECK_PREFIX
 from pvbus.core.markers import is_marker
-from pvbus.core.records import CHECK_PREFIX, DLQ, INJECTABLES, OBJECTS, SETS, CheckRequest, WatchRequest
+from pvbus.core.records import DLQ, INJECTABLES, OBJECTS, SETS, CheckRequest, WatchRequest
 from pvbus.ports.bus import Claim
 from pvbus.ports.clock import Clock
 from pvbus.runtime.clock import Stopwatch

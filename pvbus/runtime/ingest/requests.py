@@ -6,7 +6,8 @@ implies, so that no request stands under the key, or in the partition, of anothe
 
 import msgspec
 
-from pvbus.core.records import CHECK_PREFIX, CheckRequest, WatchRequest, check_key, watch_key
+from pvbus.core.keys import CHECK_PREFIX, check_key, watch_key
+from pvbus.core.records import CheckRequest, WatchRequest
 
 NAMES_MAX = 10_000  # more names of ordinary length do not fit into a record
 NONCE_CHARACTERS_MAX = 64

@@ -10,8 +10,8 @@ from typing import NamedTuple
 import msgspec
 
 from pvbus.core.ingest.rows import KindName, ObservedRow
-from pvbus.core.keys import parse_okey
-from pvbus.core.records import OBJECTS, SyncMarker, sync_key
+from pvbus.core.keys import parse_okey, sync_key
+from pvbus.core.records import OBJECTS, SyncMarker
 
 
 class Emission(NamedTuple):

@@ -10,7 +10,7 @@ from typing import Any
 
 from pvbus.core.errors import PermanentError, TooLargeError
 from pvbus.core.ingest.rows import KindName
-from pvbus.core.records import CHECK_PREFIX
+from pvbus.core.keys import CHECK_PREFIX
 from pvbus.ports.bus import Bus, Output
 from pvbus.runtime.ingest.digests import DIGEST_HEADER
 from pvbus.runtime.ingest.lease import IngestClaim, Place

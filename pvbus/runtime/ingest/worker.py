@@ -16,20 +16,11 @@ import msgspec
 from pvbus.core.codec import encode_row
 from pvbus.core.errors import ConflictError, FencedError, PermanentError, TransientError
 from pvbus.core.ingest.rows import STATIC_KINDS, KindName, topics_of
+from pvbus.core.keys import CHECK_PREFIX, sync_key
 from pvbus.core.keys import partition as partition_of
 from pvbus.core.markers import marker_kind
-from pvbus.core.records import (
-    CHECK_PREFIX,
-    DLQ,
-    INJECTABLES,
-    OBJECTS,
-    SETS,
-    VARIANTS,
-    WATCHES,
-    SyncMarker,
-    partition_key,
-    sync_key,
-)
+from pvbus.core.records import DLQ, INJECTABLES, OBJECTS, SETS, VARIANTS, WATCHES, SyncMarker
+from pvbus.core.topics import partition_key
 from pvbus.ports.bus import Bus, Claim, Membership, Record, TopicPartition
 from pvbus.ports.clock import Clock
 from pvbus.ports.cluster import Cluster

@@ -19,11 +19,12 @@ from pvbus.adapters.sqlite.bus import SqliteBus
 from pvbus.controlplane.packages.functions.registry import FunctionRegistry
 from pvbus.core.effects import Controller, Effect, Outcome, Reconciliation
 from pvbus.core.errors import ConflictError, PermanentError, TransientError
+from pvbus.core.keys import ChildKey
 from pvbus.core.records import UNROLL, ChildRow
+from pvbus.core.topics import topic_specs
 from pvbus.core.unroll.removal import Limits
 from pvbus.ports.bus import Bus
 from pvbus.ports.cluster import Kind, Object, Resource
-from pvbus.ports.contracts import topics
 from pvbus.runtime.preview.packages import StoreRules
 from pvbus.runtime.process.assembly import Service, build_service, run_all, settled
 
@@ -145,7 +146,7 @@ class _Run:
         for obj in self._world.objects:
             self._cluster.put(obj)
         bus = await SqliteBus.open(":memory:", clock=self._clock)
-        await bus.create_topics(topics())
+        await bus.create_topics(topic_specs())
         services = [
             build_service(
                 name,
@@ -216,8 +217,8 @@ class _Observed:
     def __getattr__(self, name: str) -> Any:
         return getattr(self._controller, name)
 
-    def reconcile(self, key: str, now: float) -> Reconciliation:
-        return self._noted(key, self._controller.reconcile(key, now))
+    def reconcile(self, partition: int, key: str, now: float) -> Reconciliation:
+        return self._noted(key, self._controller.reconcile(partition, key, now))
 
     def _noted(self, key: str, steps: Reconciliation) -> Generator[Effect, Any, Outcome]:
         try:
@@ -269,13 +270,13 @@ def replaced(obj: Object, live: Object | None) -> Object:
 
 
 async def _records(bus: Bus) -> int:
-    parts = [(spec.name, number) for spec in topics() for number in range(spec.partitions)]
+    parts = [(spec.name, number) for spec in topic_specs() for number in range(spec.partitions)]
     return sum((await bus.end_offsets(parts)).values())
 
 
 async def _children(bus: Bus) -> tuple[Child, ...]:
     """Read what the sets last decided on their children."""
-    count = next(spec.partitions for spec in topics() if spec.name == UNROLL)
+    count = next(spec.partitions for spec in topic_specs() if spec.name == UNROLL)
     ends = await bus.end_offsets([(UNROLL, number) for number in range(count)])
     rows: dict[str, bytes | None] = {}
     reader = bus.reader({place: 0 for place, end in ends.items() if end > 0})
@@ -288,7 +289,7 @@ async def _children(bus: Bus) -> tuple[Child, ...]:
     found = []
     for key, value in sorted(rows.items()):
         if value is not None:
-            skey, _, name = key.partition("|")
+            skey, name = ChildKey.parse(key)
             row = _child.decode(value)
             found.append(Child(skey, name, row.state, row.okey))
     return tuple(found)

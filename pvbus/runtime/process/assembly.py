@@ -9,29 +9,20 @@ from pvbus.core.conditions.controller import ConditionsController
 from pvbus.core.effects import Controller
 from pvbus.core.errors import UsageError
 from pvbus.core.inject.controller import InjectController
-from pvbus.core.records import META, WATCHES
+from pvbus.core.records import META
 from pvbus.core.render.controller import SPEC_SHARE, RenderController
+from pvbus.core.topics import SERVICES, inputs_of, topic_specs
 from pvbus.core.unroll.controller import CHUNK_PUTS, UnrollController
 from pvbus.core.unroll.removal import Limits
 from pvbus.ports.bus import Bus, TopicPartition
 from pvbus.ports.clock import Clock
 from pvbus.ports.cluster import Cluster
-from pvbus.ports.contracts import topics
 from pvbus.runtime.backoff import Jitter, uniform
 from pvbus.runtime.ingest.worker import IngestWorker
 from pvbus.runtime.reconcile.leases import ClaimState
 from pvbus.runtime.reconcile.worker import Worker
 
-SERVICES = ("ingest", "unroll", "render", "inject", "conditions")
-
-
-INPUTS: Mapping[str, tuple[str, ...]] = {
-    "ingest": (WATCHES,),
-    "unroll": UnrollController.inputs,
-    "render": RenderController.inputs,
-    "inject": InjectController.inputs,
-    "conditions": ConditionsController.inputs,
-}
+INPUTS: Mapping[str, tuple[str, ...]] = {service: inputs_of(service) for service in SERVICES}
 """The topics that a claim of each service consumes."""
 
 
@@ -104,7 +95,7 @@ def build_service(
 
 def partition_count() -> int:
     """Return the partition count of the contract's topics (all but `pvbus.meta` share one)."""
-    return next(spec.partitions for spec in topics() if spec.name != META)
+    return next(spec.partitions for spec in topic_specs() if spec.name != META)
 
 
 async def settled(services: Iterable[Service], bus: Bus, *, horizon_seconds: float = 0.0) -> bool:

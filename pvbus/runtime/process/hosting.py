@@ -12,12 +12,13 @@ from typing import NamedTuple, TypeVar
 from pvbus.adapters.files import PRIVATE_UMASK
 from pvbus.adapters.kubernetes.cluster import HttpCluster
 from pvbus.core.errors import PermanentError, PvbusError, TransientError, UsageError
+from pvbus.core.topics import SERVICES
 from pvbus.core.unroll.removal import Limits
 from pvbus.ports.bus import Bus
 from pvbus.ports.cluster import Cluster
 from pvbus.runtime.clock import SystemClock
 from pvbus.runtime.failures import causes
-from pvbus.runtime.process.assembly import SERVICES, Service, build_service, partition_count, run_all
+from pvbus.runtime.process.assembly import Service, build_service, partition_count, run_all
 from pvbus.runtime.process.buses import open_bus
 from pvbus.runtime.process.collector import relax_collector
 from pvbus.runtime.process.health import HealthServer

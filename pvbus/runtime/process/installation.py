@@ -12,8 +12,8 @@ import msgspec
 from pvbus.core.codec import encode_row
 from pvbus.core.errors import PermanentError, TransientError
 from pvbus.core.records import META, SCHEMA_VERSION, MetaRow
+from pvbus.core.topics import topic_specs
 from pvbus.ports.bus import Bus, Claim, Output
-from pvbus.ports.contracts import topics
 
 KEY = "installation"
 GROUP = "pvbus-installation"
@@ -46,11 +46,11 @@ async def ensure_installation(bus: Bus, *, partitions: int) -> MetaRow:
     present = await read_installation(bus)
     if present is None:
         wanted = MetaRow(partitions=partitions, incarnation=secrets.token_hex(8))
-        await bus.create_topics(topics(partitions))
+        await bus.create_topics(topic_specs(partitions))
         present = await _record(bus, wanted)
     _check(present, partitions, bus.how_to_empty())
     await check_completeness(bus, partitions)
-    await bus.create_topics(topics(partitions))
+    await bus.create_topics(topic_specs(partitions))
     return present
 
 
@@ -102,7 +102,7 @@ def _check(row: MetaRow, partitions: int, how_to_empty: str) -> None:
     if row.partitions != partitions:
         raise PermanentError(
             f"this installation has {row.partitions} partitions, this worker wants {partitions}: start all "
-            "workers with the schemas/topics.yaml that the installation was made with; or change the number: "
+            "workers with the release of pvbus that the installation was made with; or change the number: "
             f"{_anew(how_to_empty)}",
             reason="PartitionsDiffer",
         )
@@ -114,7 +114,7 @@ async def check_completeness(bus: Bus, partitions: int) -> None:
     Caller: whoever is about to make topics of an installation that is recorded. Raises PermanentError.
     An installation has all topics before it is recorded, and a pvbus with other ones has another version.
     """
-    lost = [state.name for state in await bus.check_topics(topics(partitions)) if not state.is_there]
+    lost = [state.name for state in await bus.check_topics(topic_specs(partitions)) if not state.is_there]
     if lost:
         raise PermanentError(
             f"the bus has lost {', '.join(lost)}. Other tables remember what was written there, and "

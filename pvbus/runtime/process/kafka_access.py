@@ -1,4 +1,4 @@
-"""What each program may do at a Kafka: its ACLs, made from the contracts of the topics.
+"""What each program may do at a Kafka: its ACLs, made from the topic table.
 
 A role is a service, or `operator`: whoever makes the topics and looks at the bus with the commands. The
 list is the least that works. Kafka takes Describe as given to whoever may Read or Write, and a transactional
@@ -11,8 +11,7 @@ from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
 from pvbus.adapters.kafka.settings import KafkaSettings
-from pvbus.ports.contracts import TopicContract, topic_contracts
-from pvbus.runtime.process.assembly import SERVICES
+from pvbus.core.topics import SERVICES, TOPICS, Topic
 from pvbus.runtime.process.installation import GROUP as INSTALLATION_GROUP
 
 OPERATOR = "operator"
@@ -41,7 +40,6 @@ def access_lists(settings: KafkaSettings) -> list[Access]:
 
 def access_of(role: str, settings: KafkaSettings) -> Iterator[Access]:
     """Yield what one role may do."""
-    contracts = topic_contracts()
 
     def some(
         resource: str, operation: str, names: Sequence[str], pattern: str = "literal"
@@ -49,14 +47,14 @@ def access_of(role: str, settings: KafkaSettings) -> Iterator[Access]:
         if names:
             yield Access(role, resource, tuple(map(settings.named, names)), pattern, operation)
 
-    everything = [contract.spec.name for contract in contracts]
+    everything = [topic.name for topic in TOPICS]
     if role == OPERATOR:
         for operation in ("Create", "Read", "DescribeConfigs"):
             yield from some("topic", operation, everything)
         yield from some("group", "Describe", [_group(service) for service in SERVICES])
         return
-    read = [contract.spec.name for contract in contracts if _reads(role, contract)]
-    written = [contract.spec.name for contract in contracts if _writes(role, contract)]
+    read = [topic.name for topic in TOPICS if _reads(role, topic)]
+    written = [topic.name for topic in TOPICS if _writes(role, topic)]
     yield from some("topic", "Read", read)
     yield from some("topic", "Write", written)
     yield from some("topic", "Describe", [name for name in everything if name not in {*read, *written}])
@@ -69,13 +67,13 @@ def _group(service: str) -> str:
     return f"pvbus-{service}"
 
 
-def _reads(service: str, contract: TopicContract) -> bool:
-    return service in contract.owners or service in contract.readers
+def _reads(service: str, topic: Topic) -> bool:
+    return service in topic.owners or service in topic.readers
 
 
-def _writes(service: str, contract: TopicContract) -> bool:
+def _writes(service: str, topic: Topic) -> bool:
     """A topic whose producers are no services is written by whichever service starts first."""
-    return service in contract.producers or not set(contract.producers) & set(SERVICES)
+    return service in topic.producers or not set(topic.producers) & set(SERVICES)
 
 
 def principal_of(role: str, template: str) -> str:

@@ -12,7 +12,7 @@ from typing import NamedTuple, Protocol
 from pvbus.core.codec import encode_row
 from pvbus.core.effects import Put
 from pvbus.core.keys import partition as partition_of
-from pvbus.core.records import partition_key
+from pvbus.core.topics import partition_key
 from pvbus.ports.bus import Bus, Claim, Membership, Output, TopicPartition
 from pvbus.ports.clock import Clock
 from pvbus.runtime.clock import Stopwatch

@@ -10,7 +10,7 @@ from typing import Any
 
 from pvbus.core.effects import Put
 from pvbus.core.errors import FencedError, PermanentError, TooLargeError, TransientError
-from pvbus.core.records import child_of
+from pvbus.core.topics import child_of
 from pvbus.ports.bus import Bus
 from pvbus.ports.clock import Clock
 from pvbus.runtime.reconcile.leases import Finished, OpenClaim, finished

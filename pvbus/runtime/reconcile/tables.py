@@ -13,7 +13,7 @@ import msgspec
 
 from pvbus.core.effects import Controller, Put
 from pvbus.core.errors import TransientError
-from pvbus.core.keys import partition as partition_of
+from pvbus.core.keys import reconciled_partition
 from pvbus.core.records import DLQ
 from pvbus.ports.bus import Bus, Record, TopicPartition
 from pvbus.ports.clock import Clock
@@ -233,16 +233,18 @@ class Tables:
             opened.add(finished("", (Put(DLQ, key, dead_letter(record, error)),), self.partitions))
 
     def _consume(self, record: Record) -> None:
+        """Apply a record: one of an owned topic concerns keys of its own partition, a broadcast one any."""
         keys = self._load(record)
-        for key in keys:
-            self.mark(key)
-        if record.topic in self.controller.inputs:
-            opened = self._claims.get(record.partition)
-            if opened is not None:
-                opened.consumed(record.topic, record.offset, keys)
+        if record.topic not in self.controller.inputs:
+            for key in keys:
+                self.mark(reconciled_partition(key, self.partitions), key)
+        elif (opened := self._claims.get(record.partition)) is not None:
+            for key in keys:
+                opened.mark(key)
+            opened.consumed(record.topic, record.offset, keys)
 
-    def mark(self, key: str) -> None:
-        opened = self._claims.get(partition_of(key.rpartition("|")[2], self.partitions))
+    def mark(self, number: int, key: str) -> None:
+        opened = self._claims.get(number)
         if opened is not None:
             opened.mark(key)
 

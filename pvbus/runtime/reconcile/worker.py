@@ -69,7 +69,7 @@ class Worker:
         self._spare_from = math.inf
         self._wake = asyncio.Event()
         self._stopping = asyncio.Event()
-        self._timers = Timers()
+        self._timers = Timers[tuple[int, str]]()
         self._effects = 0
         self._turn = 0
         self._paused_until = 0.0
@@ -254,12 +254,12 @@ class Worker:
             key = opened.take()
             if key is None:
                 break
-            self._timers.cancel(key)
+            self._timers.cancel((opened.claim.partition, key))
             self._begin(opened, key)
         self._stepper.kick(opened)
 
     def _begin(self, opened: OpenClaim, key: str) -> None:
-        steps = self.controller.reconcile(key, self._clock.now())
+        steps = self.controller.reconcile(opened.claim.partition, key, self._clock.now())
         try:
             effect = next(steps)
         except StopIteration as end:
@@ -335,23 +335,23 @@ class Worker:
                 trace = "".join(traceback.format_exception(error))
                 self._log.error("a decision failed; this is a bug in pvbus", trace=trace, **about)
                 opened.defects[key] = f"{type(error).__name__}: {error}"
-                puts = self._report(key, opened.defects[key])
+                puts = self._report(opened, key)
             case "conflict":
                 self._log.debug("will be tried again", **about)
             case _:
                 self._log.warning("will be tried again", **about)
         self._outcomes[outcome].inc()
-        self._timers.set(key, self._clock.monotonic() + seconds)
+        self._timers.set((opened.claim.partition, key), self._clock.monotonic() + seconds)
         self._close(opened, key, puts)
 
-    def _report(self, key: str, defect: str) -> tuple[Put, ...]:
+    def _report(self, opened: OpenClaim, key: str) -> tuple[Put, ...]:
         """Return the rows that report a defect on the key's object."""
         message = (
-            f"{DEFECT}: {defect}; the log of the service {self.controller.name} has the trace: "
+            f"{DEFECT}: {opened.defects[key]}; the log of the service {self.controller.name} has the trace: "
             "please report both"
         )
         try:
-            return self.controller.failed(key, message, self._clock.now())
+            return self.controller.failed(opened.claim.partition, key, message, self._clock.now())
         except Exception as exc:  # the same bug, most likely: the log and /readyz have it
             self._log.error("a defect cannot be reported on its object", key=key, error=str(exc))
             return ()
@@ -364,7 +364,7 @@ class Worker:
             opened.mark(key)
             self._wake.set()
         elif outcome.again_after is not None:
-            self._timers.set(key, self._clock.monotonic() + outcome.again_after)
+            self._timers.set((opened.claim.partition, key), self._clock.monotonic() + outcome.again_after)
         self._close(opened, key, outcome.puts)
 
     def _close(self, opened: OpenClaim, key: str, puts: tuple[Put, ...]) -> None:
@@ -380,8 +380,8 @@ class Worker:
             soon = self.next_timer_seconds
             await self._clock.sleep(TICK_SECONDS[0] if soon is not None and soon < 1 else TICK_SECONDS[1])
             now = self._clock.monotonic()
-            for key in self._timers.due(now):
-                self._tables.mark(key)
+            for number, key in self._timers.due(now):
+                self._tables.mark(number, key)
                 self._wake.set()
             self._tables.drop_kept()
             if now - committed_at > OFFSET_COMMIT_SECONDS:

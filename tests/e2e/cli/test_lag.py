@@ -16,7 +16,8 @@ from typing import Any
 import pytest
 
 from pvbus.cli.lag import COLUMNS, SUMMARY
-from pvbus.runtime.process.assembly import SERVICES, partition_count
+from pvbus.core.topics import SERVICES
+from pvbus.runtime.process.assembly import partition_count
 from tests.tools.installation import Installation, environment, pvbus
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(300)]

@@ -16,8 +16,8 @@ from pvbus.cli.apply import apply
 from pvbus.cli.examples import fleet
 from pvbus.cli.manifests import Manifest
 from pvbus.cli.progress import VARIANT
+from pvbus.core.topics import SERVICES
 from pvbus.ports.cluster import Object
-from pvbus.runtime.process.assembly import SERVICES
 from tests.e2e.compose.containers import Compose
 from tests.tools.installation import CHECKOUT
 from tests.tools.kafka import KafkaUnavailableError, libraries

@@ -10,18 +10,9 @@ from pvbus.adapters.sqlite.bus import SqliteBus
 from pvbus.core.api.variants import Condition, Downstream
 from pvbus.core.codec import encode_row
 from pvbus.core.keys import partition
-from pvbus.core.records import (
-    CONDITIONS,
-    LATEST,
-    TARGETS,
-    UNROLL,
-    ChildRow,
-    ConditionEvent,
-    TargetRow,
-    partition_key,
-)
+from pvbus.core.records import CONDITIONS, LATEST, TARGETS, UNROLL, ChildRow, ConditionEvent, TargetRow
+from pvbus.core.topics import partition_key, topic_specs
 from pvbus.ports.bus import Claim, Output
-from pvbus.ports.contracts import topics
 from pvbus.runtime.clock import SystemClock
 from tests.tools.busfile import Snapshot
 
@@ -52,7 +43,7 @@ async def file(tmp_path: Path) -> Path:
     """A file with one child and two events, as unroll and conditions write them."""
     path = tmp_path / "bus.db"
     bus = await SqliteBus.open(path, clock=SystemClock())
-    await bus.create_topics(topics(PARTITIONS))
+    await bus.create_topics(topic_specs(PARTITIONS))
     claims: list[Claim] = []
 
     async def assigned(claim: Claim) -> None:

@@ -14,8 +14,9 @@ from pvbus.cli.reading import opened_bus, read_topic
 from pvbus.core.conditions.cloudevents import CONDITION_CHANGED
 from pvbus.core.keys import partition
 from pvbus.core.records import CONDITIONS
+from pvbus.core.topics import SERVICES
 from pvbus.ports.bus import Record
-from pvbus.runtime.process.assembly import INPUTS, SERVICES, partition_count
+from pvbus.runtime.process.assembly import INPUTS, partition_count
 from tests.e2e.kafka.conftest import Installed
 from tests.tools.kafka import tool
 from tests.tools.topicreader import TopicReader

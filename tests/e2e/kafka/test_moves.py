@@ -9,7 +9,8 @@ from contextlib import contextmanager
 import pytest
 
 from pvbus.cli.crew import States
-from pvbus.runtime.process.assembly import SERVICES, partition_count
+from pvbus.core.topics import SERVICES
+from pvbus.runtime.process.assembly import partition_count
 from tests.e2e.kafka.conftest import Installed
 from tests.e2e.kafka.job import addresses, ask
 from tests.tools.installation import CHECKOUT, environment

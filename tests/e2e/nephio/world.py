@@ -18,10 +18,10 @@ import yaml
 from pvbus.adapters.kubernetes.cluster import HttpCluster
 from pvbus.adapters.sqlite.bus import SqliteBus
 from pvbus.cli.controlplane import control_plane
+from pvbus.core.topics import SERVICES, topic_specs
 from pvbus.ports.cluster import Kind, Object
-from pvbus.ports.contracts import topics
 from pvbus.runtime.clock import SystemClock
-from pvbus.runtime.process.assembly import SERVICES, Service, build_service, run_all, settled
+from pvbus.runtime.process.assembly import Service, build_service, run_all, settled
 from pvbus.runtime.process.settings import ApiServerConfig
 from tests.tools.kubectl import KubectlUnavailableError, find_or_build
 
@@ -99,7 +99,7 @@ class Nephio:
 
     async def records(self) -> int:
         """Count what was ever written to the bus."""
-        parts = [(spec.name, number) for spec in topics() for number in range(spec.partitions)]
+        parts = [(spec.name, number) for spec in topic_specs() for number in range(spec.partitions)]
         return sum((await self.bus.end_offsets(parts)).values())
 
     # ------------------------------------------------------------ repositories
@@ -239,7 +239,7 @@ async def nephio(folder: Path, kubectl: Path) -> AsyncIterator[Nephio]:
     async with control_plane(data, 0, config) as address:
         cluster = await HttpCluster.connect(address.kubeconfig)
         bus = await SqliteBus.open(":memory:", clock=SystemClock())
-        await bus.create_topics(topics())
+        await bus.create_topics(topic_specs())
         running = Nephio(git_folder, cluster, bus, kubectl, address.kubeconfig)
         running.start()
         try:

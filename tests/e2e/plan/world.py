@@ -23,10 +23,10 @@ from pvbus.adapters.sqlite.bus import SqliteBus
 from pvbus.cli.controlplane import control_plane
 from pvbus.cli.live import LiveReader, kind_of
 from pvbus.cli.plandocument import Document
+from pvbus.core.topics import SERVICES, topic_specs
 from pvbus.ports.cluster import Kind, Object, Resource
-from pvbus.ports.contracts import topics
 from pvbus.runtime.preview.run import replaced
-from pvbus.runtime.process.assembly import SERVICES, Service, build_service, run_all, settled
+from pvbus.runtime.process.assembly import Service, build_service, run_all, settled
 from pvbus.runtime.process.settings import ApiServerConfig
 
 QUIET_SECONDS = 30.0
@@ -115,7 +115,7 @@ class LiveWorld:
 
     async def settle(self) -> None:
         """Wait until nothing was written for a while, longer than what waits by itself."""
-        parts = [(spec.name, number) for spec in topics() for number in range(spec.partitions)]
+        parts = [(spec.name, number) for spec in topic_specs() for number in range(spec.partitions)]
         since, before = self._clock.monotonic(), (-1, -1)
         while self._clock.monotonic() - since < QUIET_SECONDS:
             await self._clock.sleep(0.5)
@@ -195,7 +195,7 @@ async def live_world(folder: Path) -> AsyncIterator[LiveWorld]:
     async with control_plane(folder / "data", 0, config) as address:
         cluster = await HttpCluster.connect(address.kubeconfig)
         bus = await SqliteBus.open(":memory:", clock=clock)
-        await bus.create_topics(topics())
+        await bus.create_topics(topic_specs())
         world = LiveWorld(folder, cluster, bus, clock)
         world.start()
         try:

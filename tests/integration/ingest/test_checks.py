@@ -15,22 +15,11 @@ from pvbus.adapters.kubernetes.cluster import HttpCluster
 from pvbus.adapters.kubernetes.connection import Connection
 from pvbus.adapters.sqlite.bus import SqliteBus
 from pvbus.controlplane.apiserver.server import ApiServer
-from pvbus.core.keys import okey, partition
-from pvbus.core.records import (
-    META,
-    OBJECTS,
-    WATCHES,
-    CheckAnswer,
-    CheckRequest,
-    ObjectRow,
-    WatchRequest,
-    check_key,
-    partition_key,
-    watch_key,
-)
+from pvbus.core.keys import check_key, okey, partition, watch_key
+from pvbus.core.records import META, OBJECTS, WATCHES, CheckAnswer, CheckRequest, ObjectRow, WatchRequest
+from pvbus.core.topics import partition_key, topic_specs
 from pvbus.ports.bus import Output
 from pvbus.ports.cluster import Kind
-from pvbus.ports.contracts import topics
 from pvbus.runtime.ingest import checks
 from pvbus.runtime.ingest.worker import IngestWorker
 from tests.integration.apiserver.client import crd
@@ -152,7 +141,9 @@ async def bench() -> AsyncIterator[Bench]:
     direct = HttpCluster(connection(port, server.token))
     through = HttpCluster(connection(await middleman.start(), server.token))
     bus = await SqliteBus.open(":memory:", clock=SystemClock())
-    specs = [s if s.name == META else msgspec.structs.replace(s, partitions=PARTITIONS) for s in topics()]
+    specs = [
+        s if s.name == META else msgspec.structs.replace(s, partitions=PARTITIONS) for s in topic_specs()
+    ]
     await bus.create_topics(specs)
     worker = IngestWorker(bus, through, SystemClock(), partitions=PARTITIONS)
     running = asyncio.create_task(worker.run())

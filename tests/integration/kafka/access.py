@@ -13,9 +13,8 @@ from aiokafka.protocol.admin import CreateAclsRequest, DeleteAclsRequest
 from pvbus.adapters.kafka.bus import KafkaBus
 from pvbus.adapters.kafka.settings import KafkaSettings, Scram, Tls
 from pvbus.core.records import META
+from pvbus.core.topics import SERVICES, TOPICS, owned_topics, topic_specs
 from pvbus.ports.bus import Bus, Claim, Output
-from pvbus.ports.contracts import owned_topics, topic_contracts, topics
-from pvbus.runtime.process.assembly import SERVICES
 from pvbus.runtime.process.installation import ensure_installation
 from pvbus.runtime.process.kafka_access import OPERATOR, PRINCIPAL, access_of, principal_of
 from tests.tools.kafka import Broker, KafkaCluster
@@ -140,8 +139,8 @@ async def prepare(settings: KafkaSettings) -> None:
     """Make the topics, with a record in each but the installation's, as somebody who may do everything."""
     bus = await KafkaBus.open(settings)
     try:
-        await bus.create_topics(topics(PARTITIONS))
-        names = [spec.name for spec in topics(PARTITIONS) if spec.name != META]
+        await bus.create_topics(topic_specs(PARTITIONS))
+        names = [spec.name for spec in topic_specs(PARTITIONS) if spec.name != META]
         async with claimed(bus, "seed", names) as claim:
             await bus.step(claim, [Output(name, 0, b"seed", b"{}") for name in names])
     finally:
@@ -160,7 +159,7 @@ async def use(role: str, settings: KafkaSettings) -> None:
 async def serve(bus: KafkaBus, service: str) -> None:
     """Be a worker of a service: start, claim, restore, read what others write, step."""
     await ensure_installation(bus, partitions=PARTITIONS)
-    contracts = topic_contracts()
+    contracts = TOPICS
     owned = owned_topics(service)
     read = [c.spec.name for c in contracts if service in c.owners or service in c.readers]
     async with claimed(bus, f"pvbus-{service}", owned) as claim:
@@ -175,8 +174,8 @@ async def serve(bus: KafkaBus, service: str) -> None:
 
 async def operate(bus: KafkaBus) -> None:
     """Do what the commands do: make and compare the topics, read them, look at the groups."""
-    await bus.create_topics(topics(PARTITIONS))
-    await bus.check_topics(topics(PARTITIONS))
+    await bus.create_topics(topic_specs(PARTITIONS))
+    await bus.check_topics(topic_specs(PARTITIONS))
     for service in SERVICES:
         await bus.describe(f"pvbus-{service}", owned_topics(service))
     reader = bus.reader({(name, 0): 0 for name in await bus.topics()})

@@ -19,8 +19,8 @@ from pvbus.adapters.kubernetes.cluster import HttpCluster
 from pvbus.cli.apply import apply
 from pvbus.cli.examples import fleet
 from pvbus.core.api.variants import CONFIG_GROUP
+from pvbus.core.topics import SERVICES
 from pvbus.ports.cluster import Kind
-from pvbus.runtime.process.assembly import SERVICES
 from pvbus.runtime.process.kafka_access import OPERATOR
 from tests.integration.kafka.access import PASSWORD, Guarded
 from tests.tools.installation import environment, pvbus

@@ -8,8 +8,8 @@ import structlog
 
 from pvbus.adapters.kafka.bus import KafkaBus
 from pvbus.core.errors import PvbusError
+from pvbus.core.topics import SERVICES
 from pvbus.ports.bus import TopicSpec
-from pvbus.runtime.process.assembly import SERVICES
 from pvbus.runtime.process.kafka_access import OPERATOR
 from tests.integration.kafka.access import Acl, Guarded, acls_of, prepare, use
 

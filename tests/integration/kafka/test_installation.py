@@ -12,7 +12,7 @@ import pytest
 from pvbus.adapters.kafka.bus import KafkaBus
 from pvbus.adapters.kafka.settings import KafkaSettings
 from pvbus.core.errors import PermanentError
-from pvbus.ports.contracts import topics
+from pvbus.core.topics import topic_specs
 from pvbus.runtime.process.installation import ensure_installation
 from tests.tools.installation import pvbus
 from tests.tools.kafka import KafkaCluster, tool
@@ -82,7 +82,7 @@ async def test_another_number_of_partitions(settings: KafkaSettings) -> None:
     await bus.close()
     assert await start(settings, 2) != before
     bus = await KafkaBus.open(neighbour)
-    assert len(await bus.topics()) == len(topics())
+    assert len(await bus.topics()) == len(topic_specs())
     await bus.close()
 
 
@@ -103,7 +103,7 @@ def test_the_topics_commands(kafka_one: KafkaCluster, settings: KafkaSettings) -
         for action in ("--check", "--create", "--create", "--check")
         for result in (pvbus("topics", action, *place),)
     ]
-    count = len(topics())
+    count = len(topic_specs())
     assert told == [
         (1, ["missing: pvbus topics --create makes it"] * count),
         (0, ["created"] * count),

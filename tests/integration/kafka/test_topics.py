@@ -11,8 +11,8 @@ from aiokafka.admin.config_resource import ConfigResource, ConfigResourceType
 from pvbus.adapters.kafka.bus import KafkaBus
 from pvbus.adapters.kafka.settings import client_options
 from pvbus.core.errors import PermanentError
+from pvbus.core.topics import topic_specs
 from pvbus.ports.bus import TopicSpec
-from pvbus.ports.contracts import topics
 from tests.contract.bus.kafka_harness import KafkaHarness
 from tests.tools.kafka import KafkaCluster
 
@@ -57,7 +57,7 @@ async def test_declared_topics_are_made(
     bus: KafkaBus, harness: KafkaHarness, admin: AIOKafkaAdminClient, kafka: KafkaCluster
 ) -> None:
     """All topics of the schema are made as declared, with as many copies as there are brokers for."""
-    declared = topics(3)
+    declared = topic_specs(3)
     await bus.create_topics(declared)
     assert dict(await bus.topics()) == {spec.name: spec for spec in declared}
     copies = len(kafka.brokers) or 1
@@ -134,5 +134,5 @@ async def test_too_few_in_sync_are_refused(kafka_three: KafkaCluster) -> None:
 async def test_workers_that_start_together(harness: KafkaHarness) -> None:
     """Several workers may create the topics at the same moment."""
     buses = [await harness.open() for _ in range(4)]
-    await asyncio.gather(*(bus.create_topics(topics(3)) for bus in buses))
-    assert len(await buses[0].topics()) == len(topics(3))
+    await asyncio.gather(*(bus.create_topics(topic_specs(3)) for bus in buses))
+    assert len(await buses[0].topics()) == len(topic_specs(3))

@@ -17,8 +17,8 @@ from pvbus.controlplane.packages.reporting import REPOSITORY
 from pvbus.controlplane.packages.repository import PACKAGE_REVISION
 from pvbus.controlplane.packages.settings import StoreOptions
 from pvbus.controlplane.packages.store import PackageStore
+from pvbus.core.api.crds import crds
 from pvbus.ports.cluster import Kind
-from pvbus.ports.contracts import crds
 from tests.integration.apiserver.client import Api, eventually
 from tests.integration.packages.support import NAMESPACE, clone_of, git, refs, repository, revision, tree
 

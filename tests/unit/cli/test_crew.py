@@ -8,7 +8,8 @@ import pytest
 from pvbus.cli.children import Child
 from pvbus.cli.crew import States
 from pvbus.core.errors import PermanentError, UsageError
-from pvbus.runtime.process.assembly import SERVICES, partition_count
+from pvbus.core.topics import SERVICES
+from pvbus.runtime.process.assembly import partition_count
 from pvbus.runtime.process.state import ClaimReport, ProcessState, ServiceReport
 
 ALL = range(partition_count())

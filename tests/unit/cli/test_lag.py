@@ -15,9 +15,9 @@ from pvbus.cli import lag as lag_module
 from pvbus.cli.lag import Row, Table, _cells, _show, _summary, look, troubles_of
 from pvbus.core.errors import TransientError, UsageError
 from pvbus.core.records import SETRESULTS, SETS
+from pvbus.core.topics import SERVICES, topic_specs
 from pvbus.ports.bus import Claim, GroupState, Output
-from pvbus.ports.contracts import topics
-from pvbus.runtime.process.assembly import INPUTS, SERVICES, partition_count
+from pvbus.runtime.process.assembly import INPUTS, partition_count
 from pvbus.runtime.process.state import ClaimReport, ProcessState, ServiceReport
 
 
@@ -65,7 +65,7 @@ async def telling(answer: Any) -> AsyncIterator[str]:
 @asynccontextmanager
 async def opened() -> AsyncIterator[SqliteBus]:
     bus = await SqliteBus.open(":memory:", heartbeat_seconds=0.01)
-    await bus.create_topics(topics())
+    await bus.create_topics(topic_specs())
     try:
         yield bus
     finally:

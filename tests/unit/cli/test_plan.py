@@ -216,7 +216,7 @@ def test_a_held_removal_is_exit_code_1(folder: Path) -> None:
 def test_a_defect_is_an_error_in_the_document(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A decision that fails by a bug of ours is told with its key, and ends the command with 1."""
 
-    def broken(self: Any, key: str, now: float) -> Iterator[Any]:
+    def broken(self: Any, number: int, key: str, now: float) -> Iterator[Any]:
         raise ZeroDivisionError(key)
         yield
 

@@ -14,13 +14,12 @@ import yaml
 from pvbus.adapters.sqlite.bus import SqliteBus
 from pvbus.cli import topics_declared
 from pvbus.cli.main import run
+from pvbus.core.topics import SERVICES, TOPICS, topic_specs
 from pvbus.ports.bus import TopicSpec
-from pvbus.ports.contracts import topic_contracts, topics
-from pvbus.runtime.process.assembly import SERVICES
 
 KAFKA = "kafka://one:9092,two:9092/blue"
 OTHER = TopicSpec(name="orders", partitions=2, cleanup="delete")
-NAMES = [spec.name for spec in topics()]
+NAMES = [spec.name for spec in topic_specs()]
 
 
 def rows(capsys: pytest.CaptureFixture[str]) -> list[Any]:
@@ -45,13 +44,13 @@ def test_what_is_missing_or_differs(
 ) -> None:
     """--check makes nothing and ends with 1; --create makes what is missing and leaves what differs alone."""
     place = ["--bus", f"sqlite:{tmp_path / 'bus.db'}", "-o", "json"]
-    made, other, missing = topics()[:3]
+    made, other, missing = topic_specs()[:3]
     monkeypatch.setattr(
-        topics_declared, "topics", lambda: [made, msgspec.structs.replace(other, partitions=5)]
+        topics_declared, "topic_specs", lambda: [made, msgspec.structs.replace(other, partitions=5)]
     )
     assert run(["topics", "--create", *place]) == 0
     capsys.readouterr()
-    monkeypatch.setattr(topics_declared, "topics", lambda: [made, other, missing])
+    monkeypatch.setattr(topics_declared, "topic_specs", lambda: [made, other, missing])
     for _ in range(2):
         assert run(["topics", "--check", *place]) == 1
         assert [row["state"] for row in rows(capsys)] == ["as declared", "differs", "missing"]
@@ -91,7 +90,7 @@ def test_a_bus_without_topics_of_ours(
 def test_topics_of_others_are_not_listed(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """Without a prefix all topics of a Kafka are on the bus; ours come as they are declared."""
     place = tmp_path / "bus.db"
-    asyncio.run(make_topics(place, OTHER, *topics()))
+    asyncio.run(make_topics(place, OTHER, *topic_specs()))
     assert run(["topics", "--bus", f"sqlite:{place}", "-o", "json"]) == 0
     assert [row["name"] for row in rows(capsys)] == NAMES
 
@@ -112,7 +111,7 @@ def test_acls_follow_the_contracts(capsys: pytest.CaptureFixture[str]) -> None:
             for row in found
             if row["principal"] == f"User:pvbus-{service}"
         }
-        for contract in topic_contracts():
+        for contract in TOPICS:
             name = f"blue.{contract.spec.name}"
             is_first = contract.spec.name == "pvbus.meta"
             assert (("topic", "Write", name) in given) == (service in contract.producers or is_first)

@@ -55,7 +55,7 @@ class World:
         """Reconcile until nothing is left to do."""
         dirty = True
         while dirty:
-            steps, dirty, answer = self.controller.reconcile(KEY, self.now), False, None
+            steps, dirty, answer = self.controller.reconcile(0, KEY, self.now), False, None
             try:
                 while True:
                     effect: Any = steps.send(answer)

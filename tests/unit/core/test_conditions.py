@@ -11,6 +11,7 @@ from pvbus.core.conditions.controller import ConditionsController, merge
 from pvbus.core.conditions.publishing import WITHDRAWN
 from pvbus.core.conditions.sets import set_conditions
 from pvbus.core.effects import Update
+from pvbus.core.keys import sync_key
 from pvbus.core.records import (
     CONDITIONS,
     LATEST,
@@ -24,7 +25,6 @@ from pvbus.core.records import (
     Hold,
     ResultRow,
     SetResult,
-    sync_key,
 )
 from tests.simulation.parts import SET, VARIANT, marker, obj, site_set
 
@@ -180,7 +180,7 @@ class Part:
         written; the echo follows at once."""
         written, dirty = None, True
         while dirty:
-            steps, dirty = self.controller.reconcile(key, self.now), False
+            steps, dirty = self.controller.reconcile(0, key, self.now), False
             try:
                 effect = next(steps)
                 assert isinstance(effect, Update)

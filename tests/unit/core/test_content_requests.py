@@ -1,7 +1,8 @@
 """Requests for content are shared by the variants of a claim, and go with the last of them."""
 
 from pvbus.core.inject.requests import Requests
-from pvbus.core.records import WATCHES, WatchRequest, watch_key
+from pvbus.core.keys import watch_key
+from pvbus.core.records import WATCHES, WatchRequest
 
 
 def request(name: str) -> WatchRequest:

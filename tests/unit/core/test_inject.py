@@ -13,7 +13,8 @@ from pvbus.core.errors import ConflictError, PermanentError, TransientError
 from pvbus.core.ingest.rows import KindName
 from pvbus.core.inject.renderstatus import reported
 from pvbus.core.inject.report import result_row, waiting_conditions
-from pvbus.core.records import OBJECTS, WATCHES, SyncMarker, sync_key
+from pvbus.core.keys import sync_key
+from pvbus.core.records import OBJECTS, WATCHES, SyncMarker
 from pvbus.ports.cluster import Kind, Object
 from tests.simulation.inject_world import (
     KPTFILE,

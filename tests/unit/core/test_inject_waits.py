@@ -7,17 +7,8 @@ import pytest
 
 from pvbus.core.api.variants import Downstream, PackageVariant
 from pvbus.core.inject.controller import InjectController
-from pvbus.core.keys import digest
-from pvbus.core.records import (
-    DESIRED,
-    OBJECTS,
-    RESULTS,
-    VARIANTS,
-    DesiredRow,
-    ResultRow,
-    SyncMarker,
-    sync_key,
-)
+from pvbus.core.keys import digest, sync_key
+from pvbus.core.records import DESIRED, OBJECTS, RESULTS, VARIANTS, DesiredRow, ResultRow, SyncMarker
 from pvbus.ports.cluster import Kind
 from tests.simulation.inject_world import World, owner, package, upstream, variant
 
@@ -120,5 +111,5 @@ def test_a_controller_without_markers_waits() -> None:
     controller.open(0)
     controller.load(VARIANTS, 0, KEY, msgspec.json.encode(variant()))
     with pytest.raises(StopIteration) as end:
-        next(controller.reconcile(KEY, 0.0))
+        next(controller.reconcile(0, KEY, 0.0))
     assert end.value.value.result == "waiting"

@@ -8,8 +8,8 @@ import pytest
 from pvbus.core.api.variants import Downstream, DownstreamTemplate, MapExpr, Upstream, VariantTemplate
 from pvbus.core.effects import Create, Delete, Get, Outcome, Update
 from pvbus.core.errors import AlreadyExistsError, ConflictError, PermanentError, TransientError
-from pvbus.core.keys import FINALIZER, HOLD, REMOVAL_CANCELLED, SET_UID_LABEL
-from pvbus.core.records import DESIRED, SETRESULTS, ChildResult, Root, TargetRow, sync_key
+from pvbus.core.keys import FINALIZER, HOLD, REMOVAL_CANCELLED, SET_UID_LABEL, sync_key
+from pvbus.core.records import DESIRED, SETRESULTS, ChildResult, Root, TargetRow
 from pvbus.core.records import VARIANTS as VARIANTS_TOPIC
 from tests.simulation.parts import VARIANT, RenderPart, marker
 

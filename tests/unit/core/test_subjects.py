@@ -9,7 +9,8 @@ from pvbus.core.conditions.controller import ConditionsController
 from pvbus.core.effects import Outcome
 from pvbus.core.ingest.rows import REPOSITORY, REVISION, rows_of
 from pvbus.core.keys import partition as partition_of
-from pvbus.core.records import CONDITIONS, LATEST, OBJECTS, ConditionEvent, sync_key
+from pvbus.core.keys import reconciled_partition, sync_key
+from pvbus.core.records import CONDITIONS, LATEST, OBJECTS, ConditionEvent
 from tests.simulation.parts import marker, obj
 
 PARTITIONS = 4
@@ -78,7 +79,7 @@ class Worker:
 
     def _outcome(self, key: str) -> Outcome:
         try:
-            next(self.controller.reconcile(key, self.now))
+            next(self.controller.reconcile(reconciled_partition(key, PARTITIONS), key, self.now))
         except StopIteration as end:
             outcome: Outcome = end.value
             return outcome

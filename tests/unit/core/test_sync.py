@@ -5,8 +5,9 @@ from typing import Any
 import pytest
 
 from pvbus.core.codec import encode_row
+from pvbus.core.keys import sync_key
 from pvbus.core.markers import SyncView
-from pvbus.core.records import SyncMarker, sync_key
+from pvbus.core.records import SyncMarker
 
 KEY = sync_key("example.org", "Site")
 KIND = "example.org/Site"

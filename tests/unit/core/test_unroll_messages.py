@@ -3,7 +3,8 @@
 import pytest
 
 from pvbus.core.codec import encode_row
-from pvbus.core.records import OBJECTS, SyncMarker, sync_key
+from pvbus.core.keys import sync_key
+from pvbus.core.records import OBJECTS, SyncMarker
 from tests.simulation.parts import SITE
 from tests.unit.core.unrolling import part, told
 

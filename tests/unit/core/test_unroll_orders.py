@@ -258,7 +258,7 @@ def test_after_an_answer_all_inputs_are_caught_up_with() -> None:
     """Targets, the set itself, and what render reported: each may save a variant."""
     found = unanswered()
     answer(found)
-    effect = next(found.controller.reconcile("default/alpha", found.now))
+    effect = next(found.controller.reconcile(0, "default/alpha", found.now))
     assert isinstance(effect, CatchUp)
     assert set(effect.topics) >= {OBJECTS, SETS, SETRESULTS}
 

@@ -4,16 +4,9 @@ import msgspec
 import pytest
 
 from pvbus.core.inject.controller import InjectController
-from pvbus.core.keys import partition
-from pvbus.core.records import (
-    OBJECTS,
-    TARGETS,
-    WATCHES,
-    CheckAnswer,
-    CheckRequest,
-    check_key,
-    partition_key,
-)
+from pvbus.core.keys import check_key, partition
+from pvbus.core.records import OBJECTS, TARGETS, WATCHES, CheckAnswer, CheckRequest
+from pvbus.core.topics import partition_key
 from pvbus.ports.bus import Record
 from pvbus.runtime.reconcile.decoding import checked_key
 

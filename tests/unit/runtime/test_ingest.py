@@ -10,9 +10,9 @@ import pytest
 from pvbus.adapters.clock import SystemClock
 from pvbus.adapters.memory.virtual_time import run_simulated
 from pvbus.core.errors import TransientError
-from pvbus.core.keys import partition
+from pvbus.core.keys import partition, watch_key
 from pvbus.core.markers import SyncView, is_marker
-from pvbus.core.records import INJECTABLES, OBJECTS, SETS, WATCHES, SyncMarker, WatchRequest, watch_key
+from pvbus.core.records import INJECTABLES, OBJECTS, SETS, WATCHES, SyncMarker, WatchRequest
 from pvbus.ports.bus import Claim, Output
 from pvbus.ports.cluster import Kind
 from pvbus.runtime.ingest.digests import Mirror

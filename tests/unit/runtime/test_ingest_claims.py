@@ -10,11 +10,11 @@ import pytest
 
 from pvbus.adapters.memory.virtual_time import run_simulated
 from pvbus.core.errors import TransientError
-from pvbus.core.keys import partition
+from pvbus.core.keys import partition, watch_key
 from pvbus.core.markers import is_marker
-from pvbus.core.records import OBJECTS, WATCHES, WatchRequest, watch_key
+from pvbus.core.records import OBJECTS, WATCHES, WatchRequest
+from pvbus.core.topics import topic_specs
 from pvbus.ports.bus import Output, TopicSpec
-from pvbus.ports.contracts import topics
 from pvbus.runtime.ingest import worker
 from pvbus.runtime.ingest.digests import DIGEST_HEADER, Mirror
 from pvbus.runtime.ingest.lease import IngestClaim
@@ -28,11 +28,11 @@ TOMBSTONE_SECONDS = 2400
 
 def short_topics() -> list[TopicSpec]:
     """Return the contract's topics, with less than a day to wait."""
-    return [msgspec.structs.replace(spec, tombstone_seconds=TOMBSTONE_SECONDS) for spec in topics()]
+    return [msgspec.structs.replace(spec, tombstone_seconds=TOMBSTONE_SECONDS) for spec in topic_specs()]
 
 
 def simulated(scenario: Callable[[World], Awaitable[None]], monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(world_module, "topics", short_topics)
+    monkeypatch.setattr(world_module, "topic_specs", short_topics)
 
     async def main() -> None:
         world = World()

@@ -10,14 +10,14 @@ from pvbus.adapters.sqlite.bus import SqliteBus
 from pvbus.core.codec import encode_row
 from pvbus.core.errors import PermanentError
 from pvbus.core.records import META, SCHEMA_VERSION, MetaRow
+from pvbus.core.topics import topic_specs
 from pvbus.ports.bus import Claim, Output
-from pvbus.ports.contracts import topics
 from pvbus.runtime.process.installation import GROUP, KEY, ensure_installation, read_installation
 
 
 async def record(bus: SqliteBus, value: bytes | None, partitions: int = 12) -> None:
     """Put a row there as another version of pvbus would have."""
-    await bus.create_topics(topics(partitions))
+    await bus.create_topics(topic_specs(partitions))
     written = asyncio.Event()
 
     async def assigned(claim: Claim) -> None:
@@ -65,7 +65,11 @@ ROW = MetaRow(partitions=12, incarnation="0" * 16)
 @pytest.mark.parametrize(
     ("row", "reason", "words"),
     [
-        (msgspec.structs.replace(ROW, partitions=3), "PartitionsDiffer", "schemas/topics.yaml"),
+        (
+            msgspec.structs.replace(ROW, partitions=3),
+            "PartitionsDiffer",
+            "the release of pvbus that the installation was made with",
+        ),
         (msgspec.structs.replace(ROW, schema_version=SCHEMA_VERSION + 1), "NewerData", "or a newer one"),
         (
             msgspec.structs.replace(ROW, schema_version=SCHEMA_VERSION - 1),

@@ -470,10 +470,10 @@ def test_a_worker_that_failed_leaves_at_once_and_without_a_second_error() -> Non
         await asyncio.sleep(3)
         reconcile = toy.reconcile
 
-        def broken(key: str, now: float) -> Reconciliation:
+        def broken(number: int, key: str, now: float) -> Reconciliation:
             if key == SAME[1]:
                 raise InvariantError("impossible")
-            return reconcile(key, now)
+            return reconcile(number, key, now)
 
         toy.reconcile = broken  # type: ignore[method-assign]  # this controller alone decides wrongly
         for key in SAME[:2]:

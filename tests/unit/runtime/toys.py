@@ -69,9 +69,9 @@ class Toy:
     def keys(self, number: int) -> Iterable[str]:
         return list(self.rows.get(number, ()))
 
-    def reconcile(self, key: str, now: float) -> Reconciliation:
+    def reconcile(self, number: int, key: str, now: float) -> Reconciliation:
         self.looks.append(key)
-        text = self.rows[partition(key, PARTITIONS)].get(key, "")
+        text = self.rows[number].get(key, "")
         order = json.loads(text) if text.startswith("{") else {}
         if order.get("catch"):
             yield CatchUp((SEEN, IN))
@@ -93,7 +93,7 @@ class Toy:
         self.refusals += [(put.key, error) for put in puts]
         return ()
 
-    def failed(self, key: str, message: str, now: float) -> tuple[Put, ...]:
+    def failed(self, number: int, key: str, message: str, now: float) -> tuple[Put, ...]:
         return () if self.written.get(key) == message else (Put(OUT, key, Row(message)),)
 
 

@@ -9,10 +9,9 @@ import msgspec
 from pvbus.adapters.memory.cluster import MemoryCluster
 from pvbus.adapters.memory.virtual_time import SimulatedClock, run_simulated
 from pvbus.core.ingest.rows import KindName, topics_of
-from pvbus.core.keys import okey
+from pvbus.core.keys import CHECK_PREFIX, check_key, okey
 from pvbus.core.markers import is_marker
 from pvbus.core.records import (
-    CHECK_PREFIX,
     INJECTABLES,
     OBJECTS,
     CheckAnswer,
@@ -20,7 +19,6 @@ from pvbus.core.records import (
     InjectableRow,
     ObjectRow,
     SyncMarker,
-    check_key,
 )
 from pvbus.ports.cluster import Listing, Object, Resource, WatchEvent
 from pvbus.runtime.ingest.informer import KindWatch

@@ -22,8 +22,8 @@ from pvbus.core.conditions.controller import ConditionsController
 from pvbus.core.inject.controller import InjectController
 from pvbus.core.records import LATEST, OBJECTS, UNROLL
 from pvbus.core.render.controller import RenderController
+from pvbus.core.topics import SERVICES
 from pvbus.core.unroll.controller import UnrollController
-from pvbus.runtime.process.assembly import SERVICES
 from tests.e2e.faults.fleet import REPOSITORY, REVISION, SET, VARIANT, Fleet
 from tests.tools.busfile import Snapshot
 from tests.tools.installation import environment

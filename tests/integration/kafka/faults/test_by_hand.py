@@ -21,9 +21,8 @@ from pvbus.core.records import (
     UNROLL,
     VARIANTS,
     WATCHES,
-    partition_key,
 )
-from pvbus.runtime.process.assembly import SERVICES
+from pvbus.core.topics import SERVICES, partition_key
 from tests.e2e.faults.fleet import REVISION, SET, VARIANT
 from tests.integration.kafka.faults.conftest import FAULTS
 from tests.integration.kafka.faults.deployment import (
