@@ -5,7 +5,7 @@ list, upserts, tombstones of what is no longer there, then `ok`. A list that equ
 is no news: nothing is written, so a restart of a converged system writes nothing. A kind that is
 not served is `unavailable`, which is something else than empty.
 
-A check request (`pvbus.runtime.ingest.checks`) is answered after a read that began after it arrived. Few
+A check request (`pvbus.core.ingest.checks`) is answered after a read that began after it arrived. Few
 names are read one by one. A read object whose resourceVersion is the last one seen proves that every older
 event of it is here already, and that its rows are up to date. Anything else (another version, not found)
 says only that the watch is behind. resourceVersions have no order, so nothing would distinguish older events
@@ -25,6 +25,8 @@ from typing import Any
 import msgspec
 
 from pvbus.core.errors import ConflictError, PermanentError, TransientError
+from pvbus.core.ingest.checks import CHECK_RETRY_SECONDS, Batch, Checks, names_of
+from pvbus.core.ingest.published import Emission, Emit, KindRows, Name
 from pvbus.core.ingest.rows import (
     WHOLE_KINDS,
     KindName,
@@ -34,14 +36,12 @@ from pvbus.core.ingest.rows import (
     rows_of,
 )
 from pvbus.core.keys import okey
-from pvbus.core.records import INJECTABLES, OBJECTS, CheckAnswer, CheckRequest
+from pvbus.core.records import INJECTABLES, OBJECTS, CheckAnswer, CheckRequest, SyncMarker
 from pvbus.ports.clock import Clock
 from pvbus.ports.cluster import Cluster, GoneError, Kind, Resource, SilentError, WatchEvent
 from pvbus.runtime.backoff import Backoff, Jitter, uniform
 from pvbus.runtime.failures import causes
-from pvbus.runtime.ingest.checks import CHECK_RETRY_SECONDS, Batch, Checks, names_of
 from pvbus.runtime.ingest.patience import Patient
-from pvbus.runtime.ingest.rows import Emission, Emit, KindRows, Name
 from pvbus.telemetry import metrics
 from pvbus.telemetry.logs import get_logger
 
@@ -72,7 +72,7 @@ class KindWatch:
         partitions: int,
         topics: tuple[str, ...],
         known: dict[str, dict[str, str]],
-        markers: dict[str, str],
+        markers: dict[str, SyncMarker],
         content: frozenset[Name],
         checks: Batch | None = None,
         jitter: Jitter = uniform,

@@ -2,6 +2,7 @@
 
 import asyncio
 
+from pvbus.core.ingest.published import Emission
 from pvbus.core.ingest.rows import SET, VARIANT, KindName
 from pvbus.core.markers import is_marker
 from pvbus.core.records import CHECK_PREFIX, DLQ, INJECTABLES, OBJECTS, SETS, CheckRequest, WatchRequest
@@ -9,7 +10,6 @@ from pvbus.ports.bus import Claim
 from pvbus.ports.clock import Clock
 from pvbus.runtime.clock import Stopwatch
 from pvbus.runtime.ingest.informer import KindWatch
-from pvbus.runtime.ingest.rows import Emission
 from pvbus.runtime.reconcile.leases import Advancing
 
 Place = tuple[str, str, int, int]

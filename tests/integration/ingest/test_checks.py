@@ -15,6 +15,7 @@ from pvbus.adapters.kubernetes.cluster import HttpCluster
 from pvbus.adapters.kubernetes.connection import Connection
 from pvbus.adapters.sqlite.bus import SqliteBus
 from pvbus.controlplane.apiserver.server import ApiServer
+from pvbus.core.ingest import checks
 from pvbus.core.keys import okey, partition
 from pvbus.core.records import (
     META,
@@ -31,7 +32,6 @@ from pvbus.core.records import (
 from pvbus.ports.bus import Output
 from pvbus.ports.cluster import Kind
 from pvbus.ports.contracts import topics
-from pvbus.runtime.ingest import checks
 from pvbus.runtime.ingest.worker import IngestWorker
 from tests.integration.apiserver.client import crd
 

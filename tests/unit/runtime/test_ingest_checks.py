@@ -10,6 +10,7 @@ import pytest
 from pvbus.adapters.clock import SystemClock
 from pvbus.adapters.memory.virtual_time import run_simulated
 from pvbus.core.errors import TooLargeError, TransientError
+from pvbus.core.ingest.published import Emission
 from pvbus.core.ingest.rows import SET
 from pvbus.core.keys import partition
 from pvbus.core.records import (
@@ -26,7 +27,6 @@ from pvbus.core.records import (
 )
 from pvbus.ports.bus import Claim, Output
 from pvbus.runtime.ingest.lease import IngestClaim
-from pvbus.runtime.ingest.rows import Emission
 from tests.simulation.world import PARTITIONS, SITE, World
 
 KEY = check_key("example.org", "Site", "default/alpha")
