@@ -10,7 +10,7 @@ from collections.abc import Iterator, Mapping
 
 import msgspec
 
-from pvbus.core.ingest.published import Emission
+from pvbus.core.ingest.published import Emission, Name
 from pvbus.core.ingest.waits import between
 from pvbus.core.records import OBJECTS, CheckAnswer, CheckRequest
 
@@ -75,16 +75,15 @@ class Checks:
         self._not_before = now + seconds
 
 
-def names_of(batch: Batch) -> frozenset[tuple[str, str]] | None:
+def names_of(batch: Batch) -> frozenset[Name] | None:
     """Return (namespace, name) of what the requests ask about; None if one asks about the whole kind."""
-    names = set()
-    for request in batch.values():
-        if not request.names:
-            return None
-        for text in request.names:
-            namespace, _, name = text.partition("/")
-            names.add((namespace, name))
-    return frozenset(names)
+    return named_in(batch) if all(request.names for request in batch.values()) else None
+
+
+def named_in(batch: Batch) -> frozenset[Name]:
+    """Return (namespace, name) of what the requests name, whether or not others ask about the whole kind."""
+    texts = (text.partition("/") for request in batch.values() for text in request.names)
+    return frozenset((namespace, name) for namespace, _, name in texts)
 
 
 def retry_seconds(asked_seconds: float | None, chance: float) -> float:

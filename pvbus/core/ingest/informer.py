@@ -27,7 +27,7 @@ from typing import Any, Literal, assert_never
 
 from pvbus.core.errors import InvariantError
 from pvbus.core.ingest import commands, events
-from pvbus.core.ingest.checks import Batch, Checks, names_of, retry_seconds
+from pvbus.core.ingest.checks import Batch, Checks, named_in, names_of, retry_seconds
 from pvbus.core.ingest.commands import Command
 from pvbus.core.ingest.events import Event, Fault, Purpose
 from pvbus.core.ingest.published import Name
@@ -291,8 +291,8 @@ class Informer:
     def _complete(self, listing: Listing, listed: events.Listed) -> None:
         """Read what an aggregated API left out of its list: what is known or asked about."""
         if not listed.resource_version:
-            asked = names_of(listing.batch) or ()
-            missing = (self.view.written_names() | set(asked)) - {name_of(obj) for obj in listed.items}
+            asked = named_in(listing.batch)
+            missing = (self.view.written_names() | asked) - {name_of(obj) for obj in listed.items}
             if missing:
                 self.state = Completing(
                     batch=listing.batch,

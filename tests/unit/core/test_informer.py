@@ -352,6 +352,17 @@ def test_a_deletion_that_was_never_sent_is_found_by_the_next_list() -> None:
     assert informed.story() == ["syncing", "-a", "ok"]
 
 
+@pytest.mark.parametrize("others", [(), ("default/whole",)], ids=["alone", "with a whole kind"])
+def test_what_is_asked_about_is_read_by_name_though_a_list_leaves_it_out(others: tuple[str, ...]) -> None:
+    informed = Informed(World("a", aggregated=True))
+    informed.world.left_out = {"a"}
+    for skey in others:
+        informed.ask(skey, "w")
+    informed.ask("default/s", "n", "default/a")
+    informed.run(0.01)
+    assert [word for word in informed.story() if word != "!w"] == ["syncing", "+a=test", "ok", "!n"]
+
+
 # ---------------------------------------------------------------- which kinds may be believed
 
 
