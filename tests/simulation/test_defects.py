@@ -26,17 +26,17 @@ from pvbus.adapters.memory.cluster import MemoryCluster
 from pvbus.adapters.memory.virtual_time import SimulatedClock, run_simulated
 from pvbus.core.effects import WRITES, List, Outcome, Reconciliation
 from pvbus.core.errors import ConflictError
+from pvbus.core.ingest.published import Emission, KindRows
 from pvbus.core.ingest.rows import rows_of, topics_of
 from pvbus.core.inject.controller import InjectController
 from pvbus.core.keys import FINALIZER, partition, sync_key
 from pvbus.core.markers import SyncView, is_marker
-from pvbus.core.records import OBJECTS, VARIANTS, WatchRequest
+from pvbus.core.records import OBJECTS, VARIANTS, SyncMarker, WatchRequest
 from pvbus.core.unroll.controller import UnrollController
 from pvbus.core.unroll.preparing import Preparing
 from pvbus.core.unroll.removal import Limits, Removal
 from pvbus.ports.cluster import Kind
 from pvbus.runtime.ingest.informer import KindWatch
-from pvbus.runtime.ingest.rows import Emission, KindRows
 from pvbus.runtime.reconcile.effects import perform
 from tests.contract.bus import test_contract
 from tests.simulation.parts import (
@@ -117,7 +117,7 @@ async def relist() -> None:
         cluster.put({"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": name}})
     emitted: list[Emission] = []
     known: dict[str, dict[str, str]] = {OBJECTS: {}, "pvbus.injectables": {}}
-    markers: dict[str, str] = {}
+    markers: dict[str, SyncMarker] = {}
     for change in ("first", "second"):
         watch = KindWatch(
             rows_kind := type(SITE)(*kind),
@@ -317,7 +317,7 @@ def no_barrier() -> AbstractContextManager[Any]:
 def no_syncing() -> AbstractContextManager[Any]:
     mark = KindRows.mark
 
-    def only_ok(self: KindRows, topic: str, state: str, message: str = "") -> None:
+    def only_ok(self: KindRows, topic: str, state: Any, message: str = "") -> None:
         if state != "syncing":
             mark(self, topic, state, message)
 

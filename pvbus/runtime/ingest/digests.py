@@ -3,28 +3,34 @@
 Read once and caught up at each claim, so a restart (or a claim that moves) compares a fresh list with
 what the bus already says, and writes only the difference; read anew when the last time is so long ago
 that tombstones may have gone. The digest travels as a header, so that no row has to be decoded for it.
+Markers are few: they are decoded.
 """
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
 
+import msgspec
+
+from pvbus.core.ingest.published import agreed
 from pvbus.core.markers import is_marker
-from pvbus.core.records import INJECTABLES, OBJECTS
+from pvbus.core.records import INJECTABLES, OBJECTS, SyncMarker
 from pvbus.ports.bus import Bus, Record, TopicPartition
 from pvbus.ports.clock import Clock
 from pvbus.runtime.reconcile.reader import Intake, StaleError
 
 DIGEST_HEADER = "pvbus-digest"
+_marker = msgspec.json.Decoder(SyncMarker)
+_UNREADABLE = SyncMarker(state="syncing", epoch=0)  # never believed: the next list writes it anew
 
 
 class Mirror:
-    """The last digest per key of whole topics; of a marker, what it says (see `kindwatch`)."""
+    """The last digest per key of whole topics, and the markers of their partitions."""
 
     def __init__(self, bus: Bus, clock: Clock, topics: Iterable[str], partitions: int) -> None:
         self._bus = bus
         self._partitions: list[TopicPartition] = [(t, p) for t in topics for p in range(partitions)]
         self._intake = Intake(bus, clock)
         self._digests: dict[str, dict[str, dict[str, str]]] = {topic: {} for topic in topics}
-        self._markers: dict[tuple[str, str], dict[int, str]] = {}
+        self._markers: dict[tuple[str, str], dict[int, SyncMarker]] = {}
         self._count = partitions
 
     async def catch_up(self, progress: Callable[[int, int], None]) -> None:
@@ -59,11 +65,11 @@ class Mirror:
         if record.value is None:
             self._digests[record.topic].get(head, {}).pop(key, None)
             return
-        digest = next((v.decode() for k, v in record.headers if k == DIGEST_HEADER), "")
         if is_marker(key):
-            self._markers.setdefault((record.topic, key), {})[record.partition] = digest
-        else:
-            self._digests[record.topic].setdefault(head, {})[key] = digest
+            self._markers.setdefault((record.topic, key), {})[record.partition] = _decoded(record.value)
+            return
+        digest = next((v.decode() for k, v in record.headers if k == DIGEST_HEADER), "")
+        self._digests[record.topic].setdefault(head, {})[key] = digest
 
     def headed(self, topic: str, head: str) -> dict[str, str]:
         """Return key -> digest of the rows whose keys have this text before their first bar."""
@@ -75,18 +81,9 @@ class Mirror:
             return self.headed(topic, kind)
         return {key: digest for rows in self._digests[topic].values() for key, digest in rows.items()}
 
-    def marker(self, topic: str, key: str) -> str:
-        """Return the digest of a marker, "" if there is none.
-
-        Where the partitions do not agree, a step was the last of its worker: the kind is `syncing`, at
-        the highest epoch that any partition has.
-        """
-        digests = self._markers.get((topic, key), {})
-        told = set(digests.values())
-        if len(told) == 1 and len(digests) == self._count:
-            return told.pop()
-        epochs = [int(digest.split("|")[1]) for digest in told if digest]
-        return f"syncing|{max(epochs)}||" if epochs else ""
+    def marker(self, topic: str, key: str) -> SyncMarker | None:
+        """Return what the partitions' markers say together, None if there are none."""
+        return agreed(self._markers.get((topic, key), {}), self._count)
 
     def markers(self) -> Iterator[tuple[str, str]]:
         """Yield (topic, key) of all markers."""
@@ -94,3 +91,10 @@ class Mirror:
 
     async def close(self) -> None:
         await self._intake.close()
+
+
+def _decoded(value: bytes) -> SyncMarker:
+    try:
+        return _marker.decode(value)
+    except msgspec.MsgspecError:
+        return _UNREADABLE

@@ -2,6 +2,7 @@
 
 import asyncio
 
+from pvbus.core.ingest.published import Emission
 from pvbus.core.ingest.rows import SET, VARIANT, KindName
 from pvbus.core.keys import CHECK_PREFIX
 from pvbus.core.markers import is_marker
@@ -10,7 +11,6 @@ from pvbus.ports.bus import Claim
 from pvbus.ports.clock import Clock
 from pvbus.runtime.clock import Stopwatch
 from pvbus.runtime.ingest.informer import KindWatch
-from pvbus.runtime.ingest.rows import Emission
 from pvbus.runtime.reconcile.leases import Advancing
 
 Place = tuple[str, str, int, int]

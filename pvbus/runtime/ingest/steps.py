@@ -9,12 +9,12 @@ from itertools import islice
 from typing import Any
 
 from pvbus.core.errors import PermanentError, TooLargeError
+from pvbus.core.ingest.published import Emission
 from pvbus.core.ingest.rows import KindName
 from pvbus.core.keys import CHECK_PREFIX
 from pvbus.ports.bus import Bus, Output
 from pvbus.runtime.ingest.digests import DIGEST_HEADER
 from pvbus.runtime.ingest.lease import IngestClaim, Place
-from pvbus.runtime.ingest.rows import Emission
 from pvbus.runtime.reconcile.leases import StepLimits, output_bytes
 from pvbus.telemetry import metrics
 

@@ -9,12 +9,13 @@ watches stay for a while: if it comes back and nobody held it meanwhile, they go
 
 import asyncio
 import math
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 
 import msgspec
 
 from pvbus.core.codec import encode_row
 from pvbus.core.errors import ConflictError, FencedError, PermanentError, TransientError
+from pvbus.core.ingest.published import Emission, unwanted, withdrawal
 from pvbus.core.ingest.rows import STATIC_KINDS, KindName, topics_of
 from pvbus.core.keys import CHECK_PREFIX, sync_key
 from pvbus.core.keys import partition as partition_of
@@ -32,7 +33,6 @@ from pvbus.runtime.ingest.digests import Mirror
 from pvbus.runtime.ingest.informer import KindWatch
 from pvbus.runtime.ingest.lease import IngestClaim, Watched
 from pvbus.runtime.ingest.requests import check_request, watch_request
-from pvbus.runtime.ingest.rows import Emission
 from pvbus.runtime.ingest.steps import IngestSteps
 from pvbus.runtime.reconcile.decoding import checked_key, dead_letter
 from pvbus.runtime.reconcile.reader import Intake, StaleError
@@ -383,7 +383,8 @@ class IngestWorker:
         await self._catch_up_mirror()
         topics = self._topics(opened, kind)
         known = {topic: self._mirror.of_kind(topic, str(kind)) for topic in (*topics, INJECTABLES)}
-        markers = {t: self._mirror.marker(t, sync_key(*kind)) for t in (*topics, INJECTABLES)}
+        marked = {topic: self._mirror.marker(topic, sync_key(*kind)) for topic in known}
+        markers = {topic: marker for topic, marker in marked.items() if marker is not None}
         watch = KindWatch(
             kind,
             self._cluster,
@@ -409,33 +410,30 @@ class IngestWorker:
         """Withdraw what a worker before this one watched and nobody requests any more: it may have ended
         before it could say so, and its rows would pass for what is there when the kind is requested again."""
         wanted = self._wanted(opened)
-        left: dict[KindName, list[str]] = {}
+        topics = {kind: (*self._topics(opened, kind), INJECTABLES) for kind in wanted}
+        for kind, left in unwanted(self._markers_of(opened), topics).items():
+            await self._withdraw(opened, kind, tuple(left))
+
+    def _markers_of(self, opened: IngestClaim) -> Iterator[tuple[str, KindName, SyncMarker]]:
+        """Yield (topic, kind, marker) of the kinds of a lease that it does not watch yet."""
         for topic, key in self._mirror.markers():
             group, _, name = marker_kind(key).partition("/")
             kind = KindName(group, name)
-            if self._place(kind) != opened.claim.partition or kind in opened.watches:
-                continue
-            topics = (*self._topics(opened, kind), INJECTABLES) if kind in wanted else ()
-            if topic not in topics and not self._mirror.marker(topic, key).startswith("unwatched|"):
-                left.setdefault(kind, []).append(topic)
-        for kind, topics_left in left.items():
-            await self._withdraw(opened, kind, tuple(topics_left))
+            marker = self._mirror.marker(topic, key)
+            if marker and self._place(kind) == opened.claim.partition and kind not in opened.watches:
+                yield topic, kind, marker
 
     async def _withdraw(self, opened: IngestClaim, kind: KindName, topics: tuple[str, ...]) -> None:
         """Say `unwatched` first, and drop the rows, in one step if they fit."""
         await opened.flushed(self._clock)
         await self._catch_up_mirror()
         for topic in topics:
-            told = self._mirror.marker(topic, sync_key(*kind))
-            if not told:
+            marker = self._mirror.marker(topic, sync_key(*kind))
+            if marker is None:
                 continue
-            epoch = int(told.split("|")[1]) + 1
-            value = msgspec.json.encode(SyncMarker(state="unwatched", epoch=epoch))
-            for partition in range(self.partitions):
-                mark = Emission(topic, sync_key(*kind), value, f"unwatched|{epoch}||", partition)
-                self._emit(opened, mark)
-            for key in self._mirror.of_kind(topic, str(kind)):
-                self._emit(opened, Emission(topic, key, None, ""))
+            keys = self._mirror.of_kind(topic, str(kind))
+            for emission in withdrawal(topic, kind, marker, keys, self.partitions):
+                self._emit(opened, emission)
 
     # ------------------------------------------------------------ rows
 

@@ -15,12 +15,12 @@ from pvbus.adapters.kubernetes.cluster import HttpCluster
 from pvbus.adapters.kubernetes.connection import Connection
 from pvbus.adapters.sqlite.bus import SqliteBus
 from pvbus.controlplane.apiserver.server import ApiServer
+from pvbus.core.ingest import checks
 from pvbus.core.keys import check_key, okey, partition, watch_key
 from pvbus.core.records import META, OBJECTS, WATCHES, CheckAnswer, CheckRequest, ObjectRow, WatchRequest
 from pvbus.core.topics import partition_key, topic_specs
 from pvbus.ports.bus import Output
 from pvbus.ports.cluster import Kind
-from pvbus.runtime.ingest import checks
 from pvbus.runtime.ingest.worker import IngestWorker
 from tests.integration.apiserver.client import crd
 

@@ -7,9 +7,9 @@ from typing import Any
 import pytest
 
 from pvbus.core.errors import PermanentError, TransientError
+from pvbus.core.ingest.checks import Checks, names_of
 from pvbus.core.records import CheckRequest
 from pvbus.ports.cluster import Object
-from pvbus.runtime.ingest.checks import Checks, names_of
 from tests.unit.runtime.watching import REVISION, SITE, Porch, Server, Watching, revision, simulated, site
 
 

@@ -10,6 +10,7 @@ import pytest
 from pvbus.adapters.clock import SystemClock
 from pvbus.adapters.memory.virtual_time import run_simulated
 from pvbus.core.errors import TransientError
+from pvbus.core.ingest.published import Emission
 from pvbus.core.keys import partition, watch_key
 from pvbus.core.markers import SyncView, is_marker
 from pvbus.core.records import INJECTABLES, OBJECTS, SETS, WATCHES, SyncMarker, WatchRequest
@@ -17,7 +18,6 @@ from pvbus.ports.bus import Claim, Output
 from pvbus.ports.cluster import Kind
 from pvbus.runtime.ingest.digests import Mirror
 from pvbus.runtime.ingest.lease import IngestClaim
-from pvbus.runtime.ingest.rows import Emission
 from tests.simulation.world import CONFIG_MAP, CRD, PARTITIONS, SET, SITE, World
 
 CLAIM = Claim(group="g", partition=0, epoch=1)
@@ -280,14 +280,18 @@ def test_markers_that_disagree_are_no_completeness() -> None:
         await world.open()
         store, key = world.bus._store, b"!sync|/ConfigMap"
 
-        def marker(number: int, told: str) -> Output:
-            return Output(OBJECTS, number, key, b"{}", (("pvbus-digest", told.encode()),))
+        def marker(number: int, marker: SyncMarker, header: bytes) -> Output:
+            return Output(OBJECTS, number, key, msgspec.json.encode(marker), (("pvbus-digest", header),))
 
         mirror = Mirror(world.bus, world.clock, (OBJECTS,), PARTITIONS)
+        ok, doubt = SyncMarker(state="ok", epoch=4, versions=("v1",)), SyncMarker(state="syncing", epoch=7)
+        later = Output(OBJECTS, 1, key, b'{"state":"of a later version","epoch":9}')
+        not_yet = SyncMarker(state="syncing", epoch=4)
         for outputs, expected in (
-            ([marker(n, "ok|4|v1|") for n in range(PARTITIONS - 1)], "syncing|4||"),
-            ([marker(PARTITIONS - 1, "ok|4|v1|")], "ok|4|v1|"),
-            ([marker(1, "syncing|7||")], "syncing|7||"),
+            ([marker(n, ok, b"ok|4|v1|") for n in range(PARTITIONS - 1)], not_yet),
+            ([marker(PARTITIONS - 1, ok, b"")], ok),
+            ([marker(1, doubt, b"no such header")], doubt),
+            ([later], not_yet),
         ):
             await store.write(lambda o=outputs: store.append(o, 0))  # type: ignore[misc]
             await mirror.catch_up(lambda read, total: None)

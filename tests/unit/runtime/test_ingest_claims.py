@@ -10,6 +10,7 @@ import pytest
 
 from pvbus.adapters.memory.virtual_time import run_simulated
 from pvbus.core.errors import TransientError
+from pvbus.core.ingest.published import Emission
 from pvbus.core.keys import partition, watch_key
 from pvbus.core.markers import is_marker
 from pvbus.core.records import OBJECTS, WATCHES, WatchRequest
@@ -18,7 +19,6 @@ from pvbus.ports.bus import Output, TopicSpec
 from pvbus.runtime.ingest import worker
 from pvbus.runtime.ingest.digests import DIGEST_HEADER, Mirror
 from pvbus.runtime.ingest.lease import IngestClaim
-from pvbus.runtime.ingest.rows import Emission
 from pvbus.runtime.reconcile.leases import StepLimits, output_bytes
 from tests.simulation import world as world_module
 from tests.simulation.world import PARTITIONS, SITE, World

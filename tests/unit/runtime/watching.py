@@ -8,6 +8,7 @@ import msgspec
 
 from pvbus.adapters.memory.cluster import MemoryCluster
 from pvbus.adapters.memory.virtual_time import SimulatedClock, run_simulated
+from pvbus.core.ingest.published import Emission
 from pvbus.core.ingest.rows import KindName, topics_of
 from pvbus.core.keys import CHECK_PREFIX, check_key, okey
 from pvbus.core.markers import is_marker
@@ -22,7 +23,6 @@ from pvbus.core.records import (
 )
 from pvbus.ports.cluster import Listing, Object, Resource, WatchEvent
 from pvbus.runtime.ingest.informer import KindWatch
-from pvbus.runtime.ingest.rows import Emission
 
 SITE = KindName("example.org", "Site")
 REVISION = KindName("porch.kpt.dev", "PackageRevision")
@@ -127,7 +127,7 @@ class Watching:
         self.known: dict[str, dict[str, str]] = {
             t: {} for t in (*topics_of(kind, requested=True), INJECTABLES)
         }
-        self.markers: dict[str, str] = {}
+        self.markers: dict[str, SyncMarker] = {}
         self.checks: dict[str, CheckRequest] = {}
         self.start(content)
 

@@ -6,9 +6,13 @@ after `CHECK_RETRY_SECONDS`. Pure: the caller gives the monotonic time.
 """
 
 import math
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 
-from pvbus.core.records import CheckRequest
+import msgspec
+
+from pvbus.core.ingest.published import Emission, Name
+from pvbus.core.ingest.waits import between
+from pvbus.core.records import OBJECTS, CheckAnswer, CheckRequest
 
 CHECK_SECONDS = 10.0  # a removal waits longer than this anyway; a list of 100,000 objects takes seconds
 CHECK_RETRY_SECONDS = 60.0  # like the probe of a kind that is not served
@@ -34,9 +38,14 @@ class Checks:
     def drop(self, key: str) -> None:
         self._open.pop(key, None)
 
+    @property
+    def due_at(self) -> float:
+        """Return when the next read is due; infinity if nothing is open."""
+        return self._not_before if self._open else math.inf
+
     def seconds_until_due(self, now: float) -> float:
         """Return how long to wait before the next read; infinity if nothing is open."""
-        return max(0.0, self._not_before - now) if self._open else math.inf
+        return max(0.0, self.due_at - now)
 
     def open_now(self) -> Batch:
         """Return the requests that a read answers which begins now."""
@@ -55,18 +64,29 @@ class Checks:
             del self._open[key]
         return answered
 
+    def answers(self, batch: Batch, now: float) -> Iterator[Emission]:
+        """Yield the answers to the requests that a successful read answers, and close them."""
+        for key, request in self.close(batch, now):
+            value = msgspec.json.encode(CheckAnswer(nonce=request.nonce))
+            yield Emission(OBJECTS, key, value, request.nonce)
+
     def failed(self, now: float, seconds: float = CHECK_RETRY_SECONDS) -> None:
         """Note that a read failed, or that its answers could not be given. seconds: until the next one."""
         self._not_before = now + seconds
 
 
-def names_of(batch: Batch) -> frozenset[tuple[str, str]] | None:
+def names_of(batch: Batch) -> frozenset[Name] | None:
     """Return (namespace, name) of what the requests ask about; None if one asks about the whole kind."""
-    names = set()
-    for request in batch.values():
-        if not request.names:
-            return None
-        for text in request.names:
-            namespace, _, name = text.partition("/")
-            names.add((namespace, name))
-    return frozenset(names)
+    return named_in(batch) if all(request.names for request in batch.values()) else None
+
+
+def named_in(batch: Batch) -> frozenset[Name]:
+    """Return (namespace, name) of what the requests name, whether or not others ask about the whole kind."""
+    texts = (text.partition("/") for request in batch.values() for text in request.names)
+    return frozenset((namespace, name) for namespace, _, name in texts)
+
+
+def retry_seconds(asked_seconds: float | None, chance: float) -> float:
+    """Return the wait after a failed read. asked_seconds: what the server asked for; chance: from 0 to 1."""
+    wait = max(CHECK_RETRY_SECONDS, asked_seconds or 0.0)
+    return between(wait, 1.1 * wait, chance)

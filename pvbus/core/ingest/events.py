@@ -1,0 +1,135 @@
+"""The events that an informer takes: a closed union of frozen Structs."""
+
+from collections.abc import Mapping, Sequence
+from typing import Any, Literal
+
+import msgspec
+
+from pvbus.core.ingest.published import Name
+from pvbus.core.records import CheckRequest
+
+
+class _Event(msgspec.Struct, frozen=True, kw_only=True, gc=False):
+    """Options shared by all events."""
+
+
+Purpose = Literal["checks", "left out", "gone", "content"]
+"""Why objects are read by name: to answer check requests; to complete a list, or a replay, of an aggregated
+API; because their content is requested."""
+
+
+Reason = Literal["transient", "silent", "gone", "permanent"]
+
+
+class Fault(_Event, frozen=True, kw_only=True):
+    """A failed request. gone: 410. silent: a watch showed nothing for too long. retry_after_seconds: what
+    the server asked for."""
+
+    reason: Reason
+    message: str = ""
+    retry_after_seconds: float | None = None
+
+
+class Tick(_Event, frozen=True, kw_only=True):
+    """The time `Informer.wake_at` has come."""
+
+
+class Served(_Event, frozen=True, kw_only=True):
+    """Discovery knows the kind."""
+
+
+class NotServed(_Event, frozen=True, kw_only=True):
+    """Discovery does not know the kind."""
+
+
+class ResolveFailed(_Event, frozen=True, kw_only=True):
+    """Discovery could not be read."""
+
+    fault: Fault
+
+
+class Listed(_Event, frozen=True, kw_only=True):
+    """A complete list. versions: those served when it began. resource_version: "" of an aggregated API."""
+
+    versions: tuple[str, ...]
+    resource_version: str
+    items: Sequence[Mapping[str, Any]]
+
+
+class ListFailed(_Event, frozen=True, kw_only=True):
+    """The list could not be read to its end."""
+
+    fault: Fault
+
+
+class Delivered(_Event, frozen=True, kw_only=True):
+    """An event of the watch."""
+
+    type: Literal["ADDED", "MODIFIED", "DELETED", "BOOKMARK"]
+    object: Mapping[str, Any]
+
+
+class WatchEnded(_Event, frozen=True, kw_only=True):
+    """The watch ended. fault: None if the server ended it in order."""
+
+    fault: Fault | None = None
+
+
+class ObjectRead(_Event, frozen=True, kw_only=True):
+    """One object of a read by name. object: None if it does not exist."""
+
+    purpose: Purpose
+    name: Name
+    object: Mapping[str, Any] | None
+
+
+class ReadFailed(_Event, frozen=True, kw_only=True):
+    """A read by name failed; what is left of it is not read."""
+
+    purpose: Purpose
+    fault: Fault
+
+
+class VersionsRead(_Event, frozen=True, kw_only=True):
+    """The versions served now. None: they could not be read."""
+
+    versions: tuple[str, ...] | None
+
+
+class Probed(_Event, frozen=True, kw_only=True):
+    """A definition changed: the kind may be served, or in other versions."""
+
+
+class CheckAsked(_Event, frozen=True, kw_only=True):
+    """A check request came. is_repeated: its answer could not be written."""
+
+    key: str
+    request: CheckRequest
+    is_repeated: bool = False
+
+
+class CheckWithdrawn(_Event, frozen=True, kw_only=True):
+    """A check request went."""
+
+    key: str
+
+
+class ContentChanged(_Event, frozen=True, kw_only=True):
+    """The content of other objects is requested. See `Informer.can_change_content`."""
+
+    content: frozenset[Name]
+
+
+ListEvent = Served | NotServed | ResolveFailed | Listed | ListFailed
+ReadEvent = ObjectRead | ReadFailed | VersionsRead
+Event = (
+    Tick
+    | ListEvent
+    | ReadEvent
+    | Delivered
+    | WatchEnded
+    | Probed
+    | CheckAsked
+    | CheckWithdrawn
+    | ContentChanged
+)

@@ -1,0 +1,155 @@
+"""The rows and markers of one kind as the bus has them, and the writes that change them.
+
+Every change is emitted at once, in the order of the calls; what is emitted counts as written. Whoever
+cannot write it begins again with what the bus has. Pure.
+"""
+
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from typing import Literal, NamedTuple
+
+import msgspec
+
+from pvbus.core.ingest.rows import KindName, ObservedRow
+from pvbus.core.keys import parse_okey, sync_key
+from pvbus.core.records import OBJECTS, SyncMarker
+
+MarkerState = Literal["syncing", "ok", "unavailable", "unwatched"]
+
+
+class Emission(NamedTuple):
+    """A row to write. partition None: to its key's partition; else to this one (markers)."""
+
+    topic: str
+    key: str
+    value: bytes | None
+    digest: str
+    partition: int | None = None
+
+
+Emit = Callable[[Emission], None]
+Name = tuple[str, str]
+"""(namespace, name); an empty name stands for whatever the namespace has of the kind."""
+
+
+class KindRows:
+    """Digests of the rows, and the markers, of one kind, per topic."""
+
+    def __init__(
+        self,
+        kind: KindName,
+        emit: Emit,
+        *,
+        partitions: int,
+        known: dict[str, dict[str, str]],
+        markers: dict[str, SyncMarker],
+    ) -> None:
+        """known, markers: what the bus has, per topic; kept up to date with what is emitted."""
+        self._kind = kind
+        self._emit = emit
+        self._partitions = partitions
+        self._known = known
+        self._markers = markers
+        self._epoch = max((marker.epoch for marker in markers.values()), default=0)
+        self.versions: tuple[str, ...] = ()  # those served, for the markers
+
+    def mark(self, topic: str, state: MarkerState, message: str = "") -> None:
+        """Write a marker to all partitions, unless it says what the bus has already."""
+        versions = self.versions if state == "ok" else ()
+        marker = SyncMarker(state=state, epoch=self._epoch, versions=versions, message=message)
+        if self._markers.get(topic) == marker:
+            return
+        self._markers[topic] = marker
+        for emission in _to_all_partitions(topic, self._kind, marker, self._partitions):
+            self._emit(emission)
+
+    def replace(self, topic: str, rows: dict[str, ObservedRow]) -> None:
+        """Write the difference to a complete list, between `syncing` and `ok`; nothing if there is none."""
+        known = self._known[topic]
+        fresh = [row for row in rows.values() if known.get(row.key) != row.digest]
+        gone = [key for key in known if key not in rows]
+        marker = self._markers.get(topic)
+        is_ok = marker is not None and marker.state == "ok" and marker.versions == self.versions
+        if fresh or gone or not is_ok:
+            self._epoch += 1
+            self.mark(topic, "syncing")
+            for row in fresh:
+                self.upsert(row)
+            for key in gone:
+                self.tombstone(topic, key)
+            self.mark(topic, "ok")
+
+    def is_written(self, row: ObservedRow) -> bool:
+        return self._known[row.topic].get(row.key) == row.digest
+
+    def upsert(self, row: ObservedRow) -> None:
+        if not self.is_written(row):
+            self._known[row.topic][row.key] = row.digest
+            self._emit(Emission(row.topic, row.key, row.value, row.digest))
+
+    def tombstone(self, topic: str, key: str) -> None:
+        if self._known[topic].pop(key, None) is not None:
+            self._emit(Emission(topic, key, None, ""))
+
+    def keys(self, topic: str) -> list[str]:
+        return list(self._known[topic])
+
+    def names(self, topics: Iterable[str]) -> set[Name]:
+        """Return (namespace, name) of the objects that have rows in these topics."""
+        found = set()
+        for topic in topics:
+            for key in self._known[topic]:
+                if topic == OBJECTS:
+                    parsed = parse_okey(key)
+                    found.add((parsed.namespace, parsed.name))
+                else:
+                    namespace, _, name = key.partition("/")
+                    found.add((namespace, name))
+        return found
+
+
+def agreed(markers: Mapping[int, SyncMarker], partitions: int) -> SyncMarker | None:
+    """Return what the markers of a kind say together, None if there is none. markers: per partition.
+
+    Where the partitions differ, a step was the last of its worker: the kind is `syncing`, at the highest
+    epoch of any partition.
+    """
+    if not markers:
+        return None
+    first, *others = markers.values()
+    if len(markers) == partitions and all(marker == first for marker in others):
+        return first
+    return SyncMarker(state="syncing", epoch=max(marker.epoch for marker in markers.values()))
+
+
+def unwanted(
+    markers: Iterable[tuple[str, KindName, SyncMarker]], wanted: Mapping[KindName, Iterable[str]]
+) -> dict[KindName, list[str]]:
+    """Return the topics, per kind, whose markers and rows no watch will keep up to date.
+
+    markers: (topic, kind, marker). wanted: the topics of the kinds that are to be watched. What is
+    `unwatched` already is not returned.
+    """
+    left: dict[KindName, list[str]] = {}
+    for topic, kind, marker in markers:
+        if topic not in wanted.get(kind, ()) and marker.state != "unwatched":
+            left.setdefault(kind, []).append(topic)
+    return left
+
+
+def withdrawal(
+    topic: str, kind: KindName, marker: SyncMarker, keys: Iterable[str], partitions: int
+) -> Iterator[Emission]:
+    """Yield the rows that withdraw a kind from a topic: `unwatched` first, then a tombstone per key.
+
+    marker: the one that the bus has; the new one has the next epoch.
+    """
+    after = SyncMarker(state="unwatched", epoch=marker.epoch + 1)
+    yield from _to_all_partitions(topic, kind, after, partitions)
+    for key in keys:
+        yield Emission(topic, key, None, "")
+
+
+def _to_all_partitions(topic: str, kind: KindName, marker: SyncMarker, partitions: int) -> Iterator[Emission]:
+    value, key = msgspec.json.encode(marker), sync_key(*kind)
+    for partition in range(partitions):
+        yield Emission(topic, key, value, "", partition)

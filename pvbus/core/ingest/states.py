@@ -1,0 +1,169 @@
+"""The states of an informer, and which state follows which.
+
+An informer observes one kind (`pvbus.core.ingest.informer`). Its states are a closed union of frozen Structs.
+`TRANSITIONS` names every pair of a state and an event that can change the state; after any other pair the
+state is as before. Times are seconds of a monotonic clock.
+"""
+
+from collections.abc import Mapping, Sequence
+from typing import Any, Literal
+
+import msgspec
+
+from pvbus.core.ingest import events
+from pvbus.core.ingest.checks import Batch
+from pvbus.core.ingest.events import Event
+
+
+class _State(msgspec.Struct, frozen=True, kw_only=True, gc=False):
+    """Options shared by all states."""
+
+
+BackOffReason = Literal["start", "gone", "ended", "error"]
+
+
+class BackingOff(_State, frozen=True, kw_only=True):
+    """Waits until the kind is resolved again. `ended`: the replay of an aggregated API ended."""
+
+    until: float
+    reason: BackOffReason
+
+
+class Resolving(_State, frozen=True, kw_only=True):
+    """Asks discovery how the kind is served."""
+
+
+class Unserved(_State, frozen=True, kw_only=True):
+    """The kind is not served, or may not be read: marked `unavailable` until a probe finds it."""
+
+    until: float
+
+
+class Listing(_State, frozen=True, kw_only=True):
+    """Lists the kind. batch: the check requests that were open when the list began. is_interruption: a watch
+    stands still for this list, and goes on where it was if the list fails."""
+
+    batch: Batch
+    is_interruption: bool
+
+
+class Completing(_State, frozen=True, kw_only=True):
+    """Reads by name what an aggregated API left out of its list."""
+
+    batch: Batch
+    is_interruption: bool
+    versions: tuple[str, ...]
+    items: Sequence[Mapping[str, Any]]
+
+
+class Watching(_State, frozen=True, kw_only=True):
+    """Follows a watch that began at `since`."""
+
+    since: float
+
+
+class Resuming(_State, frozen=True, kw_only=True):
+    """Waits until the watch is begun again where it ended."""
+
+    until: float
+
+
+class Replaying(_State, frozen=True, kw_only=True):
+    """Follows the watch of an aggregated API, which replays all objects first. until: of the next list."""
+
+    until: float
+
+
+class Confirming(_State, frozen=True, kw_only=True):
+    """Reads by name what a replay did not show, while the watch goes on."""
+
+    until: float
+
+
+class Following(_State, frozen=True, kw_only=True):
+    """Follows the watch of an aggregated API after its replay."""
+
+    until: float
+
+
+State = (
+    BackingOff
+    | Resolving
+    | Unserved
+    | Listing
+    | Completing
+    | Watching
+    | Resuming
+    | Replaying
+    | Confirming
+    | Following
+)
+
+TRANSITIONS: Mapping[type[State], Mapping[type[Event], tuple[type[State], ...]]] = {
+    BackingOff: {events.Tick: (BackingOff, Resolving)},
+    Resolving: {
+        events.Served: (Listing,),
+        events.NotServed: (Unserved,),
+        events.ResolveFailed: (BackingOff, Unserved),
+    },
+    Unserved: {events.Tick: (Unserved, Resolving)},
+    Listing: {
+        events.Listed: (Completing, Watching, Replaying),
+        events.ListFailed: (BackingOff, Unserved, Watching, Replaying),
+    },
+    Completing: {
+        events.ObjectRead: (Completing, Replaying),
+        events.ReadFailed: (Completing, BackingOff, Unserved, Watching, Replaying),
+    },
+    Watching: {
+        events.Tick: (Watching, Listing),
+        events.WatchEnded: (Watching, Resuming, Resolving, BackingOff, Unserved),
+        events.ObjectRead: (Watching, Listing),
+        events.ReadFailed: (Watching, Listing),
+        events.VersionsRead: (Watching, Resolving),
+    },
+    Resuming: {
+        events.Tick: (Resuming, Watching, Listing),
+        events.ObjectRead: (Resuming, Listing),
+        events.ReadFailed: (Resuming, Listing),
+        events.VersionsRead: (Resuming, Resolving),
+    },
+    Replaying: {
+        events.Tick: (Replaying, Confirming, Following, Resolving, Listing),
+        events.Delivered: (Replaying, Confirming, Following),
+        events.WatchEnded: (BackingOff, Unserved),
+        events.ObjectRead: (Replaying, Listing),
+        events.ReadFailed: (Replaying, Listing),
+        events.VersionsRead: (Replaying, Resolving),
+    },
+    Confirming: {
+        events.Tick: (Confirming, Resolving, Listing),
+        events.Delivered: (Confirming, Following),
+        events.WatchEnded: (BackingOff, Unserved),
+        events.ObjectRead: (Confirming, Following, Listing),
+        events.ReadFailed: (Confirming, BackingOff, Unserved, Listing),
+        events.VersionsRead: (Confirming, Resolving),
+    },
+    Following: {
+        events.Tick: (Following, Resolving, Listing),
+        events.WatchEnded: (BackingOff, Unserved),
+        events.ObjectRead: (Following, Listing),
+        events.ReadFailed: (Following, Listing),
+        events.VersionsRead: (Following, Resolving),
+    },
+}
+
+
+def following(state: type[State], event: type[Event]) -> tuple[type[State], ...]:
+    """Return the states in which an event can leave an informer."""
+    return TRANSITIONS[state].get(event, (state,))
+
+
+def transition_table() -> str:
+    """Return the transitions as a Markdown table: a row per pair that can change the state."""
+    lines = ["| state | event | next state |", "| --- | --- | --- |"]
+    for state, pairs in TRANSITIONS.items():
+        for event, after in pairs.items():
+            names = ", ".join(each.__name__ for each in after)
+            lines.append(f"| {state.__name__} | {event.__name__} | {names} |")
+    return "\n".join(lines) + "\n"

@@ -1,0 +1,162 @@
+"""What an informer has seen of its kind, and the rows that follow from it. Pure."""
+
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+from pvbus.core.ingest.published import Emit, KindRows, Name
+from pvbus.core.ingest.rows import (
+    WHOLE_KINDS,
+    KindName,
+    ObservedRow,
+    injectable_row,
+    presence_row,
+    rows_of,
+)
+from pvbus.core.keys import okey
+from pvbus.core.records import INJECTABLES, SyncMarker
+
+
+class KindView:
+    """The objects of one kind as the last list and the events since show them."""
+
+    def __init__(
+        self,
+        kind: KindName,
+        emit: Emit,
+        *,
+        partitions: int,
+        topics: tuple[str, ...],
+        known: dict[str, dict[str, str]],
+        markers: dict[str, SyncMarker],
+        content: frozenset[Name],
+    ) -> None:
+        """See `Informer`."""
+        self.kind = kind
+        self.topics = topics
+        self.content = content
+        self._rows = KindRows(kind, emit, partitions=partitions, known=known, markers=markers)
+        self._versions_seen: dict[str, dict[str, str]] = {}  # namespace -> name -> resourceVersion
+        self._content_seen: set[Name] = set()  # a read of their content must not undo a later event
+
+    @property
+    def is_whole(self) -> bool:
+        """Whether bodies are needed, or metadata will do."""
+        return self.kind in WHOLE_KINDS or bool(self.content)
+
+    @property
+    def served_versions(self) -> tuple[str, ...]:
+        """Return the versions that the last list was read with."""
+        return self._rows.versions
+
+    @property
+    def count(self) -> int:
+        return sum(len(versions) for versions in self._versions_seen.values())
+
+    def written_names(self) -> set[Name]:
+        """Return the objects that have rows on the bus."""
+        return self._rows.names(self.topics)
+
+    def is_current(self, obj: Mapping[str, Any]) -> bool:
+        """Tell whether an object is the one whose rows were written last."""
+        version = obj["metadata"].get("resourceVersion", "")
+        namespace, name = name_of(obj)
+        seen = self._versions_seen.get(namespace, {}).get(name)
+        rows = rows_of(self.kind, obj, self.topics)
+        return bool(version) and seen == version and all(self._rows.is_written(row) for row in rows)
+
+    # ------------------------------------------------------------ markers
+
+    def mark_syncing(self) -> None:
+        for topic in self.topics:
+            self._rows.mark(topic, "syncing")
+
+    def mark_unavailable(self, message: str) -> None:
+        for topic in (*self.topics, *((INJECTABLES,) if self.content else ())):
+            self._rows.mark(topic, "unavailable", message)
+
+    # ------------------------------------------------------------ objects
+
+    def replace(self, versions: tuple[str, ...], items: Iterable[Mapping[str, Any]]) -> None:
+        """Write the difference to a complete list, under markers."""
+        self._rows.versions = versions
+        rows: dict[str, dict[str, ObservedRow]] = {topic: {} for topic in self.topics}
+        contents: dict[Name, Mapping[str, Any]] = {}
+        self._versions_seen = {}
+        for obj in items:
+            name = self._see(obj)
+            for row in rows_of(self.kind, obj, self.topics):
+                rows[row.topic][row.key] = row
+            if name in self.content:
+                contents[name] = obj
+        for topic in self.topics:
+            self._rows.replace(topic, rows[topic])
+        self._replace_content(contents)
+
+    def apply(self, obj: Mapping[str, Any], *, deleted: bool) -> None:
+        """Write what an event says about one object."""
+        namespace, name = self._see(obj)
+        if deleted:
+            del self._versions_seen[namespace][name]
+            for row in rows_of(self.kind, obj, self.topics):
+                self._rows.tombstone(row.topic, row.key)
+        else:
+            for row in rows_of(self.kind, obj, self.topics):
+                self._rows.upsert(row)
+        if (namespace, name) in self.content:
+            self._content_seen.add((namespace, name))
+            self._rows.upsert(injectable_row(self.kind, namespace, name, None if deleted else obj))
+        if (namespace, "") in self.content:
+            self._rows.upsert(self._presence(namespace))
+
+    def _see(self, obj: Mapping[str, Any]) -> Name:
+        namespace, name = name_of(obj)
+        self._versions_seen.setdefault(namespace, {})[name] = obj["metadata"].get("resourceVersion", "")
+        return namespace, name
+
+    # ------------------------------------------------------------ content
+
+    def _replace_content(self, contents: Mapping[Name, Mapping[str, Any]]) -> None:
+        wanted = set()
+        self._content_seen |= self.content
+        for namespace, name in sorted(self.content):
+            if name:
+                row = injectable_row(self.kind, namespace, name, contents.get((namespace, name)))
+            else:
+                row = self._presence(namespace)
+            wanted.add(row.key)
+            self._rows.upsert(row)
+        for key in [key for key in self._rows.keys(INJECTABLES) if key not in wanted]:
+            self._rows.tombstone(INJECTABLES, key)
+        self.complete_content()
+
+    def change_content(self, content: frozenset[Name]) -> set[Name]:
+        """Follow other named objects; return those that must be read, and given to `take_content`."""
+        more, less = content - self.content, self.content - content
+        self.content = content
+        for namespace, name in less:
+            self._rows.tombstone(INJECTABLES, okey(*self.kind, namespace, name))
+        for namespace, name in sorted(more):
+            if not name:
+                self._rows.upsert(self._presence(namespace))
+        named = {(namespace, name) for namespace, name in more if name}
+        self._content_seen -= named
+        return named
+
+    def take_content(self, name: Name, obj: Mapping[str, Any] | None) -> None:
+        """Write what a read found, unless the watch was quicker: it knows better."""
+        if name in self.content and name not in self._content_seen:
+            self._rows.upsert(injectable_row(self.kind, *name, obj))
+
+    def complete_content(self) -> None:
+        """Mark the content as complete."""
+        if self.content:
+            self._rows.mark(INJECTABLES, "ok")
+
+    def _presence(self, namespace: str) -> ObservedRow:
+        return presence_row(self.kind, namespace, exists=bool(self._versions_seen.get(namespace)))
+
+
+def name_of(obj: Mapping[str, Any]) -> Name:
+    """Return (namespace, name) of an object."""
+    meta = obj["metadata"]
+    return meta.get("namespace", ""), meta["name"]

@@ -1,0 +1,135 @@
+"""The waits of an informer: when to list, watch and probe again, and when rows are in doubt.
+
+Pure: the caller gives the monotonic time, `now`, and the randomness as a number from 0 to 1, `chance`.
+"""
+
+import math
+
+UNAVAILABLE_PROBE_SECONDS = 60.0
+DEFINED_PROBE_SECONDS = 1.0  # a definition is sent before it is served: look again soon, then ever later
+UNWATCHED_SECONDS = 30.0  # without a watch for so long, absence is no longer believed
+BACKOFF_SECONDS = (0.2, 30.0)
+RESUME_SECONDS = (0.2, 5.0)  # between two tries of a watch: many of them before its rows are in doubt
+STEADY_SECONDS = 5.0  # a watch that ends sooner is begun again with a backoff: it may end at once for ever
+
+
+def between(least: float, most: float, chance: float) -> float:
+    return least + chance * (most - least)
+
+
+class GrowingWait:
+    """An exponential backoff with full jitter."""
+
+    def __init__(self, seconds_min: float, seconds_max: float) -> None:
+        self._least = seconds_min
+        self._most = seconds_max
+        self._attempt = 0
+
+    def reset(self) -> None:
+        self._attempt = 0
+
+    def next_seconds(self, chance: float, asked_seconds: float | None = None) -> float:
+        """Count a failure and return the wait. asked_seconds: what the server asked for, a lower limit."""
+        self._attempt += 1
+        ceiling = min(self._most, self._least * 2.0 ** min(self._attempt, 16))
+        seconds = between(self._least, ceiling, chance)
+        if asked_seconds is None:
+            return seconds
+        return max(seconds, between(asked_seconds, 1.1 * asked_seconds, chance))
+
+
+class ListTimes:
+    """When to list again. A list whose watch ended at once counts as a failure."""
+
+    def __init__(self) -> None:
+        self._listed_at = math.inf
+        self._wait = GrowingWait(*BACKOFF_SECONDS)
+
+    def listed(self, now: float) -> None:
+        self._listed_at = now
+
+    def next_seconds(self, now: float, chance: float, asked_seconds: float | None = None) -> float:
+        if now - self._listed_at > STEADY_SECONDS:
+            self._wait.reset()
+        self._listed_at = math.inf
+        return self._wait.next_seconds(chance, asked_seconds)
+
+
+class WatchTimes:
+    """Since when there is no watch, and when to begin it again."""
+
+    def __init__(self) -> None:
+        self._event_at = -math.inf
+        self._lost_at: float | None = None
+        self._wait = GrowingWait(*RESUME_SECONDS)
+
+    def listed(self) -> None:
+        """Note that a list has shown everything."""
+        self._lost_at = None
+
+    def began(self, now: float) -> None:
+        self._event_at = now
+
+    def delivered(self, now: float) -> None:
+        """Note an event: there is a watch."""
+        self._lost_at, self._event_at = None, now
+
+    def is_lost(self, now: float) -> bool:
+        """Note that there is no watch, and tell whether that is so for too long."""
+        if self._lost_at is None:
+            self._lost_at = now
+        return now - self._lost_at > UNWATCHED_SECONDS
+
+    def is_lost_after(self, now: float, lasted: float, *, failed: bool, silent: bool) -> bool:
+        """Note that a watch ended, and tell whether there has been none for too long. lasted: seconds."""
+        if silent:  # a quiet kind or a dead connection: the next try shows which
+            self._lost_at = self._event_at
+            return False
+        if lasted > (UNWATCHED_SECONDS if failed else STEADY_SECONDS):
+            self._lost_at = None  # it was there all the time, with nothing to send
+            return False
+        return self.is_lost(now)
+
+    def resume_seconds(
+        self, chance: float, lasted: float, *, failed: bool, asked_seconds: float | None
+    ) -> float:
+        """Return the wait before the watch is begun again; 0 after one that lasted and did not fail."""
+        if lasted > STEADY_SECONDS:
+            self._wait.reset()
+            if not failed:
+                return 0.0
+        return self._wait.next_seconds(chance, asked_seconds)
+
+
+class ProbeTimes:
+    """When to look again how a kind is served: soon after a change of its definition, then ever later."""
+
+    def __init__(self) -> None:
+        self.look_at = math.inf
+        self._look_seconds = DEFINED_PROBE_SECONDS
+        self._wait_seconds = UNAVAILABLE_PROBE_SECONDS
+        self._is_probed = False
+
+    def probed(self, now: float) -> None:
+        """Note that the definition changed."""
+        self._wait_seconds = self._look_seconds = DEFINED_PROBE_SECONDS
+        self.look_at = now
+        self._is_probed = True
+
+    def resolving(self) -> None:
+        """Note that discovery is asked: what changes from now on may not be in its answer."""
+        self._is_probed = False
+
+    def wait_seconds(self, chance: float) -> float:
+        """Return how long a kind that is not served waits."""
+        seconds = self._wait_seconds
+        self._wait_seconds = min(UNAVAILABLE_PROBE_SECONDS, 2 * seconds)
+        return 0.0 if self._is_probed else seconds - between(0, seconds / 10, chance)
+
+    def looked(self, now: float, chance: float) -> None:
+        """Note that the versions of a served kind are read; discovery follows a definition after a while."""
+        seconds = self._look_seconds
+        self.look_at = now + seconds - between(0, seconds / 2, chance)
+        self._look_seconds *= 2
+        if self._look_seconds > 2 * UNAVAILABLE_PROBE_SECONDS:
+            self.look_at = math.inf
