@@ -102,13 +102,15 @@ class Outcome(NamedTuple):
 
     puts become visible together with the consumed offset. again_after: seconds until the key is
     looked at again, whatever happens. result: a word of a closed set, for logs and metrics.
-    waiting: what it waits for, in words.
+    waiting: what it waits for, in words. cause: when the work began that this outcome completes, in wall
+    seconds since the epoch; 0 when it completes none.
     """
 
     puts: tuple[Put, ...] = ()
     result: str = "unchanged"
     again_after: float | None = None
     waiting: tuple[str, ...] = ()
+    cause: float = 0.0
 
 
 Reconciliation = Generator[Effect, Any, Outcome]
@@ -137,6 +139,11 @@ class Controller(Protocol):
 
     @property
     def broadcast(self) -> tuple[str, ...]: ...
+
+    @property
+    def evaluations(self) -> int:
+        """How many targets or templates were evaluated so far, for metrics."""
+        ...
 
     def open(self, partition: int) -> None:
         """Begin with empty tables for a claim."""

@@ -346,7 +346,7 @@ class ResultRow(_Row, frozen=True, kw_only=True):
     input_digest: over everything the outcome depends on; equal means nothing to do. downstreams:
     every (repo, package) that ever had a revision of ours and may still have one.
     requests: keys in `watches` that this variant needs. waiting: what it waits for, in words. cause:
-    wall time in seconds of the change answered.
+    wall time in seconds at which the attempt began that answered the last change.
     """
 
     uid: str

@@ -17,38 +17,68 @@ OUTCOMES = (
     "defect",
 )
 
-RECONCILES = Counter("pvbus_reconcile_total", "Reconciliations.", ["service", "outcome"])
+RECONCILES = Counter(
+    "pvbus_reconcile_total", "Reconciliations that ended, by service and outcome.", ["service", "outcome"]
+)
 RECONCILE_SECONDS = Histogram(
     "pvbus_reconcile_duration_seconds",
-    "From the first look at a key to its committed outcome.",
+    "Time from the start of a reconciliation to its committed outcome.",
     ["service"],
     buckets=(0.001, 0.003, 0.01, 0.03, 0.1, 0.3, 1, 3, 10, 30),
 )
-EFFECTS = Counter("pvbus_effects_total", "Calls to the API server.", ["effect", "outcome"])
-EVALUATIONS = Counter("pvbus_evaluations_total", "Target or template evaluations.", ["service"])
-INFLIGHT = Gauge("pvbus_inflight_keys", "Keys that wait for an effect or a step.", ["service"])
-DIRTY = Gauge("pvbus_dirty_keys", "Keys that wait for a look.", ["service"])
-LAG = Gauge("pvbus_consumer_lag_records", "Records not read yet.", ["topic", "partition"])
-CLAIMS = Gauge("pvbus_claims", "Claims held and restored.", ["service"])
+EFFECTS = Counter(
+    "pvbus_effects_total", "Calls to the API server, by verb and outcome.", ["effect", "outcome"]
+)
+EVALUATIONS = Counter(
+    "pvbus_evaluations_total", "Targets (unroll) and templates (render) that were evaluated.", ["service"]
+)
+INFLIGHT = Gauge(
+    "pvbus_inflight_keys", "Keys whose reconciliation is running or waits for its commit.", ["service"]
+)
+DIRTY = Gauge("pvbus_dirty_keys", "Keys that wait for a reconciliation or are in one.", ["service"])
+LAG = Gauge(
+    "pvbus_consumer_lag_records", "Records that are not read yet, by partition.", ["topic", "partition"]
+)
+CLAIMS = Gauge("pvbus_claims", "Partitions that the service holds and has restored.", ["service"])
 _CLAIM = ["service", "partition"]
-CLAIM_HELD = Gauge("pvbus_claim_held", "1 for each claim held, restored or not.", _CLAIM)
-CLAIM_LAG = Gauge("pvbus_claim_lag_records", "Records of the inputs not read yet, once restored.", _CLAIM)
-CLAIM_DIRTY = Gauge("pvbus_claim_dirty_keys", "Keys that wait, or are being worked on.", _CLAIM)
-CLAIM_PROGRESS = Gauge("pvbus_claim_progress_seconds", "Since the claim last got on.", _CLAIM)
-CLAIM_RESTORE = Gauge("pvbus_claim_restore_ratio", "Share of the tables that is read; 1 is restored.", _CLAIM)
+CLAIM_HELD = Gauge(
+    "pvbus_claim_held", "1 for each partition that the service holds, restored or not.", _CLAIM
+)
+CLAIM_LAG = Gauge(
+    "pvbus_claim_lag_records", "Input records of a restored partition that are not read yet.", _CLAIM
+)
+CLAIM_DIRTY = Gauge(
+    "pvbus_claim_dirty_keys", "Keys of a partition that wait for a reconciliation or are in one.", _CLAIM
+)
+CLAIM_PROGRESS = Gauge(
+    "pvbus_claim_progress_seconds",
+    "Time since the last progress of a partition, also while it is idle.",
+    _CLAIM,
+)
+CLAIM_RESTORE = Gauge(
+    "pvbus_claim_restore_ratio", "Share of a partition's tables that is read: 1 when it is restored.", _CLAIM
+)
 MEASURED = (LAG, CLAIM_HELD, CLAIM_LAG, CLAIM_DIRTY, CLAIM_PROGRESS, CLAIM_RESTORE)
 """What is measured anew for each scrape: labels of claims that went away must not stay."""
 
-WATCH_RESTARTS = Counter("pvbus_watch_restarts_total", "Lists and watches begun.", ["reason"])
-DEAD_LETTERS = Counter("pvbus_dead_letters_total", "Records that could not be decoded.", ["topic"])
-STEPS = Counter("pvbus_steps_total", "Steps on the bus.", ["service", "outcome"])
-RECORDS_WRITTEN = Counter("pvbus_records_written_total", "Records of committed steps.", ["topic"])
+WATCH_RESTARTS = Counter(
+    "pvbus_watch_restarts_total",
+    "Lists and watches started, and the errors before them, by reason.",
+    ["reason"],
+)
+DEAD_LETTERS = Counter("pvbus_dead_letters_total", "Records that could not be decoded, by topic.", ["topic"])
+STEPS = Counter(
+    "pvbus_steps_total", "Transactions on the bus, by service and outcome.", ["service", "outcome"]
+)
+RECORDS_WRITTEN = Counter(
+    "pvbus_records_written_total", "Records that were committed to the bus, by topic.", ["topic"]
+)
 CONVERGENCE_SECONDS = Histogram(
     "pvbus_convergence_seconds",
-    "From the change that caused it to the condition published.",
+    "Time from the start of the attempt that makes a PackageVariant ready to its written status.",
     buckets=(0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60, 300),
 )
-BUILD_INFO = Info("pvbus_build", "The running program.")
+BUILD_INFO = Info("pvbus_build", "Version of the running program.")
 BUILD_INFO.info({"version": __version__})
 
 for _service in SERVICES:

@@ -1,6 +1,8 @@
 """Running other programs so that whatever they do ends, and costs bounded memory here."""
 
+import errno
 import os
+import shutil
 import signal
 import subprocess
 import threading
@@ -9,14 +11,31 @@ from contextlib import suppress
 from pathlib import Path
 from typing import IO, NamedTuple
 
-try:
-    import resource
-except ImportError:  # not on Windows
-    resource = None  # type: ignore[assignment]  # a module elsewhere
-
 CHUNK_BYTES = 64 * 1024
 LAST_WORDS_SECONDS = 2.0
 """How long output is waited for once a program is gone: a child that left its group may hold the pipe."""
+
+
+_LIMITED = """
+exec 3>&2 2>/dev/null
+ulimit -d "$1"; ulimit -f "$2"; ulimit -c 0
+shift 2; unset PWD OLDPWD
+exec "$@" 2>&3 3>&-
+"""
+"""Sets the limits of a program in its own process, and becomes the program. A limit that the system does not
+allow stays as it is, without a word: the shell's errors go nowhere until it becomes the program."""
+_ULIMIT_DATA_BYTES = 1024
+_ULIMIT_FILE_BYTES = 512
+
+
+class Limits(NamedTuple):
+    """What a program and each of its children may take.
+
+    memory_bytes: of private memory (on Linux only). file_bytes: of one file that it writes.
+    """
+
+    memory_bytes: int
+    file_bytes: int
 
 
 class Outcome(NamedTuple):
@@ -102,33 +121,21 @@ def kill_group(process: "subprocess.Popen[bytes]") -> None:
         return
 
 
-def limit(process: "subprocess.Popen[bytes]", *, memory_bytes: int, file_bytes: int) -> None:
-    """Limit what a program that was just started, and its children, may take; on Linux only.
-
-    Until then it runs without: what it does before it reads its input may escape the limits.
-    """
-    if resource is None or not hasattr(resource, "prlimit"):
-        return
-    for kind, value in (
-        (resource.RLIMIT_DATA, memory_bytes),
-        (resource.RLIMIT_FSIZE, file_bytes),
-        (resource.RLIMIT_CORE, 0),
-    ):
-        try:
-            resource.prlimit(process.pid, kind, (value, value))
-        except (OSError, ValueError):
-            return  # it is over already, or the system sets lower limits
-
-
 def start(
-    command: Sequence[str], folder: Path | str, environment: dict[str, str], *, with_input: bool
+    command: Sequence[str],
+    folder: Path | str,
+    environment: dict[str, str],
+    *,
+    with_input: bool,
+    limits: Limits | None = None,
 ) -> "subprocess.Popen[bytes]":
     """Start a program in a session of its own: it has no terminal, and one group to end.
 
-    Raises: OSError, ValueError when it cannot be started.
+    limits: hold from the program's first instruction on; it has no core dumps then. The program is found by
+    `PATH` of the environment. Raises: OSError, ValueError when it cannot be started.
     """
     return subprocess.Popen(
-        command,
+        command if limits is None else _limited(command, folder, environment, limits),
         cwd=folder,
         env=environment,
         stdin=subprocess.PIPE if with_input else subprocess.DEVNULL,
@@ -136,3 +143,21 @@ def start(
         stderr=subprocess.PIPE,
         start_new_session=True,
     )
+
+
+def _limited(
+    command: Sequence[str], folder: Path | str, environment: dict[str, str], limits: Limits
+) -> list[str]:
+    """Return the command that starts a program with limits. Raises: OSError for one that is not there.
+
+    A shell between fork and exec sets them: `preexec_fn` may deadlock beside threads, and `prlimit` from
+    here would come when the program runs already.
+    """
+    program = str(Path(folder, command[0])) if os.path.dirname(command[0]) else command[0]
+    found = shutil.which(program, path=environment.get("PATH"))
+    if found is None:
+        number = errno.EACCES if os.path.exists(program) else errno.ENOENT
+        raise OSError(number, os.strerror(number), command[0])
+    data = str(limits.memory_bytes // _ULIMIT_DATA_BYTES)
+    files = str(limits.file_bytes // _ULIMIT_FILE_BYTES)
+    return ["/bin/sh", "-c", _LIMITED, "sh", data, files, found, *command[1:]]

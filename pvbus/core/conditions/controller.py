@@ -53,6 +53,15 @@ _rollup = msgspec.json.Decoder(SetResult)
 _event = msgspec.json.Decoder(ConditionEvent)
 
 
+class _Caused(msgspec.Struct):
+    """What `_cause` reads of a ResultRow."""
+
+    cause: float = 0.0
+
+
+_caused = msgspec.json.Decoder(_Caused)
+
+
 class Place:
     """One object: as it is observed, what its result says, and what was last published of it."""
 
@@ -81,6 +90,7 @@ class ConditionsController:
     inputs = inputs_of(name)
     memory = memory_of(name)
     broadcast = broadcast_of(name)
+    evaluations = 0
 
     def __init__(self, *, source: str, partitions: int, children_report: bool = True) -> None:
         """source: the installation, as the `ce_source` of its events. children_report: see
@@ -251,7 +261,8 @@ class ConditionsController:
         body = {**msgspec.json.decode(raw), "status": status}
         written = yield Update(VARIANT if kind == "PackageVariant" else SET, body, "status")
         place.response, place.expires = msgspec.json.encode(written), now + ECHO_SECONDS
-        return Outcome((), "changed", news.again_after)
+        cause = _cause(place, obj.status.conditions, conditions)
+        return Outcome((), "changed", news.again_after, cause=cause)
 
     def _desired(
         self, kind: str, key: Key, obj: PackageVariant | PackageVariantSet, place: Place
@@ -280,6 +291,18 @@ class ConditionsController:
         if wanted and max(c.observed_generation for c in wanted) < published:
             return None, {}
         return tuple(replace(c, message=cut(c.message)) for c in wanted), extra
+
+
+def _cause(place: Place, before: Iterable[Condition], after: Iterable[Condition]) -> float:
+    """Return when the attempt began after which a written status says Ready, of this generation, for the
+    first time; 0 for any other write, and for sets, whose results name no such time."""
+    old = next((c for c in before if c.type == "Ready"), None)
+    new = next((c for c in after if c.type == "Ready"), None)
+    if new is None or new.status != "True" or place.result is None:
+        return 0.0
+    if old is not None and (old.status, old.observed_generation) == (new.status, new.observed_generation):
+        return 0.0
+    return _caused.decode(place.result).cause
 
 
 def _transitions(place: Place, uid: str) -> dict[str, Condition]:

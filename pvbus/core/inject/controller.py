@@ -121,6 +121,7 @@ class InjectController:
     inputs = inputs_of(name)
     memory = memory_of(name)
     broadcast = broadcast_of(name)
+    evaluations = 0
 
     def __init__(self, *, partitions: int, elapsed: Callable[[], float]) -> None:
         """elapsed: seconds of a clock that cannot go back."""
@@ -312,7 +313,7 @@ class InjectController:
             seen.waiting_since = seen.trouble = seen.refused = None
             if one.result.generation == one.variant.metadata.generation:
                 return Outcome()
-            row = report.of_generation(one.result, one.variant)  # a change that was set back, for example
+            row = report.of_generation(one.result, one.variant, one.now)  # a change was set back, perhaps
             return Outcome((Put(RESULTS, one.key, row),), "changed")
         if (
             seen.refused is not None

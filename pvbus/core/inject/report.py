@@ -157,11 +157,11 @@ def result_row(
     )
 
 
-def of_generation(row: ResultRow, variant: PackageVariant) -> ResultRow:
+def of_generation(row: ResultRow, variant: PackageVariant, now: float) -> ResultRow:
     """Return a row whose inputs are those of the variant's present generation, and says so."""
     generation = variant.metadata.generation
     conditions = tuple(msgspec.structs.replace(c, observed_generation=generation) for c in row.conditions)
-    return msgspec.structs.replace(row, generation=generation, conditions=conditions)
+    return msgspec.structs.replace(row, generation=generation, conditions=conditions, cause=now)
 
 
 def injected_object(one: Injected) -> InjectedObject:

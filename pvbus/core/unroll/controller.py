@@ -122,6 +122,10 @@ class UnrollController:
             state.children.results[name] = _result.decode(value)
         return (skey,)
 
+    @property
+    def evaluations(self) -> int:
+        return self.preparing.target_evaluations
+
     def _state(self, partition: int, skey: str) -> SetState:
         sets = self._sets[partition]
         state = sets.get(skey)

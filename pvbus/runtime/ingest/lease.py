@@ -32,7 +32,7 @@ class IngestClaim(Advancing):
     asked for; rows of one segment may change places. checks: the check requests on the bus, answered or not.
     answers: keys of the answers that are on the bus, or on their way. refused: (topic, key) of rows that
     the bus did not take; what it has of them is older. resume_at: while the claim is gone, and may come
-    back: the position in its requests.
+    back: the position in its requests. step: number of the last step, for the log.
     """
 
     def __init__(self, claim: Claim, clock: Clock) -> None:
@@ -54,6 +54,7 @@ class IngestClaim(Advancing):
         self.resume_at: int | None = None
         self.away: Stopwatch | None = None
         self.stepping = 0
+        self.step = 0
         self.writing = 0
 
     @property

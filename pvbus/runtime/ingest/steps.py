@@ -16,7 +16,7 @@ from pvbus.ports.bus import Bus, Output
 from pvbus.runtime.ingest.digests import DIGEST_HEADER
 from pvbus.runtime.ingest.lease import IngestClaim, Place
 from pvbus.runtime.reconcile.leases import StepLimits, output_bytes
-from pvbus.telemetry import metrics
+from pvbus.telemetry import logs, metrics
 
 _CHECK = CHECK_PREFIX.encode()
 
@@ -28,6 +28,8 @@ class IngestSteps:
         self.limits = StepLimits.of(bus)
         self._bus = bus
         self._log = log
+        self._number = 0
+        self._steps_done = metrics.STEPS.labels("ingest", "done")
 
     async def run(self, opened: IngestClaim) -> None:
         """Write what waits, whenever something does, until cancelled or a step fails."""
@@ -38,10 +40,11 @@ class IngestSteps:
                 segment = opened.oldest_segment()
                 outputs = self._take(opened)
                 opened.stepping, opened.writing = segment, len(outputs)
+                self._number = opened.step = self._number + 1
                 await self._step(opened, outputs)
                 opened.stepping = opened.writing = 0
                 opened.progressed()
-                metrics.STEPS.labels("ingest", "done").inc()
+                self._steps_done.inc()
                 for topic, count in Counter(output.topic for output in outputs).items():
                     metrics.RECORDS_WRITTEN.labels(topic).inc(count)
 
@@ -75,8 +78,13 @@ class IngestSteps:
             event = "the bus refuses a row"
             if isinstance(exc, TooLargeError):
                 event = "object is too large for the bus: make it smaller, or raise the bus's record limit"
-            self._log.error(event, topic=refused[0], key=refused[1], error=str(exc))
+            self._log.error(event, topic=refused[0], error=str(exc), **self._fields(opened, refused[1]))
         else:
+            if logs.is_detailed():
+                for output in outputs:
+                    deleted = {"deleted": True} if output.value is None else {}
+                    fields = self._fields(opened, output.key.decode())
+                    self._log.debug("row written", topic=output.topic, **deleted, **fields)
             if opened.refused:
                 opened.refused.difference_update((o.topic, o.key.decode()) for o in outputs)
 
@@ -92,9 +100,16 @@ class IngestSteps:
         if watched is not None:
             watched.watch.recheck(key, check)
         self._log.warning(
-            "check request is not answered: the bus refuses a row of what it asks about", key=key
+            "check request is not answered: the bus refuses a row of what it asks about",
+            **self._fields(opened, key),
         )
         return True
+
+    def _fields(self, opened: IngestClaim, key: str) -> dict[str, Any]:
+        """Return what the log lines of a row carry. reconcile_id: as of a controller, of the step."""
+        number, epoch = opened.claim.partition, opened.claim.epoch
+        reconcile_id = f"{number}.{epoch}.{opened.step}"
+        return {"service": "ingest", "key": key, "partition": number, "reconcile_id": reconcile_id}
 
     @staticmethod
     def _output(place: Place, emission: Emission) -> Output:

@@ -6,8 +6,8 @@ again; the offset that may be committed is the lowest whose keys are still dirty
 
 import asyncio
 from collections import deque
-from collections.abc import Collection, Iterable, Mapping
-from typing import NamedTuple, Protocol
+from collections.abc import Callable, Collection, Iterable, Mapping
+from typing import Any, NamedTuple, Protocol
 
 from pvbus.core.codec import encode_row
 from pvbus.core.effects import Put
@@ -66,6 +66,13 @@ class Kept(NamedTuple):
     away: Stopwatch
 
 
+class Running(NamedTuple):
+    """A reconciliation under way. number: of those of its lease. began: monotonic seconds."""
+
+    number: int
+    began: float
+
+
 class ClaimState(Protocol):
     """What can be seen of a claim from outside.
 
@@ -113,11 +120,21 @@ class OpenClaim(Advancing):
 
     doubt: a step ended with an unknown outcome, so the tables must be restored before anything else
     is decided. tasks: effects and steps under way; life: keeps the tables restored. kept: its tables are
-    there, from an earlier claim that came directly before.
+    there, from an earlier claim that came directly before. busy: the reconciliations under way, by key.
     """
 
-    def __init__(self, claim: Claim, inputs: Iterable[str], clock: Clock, limits: StepLimits) -> None:
+    def __init__(
+        self,
+        claim: Claim,
+        inputs: Iterable[str],
+        clock: Clock,
+        limits: StepLimits,
+        ended: Callable[[float], None] = lambda seconds: None,
+    ) -> None:
+        """ended: is called with the duration of each reconciliation whose outcome is committed."""
         super().__init__(clock)
+        self._ended = ended
+        self._reconciliations = 0
         self.claim = claim
         self.revoked = False
         self.doubt = asyncio.Event()
@@ -134,7 +151,7 @@ class OpenClaim(Advancing):
         self.restore = self.replayed = (0, 0)
         self.doubt.clear()
         self.dirty: set[str] = set()
-        self.busy: set[str] = set()
+        self.busy: dict[str, Running] = {}
         self.kept: Kept | None = None
         self.puts: list[Finished] = []
         self._waiting_records = self._waiting_bytes = 0
@@ -160,15 +177,28 @@ class OpenClaim(Advancing):
             return None
         key = self._queue.popleft()
         self.dirty.discard(key)
-        self.busy.add(key)
+        self._reconciliations += 1
+        self.busy[key] = Running(self._reconciliations, self._clock.monotonic())
         return key
 
     def done(self, key: str) -> None:
         self.progressed()
-        if key in self.busy:
-            self.busy.discard(key)
+        running = self.busy.pop(key, None)
+        if running is not None:
+            self._ended(self.progress_at - running.began)
             if key in self.dirty:
                 self._queue.append(key)
+
+    def log_fields(self, key: str) -> dict[str, Any]:
+        """Return what the log lines of a key's reconciliation carry.
+
+        reconcile_id: `<partition>.<epoch of the lease>.<number>`, unique within a service for all time.
+        """
+        number, epoch = self.claim.partition, self.claim.epoch
+        fields: dict[str, Any] = {"key": key, "partition": number}
+        if (running := self.busy.get(key)) is not None:
+            fields["reconcile_id"] = f"{number}.{epoch}.{running.number}"
+        return fields
 
     def add(self, outcome: Finished) -> None:
         self.puts.append(outcome)

@@ -14,10 +14,9 @@ from pvbus.core.topics import child_of
 from pvbus.ports.bus import Bus
 from pvbus.ports.clock import Clock
 from pvbus.runtime.reconcile.leases import Finished, OpenClaim, finished
-from pvbus.runtime.reconcile.narration import Narrator
+from pvbus.runtime.reconcile.narration import Line, Narrator
 from pvbus.runtime.reconcile.tables import Tables
-from pvbus.telemetry import metrics
-from pvbus.telemetry.logs import get_logger
+from pvbus.telemetry import logs, metrics
 
 REFUSED_SECONDS = 5.0  # before tables are restored and the step is tried again: a person must act meanwhile
 
@@ -42,7 +41,7 @@ class Stepper:
         self._clock = clock
         self._spawn = spawn
         self._stepped = stepped
-        self._log = get_logger(name)
+        self._log = logs.get_logger(name)
         self._narrator = Narrator()
         self._steps_done = metrics.STEPS.labels(name, "done")
 
@@ -90,12 +89,27 @@ class Stepper:
         self._steps_done.inc()
         for topic, count in Counter(output.topic for output in outputs).items():
             metrics.RECORDS_WRITTEN.labels(topic).inc(count)
+        is_detailed = logs.is_detailed()
+        for outcome in batch:
+            self._write_lines(opened, outcome, is_detailed=is_detailed)
         for outcome in batch:
             self._tables.store(opened, outcome.puts)
             opened.done(outcome.key)
-            for line in self._narrator.lines(outcome.puts):
-                self._log.info(line.event, **line.fields)
         self._stepped()
+
+    def _write_lines(self, opened: OpenClaim, outcome: Finished, *, is_detailed: bool) -> None:
+        """Log what a committed outcome means and, in detail, each of its rows."""
+        lines = [*self._narrator.lines(outcome.puts)]
+        if is_detailed:
+            lines += (Line("row written", {"topic": put.topic, "row": put.key}, True) for put in outcome.puts)
+        if not lines:
+            return
+        with logs.bound(self._fields(opened, outcome)):
+            for line in lines:
+                (self._log.debug if line.is_detail else self._log.info)(line.event, **line.fields)
+
+    def _fields(self, opened: OpenClaim, outcome: Finished) -> dict[str, Any]:
+        return {"service": self._name, **opened.log_fields(outcome.key)}
 
     async def _step_each(self, opened: OpenClaim, batch: list[Finished], error: TooLargeError) -> None:
         """Write what can be written: outcome by outcome, then, of one that is too large, child by child."""
@@ -110,7 +124,8 @@ class Stepper:
     def _refuse(self, opened: OpenClaim, outcome: Finished, error: TooLargeError) -> None:
         """Leave out what no step can hold, and let the controller say so."""
         keys = sorted({f"{put.topic}: {put.key}" for put in outcome.puts})
-        self._log.error("rows cannot be written", rows=keys, error=str(error))
+        with logs.bound(self._fields(opened, outcome)):
+            self._log.error("rows cannot be written", rows=keys, error=str(error))
         metrics.RECONCILES.labels(self._name, "failed").inc()
         self._tables.refused(opened, outcome, str(error))
         opened.done(outcome.key)

@@ -35,8 +35,7 @@ from pvbus.runtime.reconcile.retries import BACKOFF_SECONDS, retry_of
 from pvbus.runtime.reconcile.steps import Stepper
 from pvbus.runtime.reconcile.tables import Tables
 from pvbus.runtime.reconcile.timers import Timers
-from pvbus.telemetry import metrics
-from pvbus.telemetry.logs import get_logger
+from pvbus.telemetry import logs, metrics
 
 EFFECTS_INFLIGHT_MAX = 64  # an API server on two cores gains nothing above; fewer starve it
 DIRTY_KEYS_MAX = 50_000  # beyond, inputs pause: memory stays bounded when the cluster is slow
@@ -78,10 +77,14 @@ class Worker:
         self._limits = StepLimits.of(bus)
         self._tables = Tables(make, bus, clock, partitions=partitions, claims=self._claims)
         name = self.controller.name
-        self._log = get_logger(name)
+        self._log = logs.get_logger(name)
         self._stepper = Stepper(name, self._tables, bus, clock, spawn=self._spawn, stepped=self._wake.set)
         self._outcomes = {word: metrics.RECONCILES.labels(name, word) for word in metrics.OUTCOMES}
+        self._durations = metrics.RECONCILE_SECONDS.labels(name)
         self._dirty_gauge = metrics.DIRTY.labels(name)
+        self._inflight_gauge = metrics.INFLIGHT.labels(name)
+        self._evaluations = metrics.EVALUATIONS.labels(name)
+        self._evaluations_seen = 0
 
     # ---------------------------------------------------------------- life
 
@@ -153,7 +156,7 @@ class Worker:
 
     async def _assigned(self, claim: Claim) -> None:
         assert self._tasks is not None
-        opened = OpenClaim(claim, self.controller.inputs, self._clock, self._limits)
+        opened = OpenClaim(claim, self.controller.inputs, self._clock, self._limits, self._durations.observe)
         self._claims[claim.partition] = opened
         self._tables.open(opened)
         opened.life = self._tasks.create_task(self._hold(opened))
@@ -242,6 +245,7 @@ class Worker:
                 opened = claims[(self._turn + i) % len(claims)]
                 if opened.acts:
                     self._run_dirty(opened, deadline)
+            self._count_evaluations()
             self._balance()
             await asyncio.sleep(0)
 
@@ -276,15 +280,26 @@ class Worker:
         self._wake.set()
 
     async def _with_effects(self, opened: OpenClaim, key: str, steps: Reconciliation, effect: Effect) -> None:
-        try:
-            outcome = await self._drive(opened, steps, effect)
-        except Exception as exc:
-            self._failed(opened, key, exc)
-        else:
-            self._finish(opened, key, outcome)
-        finally:
-            steps.close()
-        self._stepper.kick(opened)
+        """Run as a task of its own: what is bound to the log here is bound nowhere else."""
+        with logs.bound(self._fields(opened, key)):
+            try:
+                outcome = await self._drive(opened, steps, effect)
+            except Exception as exc:
+                self._failed(opened, key, exc)
+            else:
+                self._finish(opened, key, outcome)
+            finally:
+                steps.close()
+        self._stepper.kick(opened)  # its task inherits what is bound
+
+    def _fields(self, opened: OpenClaim, key: str) -> dict[str, Any]:
+        return {"service": self.controller.name, **opened.log_fields(key)}
+
+    def _count_evaluations(self) -> None:
+        seen, now = self._evaluations_seen, self.controller.evaluations
+        if now != seen:  # fewer: the tables were emptied, and the controller is a new one
+            self._evaluations.inc(now - seen if now > seen else now)
+            self._evaluations_seen = now
 
     async def _drive(self, opened: OpenClaim, steps: Reconciliation, effect: Effect) -> Outcome:
         try:
@@ -329,17 +344,18 @@ class Worker:
         attempt = opened.attempts[key] = opened.attempts.get(key, 0) + 1
         outcome, seconds = retry_of(error, attempt)
         puts: tuple[Put, ...] = ()
-        about = {"key": key, "outcome": outcome, "seconds": round(seconds, 2), "error": str(error)}
-        match outcome:
-            case "defect":
-                trace = "".join(traceback.format_exception(error))
-                self._log.error("a decision failed; this is a bug in pvbus", trace=trace, **about)
-                opened.defects[key] = f"{type(error).__name__}: {error}"
-                puts = self._report(opened, key)
-            case "conflict":
-                self._log.debug("will be tried again", **about)
-            case _:
-                self._log.warning("will be tried again", **about)
+        about = {"outcome": outcome, "seconds": round(seconds, 2), "error": str(error)}
+        with logs.bound(self._fields(opened, key)):
+            match outcome:
+                case "defect":
+                    trace = "".join(traceback.format_exception(error))
+                    self._log.error("a decision failed; this is a bug in pvbus", trace=trace, **about)
+                    opened.defects[key] = f"{type(error).__name__}: {error}"
+                    puts = self._report(opened, key)
+                case "conflict":
+                    self._log.debug("will be tried again", **about)
+                case _:
+                    self._log.warning("will be tried again", **about)
         self._outcomes[outcome].inc()
         self._timers.set((opened.claim.partition, key), self._clock.monotonic() + seconds)
         self._close(opened, key, puts)
@@ -353,7 +369,7 @@ class Worker:
         try:
             return self.controller.failed(opened.claim.partition, key, message, self._clock.now())
         except Exception as exc:  # the same bug, most likely: the log and /readyz have it
-            self._log.error("a defect cannot be reported on its object", key=key, error=str(exc))
+            self._log.error("a defect cannot be reported on its object", error=str(exc))
             return ()
 
     def _finish(self, opened: OpenClaim, key: str, outcome: Outcome) -> None:
@@ -365,6 +381,12 @@ class Worker:
             self._wake.set()
         elif outcome.again_after is not None:
             self._timers.set((opened.claim.partition, key), self._clock.monotonic() + outcome.again_after)
+        if logs.is_detailed():
+            about = {"waiting": "; ".join(outcome.waiting)} if outcome.waiting else {}
+            with logs.bound(self._fields(opened, key)):
+                self._log.debug("reconciled", outcome=outcome.result, rows=len(outcome.puts), **about)
+        if outcome.cause:
+            metrics.CONVERGENCE_SECONDS.observe(max(self._clock.now() - outcome.cause, 0.0))
         self._close(opened, key, outcome.puts)
 
     def _close(self, opened: OpenClaim, key: str, puts: tuple[Put, ...]) -> None:
@@ -390,3 +412,4 @@ class Worker:
                     if opened.acts and opened.done_offsets():
                         self._stepper.kick(opened, offsets_only=True)
             self._dirty_gauge.set(self.dirty_keys)
+            self._inflight_gauge.set(sum(len(opened.busy) for opened in self._claims.values()))

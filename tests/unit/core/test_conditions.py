@@ -167,6 +167,7 @@ class Part:
         self.events: list[ConditionEvent] = []
         self.now = 0.0
         self.again_after: float | None = None
+        self.cause = 0.0
 
     def see(self, thing: Any, topic: str = SETS) -> None:
         key = f"default/{thing['metadata']['name']}"
@@ -188,7 +189,7 @@ class Part:
                 written = effect.object
                 steps.send(written)
             except StopIteration as end:
-                self.again_after = end.value.again_after
+                self.again_after, self.cause = end.value.again_after, end.value.cause
                 for put in end.value.puts:
                     dirty |= key in self.controller.store(0, put)
                     if put.topic == CONDITIONS:
@@ -249,6 +250,28 @@ def test_a_condition_that_was_published_and_is_in_no_status_yet_is_not_withdrawn
     assert found["OnHold"] == ("True", "Annotation")
     assert found["Stalled"] == ("False", "Valid")
     assert "Stalled" not in [kind for kind, _, _ in part.told()]
+
+
+def test_the_status_that_first_says_ready_of_a_generation_completes_its_attempt() -> None:
+    """Later writes of the same, and statuses that are not Ready, complete nothing."""
+    part, key = Part(), "PackageVariant|default/v"
+
+    def attempted(generation: int, status: str, cause: float) -> float:
+        ready = Condition(type="Ready", status=status, reason="R", observed_generation=generation)
+        row = ResultRow(uid="uid-v", generation=generation, conditions=(ready,), cause=cause)
+        part.tell(row, RESULTS, "default/v")
+        part.run(key)
+        return part.cause
+
+    part.see(obj(VARIANT, "v", uid="uid-v"), VARIANTS)
+    assert attempted(1, "False", 5.0) == 0.0
+    assert attempted(1, "True", 7.0) == 7.0
+    assert attempted(1, "True", 8.0) == 0.0
+    assert attempted(2, "True", 9.0) == 9.0
+    part = observed()
+    part.tell(rolled(counts=ALL))
+    part.run()
+    assert part.cause == 0.0
 
 
 def test_counts_that_move_are_written_but_no_transition() -> None:

@@ -8,7 +8,7 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from pvbus.controlplane.packages import bounds, content, layout
+from pvbus.controlplane.packages import bounds, content, layout, programs
 from pvbus.controlplane.packages.functions import executable
 from pvbus.controlplane.packages.functions.registry import FunctionRegistry
 from pvbus.controlplane.packages.gitcommand import Credentials, Git, GitError
@@ -270,7 +270,6 @@ def run(program: str, timeout_seconds: float = 30.0) -> None:
 
 
 READ = "import sys; sys.stdin.read()"
-"""Limits of memory and files are in force when the input comes, which is some time after the start."""
 
 
 @pytest.fixture
@@ -288,6 +287,9 @@ def small(monkeypatch: pytest.MonkeyPatch) -> None:
         ("import sys\nwhile True: print('x' * 1000, file=sys.stderr)", "wrote more than 1000000 bytes"),
         (f"{READ}; x = b'x' * 2_000_000_000", "exit code 1: .*MemoryError"),
         (f"{READ}; open('f', 'wb').write(b'x' * 2_000_000)", "exit code"),
+        ("x = b'x' * 2_000_000_000", "exit code 1: .*MemoryError"),
+        ("open('f', 'wb').write(b'x' * 2_000_000)", "exit code"),
+        ("while True: pass", "did not end within 2 s"),
         ("import time; time.sleep(60)", "did not end within 2 s"),
         ("print('[' * 100000)", "no ResourceList: yaml: nested too deeply"),
         ("print('a: &a [*a]')", "no ResourceList: yaml: nested too deeply"),
@@ -298,6 +300,60 @@ def test_a_program_that_takes_too_much_is_ended(program: str, message: str) -> N
     with pytest.raises(PermanentError, match=f"(?s){message}"):
         run(program, timeout_seconds=2.0)
     assert time.monotonic() - began < 20
+
+
+AT_ONCE = {
+    "memory": ("x = b'x' * 2_000_000_000", "MemoryError"),
+    "file": ("open('f', 'wb').write(b'x' * 2_000_000)", "File too large"),
+    "core": ("import resource, sys; sys.exit(str(resource.getrlimit(resource.RLIMIT_CORE)))", "(0, 0)"),
+}
+
+
+@pytest.mark.parametrize(("program", "message"), AT_ONCE.values(), ids=AT_ONCE)
+def test_limits_hold_before_the_first_instruction(tmp_path: Path, program: str, message: str) -> None:
+    """Nothing happens here between the start and the end of a program that never reads its input."""
+    limits = programs.Limits(memory_bytes=200_000_000, file_bytes=1_000_000)
+    command = [sys.executable, "-c", program]
+    process = programs.start(command, tmp_path, executable.ENVIRONMENT, with_input=True, limits=limits)
+    _, err = process.communicate(timeout=60)
+    assert process.returncode == 1
+    assert message in err.decode()
+
+
+def test_children_have_the_limits_of_their_program(tmp_path: Path) -> None:
+    program = (
+        "import resource, subprocess, sys\n"
+        "show = 'import resource as r; print(r.getrlimit(r.RLIMIT_DATA), r.getrlimit(r.RLIMIT_FSIZE))'\n"
+        "subprocess.run([sys.executable, '-c', show])"
+    )
+    limits = programs.Limits(memory_bytes=1 << 28, file_bytes=1 << 20)
+    command = [sys.executable, "-c", program]
+    process = programs.start(command, tmp_path, executable.ENVIRONMENT, with_input=False, limits=limits)
+    out, _ = process.communicate(timeout=60)
+    assert out.decode().strip() == f"{(1 << 28, 1 << 28)} {(1 << 20, 1 << 20)}"
+
+
+def test_a_limit_that_the_system_does_not_allow_leaves_the_output_alone(tmp_path: Path) -> None:
+    """Only the superuser may raise a limit: for others the lower one of the system stays, in silence."""
+    command = ["sh", "-c", 'ulimit -c 0; ulimit -d 1000000; ulimit -f 1000; exec "$@"', "sh"]
+    inner = programs.Limits(memory_bytes=1 << 50, file_bytes=1 << 50)
+    inside = programs._limited(
+        [sys.executable, "-c", "print('ran')"], tmp_path, executable.ENVIRONMENT, inner
+    )
+    process = programs.start([*command, *inside], tmp_path, executable.ENVIRONMENT, with_input=False)
+    assert process.communicate(timeout=60) == (b"ran\n", b"")
+
+
+def test_a_program_with_limits_is_found_by_its_path(tmp_path: Path) -> None:
+    (tmp_path / "plain").write_text("no program")
+    limits = programs.Limits(memory_bytes=1 << 28, file_bytes=1 << 20)
+    for command, error in (
+        ("no-such-program", FileNotFoundError),
+        ("./no-such-program", FileNotFoundError),
+        ("./plain", PermissionError),
+    ):
+        with pytest.raises(error):
+            programs.start([command], tmp_path, executable.ENVIRONMENT, with_input=False, limits=limits)
 
 
 def test_no_child_is_left_behind_and_none_holds_up_its_parent(tmp_path: Path) -> None:

@@ -36,6 +36,7 @@ class Toy:
     inputs = (IN,)
     memory = (OUT,)
     broadcast = (SEEN,)
+    evaluations = 0
 
     def __init__(self) -> None:
         self.rows: dict[int, dict[str, str]] = {}

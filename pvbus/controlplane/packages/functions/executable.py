@@ -100,12 +100,17 @@ def _run(command: Sequence[str], text: str, timeout_seconds: float) -> tuple[int
     with tempfile.TemporaryDirectory(prefix="pvbus-function-", ignore_cleanup_errors=True) as folder:
         environment = {**ENVIRONMENT, "HOME": folder, "TMPDIR": folder}
         try:
-            process = programs.start(command, folder, environment, with_input=True)
+            process = programs.start(
+                command,
+                folder,
+                environment,
+                with_input=True,
+                limits=programs.Limits(MEMORY_BYTES_MAX, FILE_BYTES_MAX),
+            )
         except OSError as exc:
             raise _fault(f"{command[0]} cannot be started: {exc.strerror}") from exc
         except ValueError as exc:
             raise _fault(f"{command[0]!r} cannot be started: {exc}") from exc
-        programs.limit(process, memory_bytes=MEMORY_BYTES_MAX, file_bytes=FILE_BYTES_MAX)
         outcome = programs.run(
             process, text.encode(), seconds_max=timeout_seconds, bytes_max=OUTPUT_BYTES_MAX
         )
