@@ -69,6 +69,7 @@ check: setup-dev
 	.venv/bin/mypy --strict
 	.venv/bin/lint-imports
 	.venv/bin/python -m schemas.generate --check
+	.venv/bin/python -m tests.tools.vocabulary
 	.venv/bin/python -m docs.generate --check
 
 format: setup-dev

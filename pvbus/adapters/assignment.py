@@ -1,6 +1,6 @@
-"""Who holds which claim: a pure function of the members, and of who holds what now.
+"""Who holds which lease: a pure function of the members, and of who holds what now.
 
-Every adapter whose workers share out claims among themselves uses this one, so that it does not
+Every adapter whose workers share out leases among themselves uses this one, so that it does not
 matter which worker computes it.
 """
 

@@ -77,7 +77,9 @@ def distinct(manifests: Iterable[Manifest]) -> list[Manifest]:
         first = found.setdefault(identity(manifest.object), manifest)
         if first is not manifest and digest(first.object) != digest(manifest.object):
             name = name_of(manifest.object)
-            problems.append(f"{manifest.place}: {name} differs from {first.place}: leave one of them out")
+            problems.append(
+                f"{manifest.location}: {name} differs from {first.location}: leave one of them out"
+            )
     if problems:
         raise UsageError("manifests contradict each other:\n  " + "\n  ".join(problems))
     return list(found.values())
@@ -195,4 +197,6 @@ class AppliedRecord:
 
 
 def _is_within(source: str, scope: Sequence[str]) -> bool:
-    return any(source == place or source.startswith(place.rstrip(os.sep) + os.sep) for place in scope)
+    return any(
+        source == location or source.startswith(location.rstrip(os.sep) + os.sep) for location in scope
+    )

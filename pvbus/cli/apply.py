@@ -109,8 +109,8 @@ async def _left_remarks(cluster: Cluster, left: Mapping[str, Entry], record: App
     if not stay:
         return []
     first = stay[0]
-    place = f"-n {first.namespace} " if first.namespace else ""
-    command = f"kubectl delete {first.kind.lower()} {place}{first.name}"
+    address = f"-n {first.namespace} " if first.namespace else ""
+    command = f"kubectl delete {first.kind.lower()} {address}{first.name}"
     names = _listed([str(entry) for entry in stay])
     return [f"no longer in the manifests, and left as it is: {names}; to delete: {command}"]
 
@@ -126,15 +126,15 @@ async def _present(cluster: Cluster, objects: Iterable[Object]) -> set[str]:
     wanted: dict[Kind, dict[tuple[str, str], str]] = {}
     for obj in objects:
         metadata = obj["metadata"]
-        place = (metadata.get("namespace") or "default", metadata["name"])
-        wanted.setdefault(kind_of(obj), {})[place] = identity(obj)
+        address = (metadata.get("namespace") or "default", metadata["name"])
+        wanted.setdefault(kind_of(obj), {})[address] = identity(obj)
     found = set()
-    for kind, places in wanted.items():
+    for kind, identities in wanted.items():
         if (resource := await cluster.resource(kind)) is None:
             continue
         listing = await cluster.list(resource, metadata_only=True)
         there = {(item["metadata"].get("namespace", ""), item["metadata"]["name"]) for item in listing.items}
-        for (namespace, name), key in places.items():
+        for (namespace, name), key in identities.items():
             if (namespace if resource.namespaced else "", name) in there:
                 found.add(key)
     return found
@@ -164,7 +164,7 @@ async def apply(
             try:
                 effects[identity(manifest.object)] = await _apply(cluster, manifest.object, former)
             except (PermanentError, ConflictError) as exc:
-                return f"{manifest.place}: {name_of(manifest.object)}: {exc}"
+                return f"{manifest.location}: {name_of(manifest.object)}: {exc}"
             if record is not None:
                 record.note(manifest)
                 if clock.time() - saved > SAVE_SECONDS:

@@ -191,8 +191,8 @@ def _check_target(target: Path) -> None:
 
 def _bytes_max(size: int, target: Path) -> int:
     """Return how much a file of this size may unpack to: what a backup can, and there is room for."""
-    place = next(parent for parent in target.parents if parent.exists())
-    return min(max(BYTES_MAX_LEAST, size * RATIO_MAX), shutil.disk_usage(place).free - BYTES_LEFT)
+    path = next(parent for parent in target.parents if parent.exists())
+    return min(max(BYTES_MAX_LEAST, size * RATIO_MAX), shutil.disk_usage(path).free - BYTES_LEFT)
 
 
 class _Bounded(gzip.GzipFile):
@@ -252,9 +252,9 @@ def _extract(tar: tarfile.TarFile, folder: Path, bytes_max: int) -> None:
 
 def _belongs(entry: tarfile.TarInfo) -> bool:
     """Tell whether an entry is one that `backup` writes."""
-    place = PurePosixPath(entry.name)
-    name = place.as_posix()
-    if place.is_absolute() or ".." in place.parts or "\0" in entry.name or entry.issparse():
+    path = PurePosixPath(entry.name)
+    name = path.as_posix()
+    if path.is_absolute() or ".." in path.parts or "\0" in entry.name or entry.issparse():
         return False
     if entry.isfile() and name in (*DATABASES, *FILES):
         return True

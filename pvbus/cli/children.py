@@ -34,7 +34,7 @@ class Child:
     def __init__(self, what: str, *arguments: str, settings: Mapping[str, str] | None = None) -> None:
         """what: its name in errors. settings: variables that it gets besides this process's own."""
         self.what = what
-        self.told: Mapping[str, Any] = {}
+        self.reported: Mapping[str, Any] = {}
         self._command = (sys.executable, "-P", "-m", "pvbus.cli", *arguments, "--child")
         self._settings = settings or {}
         self._process: asyncio.subprocess.Process | None = None
@@ -48,13 +48,13 @@ class Child:
         assert self._process.stdout is not None
         try:
             line = await self._process.stdout.readline()
-            told = json.loads(line) if line.startswith(b"{") else {}
-            if "url" not in told:
-                raise _refusal(self.what, told, await self._end())
+            reported = json.loads(line) if line.startswith(b"{") else {}
+            if "url" not in reported:
+                raise _refusal(self.what, reported, await self._end())
         except BaseException:
             await self._end()
             raise
-        self.told = told
+        self.reported = reported
         return self
 
     async def ended(self) -> int:
@@ -80,18 +80,18 @@ class Child:
             return await process.wait()
 
 
-def _refusal(what: str, told: Mapping[str, Any], code: int) -> PvbusError:
+def _refusal(what: str, reported: Mapping[str, Any], code: int) -> PvbusError:
     """What a child that does not serve is to whoever started it."""
     if code < 0:
         return DiedError(f"{what} was killed by signal {-code} at its start")
-    words = told.get("error") or f"{what} ended with code {code} at its start; its log is above"
+    words = reported.get("error") or f"{what} ended with code {code} at its start; its log is above"
     return UsageError(words) if code == USAGE_CODE else PermanentError(words, reason="Child")
 
 
 def _environment(settings: Mapping[str, str]) -> dict[str, str]:
     """The child must run this very pvbus, wherever it was started from."""
-    places = [str(Path(pvbus.__file__).parent.parent), os.environ.get("PYTHONPATH", "")]
-    return {**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, places)), **settings}
+    paths = [str(Path(pvbus.__file__).parent.parent), os.environ.get("PYTHONPATH", "")]
+    return {**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, paths)), **settings}
 
 
 # The child's part

@@ -67,14 +67,14 @@ def conditions(
 
 
 async def _conditions(
-    name: str | None, follow: bool, not_ready: bool, output: str, data: str, place: str | None
+    name: str | None, follow: bool, not_ready: bool, output: str, data: str, bus_url: str | None
 ) -> int:
     def wanted(event: ConditionEvent) -> bool:
         if name is not None and f"{event.namespace}/{event.name}" != name:
             return False
         return not not_ready or asks_for_attention(event)
 
-    async with opened_bus(data, place) as bus:
+    async with opened_bus(data, bus_url) as bus:
         # The changes first: what happens while the table is read is found among them.
         begin = await _ends(bus)
         latest = await _latest(bus, name)
@@ -162,7 +162,7 @@ async def _follow(
     end = await _ends(bus)
     reader = bus.reader(begin)
     early: list[ConditionEvent] = []
-    while any(reader.position(place) < offset for place, offset in end.items()):
+    while any(reader.position(bus_url) < offset for bus_url, offset in end.items()):
         early += _events(await reader.poll(timeout_seconds=1.0))
     events = list(newer_than(latest, early))
     while True:

@@ -105,8 +105,8 @@ def _key(name: str, namespace: str | None) -> Key:
     return key
 
 
-async def _read(data: str, place: str | None, key: Key) -> Held:
-    async with opened_bus(data, place) as bus:
+async def _read(data: str, bus_url: str | None, key: Key) -> Held:
+    async with opened_bus(data, bus_url) as bus:
         return await held_of(bus, key)
 
 
@@ -164,9 +164,9 @@ def _line(key: Key, name: str, row: ChildRow) -> Sequence[str]:
     return f"{key.namespace}/{name}", f"{row.downstream.repo}/{row.downstream.package}", origin
 
 
-async def _confirm(data: str, place: str | None, path: Path, key: Key, shown: Held) -> str:
+async def _confirm(data: str, bus_url: str | None, path: Path, key: Key, shown: Held) -> str:
     """Write the annotation, if what was shown is what is held still. Returns what to say."""
-    now = await _read(data, place, key)
+    now = await _read(data, bus_url, key)
     if now.hold.token != shown.hold.token:
         raise NothingHeldError("what is held has changed meanwhile, and nothing was confirmed: look again")
     if not path.exists():

@@ -80,4 +80,4 @@ class ControlPlaneProcess(Child):
 
     @property
     def address(self) -> Address:
-        return Address(self.told["url"], Path(self.told["kubeconfig"]))
+        return Address(self.reported["url"], Path(self.reported["kubeconfig"]))

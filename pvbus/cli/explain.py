@@ -80,15 +80,17 @@ def explain(name: str, is_set: bool, output: str, kubeconfig: str | None, data: 
     sys.exit(0 if document["known"] else 1)
 
 
-async def _explain(key: Key, is_set: bool, kubeconfig: str | None, data: str, place: str | None) -> Document:
+async def _explain(
+    key: Key, is_set: bool, kubeconfig: str | None, data: str, bus_url: str | None
+) -> Document:
     kind = SET if is_set else VARIANT
-    async with opened_bus(data, place) as bus:
+    async with opened_bus(data, bus_url) as bus:
         document = await (_set(bus, key) if is_set else _variant(bus, key))
         live = await live_object(data, kubeconfig, kind, key)
         document["live"] = live if isinstance(live, dict) else None
         document["liveNote"] = live if isinstance(live, str) else ""
-        told = (document["live"] or {}).get("status", {}).get("conditions")
-        document["conditions"] = told or await _conditions(bus, kind, key)
+        reported = (document["live"] or {}).get("status", {}).get("conditions")
+        document["conditions"] = reported or await _conditions(bus, kind, key)
         document["known"] = bool(document["known"] or document["live"])
         document["waitsFor"] += await _unlisted(bus, kind)
     if document["live"] is not None:
@@ -195,10 +197,10 @@ async def _set(bus: Bus, key: Key) -> Document:
         name: msgspec.json.decode(value, type=ChildRow)
         for name, value in _below(await read_rows(bus, UNROLL, key=skey), skey).items()
     }
-    told = await read_rows(bus, SETRESULTS, key=skey)
-    result = _decoded(told.get(skey), SetResult)
+    reported = await read_rows(bus, SETRESULTS, key=skey)
+    result = _decoded(reported.get(skey), SetResult)
     results = {
-        name: msgspec.json.decode(value, type=ChildResult) for name, value in _below(told, skey).items()
+        name: msgspec.json.decode(value, type=ChildResult) for name, value in _below(reported, skey).items()
     }
     states: dict[str, int] = {}
     for child in children.values():

@@ -21,7 +21,7 @@ from pvbus.core.errors import PermanentError, TransientError, UsageError
 from pvbus.core.topics import SERVICES
 from pvbus.ports.bus import Bus, GroupState, TopicPartition
 from pvbus.runtime.process.assembly import INPUTS
-from pvbus.runtime.process.state import ClaimReport, ProcessState, defect_lines
+from pvbus.runtime.process.state import LeaseReport, ProcessState, defect_lines
 from pvbus.telemetry.terminal import unfiltered
 
 ANSWER_SECONDS_MAX = 2.0
@@ -29,7 +29,7 @@ ANSWER_SECONDS_MAX = 2.0
 
 WATCH_SECONDS = 2.0
 STALLED_SECONDS = 60.0
-"""A claim that has something to do and did not get on for so long is stuck: an effect's longest backoff."""
+"""A lease that has something to do and did not get on for so long is stuck: an effect's longest backoff."""
 
 WIDTH = 80
 """What a terminal has without anybody's doing. Names of owners are cut to fit; `-o json` has them whole."""
@@ -43,7 +43,7 @@ Show = Callable[["Table"], None]
 class Row(msgspec.Struct, frozen=True, kw_only=True):
     """One partition of a service, as `-o json` prints it.
 
-    owner: "" is nobody. claim: what the owner tells of it, None where nobody does; then `lag` is counted
+    owner: "" is nobody. lease: what the owner tells of it, None where nobody does; then `lag` is counted
     from what is committed.
     """
 
@@ -51,21 +51,25 @@ class Row(msgspec.Struct, frozen=True, kw_only=True):
     partition: int
     owner: str
     lag: int
-    claim: ClaimReport | None
+    lease: LeaseReport | None
 
     def trouble(self) -> str | None:
         """Say what keeps it from getting on, if anything does."""
-        place = f"{self.service} {self.partition}"
+        lease_name = f"{self.service} {self.partition}"
         if not self.owner:
-            return f"{place}: nobody holds it"
-        if self.claim is None:
-            return f"{place}: {self.lag} records behind, and {self.owner} does not tell" if self.lag else None
-        seconds, dirty = self.claim.seconds_since_progress, self.claim.dirty
-        if seconds <= STALLED_SECONDS or (self.claim.restored and not self.lag and not dirty):
+            return f"{lease_name}: nobody holds it"
+        if self.lease is None:
+            return (
+                f"{lease_name}: {self.lag} records behind, and {self.owner} does not tell"
+                if self.lag
+                else None
+            )
+        seconds, dirty = self.lease.seconds_since_progress, self.lease.dirty
+        if seconds <= STALLED_SECONDS or (self.lease.restored and not self.lag and not dirty):
             return None
         return (
-            f"{place}: no progress for {seconds:.0f} s, {self.lag} records behind, {dirty} keys dirty, "
-            f"{self.claim.restore_share:.0%} restored"
+            f"{lease_name}: no progress for {seconds:.0f} s, {self.lag} records behind, {dirty} keys dirty, "
+            f"{self.lease.restore_share:.0%} restored"
         )
 
 
@@ -129,13 +133,13 @@ def lag(
         raise click.UsageError("--check ends with an answer, --watch does not end: give one of them")
     names = [name for name in SERVICES if name in services or not services]
     show = partial(_show, output=output, partitions=partitions)
-    return asyncio.run(_lag(names, show, watch=watch, check=check, data=data, place=bus))
+    return asyncio.run(_lag(names, show, watch=watch, check=check, data=data, lease_name=bus))
 
 
 async def _lag(
-    names: list[str], show: Show, *, watch: bool, check: bool, data: str, place: str | None
+    names: list[str], show: Show, *, watch: bool, check: bool, data: str, lease_name: str | None
 ) -> int:
-    async with opened_bus(data, place) as bus:
+    async with opened_bus(data, lease_name) as bus:
         while watch:
             await _watch_once(bus, names, show)
             await asyncio.sleep(WATCH_SECONDS)
@@ -174,10 +178,10 @@ async def look(bus: Bus, names: Iterable[str]) -> Table:
     """Ask the bus, and then every worker that can be asked."""
     remarks: list[str] = []
     groups = await _groups(bus, names, remarks)
-    places = [
+    lease_names = [
         (topic, n) for name, group in groups.items() for topic in INPUTS[name] for n in group.partitions
     ]
-    ends = await bus.end_offsets(sorted(set(places)))
+    ends = await bus.end_offsets(sorted(set(lease_names)))
     labels = {label for group in groups.values() for label in group.members.values() if label}
     states = await _ask_all(sorted(labels), remarks)
     rows = [
@@ -195,7 +199,7 @@ async def _groups(bus: Bus, names: Iterable[str], remarks: list[str]) -> dict[st
         try:
             return await bus.describe(f"pvbus-{name}", INPUTS[name])
         except TransientError as exc:
-            remarks.append(f"{name}: its claims change hands, or the bus does not answer ({exc})")
+            remarks.append(f"{name}: its leases change hands, or the bus does not answer ({exc})")
         except PermanentError as exc:
             if exc.reason != "UnknownTopic":
                 raise
@@ -234,17 +238,17 @@ def _row(
 ) -> Row:
     owner, committed = group.partitions[number]
     label = group.members.get(owner, "")
-    claim = _report(states.get(label), name, number)
-    lag = claim.lag if claim is not None else None
+    lease = _report(states.get(label), name, number)
+    lag = lease.lag if lease is not None else None
     if lag is None:
         lag = sum(max(0, ends[topic, number] - offset) for topic, offset in committed.items())
-    return Row(service=name, partition=number, owner=label or owner, lag=lag, claim=claim)
+    return Row(service=name, partition=number, owner=label or owner, lag=lag, lease=lease)
 
 
-def _report(state: ProcessState | None, name: str, number: int) -> ClaimReport | None:
+def _report(state: ProcessState | None, name: str, number: int) -> LeaseReport | None:
     service = state.services.get(name) if state is not None else None
-    claims = service.claims if service is not None else ()
-    return next((claim for claim in claims if claim.partition == number), None)
+    leases = service.leases if service is not None else ()
+    return next((lease for lease in leases if lease.partition == number), None)
 
 
 def _show(table: Table, *, output: str, partitions: bool) -> None:
@@ -263,23 +267,23 @@ def _show(table: Table, *, output: str, partitions: bool) -> None:
 def _summary(name: str, rows: list[Row]) -> tuple[str, ...]:
     """Return the line of a service: what its partitions add up to, and the one that is stuck the longest."""
     held = [row for row in rows if row.owner]
-    claims = [row.claim for row in rows if row.claim is not None]
+    leases = [row.lease for row in rows if row.lease is not None]
     missing = "?" if held else "-"
     busy = [
-        claim.seconds_since_progress
+        lease.seconds_since_progress
         for row in rows
-        if (claim := row.claim) is not None and (row.lag or claim.dirty or not claim.restored)
+        if (lease := row.lease) is not None and (row.lag or lease.dirty or not lease.restored)
     ]
-    share = sum(claim.restore_share for claim in claims) / max(1, len(claims))
-    is_restored = all(claim.restored for claim in claims)
+    share = sum(lease.restore_share for lease in leases) / max(1, len(leases))
+    is_restored = all(lease.restored for lease in leases)
     return (
         name,
         f"{len(held)}/{len(rows)}",
         str(len({row.owner for row in held})),
         str(sum(row.lag for row in rows)),
-        str(sum(claim.dirty for claim in claims)) if claims else missing,
-        (f"{max(busy):.1f} s" if busy else "idle") if claims else missing,
-        ("100%" if is_restored else f"{min(99, int(share * 100))}%") if claims else missing,
+        str(sum(lease.dirty for lease in leases)) if leases else missing,
+        (f"{max(busy):.1f} s" if busy else "idle") if leases else missing,
+        ("100%" if is_restored else f"{min(99, int(share * 100))}%") if leases else missing,
     )
 
 
@@ -298,16 +302,16 @@ def _fitting(rows: list[tuple[str, ...]]) -> Iterator[tuple[str, ...]]:
 
 
 def _cells(row: Row) -> tuple[str, ...]:
-    place = (row.service, str(row.partition), row.owner or "nobody")
-    claim = row.claim
-    if claim is None:
+    lease_name = (row.service, str(row.partition), row.owner or "nobody")
+    lease = row.lease
+    if lease is None:
         missing = "?" if row.owner else "-"
-        return (*place, missing, str(row.lag), missing, missing, missing)
+        return (*lease_name, missing, str(row.lag), missing, missing, missing)
     return (
-        *place,
-        str(claim.epoch),
+        *lease_name,
+        str(lease.epoch),
         str(row.lag),
-        str(claim.dirty),
-        f"{claim.seconds_since_progress:.1f} s",
-        f"{claim.restore_share:.0%}",
+        str(lease.dirty),
+        f"{lease.seconds_since_progress:.1f} s",
+        f"{lease.restore_share:.0%}",
     )

@@ -227,15 +227,15 @@ def _with_wanted_files(
     latest: dict[tuple[Any, ...], Object] = {}
     for obj in revisions:
         spec, meta = obj.get("spec") or {}, obj["metadata"]
-        place = (meta.get("namespace", ""), spec.get("repository"), spec.get("packageName"))
+        package = (meta.get("namespace", ""), spec.get("repository"), spec.get("packageName"))
         owned = any(owner.get("kind") == "PackageVariant" for owner in meta.get("ownerReferences") or ())
         is_open = spec.get("lifecycle") not in ("Published", "DeletionProposed")
-        if place in upstreams or (every_package and not owned) or (owned and is_open):
+        if package in upstreams or (every_package and not owned) or (owned and is_open):
             yield meta.get("namespace", ""), meta["name"]
         elif owned:
-            known = latest.get(place)
+            known = latest.get(package)
             if known is None or known["spec"].get("revision", 0) < spec.get("revision", 0):
-                latest[place] = obj
+                latest[package] = obj
     for obj in latest.values():
         yield obj["metadata"].get("namespace", ""), obj["metadata"]["name"]
 

@@ -43,7 +43,7 @@ class Manifest(NamedTuple):
     source: str = ""
 
     @property
-    def place(self) -> str:
+    def location(self) -> str:
         return f"{self.file}, document {self.document}"
 
     @property

@@ -85,8 +85,8 @@ def admitted(manifests: Iterable[Manifest]) -> tuple[list[Object], list[str]]:
         identity = (group, obj["kind"], str(meta.get("namespace") or "default"), meta["name"])
         if identity in seen:
             problems.append(f"is given a second time (first in {seen[identity]}): remove one of the two")
-        seen.setdefault(identity, manifest.place)
-        errors += [f"{manifest.place}: {name}: {problem}" for problem in problems]
+        seen.setdefault(identity, manifest.location)
+        errors += [f"{manifest.location}: {name}: {problem}" for problem in problems]
         objects.append(obj)
     return objects, errors
 

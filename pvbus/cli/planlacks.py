@@ -51,15 +51,15 @@ def files_lack(result: Preview) -> list[str]:
     for obj in result.objects:
         if obj["kind"] == "PackageRevision":
             spec = obj.get("spec") or {}
-            place = (obj["metadata"]["namespace"], spec.get("repository", ""), spec.get("packageName", ""))
-            there.setdefault(place, []).append(spec)
+            package = (obj["metadata"]["namespace"], spec.get("repository", ""), spec.get("packageName", ""))
+            there.setdefault(package, []).append(spec)
     found: dict[str, list[str]] = {}
     for obj in result.objects:
         upstream = (obj.get("spec") or {}).get("upstream") if obj["kind"] in USERS else None
         if not upstream or not upstream.get("repo") or not upstream.get("package"):
             continue
-        place = (obj["metadata"]["namespace"], upstream["repo"], upstream["package"])
-        if not any(_is_upstream(spec, upstream) for spec in there.get(place, ())):
+        package = (obj["metadata"]["namespace"], upstream["repo"], upstream["package"])
+        if not any(_is_upstream(spec, upstream) for spec in there.get(package, ())):
             found.setdefault(_wanted(upstream), []).append(
                 f"{obj['kind']} {obj['metadata']['namespace']}/{obj['metadata']['name']}"
             )

@@ -108,8 +108,10 @@ class Progress:
     """Follows sets, variants and results on the bus. Not ready is what needs to be remembered."""
 
     def __init__(self, bus: Bus, partitions: int) -> None:
-        places = [(topic, number) for topic in (SETS, VARIANTS, RESULTS) for number in range(partitions)]
-        self._reader = bus.reader(dict.fromkeys(places, 0))
+        topic_partitions = [
+            (topic, number) for topic in (SETS, VARIANTS, RESULTS) for number in range(partitions)
+        ]
+        self._reader = bus.reader(dict.fromkeys(topic_partitions, 0))
         self._ready: dict[str, dict[str, bool]] = {SETS: {}, VARIANTS: {}}
         self._waiting: dict[str, tuple[str, ...]] = {}
 

@@ -60,10 +60,10 @@ async def read_topic(bus: Bus, topic: str, *, key: str | None = None) -> list[Re
     count = (await topic_on(bus, topic)).partitions
     numbers: Iterable[int] = range(count) if key is None else (partition(key, count),)
     ends = await bus.end_offsets([(topic, number) for number in numbers])
-    reader = bus.reader({place: 0 for place, end in ends.items() if end > 0})
+    reader = bus.reader({tp: 0 for tp, end in ends.items() if end > 0})
     found: list[Record] = []
     try:
-        while any(reader.position(place) < end for place, end in ends.items() if end > 0):
+        while any(reader.position(tp) < end for tp, end in ends.items() if end > 0):
             records = await reader.poll(timeout_seconds=1.0, max_records=10_000)
             found += [record for record in records if record.offset < ends[record.topic, record.partition]]
     finally:

@@ -67,8 +67,8 @@ def topics(
     return 0
 
 
-async def _topics(topic: str | None, key: str | None, output: str, data: str, place: str | None) -> None:
-    async with opened_bus(data, place) as bus:
+async def _topics(topic: str | None, key: str | None, output: str, data: str, bus_url: str | None) -> None:
+    async with opened_bus(data, bus_url) as bus:
         if topic is None:
             _show_list(await _summaries(bus), output)
             return

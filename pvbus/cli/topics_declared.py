@@ -16,14 +16,14 @@ from pvbus.runtime.process.installation import check_completeness, read_installa
 from pvbus.runtime.process.kafka_access import access_lists, bindings, commands
 
 
-def create(data: str, place: str | None, output: str) -> int:
+def create(data: str, bus_url: str | None, output: str) -> int:
     """Make what is missing, and compare what is there. Returns the exit code."""
-    return _show(asyncio.run(_create(data, place)), output)
+    return _show(asyncio.run(_create(data, bus_url)), output)
 
 
-async def _create(data: str, place: str | None) -> list[dict[str, Any]]:
+async def _create(data: str, bus_url: str | None) -> list[dict[str, Any]]:
     specs = topic_specs()
-    async with opened_bus(data, place, create=True) as bus:
+    async with opened_bus(data, bus_url, create=True) as bus:
         before = await bus.check_topics(specs)
         missing = {state.name for state in before if not state.is_there}
         if missing and (installed := await read_installation(bus)) is not None:
@@ -32,13 +32,13 @@ async def _create(data: str, place: str | None) -> list[dict[str, Any]]:
     return [_row(state, "already there" if state.is_there else "created") for state in before]
 
 
-def check(data: str, place: str | None, output: str) -> int:
+def check(data: str, bus_url: str | None, output: str) -> int:
     """Compare only. Returns the exit code: 1 when anything is missing or differs."""
-    return _show(asyncio.run(_check(data, place)), output)
+    return _show(asyncio.run(_check(data, bus_url)), output)
 
 
-async def _check(data: str, place: str | None) -> list[dict[str, Any]]:
-    async with opened_bus(data, place) as bus:
+async def _check(data: str, bus_url: str | None) -> list[dict[str, Any]]:
+    async with opened_bus(data, bus_url) as bus:
         states = await bus.check_topics(topic_specs())
     return [_row(state, "as declared" if state.is_there else "missing") for state in states]
 
@@ -52,21 +52,21 @@ def _row(state: TopicState, word: str) -> dict[str, Any]:
 
 def _show(rows: list[dict[str, Any]], output: str) -> int:
     if output == "text":
-        told = [": ".join((row["state"], *filter(None, ["; ".join(row["problems"])]))) for row in rows]
-        columns(("TOPIC", "STATE"), [(row["name"], text) for row, text in zip(rows, told, strict=True)])
+        reported = [": ".join((row["state"], *filter(None, ["; ".join(row["problems"])]))) for row in rows]
+        columns(("TOPIC", "STATE"), [(row["name"], text) for row, text in zip(rows, reported, strict=True)])
     else:
         emit(rows, output)
     return 1 if any(row["problems"] for row in rows) else 0
 
 
-def acls(place: str | None, principal: str, command_config: str | None, output: str) -> int:
+def acls(bus_url: str | None, principal: str, command_config: str | None, output: str) -> int:
     """Print what each service may do. Asks no broker."""
-    if place is None or bus_file(place) is not None:
+    if bus_url is None or bus_file(bus_url) is not None:
         raise UsageError(
             "--acls is about a Kafka: give --bus kafka://HOST:PORT[,HOST:PORT...][/PREFIX]. A bus in a file "
             "has no ACLs, whoever may write the file may write the bus"
         )
-    settings = settings_of(place)
+    settings = settings_of(bus_url)
     lists = access_lists(settings)
     if output == "text":
         options = ("--command-config", command_config) if command_config else ()

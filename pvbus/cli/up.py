@@ -23,11 +23,11 @@ from pvbus.adapters.kubernetes.cluster import HttpCluster
 from pvbus.cli.applied import AppliedRecord, distinct, identity
 from pvbus.cli.apply import Applied, apply_news
 from pvbus.cli.controlplane import ControlPlaneProcess
-from pvbus.cli.crew import Crew, States, crew_of
 from pvbus.cli.datafolder import DEFAULT, DataPaths, held
 from pvbus.cli.examples import fleet
 from pvbus.cli.manifests import Manifest, read_manifests
 from pvbus.cli.progress import Progress, Tally, Trouble, judge, unsettled_repositories
+from pvbus.cli.supervisor import States, Supervisor, supervisor_of
 from pvbus.core.errors import PermanentError, TransientError, UsageError
 from pvbus.ports.cluster import Cluster, Kind
 from pvbus.runtime.process.assembly import partition_count
@@ -201,14 +201,14 @@ async def _up(
             screen.line(f"export KUBECONFIG={shlex.quote(str(server.address.kubeconfig))}")
             if bus_file(config.bus) != folder.bus:
                 screen.line(f"export PVBUS_BUS={shlex.quote(config.bus)}")
-            async with crew_of(config, options.processes, screen.line) as crew:
+            async with supervisor_of(config, options.processes, screen.line) as supervisor:
                 if given.manifests:
                     applied = await _apply(folder, given)
                     for line in (f"manifests: {applied}", *applied.remarks):
                         screen.line(line)
-                    crew.cluster.forget_resources()
+                    supervisor.cluster.forget_resources()
                 begun()
-                return await _supervise(server, crew, stop, options, screen)
+                return await _supervise(server, supervisor, stop, options, screen)
     return _interrupted(options)
 
 
@@ -230,12 +230,12 @@ async def _identity_of(cluster: Cluster) -> str:
 
 
 async def _supervise(
-    server: ControlPlaneProcess, crew: Crew, stop: asyncio.Event, options: Options, screen: Screen
+    server: ControlPlaneProcess, supervisor: Supervisor, stop: asyncio.Event, options: Options, screen: Screen
 ) -> int:
     """Run services and watcher; whatever ends first ends the others."""
-    services = asyncio.create_task(crew.run(stop), name="services")
+    services = asyncio.create_task(supervisor.run(stop), name="services")
     child = asyncio.create_task(server.ended(), name="API server")
-    watcher = asyncio.create_task(_watch(crew, stop, options, screen), name="watcher")
+    watcher = asyncio.create_task(_watch(supervisor, stop, options, screen), name="watcher")
     await asyncio.wait({services, child, watcher}, return_when=asyncio.FIRST_COMPLETED)
     ended = child.done() and not stop.is_set()
     stop.set()
@@ -250,10 +250,10 @@ async def _supervise(
     return await watcher
 
 
-async def _watch(crew: Crew, stop: asyncio.Event, options: Options, screen: Screen) -> int:
+async def _watch(supervisor: Supervisor, stop: asyncio.Event, options: Options, screen: Screen) -> int:
     """Show progress; with --once decide when it is over."""
     began = time.monotonic()
-    progress = Progress(crew.bus, partition_count())
+    progress = Progress(supervisor.bus, partition_count())
     quiet_since = looked = began
     try:
         with screen.live():
@@ -264,18 +264,18 @@ async def _watch(crew: Crew, stop: asyncio.Event, options: Options, screen: Scre
                 if not options.once or (not progress.tally.complete and now - looked < ASK_SECONDS):
                     continue
                 looked = now
-                states = await crew.states()
-                if progress.tally.complete and await _is_done(crew, states, progress):
+                states = await supervisor.states()
+                if progress.tally.complete and await _is_done(supervisor, states, progress):
                     break
                 if not states.is_settled(horizon_seconds=HORIZON_SECONDS):
                     quiet_since = now
                 if now - quiet_since > QUIET_SECONDS:
-                    troubles = await _troubles(crew, progress)
+                    troubles = await _troubles(supervisor, progress)
                     if troubles and not unsettled_repositories(troubles):
                         return _explain(screen, "stalled", troubles, options, states.defects())
                 if now - began > options.timeout_seconds:
                     outcome = f"not ready after {now - began:.0f} s{_busy(states)}"
-                    troubles = await _troubles(crew, progress)
+                    troubles = await _troubles(supervisor, progress)
                     return _explain(screen, outcome, troubles, options, states.defects())
         if stop.is_set():
             return _interrupted(options)
@@ -290,7 +290,7 @@ def _interrupted(options: Options) -> int:
     return 1 if options.once else 0
 
 
-async def _is_done(crew: Crew, states: States, progress: Progress) -> bool:
+async def _is_done(supervisor: Supervisor, states: States, progress: Progress) -> bool:
     """Nothing is under way, the API server itself says that all is ready, and still nothing is.
 
     Only unroll's timers stand for work to come (removals, roll-ups); others look again at what is done.
@@ -298,9 +298,9 @@ async def _is_done(crew: Crew, states: States, progress: Progress) -> bool:
     unroll = states.next_timer_seconds("unroll")
     if unroll is not None and unroll <= HORIZON_SECONDS:
         return False
-    if not states.is_settled() or await _troubles(crew, progress):
+    if not states.is_settled() or await _troubles(supervisor, progress):
         return False
-    return (await crew.states()).is_settled()
+    return (await supervisor.states()).is_settled()
 
 
 def _busy(states: States) -> str:
@@ -309,9 +309,9 @@ def _busy(states: States) -> str:
     return f" (still working: {', '.join(busy)})" if busy else ""
 
 
-async def _troubles(crew: Crew, progress: Progress) -> list[Trouble]:
+async def _troubles(supervisor: Supervisor, progress: Progress) -> list[Trouble]:
     try:
-        return (await judge(crew.cluster, progress))[1]
+        return (await judge(supervisor.cluster, progress))[1]
     except TransientError as exc:
         raise PermanentError(f"the API server does not answer: {exc}") from exc
 

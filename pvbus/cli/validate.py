@@ -98,7 +98,7 @@ def problems_of(manifests: Sequence[Manifest]) -> Iterator[Problem]:
             yield Problem(str(manifest.file), manifest.document, name, field, message)
         first = seen.setdefault(identity(obj), manifest)
         if digest(first.object) != digest(obj):
-            message = f"differs from {first.place}: leave one of them out"
+            message = f"differs from {first.location}: leave one of them out"
             yield Problem(str(manifest.file), manifest.document, name, "", message)
 
 

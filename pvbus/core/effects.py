@@ -124,7 +124,7 @@ DEFECT = "the decision fails, which is a bug in pvbus"
 class Controller(Protocol):
     """One service's tables, index and decisions; the shell in `pvbus.runtime` moves the data.
 
-    Claim i holds partition i of `inputs` (consumed) and of `memory` (written only by this
+    Lease i holds partition i of `inputs` (consumed) and of `memory` (written only by this
     controller: restored, then kept by `store`). `broadcast` topics are read whole.
     """
 
@@ -146,11 +146,11 @@ class Controller(Protocol):
         ...
 
     def open(self, partition: int) -> None:
-        """Begin with empty tables for a claim."""
+        """Begin with empty tables for a lease."""
         ...
 
     def close(self, partition: int) -> None:
-        """Drop a claim's tables."""
+        """Drop a lease's tables."""
         ...
 
     def load(self, topic: str, partition: int, key: str, value: bytes | None) -> Iterable[str]:
@@ -159,7 +159,7 @@ class Controller(Protocol):
         ...
 
     def keys(self, partition: int) -> Iterable[str]:
-        """Return every key of the owned tables: all are dirty once after a claim."""
+        """Return every key of the owned tables: all are dirty once after a lease."""
         ...
 
     def reconcile(self, partition: int, key: str, now: float) -> Reconciliation:

@@ -51,7 +51,7 @@ class InvariantError(PvbusError):
 
 
 class FencedError(PvbusError):
-    """The claim has a newer owner; nothing of the step is visible."""
+    """The lease has a newer owner; nothing of the step is visible."""
 
 
 class TooLargeError(PermanentError):

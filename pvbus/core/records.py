@@ -122,7 +122,7 @@ class InjectableRow(_Row, frozen=True, kw_only=True):
 
 
 class WatchRequest(_Row, frozen=True, kw_only=True):
-    """One claim's wish to see a kind (metadata), or the content of one object of it."""
+    """One lease's wish to see a kind (metadata), or the content of one object of it."""
 
     group: str
     kind: str
@@ -250,7 +250,7 @@ class DesiredRow(_Row, frozen=True, kw_only=True):
     ] = "applied"
     uid: str = ""
     error: str = ""
-    told: Mapping[str, str] = {}
+    reported: Mapping[str, str] = {}
     on_hold: bool = False
 
 

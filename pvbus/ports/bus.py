@@ -1,11 +1,11 @@
-"""The bus port: compacted tables in partitions, read by anybody, written by fenced claims.
+"""The bus port: compacted tables in partitions, read by anybody, written by fenced leases.
 
 A *topic* is N partitions of records in offset order. A *group* is the workers of one service; a
-*claim* is partition i of all topics the group owns: one holder, one epoch. Everything a service
+*lease* is partition i of all topics the group owns: one holder, one epoch. Everything a service
 writes goes through `step`: outputs and consumed offsets become visible together or not at all.
 
-Membership and reading are apart on purpose: `join` says which claims this worker holds, `reader`
-reads whatever it is told to, whether a claim's partitions, a broadcast table or a topic to print.
+Membership and reading are apart on purpose: `join` says which leases this worker holds, `reader`
+reads whatever it is told to, whether a lease's partitions, a broadcast table or a topic to print.
 """
 
 from collections.abc import Awaitable, Callable, Mapping, Sequence
@@ -49,10 +49,10 @@ class TopicState(msgspec.Struct, frozen=True, kw_only=True):
     problems: tuple[str, ...] = ()
 
 
-class Claim(msgspec.Struct, frozen=True, kw_only=True):
+class Lease(msgspec.Struct, frozen=True, kw_only=True):
     """The right to step for partition `partition` of a group's topics, until a higher epoch exists.
 
-    A claim whose epoch is just one above that of an earlier one of this partition came directly after it:
+    A lease whose epoch is just one above that of an earlier one of this partition came directly after it:
     nobody held the partition between the two.
     """
 
@@ -75,15 +75,15 @@ class GroupState(NamedTuple):
     partitions: Mapping[int, PartitionState]
 
 
-Assigned = Callable[[Claim], Awaitable[None]]
-"""Called with a claim this worker now holds, already fenced: older epochs cannot step any more.
+Assigned = Callable[[Lease], Awaitable[None]]
+"""Called with a lease this worker now holds, already fenced: older epochs cannot step any more.
 
-Cancelled if the claim goes while it runs; `revoked` follows then, too. For each partition of a group
-the two never run at once, nor for a newer claim before the older one's `revoked` has ended.
+Cancelled if the lease goes while it runs; `revoked` follows then, too. For each partition of a group
+the two never run at once, nor for a newer lease before the older one's `revoked` has ended.
 """
 
-Revoked = Callable[[Claim], Awaitable[None]]
-"""Called before a claim goes to somebody else, who gets it only after this returned (or after the
+Revoked = Callable[[Lease], Awaitable[None]]
+"""Called before a lease goes to somebody else, who gets it only after this returned (or after the
 drain deadline). Also called when it was lost: then a step raises FencedError."""
 
 
@@ -93,8 +93,8 @@ class Membership(Protocol):
     @property
     def member_id(self) -> str: ...
 
-    def claims(self) -> Mapping[int, Claim]:
-        """Return the claims held now, by partition."""
+    def leases(self) -> Mapping[int, Lease]:
+        """Return the leases held now, by partition."""
         ...
 
     def last_heartbeat(self) -> float:
@@ -108,7 +108,7 @@ class Membership(Protocol):
     async def wait_left(self) -> None:
         """Return when this worker has left. Raises an ExceptionGroup of what a callback raised.
 
-        A callback that raises (FencedError apart) ends the membership: its claims go to others.
+        A callback that raises (FencedError apart) ends the membership: its leases go to others.
         """
         ...
 
@@ -170,7 +170,7 @@ class Bus(Protocol):
 
     @property
     def session_seconds(self) -> float:
-        """How long a member may be silent before its claims go to others."""
+        """How long a member may be silent before its leases go to others."""
         ...
 
     async def create_topics(self, topics: Sequence[TopicSpec]) -> None:
@@ -190,7 +190,7 @@ class Bus(Protocol):
     async def join(
         self, group: str, topics: Sequence[str], *, assigned: Assigned, revoked: Revoked
     ) -> Membership:
-        """Become a member. `topics` share one partition count; partition i of all is one claim.
+        """Become a member. `topics` share one partition count; partition i of all is one lease.
 
         Raises PermanentError when they do not, or when the group was made for another count.
         """
@@ -201,11 +201,11 @@ class Bus(Protocol):
 
         Every partition of the topics is there, also of a group that nobody ever joined; offsets are 0
         where none was committed. Who was killed counts until the others notice. Raises TransientError
-        while claims change hands, if that takes more than some seconds.
+        while leases change hands, if that takes more than some seconds.
         """
         ...
 
-    async def committed(self, claim: Claim, topics: Sequence[str]) -> Mapping[str, int]:
+    async def committed(self, lease: Lease, topics: Sequence[str]) -> Mapping[str, int]:
         """Return the next offset per topic, 0 where none was ever committed.
 
         Raises FencedError for an old epoch: read after the fence, so no older step can follow.
@@ -223,13 +223,13 @@ class Bus(Protocol):
     def reader(self, positions: Mapping[TopicPartition, int] | None = None) -> Reader: ...
 
     async def step(
-        self, claim: Claim, outputs: Sequence[Output], offsets: Mapping[str, int] | None = None
+        self, lease: Lease, outputs: Sequence[Output], offsets: Mapping[str, int] | None = None
     ) -> None:
-        """Make outputs and the claim's next offsets (topic -> offset) visible, all or nothing.
+        """Make outputs and the lease's next offsets (topic -> offset) visible, all or nothing.
 
         Other workers may see the parts some milliseconds apart, but never one without the others to come.
         Raises FencedError (an epoch is newer: nothing is visible), TooLargeError (nothing is
-        visible, the bus stays usable), TransientError (outcome unknown: restore the claim). As
+        visible, the bus stays usable), TransientError (outcome unknown: restore the lease). As
         bugs of the caller, with nothing visible: InvariantError where an offset would go back,
         PermanentError for a topic or partition that does not exist.
         """

@@ -39,27 +39,27 @@ DIRTY = Gauge("pvbus_dirty_keys", "Keys that wait for a reconciliation or are in
 LAG = Gauge(
     "pvbus_consumer_lag_records", "Records that are not read yet, by partition.", ["topic", "partition"]
 )
-CLAIMS = Gauge("pvbus_claims", "Partitions that the service holds and has restored.", ["service"])
-_CLAIM = ["service", "partition"]
-CLAIM_HELD = Gauge(
-    "pvbus_claim_held", "1 for each partition that the service holds, restored or not.", _CLAIM
+LEASES = Gauge("pvbus_leases", "Partitions that the service holds and has restored.", ["service"])
+_LEASE = ["service", "partition"]
+LEASE_HELD = Gauge(
+    "pvbus_lease_held", "1 for each partition that the service holds, restored or not.", _LEASE
 )
-CLAIM_LAG = Gauge(
-    "pvbus_claim_lag_records", "Input records of a restored partition that are not read yet.", _CLAIM
+LEASE_LAG = Gauge(
+    "pvbus_lease_lag_records", "Input records of a restored partition that are not read yet.", _LEASE
 )
-CLAIM_DIRTY = Gauge(
-    "pvbus_claim_dirty_keys", "Keys of a partition that wait for a reconciliation or are in one.", _CLAIM
+LEASE_DIRTY = Gauge(
+    "pvbus_lease_dirty_keys", "Keys of a partition that wait for a reconciliation or are in one.", _LEASE
 )
-CLAIM_PROGRESS = Gauge(
-    "pvbus_claim_progress_seconds",
+LEASE_PROGRESS = Gauge(
+    "pvbus_lease_progress_seconds",
     "Time since the last progress of a partition, also while it is idle.",
-    _CLAIM,
+    _LEASE,
 )
-CLAIM_RESTORE = Gauge(
-    "pvbus_claim_restore_ratio", "Share of a partition's tables that is read: 1 when it is restored.", _CLAIM
+LEASE_RESTORE = Gauge(
+    "pvbus_lease_restore_ratio", "Share of a partition's tables that is read: 1 when it is restored.", _LEASE
 )
-MEASURED = (LAG, CLAIM_HELD, CLAIM_LAG, CLAIM_DIRTY, CLAIM_PROGRESS, CLAIM_RESTORE)
-"""What is measured anew for each scrape: labels of claims that went away must not stay."""
+MEASURED = (LAG, LEASE_HELD, LEASE_LAG, LEASE_DIRTY, LEASE_PROGRESS, LEASE_RESTORE)
+"""What is measured anew for each scrape: labels of leases that went away must not stay."""
 
 WATCH_RESTARTS = Counter(
     "pvbus_watch_restarts_total",

@@ -2,7 +2,7 @@
 
 A check is a coroutine function that takes a `Harness` (a fresh, empty bus of the adapter, and the
 means to do to its workers what happens to processes) and raises AssertionError. Its docstring is the
-claim. This module has the checks of the log; those of groups are in `bus_contract_groups` and
+lease. This module has the checks of the log; those of groups are in `bus_contract_groups` and
 `bus_contract_churn`.
 """
 
@@ -13,7 +13,7 @@ from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from typing import Any, Protocol
 
 from pvbus.core.errors import FencedError, InvariantError, PermanentError, TooLargeError
-from pvbus.ports.bus import Bus, Claim, Output, Record, TopicPartition, TopicSpec
+from pvbus.ports.bus import Bus, Lease, Output, Record, TopicPartition, TopicSpec
 
 PARTITIONS = 4
 TOMBSTONE_SECONDS = 60
@@ -31,7 +31,7 @@ SUSPENSIONS_MAX = 200
 class Harness(Protocol):
     """One empty bus, and what can happen to its workers.
 
-    handover_seconds: how long at most until claims have found their new owners, once the old ones are
+    handover_seconds: how long at most until leases have found their new owners, once the old ones are
     known to be gone or willing. expiry_seconds: how long after its time a record may still be there.
     wake_seconds: how long after a step a waiting reader may still wait. visible_within_seconds: how
     much later than one part of a step another part may be seen (0: never). margin_seconds: for the work
@@ -74,7 +74,7 @@ Check = Callable[[Harness], Coroutine[Any, Any, None]]
 # What the checks are made of
 
 
-async def settled(is_so: Callable[[], bool | Awaitable[bool]], within_seconds: float, claim: str) -> None:
+async def settled(is_so: Callable[[], bool | Awaitable[bool]], within_seconds: float, lease: str) -> None:
     """Wait until something is so; fail when it is not in time."""
     loop = asyncio.get_running_loop()
     deadline = loop.time() + within_seconds
@@ -82,7 +82,7 @@ async def settled(is_so: Callable[[], bool | Awaitable[bool]], within_seconds: f
         answer = is_so()
         if answer if isinstance(answer, bool) else await answer:
             return
-        assert loop.time() < deadline, f"not within {within_seconds} s: {claim}"
+        assert loop.time() < deadline, f"not within {within_seconds} s: {lease}"
         await asyncio.sleep(min(0.05, within_seconds / 4))
 
 
@@ -92,22 +92,22 @@ async def turns(number: int) -> None:
         await asyncio.sleep(0)
 
 
-async def ignore(claim: Claim) -> None:
+async def ignore(lease: Lease) -> None:
     """A callback with nothing to do."""
 
 
 @asynccontextmanager
 async def holder(
     harness: Harness, topics: Sequence[str] = ("table",)
-) -> AsyncIterator[tuple[Bus, list[Claim]]]:
-    """A worker that holds all claims, by partition."""
+) -> AsyncIterator[tuple[Bus, list[Lease]]]:
+    """A worker that holds all leases, by partition."""
     bus = await harness.open()
     await bus.create_topics(TOPICS)
     membership = await bus.join(GROUP, topics, assigned=ignore, revoked=ignore)
     await settled(
-        lambda: len(membership.claims()) == PARTITIONS, harness.handover_seconds, "one worker holds all"
+        lambda: len(membership.leases()) == PARTITIONS, harness.handover_seconds, "one worker holds all"
     )
-    yield bus, [membership.claims()[number] for number in range(PARTITIONS)]
+    yield bus, [membership.leases()[number] for number in range(PARTITIONS)]
     await bus.close()
 
 
@@ -168,7 +168,7 @@ class cut_at:  # noqa: N801  (reads as a verb: `await cut_at(...)`)
 async def check_order_per_key(harness: Harness) -> None:
     """A reader sees the values of a key in the order of their steps, and the last one in the end."""
     rng = random.Random(1)
-    async with holder(harness) as (bus, claims):
+    async with holder(harness) as (bus, leases):
         reader = (await harness.open()).reader(everything("out"))
         seen: dict[bytes, list[int]] = {}
         for number in range(300):
@@ -176,7 +176,7 @@ async def check_order_per_key(harness: Harness) -> None:
                 Output("out", key % PARTITIONS, b"key-%d" % key, b"%d" % number)
                 for key in rng.sample(range(20), rng.randint(1, 5))
             ]
-            await bus.step(claims[0], outputs)
+            await bus.step(leases[0], outputs)
             if rng.random() < 0.2:
                 for record in await reader.poll(timeout_seconds=0, max_records=rng.randint(1, 30)):
                     seen.setdefault(record.key, []).append(int(record.value or b""))
@@ -192,10 +192,10 @@ async def check_order_per_key(harness: Harness) -> None:
 
 async def check_offsets_rise(harness: Harness) -> None:
     """Within a partition offsets rise, and every record carries what was written."""
-    async with holder(harness) as (bus, claims):
+    async with holder(harness) as (bus, leases):
         headers = (("cause", b"table/1/2"), ("empty", b""))
-        await bus.step(claims[1], [Output("out", 1, b"a", b"1", headers), Output("out", 1, b"b", None)])
-        await bus.step(claims[1], [Output("out", 1, b"c", b"")])
+        await bus.step(leases[1], [Output("out", 1, b"a", b"1", headers), Output("out", 1, b"b", None)])
+        await bus.step(leases[1], [Output("out", 1, b"c", b"")])
         records = await read_all(bus, "out")
         assert [record[3:6] for record in records] == [
             (b"a", b"1", headers),
@@ -210,27 +210,27 @@ async def check_offsets_rise(harness: Harness) -> None:
 async def check_failed_step_leaves_nothing(harness: Harness) -> None:
     """A step that raises leaves no record and no offset behind, and the next one works."""
     good = Output("out", 0, b"good", b"1")
-    async with holder(harness) as (bus, claims):
-        await bus.step(claims[0], [], {"table": 5})
+    async with holder(harness) as (bus, leases):
+        await bus.step(leases[0], [], {"table": 5})
         ends = await bus.end_offsets(tuple(everything("out")))
-        for error, claim, outputs, offsets in (
+        for error, lease, outputs, offsets in (
             (
                 TooLargeError,
-                claims[0],
+                leases[0],
                 [good, good._replace(value=b"x" * harness.record_bytes_max)],
                 {"table": 6},
             ),
-            (PermanentError, claims[0], [good, good._replace(topic="nowhere")], {"table": 6}),
-            (PermanentError, claims[0], [good, good._replace(partition=PARTITIONS)], {"table": 6}),
-            (InvariantError, claims[0], [good], {"table": 4}),
-            (FencedError, Claim(group=GROUP, partition=0, epoch=claims[0].epoch - 1), [good], {"table": 6}),
-            (FencedError, Claim(group="nobody", partition=0, epoch=1), [good], {"table": 6}),
+            (PermanentError, leases[0], [good, good._replace(topic="nowhere")], {"table": 6}),
+            (PermanentError, leases[0], [good, good._replace(partition=PARTITIONS)], {"table": 6}),
+            (InvariantError, leases[0], [good], {"table": 4}),
+            (FencedError, Lease(group=GROUP, partition=0, epoch=leases[0].epoch - 1), [good], {"table": 6}),
+            (FencedError, Lease(group="nobody", partition=0, epoch=1), [good], {"table": 6}),
         ):
-            await expect(error, bus.step(claim, outputs, offsets))
+            await expect(error, bus.step(lease, outputs, offsets))
             assert await read_all(bus, "out") == []
-            assert await bus.committed(claims[0], ["table"]) == {"table": 5}
+            assert await bus.committed(leases[0], ["table"]) == {"table": 5}
         assert await bus.end_offsets(tuple(everything("out"))) == ends
-        await bus.step(claims[0], [good], {"table": 6})
+        await bus.step(leases[0], [good], {"table": 6})
         assert fold(await read_all(bus, "out")) == {b"good": b"1"}
 
 
@@ -244,26 +244,26 @@ async def expect(error: type[Exception], awaitable: Awaitable[object]) -> None:
 
 async def check_oversize_record(harness: Harness) -> None:
     """A record above the limit is refused, one below it is not, and the bus stays usable."""
-    async with holder(harness) as (bus, claims):
+    async with holder(harness) as (bus, leases):
         large = b"x" * (harness.record_bytes_max - 1000)
         for number in range(3):
             too_large = Output("out", 0, b"k", large, (("h", b"y" * 1000),))
-            await expect(TooLargeError, bus.step(claims[0], [too_large]))
-            await bus.step(claims[0], [Output("out", 0, b"k%d" % number, large)])
+            await expect(TooLargeError, bus.step(leases[0], [too_large]))
+            await bus.step(leases[0], [Output("out", 0, b"k%d" % number, large)])
         assert len(await read_all(bus, "out")) == 3
 
 
 async def check_crash_at_every_await(harness: Harness) -> None:
     """A step that is cancelled, wherever it waits, is visible whole or not at all."""
-    async with holder(harness) as (bus, claims):
+    async with holder(harness) as (bus, leases):
         for suspension in range(SUSPENSIONS_MAX):
             outputs = [Output("out", n, b"%d-%d" % (suspension, n), b"v") for n in range(PARTITIONS)]
             offset = suspension + 1
             async with harness.contended():
-                is_done = await cut_at(bus.step(claims[2], outputs, {"table": offset}), suspension)
+                is_done = await cut_at(bus.step(leases[2], outputs, {"table": offset}), suspension)
             keys = {record.key for record in await read_all(bus, "out")}
             seen = keys & {output.key for output in outputs}
-            committed = await bus.committed(claims[2], ["table"])
+            committed = await bus.committed(leases[2], ["table"])
             assert len(seen) in (0, PARTITIONS), f"a part of the step, cut at suspension {suspension}"
             assert (committed["table"] == offset) == bool(seen), f"cut at suspension {suspension}"
             if is_done:
@@ -277,7 +277,7 @@ async def check_outputs_and_offset_together(harness: Harness) -> None:
     """Whoever sees a step's output sees its offset, and the other way round."""
     steps = 200
     rng = random.Random(3)
-    async with holder(harness) as (bus, claims):
+    async with holder(harness) as (bus, leases):
         observer = await harness.open()
         reader = observer.reader(everything("out"))
         seen = committed = 0
@@ -290,12 +290,12 @@ async def check_outputs_and_offset_together(harness: Harness) -> None:
 
         async def has_committed(number: int) -> bool:
             nonlocal committed
-            committed = (await observer.committed(claims[0], ["table"]))["table"]
+            committed = (await observer.committed(leases[0], ["table"]))["table"]
             return committed >= number
 
         async def write() -> None:
             for number in range(1, steps + 1):
-                await bus.step(claims[0], [Output("out", 3, b"k", b"%d" % number)], {"table": number})
+                await bus.step(leases[0], [Output("out", 3, b"k", b"%d" % number)], {"table": number})
 
         writing = asyncio.create_task(write())
         while seen < steps:
@@ -309,27 +309,27 @@ async def check_outputs_and_offset_together(harness: Harness) -> None:
 
 
 async def check_offsets_are_monotone(harness: Harness) -> None:
-    """A claim's offsets start at 0, are each topic's own, and never go back."""
-    async with holder(harness, ("table", "events")) as (bus, claims):
-        assert await bus.committed(claims[1], ["table", "events"]) == {"table": 0, "events": 0}
-        await bus.step(claims[1], [], {"table": 7})
-        await bus.step(claims[1], [], {"events": 3})
-        await bus.step(claims[1], [], {"table": 7, "events": 4})
-        await expect(InvariantError, bus.step(claims[1], [], {"table": 8, "events": 3}))
-        assert await bus.committed(claims[1], ["table", "events"]) == {"table": 7, "events": 4}
-        assert await bus.committed(claims[0], ["table"]) == {"table": 0}
+    """A lease's offsets start at 0, are each topic's own, and never go back."""
+    async with holder(harness, ("table", "events")) as (bus, leases):
+        assert await bus.committed(leases[1], ["table", "events"]) == {"table": 0, "events": 0}
+        await bus.step(leases[1], [], {"table": 7})
+        await bus.step(leases[1], [], {"events": 3})
+        await bus.step(leases[1], [], {"table": 7, "events": 4})
+        await expect(InvariantError, bus.step(leases[1], [], {"table": 8, "events": 3}))
+        assert await bus.committed(leases[1], ["table", "events"]) == {"table": 7, "events": 4}
+        assert await bus.committed(leases[0], ["table"]) == {"table": 0}
 
 
 async def check_end_offsets_count_what_is_committed(harness: Harness) -> None:
     """Reading up to the end offsets gives all that was committed before them, of each partition."""
-    async with holder(harness) as (bus, claims):
+    async with holder(harness) as (bus, leases):
         other = await harness.open()
         empty = await other.end_offsets([("out", 0), ("out", 1)])
         for number in range(1, 4):
-            await bus.step(claims[0], [Output("out", 1, b"%d" % number, b"v")])
+            await bus.step(leases[0], [Output("out", 1, b"%d" % number, b"v")])
             await expect(
                 TooLargeError,
-                bus.step(claims[0], [Output("out", 1, b"large", b"x" * (harness.record_bytes_max + 1))]),
+                bus.step(leases[0], [Output("out", 1, b"large", b"x" * (harness.record_bytes_max + 1))]),
             )
             ends = await other.end_offsets([("out", 0), ("out", 1)])
             assert ends[("out", 0)] == empty[("out", 0)]
@@ -342,13 +342,13 @@ async def check_restore_equals_fold(harness: Harness) -> None:
     """What a table is after reading it from 0 is what all its steps say, in order."""
     rng = random.Random(2)
     model: dict[bytes, bytes] = {}
-    async with holder(harness) as (bus, claims):
+    async with holder(harness) as (bus, leases):
         for number in range(200):
             outputs = []
             for key in (rng.randrange(30) for _ in range(rng.randint(1, 8))):
                 value = None if rng.random() < 0.3 else b"%d" % number
                 outputs.append(Output("table", key % PARTITIONS, b"key-%d" % key, value))
-            await bus.step(claims[0], outputs)
+            await bus.step(leases[0], outputs)
             for output in outputs:
                 model.pop(output.key, None)
                 if output.value is not None:
@@ -359,15 +359,15 @@ async def check_restore_equals_fold(harness: Harness) -> None:
 
 async def check_tombstones_stay_and_go(harness: Harness) -> None:
     """A tombstone outlives compaction for its time, then goes; its key does not come back."""
-    async with holder(harness) as (bus, claims):
-        await bus.step(claims[0], [Output("table", 0, b"kept", b"1"), Output("table", 0, b"gone", b"1")])
-        await bus.step(claims[0], [Output("table", 0, b"gone", None)])
+    async with holder(harness) as (bus, leases):
+        await bus.step(leases[0], [Output("table", 0, b"kept", b"1"), Output("table", 0, b"gone", b"1")])
+        await bus.step(leases[0], [Output("table", 0, b"gone", None)])
 
         async def write_on(seconds: float) -> None:
             """Compaction may need that: no record is taken from the end of a log."""
             for _ in range(10):
                 await asyncio.sleep(seconds / 10)
-                await bus.step(claims[0], [Output("table", 0, b"kept", b"1")])
+                await bus.step(leases[0], [Output("table", 0, b"kept", b"1")])
 
         await write_on(TOMBSTONE_SECONDS * 0.8)
         assert [r.value for r in await read_all(bus, "table") if r.key == b"gone"][-1:] == [None]
@@ -381,14 +381,14 @@ async def check_tombstones_stay_and_go(harness: Harness) -> None:
 
 async def check_retention(harness: Harness) -> None:
     """A topic with retention keeps every record of a key for its time; offsets are never used twice."""
-    async with holder(harness) as (bus, claims):
+    async with holder(harness) as (bus, leases):
         for number in range(3):
-            await bus.step(claims[0], [Output("events", 2, b"same", b"%d" % number)])
+            await bus.step(leases[0], [Output("events", 2, b"same", b"%d" % number)])
         before = await read_all(bus, "events")
         assert [record.value for record in before] == [b"0", b"1", b"2"]
         await asyncio.sleep(RETENTION_SECONDS + harness.expiry_seconds)
         assert await read_all(bus, "events") == []
-        await bus.step(claims[0], [Output("events", 2, b"same", b"3")])
+        await bus.step(leases[0], [Output("events", 2, b"same", b"3")])
         (record,) = await read_all(bus, "events")
         assert record.offset > before[-1].offset
 
@@ -399,7 +399,7 @@ async def check_retention(harness: Harness) -> None:
 async def check_readers_wake_at_once(harness: Harness) -> None:
     """A reader that waits gets a record as soon as it is committed; one with nothing waits its time."""
     loop = asyncio.get_running_loop()
-    async with holder(harness) as (bus, claims):
+    async with holder(harness) as (bus, leases):
         readers = [(await harness.open()).reader(everything("out")) for _ in range(3)]
         polls = [asyncio.create_task(reader.poll(timeout_seconds=60)) for reader in readers]
         nothing = bus.reader({("out", 3): 0})
@@ -407,7 +407,7 @@ async def check_readers_wake_at_once(harness: Harness) -> None:
         began = loop.time()
         await asyncio.sleep(3)
         assert not any(poll.done() for poll in polls)
-        await bus.step(claims[0], [Output("out", 2, b"k", b"v")])
+        await bus.step(leases[0], [Output("out", 2, b"k", b"v")])
         stepped = loop.time()
         for poll in polls:
             assert [record.value for record in await poll] == [b"v"]
@@ -418,7 +418,7 @@ async def check_readers_wake_at_once(harness: Harness) -> None:
 
 async def check_pause_assign_unassign(harness: Harness) -> None:
     """A paused partition keeps its position, an unassigned one is gone, an assigned one starts where told."""
-    async with holder(harness) as (bus, claims):
+    async with holder(harness) as (bus, leases):
         reader = bus.reader({("out", 0): 0, ("out", 1): 0})
 
         async def keys() -> list[bytes]:
@@ -428,7 +428,7 @@ async def check_pause_assign_unassign(harness: Harness) -> None:
             return sorted(found)
 
         async def write(name: bytes) -> None:
-            await bus.step(claims[0], [Output("out", n, name + b"%d" % n, b"v") for n in range(PARTITIONS)])
+            await bus.step(leases[0], [Output("out", n, name + b"%d" % n, b"v") for n in range(PARTITIONS)])
 
         await write(b"a")
         assert await keys() == [b"a0", b"a1"]
@@ -450,10 +450,10 @@ async def check_pause_assign_unassign(harness: Harness) -> None:
 
 async def check_no_partition_starves(harness: Harness) -> None:
     """A long backlog of one partition does not keep another one's record waiting for its end."""
-    async with holder(harness) as (bus, claims):
+    async with holder(harness) as (bus, leases):
         for number in range(20):
-            await bus.step(claims[0], [Output("out", 0, b"%d-%d" % (number, i), b"v") for i in range(50)])
-        await bus.step(claims[0], [Output("out", 1, b"single", b"v")])
+            await bus.step(leases[0], [Output("out", 0, b"%d-%d" % (number, i), b"v") for i in range(50)])
+        await bus.step(leases[0], [Output("out", 1, b"single", b"v")])
         reader = bus.reader(everything("out"))
         polls = 0
         while True:

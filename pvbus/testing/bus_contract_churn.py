@@ -4,7 +4,7 @@ import asyncio
 import random
 
 from pvbus.core.errors import FencedError
-from pvbus.ports.bus import Bus, Claim, Output
+from pvbus.ports.bus import Bus, Lease, Output
 from pvbus.testing.bus_contract import PARTITIONS, TOPICS, Check, Harness, everything, settled
 from pvbus.testing.bus_contract_worker import Worker, all_owned
 
@@ -36,16 +36,16 @@ class Churn:
     async def add(self) -> None:
         worker = await Worker.open(self.harness)
 
-        async def assigned(claim: Claim) -> None:
-            others = self.open[claim.partition] - {worker}
+        async def assigned(lease: Lease) -> None:
+            others = self.open[lease.partition] - {worker}
             if others and not any(self._was_frozen(one) for one in (worker, *others)):
-                self.violations.append(f"{claim} was given while {len(others)} others held it")
-            self.open[claim.partition].add(worker)
+                self.violations.append(f"{lease} was given while {len(others)} others held it")
+            self.open[lease.partition].add(worker)
             await asyncio.sleep(self.rng.uniform(0, 0.5) * self.harness.drain_seconds)
 
-        async def revoked(claim: Claim) -> None:
+        async def revoked(lease: Lease) -> None:
             await asyncio.sleep(self.rng.uniform(0, 0.8) * self.harness.drain_seconds)
-            self.open[claim.partition].discard(worker)
+            self.open[lease.partition].discard(worker)
 
         worker.on_assigned, worker.on_revoked = assigned, revoked
         await worker.join()
@@ -53,11 +53,11 @@ class Churn:
         self.stepping[worker] = asyncio.create_task(self._step(worker))
 
     async def _step(self, worker: Worker) -> None:
-        """Write the epoch of each claim into the log, again and again."""
+        """Write the epoch of each lease into the log, again and again."""
         while True:
-            for number, claim in worker.claims().items():
+            for number, lease in worker.leases().items():
                 try:
-                    await worker.bus.step(claim, [Output("events", number, b"epoch", b"%d" % claim.epoch)])
+                    await worker.bus.step(lease, [Output("events", number, b"epoch", b"%d" % lease.epoch)])
                 except FencedError:
                     continue  # that is what it is for
             await asyncio.sleep(0.3)
@@ -95,8 +95,8 @@ class Churn:
 
     def all_write(self) -> bool:
         """Whether the last epoch that was written to each partition is its holder's."""
-        claims = (claim for worker in self.workers for claim in worker.claims().values())
-        return all(self.epochs[claim.partition][-1:] == [claim.epoch] for claim in claims)
+        leases = (lease for worker in self.workers for lease in worker.leases().values())
+        return all(self.epochs[lease.partition][-1:] == [lease.epoch] for lease in leases)
 
     async def run(self) -> None:
         await self.add()

@@ -1,4 +1,4 @@
-"""What every bus must do, continued: groups, claims, fencing and handing over.
+"""What every bus must do, continued: groups, leases, fencing and handing over.
 
 The checks run workers whose callbacks take their time, and watch two things: when which callback of
 which worker ran, and, in the log itself, that no epoch writes after a newer one did.
@@ -7,7 +7,7 @@ which worker ran, and, in the log itself, that no epoch writes after a newer one
 import asyncio
 
 from pvbus.core.errors import FencedError
-from pvbus.ports.bus import Claim, Output, PartitionState
+from pvbus.ports.bus import Lease, Output, PartitionState
 from pvbus.testing.bus_contract import (
     GROUP,
     PARTITIONS,
@@ -26,59 +26,59 @@ from pvbus.testing.bus_contract_worker import Worker, all_owned
 # Joining and leaving
 
 
-async def check_claims_are_shared_and_stay(harness: Harness) -> None:
-    """A worker that joins gets its share; claims that need not move keep their epochs and are not called."""
+async def check_leases_are_shared_and_stay(harness: Harness) -> None:
+    """A worker that joins gets its share; leases that need not move keep their epochs and are not called."""
     first = await (await Worker.open(harness)).join()
     await first.holds(PARTITIONS, harness.handover_seconds)
-    before = first.claims()
+    before = first.leases()
     second = await (await Worker.open(harness)).join()
     await all_owned([first, second], 2 * harness.handover_seconds)
-    kept = first.claims()
-    assert len(kept) == PARTITIONS // 2
-    assert all(before[number] == claim for number, claim in kept.items())
-    assert sorted(claim.partition for claim in first.taken) == sorted(second.claims())
+    retained = first.leases()
+    assert len(retained) == PARTITIONS // 2
+    assert all(before[number] == lease for number, lease in retained.items())
+    assert sorted(lease.partition for lease in first.taken) == sorted(second.leases())
     assert len(first.given) == PARTITIONS
-    assert all(claim.epoch > before[number].epoch for number, claim in second.claims().items())
+    assert all(lease.epoch > before[number].epoch for number, lease in second.leases().items())
     third = await (await Worker.open(harness)).join()
     await all_owned([first, second, third], 2 * harness.handover_seconds)
-    assert len(third.claims()) == 1
-    assert len(first.claims() | second.claims()) == PARTITIONS - 1
+    assert len(third.leases()) == 1
+    assert len(first.leases() | second.leases()) == PARTITIONS - 1
 
 
 async def check_leaving_hands_over_at_once(harness: Harness) -> None:
-    """When a worker leaves, its callbacks run, and others have its claims without waiting for a session."""
+    """When a worker leaves, its callbacks run, and others have its leases without waiting for a session."""
     first = await (await Worker.open(harness)).join()
     second = await (await Worker.open(harness)).join()
     await all_owned([first, second], 2 * harness.handover_seconds)
-    left = first.claims()
+    left = first.leases()
     await first.leave()
-    assert first.claims() == {}
-    assert {claim.partition for claim in first.taken} >= set(left)
+    assert first.leases() == {}
+    assert {lease.partition for lease in first.taken} >= set(left)
     await second.holds(PARTITIONS, harness.handover_seconds)
-    for claim in left.values():
-        await expect(FencedError, first.bus.step(claim, [Output("out", 0, b"k", b"old")]))
+    for lease in left.values():
+        await expect(FencedError, first.bus.step(lease, [Output("out", 0, b"k", b"old")]))
 
 
 async def check_epochs_tell_who_was_between(harness: Harness) -> None:
-    """A claim that comes back has the next epoch if nobody else had it meanwhile, else a later one."""
+    """A lease that comes back has the next epoch if nobody else had it meanwhile, else a later one."""
     first = await (await Worker.open(harness)).join()
     await first.holds(PARTITIONS, harness.handover_seconds)
-    before = first.claims()
+    before = first.leases()
     await first.bus.step(before[0], [Output("out", 0, b"k", b"v")], {"table": 1})
     await first.leave()
     await (await first.join()).holds(PARTITIONS, harness.handover_seconds)
-    back = first.claims()
+    back = first.leases()
     assert [back[n].epoch - before[n].epoch for n in range(PARTITIONS)] == [1] * PARTITIONS
     second = await (await Worker.open(harness)).join()
     await all_owned([first, second], 2 * harness.handover_seconds)
-    theirs = second.claims()
+    theirs = second.leases()
     await second.leave()
     await first.holds(PARTITIONS, harness.handover_seconds)
-    assert all(first.claims()[n].epoch > back[n].epoch + 1 for n in theirs)
+    assert all(first.leases()[n].epoch > back[n].epoch + 1 for n in theirs)
 
 
 async def check_killed_worker_is_replaced(harness: Harness) -> None:
-    """The claims of a killed worker find new owners when its session is over, at the latest."""
+    """The leases of a killed worker find new owners when its session is over, at the latest."""
     first = await (await Worker.open(harness)).join()
     second = await (await Worker.open(harness)).join()
     await all_owned([first, second], 2 * harness.handover_seconds)
@@ -86,25 +86,25 @@ async def check_killed_worker_is_replaced(harness: Harness) -> None:
     await second.holds(
         PARTITIONS, harness.session_seconds + harness.handover_seconds + harness.margin_seconds
     )
-    for claim in second.claims().values():
-        await second.bus.step(claim, [Output("out", claim.partition, b"k", b"v")], {"table": 1})
+    for lease in second.leases().values():
+        await second.bus.step(lease, [Output("out", lease.partition, b"k", b"v")], {"table": 1})
 
 
 # Fencing
 
 
-async def check_old_claim_cannot_step(harness: Harness) -> None:
-    """Once a claim is given to another worker, the old one cannot step or read offsets, at any time."""
+async def check_old_lease_cannot_step(harness: Harness) -> None:
+    """Once a lease is given to another worker, the old one cannot step or read offsets, at any time."""
     first = await (await Worker.open(harness)).join()
     await first.holds(PARTITIONS, harness.handover_seconds)
-    old = first.claims()
+    old = first.leases()
     await first.bus.step(old[0], [Output("out", 0, b"k", b"first")], {"table": 1})
     harness.freeze(first.bus)
     second = await Worker.open(harness)
     refused: list[int] = []
 
-    async def try_the_old_one(claim: Claim) -> None:
-        number = claim.partition
+    async def try_the_old_one(lease: Lease) -> None:
+        number = lease.partition
         await expect(
             FencedError, first.bus.step(old[number], [Output("out", number, b"k", b"old")], {"table": 9})
         )
@@ -120,16 +120,16 @@ async def check_old_claim_cannot_step(harness: Harness) -> None:
         lambda: sorted(refused) == list(range(PARTITIONS)), harness.margin_seconds, "all were refused"
     )
     assert fold(await read_all(second.bus, "out")) == {b"k": b"first"}
-    assert await second.bus.committed(second.claims()[0], ["table"]) == {"table": 1}
-    await second.bus.step(second.claims()[0], [Output("out", 0, b"k", b"second")], {"table": 2})
+    assert await second.bus.committed(second.leases()[0], ["table"]) == {"table": 1}
+    await second.bus.step(second.leases()[0], [Output("out", 0, b"k", b"second")], {"table": 2})
     assert fold(await read_all(second.bus, "out")) == {b"k": b"second"}
 
 
 async def check_frozen_worker_comes_back(harness: Harness) -> None:
-    """A worker that was frozen past its session is told that it lost its claims, and gets its share again."""
+    """A worker that was frozen past its session is told that it lost its leases, and gets its share again."""
     first = await (await Worker.open(harness)).join()
     await first.holds(PARTITIONS, harness.handover_seconds)
-    old = first.claims()
+    old = first.leases()
     harness.freeze(first.bus)
     second = await (await Worker.open(harness)).join()
     await second.holds(
@@ -138,20 +138,20 @@ async def check_frozen_worker_comes_back(harness: Harness) -> None:
     assert first.taken == []
     harness.thaw(first.bus)
     await all_owned([first, second], 3 * harness.handover_seconds)
-    assert {claim.partition: claim for claim in first.taken} == old
-    assert not set(first.claims().values()) & set(old.values())
+    assert {lease.partition: lease for lease in first.taken} == old
+    assert not set(first.leases().values()) & set(old.values())
     for worker in (first, second):
-        for claim in worker.claims().values():
-            await worker.bus.step(claim, [], {"table": 1})
+        for lease in worker.leases().values():
+            await worker.bus.step(lease, [], {"table": 1})
 
 
 async def check_offsets_are_read_after_the_fence(harness: Harness) -> None:
     """What the old holder commits to the very end, the new one starts from."""
     first = await Worker.open(harness)
 
-    async def last_words(claim: Claim) -> None:
-        number = claim.partition
-        await first.bus.step(claim, [Output("out", number, b"last-%d" % number, b"v")], {"table": 5})
+    async def last_words(lease: Lease) -> None:
+        number = lease.partition
+        await first.bus.step(lease, [Output("out", number, b"last-%d" % number, b"v")], {"table": 5})
 
     first.on_revoked = last_words
     await first.join()
@@ -159,8 +159,8 @@ async def check_offsets_are_read_after_the_fence(harness: Harness) -> None:
     second = await Worker.open(harness)
     started: dict[int, int] = {}
 
-    async def start(claim: Claim) -> None:
-        started[claim.partition] = (await second.bus.committed(claim, ["table"]))["table"]
+    async def start(lease: Lease) -> None:
+        started[lease.partition] = (await second.bus.committed(lease, ["table"]))["table"]
 
     second.on_assigned = start
     await second.join()
@@ -174,20 +174,20 @@ async def check_offsets_are_read_after_the_fence(harness: Harness) -> None:
 
 
 async def check_revoke_barrier(harness: Harness) -> None:
-    """A claim is given to the next worker only when the last one's `revoked` has returned."""
+    """A lease is given to the next worker only when the last one's `revoked` has returned."""
     first, second = await Worker.open(harness), await Worker.open(harness)
     revoking: set[int] = set()
     violations: list[int] = []
 
-    async def slowly(claim: Claim) -> None:
-        revoking.add(claim.partition)
+    async def slowly(lease: Lease) -> None:
+        revoking.add(lease.partition)
         await asyncio.sleep(harness.drain_seconds * 0.7)
-        await first.bus.step(claim, [], {"table": 1})  # still the holder
-        revoking.remove(claim.partition)
+        await first.bus.step(lease, [], {"table": 1})  # still the holder
+        revoking.remove(lease.partition)
 
-    async def note(claim: Claim) -> None:
-        if claim.partition in revoking or claim.partition in first.claims():
-            violations.append(claim.partition)
+    async def note(lease: Lease) -> None:
+        if lease.partition in revoking or lease.partition in first.leases():
+            violations.append(lease.partition)
 
     first.on_revoked = slowly
     second.on_assigned = note
@@ -204,34 +204,34 @@ async def check_drain_has_a_deadline(harness: Harness) -> None:
     first = await Worker.open(harness)
     ended: list[int] = []
 
-    async def never(claim: Claim) -> None:
+    async def never(lease: Lease) -> None:
         try:
             await asyncio.sleep(1000)
         finally:
-            ended.append(claim.partition)
+            ended.append(lease.partition)
 
     first.on_revoked = never
     await first.join()
     await first.holds(PARTITIONS, harness.handover_seconds)
-    old = first.claims()
+    old = first.leases()
     second = await (await Worker.open(harness)).join()
     await second.holds(PARTITIONS // 2, 2 * harness.handover_seconds + harness.drain_seconds)
     await all_owned([first, second], harness.margin_seconds)
-    for number in second.claims():
+    for number in second.leases():
         await expect(FencedError, first.bus.step(old[number], [], {"table": 1}))
-    assert sorted(ended) == sorted(second.claims())
+    assert sorted(ended) == sorted(second.leases())
 
 
 async def check_assigned_is_cut_short(harness: Harness) -> None:
-    """A claim that goes while `assigned` still runs: that is cancelled, and `revoked` follows."""
+    """A lease that goes while `assigned` still runs: that is cancelled, and `revoked` follows."""
     first = await Worker.open(harness)
     cancelled: list[int] = []
 
-    async def long_restore(claim: Claim) -> None:
+    async def long_restore(lease: Lease) -> None:
         try:
             await asyncio.sleep(1000)
         except asyncio.CancelledError:
-            cancelled.append(claim.partition)
+            cancelled.append(lease.partition)
             raise
 
     first.on_assigned = long_restore
@@ -239,37 +239,37 @@ async def check_assigned_is_cut_short(harness: Harness) -> None:
     await first.holds(PARTITIONS, harness.handover_seconds)
     second = await (await Worker.open(harness)).join()
     await all_owned([first, second], 2 * harness.handover_seconds)
-    assert sorted(cancelled) == sorted(claim.partition for claim in first.taken) == sorted(second.claims())
+    assert sorted(cancelled) == sorted(lease.partition for lease in first.taken) == sorted(second.leases())
 
 
 async def check_failing_callback_ends_the_membership(harness: Harness) -> None:
     """An error in a callback is not swallowed: the worker is out and says why, others take over."""
     first = await Worker.open(harness)
 
-    async def fail(claim: Claim) -> None:
+    async def fail(lease: Lease) -> None:
         raise ValueError("restore failed")
 
     first.on_assigned = fail
     await first.join()
     assert first.membership
     await expect(ExceptionGroup, asyncio.wait_for(first.membership.wait_left(), harness.handover_seconds))
-    assert first.claims() == {}
+    assert first.leases() == {}
     second = await (await Worker.open(harness)).join()
     await second.holds(PARTITIONS, harness.handover_seconds)
 
 
 async def check_two_groups_are_apart(harness: Harness) -> None:
-    """Groups share topics, not claims, epochs or offsets."""
-    async with holder(harness) as (bus, claims):
+    """Groups share topics, not leases, epochs or offsets."""
+    async with holder(harness) as (bus, leases):
         other = await harness.open()
         membership = await other.join("other", ["table"], assigned=ignore, revoked=ignore)
         await settled(
-            lambda: len(membership.claims()) == PARTITIONS, harness.handover_seconds, "its own claims"
+            lambda: len(membership.leases()) == PARTITIONS, harness.handover_seconds, "its own leases"
         )
-        await bus.step(claims[0], [], {"table": 4})
-        assert await other.committed(membership.claims()[0], ["table"]) == {"table": 0}
-        await other.step(membership.claims()[0], [], {"table": 1})
-        assert await bus.committed(claims[0], ["table"]) == {"table": 4}
+        await bus.step(leases[0], [], {"table": 4})
+        assert await other.committed(membership.leases()[0], ["table"]) == {"table": 0}
+        await other.step(membership.leases()[0], [], {"table": 1})
+        assert await bus.committed(leases[0], ["table"]) == {"table": 4}
 
 
 async def check_groups_are_described(harness: Harness) -> None:
@@ -287,18 +287,18 @@ async def check_groups_are_described(harness: Harness) -> None:
         await worker.join()
     await all_owned(workers, 2 * harness.handover_seconds)
 
-    async def is_told() -> bool:
+    async def is_reported() -> bool:
         group = await observer.describe(GROUP, ["table"])
-        held = {number: worker for worker in workers for number in worker.claims()}
-        staying = {w.membership.member_id: w.bus.label for w in workers if w.membership and w.claims()}
+        held = {number: worker for worker in workers for number in worker.leases()}
+        staying = {w.membership.member_id: w.bus.label for w in workers if w.membership and w.leases()}
         owners = {number: group.members.get(each.owner, "") for number, each in group.partitions.items()}
         wanted = {number: held[number].bus.label if number in held else "" for number in numbers}
         return group.members == staying and owners == wanted
 
-    await settled(is_told, harness.handover_seconds, "labels and owners are told")
+    await settled(is_reported, harness.handover_seconds, "labels and owners are told")
     for worker in workers:
-        for number, claim in worker.claims().items():
-            await worker.bus.step(claim, [], {"table": number + 5})
+        for number, lease in worker.leases().items():
+            await worker.bus.step(lease, [], {"table": number + 5})
 
     async def is_committed() -> bool:
         group = await observer.describe(GROUP, ["table", "out"])
@@ -308,7 +308,7 @@ async def check_groups_are_described(harness: Harness) -> None:
     await settled(is_committed, harness.visible_within_seconds, "offsets are told")
     for worker in reversed(workers):
         await worker.leave()
-        await settled(is_told, 2 * harness.handover_seconds, "who left is told")
+        await settled(is_reported, 2 * harness.handover_seconds, "who left is told")
         assert await is_committed()
     assert (await observer.describe(GROUP, ["table"])).members == {}
 

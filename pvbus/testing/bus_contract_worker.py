@@ -2,21 +2,21 @@
 
 from collections.abc import Awaitable, Callable, Sequence
 
-from pvbus.ports.bus import Bus, Claim, Membership
+from pvbus.ports.bus import Bus, Lease, Membership
 from pvbus.testing.bus_contract import GROUP, PARTITIONS, TOPICS, Harness, ignore, settled
 
 
 class Worker:
-    """A member that notes which claims it was given, and lets a check take part in its callbacks."""
+    """A member that notes which leases it was given, and lets a check take part in its callbacks."""
 
     def __init__(self, harness: Harness, bus: Bus) -> None:
         self.harness = harness
         self.bus = bus
         self.membership: Membership | None = None
-        self.given: list[Claim] = []
-        self.taken: list[Claim] = []
-        self.on_assigned: Callable[[Claim], Awaitable[None]] = ignore
-        self.on_revoked: Callable[[Claim], Awaitable[None]] = ignore
+        self.given: list[Lease] = []
+        self.taken: list[Lease] = []
+        self.on_assigned: Callable[[Lease], Awaitable[None]] = ignore
+        self.on_revoked: Callable[[Lease], Awaitable[None]] = ignore
 
     @classmethod
     async def open(cls, harness: Harness) -> "Worker":
@@ -30,31 +30,31 @@ class Worker:
         )
         return self
 
-    async def _assigned(self, claim: Claim) -> None:
-        self.given.append(claim)
-        await self.on_assigned(claim)
+    async def _assigned(self, lease: Lease) -> None:
+        self.given.append(lease)
+        await self.on_assigned(lease)
 
-    async def _revoked(self, claim: Claim) -> None:
-        await self.on_revoked(claim)
-        self.taken.append(claim)
+    async def _revoked(self, lease: Lease) -> None:
+        await self.on_revoked(lease)
+        self.taken.append(lease)
 
-    def claims(self) -> dict[int, Claim]:
-        return dict(self.membership.claims()) if self.membership else {}
+    def leases(self) -> dict[int, Lease]:
+        return dict(self.membership.leases()) if self.membership else {}
 
     async def leave(self) -> None:
         assert self.membership
         await self.membership.leave()
 
     async def holds(self, count: int, within_seconds: float) -> None:
-        await settled(lambda: len(self.claims()) == count, within_seconds, f"a worker holds {count} claims")
+        await settled(lambda: len(self.leases()) == count, within_seconds, f"a worker holds {count} leases")
 
 
 async def all_owned(workers: Sequence[Worker], within_seconds: float) -> None:
     """Wait until every partition has one holder among these workers, and loads differ by one at most."""
 
     def is_so() -> bool:
-        held = [number for worker in workers for number in worker.claims()]
-        loads = [len(worker.claims()) for worker in workers]
+        held = [number for worker in workers for number in worker.leases()]
+        loads = [len(worker.leases()) for worker in workers]
         return sorted(held) == list(range(PARTITIONS)) and max(loads) - min(loads) <= 1
 
     await settled(is_so, within_seconds, "every partition has one owner, and all have their shares")

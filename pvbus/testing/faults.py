@@ -22,7 +22,7 @@ from pvbus.adapters.sqlite.reader import SqliteReader
 from pvbus.adapters.sqlite.store import Store
 from pvbus.core.api.variants import PORCH_GROUP
 from pvbus.core.errors import ConflictError, PermanentError, TransientError
-from pvbus.ports.bus import Claim, Output, Record, TopicPartition
+from pvbus.ports.bus import Lease, Output, Record, TopicPartition
 from pvbus.ports.cluster import GoneError, Kind, Listing, Object, Resource, WatchEvent
 
 T = TypeVar("T")
@@ -168,15 +168,15 @@ class FaultyCluster:
         work: Callable[[], Awaitable[T]],
     ) -> T:
         meta = obj["metadata"]
-        place = (resource.kind, meta.get("namespace", ""), meta.get("name", ""), subresource)
-        if self._strict and place in self._writing and place[2]:
-            self._faults.broken.append(f"{self._worker} writes {place} twice at once")
-        self._writing.add(place)
+        target = (resource.kind, meta.get("namespace", ""), meta.get("name", ""), subresource)
+        if self._strict and target in self._writing and target[2]:
+            self._faults.broken.append(f"{self._worker} writes {target} twice at once")
+        self._writing.add(target)
         self._on_send(verb, obj, subresource)
         try:
             return await self._call(work, write=True)
         finally:
-            self._writing.discard(place)
+            self._writing.discard(target)
 
     # ------------------------------------------------------------ the port
 
@@ -398,7 +398,7 @@ class FaultyBus(SqliteBus):
     faults: Faults
     process: Process | None = None
     step_records_max = SqliteBus.step_records_max
-    on_step: Callable[[Claim, Sequence[Output]], None] = staticmethod(lambda claim, outputs: None)
+    on_step: Callable[[Lease, Sequence[Output]], None] = staticmethod(lambda lease, outputs: None)
 
     def _alive(self) -> None:
         if self.process is not None and self.process.dead:
@@ -416,13 +416,13 @@ class FaultyBus(SqliteBus):
         return await super().end_offsets(partitions)
 
     async def step(
-        self, claim: Claim, outputs: Sequence[Output], offsets: Mapping[str, int] | None = None
+        self, lease: Lease, outputs: Sequence[Output], offsets: Mapping[str, int] | None = None
     ) -> None:
         await asyncio.sleep(0)
         self._alive()
         if self.faults.hits(self.faults.bus):
             raise TransientError("bus: not sent")
-        await super().step(claim, outputs, offsets)
-        self.on_step(claim, outputs)
+        await super().step(lease, outputs, offsets)
+        self.on_step(lease, outputs)
         if self.faults.hits(self.faults.bus):
             raise TransientError("bus: the answer was lost")

@@ -231,9 +231,9 @@ def _placed(
     row: TargetRow, template: CompiledTemplate | None, world: _World, namespace: str
 ) -> TargetRow | None:
     """Return the row with its downstream and the Repository of it; None where that fails."""
-    place = Downstream(repo=row.repo_default, package=row.package_default)
+    identity = Downstream(repo=row.repo_default, package=row.package_default)
     if template is None:
-        return replace(row, downstream=place)
+        return replace(row, downstream=identity)
     inputs = TargetInputs(
         repo_default=row.repo_default,
         package_default=row.package_default,
@@ -242,12 +242,12 @@ def _placed(
         list_target=row.list_target,
     )
     try:
-        place = template.identity(inputs, lambda name: world.repository(namespace, name))
+        identity = template.identity(inputs, lambda name: world.repository(namespace, name))
     except RenderError:
         return None
-    found = world.repository(namespace, place.repo)
+    found = world.repository(namespace, identity.repo)
     assert found is not None, "a template's Repository was looked up"
-    return replace(row, downstream=place, roots={**row.roots, "repository": found})
+    return replace(row, downstream=identity, roots={**row.roots, "repository": found})
 
 
 def _rendered(row: TargetRow, templates: TemplateCache) -> PackageVariantSpec | None:
@@ -272,9 +272,9 @@ def _names(
             names.setdefault(downstream, key.name)
     for downstream in wanting:
         if downstream not in names:
-            place = (obj.metadata.name, downstream.repo, downstream.package)
-            name = variant_name(*place)
-            names[downstream] = name if name not in taken else colliding_variant_name(*place)
+            identity = (obj.metadata.name, downstream.repo, downstream.package)
+            name = variant_name(*identity)
+            names[downstream] = name if name not in taken else colliding_variant_name(*identity)
             taken[names[downstream]] = downstream
     return names
 

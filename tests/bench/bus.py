@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from pvbus.adapters.sqlite.bus import SqliteBus
-from pvbus.ports.bus import Claim, Output, TopicSpec
+from pvbus.ports.bus import Lease, Output, TopicSpec
 
 PARTITIONS = 12
 READERS = 60
@@ -23,11 +23,11 @@ IDLE_SECONDS = 5.0
 VALUE = b"x" * 1000
 
 
-async def ignore(claim: Claim) -> None:
+async def ignore(lease: Lease) -> None:
     """A callback."""
 
 
-async def timed_steps(bus: SqliteBus, claim: Claim, steps: int, records: int, first: int) -> dict[str, float]:
+async def timed_steps(bus: SqliteBus, lease: Lease, steps: int, records: int, first: int) -> dict[str, float]:
     """Steps of `records` records each, over all partitions; new keys from `first` on."""
     took = []
     for step in range(steps):
@@ -36,7 +36,7 @@ async def timed_steps(bus: SqliteBus, claim: Claim, steps: int, records: int, fi
             for n in range(records)
         ]
         began = time.perf_counter()
-        await bus.step(claim, outputs)
+        await bus.step(lease, outputs)
         took.append(time.perf_counter() - began)
     return {
         "steps_per_second": round(steps / sum(took)),
@@ -67,7 +67,7 @@ async def timed_reading(bus: SqliteBus) -> dict[str, float]:
     }
 
 
-async def timed_wake(bus: SqliteBus, claim: Claim) -> float:
+async def timed_wake(bus: SqliteBus, lease: Lease) -> float:
     """Microseconds from the start of a step to its record in a waiting reader."""
     took = []
     reader = bus.reader({("t", 0): (await bus.end_offsets([("t", 0)]))[("t", 0)]})
@@ -75,7 +75,7 @@ async def timed_wake(bus: SqliteBus, claim: Claim) -> float:
         poll = asyncio.create_task(reader.poll(timeout_seconds=10))
         await asyncio.sleep(0.001)
         began = time.perf_counter()
-        await bus.step(claim, [Output("t", 0, b"wake", b"%d" % number)])
+        await bus.step(lease, [Output("t", 0, b"wake", b"%d" % number)])
         await poll
         took.append(time.perf_counter() - began)
     await reader.close()
@@ -105,15 +105,15 @@ async def idle_cpu(bus: SqliteBus) -> float:
 async def measure(path: str, records: int) -> dict[str, Any]:
     bus = await SqliteBus.open(path)
     await bus.create_topics([TopicSpec(name="t", partitions=PARTITIONS, cleanup="compact")])
-    given: asyncio.Queue[Claim] = asyncio.Queue()
+    given: asyncio.Queue[Lease] = asyncio.Queue()
     await bus.join("bench", ["t"], assigned=given.put, revoked=ignore)
-    claim = await given.get()
+    lease = await given.get()
     result = {
-        "steps_of_1": await timed_steps(bus, claim, 3000, 1, 0),
-        "steps_of_200_new_keys": await timed_steps(bus, claim, records // 200, 200, 3000),
-        "steps_of_200_known_keys": await timed_steps(bus, claim, records // 400, 200, 3000),
+        "steps_of_1": await timed_steps(bus, lease, 3000, 1, 0),
+        "steps_of_200_new_keys": await timed_steps(bus, lease, records // 200, 200, 3000),
+        "steps_of_200_known_keys": await timed_steps(bus, lease, records // 400, 200, 3000),
         "reading": await timed_reading(bus),
-        "wake_up_us": await timed_wake(bus, claim),
+        "wake_up_us": await timed_wake(bus, lease),
         f"idle_cpu_percent_{READERS}_readers": await idle_cpu(bus),
     }
     await bus.close()

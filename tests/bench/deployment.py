@@ -90,10 +90,10 @@ class Deployment:
         usages, counts = await self.ask("usage"), await self.ask("metrics")
         return [
             Work(
-                *(usage["cpuSeconds"], usage["residentBytes"], told["steps"]),
-                *(sum(told["recordsByTopic"].values()), told["read"]),
+                *(usage["cpuSeconds"], usage["residentBytes"], reported["steps"]),
+                *(sum(reported["recordsByTopic"].values()), reported["read"]),
             )
-            for usage, told in zip(usages, counts, strict=True)
+            for usage, reported in zip(usages, counts, strict=True)
         ]
 
 
@@ -122,8 +122,10 @@ async def ends_of(bus_url: str) -> Mapping[tuple[str, int], int]:
     bus = await open_bus(ServiceConfig(bus=bus_url), create=False)
     try:
         topics = await bus.topics()
-        places = [(name, number) for name, spec in topics.items() for number in range(spec.partitions)]
-        return await bus.end_offsets(places)
+        topic_partitions = [
+            (name, number) for name, spec in topics.items() for number in range(spec.partitions)
+        ]
+        return await bus.end_offsets(topic_partitions)
     finally:
         await bus.close()
 

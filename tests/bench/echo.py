@@ -13,7 +13,7 @@ from pvbus.core.ingest.rows import VARIANT, rows_of, topics_of
 from pvbus.core.keys import partition as partition_of
 from pvbus.core.records import VARIANTS
 from pvbus.core.topics import partition_key
-from pvbus.ports.bus import Bus, Claim, Output
+from pvbus.ports.bus import Bus, Lease, Output
 from pvbus.ports.cluster import Kind, Object, Resource
 from pvbus.runtime.process.assembly import partition_count
 
@@ -28,14 +28,14 @@ class BusWriter:
         self._bus = bus
         self._group = group
         self._partitions = partition_count()
-        self._claim: asyncio.Future[Claim] = asyncio.get_running_loop().create_future()
+        self._lease: asyncio.Future[Lease] = asyncio.get_running_loop().create_future()
         self._membership: Any = None
 
     async def __aenter__(self) -> Self:
         self._membership = await self._bus.join(
             self._group, [VARIANTS], assigned=self._assigned, revoked=self._revoked
         )
-        await self._claim
+        await self._lease
         return self
 
     async def __aexit__(
@@ -43,11 +43,11 @@ class BusWriter:
     ) -> None:
         await self._membership.leave()
 
-    async def _assigned(self, claim: Claim) -> None:
-        if not self._claim.done():
-            self._claim.set_result(claim)
+    async def _assigned(self, lease: Lease) -> None:
+        if not self._lease.done():
+            self._lease.set_result(lease)
 
-    async def _revoked(self, claim: Claim) -> None:
+    async def _revoked(self, lease: Lease) -> None:
         """There is one member only: the claim goes when it leaves."""
 
     def to_everywhere(self, topic: str, key: str, value: bytes) -> list[Output]:
@@ -58,7 +58,7 @@ class BusWriter:
 
     async def write(self, outputs: list[Output]) -> None:
         for first in range(0, len(outputs), ECHO_RECORDS_MAX):
-            await self._bus.step(self._claim.result(), outputs[first : first + ECHO_RECORDS_MAX])
+            await self._bus.step(self._lease.result(), outputs[first : first + ECHO_RECORDS_MAX])
 
 
 class EchoCluster:

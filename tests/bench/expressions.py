@@ -65,13 +65,13 @@ def _measured(variants: int) -> dict[str, Any]:
     started = time.process_time()
     for number in range(variants):
         inputs = inputs_of(number)
-        place = compiled.identity(inputs, lambda name: REPOSITORY)
+        downstream = compiled.identity(inputs, lambda name: REPOSITORY)
         row = TargetRow(
             state="present",
             set_name="fleet",
             set_uid="uid",
             template=SPEC.targets[0].template,
-            downstream=place,
+            downstream=downstream,
             repo_default=inputs.repo_default,
             package_default=inputs.package_default,
             roots=compiled.slim_roots(inputs, REPOSITORY),

@@ -70,7 +70,7 @@ def measure(sets: int, objects: int, changes: int) -> dict[str, Any]:
         before = labels[name]
         after = before | {"site": f"site-{dice.randrange(SITES):03}"}
         started = time.perf_counter()
-        told = index.put_object(KIND, "default", name, after)
+        reported = index.put_object(KIND, "default", name, after)
         middle = time.perf_counter()
         naive = [
             (c.owner, w, n)
@@ -80,8 +80,8 @@ def measure(sets: int, objects: int, changes: int) -> dict[str, Any]:
         ended = time.perf_counter()
         indexed.append(middle - started)
         scanned.append(ended - middle)
-        assert len(told) == len(naive)
-        found += len(told)
+        assert len(reported) == len(naive)
+        found += len(reported)
         labels[name] = after
     return {
         "sets": sets,

@@ -55,23 +55,23 @@ class Witness:
         self._needle = ""
         self._wanted: dict[str, asyncio.Future[Moment]] = {}
 
-    def expect(self, needle: str, *places: str) -> dict[str, "asyncio.Future[Moment]"]:
+    def expect(self, needle: str, *topic_partitions: str) -> dict[str, "asyncio.Future[Moment]"]:
         """Return a future per place: the first thing there from now on whose key has the needle in it."""
         loop = asyncio.get_running_loop()
         self._needle = needle
-        self._wanted = {place: loop.create_future() for place in places}
+        self._wanted = {tp: loop.create_future() for tp in topic_partitions}
         return self._wanted
 
-    def notice(self, place: str, key: str, sent: float) -> None:
-        future = self._wanted.get(place)
+    def notice(self, tp: str, key: str, sent: float) -> None:
+        future = self._wanted.get(tp)
         if future is not None and not future.done() and self._needle in key:
             future.set_result(Moment(time.time(), sent))
 
     async def read(self, bus: Bus, topics: tuple[str, ...]) -> None:
         """Follow topics of the bus from their ends on, until cancelled."""
         specs = await bus.topics()
-        places = [(topic, number) for topic in topics for number in range(specs[topic].partitions)]
-        reader = bus.reader(await bus.end_offsets(places))
+        topic_partitions = [(topic, number) for topic in topics for number in range(specs[topic].partitions)]
+        reader = bus.reader(await bus.end_offsets(topic_partitions))
         try:
             while True:
                 for record in await reader.poll(timeout_seconds=1.0):
@@ -163,5 +163,5 @@ async def _one_change(fleet: Fleet, witness: Witness, name: str) -> tuple[float,
         observed, target = await wanted[OBJECTS], await wanted[TARGETS_TOPIC]
         event, written = await wanted[TARGETS], await wanted[VARIANTS]
     # Ingest may be told before we are, but it was told before it sent anything.
-    told = min(event.seen, observed.sent)
-    return (began, told, observed.sent, observed.seen, target.sent, target.seen, written.seen)
+    reported = min(event.seen, observed.sent)
+    return (began, reported, observed.sent, observed.seen, target.sent, target.seen, written.seen)

@@ -31,7 +31,7 @@ REGIONS = 7
 SECONDS_MAX = 600.0
 
 
-class Load(NamedTuple):
+class StoreActivity(NamedTuple):
     objects: int
     sets: int
 
@@ -60,7 +60,7 @@ class Run(NamedTuple):
 
 async def kafka_workers(*, small: bool) -> list[Row]:
     """Targets per second of one, two and four workers, each on topics of its own."""
-    load = Load(210, 24) if small else Load(4_200, 150)
+    load = StoreActivity(210, 24) if small else StoreActivity(4_200, 150)
     runs: dict[int, Run] = {}
     with running(1) as kafka:
         for count in (1, 2) if small else (1, 2, 4):
@@ -68,7 +68,7 @@ async def kafka_workers(*, small: bool) -> list[Row]:
     return _rows(runs, load)
 
 
-async def _run(kafka: KafkaCluster, workers: int, load: Load) -> Run:
+async def _run(kafka: KafkaCluster, workers: int, load: StoreActivity) -> Run:
     url = fresh_bus(kafka)
     bus = await open_bus(ServiceConfig(bus=url))
     try:
@@ -87,14 +87,16 @@ async def _all_share(services: Deployment, workers: int) -> None:
     partitions = partition_count()
 
     async def is_even() -> bool:
-        held: list[int] = [told["claims"] for told in await services.ask("metrics")]
+        held: list[int] = [reported["leases"] for reported in await services.ask("metrics")]
         return sum(held) == partitions and max(held) <= -(-partitions // workers)
 
     await eventually(is_even, f"{workers} workers share {partitions} claims", seconds=SECONDS_MAX)
     await services.settled()
 
 
-async def _hand_over(kafka: KafkaCluster, writer: BusWriter, services: Deployment, load: Load) -> Run:
+async def _hand_over(
+    kafka: KafkaCluster, writer: BusWriter, services: Deployment, load: StoreActivity
+) -> Run:
     """Hand over some sets first, as the first write to a partition waits for its leader; then the rest."""
     some = range(load.sets // 10)
     await _write_sets(writer, services, load, some)
@@ -108,7 +110,7 @@ async def _hand_over(kafka: KafkaCluster, writer: BusWriter, services: Deploymen
     return Run(seconds, load.targets(others), brokers, total(works), [one.records for one in works])
 
 
-async def _write_sets(writer: BusWriter, services: Deployment, load: Load, numbers: range) -> None:
+async def _write_sets(writer: BusWriter, services: Deployment, load: StoreActivity, numbers: range) -> None:
     """Write sets, and wait until all their targets are written, and those of the sets before them."""
     outputs = []
     for number in numbers:
@@ -122,15 +124,15 @@ async def _write_sets(writer: BusWriter, services: Deployment, load: Load, numbe
         ]
 
     async def all_written() -> bool:
-        told = await services.ask("metrics")
-        return bool(sum(one["recordsByTopic"].get(TARGETS, 0) for one in told) >= wanted)
+        reported = await services.ask("metrics")
+        return bool(sum(one["recordsByTopic"].get(TARGETS, 0) for one in reported) >= wanted)
 
     wanted = load.targets(range(numbers.stop))
     await writer.write(outputs)
     await eventually(all_written, f"{wanted} targets", seconds=SECONDS_MAX)
 
 
-def _rows(runs: dict[int, Run], load: Load) -> list[Row]:
+def _rows(runs: dict[int, Run], load: StoreActivity) -> list[Row]:
     rows = []
     alone, cores = runs[1], os.cpu_count()
     for workers, run in runs.items():

@@ -71,12 +71,12 @@ async def write_world(writer: BusWriter, count: int) -> None:
 
 async def largest_records(bus: SqliteBus) -> dict[str, int]:
     """Return the size of the largest record of each topic, key and value."""
-    places = [(n, p) for n, spec in (await bus.topics()).items() for p in range(spec.partitions)]
-    ends = await bus.end_offsets(places)
-    reader = bus.reader(dict.fromkeys(places, 0))
+    topic_partitions = [(n, p) for n, spec in (await bus.topics()).items() for p in range(spec.partitions)]
+    ends = await bus.end_offsets(topic_partitions)
+    reader = bus.reader(dict.fromkeys(topic_partitions, 0))
     found: dict[str, int] = {}
     try:
-        while any(reader.position(place) < end for place, end in ends.items()):
+        while any(reader.position(tp) < end for tp, end in ends.items()):
             for record in await reader.poll(timeout_seconds=1.0, max_records=10_000):
                 size = len(record.key) + len(record.value or b"")
                 found[record.topic] = max(found.get(record.topic, 0), size)
@@ -123,13 +123,13 @@ async def _one_set(bus: SqliteBus, writer: BusWriter, services: dict[str, Child]
     before = {name: await child.ask("usage") for name, child in services.items()}
     stored = observed(SET, variant_set("fleet", {"env": "prod"}, FIVE_EXPRESSIONS), count + 3)
     rows = rows_of(SET, stored, (SETS,))
-    places = [(VARIANTS, number) for number in range(partition_count())]
-    written = sum((await bus.end_offsets(places)).values())
+    topic_partitions = [(VARIANTS, number) for number in range(partition_count())]
+    written = sum((await bus.end_offsets(topic_partitions)).values())
     began = time.perf_counter()
     await writer.write([writer.output(row.topic, row.key, row.value) for row in rows])
 
     async def all_made() -> bool:
-        return sum((await bus.end_offsets(places)).values()) - written >= count
+        return sum((await bus.end_offsets(topic_partitions)).values()) - written >= count
 
     made = await eventually(all_made, f"{count} variants", seconds=SECONDS_MAX)
     settled = False

@@ -150,7 +150,9 @@ async def no_op(*, small: bool) -> list[Row]:
             await quiet.begin()
             annotation = {"metadata": {"annotations": {"example.org/touched": "1"}}}
             await fleet.patch(f"{SETS}/fleet", annotation)
-            rows += await _no_op_rows(f"set of {count:,} touched", services, quiet, told=0, porch="10,001")
+            rows += await _no_op_rows(
+                f"set of {count:,} touched", services, quiet, reported=0, porch="10,001"
+            )
             await quiet.begin()
             selector = {
                 "apiVersion": "v1",
@@ -161,7 +163,9 @@ async def no_op(*, small: bool) -> list[Row]:
             same = [{"objectSelector": selector, "template": FIVE_EXPRESSIONS}]
             await fleet.patch(f"{SETS}/fleet", {"spec": {"targets": same}})
             # A new generation is told, as Kubernetes has it: one write of the set's status.
-            rows += await _no_op_rows(f"set of {count:,} edited to mean the same", services, quiet, told=1)
+            rows += await _no_op_rows(
+                f"set of {count:,} edited to mean the same", services, quiet, reported=1
+            )
         rows += await _restart_rows(fleet, quiet, f"{count:,} variants")
     return rows if small else [*rows, *await _example_rows()]
 
@@ -206,11 +210,15 @@ async def _example_rows() -> list[Row]:
             await services.ask("settled")
             await quiet.begin()
             await fleet.patch(f"{SETS}/web", {"metadata": {"annotations": {"example.org/touched": "1"}}})
-            rows = await _no_op_rows("example's set touched, with inject and git", services, quiet, told=0)
+            rows = await _no_op_rows(
+                "example's set touched, with inject and git", services, quiet, reported=0
+            )
         return [*rows, *await _restart_rows(fleet, quiet, f"{EXAMPLE_VARIANTS} drafts in git", *SERVICES)]
 
 
-async def _no_op_rows(what: str, services: Child, quiet: Quiet, *, told: int, porch: str = "") -> list[Row]:
+async def _no_op_rows(
+    what: str, services: Child, quiet: Quiet, *, reported: int, porch: str = ""
+) -> list[Row]:
     """told: writes of the set's own status, and records of its roll-up, that there must be."""
     await asyncio.sleep(QUIET_SECONDS)
     await services.ask("settled")
@@ -218,11 +226,11 @@ async def _no_op_rows(what: str, services: Child, quiet: Quiet, *, told: int, po
     writes, records = await quiet.writes(own=1), await quiet.records()
     own = records.pop("pvbus.sets", 0)
     return [
-        Row("noop", f"{what}: API writes besides it", writes, "writes", told, "equal", porch=porch),
+        Row("noop", f"{what}: API writes besides it", writes, "writes", reported, "equal", porch=porch),
         Row(
             *("noop", f"{what}: bus records besides the set's own ({own}) {records or ''}".rstrip()),
             *(sum(records.values()), "records"),
-            goal=told,
+            goal=reported,
             better="equal",
         ),
     ]

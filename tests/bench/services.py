@@ -121,8 +121,10 @@ async def serve(kubeconfig: str, url: str, names: list[str]) -> None:
     logs.configure("warning")
     logging.getLogger("aiokafka").setLevel(logging.CRITICAL)  # each try of a Kafka that is just up
     empty = usage()["residentBytes"]
-    places = against_nothing(url, names) if kubeconfig == "-" else against_api_server(kubeconfig, url, names)
-    async with places as (services, bus):
+    locations = (
+        against_nothing(url, names) if kubeconfig == "-" else against_api_server(kubeconfig, url, names)
+    )
+    async with locations as (services, bus):
         ready_at = [0.0]
 
         async def all_ready() -> bool:
@@ -147,7 +149,7 @@ async def serve(kubeconfig: str, url: str, names: list[str]) -> None:
                 "steps": counted(metrics.STEPS, "outcome").get("done", 0),
                 "recordsByTopic": counted(metrics.RECORDS_WRITTEN, "topic"),
                 "read": count_read(),
-                "claims": sum(len(service.claims()) for service in services),
+                "leases": sum(len(service.leases()) for service in services),
             }
 
         running = asyncio.create_task(run_all(services))

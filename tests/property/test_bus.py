@@ -11,7 +11,7 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, pr
 from pvbus.adapters.memory.virtual_time import SimulatedClock, SimulatedLoop
 from pvbus.adapters.sqlite.bus import SqliteBus
 from pvbus.core.errors import FencedError, InvariantError, TooLargeError
-from pvbus.ports.bus import Claim, Output, Reader, Record, TopicPartition, TopicSpec
+from pvbus.ports.bus import Lease, Output, Reader, Record, TopicPartition, TopicSpec
 
 PARTITIONS = 2
 RECORD_BYTES_MAX = 100
@@ -33,7 +33,7 @@ outputs = st.lists(
 )
 
 
-async def nothing(claim: Claim) -> None:
+async def nothing(lease: Lease) -> None:
     """A callback."""
 
 
@@ -47,7 +47,7 @@ class BusMachine(RuleBasedStateMachine):
         self.runner = asyncio.Runner(loop_factory=SimulatedLoop)
         self.written: dict[TopicPartition, list[Output]] = {partition: [] for partition in ALL}
         self.offsets = dict.fromkeys(range(PARTITIONS), 0)
-        self.old_claims: list[Claim] = []
+        self.old_leases: list[Lease] = []
 
     @initialize()
     def start(self) -> None:
@@ -63,13 +63,13 @@ class BusMachine(RuleBasedStateMachine):
     async def _join(self) -> None:
         self.membership = await self.bus.join("group", ["table"], assigned=nothing, revoked=nothing)
         await asyncio.sleep(2.5)  # two heartbeats: a killed worker's claims are taken at the first
-        self.claims = dict(self.membership.claims())
-        assert sorted(self.claims) == list(range(PARTITIONS))
+        self.leases = dict(self.membership.leases())
+        assert sorted(self.leases) == list(range(PARTITIONS))
 
     @rule(number=partitions, outputs=outputs, advance=st.none() | st.integers(0, 3))
     def step(self, number: int, outputs: list[Output], advance: int | None) -> None:
         offsets = None if advance is None else {"table": self.offsets[number] + advance}
-        self.runner.run(self.bus.step(self.claims[number], outputs, offsets))
+        self.runner.run(self.bus.step(self.leases[number], outputs, offsets))
         for output in outputs:
             self.written[output.topic, output.partition].append(output)
         self.offsets[number] += advance or 0
@@ -78,24 +78,24 @@ class BusMachine(RuleBasedStateMachine):
     def step_too_large(self, number: int, outputs: list[Output]) -> None:
         large = Output("log", number, b"a", b"x" * RECORD_BYTES_MAX)
         self._fails(
-            TooLargeError, self.claims[number], [*outputs, large], {"table": self.offsets[number] + 1}
+            TooLargeError, self.leases[number], [*outputs, large], {"table": self.offsets[number] + 1}
         )
 
     @rule(number=partitions, outputs=outputs)
     def step_back(self, number: int, outputs: list[Output]) -> None:
-        self._fails(InvariantError, self.claims[number], outputs, {"table": self.offsets[number] - 1})
+        self._fails(InvariantError, self.leases[number], outputs, {"table": self.offsets[number] - 1})
 
-    @precondition(lambda self: self.old_claims)
+    @precondition(lambda self: self.old_leases)
     @rule(data=st.data(), outputs=outputs)
     def step_fenced(self, data: st.DataObject, outputs: list[Output]) -> None:
-        claim = data.draw(st.sampled_from(self.old_claims))
-        self._fails(FencedError, claim, outputs, {"table": self.offsets[claim.partition] + 1})
+        lease = data.draw(st.sampled_from(self.old_leases))
+        self._fails(FencedError, lease, outputs, {"table": self.offsets[lease.partition] + 1})
 
     def _fails(
-        self, error: type[Exception], claim: Claim, outputs: list[Output], offsets: dict[str, int]
+        self, error: type[Exception], lease: Lease, outputs: list[Output], offsets: dict[str, int]
     ) -> None:
         try:
-            self.runner.run(self.bus.step(claim, outputs, offsets))
+            self.runner.run(self.bus.step(lease, outputs, offsets))
         except error:
             return
         raise AssertionError(f"no {error.__name__}")
@@ -103,16 +103,16 @@ class BusMachine(RuleBasedStateMachine):
     @rule()
     def hand_over(self) -> None:
         """This worker leaves and another one comes."""
-        self.old_claims += self.claims.values()
+        self.old_leases += self.leases.values()
         self.runner.run(self.membership.leave())
         self.runner.run(self._join())
-        assert not set(self.old_claims) & set(self.claims.values())
+        assert not set(self.old_leases) & set(self.leases.values())
 
     @precondition(lambda self: self.path != ":memory:")
     @rule()
     def crash(self) -> None:
         """The process is killed, and starts again."""
-        self.old_claims += self.claims.values()
+        self.old_leases += self.leases.values()
         self.runner.run(self.bus.abandon())
         self.runner.run(self._start())
 
@@ -130,8 +130,8 @@ class BusMachine(RuleBasedStateMachine):
 
     @invariant()
     def offsets_are_the_models(self) -> None:
-        for number, claim in self.claims.items():
-            assert self.runner.run(self.bus.committed(claim, ["table"])) == {"table": self.offsets[number]}
+        for number, lease in self.leases.items():
+            assert self.runner.run(self.bus.committed(lease, ["table"])) == {"table": self.offsets[number]}
 
     @invariant()
     def ends_count_what_was_written(self) -> None:

@@ -39,7 +39,7 @@ selectors_of = st.builds(
     st.lists(requirements, max_size=3).map(tuple),
     st.none() | st.sampled_from(NAMES),
 )
-Place = tuple[str, str, str]
+ObjectName = tuple[str, str, str]
 
 
 def holds(requirement: LabelSelectorRequirement, labels: dict[str, str]) -> bool:
@@ -55,8 +55,8 @@ def holds(requirement: LabelSelectorRequirement, labels: dict[str, str]) -> bool
             return not present
 
 
-def selects(selector: Selector, place: Place, labels: dict[str, str]) -> bool:
-    kind, namespace, name = place
+def selects(selector: Selector, identity: ObjectName, labels: dict[str, str]) -> bool:
+    kind, namespace, name = identity
     return (
         selector.kind == kind
         and namespace in (selector.namespace, "")
@@ -72,30 +72,32 @@ class Model(RuleBasedStateMachine):
     def __init__(self) -> None:
         super().__init__()
         self.index = SelectorIndex()
-        self.objects: dict[Place, dict[str, str]] = {}
+        self.objects: dict[ObjectName, dict[str, str]] = {}
         self.owners: dict[str, list[Selector]] = {}
 
-    def told(self, place: Place, before: dict[str, str] | None, after: dict[str, str] | None) -> set[Change]:
+    def reported(
+        self, identity: ObjectName, before: dict[str, str] | None, after: dict[str, str] | None
+    ) -> set[Change]:
         words: dict[tuple[bool, bool], Any] = {
             (False, True): "entered",
             (True, False): "left",
             (True, True): "changed",
         }
         return {
-            Change(owner, position, "|".join(place), words[was, now])
+            Change(owner, position, "|".join(identity), words[was, now])
             for owner, selectors in self.owners.items()
             for position, selector in enumerate(selectors)
-            if (was := before is not None and selects(selector, place, before))
-            | (now := after is not None and selects(selector, place, after))
+            if (was := before is not None and selects(selector, identity, before))
+            | (now := after is not None and selects(selector, identity, after))
         }
 
     def matches(self, owner: str) -> list[list[str]]:
         return [
             [
-                "|".join(place)
+                "|".join(identity)
                 for space in dict.fromkeys((selector.namespace, ""))
-                for place in sorted(self.objects)
-                if place[1] == space and selects(selector, place, self.objects[place])
+                for identity in sorted(self.objects)
+                if identity[1] == space and selects(selector, identity, self.objects[identity])
             ]
             for selector in self.owners[owner]
         ]
@@ -107,18 +109,18 @@ class Model(RuleBasedStateMachine):
         labels=labels_of,
     )
     def put(self, kind: str, space: str, name: str, labels: dict[str, str]) -> None:
-        place = (kind, space, name)
-        changes = self.index.put_object(*place, labels)
+        identity = (kind, space, name)
+        changes = self.index.put_object(*identity, labels)
         assert len(changes) == len(set(changes))
-        assert set(changes) == self.told(place, self.objects.get(place), labels)
-        self.objects[place] = labels
+        assert set(changes) == self.reported(identity, self.objects.get(identity), labels)
+        self.objects[identity] = labels
 
     @rule(kind=st.sampled_from(KINDS), space=st.sampled_from(SPACES), name=st.sampled_from(NAMES))
     def remove(self, kind: str, space: str, name: str) -> None:
-        place = (kind, space, name)
-        changes = self.index.remove_object(*place)
+        identity = (kind, space, name)
+        changes = self.index.remove_object(*identity)
         assert len(changes) == len(set(changes))
-        assert set(changes) == self.told(place, self.objects.pop(place, None), None)
+        assert set(changes) == self.reported(identity, self.objects.pop(identity, None), None)
 
     @rule(owner=st.sampled_from("pqr"), selectors=st.lists(selectors_of, max_size=3))
     def select(self, owner: str, selectors: list[Selector]) -> None:
@@ -143,15 +145,16 @@ TestModel.settings = settings(max_examples=100, stateful_step_count=25, deadline
 
 
 @given(
-    selectors=st.lists(selectors_of, max_size=4), places=st.dictionaries(st.sampled_from(NAMES), labels_of)
+    selectors=st.lists(selectors_of, max_size=4),
+    identities=st.dictionaries(st.sampled_from(NAMES), labels_of),
 )
 @settings(deadline=None)
 def test_selectors_before_objects_and_objects_before_selectors_end_alike(
-    selectors: list[Selector], places: dict[str, dict[str, str]]
+    selectors: list[Selector], identities: dict[str, dict[str, str]]
 ) -> None:
     early, late = SelectorIndex(), SelectorIndex()
     early.set_selectors("o", selectors)
-    for name, labels in places.items():
+    for name, labels in identities.items():
         early.put_object(KINDS[0], "a", name, labels)
         late.put_object(KINDS[0], "a", name, labels)
     assert late.set_selectors("o", selectors) == early.matches("o")

@@ -31,8 +31,8 @@ def test_nobody_is_given_what_another_holds(before: Mapping[str, tuple[int, ...]
 def test_two_rounds_are_enough(before: Mapping[str, tuple[int, ...]]) -> None:
     """When members let go of what is not in their shares, the next round gives everything to somebody."""
     first = share_out(PARTITIONS, before)
-    kept = {member: tuple(set(held) & set(first[member])) for member, held in before.items()}
-    after_first = {member: tuple(sorted({*kept[member], *first[member]})) for member in before}
+    retained = {member: tuple(set(held) & set(first[member])) for member, held in before.items()}
+    after_first = {member: tuple(sorted({*retained[member], *first[member]})) for member in before}
     second = share_out(PARTITIONS, after_first)
     given_out = sorted(number for share in second.values() for number in share)
     assert given_out == list(range(PARTITIONS))

@@ -316,10 +316,10 @@ def tell(world: World, objects: Iterable[Object]) -> None:
 
 def test_two_new_downstreams_that_join_to_one_name_both_get_a_variant() -> None:
     world = World()
-    places = [{"name": "b-c", "packageNames": ["d"]}, {"name": "b", "packageNames": ["c-d"]}]
+    downstreams = [{"name": "b-c", "packageNames": ["d"]}, {"name": "b", "packageNames": ["c-d"]}]
     spec = {
         "upstream": {"repo": "up", "package": "base", "revision": 1},
-        "targets": [{"repositories": places}],
+        "targets": [{"repositories": downstreams}],
     }
     revision = {"repository": "up", "packageName": "base", "revision": 1, "workspaceName": "v1"}
     tell(

@@ -74,14 +74,14 @@ def play_here(first: int, count: int) -> Iterator[dict[str, object]]:
             counts = play(seed)
         except Exception as exc:
             frames = traceback.extract_tb(exc.__traceback__)[-1:]
-            place = "".join(f"{frame.filename.rpartition('/')[2]}:{frame.lineno}: " for frame in frames)
+            location = "".join(f"{frame.filename.rpartition('/')[2]}:{frame.lineno}: " for frame in frames)
             notes = " ".join(getattr(exc, "__notes__", ()))
-            error = f"{place}{type(exc).__name__}: {exc} ({notes})"
+            error = f"{location}{type(exc).__name__}: {exc} ({notes})"
         seconds = round(time.monotonic() - began, 2)
         yield {"seed": seed, "counts": counts, "error": error, "seconds": seconds}
 
 
-class Crew:
+class Supervisor:
     """Plays seeds in processes, a batch at a time, and gathers what came of them."""
 
     def __init__(self, first: int, seeds: int, workers: int, *, quiet: bool) -> None:
@@ -154,18 +154,19 @@ def main(arguments: Sequence[str] | None = None) -> int:
         for result in play_here(options.first, options.seeds):
             print(json.dumps(result), flush=True)
         return 0
-    crew = Crew(options.first, options.seeds, options.workers, quiet=False)
-    crew.run()
-    print(f"\nexercised in {crew.done} schedules ({crew.seconds / max(crew.done, 1):.1f} s each):")
-    for name, count in sorted(crew.counts.items()):
+    supervisor = Supervisor(options.first, options.seeds, options.workers, quiet=False)
+    supervisor.run()
+    each = supervisor.seconds / max(supervisor.done, 1)
+    print(f"\nexercised in {supervisor.done} schedules ({each:.1f} s each):")
+    for name, count in sorted(supervisor.counts.items()):
         print(f"  {count:8} {name}")
-    missing = unexercised(crew.counts, crew.done)
+    missing = unexercised(supervisor.counts, supervisor.done)
     if missing:
         print(f"never happened, so nothing is proved of it: {', '.join(missing)}")
-    if crew.failed:
-        print(f"failed: {', '.join(map(str, sorted(crew.failed)))}")
-    print(f"{len(crew.failed)} of {crew.done} schedules failed")
-    return 1 if crew.failed or missing or not crew.done else 0
+    if supervisor.failed:
+        print(f"failed: {', '.join(map(str, sorted(supervisor.failed)))}")
+    print(f"{len(supervisor.failed)} of {supervisor.done} schedules failed")
+    return 1 if supervisor.failed or missing or not supervisor.done else 0
 
 
 if __name__ == "__main__":

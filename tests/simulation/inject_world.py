@@ -351,13 +351,13 @@ class World:
         self.cluster.before_write = refuse
 
     def _siblings(self, obj: Object) -> list[Object]:
-        place = [obj["spec"][field] for field in ("repository", "packageName")]
+        package_key = [obj["spec"][field] for field in ("repository", "packageName")]
         namespace = obj["metadata"]["namespace"]
         return [
             other
             for other in self.all(Kind(*REVISION))
             if other["metadata"]["namespace"] == namespace
-            and [other["spec"][field] for field in ("repository", "packageName")] == place
+            and [other["spec"][field] for field in ("repository", "packageName")] == package_key
         ]
 
     def publish(self, name: str) -> None:
@@ -388,7 +388,7 @@ class World:
     def result(self, name: str = "v") -> ResultRow:
         return msgspec.json.decode(self.rows[RESULTS, f"{NAMESPACE}/{name}"], type=ResultRow)
 
-    def told(self, kind: str = "Ready", name: str = "v") -> tuple[str, str, str]:
+    def reported(self, kind: str = "Ready", name: str = "v") -> tuple[str, str, str]:
         """Status, reason and message of a condition of the result."""
         for condition in self.result(name).conditions:
             if condition.type == kind:

@@ -70,11 +70,11 @@ def check_conditions(world: World) -> None:
         for obj in world.objects(kind):
             for condition in (obj.get("status") or {}).get("conditions") or ():
                 meta = obj["metadata"]
-                place = f"{kind.kind}|{meta['namespace']}/{meta['name']}|{condition['type']}"
-                last = latest.get(place)
+                location = f"{kind.kind}|{meta['namespace']}/{meta['name']}|{condition['type']}"
+                last = latest.get(location)
                 shown = (condition["status"], condition["reason"])
                 if last is None or (last.condition.status, last.condition.reason) != shown:
-                    problems.append(f"{place}: the status says {shown}, the last event {last}")
+                    problems.append(f"{location}: the status says {shown}, the last event {last}")
     assert problems == []
 
 
@@ -84,10 +84,10 @@ def check_generations(world: World) -> None:
     for write in world.cluster.writes:
         if write.subresource == "status" and write.object is not None:
             for condition in write.object["status"].get("conditions") or ():
-                place = (write.object["metadata"]["uid"], condition["type"])
+                location = (write.object["metadata"]["uid"], condition["type"])
                 generation = condition.get("observedGeneration", 0)
-                assert generation >= highest.get(place, 0), write
-                highest[place] = generation
+                assert generation >= highest.get(location, 0), write
+                highest[location] = generation
 
 
 def check_watched(world: World) -> None:

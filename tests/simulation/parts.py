@@ -140,9 +140,9 @@ class UnrollPart:
     def made(self, name: str, **metadata: Any) -> None:
         """Show the PackageVariant that render made of a child."""
         row = self.children[name]
-        place = {"repo": row.downstream.repo, "package": row.downstream.package}
+        downstream = {"repo": row.downstream.repo, "package": row.downstream.package}
         metadata = {**of_set(row.set_uid), **metadata}
-        self.tell(VARIANT, obj(VARIANT, name, metadata=metadata, spec={"downstream": place}))
+        self.tell(VARIANT, obj(VARIANT, name, metadata=metadata, spec={"downstream": downstream}))
 
     def unmade(self, name: str) -> None:
         """Show that the PackageVariant of a child is gone."""

@@ -73,10 +73,10 @@ class Player:
 
     def __init__(self, world: World) -> None:
         self.world = world
-        self.chance = world.random
+        self.rng = world.random
         self.counts = world.watcher.counts
         self.names = ["alpha", "beta", "alpha-r1"]
-        self.deeds: tuple[tuple[float, Callable[[str], Any]], ...] = (
+        self.scenarios: tuple[tuple[float, Callable[[str], Any]], ...] = (
             (2, self._set),
             (0.5, self._delete_set),
             (5, self._relabel),
@@ -102,9 +102,9 @@ class Player:
 
     async def act(self) -> None:
         """Do one thing that a user does."""
-        weights = [weight for weight, _ in self.deeds]
-        (deed,) = self.chance.choices([deed for _, deed in self.deeds], weights)
-        done = deed(self.chance.choice(NAMESPACES))
+        weights = [weight for weight, _ in self.scenarios]
+        (scenario,) = self.rng.choices([scenario for _, scenario in self.scenarios], weights)
+        done = scenario(self.rng.choice(NAMESPACES))
         if done is not None:
             await done
 
@@ -112,29 +112,29 @@ class Player:
 
     def targets(self, name: str) -> list[Any]:
         found: list[Any] = []
-        for _ in range(self.chance.randint(1, 2)):
-            labels = {"env": self.chance.choice(["prod", "test"])}
+        for _ in range(self.rng.randint(1, 2)):
+            labels = {"env": self.rng.choice(["prod", "test"])}
             templates = TEMPLATES[1:]
-            if name in COLLIDING and self.chance.random() < 0.5:
+            if name in COLLIDING and self.rng.random() < 0.5:
                 templates = [COLLIDING[name]]
-            match self.chance.randint(0, 5):
+            match self.rng.randint(0, 5):
                 case 0:
-                    chosen = self.chance.sample(REPOSITORIES, 2)
+                    chosen = self.rng.sample(REPOSITORIES, 2)
                     found.append({"repositories": [{"name": repository} for repository in chosen]})
                 case 1:
-                    fleet = {"fleet": self.chance.choice("ab")}
+                    fleet = {"fleet": self.rng.choice("ab")}
                     found.append({"repositorySelector": {"matchLabels": fleet}})
                 case 2:
                     selector = {"apiVersion": "v1", "kind": "ConfigMap", "matchLabels": labels}
-                    found.append({"objectSelector": selector, "template": self.chance.choice(templates)})
+                    found.append({"objectSelector": selector, "template": self.rng.choice(templates)})
                 case _:
                     selector = {"apiVersion": "example.org/v1", "kind": "Site", "matchLabels": labels}
-                    found.append({"objectSelector": selector, "template": self.chance.choice(templates)})
+                    found.append({"objectSelector": selector, "template": self.rng.choice(templates)})
         return found
 
     def labels(self) -> dict[str, str]:
-        env = self.chance.choice(["prod", "prod", "test"])
-        return {"env": env, "to": self.chance.choice(REPOSITORIES)}
+        env = self.rng.choice(["prod", "prod", "test"])
+        return {"env": env, "to": self.rng.choice(REPOSITORIES)}
 
     def begin(self) -> None:
         """Make the first inventory."""
@@ -144,7 +144,7 @@ class Player:
             for number in (1, 2):
                 world.upstream(number, namespace=namespace)
             for name in REPOSITORIES:
-                fleet = {"fleet": self.chance.choice("ab")}
+                fleet = {"fleet": self.rng.choice("ab")}
                 world.put(REPOSITORY, name, namespace=namespace, spec={}, metadata={"labels": fleet})
             for name in SITES if namespace == "default" else SITES[:2]:
                 world.put(SITE, name, namespace=namespace, metadata={"labels": self.labels()})
@@ -153,27 +153,27 @@ class Player:
     # ------------------------------------------------------------ deeds
 
     def _set(self, namespace: str) -> None:
-        name = self.chance.choice(self.names)
+        name = self.rng.choice(self.names)
         current = self.world.find(SET, name, namespace)
         targets = self.targets(name)
-        if current is not None and self.chance.random() < 0.3 and len(current["spec"]["targets"]) > 1:
+        if current is not None and self.rng.random() < 0.3 and len(current["spec"]["targets"]) > 1:
             targets = current["spec"]["targets"][:1]  # an entry is dropped
             self.counts["entries of targets dropped"] += 1
-        revision = self.chance.choice([1, 1, 1, 2])
+        revision = self.rng.choice([1, 1, 1, 2])
         self.world.set(name, targets, revision=revision, namespace=namespace)
 
     def _delete_set(self, namespace: str) -> Any:
-        return self.world.delete(SET, self.chance.choice(self.names), namespace)
+        return self.world.delete(SET, self.rng.choice(self.names), namespace)
 
     def _relabel(self, namespace: str) -> None:
         if self.world.cluster.serves(SITE):
-            site = self.chance.choice(SITES)
+            site = self.rng.choice(SITES)
             self.world.put(SITE, site, namespace=namespace, metadata={"labels": self.labels()})
 
     def _relabel_all(self, namespace: str) -> None:
         """One label is mistyped on the whole inventory, or put right again."""
         if self.world.cluster.serves(SITE):
-            env = self.chance.choice(["prod", "prodd"])
+            env = self.rng.choice(["prod", "prodd"])
             for site in SITES:
                 if (obj := self.world.find(SITE, site, namespace)) is not None:
                     labels = {**obj["metadata"].get("labels", {}), "env": env}
@@ -181,27 +181,27 @@ class Player:
             self.counts["inventories relabelled"] += 1
 
     def _delete_site(self, namespace: str) -> Any:
-        return self.world.delete(SITE, self.chance.choice(SITES), namespace)
+        return self.world.delete(SITE, self.rng.choice(SITES), namespace)
 
     def _config_map(self, namespace: str) -> None:
-        data = {"region": self.chance.choice(["eu", "us"])}
-        name = self.chance.choice(SITES)
+        data = {"region": self.rng.choice(["eu", "us"])}
+        name = self.rng.choice(SITES)
         self.world.put(CONFIG_MAP, name, namespace=namespace, metadata={"labels": self.labels()}, data=data)
 
     def _delete_config_map(self, namespace: str) -> Any:
-        return self.world.delete(CONFIG_MAP, self.chance.choice(SITES), namespace)
+        return self.world.delete(CONFIG_MAP, self.rng.choice(SITES), namespace)
 
     def _repository(self, namespace: str) -> None:
-        fleet = {"fleet": self.chance.choice("ab")}
-        name = self.chance.choice(REPOSITORIES)
+        fleet = {"fleet": self.rng.choice("ab")}
+        name = self.rng.choice(REPOSITORIES)
         self.world.put(REPOSITORY, name, namespace=namespace, spec={}, metadata={"labels": fleet})
 
     def _delete_repository(self, namespace: str) -> Any:
-        return self.world.delete(REPOSITORY, self.chance.choice(REPOSITORIES), namespace)
+        return self.world.delete(REPOSITORY, self.rng.choice(REPOSITORIES), namespace)
 
     def _picked(self, namespace: str) -> Object | None:
         found = [o for o in self.world.objects(VARIANT) if o["metadata"]["namespace"] == namespace]
-        return self.chance.choice(found) if found else None
+        return self.rng.choice(found) if found else None
 
     def _edit_variant(self, namespace: str) -> None:
         """Somebody edits what a set made."""
@@ -227,7 +227,7 @@ class Player:
             self.world.put(SITE, site, metadata={"labels": self.labels()})
 
     def _revision(self, namespace: str) -> Any:
-        number = self.chance.choice([1, 2])
+        number = self.rng.choice([1, 2])
         if self.world.find(REVISION, f"up.base.v{number}", namespace) is None:
             self.world.upstream(number, namespace=namespace)
             return None
@@ -239,20 +239,20 @@ class Player:
         self.world.put(kind, meta["name"], namespace=meta["namespace"], metadata={"annotations": merged})
 
     def _hold_set(self, namespace: str) -> None:
-        if (obj := self.world.find(SET, self.chance.choice(self.names), namespace)) is not None:
-            self._annotated(SET, obj, {HOLD: self.chance.choice(["true", "true", "false"])})
+        if (obj := self.world.find(SET, self.rng.choice(self.names), namespace)) is not None:
+            self._annotated(SET, obj, {HOLD: self.rng.choice(["true", "true", "false"])})
 
     def _hold_variant(self, namespace: str) -> None:
         if (picked := self._picked(namespace)) is not None:
-            self._annotated(VARIANT, picked, {HOLD: self.chance.choice(["true", "false"])})
+            self._annotated(VARIANT, picked, {HOLD: self.rng.choice(["true", "false"])})
 
     def _confirm(self, namespace: str) -> None:
         """Somebody confirms what is held: with the token that is shown, or with one of their own."""
         held = sorted({k.partition("|")[0] for k, r in self.world.watcher.rows.items() if r.state == "held"})
-        if held and self.chance.random() < 0.7:
-            skey = self.chance.choice(held)
+        if held and self.rng.random() < 0.7:
+            skey = self.rng.choice(held)
             self.world.confirm(skey, self.world.tokens(skey)[0])
-        elif (obj := self.world.find(SET, self.chance.choice(self.names), namespace)) is not None:
+        elif (obj := self.world.find(SET, self.rng.choice(self.names), namespace)) is not None:
             old = (obj["metadata"].get("annotations") or {}).get(CONFIRM_DELETION)  # a stale one
             skey = str(Key(namespace, obj["metadata"]["name"]))
             if not held:
@@ -270,12 +270,12 @@ class Player:
     def _publish(self, namespace: str) -> None:
         """Somebody approves a draft."""
         if drafts := self._drafts(namespace, "Draft"):
-            draft = self.chance.choice(drafts)
-            place = (draft["spec"]["repository"], draft["spec"]["packageName"])
+            draft = self.rng.choice(drafts)
+            package = (draft["spec"]["repository"], draft["spec"]["packageName"])
             others = [
                 o["spec"].get("revision", 0)
                 for o in self._drafts(namespace, "Published")
-                if (o["spec"]["repository"], o["spec"]["packageName"]) == place
+                if (o["spec"]["repository"], o["spec"]["packageName"]) == package
             ]
             spec = {**draft["spec"], "lifecycle": "Published", "revision": max(others, default=0) + 1}
             self.world.put(REVISION, draft["metadata"]["name"], namespace=namespace, spec=spec)
@@ -284,7 +284,7 @@ class Player:
     def _edit_draft(self, namespace: str) -> None:
         """Somebody edits the files of a draft."""
         if drafts := self._drafts(namespace, "Draft"):
-            name = self.chance.choice(drafts)["metadata"]["name"]
+            name = self.rng.choice(drafts)["metadata"]["name"]
             obj = self.world.find(RESOURCES, name, namespace)
             if obj is not None:
                 files = {**obj["spec"].get("resources", {}), "by-hand.yaml": "kind: Note\n"}
@@ -297,14 +297,14 @@ class Player:
         if not proposed:
             return None
         self.counts["deletions approved"] += 1
-        return self.world.delete(REVISION, self.chance.choice(proposed)["metadata"]["name"], namespace)
+        return self.world.delete(REVISION, self.rng.choice(proposed)["metadata"]["name"], namespace)
 
     def _annotate(self, namespace: str) -> None:
         """Somebody writes a note on a target; with `too-large`, one that the rows cannot hold."""
-        if (obj := self.world.find(SITE, self.chance.choice(SITES), namespace)) is not None:
-            note = self.chance.choice(["short", "other"])
-            if self.chance.random() < 0.5:
-                note = "x" * (self.world.options.record_bytes - self.chance.choice([600, 0]))
+        if (obj := self.world.find(SITE, self.rng.choice(SITES), namespace)) is not None:
+            note = self.rng.choice(["short", "other"])
+            if self.rng.random() < 0.5:
+                note = "x" * (self.world.options.record_bytes - self.rng.choice([600, 0]))
                 self.counts["notes too large"] += 1
             self._annotated(SITE, obj, {"note": note})
 
@@ -313,10 +313,10 @@ class Player:
         picked = self._picked(namespace)
         if picked is None:
             return
-        meta, elsewhere = picked["metadata"], self.chance.random() < 0.5
-        place = "other" if namespace == "default" else "default"
+        meta, elsewhere = picked["metadata"], self.rng.random() < 0.5
+        package = "other" if namespace == "default" else "default"
         name = meta["name"] if elsewhere else f"{meta['name']}-copy"
-        if elsewhere and self.world.find(VARIANT, name, place) is not None:
+        if elsewhere and self.world.find(VARIANT, name, package) is not None:
             return
         copied: dict[str, Any] = {"labels": dict(meta.get("labels") or {})}
         if not elsewhere:
@@ -324,7 +324,7 @@ class Player:
         self.world.put(
             VARIANT,
             name if elsewhere else name[:63],
-            namespace=place if elsewhere else namespace,
+            namespace=package if elsewhere else namespace,
             spec=picked["spec"],
             metadata=copied,
         )
@@ -332,7 +332,7 @@ class Player:
 
     def tidy(self) -> None:
         """Take back what would hide the rest: notes that are too large, and often a kind that is away."""
-        if not self.world.cluster.serves(SITE) and self.chance.random() < 0.8:
+        if not self.world.cluster.serves(SITE) and self.rng.random() < 0.8:
             self.bring_sites()
         for obj in self.world.objects(SITE):
             note = (obj["metadata"].get("annotations") or {}).get("note", "")
@@ -343,35 +343,35 @@ class Player:
 
     async def disturb(self) -> None:
         """Do to a worker what machines do to processes."""
-        world, chance = self.world, self.chance
+        world, rng = self.world, self.rng
         if not world.running:
             return
-        running = world.running[chance.choice(sorted(world.running))]
+        running = world.running[rng.choice(sorted(world.running))]
         loop = asyncio.get_running_loop()
-        match chance.randint(0, 15):
+        match rng.randint(0, 15):
             case 0 | 1 | 2:
                 await world.kill(running.name)
                 self.counts["kills"] += 1
-                await asyncio.sleep(chance.uniform(0, 5))
+                await asyncio.sleep(rng.uniform(0, 5))
                 world.add_worker(running.name.rpartition("-")[0])
             case 3 | 4 | 5 | 6:
                 running.process.freeze()
                 self.counts["freezes"] += 1
-                loop.call_later(chance.choice([4.0, 8.0, 20.0, 45.0, 75.0, 170.0]), running.process.thaw)
+                loop.call_later(rng.choice([4.0, 8.0, 20.0, 45.0, 75.0, 170.0]), running.process.thaw)
             case 7:
-                running.clock.skew = chance.choice([-3600.0, -30.0, 30.0, 700.0, 3600.0])
+                running.clock.skew = rng.choice([-3600.0, -30.0, 30.0, 700.0, 3600.0])
                 self.counts["clock jumps"] += 1
             case 8:
                 self.counts["bus away"] += 1
                 world.faults.bus = 0.7
-                await asyncio.sleep(chance.uniform(2, 20))
+                await asyncio.sleep(rng.uniform(2, 20))
                 world.faults.bus = 0.01
             case 9:
                 self.counts["API server away"] += 1
                 world.faults.unavailable = 1.0
-                await asyncio.sleep(chance.uniform(2, 40))
+                await asyncio.sleep(rng.uniform(2, 40))
                 world.faults.unavailable = 0.03
-            case 10 if chance.random() < 0.5:
+            case 10 if rng.random() < 0.5:
                 await self.restart()
             case _:
                 return
@@ -383,7 +383,7 @@ class Player:
         for name in sorted(world.running):
             await world.kill(name)
         self.counts["restarts of everything"] += 1
-        await asyncio.sleep(self.chance.uniform(0, 15))
+        await asyncio.sleep(self.rng.uniform(0, 15))
         for service in services:
             world.add_worker(service)
 
@@ -392,7 +392,7 @@ class Player:
         for _ in range(ACTIONS):
             await self.act()
             await self.disturb()
-            await asyncio.sleep(self.chance.expovariate(ACTIONS / STORM_SECONDS))
+            await asyncio.sleep(self.rng.expovariate(ACTIONS / STORM_SECONDS))
         await self.world.calm()
 
     # ------------------------------------------------------------ a hold in calm weather
@@ -402,28 +402,28 @@ class Player:
         sets = self.world.objects(SET)
         if not sets:
             return
-        obj = self.chance.choice(sets)
+        obj = self.rng.choice(sets)
         namespace, name = obj["metadata"]["namespace"], obj["metadata"]["name"]
         self._annotated(SET, obj, {HOLD: "true"})
         await asyncio.sleep(25.0)
-        for deed in (self._relabel, self._edit_variant, self._delete_variant, self._relabel):
-            done = deed(namespace)
+        for scenario in (self._relabel, self._edit_variant, self._delete_variant, self._relabel):
+            done = scenario(namespace)
             if done is not None:
                 await done
-            await asyncio.sleep(self.chance.uniform(0, 20))
+            await asyncio.sleep(self.rng.uniform(0, 20))
         await asyncio.sleep(30.0)
         self.counts["holds in calm weather"] += 1
         if (held := self.world.find(SET, name, namespace)) is not None:
             self._annotated(SET, held, {HOLD: "false"})
 
 
-def options(chance: random.Random) -> Options:
+def options(rng: random.Random) -> Options:
     return Options(
-        step_records=chance.choice([4, 200, 2000]),
-        turn_targets=chance.choice([1, 2, TURN_TARGETS]),
+        step_records=rng.choice([4, 200, 2000]),
+        turn_targets=rng.choice([1, 2, TURN_TARGETS]),
         record_bytes=RECORD_BYTES,
-        tombstone_seconds=chance.choice([None, None, 300]),
-        replays=chance.random() < 0.3,
+        tombstone_seconds=rng.choice([None, None, 300]),
+        replays=rng.random() < 0.3,
     )
 
 
@@ -434,11 +434,11 @@ async def live_through(seed: int) -> Counter[str]:
     player = Player(world)
     player.begin()
     await world.start()
-    if player.chance.random() < 0.7:
-        await asyncio.sleep(player.chance.uniform(0, 20))
+    if player.rng.random() < 0.7:
+        await asyncio.sleep(player.rng.uniform(0, 20))
     await player.storm()
     player.tidy()
-    if player.chance.random() < 0.5:
+    if player.rng.random() < 0.5:
         await player.hold_still()
     await world.converge(quiet=70.0)  # longer than any second look, and than ingest waits to list again
     await world.confirm_all()

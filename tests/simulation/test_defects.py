@@ -36,7 +36,7 @@ from pvbus.core.unroll.controller import UnrollController
 from pvbus.core.unroll.preparing import Preparing
 from pvbus.core.unroll.removal import Limits, Removal
 from pvbus.ports.cluster import Kind
-from pvbus.runtime.ingest.informer import KindWatch
+from pvbus.runtime.ingest.informer import InformerShell
 from pvbus.runtime.reconcile.effects import perform
 from tests.contract.bus import test_contract
 from tests.simulation.parts import (
@@ -119,7 +119,7 @@ async def relist() -> None:
     known: dict[str, dict[str, str]] = {OBJECTS: {}, "pvbus.injectables": {}}
     markers: dict[str, SyncMarker] = {}
     for change in ("first", "second"):
-        watch = KindWatch(
+        watch = InformerShell(
             rows_kind := type(SITE)(*kind),
             cluster,
             clock,
@@ -249,8 +249,8 @@ async def silence() -> None:
 async def finalizer() -> None:
     """A draft that nobody has observed yet goes before its variant does."""
     cluster = MemoryCluster(now=lambda: "2026-01-01T00:00:00Z")
-    place = {"repo": "r1", "package": "p"}
-    spec = {"upstream": {"repo": "up", "package": "base", "revision": 1}, "downstream": place}
+    downstream = {"repo": "r1", "package": "p"}
+    spec = {"upstream": {"repo": "up", "package": "base", "revision": 1}, "downstream": downstream}
     going = {"finalizers": [FINALIZER], "deletionTimestamp": "2026-01-01T00:00:00Z"}
     variant = cluster.put(
         {**obj(VARIANT, "v", spec=spec, metadata=going), "apiVersion": "config.porch.kpt.dev/v1alpha1"}
@@ -332,7 +332,7 @@ def shared_requests() -> AbstractContextManager[Any]:
 
 
 def silent_cancel() -> AbstractContextManager[Any]:
-    return patch("pvbus.core.render.controller.is_cancelled", lambda claim, living: True), patch(  # type: ignore[return-value]
+    return patch("pvbus.core.render.controller.is_cancelled", lambda lease, living: True), patch(  # type: ignore[return-value]
         "pvbus.core.render.controller._cancel", lambda obj, token: None
     )
 

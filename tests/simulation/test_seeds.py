@@ -10,7 +10,7 @@ from collections import Counter
 
 import pytest
 
-from tests.simulation.__main__ import ALWAYS, EXERCISED_FROM_SEEDS, Crew, main, play_here, unexercised
+from tests.simulation.__main__ import ALWAYS, EXERCISED_FROM_SEEDS, Supervisor, main, play_here, unexercised
 
 SEEDS = int(os.environ.get("PVBUS_SIMULATION_SEEDS", "20"))
 FIRST = int(os.environ.get("PVBUS_SIMULATION_FIRST", "1"))
@@ -21,19 +21,19 @@ BATCH = 10
 @pytest.mark.parametrize("first", range(FIRST, FIRST + SEEDS, BATCH))
 def test_after_any_storm_the_fleet_is_as_the_oracle_wants_it_and_a_restart_is_silent(first: int) -> None:
     seeds = min(BATCH, FIRST + SEEDS - first)
-    crew = Crew(first, seeds, 1, quiet=True)
-    crew.run()
-    assert crew.failed == {}
-    assert crew.done == seeds
-    assert unexercised(crew.counts, seeds) == []
+    supervisor = Supervisor(first, seeds, 1, quiet=True)
+    supervisor.run()
+    assert supervisor.failed == {}
+    assert supervisor.done == seeds
+    assert unexercised(supervisor.counts, seeds) == []
 
 
 def test_a_schedule_is_the_same_in_another_process() -> None:
     """Its counts are of hundreds of random decisions, so equal ones mean equal schedules."""
-    first, second = Crew(3, 1, 1, quiet=True), Crew(2, 2, 1, quiet=True)
+    first, second = Supervisor(3, 1, 1, quiet=True), Supervisor(2, 2, 1, quiet=True)
     first.run()
     second.run()
-    alone = Crew(2, 1, 1, quiet=True)
+    alone = Supervisor(2, 1, 1, quiet=True)
     alone.run()
     assert first.counts
     assert second.counts - alone.counts == first.counts
@@ -44,7 +44,9 @@ def test_a_simulation_that_exercises_nothing_does_not_pass(
 ) -> None:
     assert set(ALWAYS) <= set(unexercised(Counter(), EXERCISED_FROM_SEEDS))
     assert "orders" not in unexercised(Counter({"orders": 1}), EXERCISED_FROM_SEEDS)
-    monkeypatch.setattr(Crew, "run", lambda crew: setattr(crew, "done", EXERCISED_FROM_SEEDS))
+    monkeypatch.setattr(
+        Supervisor, "run", lambda supervisor: setattr(supervisor, "done", EXERCISED_FROM_SEEDS)
+    )
     assert main([]) == 1
     assert "never happened" in capsys.readouterr().out
 
@@ -57,7 +59,7 @@ def test_a_failing_schedule_is_named_with_the_command_that_repeats_it(
 
     monkeypatch.setattr("tests.simulation.__main__.play", broken)
     (result,) = play_here(7, 1)
-    crew = Crew(7, 1, 1, quiet=True)
-    crew._take(result)
-    assert "deleted in error" in crew.failed[7]
+    supervisor = Supervisor(7, 1, 1, quiet=True)
+    supervisor._take(result)
+    assert "deleted in error" in supervisor.failed[7]
     assert "make simulate SEEDS=1 FIRST=7" in capsys.readouterr().out

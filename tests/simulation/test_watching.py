@@ -23,13 +23,13 @@ from pvbus.core.records import (
     TargetRow,
 )
 from pvbus.core.unroll.removal import Limits
-from pvbus.ports.bus import Claim, Output
+from pvbus.ports.bus import Lease, Output
 from pvbus.ports.cluster import Object
 from tests.simulation.facts import Inputs
 from tests.simulation.watching import Watcher
 from tests.simulation.world import REPOSITORY, REVISION, SET, SITE, VARIANT, World
 
-CLAIM = Claim(group="g", partition=0, epoch=1)
+LEASE = Lease(group="g", partition=0, epoch=1)
 CHECK = check_key("example.org", "Site", "default/alpha")
 SET_UID = "uid-alpha"
 
@@ -57,11 +57,11 @@ class Scene:
         self.world.put(SITE, f"s{number}", metadata={"labels": {"env": env}})
 
     def step(self, topic: str, key: str, row: Any) -> None:
-        self.watcher.stepped(CLAIM, [Output(topic, 0, key.encode(), encode_row(row))])
+        self.watcher.stepped(LEASE, [Output(topic, 0, key.encode(), encode_row(row))])
 
     def child(self, number: int, state: Any) -> None:
-        place = Downstream(repo="r1", package=f"s{number}")
-        row = ChildRow(set_uid=SET_UID, state=state, downstream=place)
+        downstream = Downstream(repo="r1", package=f"s{number}")
+        row = ChildRow(set_uid=SET_UID, state=state, downstream=downstream)
         self.step(UNROLL, f"default/alpha|alpha-r1-s{number}", row)
 
     def made(self, number: int) -> Object:
@@ -181,8 +181,8 @@ def test_another_set_that_wants_the_name_does_not_keep_a_child(older: bool, owne
         since = "2000-01-01T00:00:00Z" if older else "2100-01-01T00:00:00Z"
         listed = {"repositories": [{"name": "r2", "packageNames": ["s1"]}]}
         world.world.set("other", [listed], uid="uid-other", creationTimestamp=since)
-        place = Downstream(repo="r2", package="s1")  # of the other set, by the same name
-        row = ChildRow(set_uid="uid-other", state="present", downstream=place)
+        downstream = Downstream(repo="r2", package="s1")  # of the other set, by the same name
+        row = ChildRow(set_uid="uid-other", state="present", downstream=downstream)
         world.step(UNROLL, "default/other|alpha-r1-s1", row)
         world.site(1, "test")
         await asyncio.sleep(20)

@@ -41,7 +41,7 @@ from pvbus.core.records import (
     TargetRow,
 )
 from pvbus.core.render.controller import controller_uid
-from pvbus.ports.bus import Claim, Output
+from pvbus.ports.bus import Lease, Output
 from pvbus.ports.cluster import Object
 from pvbus.testing.faults import LAG_SECONDS
 from pvbus.testing.oracle import Expected, Thing, expected_variants
@@ -170,7 +170,7 @@ class Watcher:
 
     # ------------------------------------------------------------ the bus
 
-    def stepped(self, claim: Claim, outputs: Sequence[Output]) -> None:
+    def stepped(self, lease: Lease, outputs: Sequence[Output]) -> None:
         """Take in what a step has committed."""
         if len(outputs) > 1:
             self.counts["steps of several rows"] += 1
@@ -431,9 +431,9 @@ class Watcher:
                 variants[f"{meta['namespace']}/{meta['name']}"] = facts_of(obj)
                 self._generation(meta["uid"], meta.get("generation", 0))
             elif obj["kind"] == "PackageRevision" and not meta.get("deletionTimestamp"):
-                place = (meta["namespace"], obj["spec"]["repository"], obj["spec"]["packageName"])
+                package = (meta["namespace"], obj["spec"]["repository"], obj["spec"]["packageName"])
                 owners = [o["uid"] for o in meta.get("ownerReferences") or ()]
-                packages |= {(*place, owner) for owner in owners}
+                packages |= {(*package, owner) for owner in owners}
         moment = Moment(self._world.now, variants, frozenset(packages))
         if not self._moments or self._moments[-1][1:] != moment[1:]:
             self._moments.append(moment)
@@ -469,9 +469,14 @@ class Watcher:
                 return
 
     def _variant_was_ready(self, obj: Object, moment: Moment) -> bool:
-        place = obj["spec"].get("downstream") or {}
+        package = obj["spec"].get("downstream") or {}
         meta = obj["metadata"]
-        return (meta["namespace"], place.get("repo"), place.get("package"), meta["uid"]) in moment.packages
+        return (
+            meta["namespace"],
+            package.get("repo"),
+            package.get("package"),
+            meta["uid"],
+        ) in moment.packages
 
     def _leaving(self) -> set[str]:
         """Return the children that no target wants: a set's readiness is that of the others."""

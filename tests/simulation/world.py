@@ -347,9 +347,9 @@ class World:
         }
         self.put(REVISION, name, namespace=namespace, spec=spec)
         kptfile = f"apiVersion: kpt.dev/v1\nkind: Kptfile\nmetadata:\n  name: {package}\n"
-        place = {"repository": "up", "packageName": package, "workspaceName": f"v{revision}"}
+        package_key = {"repository": "up", "packageName": package, "workspaceName": f"v{revision}"}
         files = {"Kptfile": kptfile, "settings.yaml": SETTINGS}
-        self.put(RESOURCES, name, namespace=namespace, spec={**place, "resources": files})
+        self.put(RESOURCES, name, namespace=namespace, spec={**package_key, "resources": files})
 
     def set(
         self,

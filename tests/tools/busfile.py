@@ -58,10 +58,12 @@ class Snapshot(NamedTuple):
         names = {
             number: json.loads(spec)["name"] for number, spec in db.execute("SELECT id, spec FROM topics")
         }
-        ends = {_place(names, lane): end for lane, end in db.execute("SELECT lane, next FROM lanes")}
+        ends = {
+            _topic_partition(names, lane): end for lane, end in db.execute("SELECT lane, next FROM lanes")
+        }
         rows = []
         for position, key, value in db.execute("SELECT position, key, value FROM log ORDER BY position"):
-            topic, partition = _place(names, position >> 40)
+            topic, partition = _topic_partition(names, position >> 40)
             decoded = None if value is None else json.loads(value)
             rows.append(Row(topic, partition, position & (1 << 40) - 1, key.decode(), decoded))
         offsets = {
@@ -93,9 +95,9 @@ class Snapshot(NamedTuple):
         """Nothing that was committed is taken back."""
         for what in ("ends", "offsets", "epochs"):
             old, new = getattr(before, what), getattr(self, what)
-            for place, number in old.items():
-                if new.get(place, -1) < number:
-                    yield f"{what} of {place} went from {number} to {new.get(place)}"
+            for tp, number in old.items():
+                if new.get(tp, -1) < number:
+                    yield f"{what} of {tp} went from {number} to {new.get(tp)}"
 
     def _offsets(self) -> Iterator[str]:
         for (group, partition, topic), offset in self.offsets.items():
@@ -121,13 +123,13 @@ class Snapshot(NamedTuple):
         """unroll writes a child's row and render's input in one step: one alone is half a step."""
         targets = self.table("pvbus.targets")
         children = self.table("pvbus.unroll")
-        told = set()
+        reported = set()
         for key, child in children.items():
             skey, _, name = key.partition("|")
             namespace, _, set_name = skey.partition("/")
             target_key = f"{namespace}/{name}|{set_name}"
             target = targets.get(target_key)
-            told.add(target_key)
+            reported.add(target_key)
             state, digest = child["state"], child.get("digest", "")
             if state == "gone":
                 if target is not None:
@@ -137,7 +139,7 @@ class Snapshot(NamedTuple):
                     yield f"{key} is ordered to be removed, but render was told {target}"
             elif digest and (target is None or target.get("digest") != digest):
                 yield f"{key} is {state} at {digest}, but render was told {target and target.get('digest')}"
-        yield from (f"{key} has no child" for key in targets.keys() - told)
+        yield from (f"{key} has no child" for key in targets.keys() - reported)
 
     def _events(self) -> Iterator[str]:
         """Events of a condition form a chain, ids occur once, and the last one is the one remembered."""
@@ -158,10 +160,10 @@ class Snapshot(NamedTuple):
             if previous != expected and not (previous == "" and kind in OPTIONAL_CONDITIONS):
                 yield f"{key}: the event at {row.offset} follows {expected!r}, but says {previous!r}"
             generation = condition.get("observedGeneration", 0)
-            place = (event["uid"], kind)
-            if generation < generations.get(place, 0):
-                yield f"{key}: observed generation {generation} after {generations[place]}"
-            generations[place] = generation
+            tp = (event["uid"], kind)
+            if generation < generations.get(tp, 0):
+                yield f"{key}: observed generation {generation} after {generations[tp]}"
+            generations[tp] = generation
             last[key] = event
         yield from (f"event {id_} occurs {count} times" for id_, count in ids.items() if count > 1)
         for key, event in self.table("pvbus.conditions.latest").items():
@@ -169,5 +171,5 @@ class Snapshot(NamedTuple):
                 yield f"{key} is remembered as {event}, the last event is {last.get(key)}"
 
 
-def _place(names: Mapping[int, str], lane: int) -> tuple[str, int]:
+def _topic_partition(names: Mapping[int, str], lane: int) -> tuple[str, int]:
     return names[lane >> 12], lane & 4095

@@ -11,7 +11,7 @@ from pvbus.core.codec import encode_row
 from pvbus.core.keys import partition
 from pvbus.core.records import META, UNROLL
 from pvbus.core.topics import partition_key, topic_specs
-from pvbus.ports.bus import Claim, Output
+from pvbus.ports.bus import Lease, Output
 from pvbus.runtime.clock import SystemClock
 
 PARTITIONS = 12
@@ -30,15 +30,15 @@ async def _write(path: Path, rows: list[Row], uncompacted: bool) -> None:
     if uncompacted:
         specs = [msgspec.structs.replace(spec, cleanup="delete") for spec in specs]
     await bus.create_topics(specs)
-    claims: asyncio.Queue[Claim] = asyncio.Queue()
+    leases: asyncio.Queue[Lease] = asyncio.Queue()
 
-    async def revoked(claim: Claim) -> None:
+    async def revoked(lease: Lease) -> None:
         return
 
-    membership = await bus.join("test", (UNROLL,), assigned=claims.put, revoked=revoked)
-    claim = await claims.get()
+    membership = await bus.join("test", (UNROLL,), assigned=leases.put, revoked=revoked)
+    lease = await leases.get()
     for row in rows:
-        await bus.step(claim, [_output(*row)])
+        await bus.step(lease, [_output(*row)])
     await membership.leave()
     await bus.close()
 

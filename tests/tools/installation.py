@@ -28,10 +28,10 @@ class NotReadyError(Exception):
 
 def environment(settings: Mapping[str, str] | None = None) -> dict[str, str]:
     """Return the environment for a command: this checkout's code, no settings but the given ones."""
-    kept = {
+    retained = {
         name: value for name, value in os.environ.items() if not name.startswith(("PVBUS_", "GIT_", "KUBE"))
     }
-    return {**kept, "PYTHONPATH": str(CHECKOUT), **(settings or {})}
+    return {**retained, "PYTHONPATH": str(CHECKOUT), **(settings or {})}
 
 
 def pvbus(

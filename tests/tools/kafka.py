@@ -237,10 +237,10 @@ def running(
 
 def _start(count: int, folder: Path, security: Security | None, is_proxied: bool) -> KafkaCluster:
     for attempt in range(3):  # between choosing a port and listening, somebody else may take it
-        place = folder / str(attempt)
-        place.mkdir()
+        location = folder / str(attempt)
+        location.mkdir()
         ports = free_ports(PORTS * count)
-        brokers = [Broker(n + 1, place, ports[PORTS * n : PORTS * (n + 1)]) for n in range(count)]
+        brokers = [Broker(n + 1, location, ports[PORTS * n : PORTS * (n + 1)]) for n in range(count)]
         # An id that begins with a dash would be taken for an option: a zero byte makes it begin with A.
         cluster_id = base64.urlsafe_b64encode(b"\0" + secrets.token_bytes(15)).decode().rstrip("=")
         deadline = time.monotonic() + START_SECONDS_MAX

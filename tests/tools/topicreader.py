@@ -119,13 +119,13 @@ class TopicReader:
         deadline = time.monotonic() + seconds_max
         while left:
             for message in self._consumer.consume(num_messages=500, timeout=0.2):
-                place = (str(message.topic()), message.partition() or 0)
+                tp = (str(message.topic()), message.partition() or 0)
                 if (error := message.error()) is not None:
                     if error.code() != KafkaError._PARTITION_EOF:
                         raise KafkaException(error)
-                    ends[place[0].removeprefix(self._prefix), place[1]] = message.offset() or 0
-                    left.discard(place)
-                elif place in left:  # what comes after the end that was seen is not of this reading
+                    ends[tp[0].removeprefix(self._prefix), tp[1]] = message.offset() or 0
+                    left.discard(tp)
+                elif tp in left:  # what comes after the end that was seen is not of this reading
                     records.append(self._record(message))
             if left and time.monotonic() > deadline:
                 raise TimeoutError(f"not at the end after {seconds_max:.0f} s: {sorted(left)[:5]}")
@@ -139,7 +139,7 @@ class TopicReader:
         """
         counts = self.topics()
         left = {(self._prefix + name, number) for name in topics for number in range(counts[name])}
-        self._consumer.assign([TopicPartition(*place, OFFSET_END) for place in left])
+        self._consumer.assign([TopicPartition(*tp, OFFSET_END) for tp in left])
         began = time.monotonic()
         while left:
             for message in self._consumer.consume(num_messages=500, timeout=0.2):
@@ -205,10 +205,10 @@ class TopicReader:
 
 def _row(record: ReadRecord) -> Row:
     """Decode a record; what cannot be is a row of which only the place tells."""
-    place = (record.topic, record.partition, record.offset)
+    tp = (record.topic, record.partition, record.offset)
     try:
         key = (record.key or b"").decode()
         value = None if record.value is None else json.loads(record.value)
     except ValueError:
-        return Row(*place, f"!{UNDECODABLE}", None)
-    return Row(*place, key, value if value is None or isinstance(value, dict) else None)
+        return Row(*tp, f"!{UNDECODABLE}", None)
+    return Row(*tp, key, value if value is None or isinstance(value, dict) else None)

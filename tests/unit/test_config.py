@@ -74,7 +74,7 @@ def test_an_empty_file_is_no_settings(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("name", "told"),
+    ("name", "reported"),
     [
         (
             "PVBUS_KAFKA_PASSWORD",
@@ -88,12 +88,12 @@ def test_an_empty_file_is_no_settings(tmp_path: Path) -> None:
         ),
     ],
 )
-def test_a_mistyped_variable_is_no_setting_left_out(name: str, told: str) -> None:
+def test_a_mistyped_variable_is_no_setting_left_out(name: str, reported: str) -> None:
     """It is refused by all processes, also by those that would not have the setting."""
     for type_ in (ApiServerConfig, ServiceConfig):
         with pytest.raises(UsageError) as caught:
             load_config(type_, {name: "1"})
-        assert [line.strip() for line in str(caught.value).splitlines()[1:]] == [told]
+        assert [line.strip() for line in str(caught.value).splitlines()[1:]] == [reported]
 
 
 def test_variables_of_others_are_left_alone() -> None:

@@ -37,9 +37,9 @@ def test_the_check_names_a_stale_a_missing_and_a_left_over_file(
     (tmp_path / "events/v1/MetaRow.schema.json").unlink()
     (tmp_path / "crds/old.yaml").write_text("{}")
     assert generate.main(["--check"]) == 1
-    told = capsys.readouterr().err
+    reported = capsys.readouterr().err
     for path in ("asyncapi.yaml differs", "MetaRow.schema.json is missing", "crds/old.yaml is not generated"):
-        assert path in told
+        assert path in reported
     assert generate.main([]) == 0
     assert generate.main(["--check"]) == 0
 
@@ -85,8 +85,8 @@ def test_every_topic_has_a_writer_and_a_consumer_and_a_consistent_policy() -> No
     for contract in TOPICS:
         assert contract.producers, contract.spec.name
         assert contract.owners or contract.readers, contract.spec.name
-        kept = contract.spec.retention_seconds
-        assert (contract.spec.cleanup, kept is None) in {("compact", True), ("delete", False)}
+        retained = contract.spec.retention_seconds
+        assert (contract.spec.cleanup, retained is None) in {("compact", True), ("delete", False)}
 
 
 def test_another_number_of_partitions_leaves_the_meta_topic_alone() -> None:

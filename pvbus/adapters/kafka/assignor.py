@@ -1,6 +1,6 @@
-"""Who holds which claim, as the group's leader computes it.
+"""Who holds which lease, as the group's leader computes it.
 
-Partition i of every topic goes to one member, and a claim that somebody holds is first taken from its
+Partition i of every topic goes to one member, and a lease that somebody holds is first taken from its
 holder, and given to the next one in the rebalance after that (as in KIP-429): members say what they hold
 when they join, and nobody stops working while the group rebalances.
 """

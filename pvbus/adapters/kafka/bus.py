@@ -1,9 +1,9 @@
 """The bus on Kafka: `KafkaBus.open` gives a started one.
 
-A step is one transaction of the claim's own transactional id; the claim's epoch is that id's producer
+A step is one transaction of the lease's own transactional id; the lease's epoch is that id's producer
 epoch. What is where: `settings` every option, `topics` the topics, `membership` and `assignor` groups and
-claims, `groups` what others see of them, `offsets` what they have committed, `changes` topics that change
-under workers, `writer` transactions, `reader` reading, `describe` the present epoch of a claim, `requests`
+leases, `groups` what others see of them, `offsets` what they have committed, `changes` topics that change
+under workers, `writer` transactions, `reader` reading, `describe` the present epoch of a lease, `requests`
 what is asked without the library, `answers` questions while brokers go, `failures` what errors mean,
 `connecting` why no broker can be reached.
 """
@@ -39,8 +39,8 @@ from pvbus.adapters.kafka.writer import Writer
 from pvbus.core.errors import FencedError, InvariantError, PermanentError, TooLargeError
 from pvbus.ports.bus import (
     Assigned,
-    Claim,
     GroupState,
+    Lease,
     Output,
     PartitionState,
     Revoked,
@@ -164,7 +164,7 @@ class KafkaBus:
         self._readers.add(reader)
         return reader
 
-    # Claims
+    # Leases
 
     async def join(
         self, group: str, topics: Sequence[str], *, assigned: Assigned, revoked: Revoked
@@ -203,8 +203,8 @@ class KafkaBus:
         names = {self._settings.named(topic): topic for topic in topics}
         async with _asking(f"describing {group}"):
             members = await describe_members(self._admin, name)
-            places = [KafkaPartition(topic, n) for topic in names for n in range(partitions)]
-            offsets = await fetch_offsets(self._admin._client, name, places, is_stable=False)
+            topic_partitions = [KafkaPartition(topic, n) for topic in names for n in range(partitions)]
+            offsets = await fetch_offsets(self._admin._client, name, topic_partitions, is_stable=False)
         owners = {number: member.id for member in members for number in member.partitions}
         committed: dict[int, dict[str, int]] = {number: {} for number in range(partitions)}
         for (topic, number), offset in offsets.items():
@@ -214,33 +214,33 @@ class KafkaBus:
             {number: PartitionState(owners.get(number, ""), each) for number, each in committed.items()},
         )
 
-    async def committed(self, claim: Claim, topics: Sequence[str]) -> Mapping[str, int]:
-        """Return the next offsets, of a claim held here or elsewhere."""
-        writer = self._find(claim)
+    async def committed(self, lease: Lease, topics: Sequence[str]) -> Mapping[str, int]:
+        """Return the next offsets, of a lease held here or elsewhere."""
+        writer = self._find(lease)
         if writer is not None:
             await writer.ready()
-        async with _asking(f"reading the offsets of {claim.group}/{claim.partition}"):
-            await self._check_epoch(claim, writer)
-            offsets = await self._fetch_offsets(claim, topics)
+        async with _asking(f"reading the offsets of {lease.group}/{lease.partition}"):
+            await self._check_epoch(lease, writer)
+            offsets = await self._fetch_offsets(lease, topics)
         if writer is not None:
             writer.offsets.update(offsets)
         return offsets
 
     async def step(
-        self, claim: Claim, outputs: Sequence[Output], offsets: Mapping[str, int] | None = None
+        self, lease: Lease, outputs: Sequence[Output], offsets: Mapping[str, int] | None = None
     ) -> None:
-        writer = self._find(claim)
+        writer = self._find(lease)
         if writer is None:
-            raise FencedError(f"{claim.group}/{claim.partition}: epoch {claim.epoch} is not held here")
+            raise FencedError(f"{lease.group}/{lease.partition}: epoch {lease.epoch} is not held here")
         await self._check_outputs(outputs)
         if offsets:
-            await self._check_offsets(claim, writer, offsets)
+            await self._check_offsets(lease, writer, offsets)
         if outputs or offsets:
             await writer.write(outputs, offsets or {})
 
-    def _find(self, claim: Claim) -> Writer | None:
+    def _find(self, lease: Lease) -> Writer | None:
         for membership in self._memberships:
-            if (writer := membership.writer(claim)) is not None:
+            if (writer := membership.writer(lease)) is not None:
                 return writer
         return None
 
@@ -258,25 +258,25 @@ class KafkaBus:
                     f" {self._settings.record_bytes_max}"
                 )
 
-    async def _check_offsets(self, claim: Claim, writer: Writer, offsets: Mapping[str, int]) -> None:
+    async def _check_offsets(self, lease: Lease, writer: Writer, offsets: Mapping[str, int]) -> None:
         """Refuse to go back: the broker would."""
         unknown = [topic for topic in offsets if topic not in writer.offsets]
         if unknown:
             for topic in unknown:
-                await self._catalogue.check_partition(topic, claim.partition)
-            await self.committed(claim, unknown)
+                await self._catalogue.check_partition(topic, lease.partition)
+            await self.committed(lease, unknown)
         for topic, offset in offsets.items():
             if offset < writer.offsets[topic]:
                 raise InvariantError(
-                    f"step would move {claim.group}/{claim.partition} back to {topic}@{offset}"
+                    f"step would move {lease.group}/{lease.partition} back to {topic}@{offset}"
                 )
 
-    async def _check_epoch(self, claim: Claim, writer: Writer | None) -> None:
-        """Make sure that the claim is the newest, and that its last step is visible."""
-        name = self._settings.transactional_id(claim.group, claim.partition)
+    async def _check_epoch(self, lease: Lease, writer: Writer | None) -> None:
+        """Make sure that the lease is the newest, and that its last step is visible."""
+        name = self._settings.transactional_id(lease.group, lease.partition)
         client = self._admin._client
         while True:
-            ours = claim.epoch if writer is None else writer.epoch
+            ours = lease.epoch if writer is None else writer.epoch
             state = await answered(client, lambda: describe_transaction(client, name))
             if writer is not None and writer.epoch != ours:
                 await writer.ready()  # its producer was replaced meanwhile
@@ -284,14 +284,14 @@ class KafkaBus:
             if state is None or state.epoch != ours:
                 if writer is not None:
                     writer.lose()
-                raise FencedError(f"{claim.group}/{claim.partition}: epoch {claim.epoch} is old, now {state}")
+                raise FencedError(f"{lease.group}/{lease.partition}: epoch {lease.epoch} is old, now {state}")
             if not state.is_ending:
                 return
             await asyncio.sleep(ENDING_SECONDS)
 
-    async def _fetch_offsets(self, claim: Claim, topics: Sequence[str]) -> dict[str, int]:
-        names = {KafkaPartition(self._settings.named(topic), claim.partition): topic for topic in topics}
-        group = self._settings.named(claim.group)
+    async def _fetch_offsets(self, lease: Lease, topics: Sequence[str]) -> dict[str, int]:
+        names = {KafkaPartition(self._settings.named(topic), lease.partition): topic for topic in topics}
+        group = self._settings.named(lease.group)
         found = await fetch_offsets(self._admin._client, group, names, is_stable=True)
         return {topic: found[partition] for partition, topic in names.items()}
 

@@ -47,7 +47,7 @@ _Request = request_of(
         ("include_topic_authorized_operations", Boolean),
         TAGS,
     ),
-    told=Schema(
+    reported=Schema(
         ("throttle_time_ms", Int32),
         (
             "brokers",
@@ -92,7 +92,7 @@ _Request = request_of(
 )
 
 
-class _Seen(NamedTuple):
+class _Observed(NamedTuple):
     """What a topic is, as far as nobody may change it. No partitions: it is not there."""
 
     partitions: int
@@ -106,8 +106,8 @@ class TopicWatch:
         self._admin = admin
         self._settings = settings
         self._how_to_empty = how_to_empty
-        self._known: dict[str, _Seen | None] = {}  # None: it has not been seen yet
-        self._suspects: dict[str, _Seen] = {}
+        self._known: dict[str, _Observed | None] = {}  # None: it has not been seen yet
+        self._suspects: dict[str, _Observed] = {}
         self._looked_at = float("-inf")
         self._failure: PermanentError | None = None
 
@@ -139,12 +139,12 @@ class TopicWatch:
         answer = await client.send(
             client.get_random_node(), _Request([(0, 0, name, {}) for name in names], False, False, False)
         )
-        suspects: dict[str, _Seen] = {}
+        suspects: dict[str, _Observed] = {}
         for code, name, high, low, _, partitions, *_ in answer.topics:
             if code not in (0, _UNKNOWN_TOPIC):
                 continue  # no right to see it, or no leader yet
             topic = names[name]
-            seen = _Seen(len(partitions), (high, low))
+            seen = _Observed(len(partitions), (high, low))
             if (known := self._known[topic]) is None:
                 self._known[topic] = seen if seen.partitions else None
             elif seen != known:
@@ -154,7 +154,7 @@ class TopicWatch:
         if certain:
             self._failure = self._describe(certain, suspects)
 
-    def _describe(self, topics: list[str], seen: Mapping[str, _Seen]) -> PermanentError:
+    def _describe(self, topics: list[str], seen: Mapping[str, _Observed]) -> PermanentError:
         problems = []
         for topic in topics:
             known, now = self._known[topic], seen[topic]

@@ -56,8 +56,8 @@ def unreachable(error: BaseException, reasons: dict[str, object], settings: Kafk
     """Return why a connection failed as our error, with a sentence about each address."""
     if not reasons:
         return translate(error, f"connecting to {', '.join(settings.bootstrap)}")
-    told = (f"{address}: {_words(reason, settings)}" for address, reason in reasons.items())
-    return TransientError(f"connecting to {'; '.join(told)}")
+    reported = (f"{address}: {_words(reason, settings)}" for address, reason in reasons.items())
+    return TransientError(f"connecting to {'; '.join(reported)}")
 
 
 def _words(reason: object, settings: KafkaSettings) -> str:

@@ -1,4 +1,4 @@
-"""A request the library has not: DescribeTransactions, which tells the present epoch of a claim.
+"""A request the library has not: DescribeTransactions, which tells the present epoch of a lease.
 
 Source: KIP-664; Kafka's DescribeTransactionsRequest.json and ...Response.json (api key 65, version 0).
 """
@@ -24,16 +24,16 @@ EPOCH_BITS = 16
 
 
 class TransactionState(NamedTuple):
-    """epoch: the claim's. is_ending: the outcome is decided, but not yet visible to readers."""
+    """epoch: the lease's. is_ending: the outcome is decided, but not yet visible to readers."""
 
     epoch: int
     is_ending: bool
 
 
 def epoch_of(producer_id: int, producer_epoch: int) -> int:
-    """Return a claim's epoch: a newer producer of one transactional id has the higher one.
+    """Return a lease's epoch: a newer producer of one transactional id has the higher one.
 
-    Producer epochs wrap to a new producer id after 32,767 claims; ids are handed out in rising blocks.
+    Producer epochs wrap to a new producer id after 32,767 leases; ids are handed out in rising blocks.
     """
     return producer_id << EPOCH_BITS | producer_epoch
 
@@ -42,7 +42,7 @@ _Request = request_of(
     65,
     0,
     asked=Schema(("transactional_ids", CompactArray(STRING)), TAGS),
-    told=Schema(
+    reported=Schema(
         ("throttle_time_ms", Int32),
         (
             "transaction_states",

@@ -54,7 +54,7 @@ def _member(member_id: str, client: str, host: str, metadata: bytes, assignment:
     return Member(
         member_id,
         _label(metadata),
-        frozenset(place.partition for place in share.partitions()) if share is not None else frozenset(),
+        frozenset(tp.partition for tp in share.partitions()) if share is not None else frozenset(),
     )
 
 

@@ -1,12 +1,12 @@
-"""A worker's place in a consumer group, and the claims it is given there.
+"""A worker's place in a consumer group, and the leases it is given there.
 
 The group's consumer reads nothing; it is there for its heartbeats and rebalances. What happens is decided
 in two synchronous moments, both of the library's coordination task: `_tell_held`, when it is about to join,
 and `_take_share`, when it has joined. Everything else runs in tasks of this membership.
 
-Invariants. A partition is told as held from the moment it is given until its claim's producer is closed, so
+Invariants. A partition is told as held from the moment it is given until its lease's producer is closed, so
 that the leader gives it to nobody else before that. A member that joins without a member id was out of the
-group: whatever it held is lost. For each partition the next claim waits for the end of the last one.
+group: whatever it held is lost. For each partition the next lease waits for the end of the last one.
 """
 
 import asyncio
@@ -26,7 +26,7 @@ from pvbus.adapters.kafka.settings import TRANSACTION_SECONDS, KafkaSettings, me
 from pvbus.adapters.kafka.stopping import stop_consumer
 from pvbus.adapters.kafka.writer import Writer
 from pvbus.core.errors import FencedError, PvbusError, TransientError
-from pvbus.ports.bus import Assigned, Claim, Revoked
+from pvbus.ports.bus import Assigned, Lease, Revoked
 from pvbus.ports.clock import Clock
 from pvbus.telemetry.logs import get_logger
 
@@ -36,14 +36,14 @@ WATCH_SECONDS = 1.0
 RETRY_SECONDS = 0.5
 
 
-class _Place:
+class _Slot:
     """One partition that this member has, from being given it until it is free for others."""
 
     def __init__(self, number: int, writer: Writer, predecessor: "asyncio.Task[None] | None") -> None:
         self.number = number
         self.writer = writer
         self.predecessor = predecessor
-        self.claim: Claim | None = None
+        self.lease: Lease | None = None
         self.occupying: asyncio.Task[None] | None = None
         self.vacating: asyncio.Task[None] | None = None
 
@@ -85,17 +85,19 @@ class KafkaMembership:
             self._topics, partitions, held=self._tell_held, given=self._take_share, label=label
         )
         self._consumer = AIOKafkaConsumer(**member_options(settings, group, assignor))
-        self._places: dict[int, _Place] = {}
-        self._told: frozenset[int] = frozenset()  # what the leader shares out by: the places when we joined
+        self._slots: dict[int, _Slot] = {}
+        self._reported: frozenset[int] = (
+            frozenset()
+        )  # what the leader shares out by: the places when we joined
         self._leftovers: dict[int, asyncio.Task[None]] = {}  # places that were lost and are being vacated
-        self._claims: dict[int, Claim] = {}
+        self._leases: dict[int, Lease] = {}
         self._writers: set[Writer] = set()
         self._last_heartbeat = clock.monotonic()
         self._tasks = asyncio.TaskGroup()
         self._life: asyncio.Task[None] | None = None
         self._leaving = asyncio.Event()
         self._failure: Exception | None = None
-        self._is_told = False
+        self._is_reported = False
         self._obstacle = ""
 
     async def start(self) -> None:
@@ -132,16 +134,16 @@ class KafkaMembership:
     def member_id(self) -> str:
         return str(self._consumer._coordinator.member_id)
 
-    def claims(self) -> Mapping[int, Claim]:
-        return dict(self._claims)
+    def leases(self) -> Mapping[int, Lease]:
+        return dict(self._leases)
 
     def last_heartbeat(self) -> float:
         return self._last_heartbeat
 
-    def writer(self, claim: Claim) -> Writer | None:
-        """Return what writes for a claim, None if it is not, or no more, ours."""
-        place = self._places.get(claim.partition)
-        return place.writer if place is not None and place.claim == claim else None
+    def writer(self, lease: Lease) -> Writer | None:
+        """Return what writes for a lease, None if it is not, or no more, ours."""
+        slot = self._slots.get(lease.partition)
+        return slot.writer if slot is not None and slot.lease == lease else None
 
     async def confirm(self) -> bool:
         """Ask the group now whether we are a member."""
@@ -158,7 +160,7 @@ class KafkaMembership:
     async def wait_left(self) -> None:
         await self._wait_for_life()
         if self._failure is not None:
-            self._is_told = True
+            self._is_reported = True
             raise self._failure
 
     async def leave(self) -> None:
@@ -180,8 +182,8 @@ class KafkaMembership:
 
     def _tell_failure(self) -> None:
         """See to it that a failure is known, even where nobody called `wait_left`."""
-        if self._failure is not None and not self._is_told:
-            self._is_told = True
+        if self._failure is not None and not self._is_reported:
+            self._is_reported = True
             asyncio.get_running_loop().call_exception_handler(
                 {"message": f"membership of {self._group} failed", "exception": self._failure}
             )
@@ -195,11 +197,11 @@ class KafkaMembership:
             async with self._tasks:
                 watching = [self._tasks.create_task(each) for each in (self._watch(), self._changes.watch())]
                 await self._leaving.wait()
-                for place in tuple(self._places.values()):
-                    self._vacate(place)
+                for slot in tuple(self._slots.values()):
+                    self._vacate(slot)
                 ending = [
                     *self._leftovers.values(),
-                    *(p.vacating for p in self._places.values() if p.vacating),
+                    *(p.vacating for p in self._slots.values() if p.vacating),
                 ]
                 if ending:
                     await asyncio.wait(ending)
@@ -219,9 +221,9 @@ class KafkaMembership:
             raise
 
     async def _give_up_place(self) -> None:
-        self._claims = {}
+        self._leases = {}
         await asyncio.gather(stop_consumer(self._consumer), *(writer.close() for writer in self._writers))
-        self._places = {}
+        self._slots = {}
 
     async def _watch(self) -> None:
         """Take notice of what the coordination task met, and show it that we are alive."""
@@ -247,15 +249,15 @@ class KafkaMembership:
         """Log what is tried again and again, such as without a right to the group, when it is another."""
         if str(error) != self._obstacle:
             self._obstacle = str(error)
-            _log.warning("claims cannot be taken yet", error=str(error))
+            _log.warning("leases cannot be taken yet", error=str(error))
 
     # The two moments of a rebalance
 
     def _tell_held(self) -> Iterable[int]:
         if not self._consumer._coordinator.member_id:
             self._lose_everything()
-        self._told = frozenset(self._places)
-        return self._told
+        self._reported = frozenset(self._slots)
+        return self._reported
 
     def _take_share(self, numbers: list[int]) -> None:
         for topic in self._topics:  # nothing is read here
@@ -264,93 +266,93 @@ class KafkaMembership:
                 self._consumer.seek(KafkaPartition(topic, number), 0)
         if self._leaving.is_set():
             return
-        for number, place in tuple(self._places.items()):
+        for number, slot in tuple(self._slots.items()):
             if number not in numbers:
-                self._vacate(place)
+                self._vacate(slot)
         for number in numbers:
-            if number not in self._places:
+            if number not in self._slots:
                 self._occupy(number)
-        if not self._told <= self._places.keys():  # the library forgets what is asked of it while it joins
+        if not self._reported <= self._slots.keys():  # the library forgets what is asked of it while it joins
             self._offer_what_is_free()
 
     def _offer_what_is_free(self) -> None:
         """Have the group share out anew, once everything that goes is free."""
-        if not any(place.vacating for place in self._places.values()) and not self._leaving.is_set():
+        if not any(slot.vacating for slot in self._slots.values()) and not self._leaving.is_set():
             self._consumer._coordinator.request_rejoin()
 
     def _lose_everything(self) -> None:
-        """Others may have our claims already."""
-        self._claims = {}
-        places, self._places = self._places, {}
-        for number, place in places.items():
-            self._vacate(place)
-            assert place.vacating is not None
-            self._leftovers[number] = place.vacating
+        """Others may have our leases already."""
+        self._leases = {}
+        slots, self._slots = self._slots, {}
+        for number, slot in slots.items():
+            self._vacate(slot)
+            assert slot.vacating is not None
+            self._leftovers[number] = slot.vacating
 
-    # One claim
+    # One lease
 
     def _occupy(self, number: int) -> None:
         writer = Writer(
-            self._settings, self._group, number, confirm=self.confirm, fenced=lambda: self._give_back(place)
+            self._settings, self._group, number, confirm=self.confirm, fenced=lambda: self._give_back(slot)
         )
         self._writers.add(writer)
-        place = self._places[number] = _Place(number, writer, self._leftovers.pop(number, None))
-        place.occupying = self._spawn(self._claim(place))
+        slot = self._slots[number] = _Slot(number, writer, self._leftovers.pop(number, None))
+        slot.occupying = self._spawn(self._lease(slot))
 
-    async def _claim(self, place: _Place) -> None:
+    async def _lease(self, slot: _Slot) -> None:
         """Fence the old holder, and only then call back: what is read from now on stands."""
-        if place.predecessor is not None:
-            await asyncio.wait({place.predecessor})
+        if slot.predecessor is not None:
+            await asyncio.wait({slot.predecessor})
         while True:
             try:
-                epoch = await place.writer.start()
+                epoch = await slot.writer.start()
                 break
             except FencedError:  # somebody else tries to claim it, too
                 await asyncio.sleep(RETRY_SECONDS)
             except TransientError as exc:
                 self._tell_obstacle(exc)
                 await asyncio.sleep(RETRY_SECONDS)
-        place.claim = Claim(group=self._group, partition=place.number, epoch=epoch)
-        self._claims[place.number] = place.claim
-        await _call(self._assigned, place.claim)
+        slot.lease = Lease(group=self._group, partition=slot.number, epoch=epoch)
+        self._leases[slot.number] = slot.lease
+        await _call(self._assigned, slot.lease)
 
-    def _vacate(self, place: _Place) -> None:
-        if place.vacating is None:
-            place.vacating = self._spawn(self._drain(place))
+    def _vacate(self, slot: _Slot) -> None:
+        if slot.vacating is None:
+            slot.vacating = self._spawn(self._drain(slot))
 
-    async def _drain(self, place: _Place) -> None:
+    async def _drain(self, slot: _Slot) -> None:
         """Call back, close the producer when that is done or late, and let the group know."""
-        number = place.number
-        ending = self._tasks.create_task(self._end_callbacks(place))
+        number = slot.number
+        ending = self._tasks.create_task(self._end_callbacks(slot))
         await asyncio.wait({ending}, timeout=self._settings.drain_seconds)
         ending.cancel()  # nothing, if it is done
-        if self._claims.get(number) == place.claim:
-            self._claims.pop(number, None)
-        await asyncio.wait({ending, place.predecessor} if place.predecessor else {ending})
-        await place.writer.close()
-        self._writers.discard(place.writer)
-        if self._places.get(number) is place:  # else it was lost, and the group knows
-            del self._places[number]
+        if self._leases.get(number) == slot.lease:
+            self._leases.pop(number, None)
+        await asyncio.wait({ending, slot.predecessor} if slot.predecessor else {ending})
+        await slot.writer.close()
+        self._writers.discard(slot.writer)
+        if self._slots.get(number) is slot:  # else it was lost, and the group knows
+            del self._slots[number]
             self._offer_what_is_free()
 
-    async def _end_callbacks(self, place: _Place) -> None:
-        assert place.occupying is not None
-        place.occupying.cancel()  # a claim that goes need not be restored to the end
-        await asyncio.wait({place.occupying})
-        if place.claim is not None:
-            await _call(self._revoked, place.claim)
+    async def _end_callbacks(self, slot: _Slot) -> None:
+        assert slot.occupying is not None
+        slot.occupying.cancel()  # a lease that goes need not be restored to the end
+        await asyncio.wait({slot.occupying})
+        if slot.lease is not None:
+            await _call(self._revoked, slot.lease)
 
-    def _give_back(self, place: _Place) -> None:
-        """Somebody fenced a claim that we hold: given back, it is given again, to whomever the leader wants.
+    def _give_back(self, slot: _Slot) -> None:
+        """Somebody fenced a lease that we hold: given back, it is given again, to whomever the leader wants.
 
         If we are no member any more, it was lost, and this is the same as what the next join does with it.
         """
-        if self._places.get(place.number) is place:
+        if self._slots.get(slot.number) is slot:
             with contextlib.suppress(RuntimeError):  # this life is ending, and all places with it
-                self._vacate(place)
+                self._vacate(slot)
 
 
-async def _call(callback: Callable[[Claim], Any], claim: Claim) -> None:
-    """Run a callback. To be fenced is no failure of it: the claim is revoked then."""
+async def _call(callback: Callable[[Lease], Any], lease: Lease) -> None:
+    """Run a callback. To be fenced is no failure of it: the lease is revoked then."""
     with contextlib.suppress(FencedError):
-        await callback(claim)
+        await callback(lease)

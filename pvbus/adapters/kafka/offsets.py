@@ -42,7 +42,7 @@ _Request = request_of(
         ("require_stable", Boolean),
         TAGS,
     ),
-    told=Schema(
+    reported=Schema(
         ("throttle_time_ms", Int32),
         (
             "topics",

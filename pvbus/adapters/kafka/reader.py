@@ -125,7 +125,7 @@ class KafkaReader:
 
         enough: a buffer with so many records gets no more, or memory would grow with what is to be read.
         """
-        short = [place for place in self._positions if len(self._buffers.get(place, ())) < enough]
+        short = [tp for tp in self._positions if len(self._buffers.get(tp, ())) < enough]
         if not short:
             await asyncio.sleep(wait_seconds)
             return

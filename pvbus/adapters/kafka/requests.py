@@ -14,19 +14,19 @@ STRING = CompactString("utf-8")
 TAGS = ("tags", TaggedFields)
 
 
-def request_of(api_key: int, version: int, *, asked: Schema, told: Schema) -> Callable[..., Any]:
+def request_of(api_key: int, version: int, *, asked: Schema, reported: Schema) -> Callable[..., Any]:
     """Return a class of requests, made of the values of their fields, the last tags left out."""
 
-    class Told(Response):  # type: ignore[misc]  # aiokafka has no types
+    class Reported(Response):  # type: ignore[misc]  # aiokafka has no types
         API_KEY = api_key
         API_VERSION = version
-        SCHEMA = told
+        SCHEMA = reported
 
     class Struct(RequestStruct):  # type: ignore[misc]  # aiokafka has no types
         API_KEY = api_key
         API_VERSION = version
         FLEXIBLE_VERSION = True
-        RESPONSE_TYPE = Told
+        RESPONSE_TYPE = Reported
         SCHEMA = asked
 
     class Asked(Request[Struct]):  # type: ignore[misc]  # aiokafka has no types

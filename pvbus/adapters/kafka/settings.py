@@ -101,7 +101,7 @@ class KafkaSettings(msgspec.Struct, frozen=True, kw_only=True):
         return name.removeprefix(f"{self.prefix}.") if name.startswith(f"{self.prefix}.") else None
 
     def transactional_id(self, group: str, partition: int) -> str:
-        """One id per claim: fencing one must not touch another."""
+        """One id per lease: fencing one must not touch another."""
         return f"{self.named(group)}-{partition}"
 
 

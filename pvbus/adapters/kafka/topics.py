@@ -151,10 +151,10 @@ class Catalogue:
             compared.append(_IN_SYNC)
         changes = [each for each in compared if _differs(each, found.config.get(each), wanted[each])]
         if changes:
-            told = ", ".join(f"{each} is {found.config.get(each)}" for each in changes)
+            reported = ", ".join(f"{each} is {found.config.get(each)}" for each in changes)
             settings = ",".join(f"{each}={wanted[each]}" for each in changes)
             problems.append(
-                f"its settings differ, {told}: kafka-configs.sh --bootstrap-server "
+                f"its settings differ, {reported}: kafka-configs.sh --bootstrap-server "
                 f"{','.join(self._settings.bootstrap)} --alter --entity-type topics --entity-name {name} "
                 f"--add-config {settings}"
             )

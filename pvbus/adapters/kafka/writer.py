@@ -1,4 +1,4 @@
-"""The transactional producer of one claim, replaced after every failure.
+"""The transactional producer of one lease, replaced after every failure.
 
 A producer that met an error, a deadline or a cancellation is never used again: its transaction may be
 half way, and the library answers `OutOfOrderSequenceNumber` from then on. A new one is started at once, in
@@ -24,12 +24,12 @@ from pvbus.ports.bus import Output
 RETRY_SECONDS = 0.5
 
 Confirm = Callable[[], Awaitable[bool]]
-"""Asks the group whether this worker is still a member. A new producer fences whoever has the claim, so one
+"""Asks the group whether this worker is still a member. A new producer fences whoever has the lease, so one
 is started by members only. Raises TransientError when the group does not answer."""
 
 
 class Writer:
-    """Writes the steps of one claim, one after the other."""
+    """Writes the steps of one lease, one after the other."""
 
     def __init__(
         self,
@@ -40,7 +40,7 @@ class Writer:
         confirm: Confirm,
         fenced: Callable[[], None],
     ) -> None:
-        """fenced: called once, when it is found that the claim is not ours any more."""
+        """fenced: called once, when it is found that the lease is not ours any more."""
         self.transactional_id = settings.transactional_id(group, partition)
         self._settings = settings
         self._group = settings.named(group)
@@ -85,11 +85,11 @@ class Writer:
         return producer
 
     async def ready(self) -> None:
-        """Wait until the outcome of all steps is known. Raises FencedError if the claim is not ours."""
+        """Wait until the outcome of all steps is known. Raises FencedError if the lease is not ours."""
         while self._replacing is not None and not self.is_closed:
             await asyncio.wait({self._replacing})
         if self.is_fenced or self.is_closed or self._producer is None:
-            raise FencedError(f"{self.transactional_id}: the claim is lost")
+            raise FencedError(f"{self.transactional_id}: the lease is lost")
 
     async def write(self, outputs: Sequence[Output], offsets: Mapping[str, int]) -> None:
         """Write one transaction. Nothing is awaited after an error: the caller may be cancelled."""
@@ -161,7 +161,7 @@ class Writer:
     # Replacing
 
     def _drop(self) -> None:
-        """Give up the producer and, unless the claim is lost, begin to start another one."""
+        """Give up the producer and, unless the lease is lost, begin to start another one."""
         producer, self._producer = self._producer, None
         self.offsets.clear()
         if not self.is_fenced and not self.is_closed:
@@ -180,7 +180,7 @@ class Writer:
                         self.lose()
                     return
                 await asyncio.sleep(RETRY_SECONDS)
-        except PermanentError:  # the next start of a producer for this claim ends with it, and is looked at
+        except PermanentError:  # the next start of a producer for this lease ends with it, and is looked at
             self.lose()
         finally:
             self._replacing = None
@@ -191,7 +191,7 @@ class Writer:
         task.add_done_callback(self._discarding.discard)
 
     async def close(self) -> None:
-        """Stop for good. An open transaction is left to whoever claims next, or to its timeout."""
+        """Stop for good. An open transaction is left to whoever leases next, or to its timeout."""
         self.is_closed = True
         if self._replacing is not None:
             self._replacing.cancel()

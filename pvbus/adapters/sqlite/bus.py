@@ -2,7 +2,7 @@
 
 `SqliteBus.open` gives a started bus. Several processes may open one file; `peer` gives another worker's
 view of a bus in this process, which is how one has several workers on a memory bus. What is where:
-`bus_store` the tables and transactions, `bus_reader` reading, `bus_members` groups and claims.
+`bus_store` the tables and transactions, `bus_reader` reading, `bus_members` groups and leases.
 """
 
 import asyncio
@@ -18,8 +18,8 @@ from pvbus.adapters.sqlite.store import EXPIRE_ROWS_MAX, Store
 from pvbus.core.errors import FencedError, PermanentError, TooLargeError, TransientError
 from pvbus.ports.bus import (
     Assigned,
-    Claim,
     GroupState,
+    Lease,
     Output,
     Revoked,
     TopicPartition,
@@ -153,7 +153,7 @@ class SqliteBus:
     def _now_ms(self) -> int:
         return int(self._clock.now() * 1000)
 
-    # Claims
+    # Leases
 
     async def join(
         self, group: str, topics: Sequence[str], *, assigned: Assigned, revoked: Revoked
@@ -178,23 +178,23 @@ class SqliteBus:
     async def describe(self, group: str, topics: Sequence[str]) -> GroupState:
         return describe_group(self._store, group, topics, self._count_partitions(group, topics))
 
-    async def committed(self, claim: Claim, topics: Sequence[str]) -> Mapping[str, int]:
-        epoch, offsets = self._store.committed(claim.group, claim.partition)
-        _check_epoch(claim, epoch)
+    async def committed(self, lease: Lease, topics: Sequence[str]) -> Mapping[str, int]:
+        epoch, offsets = self._store.committed(lease.group, lease.partition)
+        _check_epoch(lease, epoch)
         return {topic: offsets.get(topic, 0) for topic in topics}
 
     async def step(
-        self, claim: Claim, outputs: Sequence[Output], offsets: Mapping[str, int] | None = None
+        self, lease: Lease, outputs: Sequence[Output], offsets: Mapping[str, int] | None = None
     ) -> None:
         await asyncio.sleep(0)  # a busy worker must not keep the loop to itself
         self._check(outputs)
 
         def work() -> None:
-            _check_epoch(claim, self._store.epoch(claim.group, claim.partition))
+            _check_epoch(lease, self._store.epoch(lease.group, lease.partition))
             if outputs:
                 self._store.append(outputs, self._now_ms())
             if offsets:
-                self._store.commit_offsets(claim.group, claim.partition, offsets)
+                self._store.commit_offsets(lease.group, lease.partition, offsets)
 
         await self._store.write(work)
 
@@ -212,9 +212,9 @@ class SqliteBus:
                 )
 
 
-def _check_epoch(claim: Claim, epoch: int | None) -> None:
-    if epoch != claim.epoch:
-        raise FencedError(f"{claim.group}/{claim.partition}: epoch {claim.epoch} is old, now {epoch}")
+def _check_epoch(lease: Lease, epoch: int | None) -> None:
+    if epoch != lease.epoch:
+        raise FencedError(f"{lease.group}/{lease.partition}: epoch {lease.epoch} is old, now {epoch}")
 
 
 def compared(spec: TopicSpec, present: TopicSpec | None, advice: str) -> TopicState:

@@ -1,12 +1,12 @@
-"""A worker's place in a group: heartbeats, whose claim is whose, and handing claims over.
+"""A worker's place in a group: heartbeats, whose lease is whose, and handing leases over.
 
 There is no coordinator. At each heartbeat a worker does the same in one transaction: shows that it
 lives, removes members that do not, works out who should hold what (`assignment.assign`), takes what is
-its own and free, and notes which of its claims somebody else should have. Those it revokes, and only
+its own and free, and notes which of its leases somebody else should have. Those it revokes, and only
 then frees; whoever should have one finds it free at the next heartbeat.
 
-Invariants. A claim's epoch rises whenever it loses its owner, in the same transaction, so that at every
-moment at most one epoch of a claim can step, and each owner's is one above the last owner's. A claim
+Invariants. A lease's epoch rises whenever it loses its owner, in the same transaction, so that at every
+moment at most one epoch of a lease can step, and each owner's is one above the last owner's. A lease
 with a living owner is freed by that owner only. Whether a member lives is judged by one's own clock: its
 beat must change within a session. No two machines' (or processes') clocks are ever compared.
 """
@@ -21,7 +21,7 @@ import msgspec
 from pvbus.adapters.assignment import assign
 from pvbus.adapters.sqlite.store import Store
 from pvbus.core.errors import FencedError, TransientError
-from pvbus.ports.bus import Assigned, Claim, GroupState, PartitionState, Revoked
+from pvbus.ports.bus import Assigned, GroupState, Lease, PartitionState, Revoked
 from pvbus.ports.clock import Clock
 
 
@@ -29,7 +29,7 @@ class Timing(msgspec.Struct, frozen=True, kw_only=True):
     """How quickly members notice each other.
 
     session_seconds: a member silent for so long is out. Shorter, and a garbage collection or a slow
-    disk looks like a death; longer, and the claims of a worker that hangs stand still for that time.
+    disk looks like a death; longer, and the leases of a worker that hangs stand still for that time.
     heartbeat_seconds: a tenth of it, so that a few may fail. A hand-over takes two heartbeats.
     drain_seconds: what `revoked` may take; below the session, or one would be out before it is done.
     """
@@ -40,10 +40,10 @@ class Timing(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class _Held:
-    """A claim that is ours, or whose callbacks have not ended yet."""
+    """A lease that is ours, or whose callbacks have not ended yet."""
 
-    def __init__(self, claim: Claim, assigning: "asyncio.Task[None]") -> None:
-        self.claim = claim
+    def __init__(self, lease: Lease, assigning: "asyncio.Task[None]") -> None:
+        self.lease = lease
         self.assigning = assigning
         self.revoking: asyncio.Task[None] | None = None
 
@@ -56,11 +56,11 @@ class _Sighting(NamedTuple):
 
 
 class _Turn(NamedTuple):
-    """What one heartbeat's transaction did. The first two are claims, the last partitions."""
+    """What one heartbeat's transaction did. The first two are leases, the last partitions."""
 
     member: int
-    taken: list[Claim]
-    lost: list[Claim]
+    taken: list[Lease]
+    lost: list[Lease]
     unwanted: list[int]
 
 
@@ -88,7 +88,7 @@ class SqliteMembership:
         self._process = store.lock.process if store.lock else ""
         self._member = 0
         self._held: dict[int, _Held] = {}
-        self._claims: dict[int, Claim] = {}
+        self._leases: dict[int, Lease] = {}
         self._seen: dict[int, _Sighting] = {}
         self._last_heartbeat = clock.monotonic()
         self._leaving = False
@@ -96,13 +96,13 @@ class SqliteMembership:
         self._tasks = asyncio.TaskGroup()
         self._life: asyncio.Task[None] | None = None
         self._failure: Exception | None = None
-        self._is_told = False
+        self._is_reported = False
 
     async def start(self, partitions: int) -> None:
-        """Enter the group, whose claims are created if it is new."""
+        """Enter the group, whose leases are created if it is new."""
 
         def enter() -> int:
-            self._store.create_claims(self._group, partitions)
+            self._store.create_leases(self._group, partitions)
             return self._store.add_member(self._group, self._process, self._label)
 
         self._member = await self._store.write(enter)
@@ -113,8 +113,8 @@ class SqliteMembership:
     def member_id(self) -> str:
         return _member_id(self._group, self._member)
 
-    def claims(self) -> Mapping[int, Claim]:
-        return dict(self._claims)
+    def leases(self) -> Mapping[int, Lease]:
+        return dict(self._leases)
 
     def last_heartbeat(self) -> float:
         return self._last_heartbeat
@@ -122,7 +122,7 @@ class SqliteMembership:
     async def wait_left(self) -> None:
         await self._wait_for_life()
         if self._failure is not None:
-            self._is_told = True
+            self._is_reported = True
             raise self._failure
 
     async def leave(self) -> None:
@@ -144,8 +144,8 @@ class SqliteMembership:
 
     def _tell_failure(self) -> None:
         """See to it that a failure is known, even where nobody called `wait_left`."""
-        if self._failure is not None and not self._is_told:
-            self._is_told = True
+        if self._failure is not None and not self._is_reported:
+            self._is_reported = True
             asyncio.get_running_loop().call_exception_handler(
                 {"message": f"membership {self.member_id} failed", "exception": self._failure}
             )
@@ -180,7 +180,7 @@ class SqliteMembership:
             self._pause.cancel()
 
     async def _give_up_place(self) -> None:
-        self._claims = {}
+        self._leases = {}
         with contextlib.suppress(TransientError):  # then the session ends by itself
             await self._store.write(lambda: self._store.remove_member(self._member))
 
@@ -193,26 +193,26 @@ class SqliteMembership:
     def _turn(self, now: float) -> _Turn:
         """Do one heartbeat's work. Inside a transaction: changes the store, not this object."""
         store, me = self._store, self._member
-        lost: list[Claim] = []
+        lost: list[Lease] = []
         if not store.beat(me, leaving=self._leaving):
-            lost = list(self._claims.values())  # we were silent for too long, and start again
+            lost = list(self._leases.values())  # we were silent for too long, and start again
             me = store.add_member(self._group, self._process, self._label)
             store.beat(me, leaving=self._leaving)
         staying = self._living_members(me, now)
-        claims = store.claims(self._group)
-        wanted = assign(len(claims), staying, {number: str(owner) for number, _, owner in claims})
+        leases = store.leases(self._group)
+        wanted = assign(len(leases), staying, {number: str(owner) for number, _, owner in leases})
         taken, unwanted = [], []
-        for number, epoch, owner in claims:
+        for number, epoch, owner in leases:
             is_mine = wanted.get(number) == str(me)
             if owner == me and not is_mine:
                 unwanted.append(number)
             elif owner is None and is_mine and number not in self._held:
                 store.set_owner(self._group, number, me)
-                taken.append(Claim(group=self._group, partition=number, epoch=epoch))
+                taken.append(Lease(group=self._group, partition=number, epoch=epoch))
         return _Turn(me, taken, lost, unwanted)
 
     def _living_members(self, me: int, now: float) -> list[str]:
-        """Remove who is dead; return who is to hold claims."""
+        """Remove who is dead; return who is to hold leases."""
         staying = []
         seen: dict[int, _Sighting] = {}
         for member, process, beat, leaving in self._store.members(self._group):
@@ -232,15 +232,15 @@ class SqliteMembership:
 
     def _apply(self, turn: _Turn) -> None:
         self._member = turn.member
-        for claim in turn.lost:
-            del self._claims[claim.partition]
-            self._start_revoking(claim.partition)
+        for lease in turn.lost:
+            del self._leases[lease.partition]
+            self._start_revoking(lease.partition)
         for number in turn.unwanted:
             self._start_revoking(number)
-        for claim in turn.taken:
-            self._claims[claim.partition] = claim
-            assigning = self._tasks.create_task(_call(self._assigned, claim))
-            self._held[claim.partition] = _Held(claim, assigning)
+        for lease in turn.taken:
+            self._leases[lease.partition] = lease
+            assigning = self._tasks.create_task(_call(self._assigned, lease))
+            self._held[lease.partition] = _Held(lease, assigning)
 
     # Handing over
 
@@ -250,17 +250,17 @@ class SqliteMembership:
             held.revoking = self._tasks.create_task(self._revoke(held))
 
     async def _revoke(self, held: _Held) -> None:
-        """Call back, free the claim when that is done or late, and forget it when it is done."""
-        number = held.claim.partition
+        """Call back, free the lease when that is done or late, and forget it when it is done."""
+        number = held.lease.partition
         draining = self._tasks.create_task(self._drain(held))
         await asyncio.wait({draining}, timeout=self._timing.drain_seconds)
-        while self._claims.get(number) == held.claim:
+        while self._leases.get(number) == held.lease:
             try:
-                await self._store.write(lambda: self._store.release(held.claim, self._member))
+                await self._store.write(lambda: self._store.release(held.lease, self._member))
             except TransientError:
                 await asyncio.sleep(self._timing.heartbeat_seconds)
             else:
-                del self._claims[number]
+                del self._leases[number]
         draining.cancel()  # nothing, if it is done
         await asyncio.wait({draining})
         del self._held[number]
@@ -268,9 +268,9 @@ class SqliteMembership:
             self._end_pause()
 
     async def _drain(self, held: _Held) -> None:
-        held.assigning.cancel()  # a claim that goes need not be restored to the end
+        held.assigning.cancel()  # a lease that goes need not be restored to the end
         await asyncio.wait({held.assigning})
-        await _call(self._revoked, held.claim)
+        await _call(self._revoked, held.lease)
 
 
 def describe_group(store: Store, group: str, topics: Sequence[str], partitions: int) -> GroupState:
@@ -302,7 +302,7 @@ def _member_id(group: str, member: int) -> str:
     return f"{group}/{member}"
 
 
-async def _call(callback: Assigned | Revoked, claim: Claim) -> None:
-    """Run a callback. To be fenced is no failure of it: the claim is revoked then."""
+async def _call(callback: Assigned | Revoked, lease: Lease) -> None:
+    """Run a callback. To be fenced is no failure of it: the lease is revoked then."""
     with contextlib.suppress(FencedError):
-        await callback(claim)
+        await callback(lease)

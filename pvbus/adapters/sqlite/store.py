@@ -19,7 +19,7 @@ import msgspec
 
 from pvbus.adapters.sqlite.liveness import ProcessLock
 from pvbus.core.errors import InvariantError, PermanentError, PvbusError, TransientError
-from pvbus.ports.bus import Claim, Output, Record, TopicSpec
+from pvbus.ports.bus import Lease, Output, Record, TopicSpec
 
 T = TypeVar("T")
 
@@ -376,52 +376,52 @@ class Store:
             (now_ms, EXPIRE_ROWS_MAX),
         ).rowcount
 
-    # Claims and their offsets
+    # Leases and their offsets
 
-    def epoch(self, team: str, partition: int) -> int | None:
+    def epoch(self, group: str, partition: int) -> int | None:
         row = self.db.execute(
-            "SELECT epoch FROM claims WHERE team = ? AND partition = ?", (team, partition)
+            "SELECT epoch FROM claims WHERE team = ? AND partition = ?", (group, partition)
         ).fetchone()
         return None if row is None else row[0]
 
-    def commit_offsets(self, team: str, partition: int, offsets: Mapping[str, int]) -> None:
-        """Move a claim's positions on. Call inside `write`."""
+    def commit_offsets(self, group: str, partition: int, offsets: Mapping[str, int]) -> None:
+        """Move a lease's positions on. Call inside `write`."""
         for topic, offset in offsets.items():
             changed = self.db.execute(
                 "INSERT INTO offsets VALUES (?, ?, ?, ?) ON CONFLICT DO UPDATE SET next = excluded.next"
                 " WHERE excluded.next >= next",
-                (team, partition, topic, offset),
+                (group, partition, topic, offset),
             ).rowcount
             if offset < 0 or not changed:
-                raise InvariantError(f"step would move {team}/{partition} back to {topic}@{offset}")
+                raise InvariantError(f"step would move {group}/{partition} back to {topic}@{offset}")
 
-    def committed(self, team: str, partition: int) -> tuple[int | None, dict[str, int]]:
-        """Return a claim's epoch and its positions, both of one moment."""
+    def committed(self, group: str, partition: int) -> tuple[int | None, dict[str, int]]:
+        """Return a lease's epoch and its positions, both of one moment."""
         rows = self.query(
             "SELECT c.epoch, o.topic, o.next FROM claims c LEFT JOIN offsets o USING (team, partition)"
             " WHERE c.team = ? AND c.partition = ?",
-            (team, partition),
+            (group, partition),
         )
         return (rows[0][0] if rows else None), {topic: offset for _, topic, offset in rows if topic}
 
     # Members. Call all of these inside `write`.
 
-    def create_claims(self, team: str, partitions: int) -> None:
-        (known,) = self.db.execute("SELECT count(*) FROM claims WHERE team = ?", (team,)).fetchone()
+    def create_leases(self, group: str, partitions: int) -> None:
+        (known,) = self.db.execute("SELECT count(*) FROM claims WHERE team = ?", (group,)).fetchone()
         if known not in (0, partitions):
             raise PermanentError(
-                f"group {team} has {known} claims, but its topics have {partitions} partitions",
+                f"group {group} has {known} leases, but its topics have {partitions} partitions",
                 reason="PartitionsDiffer",
             )
         if not known:
             self.db.executemany(
                 "INSERT INTO claims (team, partition, epoch) VALUES (?, ?, 1)",
-                ((team, partition) for partition in range(partitions)),
+                ((group, partition) for partition in range(partitions)),
             )
 
-    def add_member(self, team: str, process: str, label: str) -> int:
+    def add_member(self, group: str, process: str, label: str) -> int:
         sql = "INSERT INTO members (team, process, label) VALUES (?, ?, ?) RETURNING id"
-        (member,) = self.db.execute(sql, (team, process, label)).fetchone()
+        (member,) = self.db.execute(sql, (group, process, label)).fetchone()
         return int(member)
 
     def beat(self, member: int, *, leaving: bool) -> bool:
@@ -429,27 +429,27 @@ class Store:
         sql = "UPDATE members SET beat = beat + 1, leaving = ? WHERE id = ?"
         return self.db.execute(sql, (leaving, member)).rowcount > 0
 
-    def members(self, team: str) -> list[tuple[int, str, int, int]]:
+    def members(self, group: str) -> list[tuple[int, str, int, int]]:
         """Return (id, process, beat, leaving) of each member."""
         sql = "SELECT id, process, beat, leaving FROM members WHERE team = ? ORDER BY id"
-        return self.db.execute(sql, (team,)).fetchall()
+        return self.db.execute(sql, (group,)).fetchall()
 
-    def claims(self, team: str) -> list[tuple[int, int, int | None]]:
-        """Return (partition, epoch, owner) of each claim."""
+    def leases(self, group: str) -> list[tuple[int, int, int | None]]:
+        """Return (partition, epoch, owner) of each lease."""
         sql = "SELECT partition, epoch, owner FROM claims WHERE team = ? ORDER BY partition"
-        return self.db.execute(sql, (team,)).fetchall()
+        return self.db.execute(sql, (group,)).fetchall()
 
-    def set_owner(self, team: str, partition: int, member: int) -> None:
-        """Give a free claim to a member; its epoch rose when it became free."""
+    def set_owner(self, group: str, partition: int, member: int) -> None:
+        """Give a free lease to a member; its epoch rose when it became free."""
         sql = "UPDATE claims SET owner = ? WHERE team = ? AND partition = ?"
-        self.db.execute(sql, (member, team, partition))
+        self.db.execute(sql, (member, group, partition))
 
-    def release(self, claim: Claim, member: int) -> None:
-        """Free a claim, if it still is the member's."""
+    def release(self, lease: Lease, member: int) -> None:
+        """Free a lease, if it still is the member's."""
         self.db.execute(
             "UPDATE claims SET owner = NULL, epoch = epoch + 1"
             " WHERE team = ? AND partition = ? AND epoch = ? AND owner = ?",
-            (claim.group, claim.partition, claim.epoch, member),
+            (lease.group, lease.partition, lease.epoch, member),
         )
 
     def remove_member(self, member: int) -> None:

@@ -153,8 +153,8 @@ class Collector:
 
         def change(obj: Object) -> Object:
             metadata: dict[str, Any] = dict(obj["metadata"])
-            kept = [owner for owner in metadata.get("ownerReferences", ()) if owner["uid"] not in owners]
-            metadata["ownerReferences"] = kept
+            retained = [owner for owner in metadata.get("ownerReferences", ()) if owner["uid"] not in owners]
+            metadata["ownerReferences"] = retained
             return {**obj, "metadata": metadata}
 
         await self._writer.update(endpoint, node.key, change, Options(USER, []))

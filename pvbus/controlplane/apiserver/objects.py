@@ -8,7 +8,7 @@ from pvbus.controlplane.apiserver.writes import begin
 from pvbus.core.errors import InvariantError
 from pvbus.ports.cluster import Kind, Object, WatchEvent
 
-_KEPT = ("uid", "creationTimestamp", "deletionTimestamp", "deletionGracePeriodSeconds")
+_PRESERVED = ("uid", "creationTimestamp", "deletionTimestamp", "deletionGracePeriodSeconds")
 _CHANGES_MAX = 500
 
 
@@ -76,7 +76,7 @@ class StoredObjects:
             metadata.update(given)
         else:
             old = current.decode()
-            for field in _KEPT:
+            for field in _PRESERVED:
                 if field in old["metadata"]:
                     metadata[field] = old["metadata"][field]
             metadata["resourceVersion"] = old["metadata"]["resourceVersion"]

@@ -237,13 +237,13 @@ _DELETE = (_query("dryRun"), _query("propagationPolicy"), _query("gracePeriodSec
 def _kind_paths(kind: ServedKind, at: ServedVersion) -> dict[str, Any]:
     root = f"/apis/{kind.group}/{at.name}" if kind.group else f"/api/{at.name}"
     base = f"{root}/namespaces/{{namespace}}/{kind.plural}" if kind.namespaced else f"{root}/{kind.plural}"
-    places = [name for name in ("namespace",) if kind.namespaced]
+    path_names = [name for name in ("namespace",) if kind.namespaced]
     paths = {
-        base: _item(kind, at, places, {"get": "list", "post": "create", "delete": "deletecollection"}),
+        base: _item(kind, at, path_names, {"get": "list", "post": "create", "delete": "deletecollection"}),
         f"{base}/{{name}}": _item(
             kind,
             at,
-            [*places, "name"],
+            [*path_names, "name"],
             {"get": "get", "put": "update", "patch": "patch", "delete": "delete"},
         ),
     }
@@ -251,19 +251,19 @@ def _kind_paths(kind: ServedKind, at: ServedVersion) -> dict[str, Any]:
         paths[f"{root}/{kind.plural}"] = _item(kind, at, [], {"get": "list"})
     for name in sorted(at.subresources):
         methods = {"get": "get", "put": "update", "patch": "patch"}
-        paths[f"{base}/{{name}}/{name}"] = _item(kind, at, [*places, "name"], methods)
+        paths[f"{base}/{{name}}/{name}"] = _item(kind, at, [*path_names, "name"], methods)
     return paths
 
 
 def _item(
-    kind: ServedKind, at: ServedVersion, places: Sequence[str], methods: Mapping[str, str]
+    kind: ServedKind, at: ServedVersion, path_names: Sequence[str], methods: Mapping[str, str]
 ) -> dict[str, Any]:
     item: dict[str, Any] = {
         method: _operation(kind, at, verb) for method, verb in methods.items() if verb in kind.verbs
     }
     item["parameters"] = [
         {"name": name, "in": "path", "required": True, "schema": {"type": "string", "uniqueItems": True}}
-        for name in places
+        for name in path_names
     ]
     return item
 

@@ -344,13 +344,13 @@ def _ordered(items: list[Any], order: list[Any], before: list[Any], key: str) ->
         return encode(found) if isinstance(found, (dict, list)) else found
 
     rank = {identity(item): at for at, item in enumerate(order)}
-    place = {identity(item): at for at, item in enumerate(before)}
+    index = {identity(item): at for at, item in enumerate(before)}
     listed = sorted((i for i in items if identity(i) in rank), key=lambda item: rank[identity(item)])
     others = [item for item in items if identity(item) not in rank]
     result: list[Any] = []
     for item in listed:
-        at = place.get(identity(item))
-        while others and (at is None or place.get(identity(others[0]), -1) <= at):
+        at = index.get(identity(item))
+        while others and (at is None or index.get(identity(others[0]), -1) <= at):
             result.append(others.pop(0))
         result.append(item)
     return result + others

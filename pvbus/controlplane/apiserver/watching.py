@@ -108,7 +108,7 @@ async def stream(store: Store, registry: Registry, watch: WatchPlan) -> AsyncIte
     table = store.table(watch.selection.endpoint.stored_kind)
     writer = _Lines(watch)
     deadline = time.monotonic() + watch.seconds
-    position, told = watch.position, watch.rv
+    position, reported = watch.position, watch.rv
     initial = watch.initial[::-1]
     watch.initial.clear()  # what is sent is not kept: a watch may last an hour, and objects change
     for chunk in _chunks(_added(writer, initial)):
@@ -124,7 +124,7 @@ async def stream(store: Store, registry: Registry, watch: WatchPlan) -> AsyncIte
             return
         if changes:
             position += len(changes)
-            told = changes[-1].rv
+            reported = changes[-1].rv
             sent = False
             for chunk in _chunks(part for change in changes for part in writer.change(change)):
                 sent = True
@@ -136,9 +136,9 @@ async def stream(store: Store, registry: Registry, watch: WatchPlan) -> AsyncIte
         if remaining <= 0 or registry.storage(watch.selection.endpoint.kind) is None:
             return
         waited = await _wait(changed, min(BOOKMARK_SECONDS, remaining))
-        if not waited and watch.bookmarks and store.rv > told and _is_caught_up(table, position):
-            told = store.rv
-            yield writer.bookmark(told, initial=False)
+        if not waited and watch.bookmarks and store.rv > reported and _is_caught_up(table, position):
+            reported = store.rv
+            yield writer.bookmark(reported, initial=False)
         elif not waited:
             yield b""
 

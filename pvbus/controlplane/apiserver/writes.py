@@ -68,7 +68,7 @@ class Writer:
         strategy = self.strategy(endpoint)
         obj = self._decoded(endpoint, obj, options)
         metadata = obj["metadata"]
-        _place(endpoint, metadata, namespace)
+        _set_namespace(endpoint, metadata, namespace)
         self._admit(endpoint, metadata)
         if metadata.get("resourceVersion"):
             raise status.bad_request("resourceVersion should not be set on objects to be created")
@@ -426,7 +426,7 @@ def _check_type(endpoint: Endpoint, obj: Object) -> None:
         raise status.bad_request(f"the kind in the data ({kind}) does not match {endpoint.served.kind}")
 
 
-def _place(endpoint: Endpoint, metadata: Object, namespace: str | None) -> None:
+def _set_namespace(endpoint: Endpoint, metadata: Object, namespace: str | None) -> None:
     """Take the namespace from the path, and insist that the object says the same or nothing."""
     if not endpoint.served.namespaced:
         return

@@ -60,11 +60,11 @@ def with_package_context(texts: Mapping[str, str], package_path: str) -> dict[st
     result = {}
     for path, text in texts.items():
         documents = editor.parse(text) if _is_yaml(path) and CONTEXT_NAME in text else ()
-        kept = tuple(document for document in documents if not _is_context(document.value))
-        if len(kept) == len(documents):
+        retained = tuple(document for document in documents if not _is_context(document.value))
+        if len(retained) == len(documents):
             result[path] = text
-        elif any(document.value is not None for document in kept):
-            result[path] = editor.join(kept)
+        elif any(document.value is not None for document in retained):
+            result[path] = editor.join(retained)
     for path, text in texts.items():
         folder, _, name = path.rpartition("/")
         if name == KPTFILE:
@@ -163,8 +163,8 @@ def with_metadata(field: str, wanted: Mapping[str, str], *, exact: bool) -> Call
 
     def edit(kptfile: Document) -> Document:
         present = editor.get(kptfile.value, path)
-        kept = {} if exact or not isinstance(present, dict) else present
-        value = {**kept, **wanted}
+        retained = {} if exact or not isinstance(present, dict) else present
+        value = {**retained, **wanted}
         return editor.assign(kptfile, path, value) if value else editor.delete(kptfile, path)
 
     return edit

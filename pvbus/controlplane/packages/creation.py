@@ -11,7 +11,7 @@ from pvbus.controlplane.apiserver.hooks import StatusError
 from pvbus.controlplane.packages import answers, bounds, content, layout
 from pvbus.controlplane.packages.caching import SizedCache
 from pvbus.controlplane.packages.gitrepo import File, Files, texts
-from pvbus.controlplane.packages.repository import Keeper
+from pvbus.controlplane.packages.repository import RepositorySync
 from pvbus.controlplane.packages.revisions import Revision, lock_of
 from pvbus.core.keys import revision_name
 from pvbus.core.yaml import editor
@@ -50,7 +50,7 @@ class Start(NamedTuple):
 class Finder(Protocol):
     """Looks up a revision of the namespace by name."""
 
-    async def __call__(self, namespace: str, name: str) -> tuple[Keeper, Revision] | None: ...
+    async def __call__(self, namespace: str, name: str) -> tuple[RepositorySync, Revision] | None: ...
 
 
 def parse(obj: Object) -> Wanted:
@@ -90,13 +90,13 @@ def latest_label(name: str) -> StatusError:
     )
 
 
-def check_place(wanted: Wanted, keeper: Keeper, directory: str, *, is_leftover: bool) -> None:
+def check_place(wanted: Wanted, sync: RepositorySync, directory: str, *, is_leftover: bool) -> None:
     """Check a new revision against those of its repository.
 
     is_leftover: of the package there is nothing but the folder that its deletion left on the branch;
     a new package takes its place.
     """
-    present = keeper.catalog.by_directory
+    present = sync.catalog.by_directory
     siblings = present.get(directory, {})
     kind = wanted.task.get("type", "")
     if wanted.workspace in siblings:
@@ -139,7 +139,7 @@ class Creation:
         self._find = find
         self.origins: SizedCache[str, Mapping[str, str]] = SizedCache(ORIGINS_BYTES_MAX, _bytes_of)
 
-    async def start(self, wanted: Wanted, keeper: Keeper) -> Start:
+    async def start(self, wanted: Wanted, sync: RepositorySync) -> Start:
         task = wanted.task
         match task.get("type"):
             case "init":
@@ -149,9 +149,9 @@ class Creation:
                 name = wanted.package.rpartition("/")[2]
                 return Start({}, content.initial_files(name, body))
             case "clone":
-                return await self._clone(wanted, keeper)
+                return await self._clone(wanted, sync)
             case "edit":
-                return await self._edit(wanted, keeper)
+                return await self._edit(wanted, sync)
             case "upgrade":
                 raise StatusError(
                     501, "NotImplemented", "upgrade is not available yet: clone or edit instead"
@@ -159,7 +159,7 @@ class Creation:
             case other:
                 raise answers.internal(f'task type "{other}" cannot create a package revision')
 
-    async def _clone(self, wanted: Wanted, keeper: Keeper) -> Start:
+    async def _clone(self, wanted: Wanted, sync: RepositorySync) -> Start:
         reference = (wanted.task.get("clone") or {}).get("upstreamRef") or {}
         upstream = (reference.get("upstreamRef") or {}).get("name")
         if not upstream:
@@ -179,14 +179,14 @@ class Creation:
             raise answers.internal(f'upstream package revision "{upstream}" cannot be cloned: {problem}')
         lock = lock_of(revision, source.settings.facts)
         try:
-            return await keeper.in_thread(self._cloned, wanted, keeper, revision, files, lock)
+            return await sync.in_thread(self._cloned, wanted, sync, revision, files, lock)
         except editor.YamlError as exc:
             raise answers.internal(f'upstream package revision "{upstream}" cannot be cloned: {exc}') from exc
 
     def _cloned(
         self,
         wanted: Wanted,
-        keeper: Keeper,
+        sync: RepositorySync,
         revision: Revision,
         files: Mapping[str, File],
         lock: Mapping[str, Any],
@@ -197,7 +197,7 @@ class Creation:
         )
         kptfile = content.with_origins({layout.KPTFILE: edited[layout.KPTFILE]})
         result = {**self._with_origins(revision.tree, plain), **kptfile}
-        if keeper.settings.facts.deployment:
+        if sync.settings.facts.deployment:
             result = content.with_package_context(result, wanted.package)
         return Start(files, result, revision)
 
@@ -206,13 +206,13 @@ class Creation:
         others = {path: text for path, text in plain.items() if path != layout.KPTFILE}
         return self.origins.get(tree, lambda: content.with_origins(others))
 
-    async def _edit(self, wanted: Wanted, keeper: Keeper) -> Start:
+    async def _edit(self, wanted: Wanted, sync: RepositorySync) -> Start:
         name = ((wanted.task.get("edit") or {}).get("sourceRef") or {}).get("name", "")
         found = await self._find(wanted.namespace, name)
         if found is None:
             raise answers.internal(f'source package revision "{wanted.namespace}/{name}" not found')
         source, revision = found
-        if source is not keeper or revision.package != wanted.package:
+        if source is not sync or revision.package != wanted.package:
             raise answers.internal(
                 f'source revision must be from same package {wanted.repository}/{wanted.package}, "{name}" '
                 "is not"
@@ -223,7 +223,7 @@ class Creation:
             raise answers.internal(
                 f"source revision may not be the placeholder package revision {wanted.repository}/{name}"
             )
-        files = await keeper.files(revision)
+        files = await sync.files(revision)
         return Start(files, texts(files), revision)
 
 

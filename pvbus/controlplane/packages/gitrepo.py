@@ -92,7 +92,7 @@ class Author(NamedTuple):
     email: str = layout.SERVICE_EMAIL
 
 
-class Mirror:
+class BareMirror:
     """One bare mirror. `url` is what git is given: a URL or an absolute path."""
 
     def __init__(self, path: Path, url: str, git: Git) -> None:

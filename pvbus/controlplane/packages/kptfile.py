@@ -62,10 +62,10 @@ def _facts_in(root: dict[str, Any]) -> KptfileFacts:
 
 def _lock_in(value: dict[str, Any]) -> dict[str, Any] | None:
     git = _strings(value.get("git"))
-    kept = {key: git[key] for key in ("repo", "directory", "ref", "commit") if key in git}
+    retained = {key: git[key] for key in ("repo", "directory", "ref", "commit") if key in git}
     if not value:
         return None
-    return {"type": str(value.get("type", "git"))} | ({"git": kept} if kept else {})
+    return {"type": str(value.get("type", "git"))} | ({"git": retained} if retained else {})
 
 
 def _mapping(value: Any) -> dict[str, Any]:

@@ -10,7 +10,7 @@ import threading
 from collections.abc import Iterable
 
 from pvbus.controlplane.packages import layout
-from pvbus.controlplane.packages.gitrepo import Mirror
+from pvbus.controlplane.packages.gitrepo import BareMirror
 from pvbus.controlplane.packages.reporting import REMOVE_LAST_REVISION
 
 COMMITS_MAX = 20_000
@@ -25,7 +25,7 @@ _MANY = ("folders of deleted packages are", "them")
 class Approvals:
     """The content that approvals put on a branch. Safe to use from several threads."""
 
-    def __init__(self, mirror: Mirror) -> None:
+    def __init__(self, mirror: BareMirror) -> None:
         self._mirror = mirror
         self._lock = threading.Lock()
         self._trees: dict[str, set[str]] = {}

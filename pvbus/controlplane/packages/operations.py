@@ -8,16 +8,16 @@ before is therefore checked here once more: a revision that is no longer where i
 from typing import Any, NamedTuple
 
 from pvbus.controlplane.packages import answers, layout
-from pvbus.controlplane.packages.gitrepo import Author, File, Files, Mirror
+from pvbus.controlplane.packages.gitrepo import Author, BareMirror, File, Files
 from pvbus.controlplane.packages.layout import Annotation, RenderNote
 from pvbus.controlplane.packages.revisions import Revision
 from pvbus.controlplane.packages.staging import Staging
 
 
-class Place(NamedTuple):
+class Branch(NamedTuple):
     """Where a Repository's packages live in its mirror, and who commits there."""
 
-    mirror: Mirror
+    mirror: BareMirror
     branch_ref: str
     author: Author
 
@@ -42,7 +42,7 @@ README = {"README.md": File(b"Created by porch\n")}
 RENDER_TASK: dict[str, Any] = {"type": "render"}
 
 
-def create_draft(place: Place, refs: Staging, directory: str, workspace: str, draft: Draft) -> str:
+def create_draft(branch: Branch, refs: Staging, directory: str, workspace: str, draft: Draft) -> str:
     """Commit a new draft on top of the branch; returns the commit."""
     ref = layout.draft_ref(directory, workspace)
     if refs.get(ref) is not None or refs.get(layout.proposed_ref(directory, workspace)) is not None:
@@ -50,23 +50,23 @@ def create_draft(place: Place, refs: Staging, directory: str, workspace: str, dr
             f"package revision workspaceNames must be unique; {directory} already has a draft "
             f"with workspaceName {workspace}"
         )
-    mirror = place.mirror
-    head = _head(place, refs)
+    mirror = branch.mirror
+    head = _head(branch, refs)
     root = mirror.graft(head, directory, mirror.write_files(draft.files))
     commit = mirror.write_commit(
-        root, [head] if head else [], draft.message(directory, workspace), place.author
+        root, [head] if head else [], draft.message(directory, workspace), branch.author
     )
     refs.set(ref, commit)
     return commit
 
 
-def update_draft(place: Place, refs: Staging, name: str, revision: Revision, draft: Draft) -> str:
+def update_draft(branch: Branch, refs: Staging, name: str, revision: Revision, draft: Draft) -> str:
     """Commit new content on top of a draft; returns the commit."""
     _expect(refs, name, revision)
-    mirror = place.mirror
+    mirror = branch.mirror
     root = mirror.graft(revision.commit, revision.directory, mirror.write_files(draft.files))
     message = draft.message(revision.directory, revision.workspace)
-    commit = mirror.write_commit(root, [revision.commit], message, place.author)
+    commit = mirror.write_commit(root, [revision.commit], message, branch.author)
     refs.set(revision.ref, commit)
     return commit
 
@@ -80,7 +80,7 @@ def move(refs: Staging, name: str, revision: Revision, lifecycle: str, commit: s
     refs.set(ref(revision.directory, revision.workspace), commit)
 
 
-def approve(place: Place, refs: Staging, name: str, revision: Revision, number: int) -> int:
+def approve(branch: Branch, refs: Staging, name: str, revision: Revision, number: int) -> int:
     """Merge a proposal into the branch and tag it; returns its revision number.
 
     number: the lowest free one as far as the caller knows. Inside the package's folder the proposal
@@ -90,12 +90,12 @@ def approve(place: Place, refs: Staging, name: str, revision: Revision, number: 
     directory = revision.directory
     while refs.get(layout.tag_ref(directory, f"v{number}")) is not None:
         number += 1
-    head = _head(place, refs)
-    root = place.mirror.graft(head, directory, revision.tree)
+    head = _head(branch, refs)
+    root = branch.mirror.graft(head, directory, revision.tree)
     parents = [head, revision.commit] if head else [revision.commit]
     message = layout.approve_message(directory, revision.workspace, number)
-    commit = place.mirror.write_commit(root, parents, message, place.author)
-    refs.set(place.branch_ref, commit)
+    commit = branch.mirror.write_commit(root, parents, message, branch.author)
+    refs.set(branch.branch_ref, commit)
     refs.set(layout.tag_ref(directory, f"v{number}"), commit)
     refs.set(layout.draft_ref(directory, revision.workspace), None)
     refs.set(layout.proposed_ref(directory, revision.workspace), None)
@@ -111,7 +111,7 @@ def set_deletion_proposed(refs: Staging, name: str, revision: Revision, lifecycl
     refs.set(marker, revision.commit if proposed else None)
 
 
-def delete(place: Place, refs: Staging, revision: Revision, *, with_folder: bool = False) -> None:
+def delete(branch: Branch, refs: Staging, revision: Revision, *, with_folder: bool = False) -> None:
     """Delete a revision. A published one stays in the branch's folder; the placeholder is the folder.
 
     with_folder: the last published revision of a package takes the folder along.
@@ -125,29 +125,29 @@ def delete(place: Place, refs: Staging, revision: Revision, *, with_folder: bool
             return
         if any(refs.names(f"{layout.TAGS}{revision.directory}/")):
             return
-        folder_marker = layout.deletion_ref(revision.directory, layout.short_ref(place.branch_ref))
+        folder_marker = layout.deletion_ref(revision.directory, layout.short_ref(branch.branch_ref))
         if refs.get(folder_marker) is not None:
             refs.set(folder_marker, None)
-    head = _head(place, refs)
-    if head is None or place.mirror.tree_of(head, revision.directory) is None:
+    head = _head(branch, refs)
+    if head is None or branch.mirror.tree_of(head, revision.directory) is None:
         return
-    root = place.mirror.graft(head, revision.directory, None)
+    root = branch.mirror.graft(head, revision.directory, None)
     message = layout.delete_message(revision.directory)
-    refs.set(place.branch_ref, place.mirror.write_commit(root, [head], message, place.author))
+    refs.set(branch.branch_ref, branch.mirror.write_commit(root, [head], message, branch.author))
 
 
-def create_branch(place: Place, refs: Staging) -> None:
+def create_branch(branch: Branch, refs: Staging) -> None:
     """Make a repository's branch, with nothing but a README in it."""
-    if refs.get(place.branch_ref) is not None:
+    if refs.get(branch.branch_ref) is not None:
         return
-    tree = place.mirror.write_files(README)
+    tree = branch.mirror.write_files(README)
     message = "Initial commit: Creating main branch\n"
-    refs.set(place.branch_ref, place.mirror.write_commit(tree, [], message, Author()))
+    refs.set(branch.branch_ref, branch.mirror.write_commit(tree, [], message, Author()))
 
 
-def _head(place: Place, refs: Staging) -> str | None:
-    oid = refs.get(place.branch_ref)
-    return place.mirror.commit_of(oid) if oid else None
+def _head(branch: Branch, refs: Staging) -> str | None:
+    oid = refs.get(branch.branch_ref)
+    return branch.mirror.commit_of(oid) if oid else None
 
 
 def _expect(refs: Staging, name: str, revision: Revision) -> None:

@@ -135,14 +135,14 @@ class _Run:
         """Put the items of a package where they were among those of all packages."""
         in_scope = {item.id for item in scope}
         known: dict[int | None, Item] = {item.id: item for item in merged if item.id is not None}
-        kept = [
+        retained = [
             known.get(item.id, item) for item in self.items if item.id not in in_scope or item.id in known
         ]
         for item in merged:
             if item.id is None:
-                kept.append(msgspec.structs.replace(item, id=self._next_id))
+                retained.append(msgspec.structs.replace(item, id=self._next_id))
                 self._next_id += 1
-        self.items = kept
+        self.items = retained
 
     def _report(self, step: Step, **fields: Any) -> None:
         entry = step.entry
@@ -262,9 +262,9 @@ def with_condition(
     entry = {"type": condition.type, "status": condition.status, "reason": condition.reason}
     if condition.message:
         entry["message"] = condition.message
-    kept = {key: each for key, each in status.items() if key != "renderStatus"}
+    retained = {key: each for key, each in status.items() if key != "renderStatus"}
     described = {"renderStatus": dict(render_status)} if render_status else {}
-    value = {**kptfile.value, "status": {**kept, "conditions": [*others, entry], **described}}
+    value = {**kptfile.value, "status": {**retained, "conditions": [*others, entry], **described}}
     return {**resources, **files.write({}, package, [kptfile.with_value(value)])}
 
 

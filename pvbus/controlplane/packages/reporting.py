@@ -24,7 +24,7 @@ async def report(
     """Make these the conditions of a Repository's status, unless it says so already."""
     now = datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
 
-    def told(stored: Object) -> Object:
+    def reported(stored: Object) -> Object:
         before = dict(stored.get("status") or {})
         since = {
             (old.get("type"), old.get("status")): old.get("lastTransitionTime", now)
@@ -39,4 +39,4 @@ async def report(
             after["observedGeneration"] = generation
         return stored if after == before else {**stored, "status": {**after, "lastFullSyncTime": now}}
 
-    await objects.change(REPOSITORY, namespace, name, told)
+    await objects.change(REPOSITORY, namespace, name, reported)

@@ -20,12 +20,12 @@ import structlog
 from pvbus.controlplane.apiserver.hooks import Objects
 from pvbus.controlplane.apiserver.store import StoreError
 from pvbus.controlplane.packages import answers, layout, leftovers, operations
+from pvbus.controlplane.packages.activity import StoreActivity
 from pvbus.controlplane.packages.bounds import ContentError
 from pvbus.controlplane.packages.credentials import credentials_of
 from pvbus.controlplane.packages.gitcommand import Credentials, Failure, Git, GitError
-from pvbus.controlplane.packages.gitrepo import Author, File, Mirror, ref_fingerprint
+from pvbus.controlplane.packages.gitrepo import Author, BareMirror, File, ref_fingerprint
 from pvbus.controlplane.packages.journal import Journal
-from pvbus.controlplane.packages.load import Load
 from pvbus.controlplane.packages.once import observed_run_once_at, run_once_at, seconds_until
 from pvbus.controlplane.packages.pins import Pins, pins_of
 from pvbus.controlplane.packages.reporting import REMOVE_LAST_REVISION, report
@@ -66,7 +66,7 @@ class _Change(NamedTuple):
     future: "asyncio.Future[object]"
 
 
-class Keeper:
+class RepositorySync:
     """Start with `start`, end with `stop`. All methods are for the event loop's thread."""
 
     def __init__(
@@ -76,7 +76,7 @@ class Keeper:
         folder: Path,
         executor: Executor,
         options: StoreOptions,
-        load: Load,
+        load: StoreActivity,
     ) -> None:
         self.settings = settings
         self.problem = "it has not been read yet"
@@ -89,7 +89,7 @@ class Keeper:
         self._load = load
         self._git: Git | None = None
         self._credentials: Credentials | None = None
-        self._mirror: Mirror | None = None
+        self._mirror: BareMirror | None = None
         self._catalog: Catalog | None = None
         self._queue: asyncio.Queue[_Change] = asyncio.Queue()
         self._later: set[tuple[str, str]] = set()
@@ -107,7 +107,7 @@ class Keeper:
 
     # Life.
 
-    def start(self, after: "Keeper | None" = None) -> None:
+    def start(self, after: "RepositorySync | None" = None) -> None:
         """after: a keeper of the same folder that is being stopped."""
         self._load.keepers += 1
         self._task = asyncio.create_task(self._run(after), name=f"repository {self.settings.facts.name}")
@@ -148,7 +148,7 @@ class Keeper:
         return self._catalog
 
     @property
-    def mirror(self) -> Mirror:
+    def mirror(self) -> BareMirror:
         assert self._mirror is not None, "wait for ready() first"
         return self._mirror
 
@@ -164,8 +164,8 @@ class Keeper:
         annotations = ((self._stored() or {}).get("metadata") or {}).get("annotations") or {}
         return annotations.get(REMOVE_LAST_REVISION) == "true"
 
-    def place(self, user: str) -> operations.Place:
-        return operations.Place(self.mirror, self.catalog.branch_ref, Author(*self.settings.author_of(user)))
+    def branch(self, user: str) -> operations.Branch:
+        return operations.Branch(self.mirror, self.catalog.branch_ref, Author(*self.settings.author_of(user)))
 
     async def in_thread(self, function: Callable[..., _T], *arguments: Any) -> _T:
         return await asyncio.get_running_loop().run_in_executor(self._executor, function, *arguments)
@@ -214,7 +214,7 @@ class Keeper:
 
     # The task.
 
-    async def _run(self, after: "Keeper | None") -> None:
+    async def _run(self, after: "RepositorySync | None") -> None:
         if after is not None:
             await after.stop()
         while not self._stopped:  # before Python 3.12 `wait_for` can swallow a cancellation
@@ -360,21 +360,21 @@ class Keeper:
         self._leftovers = catalog.leftovers()
         return changed
 
-    def _opened(self, credentials: Credentials | None) -> Mirror:
+    def _opened(self, credentials: Credentials | None) -> BareMirror:
         if self._git is None or credentials != self._credentials:
             self._git, self._credentials = Git(credentials), credentials
             if self._mirror is not None:
                 self._mirror.use(self._git)
         if self._mirror is None:
-            self._mirror = Mirror(self._folder / MIRROR, self.settings.url, self._git)
+            self._mirror = BareMirror(self._folder / MIRROR, self.settings.url, self._git)
             self._mirror.pack()
         return self._mirror
 
-    def _without_branch(self, mirror: Mirror, catalog: Catalog, had_branch: bool) -> None:
+    def _without_branch(self, mirror: BareMirror, catalog: Catalog, had_branch: bool) -> None:
         branch, name = self.settings.branch, self.settings.facts.name
         if self.settings.create_branch:
-            place = operations.Place(mirror, catalog.branch_ref, Author())
-            outcome = commit_all(mirror, [lambda refs: operations.create_branch(place, refs)])[0]
+            write_branch = operations.Branch(mirror, catalog.branch_ref, Author())
+            outcome = commit_all(mirror, [lambda refs: operations.create_branch(write_branch, refs)])[0]
             if isinstance(outcome, Exception):
                 raise outcome
         elif had_branch or any(layout.is_foreign_branch(ref) for ref in mirror.refs):
@@ -447,11 +447,11 @@ class Keeper:
 
     async def _put(self, name: str, revision: Revision) -> None:
         facts = self.settings.facts
-        place = (PACKAGE_REVISION, facts.namespace, name)
-        if self._objects.get(*place) is None:
+        write_branch = (PACKAGE_REVISION, facts.namespace, name)
+        if self._objects.get(*write_branch) is None:
             await self._objects.put(PACKAGE_REVISION, self.shown(revision, self._noted(name, revision)))
         else:
-            await self._objects.change(*place, lambda newest: self.shown(revision, newest["metadata"]))
+            await self._objects.change(*write_branch, lambda newest: self.shown(revision, newest["metadata"]))
             self.journal.drop(name)
 
     def _noted(self, name: str, revision: Revision) -> dict[str, Any]:
@@ -465,10 +465,10 @@ class Keeper:
         annotations = metadata.get("annotations") or {}
         deferred = revision.note is not None and revision.note.state == "deferred"
         if DEFER_RENDER in annotations and not deferred:
-            kept = {key: value for key, value in annotations.items() if key != DEFER_RENDER}
+            retained = {key: value for key, value in annotations.items() if key != DEFER_RENDER}
             metadata = {key: value for key, value in metadata.items() if key != "annotations"}
-            if kept:
-                metadata["annotations"] = kept
+            if retained:
+                metadata["annotations"] = retained
         return to_object(revision, self.settings.facts, metadata)
 
     async def _fail(self, message: str) -> None:

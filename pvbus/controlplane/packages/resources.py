@@ -8,7 +8,7 @@ from pvbus.controlplane.packages import answers, causes, content, layout, operat
 from pvbus.controlplane.packages.gitrepo import replaced, texts
 from pvbus.controlplane.packages.operations import Draft
 from pvbus.controlplane.packages.repository import PACKAGE_REVISION
-from pvbus.controlplane.packages.workshop import Workshop
+from pvbus.controlplane.packages.requests import RevisionRequests
 from pvbus.core.api.variants import PORCH_API, PORCH_GROUP
 from pvbus.ports.cluster import Object
 
@@ -19,20 +19,20 @@ KIND = "PackageRevisionResources"
 class ResourcesKind:
     """The VirtualKind of PackageRevisionResources."""
 
-    def __init__(self, workshop: Workshop) -> None:
-        self._workshop = workshop
+    def __init__(self, requests: RevisionRequests) -> None:
+        self._requests = requests
 
     async def get(self, namespace: str, name: str) -> Object | None:
-        obj = self._workshop.objects.get(PACKAGE_REVISION, namespace, name)
-        if obj is None or not self._workshop.has_repository(obj):
+        obj = self._requests.objects.get(PACKAGE_REVISION, namespace, name)
+        if obj is None or not self._requests.has_repository(obj):
             return None
         return await self._read(obj)
 
     async def list(self, namespace: str | None) -> list[Object]:
         """List all; one whose content cannot be served has none, and says why in its status."""
         found: list[Object] = []
-        for obj in self._workshop.objects.list(PACKAGE_REVISION, namespace):
-            if not self._workshop.has_repository(obj):
+        for obj in self._requests.objects.list(PACKAGE_REVISION, namespace):
+            if not self._requests.has_repository(obj):
                 continue
             try:
                 shown = await self._read(obj)
@@ -45,10 +45,10 @@ class ResourcesKind:
         return found
 
     async def _read(self, obj: Object) -> Object | None:
-        keeper, revision = await self._workshop.located(obj)
+        sync, revision = await self._requests.located(obj)
         if revision is None:
             return None
-        return _shown(obj, texts(await keeper.files(revision)))
+        return _shown(obj, texts(await sync.files(revision)))
 
     async def update(self, obj: Object, *, user: str) -> Object:
         metadata = obj["metadata"]
@@ -59,13 +59,13 @@ class ResourcesKind:
                 name, "metadata.resourceVersion", "must be specified for an update", kind=KIND
             )
         wanted = _resources(name, obj)
-        with self._workshop.busy(namespace, name):
-            stored = self._workshop.objects.get(PACKAGE_REVISION, namespace, name)
+        with self._requests.busy(namespace, name):
+            stored = self._requests.objects.get(PACKAGE_REVISION, namespace, name)
             if stored is None:
                 raise answers.not_found(name, plural=PLURAL)
-            keeper, _ = await self._workshop.located(stored)
-            await keeper.writes.settled(name)
-            stored = self._workshop.objects.get(PACKAGE_REVISION, namespace, name)
+            sync, _ = await self._requests.located(stored)
+            await sync.writes.settled(name)
+            stored = self._requests.objects.get(PACKAGE_REVISION, namespace, name)
             if stored is None or stored["metadata"].get("resourceVersion") != version:
                 raise answers.modified(name, plural=PLURAL)
             said = str((metadata.get("annotations") or {}).get(layout.CAUSE) or "")
@@ -73,36 +73,34 @@ class ResourcesKind:
 
     async def _update(self, stored: Object, wanted: Mapping[str, str], user: str, said: str) -> Object:
         name = stored["metadata"]["name"]
-        keeper, revision = await self._workshop.current(stored)
+        sync, revision = await self._requests.current(stored)
         if revision.lifecycle != layout.DRAFT:
             raise answers.internal(
                 f'cannot update a package revision with lifecycle value "{revision.lifecycle}"; '
                 "package must be Draft"
             )
-        files = await keeper.files(revision)
-        made = await self._workshop.made(wanted, texts(files), revision)
+        files = await sync.files(revision)
+        made = await self._requests.made(wanted, texts(files), revision)
         new_files = replaced(files, made.texts)
         if new_files == files and made.note == revision.note:
             return _shown(stored, made.texts, made.status)
         cause = (*causes.of_update(files, new_files, stored["metadata"]), *layout.cause_line(said))
         draft = Draft(new_files, operations.RENDER_TASK, made.note, cause)
-        place = keeper.place(user)
-        with keeper.writes.writing(name):
-            await keeper.change(
-                name, lambda refs: operations.update_draft(place, refs, name, revision, draft)
-            )
-            after = keeper.catalog.find(revision.directory, revision.workspace)
+        branch = sync.branch(user)
+        with sync.writes.writing(name):
+            await sync.change(name, lambda refs: operations.update_draft(branch, refs, name, revision, draft))
+            after = sync.catalog.find(revision.directory, revision.workspace)
             if after is None:
                 raise answers.modified(name, plural=PLURAL)
-            changed = await self._workshop.objects.change(
+            changed = await self._requests.objects.change(
                 PACKAGE_REVISION,
                 stored["metadata"].get("namespace", ""),
                 name,
-                lambda newest: keeper.shown(after, newest["metadata"]),
+                lambda newest: sync.shown(after, newest["metadata"]),
             )
             if changed is None:
                 raise answers.modified(name, plural=PLURAL)
-        keeper.writes.written(name)
+        sync.writes.written(name)
         return _shown(changed, made.texts, made.status)
 
 

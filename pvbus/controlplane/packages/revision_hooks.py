@@ -24,10 +24,10 @@ from pvbus.controlplane.packages.gitrepo import replaced, texts
 from pvbus.controlplane.packages.journal import Note
 from pvbus.controlplane.packages.kptfile import KptfileFacts, facts_of
 from pvbus.controlplane.packages.operations import Draft
-from pvbus.controlplane.packages.repository import DEFER_RENDER, PACKAGE_REVISION, Keeper
+from pvbus.controlplane.packages.repository import DEFER_RENDER, PACKAGE_REVISION, RepositorySync
+from pvbus.controlplane.packages.requests import RevisionRequests
 from pvbus.controlplane.packages.revisions import Revision, blocking_references, rendered_problem
 from pvbus.controlplane.packages.staging import Staging
-from pvbus.controlplane.packages.workshop import Workshop
 from pvbus.core.yaml import editor
 from pvbus.ports.cluster import Object
 
@@ -39,30 +39,30 @@ _Edit = Callable[[editor.Document], editor.Document]
 class RevisionHooks:
     """The KindHooks of PackageRevision."""
 
-    def __init__(self, workshop: Workshop) -> None:
-        self._workshop = workshop
-        self._creation = Creation(workshop.find)
+    def __init__(self, requests: RevisionRequests) -> None:
+        self._requests = requests
+        self._creation = Creation(requests.find)
 
     # Create.
 
     async def on_create(self, obj: Object, *, user: str) -> Object:
         wanted = parse(obj)
-        keeper = await self._workshop.keeper(wanted.namespace, wanted.repository)
+        sync = await self._requests.sync(wanted.namespace, wanted.repository)
         text = (
             f"package revision (namespace {wanted.namespace}, repository {wanted.repository}, "
             f"package {wanted.package}, workspace {wanted.workspace})"
         )
-        with self._workshop.busy(wanted.namespace, wanted.name, text):
-            directory = layout.join(keeper.settings.directory, wanted.package)
-            check_place(wanted, keeper, directory, is_leftover=await keeper.is_leftover(directory))
-            if self._workshop.objects.get(PACKAGE_REVISION, wanted.namespace, wanted.name) is not None:
+        with self._requests.busy(wanted.namespace, wanted.name, text):
+            directory = layout.join(sync.settings.directory, wanted.package)
+            check_place(wanted, sync, directory, is_leftover=await sync.is_leftover(directory))
+            if self._requests.objects.get(PACKAGE_REVISION, wanted.namespace, wanted.name) is not None:
                 raise answers.conflict(wanted.name, "a deleted revision of this name has not gone yet")
-            return await self._create(obj["metadata"], wanted, keeper, directory, user)
+            return await self._create(obj["metadata"], wanted, sync, directory, user)
 
     async def _create(
-        self, metadata: Mapping[str, Any], wanted: Wanted, keeper: Keeper, directory: str, user: str
+        self, metadata: Mapping[str, Any], wanted: Wanted, sync: RepositorySync, directory: str, user: str
     ) -> Object:
-        start = await self._creation.start(wanted, keeper)
+        start = await self._creation.start(wanted, sync)
         try:
             first = first_files(wanted, start)
         except editor.YamlError as exc:
@@ -70,8 +70,8 @@ class RevisionHooks:
         if (metadata.get("annotations") or {}).get(DEFER_RENDER) == "true":
             made = rendering.defer(first)
         else:
-            made = await self._workshop.rendered(first)
-        place = keeper.place(user)
+            made = await self._requests.rendered(first)
+        branch = sync.branch(user)
         said = str((metadata.get("annotations") or {}).get(layout.CAUSE) or "")
         owned = {**metadata, "namespace": wanted.namespace}
         cause = (*causes.of_creation(wanted.task, start.source, owned), *layout.cause_line(said))
@@ -79,21 +79,21 @@ class RevisionHooks:
         noted = {key: metadata[key] for key in NOTED_METADATA if metadata.get(key)}
 
         def build(refs: Staging) -> str:
-            commit = operations.create_draft(place, refs, directory, wanted.workspace, draft)
-            keeper.journal.write(wanted.name, Note(commit, noted))
+            commit = operations.create_draft(branch, refs, directory, wanted.workspace, draft)
+            sync.journal.write(wanted.name, Note(commit, noted))
             return commit
 
-        with keeper.writes.writing(wanted.name):
-            await keeper.change(wanted.name, build)
-            return self._shown(keeper, wanted.name, directory, wanted.workspace, metadata)
+        with sync.writes.writing(wanted.name):
+            await sync.change(wanted.name, build)
+            return self._shown(sync, wanted.name, directory, wanted.workspace, metadata)
 
     def _shown(
-        self, keeper: Keeper, name: str, directory: str, workspace: str, metadata: Mapping[str, Any]
+        self, sync: RepositorySync, name: str, directory: str, workspace: str, metadata: Mapping[str, Any]
     ) -> Object:
-        revision = keeper.catalog.find(directory, workspace)
+        revision = sync.catalog.find(directory, workspace)
         if revision is None:
             raise answers.modified(name)  # somebody removed it the moment it was there
-        return keeper.shown(revision, metadata)
+        return sync.shown(revision, metadata)
 
     # Update.
 
@@ -103,16 +103,16 @@ class RevisionHooks:
             lifecycle = (new.get("spec") or {}).get("lifecycle", "")
             new = {**old, "spec": {**old["spec"], "lifecycle": lifecycle}}
         _check_update(name, old, new, approval=subresource == "approval")
-        with self._workshop.busy(namespace, name):
+        with self._requests.busy(namespace, name):
             if not self._touches_git(old, new):
                 return {**old, "metadata": new["metadata"]}
-            keeper, revision = await self._workshop.current(old)
-            await keeper.writes.settled(name)
-            with keeper.writes.writing(name):
-                await self._update(keeper, revision, old, new, user)
-                result = self._shown(keeper, name, revision.directory, revision.workspace, new["metadata"])
+            sync, revision = await self._requests.current(old)
+            await sync.writes.settled(name)
+            with sync.writes.writing(name):
+                await self._update(sync, revision, old, new, user)
+                result = self._shown(sync, name, revision.directory, revision.workspace, new["metadata"])
             if result == old:
-                keeper.writes.written(name)
+                sync.writes.written(name)
             return result
 
     def _touches_git(self, old: Object, new: Object) -> bool:
@@ -131,13 +131,15 @@ class RevisionHooks:
             )
         )
 
-    async def _update(self, keeper: Keeper, revision: Revision, old: Object, new: Object, user: str) -> None:
+    async def _update(
+        self, sync: RepositorySync, revision: Revision, old: Object, new: Object, user: str
+    ) -> None:
         name = old["metadata"]["name"]
         before, after = _lifecycle(old), _lifecycle(new)
-        place = keeper.place(user)
+        branch = sync.branch(user)
         draft: Draft | None = None
         if before == layout.DRAFT:
-            draft, revision_after = await self._edited(keeper, revision, new)
+            draft, revision_after = await self._edited(sync, revision, new)
         else:
             revision_after = revision
         if after == layout.PROPOSED or (before == layout.PROPOSED and after == layout.PUBLISHED):
@@ -147,25 +149,27 @@ class RevisionHooks:
         def build(refs: Staging) -> None:
             commit = revision.commit
             if draft is not None:
-                commit = operations.update_draft(place, refs, name, revision, draft)
+                commit = operations.update_draft(branch, refs, name, revision, draft)
             if before == after:
                 return
             if after == layout.PUBLISHED and before == layout.PROPOSED:
-                siblings = keeper.catalog.by_directory.get(revision.directory, {}).values()
+                siblings = sync.catalog.by_directory.get(revision.directory, {}).values()
                 number = max([0, *(item.revision for item in siblings)]) + 1
-                operations.approve(place, refs, name, revision, number)
+                operations.approve(branch, refs, name, revision, number)
             elif revision.is_published:
                 operations.set_deletion_proposed(refs, name, revision, after)
             else:
                 operations.move(refs, name, revision, after, commit)
 
-        await keeper.change(name, build)
+        await sync.change(name, build)
         if before != after:
             _log.info("lifecycle changed", name=name, before=before, lifecycle=after, user=user)
 
-    async def _edited(self, keeper: Keeper, revision: Revision, new: Object) -> tuple[Draft | None, Revision]:
+    async def _edited(
+        self, sync: RepositorySync, revision: Revision, new: Object
+    ) -> tuple[Draft | None, Revision]:
         """Return what a draft's next commit holds, None without changes, and the revision it makes."""
-        files = await keeper.files(revision)
+        files = await sync.files(revision)
         stored = texts(files)
         deferred = revision.note is not None and revision.note.state == "deferred"
         edits = _edits(new, revision.kptfile)
@@ -174,11 +178,11 @@ class RevisionHooks:
         except editor.YamlError as exc:
             raise answers.internal(f"Kptfile: {exc}") from exc
         if deferred and DEFER_RENDER not in _annotations(new):
-            made = await self._workshop.rendered(wanted)
+            made = await self._requests.rendered(wanted)
         elif deferred or wanted == stored:
             made = rendering.Rendering(wanted, revision.note)
         else:
-            made = await self._workshop.made(wanted, stored, revision)
+            made = await self._requests.made(wanted, stored, revision)
         if made.texts == stored and made.note == revision.note:
             return None, revision
         facts = facts_of(made.texts[layout.KPTFILE])
@@ -197,7 +201,7 @@ class RevisionHooks:
                 "a published package revision can be deleted only after its deletion was proposed: set "
                 "spec.lifecycle to DeletionProposed first",
             )
-        others = self._workshop.objects.list(PACKAGE_REVISION, namespace)
+        others = self._requests.objects.list(PACKAGE_REVISION, namespace)
         if names := blocking_references(name, others):
             raise answers.forbidden(
                 name,
@@ -206,19 +210,19 @@ class RevisionHooks:
 
     async def on_removed(self, obj: Object) -> None:
         name, namespace = obj["metadata"]["name"], obj["metadata"].get("namespace", "")
-        if not self._workshop.has_repository(obj):
+        if not self._requests.has_repository(obj):
             return  # its Repository is gone: the object goes, git stays as it is
-        keeper, revision = await self._workshop.located(obj)
+        sync, revision = await self._requests.located(obj)
         if revision is None:
             return
         found = revision
-        with self._workshop.busy(namespace, name):
-            await keeper.writes.settled(name)
-            place = keeper.place("")
-            with_folder = keeper.removes_last_revision()
-            with keeper.writes.writing(name):
-                await keeper.change(
-                    name, lambda refs: operations.delete(place, refs, found, with_folder=with_folder)
+        with self._requests.busy(namespace, name):
+            await sync.writes.settled(name)
+            branch = sync.branch("")
+            with_folder = sync.removes_last_revision()
+            with sync.writes.writing(name):
+                await sync.change(
+                    name, lambda refs: operations.delete(branch, refs, found, with_folder=with_folder)
                 )
 
 

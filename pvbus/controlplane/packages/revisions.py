@@ -14,7 +14,7 @@ import pygit2
 from pvbus.controlplane.packages import bounds, layout
 from pvbus.controlplane.packages.bounds import ContentError
 from pvbus.controlplane.packages.caching import SizedCache
-from pvbus.controlplane.packages.gitrepo import Commit, Mirror
+from pvbus.controlplane.packages.gitrepo import BareMirror, Commit
 from pvbus.controlplane.packages.kptfile import KptfileFacts, facts_of, unreadable_kptfile
 from pvbus.controlplane.packages.layout import Annotation, RenderNote
 from pvbus.controlplane.packages.leftovers import Approvals
@@ -75,7 +75,7 @@ def _bytes_of(facts: KptfileFacts) -> int:
 class Catalog:
     """The package revisions of one Repository."""
 
-    def __init__(self, mirror: Mirror, base: str, branch: str, pins: Mapping[str, str]) -> None:
+    def __init__(self, mirror: BareMirror, base: str, branch: str, pins: Mapping[str, str]) -> None:
         """base: the Repository's directory; pins: directory -> commit that a placeholder was last
         seen at, kept while the folder is the same there."""
         self._mirror = mirror
@@ -239,13 +239,13 @@ class Catalog:
             for name in folders.keys() | self._folders.keys()
             if folders.get(name) != self._folders.get(name)
         }
-        kept: dict[str, bool] = {}
+        retained: dict[str, bool] = {}
         for directory, tree in folders.items():
             pin = self._pins.get(directory)
             if pin is not None and head is not None and self._mirror.tree_of(pin, directory) == tree:
-                if pin not in kept:
-                    kept[pin] = self._mirror.is_ancestor(pin, head)
-                if kept[pin]:
+                if pin not in retained:
+                    retained[pin] = self._mirror.is_ancestor(pin, head)
+                if retained[pin]:
                     continue
             self._pins[directory] = head or ""
             touched.add(directory)
@@ -401,7 +401,7 @@ def to_object(revision: Revision, repository: RepositoryFacts, metadata: Mapping
     }
     if revision.latest:
         labels[layout.LATEST_LABEL] = "true"
-    kept = {key: value for key, value in metadata.items() if key != "labels"}
+    retained = {key: value for key, value in metadata.items() if key != "labels"}
     spec: dict[str, Any] = {
         "packageName": revision.package,
         "repository": repository.name,
@@ -422,7 +422,7 @@ def to_object(revision: Revision, repository: RepositoryFacts, metadata: Mapping
         "kind": "PackageRevision",
         "metadata": {
             "creationTimestamp": revision.authored,
-            **kept,
+            **retained,
             "name": name,
             "namespace": repository.namespace,
             "uid": layout.revision_uid(repository.namespace, name),

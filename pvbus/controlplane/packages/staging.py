@@ -3,7 +3,7 @@
 from collections.abc import Callable, Iterator, Mapping, Sequence
 
 from pvbus.controlplane.packages.gitcommand import Failure, GitError, RefUpdate
-from pvbus.controlplane.packages.gitrepo import Mirror
+from pvbus.controlplane.packages.gitrepo import BareMirror
 
 # A change of refs, built on what the refs are at that moment; it may be built again.
 Build = Callable[["Staging"], object]
@@ -46,7 +46,7 @@ ATTEMPTS_MAX = 4
 """The first and three more: somebody who pushes faster than this wins, and the caller is told."""
 
 
-def commit_all(mirror: Mirror, builds: Sequence[Build]) -> list[object]:
+def commit_all(mirror: BareMirror, builds: Sequence[Build]) -> list[object]:
     """Build changes one after the other on the mirror's refs and push them together.
 
     Returns, in order, what each build returned or the exception it failed with. When the remote has

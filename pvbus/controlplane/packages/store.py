@@ -17,17 +17,17 @@ import structlog
 
 from pvbus.controlplane.apiserver.hooks import Objects
 from pvbus.controlplane.apiserver.store import StoreError
+from pvbus.controlplane.packages.activity import StoreActivity
 from pvbus.controlplane.packages.journal import Journal, Note
-from pvbus.controlplane.packages.load import Load
 from pvbus.controlplane.packages.once import observed_run_once_at, run_once_at
 from pvbus.controlplane.packages.rendering import Render
 from pvbus.controlplane.packages.reporting import REPOSITORY, report
-from pvbus.controlplane.packages.repository import JOURNAL, MIRROR, PACKAGE_REVISION, Keeper
+from pvbus.controlplane.packages.repository import JOURNAL, MIRROR, PACKAGE_REVISION, RepositorySync
 from pvbus.controlplane.packages.repository_hooks import RepositoryHooks
+from pvbus.controlplane.packages.requests import RevisionRequests
 from pvbus.controlplane.packages.resources import ResourcesKind
 from pvbus.controlplane.packages.revision_hooks import RevisionHooks
 from pvbus.controlplane.packages.settings import StoreOptions, settings_of
-from pvbus.controlplane.packages.workshop import Workshop
 from pvbus.core.codec import prepare_types
 from pvbus.core.errors import PermanentError
 from pvbus.ports.cluster import Object
@@ -55,15 +55,15 @@ class PackageStore:
         self._options = options or StoreOptions()
         prepare_types()
         self._executor = ThreadPoolExecutor(THREADS_MAX, thread_name_prefix="packages")
-        self._keepers: dict[tuple[str, str], Keeper] = {}
+        self._keepers: dict[tuple[str, str], RepositorySync] = {}
         self._ending: set[asyncio.Task[None]] = set()
         self._task: asyncio.Task[None] | None = None
         self._stopped = False
-        self._load = Load()
-        workshop = Workshop(objects, render, self._executor, self._keeper_of, self._load)
-        self.package_revisions = RevisionHooks(workshop)
+        self._load = StoreActivity()
+        requests = RevisionRequests(objects, render, self._executor, self._sync_of, self._load)
+        self.package_revisions = RevisionHooks(requests)
         self.repositories = RepositoryHooks(objects)
-        self.resources = ResourcesKind(workshop)
+        self.resources = ResourcesKind(requests)
 
     async def start(self) -> None:
         """Begin to follow the Repository objects; their first look goes on behind this."""
@@ -76,9 +76,9 @@ class PackageStore:
         if self._task is not None:
             self._task.cancel()
             await asyncio.gather(self._task, return_exceptions=True)
-        await asyncio.gather(*(keeper.stop() for keeper in self._keepers.values()), *self._ending)
+        await asyncio.gather(*(sync.stop() for sync in self._keepers.values()), *self._ending)
         with contextlib.suppress(StoreError):  # the disk is full: the next start tells
-            await asyncio.gather(*(keeper.report_last() for keeper in self._keepers.values()))
+            await asyncio.gather(*(sync.report_last() for sync in self._keepers.values()))
         self._keepers.clear()
         self._executor.shutdown(wait=True, cancel_futures=True)
 
@@ -90,7 +90,7 @@ class PackageStore:
                         case "ADDED" | "MODIFIED":
                             await self._keep(event.object)
                         case "DELETED":
-                            await self._let_go(event.object)
+                            await self._release(event.object)
                         case "BOOKMARK":
                             await self._remove_orphans()
             except Exception as exc:  # one failed look must not end the following of all
@@ -105,12 +105,12 @@ class PackageStore:
             condition = {"type": "Ready", "status": "False", "reason": "Error", "message": str(exc)}
             await report(self._objects, metadata.get("namespace", ""), metadata["name"], [condition], {})
         present = self._keepers.get(_key(repository))
-        keeper = self._keeper_of(repository)
+        sync = self._sync_of(repository)
         asked = run_once_at(repository)
-        if keeper is not None and keeper is present and asked and asked != observed_run_once_at(repository):
-            keeper.wake()
+        if sync is not None and sync is present and asked and asked != observed_run_once_at(repository):
+            sync.wake()
 
-    def _keeper_of(self, repository: Object) -> Keeper | None:
+    def _sync_of(self, repository: Object) -> RepositorySync | None:
         """Return the keeper of a Repository as it is now, started."""
         key = _key(repository)
         present = self._keepers.get(key)
@@ -126,17 +126,17 @@ class PackageStore:
             self._end(present)
         namespace, name = key
         folder = self._folder_of(namespace, name)
-        keeper = Keeper(self._objects, settings, folder, self._executor, self._options, self._load)
-        self._keepers[key] = keeper
-        keeper.start(after=present)
-        return keeper
+        sync = RepositorySync(self._objects, settings, folder, self._executor, self._options, self._load)
+        self._keepers[key] = sync
+        sync.start(after=present)
+        return sync
 
-    def _end(self, keeper: Keeper) -> None:
-        task = asyncio.create_task(keeper.stop())
+    def _end(self, sync: RepositorySync) -> None:
+        task = asyncio.create_task(sync.stop())
         self._ending.add(task)
         task.add_done_callback(self._ending.discard)
 
-    async def _let_go(self, repository: Object) -> None:
+    async def _release(self, repository: Object) -> None:
         """Forget a Repository that was deleted: its objects and its mirror, but nothing in git.
 
         What only the objects know is noted, so that drafts have their owners again when it comes back.
@@ -144,9 +144,9 @@ class PackageStore:
         key = _key(repository)
         if self._objects.get(REPOSITORY, *key) is not None:
             return  # created anew in the meantime
-        keeper = self._keepers.pop(key, None)
-        if keeper is not None:
-            await keeper.stop()
+        sync = self._keepers.pop(key, None)
+        if sync is not None:
+            await sync.stop()
         revisions = self._objects.list(PACKAGE_REVISION, key[0])
         await self._forget([obj for obj in revisions if obj["spec"].get("repository") == key[1]])
         with contextlib.suppress(OSError):
@@ -170,11 +170,11 @@ class PackageStore:
         for obj in revisions:
             metadata = obj["metadata"]
             commit = ((obj.get("status", {}).get("selfLock") or {}).get("git") or {}).get("commit", "")
-            place = (metadata.get("namespace", ""), obj["spec"].get("repository", ""))
+            folder_key = (metadata.get("namespace", ""), obj["spec"].get("repository", ""))
             if commit and not metadata.get("deletionTimestamp"):
-                if place not in journals:
-                    journals[place] = Journal(self._folder_of(*place) / JOURNAL)
-                journals[place].write(metadata["name"], Note(commit, metadata))
+                if folder_key not in journals:
+                    journals[folder_key] = Journal(self._folder_of(*folder_key) / JOURNAL)
+                journals[folder_key].write(metadata["name"], Note(commit, metadata))
 
     async def _remove_orphans(self) -> None:
         """Remove package revisions whose Repository went while nobody looked."""
@@ -183,8 +183,8 @@ class PackageStore:
         )
 
     def _has_repository(self, revision: Object) -> bool:
-        place = (revision["metadata"].get("namespace", ""), revision["spec"].get("repository", ""))
-        return self._objects.get(REPOSITORY, *place) is not None
+        folder_key = (revision["metadata"].get("namespace", ""), revision["spec"].get("repository", ""))
+        return self._objects.get(REPOSITORY, *folder_key) is not None
 
 
 def _key(repository: Object) -> tuple[str, str]:

@@ -7,7 +7,7 @@ passed this check.
 import msgspec
 
 from pvbus.core.cel import types as t
-from pvbus.core.cel.errors import EXPRESSION_BYTES_MAX, Problem, told
+from pvbus.core.cel.errors import EXPRESSION_BYTES_MAX, Problem, reported
 from pvbus.core.cel.library import CONVERSIONS, FUNCTIONS, TYPES, Overload
 from pvbus.core.cel.syntax import (
     Call,
@@ -53,16 +53,16 @@ def check(text: str, variables: dict[str, Type]) -> Checked:
         CelCompileError: it can never work; all problems found are told.
     """
     if len(text.encode()) > EXPRESSION_BYTES_MAX:
-        raise told("", [Problem(0, f"expression is longer than {EXPRESSION_BYTES_MAX} bytes")])
+        raise reported("", [Problem(0, f"expression is longer than {EXPRESSION_BYTES_MAX} bytes")])
     try:
         tree = parse(text)
     except Problem as problem:
-        raise told(text, [problem]) from None
+        raise reported(text, [problem]) from None
     checker = _Checker(variables)
     checker.check(tree)
     checker.require_homogeneous()
     if checker.problems:
-        raise told(text, checker.problems)
+        raise reported(text, checker.problems)
     return Checked(
         text=text,
         tree=tree,

@@ -33,7 +33,7 @@ class Problem(Exception):  # noqa: N818 - never leaves this package
         self.message = message
 
 
-def told(text: str, problems: list[Problem]) -> CelCompileError:
+def reported(text: str, problems: list[Problem]) -> CelCompileError:
     """Word problems as cel-go does: place, message, the line, and a caret below it."""
     parts = []
     for problem in sorted(problems, key=lambda p: p.offset):

@@ -65,10 +65,10 @@ def _pattern(text: str) -> Any:
     except re2.error as error:
         reason = error.args[0]
         shown = reason.decode(errors="replace") if isinstance(reason, bytes) else str(reason)
-        words, _, place = shown.partition(": ")
+        words, _, pattern = shown.partition(": ")
         if words == "trailing \\":
-            words, place = "trailing backslash at end of expression", ""
-        message = f"{_PATTERN_REASONS.get(words, words)}: `{place}`"
+            words, pattern = "trailing backslash at end of expression", ""
+        message = f"{_PATTERN_REASONS.get(words, words)}: `{pattern}`"
         raise CelEvalError(f"error parsing regexp: {message}") from None
 
 

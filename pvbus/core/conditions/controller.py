@@ -62,7 +62,7 @@ class _Caused(msgspec.Struct):
 _caused = msgspec.json.Decoder(_Caused)
 
 
-class Place:
+class ObjectState:
     """One object: as it is observed, what its result says, and what was last published of it."""
 
     __slots__ = ("expires", "latest", "raw", "response", "result")
@@ -98,32 +98,32 @@ class ConditionsController:
         self._publisher = Publisher(source)
         self._children_report = children_report
         self._subjects = Subjects(partitions)
-        self._places: dict[int, dict[str, Place]] = {}
+        self._states: dict[int, dict[str, ObjectState]] = {}
         self._sync: dict[int, dict[str, SyncView]] = {}
 
     # ------------------------------------------------------------ records in
 
     def open(self, partition: int) -> None:
-        self._places[partition] = {}
+        self._states[partition] = {}
         self._sync[partition] = {VARIANTS: SyncView(1), SETS: SyncView(1)}
 
     def close(self, partition: int) -> None:
-        self._places.pop(partition, None)
+        self._states.pop(partition, None)
         self._sync.pop(partition, None)
 
     def keys(self, partition: int) -> Iterable[str]:
-        places = self._places.get(partition)
-        return [] if places is None else list(dict.fromkeys((*places, *self._subjects.keys(partition))))
+        states = self._states.get(partition)
+        return [] if states is None else list(dict.fromkeys((*states, *self._subjects.keys(partition))))
 
     def load(self, topic: str, partition: int, key: str, value: bytes | None) -> Iterable[str]:
         if topic == OBJECTS:
             return self._load_object(partition, key, value)
-        places = self._places.get(partition)
-        if places is None:
+        states = self._states.get(partition)
+        if states is None:
             return ()
         if is_marker(key):
             if topic in self._sync[partition] and self._sync[partition][topic].load(partition, key, value):
-                return [k for k, place in places.items() if place.raw is None]
+                return [k for k, state in states.items() if state.raw is None]
             return ()
         if topic == LATEST:
             return (self._remember(partition, key, _event.decode(value) if value is not None else None),)
@@ -131,11 +131,11 @@ class ConditionsController:
             return ()  # a child's row: the roll-up has its sum
         kind = "PackageVariant" if topic in (RESULTS, VARIANTS) else "PackageVariantSet"
         subject = str(SubjectKey(kind, key))
-        place = places.setdefault(subject, Place())
+        state = states.setdefault(subject, ObjectState())
         if topic in (RESULTS, SETRESULTS):
-            place.result = value
+            state.result = value
         else:
-            place.raw, place.response = value, None
+            state.raw, state.response = value, None
         return (subject,)
 
     def _load_object(self, partition: int, key: str, value: bytes | None) -> Iterable[str]:
@@ -146,8 +146,8 @@ class ConditionsController:
             begins = str(SubjectKey(kind, ""))
             return [
                 key
-                for number, places in self._places.items()
-                for key in places
+                for number, states in self._states.items()
+                for key in states
                 if key.startswith(begins) and self._subjects.of(number, key) is None
             ]
         changed = self._subjects.load(partition, key, value)
@@ -156,15 +156,15 @@ class ConditionsController:
     def _remember(self, partition: int, key: str, event: ConditionEvent | None) -> str:
         """Take in a row of `latest`; returns the key of its object."""
         owner, condition = ConditionKey.parse(key)
-        place = self._places[partition].setdefault(owner, Place())
+        state = self._states[partition].setdefault(owner, ObjectState())
         if event is None:
-            place.latest.pop(condition, None)
+            state.latest.pop(condition, None)
         else:
-            place.latest[condition] = event
+            state.latest[condition] = event
         return owner
 
     def store(self, partition: int, put: Put) -> Iterable[str]:
-        if put.topic != LATEST or partition not in self._places:
+        if put.topic != LATEST or partition not in self._states:
             return ()
         event = put.row if isinstance(put.row, ConditionEvent) else None
         return (self._remember(partition, put.key, event),)  # now its status may be written
@@ -178,20 +178,20 @@ class ConditionsController:
     # ------------------------------------------------------------ deciding
 
     def reconcile(self, partition: int, key: str, now: float) -> Reconciliation:
-        places = self._places.get(partition)
-        if places is None:
+        states = self._states.get(partition)
+        if states is None:
             return Outcome()
         kind, name = SubjectKey.parse(key)
         if kind in GROUPS:
             return self._observe(partition, kind, key, now)
-        place = places.get(key)
-        if place is None:
+        state = states.get(key)
+        if state is None:
             return Outcome()
-        if place.raw is None:
-            return self._gone(partition, kind, key, place, now)
-        outcome = yield from self._publish(kind, Key.parse(name), place, now)
-        if place.response is not None:  # should its echo have come before, there may be no other one
-            again = max(place.expires - now, 0.1)
+        if state.raw is None:
+            return self._gone(partition, kind, key, state, now)
+        outcome = yield from self._publish(kind, Key.parse(name), state, now)
+        if state.response is not None:  # should its echo have come before, there may be no other one
+            again = max(state.expires - now, 0.1)
             if outcome.again_after is not None:
                 again = min(again, outcome.again_after)
             return outcome._replace(again_after=again)
@@ -199,11 +199,11 @@ class ConditionsController:
 
     def _observe(self, partition: int, kind: str, key: str, now: float) -> Outcome:
         """Publish what others wrote into an object, and its end."""
-        places = self._places[partition]
-        place, subject = places.get(key) or Place(), self._subjects.of(partition, key)
+        states = self._states[partition]
+        state, subject = states.get(key) or ObjectState(), self._subjects.of(partition, key)
         if subject is not None and subject.condition is not None:
             time = subject.condition.last_transition_time or stamp(now)
-            last = place.latest.get(subject.condition.type)
+            last = state.latest.get(subject.condition.type)
             if last is not None and (last.uid, last.condition.status) == (
                 subject.uid,
                 subject.condition.status,
@@ -213,46 +213,46 @@ class ConditionsController:
                 subject.condition, message=cut(subject.condition.message), last_transition_time=time
             )
             news = self._publisher.changed(
-                key, subject.uid, (condition,), place.latest, now, variant=subject.variant
+                key, subject.uid, (condition,), state.latest, now, variant=subject.variant
             )
             return Outcome(news.puts, "changed" if news.puts else "unchanged", news.again_after)
-        if not place.latest:
-            places.pop(key, None)
+        if not state.latest:
+            states.pop(key, None)
             return Outcome()
         if subject is None and not self._subjects.is_listed(kind):
             return Outcome(result="waiting", waiting=("objects are being listed",))
         reason = DELETED if subject is None and kind == REVISION else WITHDRAWN
-        puts = self._publisher.ended(key, place.latest.values(), place.latest, now, reason)
+        puts = self._publisher.ended(key, state.latest.values(), state.latest, now, reason)
         return Outcome(puts, "changed")
 
-    def _gone(self, partition: int, kind: str, key: str, place: Place, now: float) -> Outcome:
+    def _gone(self, partition: int, kind: str, key: str, state: ObjectState, now: float) -> Outcome:
         """The object is not there: once that is certain, the last events go too."""
         topic = VARIANTS if kind == "PackageVariant" else SETS
         if not self._sync[partition][topic].ok(f"{CONFIG_GROUP}/{kind}"):
             return Outcome(result="waiting", waiting=("objects are being listed",))
-        puts = self._publisher.ended(key, place.latest.values(), place.latest, now)
-        if not puts and place.result is None:
-            del self._places[partition][key]
+        puts = self._publisher.ended(key, state.latest.values(), state.latest, now)
+        if not puts and state.result is None:
+            del self._states[partition][key]
         return Outcome(puts, "changed" if puts else "unchanged")
 
-    def _publish(self, kind: str, key: Key, place: Place, now: float) -> Reconciliation:
+    def _publish(self, kind: str, key: Key, state: ObjectState, now: float) -> Reconciliation:
         """Publish the transitions; with none left to publish, write the status."""
-        raw = place.stored(now)
+        raw = state.stored(now)
         obj: PackageVariant | PackageVariantSet
         obj = _variant.decode(raw) if kind == "PackageVariant" else _set.decode(raw)
         uid, subject = obj.metadata.uid, str(SubjectKey(kind, str(key)))
-        desired, extra = self._desired(kind, key, obj, place)
+        desired, extra = self._desired(kind, key, obj, state)
         if desired is None:  # what is known of a former object of this name says nothing of this one
-            gone = [event for event in place.latest.values() if event.uid != uid]
-            puts = self._publisher.ended(subject, gone, place.latest, now)
+            gone = [event for event in state.latest.values() if event.uid != uid]
+            puts = self._publisher.ended(subject, gone, state.latest, now)
             return Outcome(puts, "changed" if puts else "waiting", waiting=("no result yet",))
-        conditions = merge(obj.status.conditions, desired, now, _transitions(place, uid))
+        conditions = merge(obj.status.conditions, desired, now, _transitions(state, uid))
         ours, present = {c.type for c in desired}, {c.type for c in conditions}
-        left = [event for event in place.latest.values() if event.condition.type not in present]
+        left = [event for event in state.latest.values() if event.condition.type not in present]
         news = self._publisher.changed(
-            subject, uid, [c for c in conditions if c.type in ours], place.latest, now
+            subject, uid, [c for c in conditions if c.type in ours], state.latest, now
         )
-        puts = (*news.puts, *self._publisher.ended(subject, left, place.latest, now))
+        puts = (*news.puts, *self._publisher.ended(subject, left, state.latest, now))
         if puts:
             return Outcome(puts, "changed")
         if conditions == obj.status.conditions and extra == _extra(obj):
@@ -260,19 +260,19 @@ class ConditionsController:
         status = {"conditions": [msgspec.to_builtins(c) for c in conditions], **extra}
         body = {**msgspec.json.decode(raw), "status": status}
         written = yield Update(VARIANT if kind == "PackageVariant" else SET, body, "status")
-        place.response, place.expires = msgspec.json.encode(written), now + ECHO_SECONDS
-        cause = _cause(place, obj.status.conditions, conditions)
+        state.response, state.expires = msgspec.json.encode(written), now + ECHO_SECONDS
+        cause = _cause(state, obj.status.conditions, conditions)
         return Outcome((), "changed", news.again_after, cause=cause)
 
     def _desired(
-        self, kind: str, key: Key, obj: PackageVariant | PackageVariantSet, place: Place
+        self, kind: str, key: Key, obj: PackageVariant | PackageVariantSet, state: ObjectState
     ) -> tuple[tuple[Condition, ...] | None, dict[str, Any]]:
         """Return the conditions the result asks for, and what else its status holds; a result of
         another uid (or older than what is published) is not acted upon."""
-        if place.result is None:
+        if state.result is None:
             return None, {}
         if kind == "PackageVariantSet":
-            rollup = _rollup.decode(place.result)
+            rollup = _rollup.decode(state.result)
             if rollup.uid != obj.metadata.uid:
                 return None, {}
             wanted = set_conditions(
@@ -280,7 +280,7 @@ class ConditionsController:
             )
             extra: dict[str, Any] = {}
         else:
-            result = _result.decode(place.result)
+            result = _result.decode(state.result)
             if result.uid != obj.metadata.uid:
                 return None, {}
             wanted = result.conditions
@@ -293,21 +293,21 @@ class ConditionsController:
         return tuple(replace(c, message=cut(c.message)) for c in wanted), extra
 
 
-def _cause(place: Place, before: Iterable[Condition], after: Iterable[Condition]) -> float:
+def _cause(state: ObjectState, before: Iterable[Condition], after: Iterable[Condition]) -> float:
     """Return when the attempt began after which a written status says Ready, of this generation, for the
     first time; 0 for any other write, and for sets, whose results name no such time."""
     old = next((c for c in before if c.type == "Ready"), None)
     new = next((c for c in after if c.type == "Ready"), None)
-    if new is None or new.status != "True" or place.result is None:
+    if new is None or new.status != "True" or state.result is None:
         return 0.0
     if old is not None and (old.status, old.observed_generation) == (new.status, new.observed_generation):
         return 0.0
-    return _caused.decode(place.result).cause
+    return _caused.decode(state.result).cause
 
 
-def _transitions(place: Place, uid: str) -> dict[str, Condition]:
+def _transitions(state: ObjectState, uid: str) -> dict[str, Condition]:
     """Return the conditions of this very object as they were last published."""
-    return {kind: event.condition for kind, event in place.latest.items() if event.uid == uid}
+    return {kind: event.condition for kind, event in state.latest.items() if event.uid == uid}
 
 
 def _as_stored(target: DownstreamTarget) -> dict[str, Any]:

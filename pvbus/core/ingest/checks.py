@@ -86,7 +86,7 @@ def named_in(batch: Batch) -> frozenset[Name]:
     return frozenset((namespace, name) for namespace, _, name in texts)
 
 
-def retry_seconds(asked_seconds: float | None, chance: float) -> float:
+def retry_seconds(asked_seconds: float | None, rng: float) -> float:
     """Return the wait after a failed read. asked_seconds: what the server asked for; chance: from 0 to 1."""
     wait = max(CHECK_RETRY_SECONDS, asked_seconds or 0.0)
-    return between(wait, 1.1 * wait, chance)
+    return between(wait, 1.1 * wait, rng)

@@ -99,7 +99,7 @@ class Informer:
         self._watch_times = WatchTimes()
         self._probe_times = ProbeTimes()
         self._now = -math.inf
-        self._chance = 0.0
+        self._rng = 0.0
 
     # ------------------------------------------------------------ what others see
 
@@ -137,12 +137,12 @@ class Informer:
 
     # ------------------------------------------------------------ events
 
-    def step(self, event: Event, now: float, chance: float) -> list[Command]:
+    def step(self, event: Event, now: float, rng: float) -> list[Command]:
         """Take an event and return what is to be done, in order. chance: a random number from 0 to 1.
 
         Raises InvariantError when the state that follows is not in the table.
         """
-        self._now, self._chance, self._commands = now, chance, []
+        self._now, self._rng, self._commands = now, rng, []
         before = type(self.state)
         self._take(event)
         if type(self.state) not in following(before, type(event)):
@@ -261,7 +261,7 @@ class Informer:
 
     def _back_off(self, reason: BackOffReason, asked_seconds: float | None = None) -> None:
         self._stop_all()
-        seconds = self._list_times.next_seconds(self._now, self._chance, asked_seconds)
+        seconds = self._list_times.next_seconds(self._now, self._rng, asked_seconds)
         self.state = BackingOff(until=self._now + seconds, reason=reason)
 
     def _miss(self, message: str) -> None:
@@ -274,7 +274,7 @@ class Informer:
         if message != self._trouble:
             self._trouble = message
             self._note("warning", "kind cannot be observed", {"reason": message})
-        self.state = Unserved(until=self._now + self._probe_times.wait_seconds(self._chance))
+        self.state = Unserved(until=self._now + self._probe_times.wait_seconds(self._rng))
 
     def _note(self, level: Literal["info", "warning"], text: str, fields: Mapping[str, Any]) -> None:
         self._commands.append(commands.Note(level=level, text=text, fields=fields))
@@ -397,7 +397,7 @@ class Informer:
             self._resolve()
             return
         has_failed = fault is not None and not is_silent
-        seconds = times.resume_seconds(self._chance, lasted, failed=has_failed, asked_seconds=asked)
+        seconds = times.resume_seconds(self._rng, lasted, failed=has_failed, asked_seconds=asked)
         if seconds:
             self.state = Resuming(until=self._now + seconds)
         else:
@@ -420,7 +420,7 @@ class Informer:
 
     def _look(self) -> None:
         """Look whether the kind is served in other versions."""
-        self._probe_times.looked(self._now, self._chance)
+        self._probe_times.looked(self._now, self._rng)
         self._is_looking = True
         self._commands.append(commands.ReadVersions())
 
@@ -439,7 +439,7 @@ class Informer:
 
     def _fail_check(self, fault: Fault) -> None:
         self._note("warning", "check request cannot be answered yet", {"error": fault.message})
-        self._checks.failed(self._now, retry_seconds(fault.retry_after_seconds, self._chance))
+        self._checks.failed(self._now, retry_seconds(fault.retry_after_seconds, self._rng))
 
     # ------------------------------------------------------------ reads by name
 

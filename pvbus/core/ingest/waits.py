@@ -13,8 +13,8 @@ RESUME_SECONDS = (0.2, 5.0)  # between two tries of a watch: many of them before
 STEADY_SECONDS = 5.0  # a watch that ends sooner is begun again with a backoff: it may end at once for ever
 
 
-def between(least: float, most: float, chance: float) -> float:
-    return least + chance * (most - least)
+def between(least: float, most: float, rng: float) -> float:
+    return least + rng * (most - least)
 
 
 class GrowingWait:
@@ -28,14 +28,14 @@ class GrowingWait:
     def reset(self) -> None:
         self._attempt = 0
 
-    def next_seconds(self, chance: float, asked_seconds: float | None = None) -> float:
+    def next_seconds(self, rng: float, asked_seconds: float | None = None) -> float:
         """Count a failure and return the wait. asked_seconds: what the server asked for, a lower limit."""
         self._attempt += 1
         ceiling = min(self._most, self._least * 2.0 ** min(self._attempt, 16))
-        seconds = between(self._least, ceiling, chance)
+        seconds = between(self._least, ceiling, rng)
         if asked_seconds is None:
             return seconds
-        return max(seconds, between(asked_seconds, 1.1 * asked_seconds, chance))
+        return max(seconds, between(asked_seconds, 1.1 * asked_seconds, rng))
 
 
 class ListTimes:
@@ -48,11 +48,11 @@ class ListTimes:
     def listed(self, now: float) -> None:
         self._listed_at = now
 
-    def next_seconds(self, now: float, chance: float, asked_seconds: float | None = None) -> float:
+    def next_seconds(self, now: float, rng: float, asked_seconds: float | None = None) -> float:
         if now - self._listed_at > STEADY_SECONDS:
             self._wait.reset()
         self._listed_at = math.inf
-        return self._wait.next_seconds(chance, asked_seconds)
+        return self._wait.next_seconds(rng, asked_seconds)
 
 
 class WatchTimes:
@@ -91,14 +91,14 @@ class WatchTimes:
         return self.is_lost(now)
 
     def resume_seconds(
-        self, chance: float, lasted: float, *, failed: bool, asked_seconds: float | None
+        self, rng: float, lasted: float, *, failed: bool, asked_seconds: float | None
     ) -> float:
         """Return the wait before the watch is begun again; 0 after one that lasted and did not fail."""
         if lasted > STEADY_SECONDS:
             self._wait.reset()
             if not failed:
                 return 0.0
-        return self._wait.next_seconds(chance, asked_seconds)
+        return self._wait.next_seconds(rng, asked_seconds)
 
 
 class ProbeTimes:
@@ -120,16 +120,16 @@ class ProbeTimes:
         """Note that discovery is asked: what changes from now on may not be in its answer."""
         self._is_probed = False
 
-    def wait_seconds(self, chance: float) -> float:
+    def wait_seconds(self, rng: float) -> float:
         """Return how long a kind that is not served waits."""
         seconds = self._wait_seconds
         self._wait_seconds = min(UNAVAILABLE_PROBE_SECONDS, 2 * seconds)
-        return 0.0 if self._is_probed else seconds - between(0, seconds / 10, chance)
+        return 0.0 if self._is_probed else seconds - between(0, seconds / 10, rng)
 
-    def looked(self, now: float, chance: float) -> None:
+    def looked(self, now: float, rng: float) -> None:
         """Note that the versions of a served kind are read; discovery follows a definition after a while."""
         seconds = self._look_seconds
-        self.look_at = now + seconds - between(0, seconds / 2, chance)
+        self.look_at = now + seconds - between(0, seconds / 2, rng)
         self._look_seconds *= 2
         if self._look_seconds > 2 * UNAVAILABLE_PROBE_SECONDS:
             self.look_at = math.inf

@@ -16,7 +16,7 @@ from pvbus.core.effects import INTERNAL_ERROR, Effect, Get, Outcome, Put, Reconc
 from pvbus.core.errors import ConflictError, PermanentError, TransientError
 from pvbus.core.inject import report
 from pvbus.core.inject.attempts import Inputs, Refused, Written
-from pvbus.core.inject.ensure import ContentName, ContentNeededError, Ensurer, NotYetError
+from pvbus.core.inject.ensure import ContentName, ContentNeededError, DownstreamReconciler, NotYetError
 from pvbus.core.inject.holding import holder_of, until_held
 from pvbus.core.inject.mutations import (
     InjectionPoint,
@@ -27,7 +27,7 @@ from pvbus.core.inject.mutations import (
 )
 from pvbus.core.inject.owning import RESOURCES, add_finalizer, terminate
 from pvbus.core.inject.requests import Requests, requester
-from pvbus.core.inject.view import REPOSITORY_KIND, REVISION_KIND, Place, Revision, View, ViewCandidates
+from pvbus.core.inject.view import REPOSITORY_KIND, REVISION_KIND, PackageKey, Revision, View, ViewCandidates
 from pvbus.core.keys import FINALIZER, digest, okey, sha1_head, watch_key
 from pvbus.core.markers import SyncView, is_marker
 from pvbus.core.records import (
@@ -48,9 +48,9 @@ POINTS_KEPT = 256  # upstream contents whose injection points are remembered
 REFUSED_RETRY_SECONDS = 60.0
 TERMINATING_RETRY_SECONDS = 5.0
 ECHO_SECONDS = 10.0  # how long an echo of our own write is believed to be on its way
-WAIT_TOLD_SECONDS = 2.0  # shorter waits are part of every change; telling them would make Ready flap
-LIST_TOLD_SECONDS = 10.0  # the first list of a large cluster takes a while, and holds everybody up
-TROUBLE_TOLD_SECONDS = 5.0  # shorter trouble is a restart of somebody else
+WAIT_REPORTED_SECONDS = 2.0  # shorter waits are part of every change; telling them would make Ready flap
+LIST_REPORTED_SECONDS = 10.0  # the first list of a large cluster takes a while, and holds everybody up
+TROUBLE_REPORTED_SECONDS = 5.0  # shorter trouble is a restart of somebody else
 BACKOFF_SECONDS = (0.2, 60.0)
 
 _variant = msgspec.json.Decoder(PackageVariant)
@@ -58,7 +58,7 @@ _desired = msgspec.json.Decoder(DesiredRow)
 _result = msgspec.json.Decoder(ResultRow)
 
 
-class Seen:
+class VariantState:
     """One variant key: the object, its set's decision, and what was last done.
 
     waiting_since, trouble: since when it waits, or (since, attempts) it meets with errors that may
@@ -94,7 +94,7 @@ class Pass(NamedTuple):
 
     partition: int
     key: str
-    seen: Seen
+    seen: VariantState
     variant: PackageVariant
     now: float
     elapsed: float
@@ -127,7 +127,7 @@ class InjectController:
         """elapsed: seconds of a clock that cannot go back."""
         self.view = View(partitions)
         self._elapsed = elapsed
-        self._keys: dict[int, dict[str, Seen]] = {}
+        self._keys: dict[int, dict[str, VariantState]] = {}
         self._sync: dict[int, SyncView] = {}
         self._requests = Requests()
         self._points: OrderedDict[str, InjectionPoints] = OrderedDict()
@@ -161,7 +161,7 @@ class InjectController:
         if is_marker(key):
             changed = topic == VARIANTS and self._sync[partition].load(partition, key, value)
             return self.keys(partition) if changed else ()
-        seen = self._keys[partition].setdefault(key, Seen())
+        seen = self._keys[partition].setdefault(key, VariantState())
         if topic == VARIANTS:
             seen.raw = value
         elif topic == DESIRED:
@@ -180,7 +180,7 @@ class InjectController:
 
     def _remember(self, partition: int, key: str, row: ResultRow | None) -> None:
         table = self._keys[partition]
-        seen = table.setdefault(key, Seen())
+        seen = table.setdefault(key, VariantState())
         seen.result = row
         if row is not None:
             self._requests.remember(partition, key, row.requests)
@@ -211,10 +211,10 @@ class InjectController:
         except NotYetError as wait:
             return self._waits(one, (str(wait),))
         except (ConflictError, TransientError) as error:
-            told = self._troubled(one, error)
-            if told is None:
+            reported = self._troubled(one, error)
+            if reported is None:
                 raise
-            return told
+            return reported
         except PermanentError as error:
             outcome = self._ended(one, report.failed_conditions(one.variant, str(error)))
             return outcome._replace(result="failed", again_after=REFUSED_RETRY_SECONDS)
@@ -237,7 +237,7 @@ class InjectController:
                 words = (f"the list of {kind}",)
                 if one.result is not None:  # what is known stays true: a relist is no news of this variant
                     return Outcome(result="waiting", waiting=words)
-                return self._waits(one, words, told_after=LIST_TOLD_SECONDS)
+                return self._waits(one, words, reported_after=LIST_REPORTED_SECONDS)
         if one.variant.metadata.deletion_timestamp:
             return (yield from self._terminate(one))
         if self._set_will_change_it(one):
@@ -254,7 +254,7 @@ class InjectController:
             and desired.spec_digest != digest(one.variant.spec)
         )
 
-    def _gone(self, partition: int, key: str, seen: Seen) -> Outcome:
+    def _gone(self, partition: int, key: str, seen: VariantState) -> Outcome:
         if not self._sync[partition].ok(VARIANT_KIND):
             return Outcome(result="waiting", waiting=("the list of PackageVariants",))
         puts = self._requests.change(partition, key, {})
@@ -269,13 +269,13 @@ class InjectController:
         """Let the revisions go, and the finalizer when all are gone."""
         if FINALIZER not in one.variant.metadata.finalizers:
             return Outcome(result="waiting", waiting=("its other finalizers",))
-        places = dict.fromkeys(one.result.downstreams if one.result is not None else ())
+        downstreams = dict.fromkeys(one.result.downstreams if one.result is not None else ())
         if one.variant.spec.downstream is not None:
-            places[one.variant.spec.downstream] = None
+            downstreams[one.variant.spec.downstream] = None
         for revision in self.view.owned(one.namespace, one.uid):
-            places[Downstream(repo=revision.facts.repository, package=revision.facts.package)] = None
-        self.view.use(one.key, one.uid, places=[(one.namespace, p.repo, p.package) for p in places])
-        left = yield from terminate(one.variant, places)
+            downstreams[Downstream(repo=revision.facts.repository, package=revision.facts.package)] = None
+        self.view.use(one.key, one.uid, downstreams=[(one.namespace, p.repo, p.package) for p in downstreams])
+        left = yield from terminate(one.variant, downstreams)
         if not left:
             return Outcome(result="changed")
         outcome = self._ended(one, report.terminating_conditions(one.variant, left), waiting=tuple(left))
@@ -291,14 +291,14 @@ class InjectController:
         assert spec.upstream is not None
         assert spec.downstream is not None
         ends = (spec.upstream, spec.downstream)
-        places = [(one.namespace, end.repo, end.package) for end in ends]
+        downstreams = [(one.namespace, end.repo, end.package) for end in ends]
         upstream = self.view.upstream(one.namespace, spec.upstream)
         if upstream is None:
-            self.view.use(one.key, one.uid, places=places)
+            self.view.use(one.key, one.uid, downstreams=downstreams)
             conditions = report.invalid_conditions(one.variant, report.upstream_missing(spec.upstream))
             return self._ended(one, conditions, waiting=(report.upstream_wanted(spec.upstream),))
         names = yield from self._content_names(one, upstream)
-        puts, unknown = self._gather(one, names, places)
+        puts, unknown = self._gather(one, names, downstreams)
         if unknown:
             return self._waits(one, tuple(f"the content of {what}" for what in unknown), puts)
         if puts:
@@ -346,12 +346,12 @@ class InjectController:
     def _attempt(self, one: Pass, upstream: Revision, inputs: Inputs) -> Reconciliation:
         """inputs: as they are before it begins; what changes while it runs must be another attempt."""
         seen = one.seen
-        told = one.result.targets if one.result is not None else one.variant.status.downstream_targets
-        before = {target.name: target for target in told}
+        reported = one.result.targets if one.result is not None else one.variant.status.downstream_targets
+        before = {target.name: target for target in reported}
         candidates = ViewCandidates(self.view, one.namespace, seen.names)
-        ensurer = Ensurer(one.variant, upstream, self.view, candidates, seen.names, before)
+        reconciler = DownstreamReconciler(one.variant, upstream, self.view, candidates, seen.names, before)
         try:
-            ensured = yield from ensurer.run()
+            ensured = yield from reconciler.run()
         except ContentNeededError as needed:
             seen.content = needed.names
             return Outcome(result="changed", again_after=0)
@@ -416,7 +416,7 @@ class InjectController:
         return found
 
     def _gather(
-        self, one: Pass, names: tuple[ContentName, ...], places: list[Place]
+        self, one: Pass, names: tuple[ContentName, ...], downstreams: list[PackageKey]
     ) -> tuple[list[Put], list[str]]:
         """Ask for what may be injected; returns the requests to write, and what is not known yet."""
         one.seen.names = names
@@ -438,7 +438,7 @@ class InjectController:
                 if not self.view.unavailable(group, version, kind):
                     unknown.append(f"{kind} {name}")
         kinds = {f"{group}/{kind}" for group, _, kind, _ in names}
-        self.view.use(one.key, one.uid, places=places, objects=objects, kinds=kinds)
+        self.view.use(one.key, one.uid, downstreams=downstreams, objects=objects, kinds=kinds)
         return self._requests.change(one.partition, one.key, requests), unknown
 
     def _revisions(self, one: Pass) -> list[Revision]:
@@ -457,8 +457,8 @@ class InjectController:
             contents.append([group, version, kind, name, row, presence, missing])
         revisions = tuple((r.name, r.row.digest) for r in self._revisions(one))
         assert one.variant.spec.downstream is not None
-        place = self.view.has_repository(one.namespace, one.variant.spec.downstream.repo)
-        return Inputs(revisions, digest([one.uid, one.variant.spec, upstream.identity, contents, place]))
+        downstream = self.view.has_repository(one.namespace, one.variant.spec.downstream.repo)
+        return Inputs(revisions, digest([one.uid, one.variant.spec, upstream.identity, contents, downstream]))
 
     # ------------------------------------------------------------ ending
 
@@ -480,19 +480,19 @@ class InjectController:
         waiting: tuple[str, ...],
         puts: Iterable[Put] = (),
         *,
-        told_after: float = WAIT_TOLD_SECONDS,
+        reported_after: float = WAIT_REPORTED_SECONDS,
     ) -> Outcome:
         """Wait; a wait that lasts is told in the conditions."""
         seen = one.seen
         if seen.waiting_since is None:
             seen.waiting_since = one.elapsed
-        rest = seen.waiting_since + told_after - one.elapsed
+        rest = seen.waiting_since + reported_after - one.elapsed
         if rest > 0:
             return Outcome(tuple(puts), "waiting", rest, waiting)
         since = seen.waiting_since
-        told = self._ended(one, report.waiting_conditions(one.variant, waiting), waiting=waiting)
+        reported = self._ended(one, report.waiting_conditions(one.variant, waiting), waiting=waiting)
         seen.waiting_since = since
-        return Outcome((*puts, *told.puts), "waiting", None, waiting)
+        return Outcome((*puts, *reported.puts), "waiting", None, waiting)
 
     def _troubled(self, one: Pass, error: ConflictError | TransientError) -> Outcome | None:
         """Tell of errors that may pass once they have gone on for a while; None: the shell backs off."""
@@ -500,7 +500,7 @@ class InjectController:
         since, attempts = seen.trouble or (one.elapsed, 0)
         trouble = (since, attempts + 1)
         seen.trouble = trouble
-        if one.elapsed - since < TROUBLE_TOLD_SECONDS:
+        if one.elapsed - since < TROUBLE_REPORTED_SECONDS:
             return None
         outcome = self._ended(one, report.failed_conditions(one.variant, str(error)))
         seen.trouble = trouble

@@ -28,7 +28,7 @@ from pvbus.core.inject.owning import (
     belongs_to,
     is_terminating,
     lifecycle_of,
-    list_place,
+    list_package,
     living_owner,
     owner_reference,
     release,
@@ -82,7 +82,7 @@ class NotYetError(Exception):
     """Nothing can be done until something else has happened; the text says what."""
 
 
-class Ensurer:
+class DownstreamReconciler:
     """Makes one PackageVariant's downstream what it should be, once."""
 
     def __init__(
@@ -101,7 +101,7 @@ class Ensurer:
         self.upstream = upstream
         self.view = view
         self.candidates = candidates
-        self.place = variant.spec.downstream
+        self.downstream = variant.spec.downstream
         self.namespace = variant.metadata.namespace
         self.uid = variant.metadata.uid
         self._known = frozenset(known)
@@ -117,7 +117,7 @@ class Ensurer:
         yield from self._leave_other_places()
         chosen = yield from self._observed()
         if not chosen:
-            live = yield from list_place(self.namespace, self.place)
+            live = yield from list_package(self.namespace, self.downstream)
             chosen = yield from self._found_live(live)
             if not chosen:
                 chosen = [(yield from self._cloned(live))]
@@ -130,7 +130,7 @@ class Ensurer:
     def _observed(self) -> Generator[Effect, Any, list[Object]]:
         """Read those of the observed revisions that are to be updated; adopt the others' first."""
         revisions = []
-        for revision in self.view.at(self.namespace, self.place):
+        for revision in self.view.at(self.namespace, self.downstream):
             if revision.row.deleted:
                 continue
             if revision.owned_by(self.uid):
@@ -192,7 +192,7 @@ class Ensurer:
         """Treat our revisions of a former downstream as the deletion policy says."""
         for revision in self.view.owned(self.namespace, self.uid):
             here = (revision.facts.repository, revision.facts.package)
-            if here == (self.place.repo, self.place.package) or revision.row.deleted:
+            if here == (self.downstream.repo, self.downstream.package) or revision.row.deleted:
                 continue
             if (
                 revision.facts.lifecycle == "DeletionProposed"
@@ -212,8 +212,9 @@ class Ensurer:
         for obj in live:
             owner = yield from living_owner(obj, self.variant)
             if owner:
+                package, repository = self.downstream.package, self.downstream.repo
                 message = (
-                    f'package "{self.place.package}" in repository "{self.place.repo}" belongs to {owner} '
+                    f'package "{package}" in repository "{repository}" belongs to {owner} '
                     f"({obj['metadata']['name']}); it is left alone; once that owner has released it, "
                     "adoptionPolicy: adoptExisting takes it over"
                 )
@@ -229,7 +230,7 @@ class Ensurer:
         except PermanentError as error:
             if error.reason != "PackageExists":
                 raise
-            raise former.why_refused(error, live, self.variant, self.place) from error
+            raise former.why_refused(error, live, self.variant, self.downstream) from error
 
     def _made(
         self, live: list[Object], spec: Object, annotations: Mapping[str, str] = MappingProxyType({})
@@ -249,8 +250,8 @@ class Ensurer:
             "kind": "PackageRevision",
             "metadata": metadata,
             "spec": {
-                "packageName": self.place.package,
-                "repository": self.place.repo,
+                "packageName": self.downstream.package,
+                "repository": self.downstream.repo,
                 "workspaceName": workspace,
                 **spec,
             },
@@ -263,7 +264,7 @@ class Ensurer:
         """Make an upgrade or edit draft: the source's spec with another workspace and task. A draft of
         ours that nobody has observed yet is taken instead. Raises: NotOwnedError if the source is not
         ours any more."""
-        live = yield from list_place(self.namespace, self.place)
+        live = yield from list_package(self.namespace, self.downstream)
         mine = [obj for obj in live if belongs_to(obj, self.variant)]
         for obj in mine:
             if lifecycle_of(obj) not in PUBLISHED and not is_terminating(obj):
@@ -271,8 +272,10 @@ class Ensurer:
         name = source["metadata"]["name"]
         if all(obj["metadata"]["name"] != name for obj in mine):
             raise NotOwnedError(f"PackageRevision {self.namespace}/{name} no longer belongs to the variant")
-        kept = {k: v for k, v in source["spec"].items() if k not in ("revision", "workspaceName", "tasks")}
-        return (yield from self._made(live, {**kept, "lifecycle": "Draft", "tasks": [task]}))
+        retained = {
+            k: v for k, v in source["spec"].items() if k not in ("revision", "workspaceName", "tasks")
+        }
+        return (yield from self._made(live, {**retained, "lifecycle": "Draft", "tasks": [task]}))
 
     # ------------------------------------------------------------ updating
 
@@ -311,8 +314,8 @@ class Ensurer:
             return bool(facts.self_commit) and lock.get("commit") == facts.self_commit
         if _number(lock["ref"]) != facts.revision:
             return False
-        places = ((lock.get("repo"), facts.self_repo), (lock.get("directory"), facts.self_directory))
-        return all(not recorded or not own or recorded == own for recorded, own in places)
+        downstreams = ((lock.get("repo"), facts.self_repo), (lock.get("directory"), facts.self_directory))
+        return all(not recorded or not own or recorded == own for recorded, own in downstreams)
 
     def _upgrade_task(self, source: Object) -> Object:
         lock = source["status"]["upstreamLock"]["git"]
@@ -321,8 +324,8 @@ class Ensurer:
             raise PermanentError("upstream cannot be published with revision number 0", reason="NoAncestor")
         assert self.variant.spec.upstream is not None
         up = self.variant.spec.upstream
-        place = Downstream(repo=up.repo, package=up.package)
-        for revision in self.view.at(self.namespace, place):
+        downstream = Downstream(repo=up.repo, package=up.package)
+        for revision in self.view.at(self.namespace, downstream):
             if revision.facts.revision == number and revision.facts.lifecycle in PUBLISHED:
                 return {
                     "type": "upgrade",
@@ -399,15 +402,17 @@ class Ensurer:
         """Return the target of a revision that was not saved now: what its content records of the last run,
         else what its last save answered, unless somebody else has saved it better since."""
         name = obj["metadata"]["name"]
-        told = self._before.get(name, DownstreamTarget(name=name))
+        reported = self._before.get(name, DownstreamTarget(name=name))
         if status := render_status(resources or {}):
-            told = DownstreamTarget(name=name, render_status=status)
+            reported = DownstreamTarget(name=name, render_status=status)
         rendered = _condition(obj, "Rendered")
         if rendered.get("status") == "False":
-            self._unrendered[name] = (told.render_status or {}).get("error") or rendered.get("message", "")
-        elif rendered and (told.render_status or {}).get("error"):
+            self._unrendered[name] = (reported.render_status or {}).get("error") or rendered.get(
+                "message", ""
+            )
+        elif rendered and (reported.render_status or {}).get("error"):
             return DownstreamTarget(name=name)
-        return told
+        return reported
 
 
 def choose(found: list[Any], facts: Any) -> list[Any]:

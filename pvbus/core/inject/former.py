@@ -166,7 +166,7 @@ def forget_proposal(live: Object) -> None:
 
 
 def why_refused(
-    error: PermanentError, live: Iterable[Object], variant: PackageVariant, place: Downstream
+    error: PermanentError, live: Iterable[Object], variant: PackageVariant, downstream: Downstream
 ) -> PermanentError | ConflictError:
     """Return what to raise when the server does not clone into a package because it exists.
 
@@ -177,7 +177,7 @@ def why_refused(
     if not revisions:
         return ConflictError(str(error))
     namespace = variant.metadata.namespace
-    what = f'package "{place.package}" in repository "{place.repo}"'
+    what = f'package "{downstream.package}" in repository "{downstream.repo}"'
     names = [obj["metadata"]["name"] for obj in revisions]
     if all(obj["spec"].get("revision") == PLACEHOLDER for obj in revisions):
         both = " ".join(names)

@@ -50,14 +50,15 @@ def owner_reference(variant: PackageVariant) -> Object:
     }
 
 
-def list_place(namespace: str, place: Downstream) -> Generator[Effect, Any, list[Object]]:
+def list_package(namespace: str, downstream: Downstream) -> Generator[Effect, Any, list[Object]]:
     """List live the revisions of one package; the answer is checked, as selectors are not exact."""
-    selector = f"spec.repository={place.repo},spec.packageName={place.package}"
+    selector = f"spec.repository={downstream.repo},spec.packageName={downstream.package}"
     items = yield List(REVISION, namespace, field_selector=selector)
     return [
         obj
         for obj in items
-        if (obj["spec"].get("repository"), obj["spec"].get("packageName")) == (place.repo, place.package)
+        if (obj["spec"].get("repository"), obj["spec"].get("packageName"))
+        == (downstream.repo, downstream.package)
     ]
 
 
@@ -223,15 +224,17 @@ def _disowned(live: Object, variant: PackageVariant) -> Update:
     return Update(REVISION, live)
 
 
-def terminate(variant: PackageVariant, places: Iterable[Downstream]) -> Generator[Effect, Any, list[str]]:
+def terminate(
+    variant: PackageVariant, downstreams: Iterable[Downstream]
+) -> Generator[Effect, Any, list[str]]:
     """Let all our revisions go, look again live, and only then take the finalizer off.
 
     places: every package that ever had a revision of ours. Returns what is left to wait for, in words;
     [] when the finalizer is off.
     """
-    places = list(places)
+    downstreams = list(downstreams)
     problems: dict[str, str] = {}
-    left = yield from _owned(variant, places)
+    left = yield from _owned(variant, downstreams)
     for obj in left:
         if is_terminating(obj):
             continue
@@ -246,7 +249,7 @@ def terminate(variant: PackageVariant, places: Iterable[Downstream]) -> Generato
         except PermanentError as error:  # the others go all the same
             problems[name] = f": {error}"
     if left:
-        left = yield from _owned(variant, places)
+        left = yield from _owned(variant, downstreams)
     if left:
         names = [obj["metadata"]["name"] for obj in left]
         return [f"PackageRevision {name}{problems.get(name, '')}" for name in names]
@@ -254,9 +257,11 @@ def terminate(variant: PackageVariant, places: Iterable[Downstream]) -> Generato
     return []
 
 
-def _owned(variant: PackageVariant, places: Iterable[Downstream]) -> Generator[Effect, Any, list[Object]]:
+def _owned(
+    variant: PackageVariant, downstreams: Iterable[Downstream]
+) -> Generator[Effect, Any, list[Object]]:
     found = []
-    for place in places:
-        live = yield from list_place(variant.metadata.namespace, place)
+    for downstream in downstreams:
+        live = yield from list_package(variant.metadata.namespace, downstream)
         found += [obj for obj in live if belongs_to(obj, variant)]
     return found

@@ -20,7 +20,7 @@ REPOSITORY_KIND = f"{CONFIG_GROUP}/Repository"
 
 _row = msgspec.json.Decoder(ObjectRow)
 _injectable = msgspec.json.Decoder(InjectableRow)
-Place = tuple[str, str, str]
+PackageKey = tuple[str, str, str]
 """(namespace, repository, package)."""
 Owning = tuple[str, str]
 """(namespace, uid) of a variant: a reference from another namespace does not make an owner."""
@@ -30,7 +30,7 @@ class Uses(NamedTuple):
     """What a variant looks at. objects: okeys; kinds: `<group>/<kind>`."""
 
     owning: Owning
-    places: frozenset[Place]
+    packages: frozenset[PackageKey]
     objects: frozenset[str]
     kinds: frozenset[str]
 
@@ -65,11 +65,11 @@ class View:
         self.sync = SyncView(partitions)
         self.content_sync = SyncView(partitions)
         self._revisions: dict[str, Revision] = {}
-        self._at: dict[Place, dict[str, None]] = {}
+        self._at: dict[PackageKey, dict[str, None]] = {}
         self._owned: dict[Owning, dict[str, None]] = {}
         self._repositories: set[str] = set()
         self._injectables: dict[str, bytes] = {}
-        self._place_users: dict[Place, set[str]] = {}
+        self._package_users: dict[PackageKey, set[str]] = {}
         self._object_users: dict[str, set[str]] = {}
         self._kind_users: dict[str, set[str]] = {}
         self._owning_users: dict[Owning, str] = {}
@@ -102,25 +102,25 @@ class View:
         dirty = set()
         for side in (old, new):
             if side is not None:
-                dirty |= self._place_users.get(_place(side), set())
+                dirty |= self._package_users.get(_package(side), set())
                 dirty |= {self._owning_users[who] for who in _owners(side) if who in self._owning_users}
         return dirty
 
     def _remember(self, key: str, revision: Revision) -> None:
         self._revisions[key] = revision
-        self._at.setdefault(_place(revision), {})[key] = None
+        self._at.setdefault(_package(revision), {})[key] = None
         for owning in _owners(revision):
             self._owned.setdefault(owning, {})[key] = None
 
     def _forget(self, key: str, revision: Revision) -> None:
-        tables: list[tuple[dict[Any, dict[str, None]], Any]] = [(self._at, _place(revision))]
+        tables: list[tuple[dict[Any, dict[str, None]], Any]] = [(self._at, _package(revision))]
         tables += [(self._owned, owning) for owning in _owners(revision)]
-        for table, place in tables:
-            known = table.get(place)
+        for table, package in tables:
+            known = table.get(package)
             if known is not None:
                 known.pop(key, None)
                 if not known:
-                    del table[place]
+                    del table[package]
 
     def load_injectable(self, partition: int, key: str, value: bytes | None) -> Iterable[str]:
         if is_marker(key):
@@ -139,15 +139,15 @@ class View:
         vkey: str,
         uid: str,
         *,
-        places: Iterable[Place],
+        downstreams: Iterable[PackageKey],
         objects: Iterable[str] = (),
         kinds: Iterable[str] = (),
     ) -> None:
         """Say what a variant looks at, in place of what it looked at before."""
         owning = (Key.parse(vkey).namespace, uid)
-        places = frozenset(places)
-        repositories = {_repository_key(namespace, repository) for namespace, repository, _ in places}
-        uses = Uses(owning, places, frozenset({*objects, *repositories}), frozenset(kinds))
+        packages = frozenset(downstreams)
+        repositories = {_repository_key(namespace, repository) for namespace, repository, _ in packages}
+        uses = Uses(owning, packages, frozenset({*objects, *repositories}), frozenset(kinds))
         if self._uses.get(vkey) == uses:
             return
         self.forget(vkey)
@@ -159,7 +159,7 @@ class View:
 
     def _tables(self, uses: Uses) -> list[tuple[dict[Any, set[str]], frozenset[Any]]]:
         return [
-            (self._place_users, uses.places),
+            (self._package_users, uses.packages),
             (self._object_users, uses.objects),
             (self._kind_users, uses.kinds),
         ]
@@ -183,8 +183,8 @@ class View:
     def has_repository(self, namespace: str, name: str) -> bool:
         return _repository_key(namespace, name) in self._repositories
 
-    def at(self, namespace: str, place: Downstream) -> list[Revision]:
-        keys = self._at.get((namespace, place.repo, place.package), ())
+    def at(self, namespace: str, package: Downstream) -> list[Revision]:
+        keys = self._at.get((namespace, package.repo, package.package), ())
         return [self._revisions[key] for key in sorted(keys)]
 
     def owned(self, namespace: str, uid: str) -> list[Revision]:
@@ -235,7 +235,7 @@ def _owners(revision: Revision) -> set[Owning]:
     return {(revision.namespace, owner.uid) for owner in revision.row.owners}
 
 
-def _place(revision: Revision) -> Place:
+def _package(revision: Revision) -> PackageKey:
     return revision.namespace, revision.facts.repository, revision.facts.package
 
 
@@ -252,7 +252,7 @@ class ViewCandidates:
         asked: dict[tuple[str, str, str], list[str]] = {}
         for group, version, kind, name in names:
             asked.setdefault((group, version, kind), []).append(name)
-        self._listings = {place: self._list(*place, named) for place, named in asked.items()}
+        self._listings = {package: self._list(*package, named) for package, named in asked.items()}
 
     def listing(self, group: str, version: str, kind: str) -> Listing:
         found = self._listings.get((group, version, kind))

@@ -75,7 +75,7 @@ _variant = msgspec.json.Decoder(PackageVariant)
 _desired = msgspec.json.Decoder(DesiredRow)
 
 
-class Seen:
+class VariantState:
     """One variant key: its claims, the living PackageVariant, and what was last decided."""
 
     __slots__ = ("claims", "desired", "expires", "response", "variant")
@@ -111,7 +111,7 @@ class RenderController:
         self.evaluations = 0
         self._spec_bytes_max = spec_bytes_max
         self._templates = TemplateCache()
-        self._keys: dict[int, dict[str, Seen]] = {}
+        self._keys: dict[int, dict[str, VariantState]] = {}
         self._sync: dict[int, SyncView] = {}
 
     # ------------------------------------------------------------ records in
@@ -137,7 +137,7 @@ class RenderController:
         vkey, set_name = TargetKey.parse(key) if topic == TARGETS else (key, "")
         seen = table.get(vkey)
         if seen is None:
-            seen = table[vkey] = Seen()
+            seen = table[vkey] = VariantState()
         if topic == TARGETS:
             if value is None:
                 seen.claims.pop(set_name, None)
@@ -153,7 +153,7 @@ class RenderController:
 
     def store(self, partition: int, put: Put) -> Iterable[str]:
         if put.topic == DESIRED and partition in self._keys:
-            seen = self._keys[partition].setdefault(put.key, Seen())
+            seen = self._keys[partition].setdefault(put.key, VariantState())
             seen.desired = put.row if isinstance(put.row, DesiredRow) else None
         return ()
 
@@ -169,7 +169,7 @@ class RenderController:
         winner = self._winner(present, living) if present else None
         if winner is None:
             return ()
-        return self._told(Key.parse(key), seen, winner, living, outcome="defect", error=message).puts
+        return self._reported(Key.parse(key), seen, winner, living, outcome="defect", error=message).puts
 
     # ------------------------------------------------------------ deciding
 
@@ -182,21 +182,21 @@ class RenderController:
         if seen.claims:
             outcome = yield from self._claimed(Key.parse(key), seen, now)
         else:
-            outcome = self._let_go(key, seen)
+            outcome = self._release(key, seen)
         if seen.response is not None and outcome.again_after is None:
             # Should its echo have come before the response did, there may be no other one.
             return outcome._replace(again_after=max(seen.expires - now, 0.1))
         return outcome
 
-    def _let_go(self, key: str, seen: Seen) -> Outcome:
+    def _release(self, key: str, seen: VariantState) -> Outcome:
         """No set speaks of this key any more: forget it, touch nothing."""
         desired = seen.desired
         assert desired is not None
-        rows = [_result_key(Key.parse(key), name) for name in desired.told]
+        rows = [_result_key(Key.parse(key), name) for name in desired.reported]
         puts = [Put(DESIRED, key, None), *(Put(SETRESULTS, row, None) for row in rows)]
         return Outcome(tuple(puts), "changed")
 
-    def _claimed(self, key: Key, seen: Seen, now: float) -> Reconciliation:
+    def _claimed(self, key: Key, seen: VariantState, now: float) -> Reconciliation:
         """Decide between the rows of all sets: what the owner of the living object says comes first."""
         living = seen.living(now)
         owner = controller_uid(living) if living is not None else ""
@@ -217,7 +217,9 @@ class RenderController:
             return next((row for row in present.values() if row.set_uid == owner), None)
         return min(present.values(), key=lambda row: (row.set_created, row.set_uid))
 
-    def _present(self, key: Key, seen: Seen, present: dict[str, TargetRow], now: float) -> Reconciliation:
+    def _present(
+        self, key: Key, seen: VariantState, present: dict[str, TargetRow], now: float
+    ) -> Reconciliation:
         living = seen.living(now)
         winner = self._winner(present, living)
         if winner is None:
@@ -226,13 +228,13 @@ class RenderController:
         if living is not None and living.metadata.deletion_timestamp:
             return self._terminating(key, seen, winner, living)
         if living is not None and living.metadata.annotations.get(HOLD) == "true":
-            return self._told(key, seen, winner, living, outcome="held", error=variant_on_hold(key))
+            return self._reported(key, seen, winner, living, outcome="held", error=variant_on_hold(key))
         desired = seen.desired
         if desired is not None and desired.input_digest == winner.digest:
             if desired.outcome == "error" and (living is None or is_cancelled(winner, living)):
-                return self._told(key, seen, winner, living, outcome="error", error=desired.error)
+                return self._reported(key, seen, winner, living, outcome="error", error=desired.error)
             if living is not None and self._is_applied(desired, winner, living):
-                return self._told(key, seen, winner, living, spec_digest=desired.spec_digest)
+                return self._reported(key, seen, winner, living, spec_digest=desired.spec_digest)
         try:
             self.evaluations += 1
             spec = render_row(winner, self._templates)
@@ -247,22 +249,22 @@ class RenderController:
         if written is not None:
             seen.response, seen.expires = msgspec.json.encode(written), now + ECHO_SECONDS
             living = seen.living(now)
-        return self._told(key, seen, winner, living, spec_digest=digest(spec))
+        return self._reported(key, seen, winner, living, spec_digest=digest(spec))
 
     def _not_written(
-        self, key: Key, seen: Seen, winner: TargetRow, now: float, *, outcome: str, error: str
+        self, key: Key, seen: VariantState, winner: TargetRow, now: float, *, outcome: str, error: str
     ) -> Reconciliation:
         """End with why the spec is not written; what withdraws an order is written all the same."""
         living, refused = yield from self._withdraw(seen, winner, now)
-        told = self._told(key, seen, winner, living, outcome=outcome, error=error)
+        reported = self._reported(key, seen, winner, living, outcome=outcome, error=error)
         if refused or outcome == "refused":
-            return told._replace(again_after=REFUSED_RETRY_SECONDS)
-        return told
+            return reported._replace(again_after=REFUSED_RETRY_SECONDS)
+        return reported
 
     def _terminating(
         self,
         key: Key,
-        seen: Seen,
+        seen: VariantState,
         winner: TargetRow,
         living: PackageVariant,
     ) -> Outcome:
@@ -272,9 +274,9 @@ class RenderController:
             self.evaluations += 1
             render_row(winner, self._templates)
         except RenderError as error:
-            return self._told(key, seen, winner, living, outcome="error", error=str(error))
-        told = self._told(key, seen, winner, living, outcome="waiting")
-        return told._replace(result="waiting", waiting=("the former PackageVariant is terminating",))
+            return self._reported(key, seen, winner, living, outcome="error", error=str(error))
+        reported = self._reported(key, seen, winner, living, outcome="waiting")
+        return reported._replace(result="waiting", waiting=("the former PackageVariant is terminating",))
 
     @staticmethod
     def _is_applied(desired: DesiredRow, winner: TargetRow, living: PackageVariant) -> bool:
@@ -287,7 +289,7 @@ class RenderController:
     def _write(
         self,
         key: Key,
-        seen: Seen,
+        seen: VariantState,
         winner: TargetRow,
         spec: PackageVariantSpec,
         living: PackageVariant | None,
@@ -321,7 +323,7 @@ class RenderController:
                 "record limit"
             )
 
-    def _conflict(self, key: Key, seen: Seen, living: PackageVariant) -> Outcome:
+    def _conflict(self, key: Key, seen: VariantState, living: PackageVariant) -> Outcome:
         owners = [f"{o.kind} {o.name}" for o in living.metadata.owner_references if o.controller]
         owner = owners[0] if owners else "nobody (made by hand?)"
         error = (
@@ -331,10 +333,10 @@ class RenderController:
         row = DesiredRow(outcome="conflict", uid=living.metadata.uid, error=error)
         return self._end(key, seen, row, {}, conflict=error)
 
-    def _told(
+    def _reported(
         self,
         key: Key,
-        seen: Seen,
+        seen: VariantState,
         winner: TargetRow,
         living: PackageVariant | None,
         *,
@@ -370,7 +372,7 @@ class RenderController:
     def _end(
         self,
         key: Key,
-        seen: Seen,
+        seen: VariantState,
         row: DesiredRow,
         results: dict[str, ChildResult],
         *,
@@ -383,7 +385,7 @@ class RenderController:
         """
         living = seen.variant is not None or seen.response is not None
         puts: list[Put] = []
-        told: dict[str, str] = {}
+        reported: dict[str, str] = {}
         for name, claim in seen.claims.items():
             result = results.get(name)
             if result is None and claim.state == "present":
@@ -393,14 +395,14 @@ class RenderController:
                 )
             elif result is None:  # nothing of this set lives here: there is nothing to withdraw
                 result = ChildResult(set_uid=claim.set_uid, cancelled=claim.cancelled)
-            told[name] = digest(result)
-            if seen.desired is None or seen.desired.told.get(name) != told[name]:
+            reported[name] = digest(result)
+            if seen.desired is None or seen.desired.reported.get(name) != reported[name]:
                 puts.append(Put(SETRESULTS, _result_key(key, name), result))
-        before = seen.desired.told if seen.desired is not None else {}
+        before = seen.desired.reported if seen.desired is not None else {}
         for name in before:
-            if name not in told:
+            if name not in reported:
                 puts.append(Put(SETRESULTS, _result_key(key, name), None))
-        row = msgspec.structs.replace(row, told=told)
+        row = msgspec.structs.replace(row, reported=reported)
         if row != seen.desired:
             puts.append(Put(DESIRED, str(key), row))
         word = "failed" if row.error and living else "changed"
@@ -408,7 +410,7 @@ class RenderController:
 
     # ------------------------------------------------------------ removing
 
-    def _withdrawn(self, key: Key, seen: Seen, name: str, now: float) -> Reconciliation:
+    def _withdrawn(self, key: Key, seen: VariantState, name: str, now: float) -> Reconciliation:
         """Write nothing but the annotation that withdraws the last order."""
         claim = seen.claims[name]
         living, error = yield from self._withdraw(seen, claim, now)
@@ -427,7 +429,7 @@ class RenderController:
 
     @staticmethod
     def _withdraw(
-        seen: Seen, claim: TargetRow, now: float
+        seen: VariantState, claim: TargetRow, now: float
     ) -> Generator[Effect, Any, tuple[PackageVariant | None, str]]:
         """Write the annotation that a row asks for, where the living object lacks it.
 
@@ -449,7 +451,7 @@ class RenderController:
         seen.response, seen.expires = msgspec.json.encode(written), now + ECHO_SECONDS
         return seen.living(now), ""
 
-    def _removed(self, key: Key, seen: Seen, name: str, now: float) -> Reconciliation:
+    def _removed(self, key: Key, seen: VariantState, name: str, now: float) -> Reconciliation:
         """Delete what a set ordered to remove: only its own, only while the order is fresh, and only after a
         live look at the set."""
         order, living = seen.claims[name], seen.living(now)
@@ -495,7 +497,7 @@ def _result_key(key: Key, set_name: str) -> str:
     return str(ChildKey(f"{key.namespace}/{set_name}", key.name))
 
 
-def _on_hold(seen: Seen) -> bool:
+def _on_hold(seen: VariantState) -> bool:
     return any(claim.on_hold for claim in seen.claims.values())
 
 

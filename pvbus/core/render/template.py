@@ -166,7 +166,7 @@ class CompiledTemplate:
     # --- everything else
 
     def spec(
-        self, upstream: Upstream | None, place: Downstream, variables: Mapping[str, Any]
+        self, upstream: Upstream | None, downstream: Downstream, variables: Mapping[str, Any]
     ) -> PackageVariantSpec:
         """Return the spec for a downstream that is known.
 
@@ -177,7 +177,7 @@ class CompiledTemplate:
         template = self._template
         return PackageVariantSpec(
             upstream=upstream,
-            downstream=place,
+            downstream=downstream,
             adoption_policy=template.adoption_policy or "",
             deletion_policy=template.deletion_policy or "",
             labels=_overlaid(template.labels, self._labels, variables),
@@ -248,7 +248,7 @@ class TemplateCache:
     """Compiled templates by content, the least recently used ones forgotten."""
 
     def __init__(self) -> None:
-        self._kept: OrderedDict[bytes, CompiledTemplate] = OrderedDict()
+        self._retained: OrderedDict[bytes, CompiledTemplate] = OrderedDict()
 
     def get(self, template: VariantTemplate) -> CompiledTemplate:
         """Return the compiled template.
@@ -257,13 +257,13 @@ class TemplateCache:
             RenderError: it does not compile.
         """
         key = msgspec.msgpack.encode(template)
-        found = self._kept.get(key)
+        found = self._retained.get(key)
         if found is None:
-            found = self._kept[key] = CompiledTemplate(template)
-            if len(self._kept) > TEMPLATES_KEPT:
-                self._kept.popitem(last=False)
+            found = self._retained[key] = CompiledTemplate(template)
+            if len(self._retained) > TEMPLATES_KEPT:
+                self._retained.popitem(last=False)
         else:
-            self._kept.move_to_end(key)
+            self._retained.move_to_end(key)
         _fail(found.errors)
         return found
 
@@ -315,18 +315,18 @@ def _listed(root: Root) -> dict[str, Any]:
 
 def _cut(root: Root, paths: list[Path]) -> Root:
     """Keep the fields that paths name, and of labels and annotations the keys, if all are known."""
-    kept: dict[str, Any] = {}
+    retained: dict[str, Any] = {}
     for field in ("name", "namespace", "repo", "package"):
         if any(path[0] == field for path in paths):
-            kept[field] = getattr(root, field)
+            retained[field] = getattr(root, field)
     for field in ("labels", "annotations"):
         below = [path[1:] for path in paths if path[0] == field]
         whole = getattr(root, field)
         if () in below:
-            kept[field] = whole
+            retained[field] = whole
         elif below:
-            kept[field] = {key: whole[key] for key in sorted({path[0] for path in below}) if key in whole}
-    return Root(**kept)
+            retained[field] = {key: whole[key] for key in sorted({path[0] for path in below}) if key in whole}
+    return Root(**retained)
 
 
 def _part(made: _Expressions, value: str | None, expr: str | None, field: str) -> str | Program:

@@ -304,7 +304,7 @@ class Children:
             return []
         return [name for name, row in self.rows.items() if row.set_uid != uid]
 
-    def let_go(self, names: Iterable[str], puts_max: int) -> list[Put]:
+    def release(self, names: Iterable[str], puts_max: int) -> list[Put]:
         """Tombstone children, some at a time: nobody writes or deletes them for this set any more."""
         puts = []
         for name in sorted(names)[:puts_max]:

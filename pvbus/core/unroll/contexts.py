@@ -254,8 +254,8 @@ class Contexts:
     def _evaluated(self, context: Context) -> Context:
         template = self.compiled.targets[context.key[0]]
         if template is None:
-            place = Downstream(repo=context.repo_default, package=context.package_default)
-            return context._replace(downstream=place)
+            downstream = Downstream(repo=context.repo_default, package=context.package_default)
+            return context._replace(downstream=downstream)
 
         looked_up = ""
 
@@ -268,10 +268,10 @@ class Contexts:
             return root_of(okey(*_repository(self.namespace, name)), row) if row is not None else None
 
         try:
-            place = template.identity(self.inputs(context), repository)
+            downstream = template.identity(self.inputs(context), repository)
         except RenderError as error:
             return context._replace(error=str(error), repository=looked_up)
-        return context._replace(downstream=place, repository=looked_up)
+        return context._replace(downstream=downstream, repository=looked_up)
 
     def roots(self, context: Context) -> Roots:
         """Return the roots of a context with a known downstream, cut to what its template reads."""

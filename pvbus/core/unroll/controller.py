@@ -208,8 +208,8 @@ class UnrollController:
             return self._set_gone(number, state, puts)
         former = state.children.former(state.obj.metadata.uid)
         if former or state.obj.metadata.deletion_timestamp:
-            puts += self._let_go(state, former or state.children.rows)
-            state.basis = ""
+            puts += self._release(state, former or state.children.rows)
+            state.inputs_digest = ""
             return Outcome(tuple(puts), "changed" if puts else "unchanged", again_after=0 if puts else None)
         if orders.is_answered(state, self.view) and not caught_up:
             if state.removal.answered_at is None:
@@ -284,20 +284,20 @@ class UnrollController:
 
     def _set_gone(self, number: int, state: SetState, puts: list[Put]) -> Outcome:
         """Let the children of a deleted set go, and forget it when nothing of it is left."""
-        puts += self._let_go(state, state.children.rows)
+        puts += self._release(state, state.children.rows)
         if state.rollup is not None:
             puts.append(Put(SETRESULTS, state.skey, None))
         self.view.forget(state.skey)
-        state.rollup, state.contexts, state.basis, state.building = None, None, "", None
+        state.rollup, state.contexts, state.inputs_digest, state.building = None, None, "", None
         if not puts:
             self._sets[number].pop(state.skey, None)
             self._states.pop(state.skey, None)
             return Outcome()
         return Outcome(tuple(puts), "changed", again_after=0)
 
-    def _let_go(self, state: SetState, names: Iterable[str]) -> list[Put]:
+    def _release(self, state: SetState, names: Iterable[str]) -> list[Put]:
         state.removal.forget_check()
-        return state.children.let_go(names, self._chunk_puts) + orders.drop_requests(state, self.view)
+        return state.children.release(names, self._chunk_puts) + orders.drop_requests(state, self.view)
 
     # ------------------------------------------------------------ children
 
@@ -371,13 +371,13 @@ class UnrollController:
     # ------------------------------------------------------------ reporting
 
     def _watch_puts(self, number: int, state: SetState) -> list[Put]:
-        """Ask for the kinds this set selects, and no longer for those that no set of the claim does."""
+        """Ask for the kinds this set selects, and no longer for those that no set of the lease does."""
         wanted = self._requests_of(number, state)
         if state.passed and wanted == state.requested:
             return []
         state.requested, state.passed = wanted, True
         own = self._own.get(number)
-        if own is None:  # from now on only this claim changes them, and it knows before the bus tells
+        if own is None:  # from now on only this lease changes them, and it knows before the bus tells
             own = self._own[number] = set(self._requests.get(f"unroll-{number}", {}))
         puts = [Put(WATCHES, key, request) for key, request in wanted.items() if key not in own]
         own.update(wanted)

@@ -49,7 +49,7 @@ def hold_puts(state: SetState, owned: Mapping[str, Observed], turn: Turn, *, on_
         row = children.rows[name]
         if row.state != "gone" and row.on_hold != on_hold:
             if is_undecided(row):
-                puts += children.let_go((name,), 1)
+                puts += children.release((name,), 1)
             else:
                 puts += children.taken_back(state.obj, name, turn.now, on_hold=on_hold)
             if len(puts) >= turn.puts_max:

@@ -42,10 +42,10 @@ class Preparing:
             state.compiled = compile_targets(obj.spec)
             state.compiled_for = spec_digest
         root = root_of(*found)
-        basis = digest([obj.metadata.uid, spec_digest, root])
-        if basis != state.basis:
-            if state.building is None or state.building.basis != basis:
-                self._begin(state, Contexts(state.skey, obj, state.compiled, root, self._view), basis)
+        inputs_digest = digest([obj.metadata.uid, spec_digest, root])
+        if inputs_digest != state.inputs_digest:
+            if state.building is None or state.building.inputs_digest != inputs_digest:
+                self._begin(state, Contexts(state.skey, obj, state.compiled, root, self._view), inputs_digest)
             if not self._build(state):
                 return False
         self._refresh(state)
@@ -111,27 +111,27 @@ class Preparing:
             if not served:
                 raise StopError("NoMatchingTargets", unknown)
 
-    def _begin(self, state: SetState, contexts: Contexts, basis: str) -> None:
+    def _begin(self, state: SetState, contexts: Contexts, inputs_digest: str) -> None:
         """Begin to evaluate all targets of a new generation (or upstream)."""
         obj = state.obj
         assert obj is not None
         self._view.forget(state.skey)
         self._use(state, selected_kinds(obj.spec))
         self.set_evaluations += 1
-        state.contexts, state.basis = None, ""
-        state.building = Building(basis, contexts, contexts.build())
+        state.contexts, state.inputs_digest = None, ""
+        state.building = Building(inputs_digest, contexts, contexts.build())
         state.objects.clear()
         state.repositories.clear()
 
     def _build(self, state: SetState) -> bool:
         """Evaluate some more targets; tell whether all are."""
         assert state.building is not None and state.obj is not None
-        basis, contexts, rest = state.building
+        inputs_digest, contexts, rest = state.building
         evaluated = sum(1 for _ in islice(rest, self._turn_targets))
         self.target_evaluations += evaluated
         if evaluated == self._turn_targets:
             return False
-        state.contexts, state.basis, state.building = contexts, basis, None
+        state.contexts, state.inputs_digest, state.building = contexts, inputs_digest, None
         state.touched.add(row.downstream for row in state.children.rows.values())
         state.touched.add(contexts.by_downstream)
         state.backlog, state.deferred = True, set()

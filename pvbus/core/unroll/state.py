@@ -12,7 +12,7 @@ from pvbus.core.unroll.contexts import Context, Contexts
 from pvbus.core.unroll.removal import Removal
 
 
-class Touched:
+class DirtyDownstreams:
     """Downstreams to settle, each once: first those that no target wants, because the guard looks at
     removals before anything is added. What is left over from one pass keeps its order for the next."""
 
@@ -31,13 +31,13 @@ class Touched:
     def take(self, contexts: Contexts) -> Iterator[Downstream]:
         """Take them out one by one, by target index and object: names do not depend on arrival."""
 
-        def place(downstream: Downstream) -> tuple[int, str, str, str]:
+        def rank(downstream: Downstream) -> tuple[int, str, str, str]:
             wanting = contexts.by_downstream.get(downstream)
             number, position = min(wanting) if wanting else (-1, "")
             return number, position, downstream.repo, downstream.package
 
         if self._last_first is None:
-            self._last_first = sorted(self._waiting, key=place, reverse=True)
+            self._last_first = sorted(self._waiting, key=rank, reverse=True)
         while self._last_first:
             downstream = self._last_first.pop()
             self._waiting.discard(downstream)
@@ -47,7 +47,7 @@ class Touched:
 class Building(NamedTuple):
     """Contexts that are being evaluated, some at a time. basis: of what; rest: what is left to do."""
 
-    basis: str
+    inputs_digest: str
     contexts: Contexts
     rest: Iterator[Context]
 
@@ -76,11 +76,11 @@ class SetState:
         self.obj: PackageVariantSet | None = None
         self.children = Children(skey)
         self.contexts: Contexts | None = None
-        self.basis = ""
+        self.inputs_digest = ""
         self.building: Building | None = None
         self.compiled: CompiledSet | None = None
         self.compiled_for = ""
-        self.touched = Touched()
+        self.touched = DirtyDownstreams()
         self.objects: dict[str, None] = {}
         self.repositories: dict[str, None] = {}
         self.seen: set[str] = set()

@@ -40,10 +40,12 @@ def duplicate_downstreams(spec: PackageVariantSetSpec) -> list[str]:
     """
     seen: dict[tuple[str, str], str] = {}
     problems = []
-    for place, downstream in _static_downstreams(spec):
-        first = seen.setdefault(downstream, place)
-        if first != place:
-            problems.append(f'{first} and {place} have the same downstream "{downstream[0]}/{downstream[1]}"')
+    for field_path, downstream in _static_downstreams(spec):
+        first = seen.setdefault(downstream, field_path)
+        if first != field_path:
+            problems.append(
+                f'{first} and {field_path} have the same downstream "{downstream[0]}/{downstream[1]}"'
+            )
     return problems
 
 
@@ -55,10 +57,10 @@ def _static_downstreams(spec: PackageVariantSetSpec) -> Iterator[tuple[str, tupl
             continue
         for j, repository in enumerate(target.repositories or ()):
             for k, package in enumerate(repository.package_names or (default,)):
-                place = f"spec.targets[{i}].repositories[{j}]"
+                field_path = f"spec.targets[{i}].repositories[{j}]"
                 if repository.package_names:
-                    place += f".packageNames[{k}]"
-                yield place, (template.repo or repository.name, template.package or package)
+                    field_path += f".packageNames[{k}]"
+                yield field_path, (template.repo or repository.name, template.package or package)
 
 
 def _upstream(upstream: Upstream | None) -> Iterator[str]:

@@ -112,9 +112,9 @@ class View:
             moved = []
         else:
             moved = self.index.put_object(kind, name.namespace, name.name, row.labels)
-        told = {str(change.owner) for change in moved}
-        told |= self._object_users.get(key, set())
-        for skey in told:
+        reported = {str(change.owner) for change in moved}
+        reported |= self._object_users.get(key, set())
+        for skey in reported:
             yield Change(skey, okey=key)
 
     def _variant_changes(
@@ -136,18 +136,18 @@ class View:
     def _revision_changes(
         self, key: str, name: ObjectKey, before: ObjectRow | None, row: ObjectRow | None
     ) -> Iterator[Change]:
-        places = set()
+        packages = set()
         for side in (before, row):
             if side is not None and side.revision is not None:
-                place = (name.namespace, side.revision.repository, side.revision.package)
-                places.add(place)
-                known = self._revisions.setdefault(place, set())
+                package = (name.namespace, side.revision.repository, side.revision.package)
+                packages.add(package)
+                known = self._revisions.setdefault(package, set())
                 if side is row:
                     known.add(key)
                 else:
                     known.discard(key)
-        for place in places:
-            for skey in self._upstream_users.get(place, ()):
+        for package in packages:
+            for skey in self._upstream_users.get(package, ()):
                 yield Change(skey)
 
     # ------------------------------------------------------------ interest

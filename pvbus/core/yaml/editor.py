@@ -19,7 +19,7 @@ from typing import Any, ClassVar, NamedTuple
 
 import yaml
 
-from pvbus.core.yaml.positions import Path, Places, UnknownLayoutError, rewritten
+from pvbus.core.yaml.positions import Path, Positions, UnknownLayoutError, rewritten
 from pvbus.core.yaml.writer import as_json
 
 __all__ = [
@@ -345,12 +345,12 @@ def _edited(document: Document, path: Path, value: Any, edit: str, args: tuple[A
     if (text := _as_json(source, wanted)) is not None:
         return Document(bom + text, wanted)
     try:
-        places = Places(source, _Loader)
-        outer = places.outermost_flow(path)
+        positions = Positions(source, _Loader)
+        outer = positions.outermost_flow(path)
         if outer is not None:
-            text = places.replace(outer, get(wanted, outer))
+            text = positions.replace(outer, get(wanted, outer))
         else:
-            text = getattr(places, edit)(*(args or (path, value)))
+            text = getattr(positions, edit)(*(args or (path, value)))
         if same(_load(text), wanted):
             return Document(bom + text, wanted)
     except (UnknownLayoutError, YamlError, KeyError):

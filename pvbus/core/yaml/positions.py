@@ -36,7 +36,7 @@ class _Entry(NamedTuple):
     node: Any
 
 
-class Places:
+class Positions:
     """The composed nodes of one document and its text, which has no byte order mark."""
 
     def __init__(self, text: str, loader: type[Any]) -> None:
@@ -287,12 +287,12 @@ def rewritten(text: str, value: Any, loader: type[Any]) -> str:
 
     Comments are put beside the fields they stood at; those whose field is gone come first.
     """
-    places = Places(text, loader)
-    root = places.root
+    positions = Positions(text, loader)
+    root = positions.root
     if root is None:
-        return places.replace((), value)
-    start, end = int(root.start_mark.index), places.end()
-    lines = block(value, "", places.style)
+        return positions.replace((), value)
+    start, end = int(root.start_mark.index), positions.end()
+    lines = block(value, "", positions.style)
     line_of = {path: mark.line for mark, path in _fields(yaml.compose("\n".join(lines), Loader=loader), ())}
     above: dict[int, list[str]] = {}
     for path, comment, inline in _comments(text[:end], root):
@@ -304,9 +304,9 @@ def rewritten(text: str, value: Any, loader: type[Any]) -> str:
         above.setdefault(line or 0, []).append((pad[0] if pad else "") + comment)
     body = [one for number, line in enumerate(lines) for one in (*above.get(number, ()), line)]
     head = text[: start - len(re.split(r"[^ ]", text[:start])[-1])]
-    gap = "" if not head or head.endswith("\n") else places.newline
-    tail = text[end:] if text[end:].startswith(("\n", "\r")) else places.newline + text[end:]
-    return head + gap + places.newline.join(body) + tail
+    gap = "" if not head or head.endswith("\n") else positions.newline
+    tail = text[end:] if text[end:].startswith(("\n", "\r")) else positions.newline + text[end:]
+    return head + gap + positions.newline.join(body) + tail
 
 
 def _fields(node: Any, path: Path) -> Iterator[tuple[Any, Path]]:

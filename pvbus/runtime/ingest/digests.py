@@ -1,6 +1,6 @@
 """Digests of everything ingest has written, by topic and key.
 
-Read once and caught up at each claim, so a restart (or a claim that moves) compares a fresh list with
+Read once and caught up at each lease, so a restart (or a lease that moves) compares a fresh list with
 what the bus already says, and writes only the difference; read anew when the last time is so long ago
 that tombstones may have gone. The digest travels as a header, so that no row has to be decoded for it.
 Markers are few: they are decoded.
@@ -15,20 +15,20 @@ from pvbus.core.markers import is_marker
 from pvbus.core.records import INJECTABLES, OBJECTS, SyncMarker
 from pvbus.ports.bus import Bus, Record, TopicPartition
 from pvbus.ports.clock import Clock
-from pvbus.runtime.reconcile.reader import Intake, StaleError
+from pvbus.runtime.reconcile.reader import StaleError, TableReader
 
 DIGEST_HEADER = "pvbus-digest"
 _marker = msgspec.json.Decoder(SyncMarker)
 _UNREADABLE = SyncMarker(state="syncing", epoch=0)  # never believed: the next list writes it anew
 
 
-class Mirror:
+class PublishedDigests:
     """The last digest per key of whole topics, and the markers of their partitions."""
 
     def __init__(self, bus: Bus, clock: Clock, topics: Iterable[str], partitions: int) -> None:
         self._bus = bus
         self._partitions: list[TopicPartition] = [(t, p) for t in topics for p in range(partitions)]
-        self._intake = Intake(bus, clock)
+        self._table_reader = TableReader(bus, clock)
         self._digests: dict[str, dict[str, dict[str, str]]] = {topic: {} for topic in topics}
         self._markers: dict[tuple[str, str], dict[int, SyncMarker]] = {}
         self._count = partitions
@@ -39,11 +39,11 @@ class Mirror:
         total = sum(ends.values())
         while True:
             try:
-                if not self._intake.positions:
-                    self._intake.assign(await self._intake.replay(ends, self._take, progress))
-                while not self._intake.has_reached(ends):
+                if not self._table_reader.positions:
+                    self._table_reader.assign(await self._table_reader.replay(ends, self._take, progress))
+                while not self._table_reader.has_reached(ends):
                     progress(self._behind(ends), total)
-                    await self._intake.poll(self._take)
+                    await self._table_reader.poll(self._take)
             except StaleError:
                 self._empty()
             else:
@@ -51,13 +51,13 @@ class Mirror:
                 return
 
     def _empty(self) -> None:
-        self._intake.unassign(self._partitions)
+        self._table_reader.unassign(self._partitions)
         self._markers.clear()
         for digests in self._digests.values():
             digests.clear()
 
     def _behind(self, ends: Mapping[TopicPartition, int]) -> int:
-        return sum(min(self._intake.positions[partition], end) for partition, end in ends.items())
+        return sum(min(self._table_reader.positions[partition], end) for partition, end in ends.items())
 
     def _take(self, record: Record) -> None:
         key = record.key.decode(errors="replace")  # ours are text; what is not is kept apart by its letter
@@ -90,7 +90,7 @@ class Mirror:
         yield from self._markers
 
     async def close(self) -> None:
-        await self._intake.close()
+        await self._table_reader.close()
 
 
 def _decoded(value: bytes) -> SyncMarker:

@@ -30,7 +30,7 @@ READS_INFLIGHT_MAX = 8  # of check requests; other reads by name go one by one
 _ERRORS = (TransientError, ConflictError, PermanentError, GoneError)
 
 
-class KindWatch:
+class InformerShell:
     """Observes one kind for one lease. `run` until cancelled."""
 
     def __init__(

@@ -1,4 +1,4 @@
-"""One claim of ingest: what is asked of it, what it watches, and the rows that wait for a step."""
+"""One lease of ingest: what is asked of it, what it watches, and the rows that wait for a step."""
 
 import asyncio
 
@@ -7,43 +7,43 @@ from pvbus.core.ingest.rows import SET, VARIANT, KindName
 from pvbus.core.keys import CHECK_PREFIX
 from pvbus.core.markers import is_marker
 from pvbus.core.records import DLQ, INJECTABLES, OBJECTS, SETS, CheckRequest, WatchRequest
-from pvbus.ports.bus import Claim
+from pvbus.ports.bus import Lease
 from pvbus.ports.clock import Clock
 from pvbus.runtime.clock import Stopwatch
-from pvbus.runtime.ingest.informer import KindWatch
+from pvbus.runtime.ingest.informer import InformerShell
 from pvbus.runtime.reconcile.leases import Advancing
 
-Place = tuple[str, str, int, int]
+RowKey = tuple[str, str, int, int]
 """(topic, key, partition, segment)."""
 
 
 class Watched:
     """A running watch of one kind."""
 
-    def __init__(self, watch: KindWatch, task: "asyncio.Task[None]") -> None:
+    def __init__(self, watch: InformerShell, task: "asyncio.Task[None]") -> None:
         self.watch = watch
         self.task = task
 
 
-class IngestClaim(Advancing):
-    """What one claim observes, and the rows that wait for a step.
+class IngestLease(Advancing):
+    """What one lease observes, and the rows that wait for a step.
 
     Implements `pvbus.runtime.reconcile.leases.ClaimState`. segment: counts the markers, and where a flush was
     asked for; rows of one segment may change places. checks: the check requests on the bus, answered or not.
     answers: keys of the answers that are on the bus, or on their way. refused: (topic, key) of rows that
-    the bus did not take; what it has of them is older. resume_at: while the claim is gone, and may come
+    the bus did not take; what it has of them is older. resume_at: while the lease is gone, and may come
     back: the position in its requests. step: number of the last step, for the log.
     """
 
-    def __init__(self, claim: Claim, clock: Clock) -> None:
+    def __init__(self, lease: Lease, clock: Clock) -> None:
         super().__init__(clock)
-        self.claim = claim
+        self.lease = lease
         self.requests: dict[str, WatchRequest] = {}
         self.checks: dict[str, CheckRequest] = {}
         self.answers: set[str] = set()
         self.refused: set[tuple[str, str]] = set()
         self.watches: dict[KindName, Watched] = {}
-        self.pending: dict[Place, Emission] = {}
+        self.pending: dict[RowKey, Emission] = {}
         self.segment = 1
         self.wake = asyncio.Event()
         self.life: asyncio.Task[None] | None = None
@@ -59,7 +59,7 @@ class IngestClaim(Advancing):
 
     @property
     def can_wait(self) -> bool:
-        """Whether a claim that goes can go on from here when it comes back: its requests have been read and
+        """Whether a lease that goes can go on from here when it comes back: its requests have been read and
         have their watches, and each row was either written or is pending."""
         half_done = self.stepping or self.following or self.changed.is_set()
         return self.restored and self.resume_at is not None and not half_done

@@ -14,7 +14,7 @@ from pvbus.core.ingest.rows import KindName
 from pvbus.core.keys import CHECK_PREFIX
 from pvbus.ports.bus import Bus, Output
 from pvbus.runtime.ingest.digests import DIGEST_HEADER
-from pvbus.runtime.ingest.lease import IngestClaim, Place
+from pvbus.runtime.ingest.lease import IngestLease, RowKey
 from pvbus.runtime.reconcile.leases import StepLimits, output_bytes
 from pvbus.telemetry import logs, metrics
 
@@ -31,7 +31,7 @@ class IngestSteps:
         self._number = 0
         self._steps_done = metrics.STEPS.labels("ingest", "done")
 
-    async def run(self, opened: IngestClaim) -> None:
+    async def run(self, opened: IngestLease) -> None:
         """Write what waits, whenever something does, until cancelled or a step fails."""
         while True:
             await opened.wake.wait()
@@ -48,26 +48,26 @@ class IngestSteps:
                 for topic, count in Counter(output.topic for output in outputs).items():
                     metrics.RECORDS_WRITTEN.labels(topic).inc(count)
 
-    def _take(self, opened: IngestClaim) -> list[Output]:
+    def _take(self, opened: IngestLease) -> list[Output]:
         """Take the oldest rows, as many as one step should hold."""
         outputs: list[Output] = []
         size = 0
-        for place, emission in opened.pending.items():
-            output = self._output(place, emission)
+        for row_key, emission in opened.pending.items():
+            output = self._output(row_key, emission)
             size += output_bytes(output)
             if outputs and (len(outputs) >= self.limits.records or size > self.limits.bytes):
                 break
             outputs.append(output)
-        for place in list(islice(opened.pending, len(outputs))):
-            del opened.pending[place]
+        for row_key in list(islice(opened.pending, len(outputs))):
+            del opened.pending[row_key]
         return outputs
 
-    async def _step(self, opened: IngestClaim, outputs: list[Output]) -> None:
+    async def _step(self, opened: IngestLease, outputs: list[Output]) -> None:
         outputs = [output for output in outputs if not self._withheld(opened, output)]
         if not outputs:
             return
         try:
-            await self._bus.step(opened.claim, outputs)
+            await self._bus.step(opened.lease, outputs)
         except PermanentError as exc:
             if len(outputs) > 1:  # leave out the row that is refused, and say which object it is
                 for output in outputs:
@@ -88,7 +88,7 @@ class IngestSteps:
             if opened.refused:
                 opened.refused.difference_update((o.topic, o.key.decode()) for o in outputs)
 
-    def _withheld(self, opened: IngestClaim, output: Output) -> bool:
+    def _withheld(self, opened: IngestLease, output: Output) -> bool:
         """Tell whether a row is an answer that must not be given: what the read found is not on the bus."""
         if output.value is None or not output.key.startswith(_CHECK):
             return False
@@ -105,14 +105,14 @@ class IngestSteps:
         )
         return True
 
-    def _fields(self, opened: IngestClaim, key: str) -> dict[str, Any]:
+    def _fields(self, opened: IngestLease, key: str) -> dict[str, Any]:
         """Return what the log lines of a row carry. reconcile_id: as of a controller, of the step."""
-        number, epoch = opened.claim.partition, opened.claim.epoch
+        number, epoch = opened.lease.partition, opened.lease.epoch
         reconcile_id = f"{number}.{epoch}.{opened.step}"
         return {"service": "ingest", "key": key, "partition": number, "reconcile_id": reconcile_id}
 
     @staticmethod
-    def _output(place: Place, emission: Emission) -> Output:
-        topic, key, number, _ = place
+    def _output(row_key: RowKey, emission: Emission) -> Output:
+        topic, key, number, _ = row_key
         headers = ((DIGEST_HEADER, emission.digest.encode()),) if emission.digest else ()
         return Output(topic, number, key.encode(), emission.value, headers)

@@ -1,9 +1,9 @@
-"""The ingest service: one watch per kind, spread over the group's claims, rows to the bus.
+"""The ingest service: one watch per kind, spread over the group's leases, rows to the bus.
 
-Every kind belongs to the claim of its partition: the static kinds always, others while somebody
+Every kind belongs to the lease of its partition: the static kinds always, others while somebody
 asks for them in `pvbus.watches`. Rows gather while a step is under way; of one key only the last
 counts, but no row moves past a marker, or completeness would be told before it is there. When a
-step's outcome is unknown, the claim's watches begin again from what the bus has. When a claim goes, its
+step's outcome is unknown, the lease's watches begin again from what the bus has. When a lease goes, its
 watches stay for a while: if it comes back and nobody held it meanwhile, they go on.
 """
 
@@ -22,30 +22,30 @@ from pvbus.core.keys import partition as partition_of
 from pvbus.core.markers import marker_kind
 from pvbus.core.records import DLQ, INJECTABLES, OBJECTS, SETS, VARIANTS, WATCHES, SyncMarker
 from pvbus.core.topics import partition_key
-from pvbus.ports.bus import Bus, Claim, Membership, Record, TopicPartition
+from pvbus.ports.bus import Bus, Lease, Membership, Record, TopicPartition
 from pvbus.ports.clock import Clock
 from pvbus.ports.cluster import Cluster
 from pvbus.runtime.backoff import Backoff, Jitter, uniform
 from pvbus.runtime.clock import Stopwatch
 from pvbus.runtime.failures import StoppedError, watch_membership
 from pvbus.runtime.ingest.definitions import Definitions
-from pvbus.runtime.ingest.digests import Mirror
-from pvbus.runtime.ingest.informer import KindWatch
-from pvbus.runtime.ingest.lease import IngestClaim, Watched
+from pvbus.runtime.ingest.digests import PublishedDigests
+from pvbus.runtime.ingest.informer import InformerShell
+from pvbus.runtime.ingest.lease import IngestLease, Watched
 from pvbus.runtime.ingest.requests import check_request, watch_request
 from pvbus.runtime.ingest.steps import IngestSteps
 from pvbus.runtime.reconcile.decoding import checked_key, dead_letter
-from pvbus.runtime.reconcile.reader import Intake, StaleError
+from pvbus.runtime.reconcile.reader import StaleError, TableReader
 from pvbus.telemetry import metrics
 from pvbus.telemetry.logs import get_logger
 
 SETTLE_SECONDS = 0.05  # requests that arrive together are answered together
-KEEP_SECONDS = 30.0  # how long watches wait for their claim; a rebalance takes no longer
+KEEP_SECONDS = 30.0  # how long watches wait for their lease; a rebalance takes no longer
 AGAIN_SECONDS = (0.2, 2.0)  # between two tries of a lease whose bus does not answer
 
 
 class IngestWorker:
-    """Runs ingest for the claims it holds. `run` returns after `stop`."""
+    """Runs ingest for the leases it holds. `run` returns after `stop`."""
 
     name = "ingest"
 
@@ -58,15 +58,15 @@ class IngestWorker:
         self._cluster = cluster
         self._clock = clock
         self._log = get_logger(self.name)
-        self._claims: dict[int, IngestClaim] = {}
+        self._leases: dict[int, IngestLease] = {}
         self._spare_from = math.inf
-        self._kept: dict[int, IngestClaim] = {}
+        self._retained: dict[int, IngestLease] = {}
         self._steps = IngestSteps(bus, self._log)
-        self._mirror = Mirror(bus, clock, (OBJECTS, SETS, VARIANTS, INJECTABLES), partitions)
+        self._mirror = PublishedDigests(bus, clock, (OBJECTS, SETS, VARIANTS, INJECTABLES), partitions)
         self._mirroring = asyncio.Lock()
         self._membership: Membership | None = None
         self._stopping = asyncio.Event()
-        self._intake = Intake(bus, clock)
+        self._table_reader = TableReader(bus, clock)
         self._jitter = jitter
         self._definitions = Definitions(cluster, clock, self._probe_all, jitter=jitter)
         self._tasks: asyncio.TaskGroup | None = None
@@ -90,7 +90,7 @@ class IngestWorker:
         except* StoppedError:
             pass
         finally:
-            await self._intake.close()
+            await self._table_reader.close()
             await self._mirror.close()
 
     def stop(self) -> None:
@@ -98,57 +98,57 @@ class IngestWorker:
 
     @property
     def ready(self) -> bool:
-        """Whether every claim held is restored; who was given none for a whole session is a spare worker."""
-        if not self._claims:
+        """Whether every lease held is restored; who was given none for a whole session is a spare worker."""
+        if not self._leases:
             return self._clock.monotonic() >= self._spare_from
-        return all(c.restored for c in self._claims.values())
+        return all(c.restored for c in self._leases.values())
 
     @property
     def observed(self) -> bool:
         """Whether every kind that is asked for was listed by this worker, or is known not to be served."""
-        return self.ready and all(w.watch.observed for c in self._claims.values() for w in c.watches.values())
+        return self.ready and all(w.watch.observed for c in self._leases.values() for w in c.watches.values())
 
     @property
     def idle(self) -> bool:
         return self.ready and not any(
-            c.pending or c.stepping or c.following or c.changed.is_set() for c in self._claims.values()
+            c.pending or c.stepping or c.following or c.changed.is_set() for c in self._leases.values()
         )
 
     @property
     def next_timer_seconds(self) -> float | None:
         return None
 
-    def claims(self) -> Mapping[int, IngestClaim]:
-        """Return the claims held, by partition (for lag and health)."""
-        return self._claims
+    def leases(self) -> Mapping[int, IngestLease]:
+        """Return the leases held, by partition (for lag and health)."""
+        return self._leases
 
     def positions(self) -> Mapping[TopicPartition, int]:
-        return self._intake.positions
+        return self._table_reader.positions
 
     @property
     def dirty_keys(self) -> int:
-        return sum(c.dirty_count for c in self._claims.values())
+        return sum(c.dirty_count for c in self._leases.values())
 
-    # ------------------------------------------------------------ claims
+    # ------------------------------------------------------------ leases
 
-    async def _assigned(self, claim: Claim) -> None:
+    async def _assigned(self, lease: Lease) -> None:
         assert self._tasks is not None
-        opened = self._take_kept(claim) or IngestClaim(claim, self._clock)
-        self._claims[claim.partition] = opened
-        opened.life = self._tasks.create_task(self._hold(claim))
+        opened = self._take_retained(lease) or IngestLease(lease, self._clock)
+        self._leases[lease.partition] = opened
+        opened.life = self._tasks.create_task(self._hold(lease))
 
-    async def _hold(self, claim: Claim) -> None:
-        """Observe the kinds of one claim; begin again whenever the bus could not be written."""
-        number = claim.partition
+    async def _hold(self, lease: Lease) -> None:
+        """Observe the kinds of one lease; begin again whenever the bus could not be written."""
+        number = lease.partition
         backoff = Backoff(*AGAIN_SECONDS, self._jitter)
         while True:
-            opened = self._claims[number]
+            opened = self._leases[number]
             try:
                 await self._restore(opened)
                 backoff.reset()
                 await self._observe(opened)
             except FencedError:
-                self._log.info("claim lost", partition=number, epoch=claim.epoch)
+                self._log.info("lease lost", partition=number, epoch=lease.epoch)
                 opened.end_watches()
                 return  # the group takes it back
             except TransientError as exc:
@@ -157,14 +157,14 @@ class IngestWorker:
             except StaleError:
                 self._log.warning("behind for too long; beginning again", partition=number)
             finally:
-                self._intake.unassign([(WATCHES, number)])
+                self._table_reader.unassign([(WATCHES, number)])
             opened.end_watches()
-            again = IngestClaim(claim, self._clock)
+            again = IngestLease(lease, self._clock)
             again.life = opened.life
-            self._claims[number] = again
+            self._leases[number] = again
             await self._clock.sleep(backoff.next_seconds())
 
-    async def _observe(self, opened: IngestClaim) -> None:
+    async def _observe(self, opened: IngestLease) -> None:
         """Write, and follow requests, until one of the two fails; the watches are left running."""
         parts = [
             asyncio.ensure_future(self._steps.run(opened)),
@@ -180,38 +180,38 @@ class IngestWorker:
                 part.cancel()
 
     @staticmethod
-    async def _outdated(opened: IngestClaim) -> None:
+    async def _outdated(opened: IngestLease) -> None:
         await opened.outdated.wait()
         raise StaleError
 
-    async def _restore(self, opened: IngestClaim) -> None:
-        number = opened.claim.partition
-        await self._bus.committed(opened.claim, (WATCHES,))
+    async def _restore(self, opened: IngestLease) -> None:
+        number = opened.lease.partition
+        await self._bus.committed(opened.lease, (WATCHES,))
         if opened.resume_at is not None:
-            self._intake.assign({(WATCHES, number): opened.resume_at})
+            self._table_reader.assign({(WATCHES, number): opened.resume_at})
             opened.resume_at = None
             return
         ends = await self._bus.end_offsets([(WATCHES, number)])
-        self._intake.assign(await self._intake.replay(ends, self._consume, opened.restoring))
+        self._table_reader.assign(await self._table_reader.replay(ends, self._consume, opened.restoring))
 
     async def _catch_up_mirror(self) -> None:
         """Read what the bus has of what is emitted; at the first time this is most of a restore."""
 
         def progress(read: int, total: int) -> None:
-            for opened in self._claims.values():
+            for opened in self._leases.values():
                 if not opened.restored:
                     opened.restoring(read, total)
 
         async with self._mirroring:
             await self._mirror.catch_up(progress)
 
-    async def _revoked(self, claim: Claim) -> None:
-        opened = self._claims.get(claim.partition)
-        if opened is None or opened.claim != claim:
+    async def _revoked(self, lease: Lease) -> None:
+        opened = self._leases.get(lease.partition)
+        if opened is None or opened.lease != lease:
             return
-        del self._claims[claim.partition]
+        del self._leases[lease.partition]
         self._spare_from = self._clock.monotonic() + self._bus.session_seconds
-        opened.resume_at = self._intake.positions.get((WATCHES, claim.partition))
+        opened.resume_at = self._table_reader.positions.get((WATCHES, lease.partition))
         assert opened.life is not None
         opened.life.cancel()  # takes the stepper along
         try:
@@ -223,30 +223,30 @@ class IngestWorker:
             else:
                 opened.end_watches()
 
-    def _keep(self, opened: IngestClaim) -> None:
-        """Let the watches of a claim that goes wait for it."""
+    def _keep(self, opened: IngestLease) -> None:
+        """Let the watches of a lease that goes wait for it."""
         assert self._tasks is not None
         opened.away = Stopwatch(self._clock)
-        self._kept[opened.claim.partition] = opened
+        self._retained[opened.lease.partition] = opened
         self._tasks.create_task(self._forget(opened))
 
-    async def _forget(self, opened: IngestClaim) -> None:
+    async def _forget(self, opened: IngestLease) -> None:
         away = opened.away
         await self._clock.sleep(KEEP_SECONDS)
-        if self._kept.get(opened.claim.partition) is opened and opened.away is away:
-            del self._kept[opened.claim.partition]
+        if self._retained.get(opened.lease.partition) is opened and opened.away is away:
+            del self._retained[opened.lease.partition]
             opened.end_watches()
 
-    def _take_kept(self, claim: Claim) -> IngestClaim | None:
-        """Return the claim with its watches, if nobody can have written anything meanwhile."""
-        kept = self._kept.pop(claim.partition, None)
-        if kept is None:
+    def _take_retained(self, lease: Lease) -> IngestLease | None:
+        """Return the lease with its watches, if nobody can have written anything meanwhile."""
+        retained = self._retained.pop(lease.partition, None)
+        if retained is None:
             return None
-        assert kept.away is not None
-        if kept.claim.epoch + 1 == claim.epoch and kept.away.seconds <= KEEP_SECONDS:
-            kept.claim = claim
-            return kept
-        kept.end_watches()
+        assert retained.away is not None
+        if retained.lease.epoch + 1 == lease.epoch and retained.away.seconds <= KEEP_SECONDS:
+            retained.lease = lease
+            return retained
+        retained.end_watches()
         return None
 
     # ------------------------------------------------------------ requests
@@ -255,22 +255,22 @@ class IngestWorker:
         backoff = Backoff(*AGAIN_SECONDS, self._jitter)
         while True:
             try:
-                await self._intake.poll(self._consume)
+                await self._table_reader.poll(self._consume)
                 backoff.reset()
             except TransientError as exc:
                 self._log.warning("bus cannot be read", error=str(exc))
                 await self._clock.sleep(backoff.next_seconds(exc))
             except StaleError:
-                self._intake.unassign(list(self._intake.positions))
-                for opened in self._claims.values():
+                self._table_reader.unassign(list(self._table_reader.positions))
+                for opened in self._leases.values():
                     opened.outdated.set()
-                for kept in self._kept.values():
-                    kept.end_watches()
-                self._kept.clear()
+                for retained in self._retained.values():
+                    retained.end_watches()
+                self._retained.clear()
             await asyncio.sleep(0)
 
     def _consume(self, record: Record) -> None:
-        opened = self._claims.get(record.partition)
+        opened = self._leases.get(record.partition)
         if opened is not None:
             try:
                 self._take_request(opened, record)
@@ -279,7 +279,7 @@ class IngestWorker:
             opened.progressed()
             opened.changed.set()
 
-    def _take_request(self, opened: IngestClaim, record: Record) -> None:
+    def _take_request(self, opened: IngestLease, record: Record) -> None:
         key = checked_key(record, self.partitions)
         if key.startswith(CHECK_PREFIX):
             self._take_check(opened, key, record.value)
@@ -289,7 +289,7 @@ class IngestWorker:
             opened.requests[key] = watch_request(key, record.value)
 
     @staticmethod
-    def _take_check(opened: IngestClaim, key: str, value: bytes | None) -> None:
+    def _take_check(opened: IngestLease, key: str, value: bytes | None) -> None:
         """Pass a check request, or that it is withdrawn, to the watch of its kind, if there is one."""
         before = opened.checks.pop(key, None)
         watched = opened.watches.get(KindName(before.group, before.kind)) if before else None
@@ -302,19 +302,19 @@ class IngestWorker:
         if watched is not None:
             watched.watch.check(key, check)
 
-    def _dead_letter(self, opened: IngestClaim, record: Record, error: Exception) -> None:
+    def _dead_letter(self, opened: IngestLease, record: Record, error: Exception) -> None:
         """Keep bytes that mean nothing where a person can look at them; old ones had their letter."""
         if opened.restored:
             metrics.DEAD_LETTERS.labels(WATCHES).inc()
             key = record.key.decode(errors="replace")
-            place = {"partition": record.partition, "offset": record.offset}
-            self._log.error("request cannot be decoded", key=key, error=str(error), **place)
+            row_key = {"partition": record.partition, "offset": record.offset}
+            self._log.error("request cannot be decoded", key=key, error=str(error), **row_key)
             self._emit(opened, Emission(DLQ, key, encode_row(dead_letter(record, error)), ""))
 
-    def _wanted(self, opened: IngestClaim) -> dict[KindName, frozenset[tuple[str, str]]]:
-        """Return the kinds of this claim, each with the objects whose content is asked for."""
+    def _wanted(self, opened: IngestLease) -> dict[KindName, frozenset[tuple[str, str]]]:
+        """Return the kinds of this lease, each with the objects whose content is asked for."""
         wanted: dict[KindName, set[tuple[str, str]]] = {
-            kind: set() for kind in STATIC_KINDS if self._place(kind) == opened.claim.partition
+            kind: set() for kind in STATIC_KINDS if self._partition_of(kind) == opened.lease.partition
         }
         for request in opened.requests.values():
             names = wanted.setdefault(KindName(request.group, request.kind), set())
@@ -323,21 +323,21 @@ class IngestWorker:
                 names.add((request.namespace, ""))
         return {kind: frozenset(names) for kind, names in wanted.items()}
 
-    def _topics(self, opened: IngestClaim, kind: KindName) -> tuple[str, ...]:
+    def _topics(self, opened: IngestLease, kind: KindName) -> tuple[str, ...]:
         requested = any(KindName(r.group, r.kind) == kind for r in opened.requests.values())
         return topics_of(kind, requested=requested)
 
-    def _place(self, kind: KindName) -> int:
+    def _partition_of(self, kind: KindName) -> int:
         return partition_of(str(kind), self.partitions)
 
-    async def _following(self, opened: IngestClaim) -> None:
+    async def _following(self, opened: IngestLease) -> None:
         """Start, change and end watches as requests come and go."""
         await self._definitions.wait_asked()
         await self._catch_up_mirror()
         opened.answers.update(
             key
             for key in self._mirror.headed(OBJECTS, CHECK_PREFIX[:-1])
-            if partition_of(partition_key(WATCHES, key), self.partitions) == opened.claim.partition
+            if partition_of(partition_key(WATCHES, key), self.partitions) == opened.lease.partition
         )
         await self._withdraw_unwanted(opened)
         while True:
@@ -357,7 +357,7 @@ class IngestWorker:
             await self._clock.sleep(SETTLE_SECONDS)
 
     async def _keep_watch(
-        self, opened: IngestClaim, kind: KindName, content: frozenset[tuple[str, str]]
+        self, opened: IngestLease, kind: KindName, content: frozenset[tuple[str, str]]
     ) -> None:
         watched = opened.watches.get(kind)
         if watched is not None:
@@ -377,7 +377,7 @@ class IngestWorker:
         await self._start_watch(opened, kind, content)
 
     async def _start_watch(
-        self, opened: IngestClaim, kind: KindName, content: frozenset[tuple[str, str]]
+        self, opened: IngestLease, kind: KindName, content: frozenset[tuple[str, str]]
     ) -> None:
         await opened.flushed(self._clock)  # what the mirror shows must be what was emitted
         await self._catch_up_mirror()
@@ -385,7 +385,7 @@ class IngestWorker:
         known = {topic: self._mirror.of_kind(topic, str(kind)) for topic in (*topics, INJECTABLES)}
         marked = {topic: self._mirror.marker(topic, sync_key(*kind)) for topic in known}
         markers = {topic: marker for topic, marker in marked.items() if marker is not None}
-        watch = KindWatch(
+        watch = InformerShell(
             kind,
             self._cluster,
             self._clock,
@@ -406,7 +406,7 @@ class IngestWorker:
         watched.task.cancel()
         await asyncio.wait({watched.task})
 
-    async def _withdraw_unwanted(self, opened: IngestClaim) -> None:
+    async def _withdraw_unwanted(self, opened: IngestLease) -> None:
         """Withdraw what a worker before this one watched and nobody requests any more: it may have ended
         before it could say so, and its rows would pass for what is there when the kind is requested again."""
         wanted = self._wanted(opened)
@@ -414,16 +414,16 @@ class IngestWorker:
         for kind, left in unwanted(self._markers_of(opened), topics).items():
             await self._withdraw(opened, kind, tuple(left))
 
-    def _markers_of(self, opened: IngestClaim) -> Iterator[tuple[str, KindName, SyncMarker]]:
+    def _markers_of(self, opened: IngestLease) -> Iterator[tuple[str, KindName, SyncMarker]]:
         """Yield (topic, kind, marker) of the kinds of a lease that it does not watch yet."""
         for topic, key in self._mirror.markers():
             group, _, name = marker_kind(key).partition("/")
             kind = KindName(group, name)
             marker = self._mirror.marker(topic, key)
-            if marker and self._place(kind) == opened.claim.partition and kind not in opened.watches:
+            if marker and self._partition_of(kind) == opened.lease.partition and kind not in opened.watches:
                 yield topic, kind, marker
 
-    async def _withdraw(self, opened: IngestClaim, kind: KindName, topics: tuple[str, ...]) -> None:
+    async def _withdraw(self, opened: IngestLease, kind: KindName, topics: tuple[str, ...]) -> None:
         """Say `unwatched` first, and drop the rows, in one step if they fit."""
         await opened.flushed(self._clock)
         await self._catch_up_mirror()
@@ -437,7 +437,7 @@ class IngestWorker:
 
     # ------------------------------------------------------------ rows
 
-    def _emit(self, opened: IngestClaim, emission: Emission) -> None:
+    def _emit(self, opened: IngestLease, emission: Emission) -> None:
         number = emission.partition
         if number is None:
             number = partition_of(partition_key(emission.topic, emission.key), self.partitions)
@@ -446,7 +446,7 @@ class IngestWorker:
     def _probe_all(self, group: str) -> None:
         """Let the kinds of a group look at how they are served, and all others that are not served."""
         self._cluster.forget_resources()
-        for opened in (*self._claims.values(), *self._kept.values()):
+        for opened in (*self._leases.values(), *self._retained.values()):
             for kind, watched in opened.watches.items():
                 if kind.group == group or not watched.watch.is_served:
                     watched.watch.probe()

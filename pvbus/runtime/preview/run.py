@@ -279,9 +279,9 @@ async def _children(bus: Bus) -> tuple[Child, ...]:
     count = next(spec.partitions for spec in topic_specs() if spec.name == UNROLL)
     ends = await bus.end_offsets([(UNROLL, number) for number in range(count)])
     rows: dict[str, bytes | None] = {}
-    reader = bus.reader({place: 0 for place, end in ends.items() if end > 0})
+    reader = bus.reader({tp: 0 for tp, end in ends.items() if end > 0})
     try:
-        while any(reader.position(place) < end for place, end in ends.items() if end > 0):
+        while any(reader.position(tp) < end for tp, end in ends.items() if end > 0):
             for record in await reader.poll(timeout_seconds=1.0, max_records=10_000):
                 rows[record.key.decode()] = record.value
     finally:

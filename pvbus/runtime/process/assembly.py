@@ -19,11 +19,11 @@ from pvbus.ports.clock import Clock
 from pvbus.ports.cluster import Cluster
 from pvbus.runtime.backoff import Jitter, uniform
 from pvbus.runtime.ingest.worker import IngestWorker
-from pvbus.runtime.reconcile.leases import ClaimState
+from pvbus.runtime.reconcile.leases import LeaseState
 from pvbus.runtime.reconcile.worker import Worker
 
 INPUTS: Mapping[str, tuple[str, ...]] = {service: inputs_of(service) for service in SERVICES}
-"""The topics that a claim of each service consumes."""
+"""The topics that a lease of each service consumes."""
 
 
 class Service(Protocol):
@@ -47,7 +47,7 @@ class Service(Protocol):
 
     def positions(self) -> Mapping[TopicPartition, int]: ...
 
-    def claims(self) -> Mapping[int, ClaimState]: ...
+    def leases(self) -> Mapping[int, LeaseState]: ...
 
 
 def build_service(

@@ -1,8 +1,8 @@
 """/metrics, /state, /healthz and /readyz of a process, over plain HTTP.
 
-`healthz` says that the event loop turns; `readyz` that every service holds its claims, has restored its
-tables and can decide every key, or else which claims are being restored and which keys fail; `state` how far
-each claim is (see `pvbus.runtime.process.state`).
+`healthz` says that the event loop turns; `readyz` that every service holds its leases, has restored its
+tables and can decide every key, or else which leases are being restored and which keys fail; `state` how far
+each lease is (see `pvbus.runtime.process.state`).
 """
 
 import contextlib
@@ -82,13 +82,13 @@ class HealthServer:
 
 def _readiness(service: Service) -> str:
     if service.ready:
-        return "ready" if service.claims() else "ready, a spare one: others hold every claim"
+        return "ready" if service.leases() else "ready, a spare one: others hold every lease"
     restoring = [
-        f"partition {number} ({claim.restore[0]} of {claim.restore[1]})"
-        for number, claim in sorted(service.claims().items())
-        if not claim.restored
+        f"partition {number} ({lease.restore[0]} of {lease.restore[1]})"
+        for number, lease in sorted(service.leases().items())
+        if not lease.restored
     ]
-    return f"restoring {', '.join(restoring)}" if restoring else "has no claim yet"
+    return f"restoring {', '.join(restoring)}" if restoring else "has no lease yet"
 
 
 def _measure(observation: Observation) -> None:
@@ -99,14 +99,14 @@ def _measure(observation: Observation) -> None:
         metrics.LAG.labels(topic, str(number)).set(records)
     for name, service in observation.state.services.items():
         metrics.DIRTY.labels(name).set(service.dirty)
-        for claim in service.claims:
-            labels = (name, str(claim.partition))
-            metrics.CLAIM_HELD.labels(*labels).set(1)
-            if claim.lag is not None:
-                metrics.CLAIM_LAG.labels(*labels).set(claim.lag)
-            metrics.CLAIM_DIRTY.labels(*labels).set(claim.dirty)
-            metrics.CLAIM_PROGRESS.labels(*labels).set(claim.seconds_since_progress)
-            metrics.CLAIM_RESTORE.labels(*labels).set(claim.restore_share)
+        for lease in service.leases:
+            labels = (name, str(lease.partition))
+            metrics.LEASE_HELD.labels(*labels).set(1)
+            if lease.lag is not None:
+                metrics.LEASE_LAG.labels(*labels).set(lease.lag)
+            metrics.LEASE_DIRTY.labels(*labels).set(lease.dirty)
+            metrics.LEASE_PROGRESS.labels(*labels).set(lease.seconds_since_progress)
+            metrics.LEASE_RESTORE.labels(*labels).set(lease.restore_share)
 
 
 def _address(host: str) -> str:

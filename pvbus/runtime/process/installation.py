@@ -13,7 +13,7 @@ from pvbus.core.codec import encode_row
 from pvbus.core.errors import PermanentError, TransientError
 from pvbus.core.records import META, SCHEMA_VERSION, MetaRow
 from pvbus.core.topics import topic_specs
-from pvbus.ports.bus import Bus, Claim, Output
+from pvbus.ports.bus import Bus, Lease, Output
 
 KEY = "installation"
 GROUP = "pvbus-installation"
@@ -55,19 +55,19 @@ async def ensure_installation(bus: Bus, *, partitions: int) -> MetaRow:
 
 
 async def _record(bus: Bus, wanted: MetaRow) -> MetaRow:
-    """Write the row unless somebody else was faster; the group of one claim makes sure of one writer."""
+    """Write the row unless somebody else was faster; the group of one lease makes sure of one writer."""
     done: asyncio.Future[MetaRow] = asyncio.get_running_loop().create_future()
 
-    async def assigned(claim: Claim) -> None:
+    async def assigned(lease: Lease) -> None:
         row = await read_installation(bus)
         if row is None:
             row = wanted
-            await bus.step(claim, [Output(META, 0, KEY.encode(), encode_row(row))])
+            await bus.step(lease, [Output(META, 0, KEY.encode(), encode_row(row))])
         if not done.done():
             done.set_result(row)
 
-    async def revoked(claim: Claim) -> None:
-        """Nothing is kept for the claim."""
+    async def revoked(lease: Lease) -> None:
+        """Nothing is kept for the lease."""
 
     membership = await bus.join(GROUP, (META,), assigned=assigned, revoked=revoked)
     left = asyncio.create_task(membership.wait_left())

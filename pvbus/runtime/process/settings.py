@@ -54,7 +54,7 @@ class KafkaConfig(ProcessConfig, frozen=True, kw_only=True, rename="camel"):
 
     kafka_replication: copies of each topic; 0 is three, or as many as there are brokers. With fewer than
     two, what was answered goes with a disk. kafka_session_seconds: how long a worker may be silent before
-    its claims go to others; shorter, and a pause of its machine costs a restore; longer, and the keys of
+    its leases go to others; shorter, and a pause of its machine costs a restore; longer, and the keys of
     a dead worker wait. Brokers take 6 to 1800 if not told otherwise.
     """
 

@@ -1,4 +1,4 @@
-"""What a process tells about its services: which claims it holds, and how far each of them is.
+"""What a process tells about its services: which leases it holds, and how far each of them is.
 
 `GET /state` answers with a `ProcessState` as JSON, `/metrics` shows the same numbers, and `pvbus lag`
 reads the former. Fields may be added; those that are here keep their names and meanings.
@@ -17,7 +17,7 @@ from pvbus.ports.bus import Bus, TopicPartition
 from pvbus.ports.clock import Clock
 from pvbus.runtime.ingest.worker import IngestWorker
 from pvbus.runtime.process.assembly import INPUTS, Service
-from pvbus.runtime.reconcile.leases import ClaimState
+from pvbus.runtime.reconcile.leases import LeaseState
 from pvbus.runtime.reconcile.worker import Worker
 from pvbus.telemetry.terminal import printable
 
@@ -29,8 +29,8 @@ the two seconds that `pvbus lag` waits, and the ten of Prometheus."""
 DEFECTS_SHOWN_MAX = 10  # a bug may fail every key alike
 
 
-class ClaimReport(msgspec.Struct, frozen=True, kw_only=True):
-    """One claim.
+class LeaseReport(msgspec.Struct, frozen=True, kw_only=True):
+    """One lease.
 
     restored: its tables are what the bus says, and it works. restore: offsets read of those to read. lag:
     records of the service's inputs that are not read yet; None while that goes on, and while the bus
@@ -55,11 +55,11 @@ class ClaimReport(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class ServiceReport(msgspec.Struct, frozen=True, kw_only=True):
-    """One service. ready: every claim is restored, and there is one. idle: and nothing is under way.
+    """One service. ready: every lease is restored, and there is one. idle: and nothing is under way.
 
     next_timer_seconds: until a key is looked at by itself, None where none waits for a time. dirty: of all
-    its claims. behind: records of all that it reads, whole tables too, that are not read yet; None while
-    the bus does not answer. observed: of ingest, whether every kind that its claims watch was listed.
+    its leases. behind: records of all that it reads, whole tables too, that are not read yet; None while
+    the bus does not answer. observed: of ingest, whether every kind that its leases watch was listed.
     defects: keys whose decision fails by a bug of ours, and with what error; DEFECTS_SHOWN_MAX of them.
     """
 
@@ -67,7 +67,7 @@ class ServiceReport(msgspec.Struct, frozen=True, kw_only=True):
     idle: bool
     next_timer_seconds: float | None
     dirty: int
-    claims: tuple[ClaimReport, ...]
+    leases: tuple[LeaseReport, ...]
     behind: int | None = None
     observed: bool = True
     defects: Mapping[str, str] = {}
@@ -100,7 +100,7 @@ class Observation(NamedTuple):
 class Observer:
     """Looks at the services of this process.
 
-    inputs: topics that a claim of each service consumes; what it reads besides is nobody's lag but its own.
+    inputs: topics that a lease of each service consumes; what it reads besides is nobody's lag but its own.
     """
 
     def __init__(
@@ -117,23 +117,23 @@ class Observer:
 
     async def look(self) -> Observation:
         positions = {name: dict(service.positions()) for name, service in self.services.items()}
-        ends = await self._ends({place for each in positions.values() for place in each})
+        ends = await self._ends({tp for each in positions.values() for tp in each})
         left = {
-            name: {place: max(0, ends[place] - position) for place, position in each.items() if place in ends}
+            name: {tp: max(0, ends[tp] - position) for tp, position in each.items() if tp in ends}
             for name, each in positions.items()
         }
         behind: dict[TopicPartition, int] = {}
         for each in left.values():
-            for place, records in each.items():
-                behind[place] = max(behind.get(place, 0), records)
+            for tp, records in each.items():
+                behind[tp] = max(behind.get(tp, 0), records)
         reports = {name: self._report(name, service, left[name]) for name, service in self.services.items()}
         return Observation(ProcessState(services=reports), behind)
 
-    async def _ends(self, places: set[TopicPartition]) -> Mapping[TopicPartition, int]:
+    async def _ends(self, topic_partitions: set[TopicPartition]) -> Mapping[TopicPartition, int]:
         """Nothing where the bus does not answer: that there is no lag to see is what tells of it."""
         try:
             async with asyncio.timeout(ENDS_SECONDS_MAX):
-                return await self._bus.end_offsets(sorted(places))
+                return await self._bus.end_offsets(sorted(topic_partitions))
         except (PvbusError, TimeoutError):
             return {}
 
@@ -146,22 +146,22 @@ class Observer:
             behind=sum(left.values()) if left.keys() == service.positions().keys() else None,
             observed=service.observed if isinstance(service, IngestWorker) else True,
             defects=defects_of(service),
-            claims=tuple(
-                self._report_claim(claim, [(topic, number) for topic in self._inputs.get(name, ())], left)
-                for number, claim in sorted(service.claims().items())
+            leases=tuple(
+                self._report_lease(lease, [(topic, number) for topic in self._inputs.get(name, ())], left)
+                for number, lease in sorted(service.leases().items())
             ),
         )
 
-    def _report_claim(
-        self, claim: ClaimState, places: list[TopicPartition], left: Mapping[TopicPartition, int]
-    ) -> ClaimReport:
-        is_known = claim.restored and all(place in left for place in places)
-        return ClaimReport(
-            partition=claim.claim.partition,
-            epoch=claim.claim.epoch,
-            restored=claim.restored,
-            restore=claim.restore,
-            lag=sum(left[place] for place in places) if is_known else None,
-            dirty=claim.dirty_count,
-            seconds_since_progress=round(max(0.0, self._clock.monotonic() - claim.progress_at), 3),
+    def _report_lease(
+        self, lease: LeaseState, topic_partitions: list[TopicPartition], left: Mapping[TopicPartition, int]
+    ) -> LeaseReport:
+        is_known = lease.restored and all(tp in left for tp in topic_partitions)
+        return LeaseReport(
+            partition=lease.lease.partition,
+            epoch=lease.lease.epoch,
+            restored=lease.restored,
+            restore=lease.restore,
+            lag=sum(left[tp] for tp in topic_partitions) if is_known else None,
+            dirty=lease.dirty_count,
+            seconds_since_progress=round(max(0.0, self._clock.monotonic() - lease.progress_at), 3),
         )

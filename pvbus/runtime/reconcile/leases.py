@@ -1,4 +1,4 @@
-"""One claim as the worker sees it: what is dirty, what is in flight, which offset is done.
+"""One lease as the worker sees it: what is dirty, what is in flight, which offset is done.
 
 Invariants: a key is never reconciled twice at once; a dirty mark set while a key is busy runs it
 again; the offset that may be committed is the lowest whose keys are still dirty or busy.
@@ -13,7 +13,7 @@ from pvbus.core.codec import encode_row
 from pvbus.core.effects import Put
 from pvbus.core.keys import partition as partition_of
 from pvbus.core.topics import partition_key
-from pvbus.ports.bus import Bus, Claim, Membership, Output, TopicPartition
+from pvbus.ports.bus import Bus, Lease, Membership, Output, TopicPartition
 from pvbus.ports.clock import Clock
 from pvbus.runtime.clock import Stopwatch
 
@@ -57,10 +57,10 @@ class StepLimits(NamedTuple):
         return cls(bus.step_records_max, bus.step_bytes_max)
 
 
-class Kept(NamedTuple):
-    """What the tables of a claim that went hold, in case it comes back. away: since it went."""
+class Retained(NamedTuple):
+    """What the tables of a lease that went hold, in case it comes back. away: since it went."""
 
-    claim: Claim
+    lease: Lease
     positions: Mapping[TopicPartition, int]
     dirty: frozenset[str]
     away: Stopwatch
@@ -73,8 +73,8 @@ class Running(NamedTuple):
     began: float
 
 
-class ClaimState(Protocol):
-    """What can be seen of a claim from outside.
+class LeaseState(Protocol):
+    """What can be seen of a lease from outside.
 
     restored: whether its tables are what the bus says. progress_at: the monotonic second in which it last
     got on: a record applied, a key done, a step, a part of the restore. restore: offsets read and offsets
@@ -82,7 +82,7 @@ class ClaimState(Protocol):
     """
 
     @property
-    def claim(self) -> Claim: ...
+    def lease(self) -> Lease: ...
 
     @property
     def restored(self) -> bool: ...
@@ -98,7 +98,7 @@ class ClaimState(Protocol):
 
 
 class Advancing:
-    """A claim that notes when it got on, and how far its restore is; see `ClaimState`."""
+    """A lease that notes when it got on, and how far its restore is; see `ClaimState`."""
 
     def __init__(self, clock: Clock) -> None:
         self._clock = clock
@@ -115,17 +115,17 @@ class Advancing:
         self.restore = (read, total)
 
 
-class OpenClaim(Advancing):
-    """The shell's state for one claim. Plain data; the worker moves it. Implements `ClaimState`.
+class OpenLease(Advancing):
+    """The shell's state for one lease. Plain data; the worker moves it. Implements `ClaimState`.
 
     doubt: a step ended with an unknown outcome, so the tables must be restored before anything else
     is decided. tasks: effects and steps under way; life: keeps the tables restored. kept: its tables are
-    there, from an earlier claim that came directly before. busy: the reconciliations under way, by key.
+    there, from an earlier lease that came directly before. busy: the reconciliations under way, by key.
     """
 
     def __init__(
         self,
-        claim: Claim,
+        lease: Lease,
         inputs: Iterable[str],
         clock: Clock,
         limits: StepLimits,
@@ -135,9 +135,9 @@ class OpenClaim(Advancing):
         super().__init__(clock)
         self._ended = ended
         self._reconciliations = 0
-        self.claim = claim
+        self.lease = lease
         self.revoked = False
-        self.doubt = asyncio.Event()
+        self.outcome_unknown = asyncio.Event()
         self.life: asyncio.Task[None] | None = None
         self.tasks: set[asyncio.Task[None]] = set()
         self.last_step = float("-inf")
@@ -149,10 +149,10 @@ class OpenClaim(Advancing):
         """Forget everything that came from the tables: they are about to be restored."""
         self.restored = False
         self.restore = self.replayed = (0, 0)
-        self.doubt.clear()
+        self.outcome_unknown.clear()
         self.dirty: set[str] = set()
         self.busy: dict[str, Running] = {}
-        self.kept: Kept | None = None
+        self.retained: Retained | None = None
         self.puts: list[Finished] = []
         self._waiting_records = self._waiting_bytes = 0
         self.stepping = False
@@ -194,7 +194,7 @@ class OpenClaim(Advancing):
 
         reconcile_id: `<partition>.<epoch of the lease>.<number>`, unique within a service for all time.
         """
-        number, epoch = self.claim.partition, self.claim.epoch
+        number, epoch = self.lease.partition, self.lease.epoch
         fields: dict[str, Any] = {"key": key, "partition": number}
         if (running := self.busy.get(key)) is not None:
             fields["reconcile_id"] = f"{number}.{epoch}.{running.number}"
@@ -270,27 +270,29 @@ class OpenClaim(Advancing):
 
     @property
     def acts(self) -> bool:
-        """Whether keys may be decided: the tables are what the bus says, and the claim is held."""
-        return self.restored and not self.revoked and not self.doubt.is_set()
+        """Whether keys may be decided: the tables are what the bus says, and the lease is held."""
+        return self.restored and not self.revoked and not self.outcome_unknown.is_set()
 
     def may_write(self, membership: Membership | None, now: float, seconds: float) -> bool:
-        """Whether the cluster may be written to: a claim that may have been given away is silent.
+        """Whether the cluster may be written to: a lease that may have been given away is silent.
 
         seconds: how long ago the last proof may be that it is ours, a heartbeat or a step.
         """
-        if membership is None or self.revoked or self.doubt.is_set():
+        if membership is None or self.revoked or self.outcome_unknown.is_set():
             return False
-        is_ours = membership.claims().get(self.claim.partition) == self.claim
+        is_ours = membership.leases().get(self.lease.partition) == self.lease
         return is_ours and now - max(membership.last_heartbeat(), self.last_step) <= seconds
 
     @property
     def in_flight(self) -> bool:
-        return bool(self.busy or self.puts or self.stepping) and not self.doubt.is_set()
+        return bool(self.busy or self.puts or self.stepping) and not self.outcome_unknown.is_set()
 
     @property
     def is_settled(self) -> bool:
         """Whether the tables are what the bus says: nothing was decided that is not written."""
-        return self.restored and not (self.doubt.is_set() or self.busy or self.puts or self.stepping)
+        return self.restored and not (
+            self.outcome_unknown.is_set() or self.busy or self.puts or self.stepping
+        )
 
     @property
     def idle(self) -> bool:

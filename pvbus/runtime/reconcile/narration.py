@@ -103,10 +103,10 @@ class Narrator:
             about = {name: fields[name] for name in ("kind", "namespace", "name")}
             yield Line("lifecycle changed", {**about, **lifecycle})
             return
-        place = (key, condition.type)
+        trouble = (key, condition.type)
         if condition.status == bad and condition.reason not in PROGRESS_REASONS:
-            self._failing.add(place)
+            self._failing.add(trouble)
             yield Line("condition shows a failure", {**fields, "message": condition.message})
-        elif place in self._failing or (is_trouble and event.previous == bad and condition.status != bad):
-            self._failing.discard(place)
+        elif trouble in self._failing or (is_trouble and event.previous == bad and condition.status != bad):
+            self._failing.discard(trouble)
             yield Line("condition shows no failure any more", fields)

@@ -46,7 +46,7 @@ class _Waiter:
         self.is_lost = False
 
 
-class Intake:
+class TableReader:
     """One reader, the positions that are applied, and who waits for them."""
 
     def __init__(self, bus: Bus, clock: Clock, *, pausable: Iterable[str] = ()) -> None:
@@ -148,8 +148,8 @@ class Intake:
             return
         if self._looked is None:
             specs = [spec for name, spec in (await self._bus.topics()).items() if spec.cleanup == "compact"]
-            kept = min((spec.tombstone_seconds for spec in specs), default=2 * STALE_SECONDS)
-            self._stale_seconds = kept / 2
+            retained = min((spec.tombstone_seconds for spec in specs), default=2 * STALE_SECONDS)
+            self._stale_seconds = retained / 2
         self._looked = Stopwatch(self._clock)
         if self._goal is not None:
             ends = self._goal.ends
@@ -174,8 +174,8 @@ class Intake:
         left = {partition: end for partition, end in ends.items() if end > 0}
         total = sum(left.values())
         progress(0, total)
-        places = list(left)
-        reader = self._bus.reader(dict.fromkeys(places, 0))
+        topic_partitions = list(left)
+        reader = self._bus.reader(dict.fromkeys(topic_partitions, 0))
         try:
             for _ in range(ROUNDS_MAX):
                 asked = list(left)
@@ -186,7 +186,7 @@ class Intake:
                     progress(total - sum(end - reader.position(tp) for tp, end in left.items()), total)
                 left = await self._behind(asked, reader.position)
                 total += sum(end - reader.position(tp) for tp, end in left.items())
-            reached = {**ends, **{tp: reader.position(tp) for tp in places}}
+            reached = {**ends, **{tp: reader.position(tp) for tp in topic_partitions}}
         finally:
             await reader.close()
         if begun.seconds > self._stale_seconds:
@@ -194,25 +194,25 @@ class Intake:
         return reached
 
     async def _behind(
-        self, places: Iterable[TopicPartition], position: Callable[[TopicPartition], int]
+        self, topic_partitions: Iterable[TopicPartition], position: Callable[[TopicPartition], int]
     ) -> dict[TopicPartition, int]:
         """Return the partitions that are not read up to where they end now, with these ends."""
-        ends = await self._bus.end_offsets(list(places))
-        return {place: end for place, end in ends.items() if position(place) < end}
+        ends = await self._bus.end_offsets(list(topic_partitions))
+        return {tp: end for tp, end in ends.items() if position(tp) < end}
 
     # ------------------------------------------------------------ waiting
 
     def has_reached(self, ends: Mapping[TopicPartition, int]) -> bool:
         return all(self.positions.get(partition, 0) >= end for partition, end in ends.items())
 
-    async def catch_up(self, places: Iterable[TopicPartition]) -> None:
+    async def catch_up(self, topic_partitions: Iterable[TopicPartition]) -> None:
         """Return when everything that these partitions hold now was applied. Raises TransientError."""
         for _ in range(ROUNDS_MAX):
-            ends = await self._behind(places, lambda place: self.positions.get(place, 0))
+            ends = await self._behind(topic_partitions, lambda tp: self.positions.get(tp, 0))
             if not ends:
                 return
             await self.wait_for(ends)
-            places = ends
+            topic_partitions = ends
 
     async def wait_for(self, ends: Mapping[TopicPartition, int]) -> None:
         """Return when everything before these ends was applied.

@@ -1,6 +1,6 @@
-"""Steps of a worker's claims: outcomes gather while one step is under way, and go together into the next.
+"""Steps of a worker's leases: outcomes gather while one step is under way, and go together into the next.
 
-Tables take over what was written after the step returned. When its outcome is unknown, the claim is in
+Tables take over what was written after the step returned. When its outcome is unknown, the lease is in
 doubt: nothing is decided or written for it until its tables are restored.
 """
 
@@ -13,7 +13,7 @@ from pvbus.core.errors import FencedError, PermanentError, TooLargeError, Transi
 from pvbus.core.topics import child_of
 from pvbus.ports.bus import Bus
 from pvbus.ports.clock import Clock
-from pvbus.runtime.reconcile.leases import Finished, OpenClaim, finished
+from pvbus.runtime.reconcile.leases import Finished, OpenLease, finished
 from pvbus.runtime.reconcile.narration import Line, Narrator
 from pvbus.runtime.reconcile.tables import Tables
 from pvbus.telemetry import logs, metrics
@@ -22,7 +22,7 @@ REFUSED_SECONDS = 5.0  # before tables are restored and the step is tried again:
 
 
 class Stepper:
-    """Writes the outcomes of open claims, one step per claim at a time."""
+    """Writes the outcomes of open leases, one step per lease at a time."""
 
     def __init__(
         self,
@@ -31,10 +31,10 @@ class Stepper:
         bus: Bus,
         clock: Clock,
         *,
-        spawn: Callable[[OpenClaim, Coroutine[Any, Any, None]], object],
+        spawn: Callable[[OpenLease, Coroutine[Any, Any, None]], object],
         stepped: Callable[[], None],
     ) -> None:
-        """spawn: runs something that ends with the claim. stepped: called after each step."""
+        """spawn: runs something that ends with the lease. stepped: called after each step."""
         self._name = name
         self._tables = tables
         self._bus = bus
@@ -45,13 +45,13 @@ class Stepper:
         self._narrator = Narrator()
         self._steps_done = metrics.STEPS.labels(name, "done")
 
-    def kick(self, opened: OpenClaim, *, offsets_only: bool = False) -> None:
+    def flush(self, opened: OpenLease, *, offsets_only: bool = False) -> None:
         """See to it that what waits is written, if nothing is being written already."""
-        if (opened.puts or offsets_only) and not opened.stepping and not opened.doubt.is_set():
+        if (opened.puts or offsets_only) and not opened.stepping and not opened.outcome_unknown.is_set():
             opened.stepping = True
             self._spawn(opened, self._run(opened))
 
-    async def _run(self, opened: OpenClaim) -> None:
+    async def _run(self, opened: OpenLease) -> None:
         """Step until nothing is left."""
         try:
             while True:
@@ -59,27 +59,27 @@ class Stepper:
                 if not opened.puts:
                     return
         except FencedError:
-            self._log.info("claim lost", partition=opened.claim.partition, epoch=opened.claim.epoch)
+            self._log.info("lease lost", partition=opened.lease.partition, epoch=opened.lease.epoch)
             opened.revoked = True
         except TransientError as exc:
             self._log.warning("outcome of a step unknown", error=str(exc))
             metrics.STEPS.labels(self._name, "unknown").inc()
-            opened.doubt.set()
+            opened.outcome_unknown.set()
         except PermanentError as exc:  # a damaged file, or a right that was taken away: nothing may be lost
             self._log.error("the bus refuses to be written", error=str(exc))
             metrics.STEPS.labels(self._name, "unknown").inc()
             await self._clock.sleep(REFUSED_SECONDS)
-            opened.doubt.set()
+            opened.outcome_unknown.set()
         finally:
             opened.stepping = False
 
-    async def _step(self, opened: OpenClaim, batch: list[Finished]) -> None:
+    async def _step(self, opened: OpenLease, batch: list[Finished]) -> None:
         outputs = [output for outcome in batch for output in outcome.outputs]
         offsets = opened.done_offsets({outcome.key for outcome in batch})
         if not outputs and not offsets:
             return
         try:
-            await self._bus.step(opened.claim, outputs, offsets)
+            await self._bus.step(opened.lease, outputs, offsets)
         except TooLargeError as exc:
             await self._step_each(opened, batch, exc)
             return
@@ -97,7 +97,7 @@ class Stepper:
             opened.done(outcome.key)
         self._stepped()
 
-    def _write_lines(self, opened: OpenClaim, outcome: Finished, *, is_detailed: bool) -> None:
+    def _write_lines(self, opened: OpenLease, outcome: Finished, *, is_detailed: bool) -> None:
         """Log what a committed outcome means and, in detail, each of its rows."""
         lines = [*self._narrator.lines(outcome.puts)]
         if is_detailed:
@@ -108,10 +108,10 @@ class Stepper:
             for line in lines:
                 (self._log.debug if line.is_detail else self._log.info)(line.event, **line.fields)
 
-    def _fields(self, opened: OpenClaim, outcome: Finished) -> dict[str, Any]:
+    def _fields(self, opened: OpenLease, outcome: Finished) -> dict[str, Any]:
         return {"service": self._name, **opened.log_fields(outcome.key)}
 
-    async def _step_each(self, opened: OpenClaim, batch: list[Finished], error: TooLargeError) -> None:
+    async def _step_each(self, opened: OpenLease, batch: list[Finished], error: TooLargeError) -> None:
         """Write what can be written: outcome by outcome, then, of one that is too large, child by child."""
         for outcome in batch:
             parts = [outcome] if len(batch) > 1 else by_child(outcome, self._tables.partitions)
@@ -121,7 +121,7 @@ class Stepper:
             for part in parts:
                 await self._step(opened, [part])
 
-    def _refuse(self, opened: OpenClaim, outcome: Finished, error: TooLargeError) -> None:
+    def _refuse(self, opened: OpenLease, outcome: Finished, error: TooLargeError) -> None:
         """Leave out what no step can hold, and let the controller say so."""
         keys = sorted({f"{put.topic}: {put.key}" for put in outcome.puts})
         with logs.bound(self._fields(opened, outcome)):

@@ -1,7 +1,7 @@
 """A controller's tables: filled from the bus, kept up to date, and emptied when they may be wrong.
 
-The tables of a claim are read from 0 to the ends that stood after the fence, then on until nothing is
-left to read, and only then trusted. Those of a claim that went are kept for a while: if it comes back and
+The tables of a lease are read from 0 to the ends that stood after the fence, then on until nothing is
+left to read, and only then trusted. Those of a lease that went are kept for a while: if it comes back and
 nobody held it meanwhile, they are still what the bus says, and only what was written to the inputs since
 is read.
 """
@@ -19,17 +19,17 @@ from pvbus.ports.bus import Bus, Record, TopicPartition
 from pvbus.ports.clock import Clock
 from pvbus.runtime.clock import Stopwatch
 from pvbus.runtime.reconcile.decoding import checked_key, dead_letter
-from pvbus.runtime.reconcile.leases import Finished, Kept, OpenClaim, finished
-from pvbus.runtime.reconcile.reader import Intake, StaleError
+from pvbus.runtime.reconcile.leases import Finished, OpenLease, Retained, finished
+from pvbus.runtime.reconcile.reader import StaleError, TableReader
 from pvbus.telemetry import metrics
 from pvbus.telemetry.logs import get_logger
 
-KEEP_SECONDS = 30.0  # a rebalance takes no longer; for others' claims the memory is needed elsewhere
+KEEP_SECONDS = 30.0  # a rebalance takes no longer; for others' leases the memory is needed elsewhere
 AGAIN_SECONDS = 1.0
 
 
 class Tables:
-    """The controller of a worker, and what is read for it. claims: those held, by partition."""
+    """The controller of a worker, and what is read for it. leases: those held, by partition."""
 
     def __init__(
         self,
@@ -38,81 +38,81 @@ class Tables:
         clock: Clock,
         *,
         partitions: int,
-        claims: Mapping[int, OpenClaim],
+        leases: Mapping[int, OpenLease],
     ) -> None:
         """make: gives a controller with empty tables."""
         self.controller = make()
-        self.intake = Intake(bus, clock, pausable=self.controller.inputs)
+        self.table_reader = TableReader(bus, clock, pausable=self.controller.inputs)
         self._make = make
         self._bus = bus
         self._clock = clock
         self.partitions = partitions
-        self._claims = claims
+        self._leases = leases
         self._log = get_logger(self.controller.name)
         self._broadcast_ready = asyncio.Event()
         self._broadcast_restore = (0, 0)
         self._emptied = asyncio.Event()
-        self._kept: dict[int, Kept] = {}
+        self._retained: dict[int, Retained] = {}
         self._written_topics = frozenset((*self.controller.inputs, *self.controller.memory))
 
-    # ------------------------------------------------------------ claims come and go
+    # ------------------------------------------------------------ leases come and go
 
-    def open(self, opened: OpenClaim) -> None:
-        """Begin with empty tables, or with those that an earlier claim left here and nobody outdated."""
-        number = opened.claim.partition
-        kept = self._kept.pop(number, None)
-        if kept is not None:
-            if opened.claim.epoch == kept.claim.epoch + 1 and kept.away.seconds <= KEEP_SECONDS:
-                opened.kept = kept
+    def open(self, opened: OpenLease) -> None:
+        """Begin with empty tables, or with those that an earlier lease left here and nobody outdated."""
+        number = opened.lease.partition
+        retained = self._retained.pop(number, None)
+        if retained is not None:
+            if opened.lease.epoch == retained.lease.epoch + 1 and retained.away.seconds <= KEEP_SECONDS:
+                opened.retained = retained
                 return
             self.controller.close(number)
         self.controller.open(number)
 
-    def begin_again(self, opened: OpenClaim) -> None:
-        """Drop what a claim's tables hold, to restore them."""
-        self.controller.close(opened.claim.partition)
-        self.controller.open(opened.claim.partition)
+    def begin_again(self, opened: OpenLease) -> None:
+        """Drop what a lease's tables hold, to restore them."""
+        self.controller.close(opened.lease.partition)
+        self.controller.open(opened.lease.partition)
         opened.clear()
 
-    def let_go(self, opened: OpenClaim, *, keep: bool) -> None:
-        """End with a claim. keep: it may come back."""
-        number = opened.claim.partition
+    def release(self, opened: OpenLease, *, keep: bool) -> None:
+        """End with a lease. keep: it may come back."""
+        number = opened.lease.partition
         inputs = self._own(self.controller.inputs, number)
         positions = {
-            place: self.intake.positions[place] for place in inputs if place in self.intake.positions
+            tp: self.table_reader.positions[tp] for tp in inputs if tp in self.table_reader.positions
         }
-        is_kept = keep and opened.is_settled
+        is_retained = keep and opened.is_settled
         self.stop_reading(opened)
-        if is_kept:
-            self._kept[number] = Kept(
-                opened.claim, positions, frozenset(opened.dirty), Stopwatch(self._clock)
+        if is_retained:
+            self._retained[number] = Retained(
+                opened.lease, positions, frozenset(opened.dirty), Stopwatch(self._clock)
             )
         else:
             self.controller.close(number)
 
-    def drop_kept(self) -> None:
-        """Drop the tables of claims that did not come back."""
-        for number, kept in list(self._kept.items()):
-            if kept.away.seconds > KEEP_SECONDS:
-                del self._kept[number]
+    def drop_retained(self) -> None:
+        """Drop the tables of leases that did not come back."""
+        for number, retained in list(self._retained.items()):
+            if retained.away.seconds > KEEP_SECONDS:
+                del self._retained[number]
                 self.controller.close(number)
 
-    def stop_reading(self, opened: OpenClaim) -> None:
-        self.intake.unassign(self._own(self.controller.inputs, opened.claim.partition))
+    def stop_reading(self, opened: OpenLease) -> None:
+        self.table_reader.unassign(self._own(self.controller.inputs, opened.lease.partition))
         if opened.restored:
             opened.restored = False
-            metrics.CLAIMS.labels(self.controller.name).dec()
+            metrics.LEASES.labels(self.controller.name).dec()
 
     def empty(self) -> None:
         """Drop everything, to be read again: it may lack what was deleted while nothing was read."""
         self._log.warning("behind for too long: emptying the tables, reading them again")
-        self.intake.unassign(list(self.intake.positions))
+        self.table_reader.unassign(list(self.table_reader.positions))
         self._broadcast_ready.clear()
-        self._kept.clear()
+        self._retained.clear()
         self.controller = self._make()
-        for number, opened in self._claims.items():
+        for number, opened in self._leases.items():
             self.controller.open(number)
-            opened.doubt.set()
+            opened.outcome_unknown.set()
         self._emptied.set()
 
     def _own(self, topics: Iterable[str], number: int) -> list[TopicPartition]:
@@ -123,49 +123,49 @@ class Tables:
 
     # ------------------------------------------------------------ restoring
 
-    async def restore(self, opened: OpenClaim) -> None:
-        """Make a claim's tables what the bus says; then every key is dirty once.
+    async def restore(self, opened: OpenLease) -> None:
+        """Make a lease's tables what the bus says; then every key is dirty once.
 
         Raises FencedError, TransientError and StaleError; then `begin_again`.
         """
-        kept, opened.kept = opened.kept, None
+        retained, opened.retained = opened.retained, None
         dirty: Iterable[str] = ()
-        if kept is None:
+        if retained is None:
             await self._read_own(opened)
         else:
-            dirty = kept.dirty
-            await self._take_up(opened, kept)
-        for key in (*self.controller.keys(opened.claim.partition), *sorted(dirty)):
+            dirty = retained.dirty
+            await self._take_up(opened, retained)
+        for key in (*self.controller.keys(opened.lease.partition), *sorted(dirty)):
             opened.mark(key)
         opened.restored = True
-        metrics.CLAIMS.labels(self.controller.name).inc()
+        metrics.LEASES.labels(self.controller.name).inc()
 
-    async def _read_own(self, opened: OpenClaim) -> None:
-        number, controller = opened.claim.partition, self.controller
-        committed = await self._bus.committed(opened.claim, controller.inputs)
+    async def _read_own(self, opened: OpenLease) -> None:
+        number, controller = opened.lease.partition, self.controller
+        committed = await self._bus.committed(opened.lease, controller.inputs)
         own = self._own((*controller.inputs, *controller.memory), number)
-        reached = await self.intake.replay(
+        reached = await self.table_reader.replay(
             await self._bus.end_offsets(own),
             lambda record: self._load(record, committed),
             lambda read, total: self._note_restore(opened, (read, total)),
         )
         await self._broadcast_ready.wait()
-        await self.intake.catch_up(self._whole(controller.broadcast))
+        await self.table_reader.catch_up(self._whole(controller.broadcast))
         for topic in controller.inputs:
             opened.start_at(topic, reached[topic, number], committed.get(topic, 0))
-        self.intake.assign({place: reached[place] for place in self._own(controller.inputs, number)})
+        self.table_reader.assign({tp: reached[tp] for tp in self._own(controller.inputs, number)})
 
-    async def _take_up(self, opened: OpenClaim, kept: Kept) -> None:
+    async def _take_up(self, opened: OpenLease, retained: Retained) -> None:
         """Go on with kept tables: of what this worker does not read itself nobody wrote anything."""
-        number, controller = opened.claim.partition, self.controller
-        committed = await self._bus.committed(opened.claim, controller.inputs)
+        number, controller = opened.lease.partition, self.controller
+        committed = await self._bus.committed(opened.lease, controller.inputs)
         inputs = self._own(controller.inputs, number)
-        for place in inputs:
-            opened.start_at(place[0], kept.positions[place], committed.get(place[0], 0))
-        self.intake.assign(kept.positions)
+        for tp in inputs:
+            opened.start_at(tp[0], retained.positions[tp], committed.get(tp[0], 0))
+        self.table_reader.assign(retained.positions)
         await self._broadcast_ready.wait()
-        await self.intake.catch_up(inputs + self._whole(controller.broadcast))
-        self._log.info("claim came back, with its tables", partition=number)
+        await self.table_reader.catch_up(inputs + self._whole(controller.broadcast))
+        self._log.info("lease came back, with its tables", partition=number)
 
     async def keep_broadcast(self) -> None:
         """Read the tables that every worker has whole, at first and whenever they were emptied."""
@@ -173,7 +173,7 @@ class Tables:
             self._emptied.clear()
             try:
                 ends = await self._bus.end_offsets(self._whole(self.controller.broadcast))
-                reached = await self.intake.replay(ends, self._load, self._note_broadcast)
+                reached = await self.table_reader.replay(ends, self._load, self._note_broadcast)
             except TransientError as exc:
                 self._log.warning("tables cannot be read yet", error=str(exc))
                 await self._clock.sleep(AGAIN_SECONDS)
@@ -182,17 +182,17 @@ class Tables:
                 self.empty()
                 continue
             if not self._emptied.is_set():
-                self.intake.assign(reached)
+                self.table_reader.assign(reached)
                 self._broadcast_ready.set()
                 await self._emptied.wait()
 
     def _note_broadcast(self, read: int, total: int) -> None:
         self._broadcast_restore = (read, total)
-        for opened in self._claims.values():
+        for opened in self._leases.values():
             self._note_restore(opened, opened.replayed)
 
-    def _note_restore(self, opened: OpenClaim, own: tuple[int, int]) -> None:
-        """Count the broadcast tables to each claim, which cannot do without."""
+    def _note_restore(self, opened: OpenLease, own: tuple[int, int]) -> None:
+        """Count the broadcast tables to each lease, which cannot do without."""
         opened.replayed = own
         if not opened.restored:
             read, total = self._broadcast_restore
@@ -203,7 +203,7 @@ class Tables:
     async def read(self) -> bool:
         """Read once, and mark what it dirties; tell whether there was anything. Raises TransientError."""
         try:
-            return await self.intake.poll(self._consume)
+            return await self.table_reader.poll(self._consume)
         except StaleError:
             self.empty()
             return False
@@ -221,15 +221,15 @@ class Tables:
     def _dead_letter(self, record: Record, error: Exception) -> None:
         """Keep bytes that mean nothing to us where a person can look at them.
 
-        Many workers read the same record of a broadcast topic: the one that holds the claim of its
+        Many workers read the same record of a broadcast topic: the one that holds the lease of its
         partition writes the letter.
         """
-        opened = self._claims.get(record.partition)
+        opened = self._leases.get(record.partition)
         if opened is not None:
             metrics.DEAD_LETTERS.labels(record.topic).inc()
             key = record.key.decode(errors="replace")
-            place = {"topic": record.topic, "partition": record.partition, "offset": record.offset}
-            self._log.error("record cannot be decoded", key=key, error=str(error), **place)
+            tp = {"topic": record.topic, "partition": record.partition, "offset": record.offset}
+            self._log.error("record cannot be decoded", key=key, error=str(error), **tp)
             opened.add(finished("", (Put(DLQ, key, dead_letter(record, error)),), self.partitions))
 
     def _consume(self, record: Record) -> None:
@@ -238,34 +238,34 @@ class Tables:
         if record.topic not in self.controller.inputs:
             for key in keys:
                 self.mark(reconciled_partition(key, self.partitions), key)
-        elif (opened := self._claims.get(record.partition)) is not None:
+        elif (opened := self._leases.get(record.partition)) is not None:
             for key in keys:
                 opened.mark(key)
             opened.consumed(record.topic, record.offset, keys)
 
     def mark(self, number: int, key: str) -> None:
-        opened = self._claims.get(number)
+        opened = self._leases.get(number)
         if opened is not None:
             opened.mark(key)
 
-    def store(self, opened: OpenClaim, puts: Iterable[Put]) -> None:
+    def store(self, opened: OpenLease, puts: Iterable[Put]) -> None:
         """Take over rows that were written."""
         for put in puts:
             if put.topic in self._written_topics:
-                for key in self.controller.store(opened.claim.partition, put):
+                for key in self.controller.store(opened.lease.partition, put):
                     opened.mark(key)
 
-    def refused(self, opened: OpenClaim, outcome: Finished, error: str) -> None:
+    def refused(self, opened: OpenLease, outcome: Finished, error: str) -> None:
         """Tell the controller that the bus does not take rows of an outcome."""
-        for key in self.controller.refused(opened.claim.partition, outcome.puts, error):
+        for key in self.controller.refused(opened.lease.partition, outcome.puts, error):
             opened.mark(key)
 
-    async def catch_up(self, opened: OpenClaim, topics: Iterable[str]) -> None:
+    async def catch_up(self, opened: OpenLease, topics: Iterable[str]) -> None:
         """Wait until everything that these topics hold now was applied."""
-        places: list[TopicPartition] = []
+        topic_partitions: list[TopicPartition] = []
         for topic in topics:
             if topic in self.controller.broadcast:
-                places += self._whole((topic,))
+                topic_partitions += self._whole((topic,))
             else:
-                places += self._own((topic,), opened.claim.partition)
-        await self.intake.catch_up(places)
+                topic_partitions += self._own((topic,), opened.lease.partition)
+        await self.table_reader.catch_up(topic_partitions)

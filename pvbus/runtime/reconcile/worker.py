@@ -1,8 +1,8 @@
 """The shell of a service: consume, decide, apply effects, step. Hardly an `if` about the domain.
 
-One worker holds any number of claims of one group and runs one `Controller` over them. Two loops:
+One worker holds any number of leases of one group and runs one `Controller` over them. Two loops:
 *reading* applies records and marks keys (see `tables`); *dispatching* runs dirty keys and hands their
-outcomes to `stepping`. Effects run as tasks of their claim, which end with it.
+outcomes to `stepping`. Effects run as tasks of their lease, which end with it.
 """
 
 import asyncio
@@ -23,12 +23,12 @@ from pvbus.core.effects import (
     Reconciliation,
 )
 from pvbus.core.errors import ConflictError, FencedError, InvariantError, PermanentError, TransientError
-from pvbus.ports.bus import Bus, Claim, Membership, TopicPartition
+from pvbus.ports.bus import Bus, Lease, Membership, TopicPartition
 from pvbus.ports.clock import Clock
 from pvbus.ports.cluster import Cluster
 from pvbus.runtime.failures import StoppedError, watch_membership
 from pvbus.runtime.reconcile.effects import perform
-from pvbus.runtime.reconcile.leases import OpenClaim, StepLimits, finished
+from pvbus.runtime.reconcile.leases import OpenLease, StepLimits, finished
 from pvbus.runtime.reconcile.narration import write_line
 from pvbus.runtime.reconcile.reader import StaleError
 from pvbus.runtime.reconcile.retries import BACKOFF_SECONDS, retry_of
@@ -64,7 +64,7 @@ class Worker:
         self._clock = clock
         self._drain_seconds = drain_seconds
         self._session_seconds = bus.session_seconds
-        self._claims: dict[int, OpenClaim] = {}
+        self._leases: dict[int, OpenLease] = {}
         self._spare_from = math.inf
         self._wake = asyncio.Event()
         self._stopping = asyncio.Event()
@@ -75,7 +75,7 @@ class Worker:
         self._membership: Membership | None = None
         self._tasks: asyncio.TaskGroup | None = None
         self._limits = StepLimits.of(bus)
-        self._tables = Tables(make, bus, clock, partitions=partitions, claims=self._claims)
+        self._tables = Tables(make, bus, clock, partitions=partitions, leases=self._leases)
         name = self.controller.name
         self._log = logs.get_logger(name)
         self._stepper = Stepper(name, self._tables, bus, clock, spawn=self._spawn, stepped=self._wake.set)
@@ -108,8 +108,8 @@ class Worker:
         except* StoppedError:
             pass
         finally:
-            self._claims.clear()  # of a worker that failed nothing is left that could drain
-            await self._tables.intake.close()
+            self._leases.clear()  # of a worker that failed nothing is left that could drain
+            await self._tables.table_reader.close()
 
     def stop(self) -> None:
         self._stopping.set()
@@ -120,15 +120,15 @@ class Worker:
 
     @property
     def ready(self) -> bool:
-        """Whether every claim held is restored; who was given none for a whole session is a spare worker."""
-        if not self._claims:
+        """Whether every lease held is restored; who was given none for a whole session is a spare worker."""
+        if not self._leases:
             return self._clock.monotonic() >= self._spare_from
-        return all(c.restored for c in self._claims.values())
+        return all(c.restored for c in self._leases.values())
 
     @property
     def idle(self) -> bool:
         """Whether nothing is dirty, in flight or waiting for a step."""
-        return self.ready and all(c.idle for c in self._claims.values())
+        return self.ready and all(c.idle for c in self._leases.values())
 
     @property
     def next_timer_seconds(self) -> float | None:
@@ -138,32 +138,32 @@ class Worker:
 
     @property
     def dirty_keys(self) -> int:
-        return sum(c.dirty_count for c in self._claims.values())
+        return sum(c.dirty_count for c in self._leases.values())
 
     @property
     def defects(self) -> Mapping[str, str]:
         """Return the keys whose decision fails by a bug of ours, and with what."""
-        return {key: error for opened in self._claims.values() for key, error in opened.defects.items()}
+        return {key: error for opened in self._leases.values() for key, error in opened.defects.items()}
 
-    def claims(self) -> Mapping[int, OpenClaim]:
-        """Return the claims held, by partition (for lag and health; not to be changed)."""
-        return self._claims
+    def leases(self) -> Mapping[int, OpenLease]:
+        """Return the leases held, by partition (for lag and health; not to be changed)."""
+        return self._leases
 
     def positions(self) -> Mapping[TopicPartition, int]:
-        return self._tables.intake.positions
+        return self._tables.table_reader.positions
 
-    # ---------------------------------------------------------------- claims
+    # ---------------------------------------------------------------- leases
 
-    async def _assigned(self, claim: Claim) -> None:
+    async def _assigned(self, lease: Lease) -> None:
         assert self._tasks is not None
-        opened = OpenClaim(claim, self.controller.inputs, self._clock, self._limits, self._durations.observe)
-        self._claims[claim.partition] = opened
+        opened = OpenLease(lease, self.controller.inputs, self._clock, self._limits, self._durations.observe)
+        self._leases[lease.partition] = opened
         self._tables.open(opened)
         opened.life = self._tasks.create_task(self._hold(opened))
 
-    async def _hold(self, opened: OpenClaim) -> None:
-        """Restore the claim's tables, and again after each step of unknown outcome, until cancelled."""
-        number, attempt = opened.claim.partition, 0
+    async def _hold(self, opened: OpenLease) -> None:
+        """Restore the lease's tables, and again after each step of unknown outcome, until cancelled."""
+        number, attempt = opened.lease.partition, 0
         while True:
             try:
                 await self._tables.restore(opened)
@@ -171,41 +171,41 @@ class Worker:
                 return  # the group takes it back
             except TransientError as exc:
                 attempt += 1
-                self._log.warning("claim cannot be restored yet", partition=number, error=str(exc))
+                self._log.warning("lease cannot be restored yet", partition=number, error=str(exc))
             except StaleError:
                 self._log.warning("restoring took too long: beginning again", partition=number)
             else:
                 attempt = 0
                 self._wake.set()
-                await opened.doubt.wait()
+                await opened.outcome_unknown.wait()
             for task in opened.tasks:
                 task.cancel()
             self._tables.stop_reading(opened)
             await self._clock.sleep(min(BACKOFF_SECONDS[0] * 2.0 ** min(attempt, 20), self._session_seconds))
             self._tables.begin_again(opened)
 
-    async def _revoked(self, claim: Claim) -> None:
-        """Let what is in flight end, for a while; then drop the claim with all that belongs to it."""
-        opened = self._claims.get(claim.partition)
-        if opened is None or opened.claim != claim:
+    async def _revoked(self, lease: Lease) -> None:
+        """Let what is in flight end, for a while; then drop the lease with all that belongs to it."""
+        opened = self._leases.get(lease.partition)
+        if opened is None or opened.lease != lease:
             return
         opened.revoked = True
         deadline = self._clock.monotonic() + self._drain_seconds
         try:
             while opened.in_flight and self._clock.monotonic() < deadline:
-                self._stepper.kick(opened)
+                self._stepper.flush(opened)
                 await self._clock.sleep(0.01)
         finally:  # whoever is late is cut off here, and may not even wait any more
-            if self._claims.get(claim.partition) is opened:
-                del self._claims[claim.partition]
+            if self._leases.get(lease.partition) is opened:
+                del self._leases[lease.partition]
                 self._spare_from = self._clock.monotonic() + self._session_seconds
-                self._tables.let_go(opened, keep=not self._stopping.is_set())
+                self._tables.release(opened, keep=not self._stopping.is_set())
             for task in (*opened.tasks, opened.life):
                 if task is not None:
                     task.cancel()
 
-    def _spawn(self, opened: OpenClaim, work: Coroutine[Any, Any, None]) -> "asyncio.Task[None]":
-        """Run something that ends with the claim."""
+    def _spawn(self, opened: OpenLease, work: Coroutine[Any, Any, None]) -> "asyncio.Task[None]":
+        """Run something that ends with the lease."""
         assert self._tasks is not None
         task = self._tasks.create_task(work)
         opened.tasks.add(task)
@@ -228,9 +228,9 @@ class Worker:
     def _balance(self) -> None:
         """Read no more inputs while there is too much to do; go on when half of it is done."""
         if self.dirty_keys > DIRTY_KEYS_MAX:
-            self._tables.intake.pause()
+            self._tables.table_reader.pause()
         elif self.dirty_keys <= DIRTY_KEYS_MAX // 2:
-            self._tables.intake.resume()
+            self._tables.table_reader.resume()
 
     # ---------------------------------------------------------------- dispatching
 
@@ -239,17 +239,17 @@ class Worker:
             await self._wake.wait()
             self._wake.clear()
             deadline = self._clock.monotonic() + SLICE_SECONDS
-            claims = list(self._claims.values())
+            leases = list(self._leases.values())
             self._turn += 1
-            for i in range(len(claims)):  # another one first each time: slots for effects are scarce
-                opened = claims[(self._turn + i) % len(claims)]
+            for i in range(len(leases)):  # another one first each time: slots for effects are scarce
+                opened = leases[(self._turn + i) % len(leases)]
                 if opened.acts:
                     self._run_dirty(opened, deadline)
             self._count_evaluations()
             self._balance()
             await asyncio.sleep(0)
 
-    def _run_dirty(self, opened: OpenClaim, deadline: float) -> None:
+    def _run_dirty(self, opened: OpenLease, deadline: float) -> None:
         """Decide dirty keys, while there is time and room for their effects."""
         while self._effects < EFFECTS_INFLIGHT_MAX and not opened.is_backed_up:
             if self._clock.monotonic() >= deadline:
@@ -258,12 +258,12 @@ class Worker:
             key = opened.take()
             if key is None:
                 break
-            self._timers.cancel((opened.claim.partition, key))
+            self._timers.cancel((opened.lease.partition, key))
             self._begin(opened, key)
-        self._stepper.kick(opened)
+        self._stepper.flush(opened)
 
-    def _begin(self, opened: OpenClaim, key: str) -> None:
-        steps = self.controller.reconcile(opened.claim.partition, key, self._clock.now())
+    def _begin(self, opened: OpenLease, key: str) -> None:
+        steps = self.controller.reconcile(opened.lease.partition, key, self._clock.now())
         try:
             effect = next(steps)
         except StopIteration as end:
@@ -279,7 +279,7 @@ class Worker:
         self._effects -= 1
         self._wake.set()
 
-    async def _with_effects(self, opened: OpenClaim, key: str, steps: Reconciliation, effect: Effect) -> None:
+    async def _with_effects(self, opened: OpenLease, key: str, steps: Reconciliation, effect: Effect) -> None:
         """Run as a task of its own: what is bound to the log here is bound nowhere else."""
         with logs.bound(self._fields(opened, key)):
             try:
@@ -290,9 +290,9 @@ class Worker:
                 self._finish(opened, key, outcome)
             finally:
                 steps.close()
-        self._stepper.kick(opened)  # its task inherits what is bound
+        self._stepper.flush(opened)  # its task inherits what is bound
 
-    def _fields(self, opened: OpenClaim, key: str) -> dict[str, Any]:
+    def _fields(self, opened: OpenLease, key: str) -> dict[str, Any]:
         return {"service": self.controller.name, **opened.log_fields(key)}
 
     def _count_evaluations(self) -> None:
@@ -301,7 +301,7 @@ class Worker:
             self._evaluations.inc(now - seen if now > seen else now)
             self._evaluations_seen = now
 
-    async def _drive(self, opened: OpenClaim, steps: Reconciliation, effect: Effect) -> Outcome:
+    async def _drive(self, opened: OpenLease, steps: Reconciliation, effect: Effect) -> Outcome:
         try:
             while True:
                 try:
@@ -314,7 +314,7 @@ class Worker:
             outcome: Outcome = end.value
             return outcome
 
-    async def _perform(self, opened: OpenClaim, effect: Effect) -> Any:
+    async def _perform(self, opened: OpenLease, effect: Effect) -> Any:
         if isinstance(effect, CatchUp):
             return await self._tables.catch_up(opened, effect.topics)
         while (pause := self._paused_until - self._clock.monotonic()) > 0:
@@ -322,7 +322,7 @@ class Worker:
         if isinstance(effect, WRITES) and not opened.may_write(
             self._membership, self._clock.monotonic(), self._session_seconds / 2
         ):
-            raise TransientError("the claim may have been lost")
+            raise TransientError("the lease may have been lost")
         if isinstance(effect, Delete) and self._clock.now() > effect.not_after:
             raise ConflictError("the order to delete is too old by now")
         assert self._cluster is not None
@@ -337,7 +337,7 @@ class Worker:
             (self._log.debug if line.is_detail else self._log.info)(line.event, **line.fields)
         return result
 
-    def _failed(self, opened: OpenClaim, key: str, error: Exception) -> None:
+    def _failed(self, opened: OpenLease, key: str, error: Exception) -> None:
         """Look at the key again in time; one that fails leaves the others alone."""
         if isinstance(error, InvariantError):
             raise error
@@ -357,22 +357,22 @@ class Worker:
                 case _:
                     self._log.warning("will be tried again", **about)
         self._outcomes[outcome].inc()
-        self._timers.set((opened.claim.partition, key), self._clock.monotonic() + seconds)
+        self._timers.set((opened.lease.partition, key), self._clock.monotonic() + seconds)
         self._close(opened, key, puts)
 
-    def _report(self, opened: OpenClaim, key: str) -> tuple[Put, ...]:
+    def _report(self, opened: OpenLease, key: str) -> tuple[Put, ...]:
         """Return the rows that report a defect on the key's object."""
         message = (
             f"{DEFECT}: {opened.defects[key]}; the log of the service {self.controller.name} has the trace: "
             "please report both"
         )
         try:
-            return self.controller.failed(opened.claim.partition, key, message, self._clock.now())
+            return self.controller.failed(opened.lease.partition, key, message, self._clock.now())
         except Exception as exc:  # the same bug, most likely: the log and /readyz have it
             self._log.error("a defect cannot be reported on its object", error=str(exc))
             return ()
 
-    def _finish(self, opened: OpenClaim, key: str, outcome: Outcome) -> None:
+    def _finish(self, opened: OpenLease, key: str, outcome: Outcome) -> None:
         self._outcomes[outcome.result].inc()
         opened.attempts.pop(key, None)
         opened.defects.pop(key, None)
@@ -380,7 +380,7 @@ class Worker:
             opened.mark(key)
             self._wake.set()
         elif outcome.again_after is not None:
-            self._timers.set((opened.claim.partition, key), self._clock.monotonic() + outcome.again_after)
+            self._timers.set((opened.lease.partition, key), self._clock.monotonic() + outcome.again_after)
         if logs.is_detailed():
             about = {"waiting": "; ".join(outcome.waiting)} if outcome.waiting else {}
             with logs.bound(self._fields(opened, key)):
@@ -389,7 +389,7 @@ class Worker:
             metrics.CONVERGENCE_SECONDS.observe(max(self._clock.now() - outcome.cause, 0.0))
         self._close(opened, key, outcome.puts)
 
-    def _close(self, opened: OpenClaim, key: str, puts: tuple[Put, ...]) -> None:
+    def _close(self, opened: OpenLease, key: str, puts: tuple[Put, ...]) -> None:
         """Write rows, if there are any: then the key is done when they are committed, else at once."""
         if puts:
             opened.add(finished(key, puts, self.partitions))
@@ -405,11 +405,11 @@ class Worker:
             for number, key in self._timers.due(now):
                 self._tables.mark(number, key)
                 self._wake.set()
-            self._tables.drop_kept()
+            self._tables.drop_retained()
             if now - committed_at > OFFSET_COMMIT_SECONDS:
                 committed_at = now
-                for opened in self._claims.values():
+                for opened in self._leases.values():
                     if opened.acts and opened.done_offsets():
-                        self._stepper.kick(opened, offsets_only=True)
+                        self._stepper.flush(opened, offsets_only=True)
             self._dirty_gauge.set(self.dirty_keys)
-            self._inflight_gauge.set(sum(len(opened.busy) for opened in self._claims.values()))
+            self._inflight_gauge.set(sum(len(opened.busy) for opened in self._leases.values()))

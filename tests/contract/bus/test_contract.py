@@ -15,7 +15,7 @@ from pvbus.adapters.sqlite.bus import SqliteBus
 from pvbus.adapters.sqlite.membership import SqliteMembership
 from pvbus.adapters.sqlite.reader import SqliteReader
 from pvbus.core.errors import FencedError
-from pvbus.ports.bus import Assigned, Claim, GroupState, Output, Revoked, TopicPartition
+from pvbus.ports.bus import Assigned, GroupState, Lease, Output, Revoked, TopicPartition
 from pvbus.testing import bus_contract, bus_contract_churn, bus_contract_groups
 from pvbus.testing.bus_contract import Check
 from tests.contract.bus.harness import FileHarness, MemoryHarness
@@ -63,10 +63,10 @@ class TwoTransactions(SqliteBus):
     """Commits the outputs first, and the offset in a transaction of its own."""
 
     async def step(
-        self, claim: Claim, outputs: Sequence[Output], offsets: Mapping[str, int] | None = None
+        self, lease: Lease, outputs: Sequence[Output], offsets: Mapping[str, int] | None = None
     ) -> None:
-        await super().step(claim, outputs)
-        await super().step(claim, (), offsets)
+        await super().step(lease, outputs)
+        await super().step(lease, (), offsets)
 
 
 class OffsetBeforeFence(SqliteBus):
@@ -76,19 +76,19 @@ class OffsetBeforeFence(SqliteBus):
         self.early = {n: self._store.committed(group, n)[1] for n in range(bus_contract.PARTITIONS)}
         return await super().join(group, topics, **callbacks)
 
-    async def committed(self, claim: Claim, topics: Sequence[str]) -> Mapping[str, int]:
-        await super().committed(claim, topics)
-        return {topic: self.early[claim.partition].get(topic, 0) for topic in topics}
+    async def committed(self, lease: Lease, topics: Sequence[str]) -> Mapping[str, int]:
+        await super().committed(lease, topics)
+        return {topic: self.early[lease.partition].get(topic, 0) for topic in topics}
 
 
 class NoFence(SqliteBus):
     """Lets any epoch step: takes the newest one there is."""
 
     async def step(
-        self, claim: Claim, outputs: Sequence[Output], offsets: Mapping[str, int] | None = None
+        self, lease: Lease, outputs: Sequence[Output], offsets: Mapping[str, int] | None = None
     ) -> None:
-        epoch = self._store.epoch(claim.group, claim.partition) or 0
-        await super().step(msgspec.structs.replace(claim, epoch=epoch), outputs, offsets)
+        epoch = self._store.epoch(lease.group, lease.partition) or 0
+        await super().step(msgspec.structs.replace(lease, epoch=epoch), outputs, offsets)
 
 
 class NoBarrier(SqliteBus):
@@ -97,12 +97,12 @@ class NoBarrier(SqliteBus):
     async def join(
         self, group: str, topics: Sequence[str], *, assigned: Assigned, revoked: Revoked
     ) -> SqliteMembership:
-        async def later(claim: Claim) -> None:
-            self.late = asyncio.create_task(quietly(claim))
+        async def later(lease: Lease) -> None:
+            self.late = asyncio.create_task(quietly(lease))
 
-        async def quietly(claim: Claim) -> None:
+        async def quietly(lease: Lease) -> None:
             with contextlib.suppress(FencedError):
-                await revoked(claim)
+                await revoked(lease)
 
         return await super().join(group, topics, assigned=assigned, revoked=later)
 
@@ -111,22 +111,22 @@ class OffsetsMayGoBack(SqliteBus):
     """Moves offsets wherever a step says."""
 
     async def step(
-        self, claim: Claim, outputs: Sequence[Output], offsets: Mapping[str, int] | None = None
+        self, lease: Lease, outputs: Sequence[Output], offsets: Mapping[str, int] | None = None
     ) -> None:
         for topic in offsets or {}:
             self._store.db.execute("DELETE FROM offsets WHERE topic = ?", (topic,))
-        await super().step(claim, outputs, offsets)
+        await super().step(lease, outputs, offsets)
 
 
 class SizeCheckedLate(SqliteBus):
     """Writes the records before an oversize one."""
 
     async def step(
-        self, claim: Claim, outputs: Sequence[Output], offsets: Mapping[str, int] | None = None
+        self, lease: Lease, outputs: Sequence[Output], offsets: Mapping[str, int] | None = None
     ) -> None:
         for output in outputs:
-            await super().step(claim, [output])
-        await super().step(claim, (), offsets)
+            await super().step(lease, [output])
+        await super().step(lease, (), offsets)
 
 
 class TombstonesGoAtOnce(SqliteBus):
@@ -158,7 +158,7 @@ DEFECTS: tuple[tuple[type[SqliteBus], str], ...] = (
     (TwoTransactions, "outputs_and_offset_together"),
     (TwoTransactions, "crash_at_every_await"),
     (OffsetBeforeFence, "offsets_are_read_after_the_fence"),
-    (NoFence, "old_claim_cannot_step"),
+    (NoFence, "old_lease_cannot_step"),
     (NoFence, "churn_3"),
     (NoBarrier, "revoke_barrier"),
     (NoBarrier, "churn_1"),

@@ -23,8 +23,8 @@ class Done(NamedTuple):
 
 def environment(**more: str) -> dict[str, str]:
     """No settings of the person who runs the tests, and a kubeconfig that must not be looked at."""
-    kept = {name: value for name, value in os.environ.items() if not name.startswith("PVBUS_")}
-    return {**kept, "PYTHONPATH": str(REPOSITORY), "KUBECONFIG": "/nonexistent/kubeconfig", **more}
+    retained = {name: value for name, value in os.environ.items() if not name.startswith("PVBUS_")}
+    return {**retained, "PYTHONPATH": str(REPOSITORY), "KUBECONFIG": "/nonexistent/kubeconfig", **more}
 
 
 def pvbus(*arguments: str | Path, cwd: Path, seconds: float = SECONDS_MAX, **variables: str) -> Done:

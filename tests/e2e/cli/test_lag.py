@@ -66,13 +66,13 @@ def test_every_partition_of_every_service_is_shown(installation: Installation) -
     found = rows(installation)
     assert Counter(row["service"] for row in found) == EACH
     assert {row["owner"] for row in found} == {url}
-    assert all(row["claim"]["restored"] and row["lag"] == 0 for row in found)
+    assert all(row["lease"]["restored"] and row["lag"] == 0 for row in found)
     state = json.loads(get(f"{url}/state"))["services"]
-    epochs = {(name, each["partition"]): each["epoch"] for name in state for each in state[name]["claims"]}
-    assert epochs == {(row["service"], row["partition"]): row["claim"]["epoch"] for row in found}
+    epochs = {(name, each["partition"]): each["epoch"] for name in state for each in state[name]["leases"]}
+    assert epochs == {(row["service"], row["partition"]): row["lease"]["epoch"] for row in found}
     metrics = get(f"{url}/metrics")
     for name in ("held", "lag_records", "dirty_keys", "progress_seconds", "restore_ratio"):
-        series = re.findall(rf'^pvbus_claim_{name}{{partition="\d+",service="(\w+)"}} (\S+)$', metrics, re.M)
+        series = re.findall(rf'^pvbus_lease_{name}{{partition="\d+",service="(\w+)"}} (\S+)$', metrics, re.M)
         assert Counter(service for service, _ in series) == EACH
         if name in ("held", "restore_ratio"):
             assert {value for _, value in series} == {"1.0"}
@@ -110,11 +110,11 @@ def test_without_a_worker_nobody_holds_anything(installation: Installation, end:
     getattr(installation, end)()
     found = rows(installation)
     assert Counter(row["service"] for row in found) == EACH
-    assert {(row["owner"], row["claim"]) for row in found} == {("", None)}
+    assert {(row["owner"], row["lease"]) for row in found} == {("", None)}
     done = lag(installation, "render", "--check", "--partitions")
     assert done.returncode == 1
-    told = f"render: nobody holds any of its {partition_count()} partitions: is it running?"
-    assert done.stderr.splitlines() == [told]
+    reported = f"render: nobody holds any of its {partition_count()} partitions: is it running?"
+    assert done.stderr.splitlines() == [reported]
     assert re.search(r"^render +0 +nobody +- +\d+ +- +- +-$", done.stdout, re.M)
 
 

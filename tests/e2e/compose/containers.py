@@ -28,13 +28,15 @@ DATA = "/data"
 def image(target: Path) -> Path:
     """Make a folder of what the Dockerfile copies, and nothing else."""
     target.mkdir()
-    for source, place in re.findall(
+    for source, location in re.findall(
         r"^COPY (\S+) (\S+)$", (CHECKOUT / "deploy/Dockerfile").read_text(), re.MULTILINE
     ):
         if (CHECKOUT / source).is_dir():
-            shutil.copytree(CHECKOUT / source, target / place, ignore=shutil.ignore_patterns("__pycache__"))
+            shutil.copytree(
+                CHECKOUT / source, target / location, ignore=shutil.ignore_patterns("__pycache__")
+            )
         else:
-            shutil.copy(CHECKOUT / source, target / place)
+            shutil.copy(CHECKOUT / source, target / location)
     return target
 
 
@@ -89,9 +91,11 @@ class Compose:
 
     def environment(self, service: str) -> dict[str, str]:
         own = self.services[service].get("environment", {})
-        kept = {name: value for name, value in os.environ.items() if not name.startswith(("PVBUS_", "KUBE"))}
+        retained = {
+            name: value for name, value in os.environ.items() if not name.startswith(("PVBUS_", "KUBE"))
+        }
         given = {name: self._outside(service, value) for name, value in own.items()}
-        return {**kept, "PYTHONPATH": str(self._image), **given}
+        return {**retained, "PYTHONPATH": str(self._image), **given}
 
     def broker_properties(self) -> dict[str, str]:
         """Return what Kafka's image makes of KAFKA_* variables: `KAFKA_A_B` is the property `a.b`."""

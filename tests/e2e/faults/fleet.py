@@ -338,28 +338,28 @@ class Fleet:
     async def _draft_problems(self, living: Mapping[str, Object]) -> list[str]:
         """One draft per variant in the API and one branch in git, with the content asked for, and no more."""
         owners = {obj["metadata"]["uid"]: obj for obj in living.values()}
-        places = {place_of(obj): obj for obj in living.values()}
+        package_keys = {package_key_of(obj): obj for obj in living.values()}
         problems = []
         seen = []
         for revision in await self.all(REVISION):
             spec = revision["spec"]
             if spec["repository"] == "blueprints":
                 continue
-            name, place = revision["metadata"]["name"], (spec["repository"], spec["packageName"])
-            seen.append(place)
+            name, package_key = revision["metadata"]["name"], (spec["repository"], spec["packageName"])
+            seen.append(package_key)
             uids = [owner["uid"] for owner in revision["metadata"].get("ownerReferences") or ()]
             if len(uids) != 1 or uids[0] not in owners:
                 problems.append(f"draft {name} belongs to {uids}")
-            elif place_of(owners[uids[0]]) != place:
-                problems.append(f"draft {name} belongs to a variant of {place_of(owners[uids[0]])}")
+            elif package_key_of(owners[uids[0]]) != package_key:
+                problems.append(f"draft {name} belongs to a variant of {package_key_of(owners[uids[0]])}")
             if (spec["workspaceName"], spec["lifecycle"]) != (DRAFT, "Draft"):
                 problems.append(f"draft {name} is {spec['workspaceName']}, {spec['lifecycle']}")
-        if sorted(seen) != sorted(places):
-            problems.append(f"drafts too many or too few: {sorted(set(seen) ^ set(places))}")
+        if sorted(seen) != sorted(package_keys):
+            problems.append(f"drafts too many or too few: {sorted(set(seen) ^ set(package_keys))}")
         clusters = {obj["metadata"]["name"]: obj for obj in await self.all(CLUSTER)}
         for region in fleet.REGIONS:
             remote = f"edge-{region}"
-            wanted = {f"drafts/{package}/{DRAFT}" for repo, package in places if repo == remote}
+            wanted = {f"drafts/{package}/{DRAFT}" for repo, package in package_keys if repo == remote}
             present = set(
                 _git(self.folder / f"{remote}.git", "for-each-ref", "--format=%(refname:lstrip=2)").split()
             )
@@ -368,7 +368,7 @@ class Fleet:
                 continue
             problems += [
                 problem
-                for (repo, package), obj in places.items()
+                for (repo, package), obj in package_keys.items()
                 if repo == remote
                 for problem in self._content_problems(repo, package, obj, clusters)
             ]
@@ -406,7 +406,7 @@ class Fleet:
         }
 
 
-def place_of(variant: Object) -> tuple[str, str]:
+def package_key_of(variant: Object) -> tuple[str, str]:
     downstream = variant["spec"]["downstream"]
     return downstream["repo"], downstream["package"]
 

@@ -14,8 +14,8 @@ from typing import Any, NamedTuple
 import pytest
 
 from pvbus.adapters.kubernetes.cluster import HttpCluster
-from tests.e2e.faults import deeds
-from tests.e2e.faults.deeds import Told
+from tests.e2e.faults import scenarios
+from tests.e2e.faults.scenarios import Reported
 from tests.e2e.faults.world import NAMESPACE, World
 from tests.tools.installation import Installation
 
@@ -26,34 +26,34 @@ class Fault(NamedTuple):
     """A row. told: pieces of text, each of which must be found, in this order, at the place `where`."""
 
     name: str
-    deed: Callable[[World], Awaitable[Told]]
+    scenario: Callable[[World], Awaitable[Reported]]
     where: str
-    told: tuple[str, ...]
-    kept: str
+    reported: tuple[str, ...]
+    retained: str
 
 
 UPSTREAM = {"repo": "blueprints", "package": "base", "revision": 1}
 EDGE = {"repositories": [{"name": "edge"}]}
 
 
-def invalid(name: str, told: str, spec: Mapping[str, Any]) -> Fault:
+def invalid(name: str, reported: str, spec: Mapping[str, Any]) -> Fault:
     """A row of the sets' validation."""
-    deed = partial(deeds.set_stalls, spec=spec)
-    return Fault(name, deed, "condition Stalled of the set", (told,), "nothing is made for this set")
+    scenario = partial(scenarios.set_stalls, spec=spec)
+    return Fault(name, scenario, "condition Stalled of the set", (reported,), "nothing is made for this set")
 
 
-def target(name: str, told: str, *targets: Mapping[str, Any]) -> Fault:
-    return invalid(name, told, {"upstream": UPSTREAM, "targets": list(targets)})
+def target(name: str, reported: str, *targets: Mapping[str, Any]) -> Fault:
+    return invalid(name, reported, {"upstream": UPSTREAM, "targets": list(targets)})
 
 
-def template(name: str, told: str, **fields: Any) -> Fault:
-    return target(name, f"spec.targets[0].template{told}", {**EDGE, "template": fields})
+def template(name: str, reported: str, **fields: Any) -> Fault:
+    return target(name, f"spec.targets[0].template{reported}", {**EDGE, "template": fields})
 
 
-def expression(name: str, told: str, text: str) -> Fault:
-    deed = partial(deeds.expression_breaks, expression=text)
-    where = ("template.downstream.packageExpr: ", told)
-    return Fault(name, deed, "condition Stalled of the set", where, "the variants made before")
+def expression(name: str, reported: str, text: str) -> Fault:
+    scenario = partial(scenarios.expression_breaks, expression=text)
+    where = ("template.downstream.packageExpr: ", reported)
+    return Fault(name, scenario, "condition Stalled of the set", where, "the variants made before")
 
 
 BOTH_KEYS = [{"key": "a", "keyExpr": "'a'", "value": "b"}]
@@ -206,42 +206,42 @@ spec:
 FAULTS = (
     Fault(
         "invalid YAML in a file",
-        partial(deeds.manifest_refused, text="kind: PackageVariantSet\nspec: [1, 2\n"),
+        partial(scenarios.manifest_refused, text="kind: PackageVariantSet\nspec: [1, 2\n"),
         "stderr of pvbus up, exit code 2",
         ("manifests.yaml", "not valid YAML", "line"),
         "nothing was started",
     ),
     Fault(
         "invalid YAML in a request",
-        partial(deeds.body_refused, body="kind: [PackageVariantSet\n"),
+        partial(scenarios.body_refused, body="kind: [PackageVariantSet\n"),
         "400 of the API server",
         ("400 ", "not valid YAML", "line 2"),
         "what is stored",
     ),
     Fault(
         "an object without a kind",
-        partial(deeds.manifest_refused, text="apiVersion: v1\nmetadata: {name: a}\n"),
+        partial(scenarios.manifest_refused, text="apiVersion: v1\nmetadata: {name: a}\n"),
         "stderr of pvbus up, exit code 2",
         ("manifests.yaml, document 2", "has no kind"),
         "nothing was started",
     ),
     Fault(
         "an unknown field in a file",
-        partial(deeds.manifest_refused, text=MISSPELT),
+        partial(scenarios.manifest_refused, text=MISSPELT),
         "stderr of pvbus up, exit code 2",
         ("manifests.yaml, document 2", "PackageVariantSet misspelt", 'unknown field "spec.upstreem"'),
         "a mistyped field is not silently left out",
     ),
     Fault(
         "an unknown field in a request",
-        partial(deeds.body_refused, body=MISSPELT),
+        partial(scenarios.body_refused, body=MISSPELT),
         "400 of the API server",
         ("400 ", 'unknown field "spec.upstreem"'),
         "what is stored",
     ),
     Fault(
         "a field of another type",
-        partial(deeds.refused_write, spec={"upstream": UPSTREAM, "targets": "all"}),
+        partial(scenarios.refused_write, spec={"upstream": UPSTREAM, "targets": "all"}),
         "422 of the API server",
         ("spec.targets: Invalid value", "must be of type array"),
         "what is stored",
@@ -259,35 +259,35 @@ FAULTS = (
     ),
     Fault(
         "a selector that matches nothing",
-        deeds.nothing_selected,
+        scenarios.nothing_selected,
         "condition TargetsApplied of the set",
         ("TargetsApplied", "NothingSelected", "no target selects anything", "spec.targets"),
         "it is no error",
     ),
     Fault(
         "a selector that suddenly matches nothing",
-        deeds.suddenly_nothing,
+        scenarios.suddenly_nothing,
         "condition DeletionHeld of the set, and pvbus explain",
         ("DeletionHeld=True", "14 deletions are held", "pvbus.dev/confirm-deletion=", "to confirm"),
         "every variant, until its removal was confirmed",
     ),
     Fault(
         "a selector that suddenly matches everything",
-        deeds.suddenly_everything,
+        scenarios.suddenly_everything,
         "condition DeletionHeld of the set, and pvbus explain",
         ("DeletionHeld=True", "16 deletions are held", "pvbus.dev/confirm-deletion=", "to confirm"),
         "every variant, until its removal was confirmed; the one that was meant for ever",
     ),
     Fault(
         "a Repository that vanishes",
-        deeds.repository_vanishes,
+        scenarios.repository_vanishes,
         "condition Ready of the variant",
         ("Ready=False", 'repositories.config.porch.kpt.dev "edge" not found'),
         "the variant and its branch; no second draft when it comes back",
     ),
     Fault(
         "the upstream's Repository vanishes",
-        deeds.upstream_vanishes,
+        scenarios.upstream_vanishes,
         "condition Stalled of the set",
         (
             "Stalled=True (UpstreamNotFound)",
@@ -297,7 +297,7 @@ FAULTS = (
     ),
     Fault(
         "a git remote that is down",
-        deeds.remote_is_down,
+        scenarios.remote_is_down,
         "condition Ready of the Repository and of the variant",
         (
             "Ready=False",
@@ -309,28 +309,28 @@ FAULTS = (
     ),
     Fault(
         "a git repository that is moved away",
-        deeds.remote_moves_away,
+        scenarios.remote_moves_away,
         "condition Ready of the Repository",
         ("Ready=False", "there is nothing at", "correct spec.git.repo"),
         "variants and drafts, in the API and in git",
     ),
     Fault(
         "a git remote that refuses the push",
-        deeds.push_refused,
+        scenarios.push_refused,
         "condition Ready of the variant",
         ("Ready=False", "a hook of the remote repository refused the push", "frozen until Monday"),
         "the drafts that are there; what was refused is made when the hook agrees",
     ),
     Fault(
         "a git remote that moved under us",
-        deeds.remote_moved_under_us,
+        scenarios.remote_moved_under_us,
         "condition Ready of the variant",
         ("Ready=True",),
         "what a person pushed to the draft and to main, and the change of the set",
     ),
     Fault(
         "a package without Kptfile",
-        deeds.no_kptfile,
+        scenarios.no_kptfile,
         "condition Stalled of the set, and Ready of the Repository",
         (
             "could not find upstream package revision 'raw/1'",
@@ -342,49 +342,49 @@ FAULTS = (
     ),
     Fault(
         "a package whose Kptfile is broken",
-        deeds.broken_kptfile,
+        scenarios.broken_kptfile,
         "condition Ready of the variant",
         ("Ready=False", 'upstream package revision "blueprints.bad.v1" cannot be cloned', "yaml: line 2"),
         "variants of the repository's other packages are made",
     ),
     Fault(
         "a full disk at the start",
-        deeds.disk_full_at_start,
+        scenarios.disk_full_at_start,
         "stderr of pvbus up, exit code 1",
         ("error: ", "disk"),
         "the folder works once there is room",
     ),
     Fault(
         "a disk that fills up",
-        deeds.disk_full_while_running,
+        scenarios.disk_full_while_running,
         "the answer of the API server",
         ("could not be stored in", "objects.db", "make room on the disk"),
         "every answered write",
     ),
     Fault(
         "a second pvbus up on the same folder",
-        deeds.second_up,
+        scenarios.second_up,
         "stderr of pvbus up, exit code 1",
         ("is in use by another pvbus (process ", "stop that one first, or choose another folder with --data"),
         "the first one goes on",
     ),
     Fault(
         "a port that is in use",
-        deeds.port_in_use,
+        scenarios.port_in_use,
         "stderr of pvbus up, exit code 1",
         ("port", "in use", "--port"),
         "",
     ),
     Fault(
         "kill -9 of pvbus up",
-        deeds.killed,
+        scenarios.killed,
         "nothing is told: it starts as if nothing had been",
         ("API server: https://127.0.0.1:",),
         "answered writes, the variant and its one draft (test_kill.py does this 50 times, under load)",
     ),
     Fault(
         "kill -9 of the API server's process",
-        deeds.api_server_dies,
+        scenarios.api_server_dies,
         "stderr of pvbus up, exit code 1",
         ("the API server's process ended", "Start again"),
         "answered writes",
@@ -430,7 +430,9 @@ async def world(
 )
 async def test_a_fault_is_told_clearly_and_loses_nothing(fault: Fault, world: World) -> None:
     """Each row: its words are at its place, in their order, and nothing that must stay is gone."""
-    told = await fault.deed(world)
-    expected = ".*".join(re.escape(piece) for piece in fault.told)
-    assert re.search(expected, told.text, re.DOTALL), f"{fault.where} should say {fault.told}:\n{told.text}"
-    assert told.lost == (), f"kept must be: {fault.kept}\n{told.text}"
+    reported = await fault.scenario(world)
+    expected = ".*".join(re.escape(piece) for piece in fault.reported)
+    assert re.search(expected, reported.text, re.DOTALL), (
+        f"{fault.where} should say {fault.reported}:\n{reported.text}"
+    )
+    assert reported.lost == (), f"kept must be: {fault.retained}\n{reported.text}"

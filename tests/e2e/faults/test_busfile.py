@@ -12,7 +12,7 @@ from pvbus.core.codec import encode_row
 from pvbus.core.keys import partition
 from pvbus.core.records import CONDITIONS, LATEST, TARGETS, UNROLL, ChildRow, ConditionEvent, TargetRow
 from pvbus.core.topics import partition_key, topic_specs
-from pvbus.ports.bus import Claim, Output
+from pvbus.ports.bus import Lease, Output
 from pvbus.runtime.clock import SystemClock
 from tests.tools.busfile import Snapshot
 
@@ -44,27 +44,29 @@ async def file(tmp_path: Path) -> Path:
     path = tmp_path / "bus.db"
     bus = await SqliteBus.open(path, clock=SystemClock())
     await bus.create_topics(topic_specs(PARTITIONS))
-    claims: list[Claim] = []
+    leases: list[Lease] = []
 
-    async def assigned(claim: Claim) -> None:
-        claims.append(claim)
+    async def assigned(lease: Lease) -> None:
+        leases.append(lease)
 
-    async def revoked(claim: Claim) -> None:
+    async def revoked(lease: Lease) -> None:
         return
 
     membership = await bus.join("judge", (UNROLL,), assigned=assigned, revoked=revoked)
-    place = Downstream(repo="r", package="p")
+    downstream = Downstream(repo="r", package="p")
     last = event("True", "False", "2", 2)
     rows = [
-        output(UNROLL, "default/s|v", ChildRow(set_uid="u", state="present", downstream=place, digest="d")),
+        output(
+            UNROLL, "default/s|v", ChildRow(set_uid="u", state="present", downstream=downstream, digest="d")
+        ),
         output(TARGETS, "default/v|s", TargetRow(state="present", set_name="s", set_uid="u", digest="d")),
         output(CONDITIONS, "PackageVariant|default/v", event("False", "", "1", 1)),
         output(CONDITIONS, "PackageVariant|default/v", last),
         output(LATEST, "PackageVariant|default/v|Ready", last),
     ]
-    while not claims:
+    while not leases:
         await SystemClock().sleep(0.01)
-    await bus.step(claims[0], rows, {UNROLL: 0})
+    await bus.step(leases[0], rows, {UNROLL: 0})
     await membership.leave()
     await bus.close()
     return path

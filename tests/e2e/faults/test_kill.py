@@ -36,10 +36,10 @@ async def installation(tmp_path: Path) -> AsyncIterator[Installation]:
     made.kill()
 
 
-async def killed_early(installation: Installation, chance: random.Random) -> None:
+async def killed_early(installation: Installation, rng: random.Random) -> None:
     """Kill it while it starts."""
     installation.start()
-    await asyncio.sleep(chance.uniform(0.1, 2.5))
+    await asyncio.sleep(rng.uniform(0.1, 2.5))
     installation.kill()
 
 
@@ -69,10 +69,10 @@ async def converged(fleet: Fleet) -> float:
 async def test_after_any_kills_the_world_is_what_the_oracle_expects(
     installation: Installation, tmp_path: Path
 ) -> None:
-    chance = random.Random(SEED)
+    rng = random.Random(SEED)
     began = time.monotonic()
     for _ in range(min(KILLS_AT_FIRST_START, KILLS)):
-        await killed_early(installation, chance)
+        await killed_early(installation, rng)
     installation.start()
     await ready(installation)
     fleet = Fleet(tmp_path / "git", SEED)
@@ -85,11 +85,11 @@ async def test_after_any_kills_the_world_is_what_the_oracle_expects(
     try:
         for number in range(KILLS - KILLS_AT_FIRST_START):
             assert not load.done(), load.result()
-            await asyncio.sleep(chance.uniform(0.1, 2.5))
+            await asyncio.sleep(rng.uniform(0.1, 2.5))
             if number % 5 != 4:  # every fifth time it dies again before it was ready
                 await ready(installation)
-                await asyncio.sleep(chance.uniform(0.1, 1.5))
-            await strike(installation, chance)
+                await asyncio.sleep(rng.uniform(0.1, 1.5))
+            await strike(installation, rng)
             now = await asyncio.to_thread(Snapshot.of, installation.bus)
             problems = [*now.problems(), *now.problems_since(before)]
             assert not problems, f"seed {SEED}, kill {number}:\n" + "\n".join(problems)
@@ -109,9 +109,7 @@ async def test_after_any_kills_the_world_is_what_the_oracle_expects(
     assert await asyncio.to_thread(installation.stop) == 0
     last = Snapshot.of(installation.bus)
     assert last.problems() == []
-    assert {
-        place: offset for place, offset in last.offsets.items() if offset != last.ends[place[2], place[1]]
-    } == {}
+    assert {tp: offset for tp, offset in last.offsets.items() if offset != last.ends[tp[2], tp[1]]} == {}
     installation.start()
     await ready(installation)
     await asyncio.sleep(2.0)
@@ -125,9 +123,9 @@ async def test_after_any_kills_the_world_is_what_the_oracle_expects(
     )
 
 
-async def strike(installation: Installation, chance: random.Random) -> None:
+async def strike(installation: Installation, rng: random.Random) -> None:
     """Kill all of it; sometimes one half, and let the other notice."""
-    match chance.randrange(6):
+    match rng.randrange(6):
         case 0:
             installation.kill_parent()
         case 1:

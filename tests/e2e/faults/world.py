@@ -116,8 +116,8 @@ class World:
         return remote
 
     async def register(self, name: str, address: Path | str, **spec: Any) -> Object:
-        place = {"repo": str(address), "branch": "main", "createBranch": True}
-        return await self.create(REPOSITORY, name, spec={"type": "git", "git": place, **spec})
+        location = {"repo": str(address), "branch": "main", "createBranch": True}
+        return await self.create(REPOSITORY, name, spec={"type": "git", "git": location, **spec})
 
     async def create(self, kind: Kind, name: str, **fields: Any) -> Object:
         resource = await self.cluster.resource(kind)
@@ -162,13 +162,13 @@ class World:
         items = (await self.cluster.list(resource, self.namespace)).items
         return {obj["metadata"]["name"] for obj in items if not obj["metadata"].get("deletionTimestamp")}
 
-    async def told(self, kind: Kind, name: str, pattern: str) -> str:
+    async def reported(self, kind: Kind, name: str, pattern: str) -> str:
         """Wait until a condition of an object says what is expected; returns what they all say at the end."""
         text = ""
 
         async def says() -> bool:
             nonlocal text
-            text = _told(await self.get(kind, name))
+            text = _reported(await self.get(kind, name))
             return re.search(pattern, text, re.DOTALL) is not None
 
         try:
@@ -179,7 +179,7 @@ class World:
 
     async def variants_ready(self, *names: str) -> None:
         for name in names:
-            text = await self.told(VARIANT, name, r"^Ready=True")
+            text = await self.reported(VARIANT, name, r"^Ready=True")
             assert "Ready=True" in text, f"{name}: {text}"
 
     async def until(self, ask: Callable[[], Awaitable[_T]], seconds: float = PATIENCE_SECONDS) -> _T:
@@ -190,7 +190,7 @@ class World:
             return answer
 
 
-def _told(obj: Object | None) -> str:
+def _reported(obj: Object | None) -> str:
     """One line per condition of the current generation: `Type=Status (Reason): message`."""
     if obj is None:
         return "there is no such object"

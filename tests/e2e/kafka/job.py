@@ -16,8 +16,8 @@ from collections import Counter
 from pathlib import Path
 
 import msgspec
+from pvbus.cli.supervisor import States
 
-from pvbus.cli.crew import States
 from pvbus.cli.examples import fleet as example
 from pvbus.runtime.process.state import ProcessState
 from tests.e2e.faults.fleet import CLUSTER, SET, Fleet
@@ -42,10 +42,10 @@ class Job(Fleet):
 
     async def round(self, number: int) -> None:
         """Change some things, no two of which concern the same variant."""
-        chance = random.Random(f"{self._seed}/{number}")
+        rng = random.Random(f"{self._seed}/{number}")
         clusters = sorted(await self.all(CLUSTER), key=lambda obj: str(obj["metadata"]["name"]))
         chosen = [obj for obj in clusters if obj["metadata"]["labels"]["stage"] == "production"]
-        chance.shuffle(chosen)
+        rng.shuffle(chosen)
         match number % ROUNDS_MIN:
             case 0:
                 for obj in chosen[:12]:
@@ -123,13 +123,13 @@ def ask(url: str) -> ProcessState:
 
 def states(up: Installation) -> States:
     """Ask each process once; blocks."""
-    told, missing = [], []
+    reported, missing = [], []
     for name, url in addresses(up).items():
         try:
-            told.append(ask(url))
+            reported.append(ask(url))
         except OSError:
             missing.append(name)
-    return States(tuple(told), tuple(missing))
+    return States(tuple(reported), tuple(missing))
 
 
 async def settled(up: Installation) -> States:
@@ -161,7 +161,7 @@ class Killer:
     def __init__(self, up: Installation, seed: int, *, processes: int, every_seconds: float) -> None:
         self.killed: Counter[str] = Counter()
         self._up = up
-        self._chance = random.Random(seed)
+        self._rng = random.Random(seed)
         self._processes = processes
         self._every_seconds = every_seconds
 
@@ -180,6 +180,6 @@ class Killer:
                 answering = (await asyncio.to_thread(states, self._up)).processes
                 if len(answering) < self._processes - DOWN_MAX:
                     continue
-                service, pid = self._chance.choice(workers(self._up))
+                service, pid = self._rng.choice(workers(self._up))
                 os.kill(pid, signal.SIGKILL)
                 self.killed[service] += 1

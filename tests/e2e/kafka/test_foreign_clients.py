@@ -112,20 +112,20 @@ def test_kafkas_own_tool_shows_the_groups(installed: Installed) -> None:
     """
     with TopicReader(installed.bootstrap, installed.prefix) as reader:
         everything = reader.all({topic for name in SERVICES for topic in INPUTS[name]})
-    place = ("--bootstrap-server", installed.bootstrap)
-    listed = console(*place, "--list").split()
+    address = ("--bootstrap-server", installed.bootstrap)
+    listed = console(*address, "--list").split()
     groups = {name: f"{installed.prefix}.pvbus-{name}" for name in SERVICES}
     assert set(groups.values()) <= set(listed)
     for name, group in groups.items():
-        rows = described(console(*place, "--describe", "--group", group))
+        rows = described(console(*address, "--describe", "--group", group))
         topics = {f"{installed.prefix}.{topic}" for topic in INPUTS[name]}
-        places = {(topic, number) for topic in topics for number in range(partition_count())}
+        addresses = {(topic, number) for topic in topics for number in range(partition_count())}
         shares: dict[str, set[int]] = defaultdict(set)
         owners: dict[int, set[str]] = defaultdict(set)
         for row in rows:
             shares[row["CONSUMER-ID"]].add(int(row["PARTITION"]))
             owners[int(row["PARTITION"])].add(row["CONSUMER-ID"])
-        assert {(row["TOPIC"], int(row["PARTITION"])) for row in rows} >= places, name
+        assert {(row["TOPIC"], int(row["PARTITION"])) for row in rows} >= addresses, name
         assert sorted(map(len, shares.values())) == [6, 6], name
         assert all(len(members) == 1 for members in owners.values()), name
         reached = {(row["TOPIC"], int(row["PARTITION"])): row["CURRENT-OFFSET"] for row in rows}

@@ -8,7 +8,7 @@ from contextlib import contextmanager
 
 import pytest
 
-from pvbus.cli.crew import States
+from pvbus.cli.supervisor import States
 from pvbus.core.topics import SERVICES
 from pvbus.runtime.process.assembly import partition_count
 from tests.e2e.kafka.conftest import Installed
@@ -25,10 +25,10 @@ Held = Mapping[tuple[str, int], tuple[str, int]]
 def held(urls: list[str]) -> Held:
     """Ask everybody what they hold."""
     return {
-        (name, claim.partition): (url, claim.epoch)
+        (name, lease.partition): (url, lease.epoch)
         for url in urls
         for name, service in ask(url).services.items()
-        for claim in service.claims
+        for lease in service.leases
     }
 
 
@@ -37,7 +37,7 @@ def settled(urls: list[str]) -> Held:
     deadline = time.monotonic() + SECONDS_MAX
     while True:
         states = States(tuple(ask(url) for url in urls))
-        has_all = all(report.claims for state in states.processes for report in state.services.values())
+        has_all = all(report.leases for state in states.processes for report in state.services.values())
         if has_all and states.is_settled():
             return held(urls)
         assert time.monotonic() < deadline, states
@@ -78,9 +78,9 @@ def test_a_worker_that_comes_and_goes_moves_only_what_it_must(installed: Install
         worker.terminate()
         assert worker.wait(30) == 0
         after = settled(urls)
-    taken = {place for place, (owner, _) in during.items() if owner == url}
+    taken = {tp for tp, (owner, _) in during.items() if owner == url}
     assert len(taken) == partition_count() // 3
-    assert {place for place in before if during[place] != before[place]} == taken
-    assert {place for place in during if after[place] != during[place]} == taken
+    assert {tp for tp in before if during[tp] != before[tp]} == taken
+    assert {tp for tp in during if after[tp] != during[tp]} == taken
     assert all(name == service for name, _ in taken)
     print(f"\n{service}: {len(taken)} of {partition_count()} claims moved to the third worker, and back")

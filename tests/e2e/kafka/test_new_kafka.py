@@ -29,7 +29,7 @@ def branches(folder: Path) -> dict[str, str]:
     }
 
 
-class Seen(NamedTuple):
+class Observed(NamedTuple):
     """versions: of all objects that services write; generations: of those that have one."""
 
     versions: Mapping[Spot, str]
@@ -40,7 +40,7 @@ class Seen(NamedTuple):
         return {spot: version for spot, version in self.versions.items() if spot.kind == REVISION}
 
 
-async def look(up: Installation, job: Job, *, is_new: bool = False) -> Seen:
+async def look(up: Installation, job: Job, *, is_new: bool = False) -> Observed:
     """Start, wait until all is done, and see what is there."""
     up.start()
     await asyncio.to_thread(wait_for_server, up)
@@ -52,7 +52,9 @@ async def look(up: Installation, job: Job, *, is_new: bool = False) -> Seen:
     objects = {
         Spot(kind, obj["metadata"]["name"]): obj for kind in (SET, VARIANT) for obj in await job.all(kind)
     }
-    seen = Seen(await job.versions(), {spot: obj["metadata"]["generation"] for spot, obj in objects.items()})
+    seen = Observed(
+        await job.versions(), {spot: obj["metadata"]["generation"] for spot, obj in objects.items()}
+    )
     await job.close()
     assert await asyncio.to_thread(up.stop) == 0, up.output[-4000:]
     return seen

@@ -150,9 +150,9 @@ class Nephio:
     def draft_tree(self, repository: str, package: str) -> dict[str, str]:
         """Read the files of a package's first draft with plain git."""
         remote = self.folder / f"{repository}.git"
-        place = f"drafts/{package}/packagevariant-1:{package}"
-        listed = git(remote, "ls-tree", "-r", "--name-only", place).splitlines()
-        return {path: git(remote, "show", f"{place}/{path}") for path in listed}
+        location = f"drafts/{package}/packagevariant-1:{package}"
+        listed = git(remote, "ls-tree", "-r", "--name-only", location).splitlines()
+        return {path: git(remote, "show", f"{location}/{path}") for path in listed}
 
     def drafts(self, repository: str) -> list[str]:
         refs = git(self.folder / f"{repository}.git", "for-each-ref", "--format=%(refname:short)")
@@ -160,8 +160,8 @@ class Nephio:
 
     def commit_titles(self, repository: str, package: str) -> list[str]:
         """Return the titles of the commits of a package's first draft, newest first."""
-        place = f"drafts/{package}/packagevariant-1"
-        return git(self.folder / f"{repository}.git", "log", "--format=%s", place).splitlines()
+        location = f"drafts/{package}/packagevariant-1"
+        return git(self.folder / f"{repository}.git", "log", "--format=%s", location).splitlines()
 
     # ------------------------------------------------------------ the API
 

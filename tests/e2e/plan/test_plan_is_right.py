@@ -90,12 +90,12 @@ def located(obj: Object, namespace: str, folder: Path) -> Object:
     found = {**obj, "metadata": {**obj["metadata"], "namespace": namespace}}
     if obj["kind"] == "Repository":
         name = obj["metadata"]["name"]
-        place = f"{name}.git" if name == "blue" else f"{namespace}-{name}.git"
+        location = f"{name}.git" if name == "blue" else f"{namespace}-{name}.git"
         found["spec"] = {
             "type": "git",
             "content": "Package",
             "deployment": name != "blue",
-            "git": {"repo": str(folder / place), "branch": "main"},
+            "git": {"repo": str(folder / location), "branch": "main"},
         }
     return found
 

@@ -48,12 +48,12 @@ async def test_what_is_created_after_its_owner_went_goes_too(api: Api) -> None:
 async def test_owners_of_unknown_kinds_and_other_namespaces(api: Api) -> None:
     """A reference to a kind that is not served keeps an object; one across namespaces does not."""
     stranger = {"apiVersion": "other.com/v1", "kind": "Stranger", "name": "x", "uid": "u-1"}
-    kept = await api.create(CONFIG_MAPS, config_map("kept", ownerReferences=[stranger]))
+    retained = await api.create(CONFIG_MAPS, config_map("kept", ownerReferences=[stranger]))
     one = await api.create(WIDGETS, widget("one"))
     elsewhere = f"{CORE}/namespaces/kube-system/configmaps"
     await api.create(elsewhere, config_map("across", ownerReferences=[owner(one)]))
     await gone(api, f"{elsewhere}/across")
-    assert await api.get(f"{CONFIG_MAPS}/kept") == kept
+    assert await api.get(f"{CONFIG_MAPS}/kept") == retained
 
 
 async def test_orphan_leaves_dependents_without_the_reference(api: Api) -> None:

@@ -229,15 +229,15 @@ async def test_a_change_builds_on_writes_that_are_not_durable_yet(server: ApiSer
 
         return change
 
-    place = (CONFIG_MAP, "default", "a")
-    assert await server.objects.change(*place, labelled("none")) is None
+    location = (CONFIG_MAP, "default", "a")
+    assert await server.objects.change(*location, labelled("none")) is None
     await server.objects.put(CONFIG_MAP, config_map("a", namespace="default"))
-    first = asyncio.create_task(server.objects.change(*place, labelled("first")))
+    first = asyncio.create_task(server.objects.change(*location, labelled("first")))
     await asyncio.sleep(0)
-    second = await server.objects.change(*place, labelled("second"))
+    second = await server.objects.change(*location, labelled("second"))
     assert second is not None
     await first
-    assert second == server.objects.get(*place)
+    assert second == server.objects.get(*location)
     assert second["metadata"]["labels"] == {"first": "yes", "second": "yes"}
 
 

@@ -172,11 +172,11 @@ async def test_a_port_in_use_is_named(tmp_path: Path) -> None:
         asked = ApiServer(tmp_path / "two", port, tls=False)
         with pytest.raises(PermanentError, match=f"port {port} .* in use"):
             await asked.start()
-        kept = ApiServer(tmp_path / "two", tls=False)
-        await kept.start()
-        kept_port = int(kept.url.rpartition(":")[2])
+        retained = ApiServer(tmp_path / "two", tls=False)
+        await retained.start()
+        kept_port = int(retained.url.rpartition(":")[2])
         assert kept_port != port
-        await kept.stop()
+        await retained.stop()
         thief = await asyncio.start_server(lambda reader, writer: None, "127.0.0.1", kept_port)
         async with thief:
             again = ApiServer(tmp_path / "two", tls=False)
@@ -235,7 +235,7 @@ async def test_a_full_disk_loses_nothing_and_ends_with_it(tmp_path: Path) -> Non
         headers = {"Authorization": f"Bearer {server.token}"}
         async with aiohttp.ClientSession(headers=headers) as session:
             api = Api(session, server.url)
-            kept = await api.create(WIDGETS, widget("kept"))
+            retained = await api.create(WIDGETS, widget("kept"))
             database = store_of(server)._database
             assert database is not None
             pages = database.execute("PRAGMA page_count").fetchone()[0]
@@ -245,7 +245,7 @@ async def test_a_full_disk_loses_nothing_and_ends_with_it(tmp_path: Path) -> Non
             )
             assert {reply.code for reply in replies} == {500}
             assert "could not be stored" in replies[0].body["message"]
-            assert (await api.get(WIDGETS))["items"] == [kept]
+            assert (await api.get(WIDGETS))["items"] == [retained]
             database.execute("PRAGMA max_page_count = 1000000")
             await api.create(WIDGETS, widget("w1", spec={"note": "x" * 100_000}))
             assert len((await api.get(WIDGETS))["items"]) == 2

@@ -154,10 +154,10 @@ async def test_generation_counts_changes_of_spec_only(api: Api) -> None:
     """Labels and status leave the generation alone; spec raises it."""
     await api.create(WIDGETS, widget("a"))
     labelled = await api.patch(f"{WIDGETS}/a", {"metadata": {"labels": {"x": "y"}}})
-    told = await api.patch(f"{WIDGETS}/a/status", {"status": {"ready": True}})
+    reported = await api.patch(f"{WIDGETS}/a/status", {"status": {"ready": True}})
     resized = await api.patch(f"{WIDGETS}/a", {"spec": {"size": 2}})
-    assert [o["metadata"]["generation"] for o in (labelled, told, resized)] == [1, 1, 2]
-    versions = [int(o["metadata"]["resourceVersion"]) for o in (labelled, told, resized)]
+    assert [o["metadata"]["generation"] for o in (labelled, reported, resized)] == [1, 1, 2]
+    versions = [int(o["metadata"]["resourceVersion"]) for o in (labelled, reported, resized)]
     assert versions == sorted(set(versions))
 
 
@@ -166,11 +166,11 @@ async def test_the_status_subresource_and_the_rest_do_not_mix(api: Api) -> None:
     created = await api.create(WIDGETS, widget("a"))
     change = {**created, "spec": {"size": 9}, "status": {"ready": True}}
     change["metadata"] = {**created["metadata"], "labels": {"x": "y"}}
-    told = (await api.call("PUT", f"{WIDGETS}/a/status", change)).body
-    assert (told["spec"], told["status"]) == (created["spec"], {"ready": True})
-    assert "labels" not in told["metadata"]
-    kept = await api.patch(f"{WIDGETS}/a", {"status": {"ready": False}, "spec": {"size": 3}})
-    assert (kept["status"], kept["spec"]["size"]) == ({"ready": True}, 3)
+    reported = (await api.call("PUT", f"{WIDGETS}/a/status", change)).body
+    assert (reported["spec"], reported["status"]) == (created["spec"], {"ready": True})
+    assert "labels" not in reported["metadata"]
+    retained = await api.patch(f"{WIDGETS}/a", {"status": {"ready": False}, "spec": {"size": 3}})
+    assert (retained["status"], retained["spec"]["size"]) == ({"ready": True}, 3)
     assert (await api.get(f"{WIDGETS}/a/status"))["status"] == {"ready": True}
 
 

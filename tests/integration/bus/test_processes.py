@@ -11,7 +11,7 @@ from contextlib import asynccontextmanager
 from pathlib import Path
 
 from pvbus.ports.bus import Output
-from tests.integration.bus.worker import OUTPUTS, PARTITIONS, SESSION_SECONDS, claims_of, ignore, open_bus
+from tests.integration.bus.worker import OUTPUTS, PARTITIONS, SESSION_SECONDS, ignore, leases_of, open_bus
 
 KILLS = 8
 REPOSITORY = Path(__file__).parents[3]
@@ -63,9 +63,9 @@ async def test_kill_9_in_the_middle_of_steps(tmp_path: Path) -> None:
             await child.process.wait()
         bus = await open_bus(str(path))
         began = time.monotonic()
-        claims = await claims_of(bus, ignore)
+        leases = await leases_of(bus, ignore)
         assert time.monotonic() - began < SESSION_SECONDS / 2
-        committed = [(await bus.committed(claim, ["table"]))["table"] for claim in claims]
+        committed = [(await bus.committed(lease, ["table"]))["table"] for lease in leases]
         reader = bus.reader({("out", number): 0 for number in range(PARTITIONS)})
         found: Counter[int] = Counter()
         while records := await reader.poll(timeout_seconds=0):
@@ -93,9 +93,9 @@ async def test_a_stopped_process_is_fenced(tmp_path: Path) -> None:
         assert time.monotonic() - heard < 0.5
 
         child.process.send_signal(signal.SIGSTOP)
-        claims = await claims_of(bus, ignore)
-        assert (await bus.committed(claims[0], ["table"])) == {"table": 1}
-        await bus.step(claims[0], [Output("out", 0, b"line", b"ours")], {"table": 2})
+        leases = await leases_of(bus, ignore)
+        assert (await bus.committed(leases[0], ["table"])) == {"table": 1}
+        await bus.step(leases[0], [Output("out", 0, b"line", b"ours")], {"table": 2})
         child.tell()
         child.process.send_signal(signal.SIGCONT)
         heard_words = Counter([await child.hear() for _ in range(PARTITIONS + 1)])

@@ -14,7 +14,7 @@ from typing import Any
 
 from pvbus.adapters.sqlite.bus import SqliteBus
 from pvbus.core.errors import FencedError, TransientError
-from pvbus.ports.bus import Claim, Output, TopicSpec
+from pvbus.ports.bus import Lease, Output, TopicSpec
 
 PARTITIONS = 3
 OUTPUTS = 20
@@ -29,7 +29,7 @@ def say(word: str) -> None:
     print(word, flush=True)
 
 
-async def ignore(claim: Claim) -> None:
+async def ignore(lease: Lease) -> None:
     """A callback."""
 
 
@@ -41,44 +41,44 @@ async def open_bus(path: str) -> SqliteBus:
     return bus
 
 
-async def claims_of(bus: SqliteBus, revoked: Callable[[Claim], Coroutine[Any, Any, None]]) -> list[Claim]:
+async def leases_of(bus: SqliteBus, revoked: Callable[[Lease], Coroutine[Any, Any, None]]) -> list[Lease]:
     """Join, and return the claims by partition when all are here."""
-    given: asyncio.Queue[Claim] = asyncio.Queue()
+    given: asyncio.Queue[Lease] = asyncio.Queue()
     await bus.join("group", ["table"], assigned=given.put, revoked=revoked)
-    return sorted([await given.get() for _ in range(PARTITIONS)], key=lambda claim: claim.partition)
+    return sorted([await given.get() for _ in range(PARTITIONS)], key=lambda lease: lease.partition)
 
 
 async def steps(path: str) -> None:
     bus = await open_bus(path)
-    claims = await claims_of(bus, ignore)
+    leases = await leases_of(bus, ignore)
     say("ready")
 
-    async def run(claim: Claim) -> None:
-        committed = await bus.committed(claim, ["table"])
+    async def run(lease: Lease) -> None:
+        committed = await bus.committed(lease, ["table"])
         for offset in count(committed["table"]):
             outputs = [
-                Output("out", claim.partition, b"%d-%d" % (offset, number), b"x" * 500)
+                Output("out", lease.partition, b"%d-%d" % (offset, number), b"x" * 500)
                 for number in range(OUTPUTS)
             ]
-            await bus.step(claim, outputs, {"table": offset + 1})
+            await bus.step(lease, outputs, {"table": offset + 1})
 
     async with asyncio.TaskGroup() as group:
-        for claim in claims:
-            group.create_task(run(claim))
+        for lease in leases:
+            group.create_task(run(lease))
 
 
 async def session(path: str) -> None:
     bus = await open_bus(path)
 
-    async def revoked(claim: Claim) -> None:
+    async def revoked(lease: Lease) -> None:
         say("revoked")
 
-    claims = await claims_of(bus, revoked)
+    leases = await leases_of(bus, revoked)
     say("ready")
     for number in count(1):
         await asyncio.to_thread(sys.stdin.readline)
         try:
-            await bus.step(claims[0], [Output("out", 0, b"line", b"%d" % number)], {"table": number})
+            await bus.step(leases[0], [Output("out", 0, b"line", b"%d" % number)], {"table": number})
             say("stepped")
         except FencedError:
             say("fenced")
@@ -86,22 +86,22 @@ async def session(path: str) -> None:
 
 async def full(path: str) -> None:
     bus = await open_bus(path)
-    (claim, *_) = await claims_of(bus, ignore)
+    (lease, *_) = await leases_of(bus, ignore)
     signal.signal(signal.SIGXFSZ, signal.SIG_IGN)  # writing fails instead
     resource.setrlimit(resource.RLIMIT_FSIZE, (1_000_000, resource.RLIM_INFINITY))
     done = 0
     try:
         for number in count(1):
             outputs = [Output("out", 0, b"%d" % number, b"x" * 50_000)]
-            await bus.step(claim, outputs, {"table": number})
+            await bus.step(lease, outputs, {"table": number})
             done = number
     except TransientError as exc:
         say(f"full: {exc}")
     resource.setrlimit(resource.RLIMIT_FSIZE, (resource.RLIM_INFINITY, resource.RLIM_INFINITY))
-    committed = await bus.committed(claim, ["table"])
+    committed = await bus.committed(lease, ["table"])
     ends = await bus.end_offsets([("out", 0)])
     say(f"before {done} {committed['table']} {ends['out', 0]}")
-    await bus.step(claim, [Output("out", 0, b"after", b"")], {"table": done + 1})
+    await bus.step(lease, [Output("out", 0, b"after", b"")], {"table": done + 1})
     say("stepped")
     await bus.close()
 

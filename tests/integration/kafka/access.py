@@ -14,7 +14,7 @@ from pvbus.adapters.kafka.bus import KafkaBus
 from pvbus.adapters.kafka.settings import KafkaSettings, Scram, Tls
 from pvbus.core.records import META
 from pvbus.core.topics import SERVICES, TOPICS, owned_topics, topic_specs
-from pvbus.ports.bus import Bus, Claim, Output
+from pvbus.ports.bus import Bus, Lease, Output
 from pvbus.runtime.process.installation import ensure_installation
 from pvbus.runtime.process.kafka_access import OPERATOR, PRINCIPAL, access_of, principal_of
 from tests.tools.kafka import Broker, KafkaCluster
@@ -141,8 +141,8 @@ async def prepare(settings: KafkaSettings) -> None:
     try:
         await bus.create_topics(topic_specs(PARTITIONS))
         names = [spec.name for spec in topic_specs(PARTITIONS) if spec.name != META]
-        async with claimed(bus, "seed", names) as claim:
-            await bus.step(claim, [Output(name, 0, b"seed", b"{}") for name in names])
+        async with claimed(bus, "seed", names) as lease:
+            await bus.step(lease, [Output(name, 0, b"seed", b"{}") for name in names])
     finally:
         await bus.close()
 
@@ -162,14 +162,14 @@ async def serve(bus: KafkaBus, service: str) -> None:
     contracts = TOPICS
     owned = owned_topics(service)
     read = [c.spec.name for c in contracts if service in c.owners or service in c.readers]
-    async with claimed(bus, f"pvbus-{service}", owned) as claim:
-        await bus.committed(claim, owned)
+    async with claimed(bus, f"pvbus-{service}", owned) as lease:
+        await bus.committed(lease, owned)
         await bus.describe(f"pvbus-{service}", owned)
         await read_some(bus, read)
         written = [c.spec.name for c in contracts if service in c.producers]
         ends = await bus.end_offsets([(name, 0) for name in owned])
         outputs = [Output(name, 0, b"key", b"{}") for name in written]
-        await bus.step(claim, outputs, {name: ends[name, 0] for name in owned})
+        await bus.step(lease, outputs, {name: ends[name, 0] for name in owned})
 
 
 async def operate(bus: KafkaBus) -> None:
@@ -193,15 +193,15 @@ async def read_some(bus: Bus, names: Sequence[str]) -> None:
 
 
 @asynccontextmanager
-async def claimed(bus: Bus, group: str, names: Sequence[str]) -> AsyncIterator[Claim]:
+async def claimed(bus: Bus, group: str, names: Sequence[str]) -> AsyncIterator[Lease]:
     """Be the only member of a group, with its only claim. Waits until the right to be that is there."""
-    given: asyncio.Future[Claim] = asyncio.get_running_loop().create_future()
+    given: asyncio.Future[Lease] = asyncio.get_running_loop().create_future()
 
-    async def assigned(claim: Claim) -> None:
+    async def assigned(lease: Lease) -> None:
         if not given.done():
-            given.set_result(claim)
+            given.set_result(lease)
 
-    async def revoked(claim: Claim) -> None:
+    async def revoked(lease: Lease) -> None:
         """Nothing is kept."""
 
     membership = await bus.join(group, names, assigned=assigned, revoked=revoked)

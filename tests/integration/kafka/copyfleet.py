@@ -15,7 +15,7 @@ from pathlib import Path
 
 from pvbus.adapters.kafka.bus import KafkaBus
 from pvbus.core.errors import TransientError
-from pvbus.ports.bus import Claim, Output
+from pvbus.ports.bus import Lease, Output
 from tests.integration.kafka.copying import BATCH, COPY, IN, PARTITIONS, revoked, settings
 from tests.tools.kafka import KafkaCluster
 from tests.tools.topicreader import TopicReader
@@ -65,19 +65,19 @@ class Feeder:
     def stop(self) -> None:
         self._stopping.set()
 
-    async def _assigned(self, claim: Claim) -> None:
+    async def _assigned(self, lease: Lease) -> None:
         while not self._stopping.is_set():
             with contextlib.suppress(TransientError):
-                await self._feed(claim)
+                await self._feed(lease)
             await asyncio.sleep(0.2)
 
-    async def _feed(self, claim: Claim) -> None:
-        number = claim.partition
+    async def _feed(self, lease: Lease) -> None:
+        number = lease.partition
         while not self._stopping.is_set():
-            batches = (await self._bus.committed(claim, ["in"]))["in"]
+            batches = (await self._bus.committed(lease, ["in"]))["in"]
             values = range(batches * BATCH, (batches + 1) * BATCH)
             outputs = [Output("in", number, b"key-%d" % (value % 7), b"%d" % value) for value in values]
-            await self._bus.step(claim, outputs, {"in": batches + 1})
+            await self._bus.step(lease, outputs, {"in": batches + 1})
             await asyncio.sleep(0.1)
 
 

@@ -10,7 +10,7 @@ import sys
 from pvbus.adapters.kafka.bus import KafkaBus
 from pvbus.adapters.kafka.settings import KafkaSettings
 from pvbus.core.errors import TransientError
-from pvbus.ports.bus import Claim, Output, TopicSpec
+from pvbus.ports.bus import Lease, Output, TopicSpec
 
 PARTITIONS = 4
 SESSION_SECONDS = 6.0
@@ -25,30 +25,30 @@ def settings(bootstrap: str, prefix: str) -> KafkaSettings:
     )
 
 
-async def revoked(claim: Claim) -> None:
+async def revoked(lease: Lease) -> None:
     """`assigned` was cancelled, and there is nothing to put away."""
 
 
-async def copy_from(bus: KafkaBus, claim: Claim) -> None:
+async def copy_from(bus: KafkaBus, lease: Lease) -> None:
     """Copy from what is committed on, until a step's outcome is unknown."""
-    number = claim.partition
-    offset = (await bus.committed(claim, ["in"]))["in"]
+    number = lease.partition
+    offset = (await bus.committed(lease, ["in"]))["in"]
     reader = bus.reader({("in", number): offset})
     try:
         while True:
             records = await reader.poll(timeout_seconds=1, max_records=100)
             if records:
                 outputs = [Output("copy", number, r.key, r.value) for r in records]
-                await bus.step(claim, outputs, {"in": records[-1].offset + 1})
+                await bus.step(lease, outputs, {"in": records[-1].offset + 1})
     finally:
         await reader.close()
 
 
 async def join(bus: KafkaBus) -> None:
-    async def assigned(claim: Claim) -> None:
+    async def assigned(lease: Lease) -> None:
         while True:
             try:
-                await copy_from(bus, claim)
+                await copy_from(bus, lease)
             except TransientError:
                 await asyncio.sleep(0.2)  # then the offsets tell what became of it
 

@@ -48,7 +48,7 @@ async def test_workers_that_start_together_agree(settings: KafkaSettings) -> Non
     assert await start(settings, 3) == found[0]
 
 
-def run_told(command: str) -> str:
+def run_reported(command: str) -> str:
     """Run a command as it was told, with Kafka's own class in the place of its script."""
     script, *words = shlex.split(command)
     assert script == "kafka-topics.sh"
@@ -68,12 +68,12 @@ async def test_another_number_of_partitions(settings: KafkaSettings) -> None:
     assert error.reason == "PartitionsDiffer"
     assert "has 3 partitions, this worker wants 2" in str(error)
     assert await start(settings, 3) == before
-    told = re.search(r"delete the topics \((.*?)\)", str(error))
-    assert told is not None, error
+    reported = re.search(r"delete the topics \((.*?)\)", str(error))
+    assert reported is not None, error
     assert "use another prefix" in str(error)
     assert "bus.db" not in str(error)
     assert f"--delete --topic '{settings.prefix}" in str(error)
-    run_told(told[1])
+    run_reported(reported[1])
     deadline = time.monotonic() + 30
     bus = await KafkaBus.open(settings)
     while await bus.topics():
@@ -97,14 +97,14 @@ def test_a_service_process_refuses(kafka_one: KafkaCluster, settings: KafkaSetti
 
 def test_the_topics_commands(kafka_one: KafkaCluster, settings: KafkaSettings) -> None:
     """--check tells what is missing, --create makes it once, and --check is satisfied by it."""
-    place = ["--bus", f"kafka://{kafka_one.bootstrap}/{settings.prefix}"]
-    told = [
+    address = ["--bus", f"kafka://{kafka_one.bootstrap}/{settings.prefix}"]
+    reported = [
         (result.returncode, [line.split(maxsplit=1)[1] for line in result.stdout.splitlines()[1:]])
         for action in ("--check", "--create", "--create", "--check")
-        for result in (pvbus("topics", action, *place),)
+        for result in (pvbus("topics", action, *address),)
     ]
     count = len(topic_specs())
-    assert told == [
+    assert reported == [
         (1, ["missing: pvbus topics --create makes it"] * count),
         (0, ["created"] * count),
         (0, ["already there"] * count),
@@ -114,23 +114,23 @@ def test_the_topics_commands(kafka_one: KafkaCluster, settings: KafkaSettings) -
 
 def test_the_topics_commands_about_differences(kafka_one: KafkaCluster, settings: KafkaSettings) -> None:
     """What differs is told with a command that puts it right, and --create does not touch it."""
-    place = ["--bus", f"kafka://{kafka_one.bootstrap}/{settings.prefix}"]
+    address = ["--bus", f"kafka://{kafka_one.bootstrap}/{settings.prefix}"]
     brokers = ["--bootstrap-server", kafka_one.bootstrap]
     name = settings.named("pvbus.desired")
-    run_told(shlex.join(["kafka-topics.sh", *brokers, "--create", "--topic", name, "--partitions", "12"]))
+    run_reported(shlex.join(["kafka-topics.sh", *brokers, "--create", "--topic", name, "--partitions", "12"]))
     for action, others in (("--check", "missing"), ("--create", "created"), ("--check", "as declared")):
-        result = pvbus("topics", action, *place)
+        result = pvbus("topics", action, *address)
         assert result.returncode == 1
         lines = dict(line.split(maxsplit=1) for line in result.stdout.splitlines()[1:])
         assert "cleanup.policy is delete" in lines.pop("pvbus.desired")
         assert {line.split(":")[0] for line in lines.values()} == {others}
-    told = re.search(r"kafka-configs\.sh (.*)", result.stdout)
-    assert told is not None
+    reported = re.search(r"kafka-configs\.sh (.*)", result.stdout)
+    assert reported is not None
     configs = subprocess.run(
-        _configs(*shlex.split(told[1])), capture_output=True, text=True, timeout=60, check=False
+        _configs(*shlex.split(reported[1])), capture_output=True, text=True, timeout=60, check=False
     )
     assert configs.returncode == 0, configs.stderr
-    assert pvbus("topics", "--check", *place).returncode == 0
+    assert pvbus("topics", "--check", *address).returncode == 0
 
 
 def _configs(*arguments: str) -> list[str]:

@@ -100,15 +100,15 @@ def held_by(count: int) -> Callable[[Rows], bool]:
 
     def is_so(rows: Rows) -> bool:
         loads = Counter(row["owner"] for row in rows.values())
-        told = [row for row in rows.values() if row["claim"] is not None and row["claim"]["restored"]]
-        return len(told) == partition_count() and len(loads) == count and len(set(loads.values())) == 1
+        reported = [row for row in rows.values() if row["lease"] is not None and row["lease"]["restored"]]
+        return len(reported) == partition_count() and len(loads) == count and len(set(loads.values())) == 1
 
     return is_so
 
 
 def moved(before: Rows, after: Rows) -> set[int]:
     """Return the partitions with another epoch: a claim that stays is not even fenced."""
-    found = {n for n in before if before[n]["claim"]["epoch"] != after[n]["claim"]["epoch"]}
+    found = {n for n in before if before[n]["lease"]["epoch"] != after[n]["lease"]["epoch"]}
     assert found == {n for n in before if before[n]["owner"] != after[n]["owner"]}
     return found
 
@@ -131,7 +131,7 @@ def test_a_worker_added_or_lost_moves_only_what_it_must(kafka_one: KafkaCluster,
             mine = {str(number) for number, row in both.items() if row["owner"] == owner}
             for name in ("held", "lag_records", "dirty_keys", "progress_seconds", "restore_ratio"):
                 series = re.findall(
-                    rf'^pvbus_claim_{name}{{partition="(\d+)",service="render"}} \S+$', metrics, re.M
+                    rf'^pvbus_lease_{name}{{partition="(\d+)",service="render"}} \S+$', metrics, re.M
                 )
                 assert set(series) == mine
         began = time.monotonic()
@@ -143,7 +143,7 @@ def test_a_worker_added_or_lost_moves_only_what_it_must(kafka_one: KafkaCluster,
         assert moved(both, again) == moved(alone, both)
         first.kill()
         nobody = processes.wait(lambda rows: {row["owner"] for row in rows.values()} == {""})
-        assert {row["claim"] for row in nobody.values()} == {None}
+        assert {row["lease"] for row in nobody.values()} == {None}
         done = pvbus("lag", SERVICE, "--bus", processes.bus, "--check")
         assert done.returncode == 1
         assert done.stderr.count("nobody holds any of its") == 1

@@ -13,7 +13,7 @@ from pvbus.adapters.kafka.bus import KafkaBus
 from pvbus.adapters.kafka.membership import KafkaMembership
 from pvbus.adapters.kafka.settings import producer_options
 from pvbus.core.errors import FencedError
-from pvbus.ports.bus import Bus, Claim, Output
+from pvbus.ports.bus import Bus, Lease, Output
 from pvbus.testing.bus_contract import GROUP, PARTITIONS, expect, holder, settled
 from pvbus.testing.bus_contract_worker import Worker, all_owned
 from tests.contract.bus.kafka_harness import KafkaHarness
@@ -63,14 +63,14 @@ async def test_claims_let_go_while_the_group_forms_find_an_owner(harness: KafkaH
     first, second, third = [await Worker.open(harness) for _ in range(3)]
     may_go, gone = asyncio.Event(), asyncio.Event()
 
-    async def slowly(claim: Claim) -> None:
+    async def slowly(lease: Lease) -> None:
         await may_go.wait()
 
-    async def let_go(answer: Any) -> Any:
+    async def release(answer: Any) -> Any:
         if not gone.is_set():
             may_go.set()
             await settled(
-                lambda: len(membership._places) == PARTITIONS // 2, harness.drain_seconds, "what goes is free"
+                lambda: len(membership._slots) == PARTITIONS // 2, harness.drain_seconds, "what goes is free"
             )
             gone.set()
         return answer
@@ -81,11 +81,11 @@ async def test_claims_let_go_while_the_group_forms_find_an_owner(harness: KafkaH
     membership = membership_of(first.bus)
     await second.join()
     await settled(
-        lambda: sum(place.vacating is not None for place in membership._places.values()) == PARTITIONS // 2,
+        lambda: sum(tp.vacating is not None for tp in membership._slots.values()) == PARTITIONS // 2,
         harness.handover_seconds,
         "half of the claims are on their way out",
     )
-    after(JoinGroupRequest, membership, let_go)
+    after(JoinGroupRequest, membership, release)
     await third.join()  # with which the group forms anew
     await asyncio.wait_for(gone.wait(), harness.handover_seconds)
     await all_owned([first, second, third], AGAIN_SECONDS)
@@ -93,16 +93,16 @@ async def test_claims_let_go_while_the_group_forms_find_an_owner(harness: KafkaH
 
 async def test_a_claim_that_was_fenced_while_it_was_restored_is_given_again(harness: KafkaHarness) -> None:
     """A holder that learns from reading its offsets that somebody fenced it gets the claim again."""
-    async with holder(harness) as (bus, claims):
+    async with holder(harness) as (bus, leases):
         await fence(harness, 1)
-        await expect(FencedError, bus.committed(claims[1], ["table"]))
+        await expect(FencedError, bus.committed(leases[1], ["table"]))
         membership = membership_of(bus)
         await settled(
-            lambda: membership.claims().get(1, claims[1]).epoch > claims[1].epoch,
+            lambda: membership.leases().get(1, leases[1]).epoch > leases[1].epoch,
             AGAIN_SECONDS,
             "the claim is given again",
         )
-        again = membership.claims()[1]
+        again = membership.leases()[1]
         await bus.step(again, [Output("out", 1, b"k", b"v")], {"table": 1})
         assert await bus.committed(again, ["table"]) == {"table": 1}
 
@@ -111,9 +111,9 @@ async def test_a_claim_is_given_again_when_its_holder_took_itself_for_no_member(
     harness: KafkaHarness, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A heartbeat that crosses a rebalance is refused; a producer that is not replaced for that is no end."""
-    async with holder(harness) as (bus, claims):
+    async with holder(harness) as (bus, leases):
         membership = membership_of(bus)
-        writer = membership.writer(claims[2])
+        writer = membership.writer(leases[2])
         assert writer is not None
         asked: list[bool] = []
 
@@ -122,12 +122,12 @@ async def test_a_claim_is_given_again_when_its_holder_took_itself_for_no_member(
             return False
 
         monkeypatch.setattr(writer, "_confirm", refused)
-        cut = asyncio.ensure_future(bus.step(claims[2], [Output("out", 2, b"k", b"v")]))
+        cut = asyncio.ensure_future(bus.step(leases[2], [Output("out", 2, b"k", b"v")]))
         while not asked:
             await asyncio.sleep(0)
             cut.cancel()
         await settled(
-            lambda: membership.claims().get(2, claims[2]).epoch > claims[2].epoch,
+            lambda: membership.leases().get(2, leases[2]).epoch > leases[2].epoch,
             AGAIN_SECONDS,
             "the claim is given again",
         )
@@ -151,4 +151,4 @@ async def test_heartbeats_go_on_after_one_was_refused(harness: KafkaHarness) -> 
         await asyncio.sleep(3)
         began = loop.time()
         await settled(lambda: membership.last_heartbeat() > began, AGAIN_SECONDS, "another one is answered")
-        assert len(membership.claims()) == PARTITIONS
+        assert len(membership.leases()) == PARTITIONS

@@ -8,7 +8,7 @@ from aiokafka import AIOKafkaProducer
 
 from pvbus.adapters.kafka.settings import producer_options
 from pvbus.core.errors import FencedError
-from pvbus.ports.bus import Claim, Output
+from pvbus.ports.bus import Lease, Output
 from pvbus.testing.bus_contract import (
     GROUP,
     PARTITIONS,
@@ -33,14 +33,14 @@ async def test_a_stray_producer_costs_one_claim(kafka_one: KafkaCluster) -> None
     harness = KafkaHarness(kafka_one.bootstrap)
     bus = await harness.open()
     await bus.create_topics(TOPICS)
-    revoked: list[Claim] = []
+    revoked: list[Lease] = []
 
-    async def note(claim: Claim) -> None:
-        revoked.append(claim)
+    async def note(lease: Lease) -> None:
+        revoked.append(lease)
 
     membership = await bus.join(GROUP, ["table"], assigned=ignore, revoked=note)
-    await settled(lambda: len(membership.claims()) == PARTITIONS, harness.handover_seconds, "it holds all")
-    before = membership.claims()
+    await settled(lambda: len(membership.leases()) == PARTITIONS, harness.handover_seconds, "it holds all")
+    before = membership.leases()
     await bus.step(before[1], [Output("out", 1, b"k", b"before")], {"table": 1})
 
     options = producer_options(harness.settings, harness.settings.transactional_id(GROUP, 1))
@@ -50,11 +50,11 @@ async def test_a_stray_producer_costs_one_claim(kafka_one: KafkaCluster) -> None
 
     await expect(FencedError, bus.step(before[1], [Output("out", 1, b"k", b"fenced")], {"table": 2}))
     await settled(
-        lambda: membership.claims().get(1, before[1]).epoch > before[1].epoch,
+        lambda: membership.leases().get(1, before[1]).epoch > before[1].epoch,
         2 * harness.handover_seconds,
         "the claim is taken again",
     )
-    after = membership.claims()
+    after = membership.leases()
     assert revoked == [before[1]]
     assert {number: after[number] for number in (0, 2, 3)} == {number: before[number] for number in (0, 2, 3)}
     assert await bus.committed(after[1], ["table"]) == {"table": 1}
@@ -71,10 +71,10 @@ async def test_a_claim_found_lost_while_its_member_ends_is_nothing_to_give_back(
     bus = await harness.open()
     await bus.create_topics(TOPICS)
     membership = await bus.join(GROUP, ["table"], assigned=ignore, revoked=ignore)
-    await settled(lambda: len(membership.claims()) == PARTITIONS, harness.handover_seconds, "it holds all")
-    writers = [membership.writer(claim) for claim in membership.claims().values()]
+    await settled(lambda: len(membership.leases()) == PARTITIONS, harness.handover_seconds, "it holds all")
+    writers = [membership.writer(lease) for lease in membership.leases().values()]
     ending = asyncio.create_task(membership.abandon())
-    while membership.claims():  # noqa: ASYNC110 - nothing tells, and the moment is short
+    while membership.leases():  # noqa: ASYNC110 - nothing tells, and the moment is short
         await asyncio.sleep(0)
     assert not ending.done()
     for writer in writers:
@@ -111,23 +111,23 @@ async def test_the_only_broker_restarts(kafka_to_break: KafkaCluster) -> None:
     bus = await harness.open()
     await bus.create_topics(TOPICS)
     membership = await bus.join(GROUP, ["table"], assigned=ignore, revoked=ignore)
-    await settled(lambda: len(membership.claims()) == PARTITIONS, harness.handover_seconds, "it holds all")
-    await bus.step(membership.claims()[0], [Output("out", 0, b"k", b"before")], {"table": 1})
+    await settled(lambda: len(membership.leases()) == PARTITIONS, harness.handover_seconds, "it holds all")
+    await bus.step(membership.leases()[0], [Output("out", 0, b"k", b"before")], {"table": 1})
     broker.kill()
     await asyncio.sleep(5)
     await asyncio.to_thread(broker.restart)
 
     async def steps() -> bool:
         try:
-            for number, claim in membership.claims().items():
-                await bus.committed(claim, ["table"])
-                await bus.step(claim, [Output("out", number, b"%d" % number, b"after")])
+            for number, lease in membership.leases().items():
+                await bus.committed(lease, ["table"])
+                await bus.step(lease, [Output("out", number, b"%d" % number, b"after")])
         except Exception:
             return False
-        return len(membership.claims()) == PARTITIONS
+        return len(membership.leases()) == PARTITIONS
 
     await settled(steps, RECOVERY_SECONDS, "all claims step again")
-    assert await bus.committed(membership.claims()[0], ["table"]) == {"table": 1}
+    assert await bus.committed(membership.leases()[0], ["table"]) == {"table": 1}
     table = fold(await read_all(bus, "out"))
     assert table == {b"k": b"before"} | {b"%d" % number: b"after" for number in range(PARTITIONS)}
     await harness.close()
@@ -136,8 +136,8 @@ async def test_the_only_broker_restarts(kafka_to_break: KafkaCluster) -> None:
 async def test_kafkas_own_tool_shows_the_group(kafka_one: KafkaCluster) -> None:
     """An operator sees the group, its claims and its lag with Kafka's console tool."""
     harness = KafkaHarness(kafka_one.bootstrap)
-    async with holder(harness, ("table", "events")) as (bus, claims):
-        await bus.step(claims[2], [Output("table", 2, b"k", b"v")], {"table": 0})
+    async with holder(harness, ("table", "events")) as (bus, leases):
+        await bus.step(leases[2], [Output("table", 2, b"k", b"v")], {"table": 0})
         command = tool(
             "consumer.group.ConsumerGroupCommand", "--bootstrap-server", kafka_one.bootstrap, "--describe",
             "--group", harness.settings.named(GROUP),

@@ -34,9 +34,9 @@ class Connection:
     There are several, as a broker takes the next request of a connection when the one before is answered.
     """
 
-    def __init__(self, admin: AIOKafkaAdminClient, node: int, name: str, place: TopicPartition) -> None:
+    def __init__(self, admin: AIOKafkaAdminClient, node: int, name: str, tp: TopicPartition) -> None:
         self.name = name
-        self.place = place
+        self.tp = tp
         self._admin = admin
         self._node = node
 
@@ -50,10 +50,10 @@ class Connection:
         return await self._admin._client.send(node, request)
 
     async def offset(self, *, is_stable: bool) -> int:
-        return (await fetch_offsets(self, self.name, [self.place], is_stable=is_stable))[self.place]
+        return (await fetch_offsets(self, self.name, [self.tp], is_stable=is_stable))[self.tp]
 
     async def commit(self, offset: int) -> None:
-        parts = [(self.place.topic, [(self.place.partition, offset, "")])]
+        parts = [(self.tp.topic, [(self.tp.partition, offset, "")])]
 
         async def ask() -> None:
             answer = await self.send(self._node, OffsetCommitRequest(self.name, -1, "", -1, parts))
@@ -91,8 +91,8 @@ async def connections(
             stack.push_async_callback(admin.close)
             await admin.start()
         node, name = await coordinated(admins[0], harness.settings, avoiding)
-        place = TopicPartition(harness.settings.named("table"), 0)
-        found = [Connection(admin, node, name, place) for admin in admins]
+        tp = TopicPartition(harness.settings.named("table"), 0)
+        found = [Connection(admin, node, name, tp) for admin in admins]
         await found[0].commit(5)
         assert [await each.offset(is_stable=True) for each in found] == [5] * count
         yield harness.settings, found
@@ -107,7 +107,7 @@ async def test_offsets_of_an_open_transaction_are_waited_for(
         options = producer_options(settings, f"test-{secrets.token_hex(4)}")
         async with AIOKafkaProducer(**options) as producer:
             await producer.begin_transaction()
-            await producer.send_offsets_to_transaction({looking.place: 7}, looking.name)
+            await producer.send_offsets_to_transaction({looking.tp: 7}, looking.name)
             asking = asyncio.create_task(waiting.offset(is_stable=True))
             await asyncio.sleep(AT_ONCE_SECONDS)
             assert not asking.done()

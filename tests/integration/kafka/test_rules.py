@@ -18,7 +18,7 @@ from pvbus.adapters.kafka.stopping import take_notice
 from pvbus.adapters.kafka.topics import topic_config
 from pvbus.adapters.kafka.writer import Writer
 from pvbus.core.errors import PvbusError, TooLargeError
-from pvbus.ports.bus import Claim, Output
+from pvbus.ports.bus import Lease, Output
 from pvbus.testing import bus_contract, bus_contract_groups
 from pvbus.testing.bus_contract import OUT, PARTITIONS, expect, holder, read_all
 from tests.contract.bus.kafka_harness import KafkaHarness
@@ -50,31 +50,31 @@ REFUSED = (
 async def check_failed_batch_is_not_committed(harness: KafkaHarness) -> None:
     """When the broker refuses one batch of a step, nothing of the step is committed."""
     await narrow_topic(harness.settings)
-    async with holder(harness) as (bus, claims):
-        await expect(TooLargeError, bus.step(claims[0], REFUSED, {"table": 7}))
-        assert await bus.committed(claims[0], ["table"]) == {"table": 0}
+    async with holder(harness) as (bus, leases):
+        await expect(TooLargeError, bus.step(leases[0], REFUSED, {"table": 7}))
+        assert await bus.committed(leases[0], ["table"]) == {"table": 0}
         assert await read_all(bus, "table") == []
 
 
 async def check_works_after_a_failed_batch(harness: KafkaHarness) -> None:
     """After a refused batch the same claim writes to the same partition again."""
     await narrow_topic(harness.settings)
-    async with holder(harness) as (bus, claims):
-        await bus.step(claims[0], [Output("out", 0, b"before", b"")])
-        await expect(TooLargeError, bus.step(claims[0], REFUSED))
+    async with holder(harness) as (bus, leases):
+        await bus.step(leases[0], [Output("out", 0, b"before", b"")])
+        await expect(TooLargeError, bus.step(leases[0], REFUSED))
         for number in range(3):
-            await bus.step(claims[0], [Output("out", 0, b"%d" % number, b"")], {"table": number})
+            await bus.step(leases[0], [Output("out", 0, b"%d" % number, b"")], {"table": number})
         assert [record.key for record in await read_all(bus, "out")] == [b"before", b"0", b"1", b"2"]
 
 
 async def check_sizes_are_checked_first(harness: KafkaHarness) -> None:
     """A record that is too large costs no producer: the epoch stays, and there is no second start."""
-    async with holder(harness) as (bus, claims):
-        found = bus._memberships[0].writer(claims[0])  # type: ignore[attr-defined]
+    async with holder(harness) as (bus, leases):
+        found = bus._memberships[0].writer(leases[0])  # type: ignore[attr-defined]
         epoch = found.epoch
         too_large = Output("out", 0, b"k", b"x" * (harness.record_bytes_max + 1))
-        await expect(TooLargeError, bus.step(claims[0], [too_large]))
-        await bus.step(claims[0], [Output("out", 0, b"k", b"v")])
+        await expect(TooLargeError, bus.step(leases[0], [too_large]))
+        await bus.step(leases[0], [Output("out", 0, b"k", b"v")])
         assert found.epoch == epoch
 
 
@@ -118,13 +118,13 @@ class OffsetsBeforeFence(KafkaBus):
     async def join(self, group: str, topics: Sequence[str], **callbacks: Any) -> KafkaMembership:
         numbers = range(PARTITIONS)
         self.early = {
-            n: await self._fetch_offsets(Claim(group=group, partition=n, epoch=0), topics) for n in numbers
+            n: await self._fetch_offsets(Lease(group=group, partition=n, epoch=0), topics) for n in numbers
         }
         return await super().join(group, topics, **callbacks)
 
-    async def committed(self, claim: Claim, topics: Sequence[str]) -> Mapping[str, int]:
-        await super().committed(claim, topics)
-        return {topic: self.early[claim.partition][topic] for topic in topics}
+    async def committed(self, lease: Lease, topics: Sequence[str]) -> Mapping[str, int]:
+        await super().committed(lease, topics)
+        return {topic: self.early[lease.partition][topic] for topic in topics}
 
 
 class IdOfItsOwn(KafkaSettings, frozen=True, kw_only=True):
@@ -143,10 +143,10 @@ def given_at_once(partitions: int, holders: Mapping[str, Sequence[int]]) -> dict
     return shares
 
 
-async def call_and_swallow(callback: Callable[[Claim], Any], claim: Claim) -> None:
+async def call_and_swallow(callback: Callable[[Lease], Any], lease: Lease) -> None:
     """Do what the library does with an error of a rebalance listener."""
     try:
-        await callback(claim)
+        await callback(lease)
     except Exception:
         return
 
@@ -192,8 +192,8 @@ WITHOUT: tuple[tuple[str, str, Check, Patch], ...] = (
     ("sizes first", "sizes_are_checked_first", check_sizes_are_checked_first, (KafkaHarness, "bus", NoSizes)),
     (
         "one transactional id per claim",
-        "old_claim_cannot_step",
-        bus_contract_groups.check_old_claim_cannot_step,
+        "old_lease_cannot_step",
+        bus_contract_groups.check_old_lease_cannot_step,
         (KafkaHarness, "settings", IdOfItsOwn),
     ),
     (

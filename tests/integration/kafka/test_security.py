@@ -64,10 +64,10 @@ async def works(cluster: KafkaCluster, tls: Tls, sasl: Scram | OAuthBearer) -> N
     """Create topics, claim, write, read and commit."""
     harness = KafkaHarness(f"127.0.0.1:{cluster.brokers[0].secure_port}", tls=tls, sasl=sasl)
     try:
-        async with holder(harness) as (bus, claims):
-            await bus.step(claims[1], [Output("out", 1, b"k", b"v")], {"table": 3})
+        async with holder(harness) as (bus, leases):
+            await bus.step(leases[1], [Output("out", 1, b"k", b"v")], {"table": 3})
             assert fold(await read_all(bus, "out")) == {b"k": b"v"}
-            assert await bus.committed(claims[1], ["table"]) == {"table": 3}
+            assert await bus.committed(leases[1], ["table"]) == {"table": 3}
     finally:
         await harness.close()
 

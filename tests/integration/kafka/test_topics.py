@@ -125,9 +125,11 @@ async def test_too_few_in_sync_are_refused(kafka_three: KafkaCluster) -> None:
         (True, 0),
         (False, 0),
     ]
-    told = states[0].problems[0]
-    assert "min.insync.replicas is 1: kafka-configs.sh --bootstrap-server" in told
-    assert told.endswith(f"--entity-name {harness.settings.named('one')} --add-config min.insync.replicas=2")
+    reported = states[0].problems[0]
+    assert "min.insync.replicas is 1: kafka-configs.sh --bootstrap-server" in reported
+    assert reported.endswith(
+        f"--entity-name {harness.settings.named('one')} --add-config min.insync.replicas=2"
+    )
     await harness.close()
 
 

@@ -37,20 +37,20 @@ async def step_against_frozen(kafka: KafkaCluster, within_seconds: float) -> Non
 
 
 async def _step_against_frozen(harness: KafkaHarness, broker: Broker, within_seconds: float) -> None:
-    async with holder(harness) as (bus, claims):
-        await bus.step(claims[0], [Output("out", 0, b"k", b"before")], {"table": 1})
+    async with holder(harness) as (bus, leases):
+        await bus.step(leases[0], [Output("out", 0, b"k", b"before")], {"table": 1})
         broker.freeze()
         try:
             async with asyncio.timeout(within_seconds):
                 await expect(
-                    TransientError, bus.step(claims[0], [Output("out", 0, b"k", b"lost")], {"table": 2})
+                    TransientError, bus.step(leases[0], [Output("out", 0, b"k", b"lost")], {"table": 2})
                 )
         finally:
             broker.thaw()
-        committed = (await bus.committed(claims[0], ["table"]))["table"]
+        committed = (await bus.committed(leases[0], ["table"]))["table"]
         table = fold(await read_all(bus, "out"))
         assert (committed, table) in ((1, {b"k": b"before"}), (2, {b"k": b"lost"}))
-        await bus.step(claims[0], [Output("out", 0, b"k", b"after")], {"table": 3})
+        await bus.step(leases[0], [Output("out", 0, b"k", b"after")], {"table": 3})
         assert fold(await read_all(bus, "out")) == {b"k": b"after"}
 
 
@@ -73,14 +73,14 @@ async def test_without_a_deadline_a_step_hangs(
 async def test_closing_does_not_need_the_broker(kafka_to_break: KafkaCluster) -> None:
     """With the broker dead in the middle of a step, a bus closes in time and leaves no task behind."""
     harness = KafkaHarness(kafka_to_break.bootstrap)
-    async with holder(harness) as (bus, claims):
-        await bus.step(claims[0], [Output("out", 0, b"k", b"v")], {"table": 1})
+    async with holder(harness) as (bus, leases):
+        await bus.step(leases[0], [Output("out", 0, b"k", b"v")], {"table": 1})
         reader = bus.reader({("out", 0): 0})
         await reader.poll(timeout_seconds=1)
         kafka_to_break.brokers[0].kill()
         steps = [
-            asyncio.create_task(bus.step(claim, [Output("out", 1, b"k", b"v")], {"table": 2}))
-            for claim in claims
+            asyncio.create_task(bus.step(lease, [Output("out", 1, b"k", b"v")], {"table": 2}))
+            for lease in leases
         ]
         done, _ = await asyncio.wait(steps, timeout=DEADLINE_SECONDS + 2)
         assert len(done) == len(steps)

@@ -9,13 +9,13 @@ import pytest
 
 from pvbus.adapters.kafka.bus import KafkaBus
 from pvbus.core.keys import partition
-from pvbus.ports.bus import Claim, Output, TopicSpec
+from pvbus.ports.bus import Lease, Output, TopicSpec
 from pvbus.runtime.clock import SystemClock
 from pvbus.runtime.reconcile.worker import Worker
 from pvbus.testing.bus_contract import settled
 from tests.contract.bus.kafka_harness import KafkaHarness
 from tests.tools.kafka import KafkaCluster
-from tests.unit.runtime.toys import DLQ, IN, OUT, PARTITIONS, SEEN, Row, Toy, ToyCluster
+from tests.unit.runtime.fakes import DLQ, IN, OUT, PARTITIONS, SEEN, Fake, FakeCluster, Row
 
 pytestmark = [pytest.mark.kafka, pytest.mark.slow, pytest.mark.timeout(300)]
 
@@ -29,9 +29,9 @@ TOPICS = [
 class CountingBus(KafkaBus):
     """Notes the sizes of steps, and how many records each reader returned that began at 0."""
 
-    async def step(self, claim: Claim, outputs: Any, offsets: Mapping[str, int] | None = None) -> None:
+    async def step(self, lease: Lease, outputs: Any, offsets: Mapping[str, int] | None = None) -> None:
         self.__dict__.setdefault("steps", []).append(len(outputs))
-        await super().step(claim, outputs, offsets)
+        await super().step(lease, outputs, offsets)
 
     def reader(self, positions: Any = None) -> Any:
         if positions:
@@ -44,18 +44,18 @@ class Source:
 
     def __init__(self, bus: KafkaBus) -> None:
         self.bus = bus
-        self.claims: dict[int, Claim] = {}
+        self.leases: dict[int, Lease] = {}
 
     async def open(self) -> "Source":
         await self.bus.create_topics(TOPICS)
 
-        async def assigned(claim: Claim) -> None:
-            self.claims[claim.partition] = claim
+        async def assigned(lease: Lease) -> None:
+            self.leases[lease.partition] = lease
 
-        async def revoked(claim: Claim) -> None: ...
+        async def revoked(lease: Lease) -> None: ...
 
         await self.bus.join("writer", (SEEN,), assigned=assigned, revoked=revoked)
-        await settled(lambda: len(self.claims) == PARTITIONS, SECONDS_MAX, "the source has its claims")
+        await settled(lambda: len(self.leases) == PARTITIONS, SECONDS_MAX, "the source has its claims")
         return self
 
     async def send(self, rows: Mapping[str, str]) -> None:
@@ -63,7 +63,7 @@ class Source:
             Output(IN, partition(key, PARTITIONS), key.encode(), msgspec.json.encode(Row(text)))
             for key, text in rows.items()
         ]
-        await self.bus.step(self.claims[0], outputs)
+        await self.bus.step(self.leases[0], outputs)
 
 
 async def table(bus: KafkaBus, topic: str) -> dict[str, str]:
@@ -71,7 +71,7 @@ async def table(bus: KafkaBus, topic: str) -> dict[str, str]:
     ends = await bus.end_offsets([(topic, number) for number in range(PARTITIONS)])
     reader = bus.reader(dict.fromkeys(ends, 0))
     rows: dict[str, str] = {}
-    while any(reader.position(place) < end for place, end in ends.items()):
+    while any(reader.position(tp) < end for tp, end in ends.items()):
         for record in await reader.poll(timeout_seconds=0.5):
             rows[record.key.decode()] = msgspec.json.decode(record.value or b"", type=Row).text
     await reader.close()
@@ -83,43 +83,43 @@ async def test_steps_tables_and_sessions_of_a_worker(kafka_one: KafkaCluster) ->
     harness = KafkaHarness(kafka_one.bootstrap, CountingBus)
     source = await Source(await harness.open()).open()
     bus = await harness.open()
-    worker = Worker(Toy, bus, ToyCluster(), SystemClock(), partitions=PARTITIONS)  # type: ignore[arg-type]
-    toy = worker.controller
-    assert isinstance(toy, Toy)
+    worker = Worker(Fake, bus, FakeCluster(), SystemClock(), partitions=PARTITIONS)  # type: ignore[arg-type]
+    fake = worker.controller
+    assert isinstance(fake, Fake)
     running = asyncio.create_task(worker.run())
     expected = {f"default/n{n}": "a" for n in range(3000)}
     await source.send(expected)
-    await settled(lambda: toy.written == expected, SECONDS_MAX, "all rows are copied")
+    await settled(lambda: fake.written == expected, SECONDS_MAX, "all rows are copied")
     steps: list[int] = bus.__dict__["steps"]
     assert max(steps) == bus.step_records_max == 200
 
     replays: list[Any] = bus.__dict__["replays"]
-    opened, before = list(toy.opened), {n: c.claim for n, c in worker.claims().items()}
+    opened, before = list(fake.opened), {n: c.lease for n, c in worker.leases().items()}
     del replays[:]
     harness.freeze(bus)
     await asyncio.sleep(harness.session_seconds + 3)
     harness.thaw(bus)
 
     def is_back() -> bool:
-        claims = worker.claims()
+        leases = worker.leases()
         return (
-            len(claims) == PARTITIONS and worker.ready and all(claims[n].claim != before[n] for n in before)
+            len(leases) == PARTITIONS and worker.ready and all(leases[n].lease != before[n] for n in before)
         )
 
     await settled(is_back, SECONDS_MAX, "the claims are back")
-    assert {n: c.claim.epoch - before[n].epoch for n, c in worker.claims().items()} == {0: 1, 1: 1}
-    assert toy.opened == opened
+    assert {n: c.lease.epoch - before[n].epoch for n, c in worker.leases().items()} == {0: 1, 1: 1}
+    assert fake.opened == opened
     assert replays == []
     expected["default/n7"] = "b"
     await source.send({"default/n7": "b"})
-    await settled(lambda: toy.written == expected, SECONDS_MAX, "the worker goes on")
+    await settled(lambda: fake.written == expected, SECONDS_MAX, "the worker goes on")
 
-    before = {n: c.claim for n, c in worker.claims().items()}
+    before = {n: c.lease for n, c in worker.leases().items()}
     harness.freeze(bus)
     other_bus = await harness.open()
-    other = Worker(Toy, other_bus, ToyCluster(), SystemClock(), partitions=PARTITIONS)  # type: ignore[arg-type]
+    other = Worker(Fake, other_bus, FakeCluster(), SystemClock(), partitions=PARTITIONS)  # type: ignore[arg-type]
     other_running = asyncio.create_task(other.run())
-    await settled(lambda: len(other.claims()) == PARTITIONS and other.ready, SECONDS_MAX, "another took over")
+    await settled(lambda: len(other.leases()) == PARTITIONS and other.ready, SECONDS_MAX, "another took over")
     expected["default/n8"] = "c"
     await source.send({"default/n8": "c"})
     await asyncio.sleep(2)
@@ -127,9 +127,9 @@ async def test_steps_tables_and_sessions_of_a_worker(kafka_one: KafkaCluster) ->
     await other_running
     harness.thaw(bus)
     await settled(is_back, SECONDS_MAX, "the claims are back")
-    assert sorted(toy.opened[len(opened) :]) == [0, 1]
-    assert sorted(place for each in replays for place in each if place[0] == OUT) == [(OUT, 0), (OUT, 1)]
-    await settled(lambda: toy.written == expected, SECONDS_MAX, "nothing is lost")
+    assert sorted(fake.opened[len(opened) :]) == [0, 1]
+    assert sorted(tp for each in replays for tp in each if tp[0] == OUT) == [(OUT, 0), (OUT, 1)]
+    await settled(lambda: fake.written == expected, SECONDS_MAX, "nothing is lost")
     assert await table(source.bus, OUT) == expected
 
     worker.stop()

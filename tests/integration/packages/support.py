@@ -212,9 +212,9 @@ class World:
     async def put(self, resources: Object, changes: Mapping[str, str | None]) -> Object:
         """Update files; None removes one."""
         merged = {**resources["spec"]["resources"], **changes}
-        kept = {path: text for path, text in merged.items() if text is not None}
+        retained = {path: text for path, text in merged.items() if text is not None}
         return await self.store.resources.update(
-            {**resources, "spec": {**resources["spec"], "resources": kept}}, user=""
+            {**resources, "spec": {**resources["spec"], "resources": retained}}, user=""
         )
 
 

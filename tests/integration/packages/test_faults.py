@@ -12,7 +12,7 @@ import pytest
 
 from pvbus.controlplane.apiserver.hooks import StatusError
 from pvbus.controlplane.packages.gitcommand import STALE_LOCK_SECONDS, Failure, Git, GitError, RefUpdate
-from pvbus.controlplane.packages.gitrepo import LOOSE_REFS_MAX, Author, File, Mirror
+from pvbus.controlplane.packages.gitrepo import LOOSE_REFS_MAX, Author, BareMirror, File
 from pvbus.controlplane.packages.staging import Staging, commit_all
 from tests.integration.packages.support import (
     KPTFILE,
@@ -210,14 +210,14 @@ async def test_a_branch_in_the_way_of_drafts_is_named(world: World, edge: Path) 
 
 
 @pytest.fixture
-def mirror(tmp_path: Path, edge: Path) -> Mirror:
+def mirror(tmp_path: Path, edge: Path) -> BareMirror:
     push_files(edge, {"app/Kptfile": KPTFILE.format(name="app")})
-    made = Mirror(tmp_path / "mirror", str(edge), Git())
+    made = BareMirror(tmp_path / "mirror", str(edge), Git())
     made.fetch()
     return made
 
 
-def test_a_push_with_a_lease_that_does_not_hold_moves_nothing(mirror: Mirror, edge: Path) -> None:
+def test_a_push_with_a_lease_that_does_not_hold_moves_nothing(mirror: BareMirror, edge: Path) -> None:
     tree_id = mirror.write_files({"Kptfile": File(b"x")})
     commit = mirror.write_commit(mirror.graft(None, "p", tree_id), [], "one", Author())
     updates = [
@@ -234,7 +234,7 @@ def test_a_push_with_a_lease_that_does_not_hold_moves_nothing(mirror: Mirror, ed
 
 @pytest.mark.parametrize("age_seconds", [STALE_LOCK_SECONDS + 5, 0])
 def test_a_lock_that_a_killed_git_left_is_removed_and_a_fresh_one_is_not(
-    mirror: Mirror, edge: Path, age_seconds: float
+    mirror: BareMirror, edge: Path, age_seconds: float
 ) -> None:
     tree_id = mirror.write_files({"Kptfile": File(b"x")})
     commit = mirror.write_commit(mirror.graft(None, "p", tree_id), [], "one", Author())
@@ -252,7 +252,7 @@ def test_a_lock_that_a_killed_git_left_is_removed_and_a_fresh_one_is_not(
         assert lock.exists()
 
 
-def test_a_build_that_fails_takes_back_what_it_staged(mirror: Mirror, edge: Path) -> None:
+def test_a_build_that_fails_takes_back_what_it_staged(mirror: BareMirror, edge: Path) -> None:
     tree_id = mirror.write_files({"Kptfile": File(b"x")})
     commit = mirror.write_commit(mirror.graft(None, "p", tree_id), [], "one", Author())
 
@@ -271,7 +271,7 @@ def test_a_build_that_fails_takes_back_what_it_staged(mirror: Mirror, edge: Path
     assert "refs/heads/bad" not in refs(edge)
 
 
-def test_grafting_replaces_one_folder_and_nothing_else(mirror: Mirror) -> None:
+def test_grafting_replaces_one_folder_and_nothing_else(mirror: BareMirror) -> None:
     head = mirror.refs["refs/heads/main"]
     tree_id = mirror.write_files({"Kptfile": File(b"x"), "a/b": File(b"y", 0o100755)})
     commit = mirror.write_commit(mirror.graft(head, "deep/er", tree_id), [head], "m", Author())
@@ -284,7 +284,7 @@ def test_grafting_replaces_one_folder_and_nothing_else(mirror: Mirror) -> None:
     assert mirror.tree_of(gone) == mirror.tree_of(head)
 
 
-def test_many_drafts_do_not_leave_a_file_for_each_ref(mirror: Mirror, edge: Path) -> None:
+def test_many_drafts_do_not_leave_a_file_for_each_ref(mirror: BareMirror, edge: Path) -> None:
     tree_id = mirror.write_files({"Kptfile": File(b"x")})
     commit = mirror.write_commit(mirror.graft(None, "p", tree_id), [], "one", Author())
 

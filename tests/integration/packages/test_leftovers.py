@@ -106,13 +106,13 @@ async def test_a_condition_counts_the_folders_and_names_the_first_ones_and_both_
     for number in range(1, 6):
         await deleted(fleet, await published(fleet, package=f"app-{number}"))
     await fleet.restart()
-    told = await fleet.until(
+    reported = await fleet.until(
         lambda: (found := condition(fleet)) and found["message"].startswith("5 ") and found
     )
-    assert told["status"] == "True"
-    assert "app-1, app-2, app-3 (and 2 more)" in told["message"]
-    assert PLACEHOLDER in told["message"]
-    assert f'{REMOVE_LAST_REVISION}: "true"' in told["message"]
+    assert reported["status"] == "True"
+    assert "app-1, app-2, app-3 (and 2 more)" in reported["message"]
+    assert PLACEHOLDER in reported["message"]
+    assert f'{REMOVE_LAST_REVISION}: "true"' in reported["message"]
     assert fleet.condition("edge")["type"] == "Ready"
     for number in range(1, 6):
         await deleted(fleet, f"edge.app-{number}.main")

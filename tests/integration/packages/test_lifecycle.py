@@ -112,9 +112,9 @@ async def test_a_published_revision_goes_only_after_its_deletion_was_proposed(
 
     proposed = await fleet.update(published, lifecycle="DeletionProposed")
     assert "refs/heads/deletionProposed/app-1/v1" in refs(edge)
-    kept = await fleet.update(proposed, lifecycle="Published")
+    retained = await fleet.update(proposed, lifecycle="Published")
     assert "refs/heads/deletionProposed/app-1/v1" not in refs(edge)
-    await fleet.update(kept, lifecycle="DeletionProposed")
+    await fleet.update(retained, lifecycle="DeletionProposed")
     await fleet.delete("edge.app-1.ws")
 
     assert refs(edge) == ["refs/heads/main"]

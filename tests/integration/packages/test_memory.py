@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from pvbus.controlplane.packages import bounds, creation, load
+from pvbus.controlplane.packages import activity, bounds, creation
 from tests.integration.packages.support import NAMESPACE, World, clone_of, push_files, revision, running
 
 LARGE = "".join(f"k{number}: {'x' * 990}\n" for number in range(1_000))
@@ -12,7 +12,7 @@ LARGE = "".join(f"k{number}: {'x' * 990}\n" for number in range(1_000))
 
 @pytest.fixture
 def small_caches(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(load, "FILES_BYTES_MAX", 3_000_000)
+    monkeypatch.setattr(activity, "FILES_BYTES_MAX", 3_000_000)
     monkeypatch.setattr(creation, "ORIGINS_BYTES_MAX", 1_500_000)
 
 
@@ -45,6 +45,6 @@ async def test_edits_of_a_draft_leave_nothing_in_the_catalog(fleet: World, edge:
     await fleet.create(revision("edge", "app-1", "ws", clone_of("blue.app.v1")))
     for number in range(10):
         await fleet.put(await fleet.files("edge.app-1.ws"), {"a.txt": str(number)})
-    keeper = fleet.store._keepers[NAMESPACE, "edge"]
-    assert len(keeper.catalog._tips) == 1
-    assert keeper.journal.names() in ([], ["edge.app-1.ws"])
+    sync = fleet.store._keepers[NAMESPACE, "edge"]
+    assert len(sync.catalog._tips) == 1
+    assert sync.journal.names() in ([], ["edge.app-1.ws"])

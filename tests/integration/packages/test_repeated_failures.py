@@ -9,7 +9,7 @@ import structlog
 from structlog.testing import capture_logs
 
 from pvbus.controlplane.apiserver.store import StoreError
-from pvbus.controlplane.packages.gitrepo import Mirror
+from pvbus.controlplane.packages.gitrepo import BareMirror
 from pvbus.telemetry.repeats import Repeats
 from tests.integration.packages.support import KPTFILE, World, push_files, running
 
@@ -54,20 +54,20 @@ async def test_a_full_disk_is_logged_once_per_repository(
 async def test_a_pass_that_fails_shows_in_the_condition_and_goes_away(
     fleet: World, edge: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    fetch = Mirror.fetch
+    fetch = BareMirror.fetch
 
-    def broken(mirror: Mirror) -> None:
+    def broken(mirror: BareMirror) -> None:
         if "edge" in mirror.url:
             raise RuntimeError("unexpected")
         fetch(mirror)
 
-    monkeypatch.setattr(Mirror, "fetch", broken)
+    monkeypatch.setattr(BareMirror, "fetch", broken)
     await fleet.until(lambda: fleet.condition("edge")["status"] == "False")
     assert "RuntimeError" in fleet.condition("edge")["message"]
     push_files(fleet_blueprints(edge), {"more/Kptfile": KPTFILE.format(name="more")})
     await fleet.until(lambda: fleet.revision("blue.more.main"))
     assert fleet.condition("blue")["status"] == "True"
-    monkeypatch.setattr(Mirror, "fetch", fetch)
+    monkeypatch.setattr(BareMirror, "fetch", fetch)
     await fleet.until(lambda: fleet.condition("edge")["status"] == "True")
 
 

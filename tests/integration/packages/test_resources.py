@@ -196,8 +196,8 @@ async def test_a_package_whose_pipeline_cannot_run_is_kept_but_not_published(
     assert "example.com/nobody/knows:v1" in changed["status"]["renderStatus"]["error"]
     assert "size: big" in tree(edge, "drafts/u-1/ws", "u-1")["c.yaml"]
 
-    kept = changed["spec"]["resources"]["Kptfile"]
-    without = kept[: kept.index("  - image: example.com")] + kept[kept.index("upstream:") :]
+    retained = changed["spec"]["resources"]["Kptfile"]
+    without = retained[: retained.index("  - image: example.com")] + retained[retained.index("upstream:") :]
     await fleet.put(await fleet.files("edge.u-1.ws"), {"Kptfile": without})
     assert fleet.present("edge.u-1.ws")["status"]["conditions"][0]["status"] == "True"
     await fleet.publish(fleet.present("edge.u-1.ws"))

@@ -8,13 +8,13 @@ import pytest
 from pvbus.adapters.memory.virtual_time import SimulatedClock, run_simulated
 from pvbus.adapters.sqlite.bus import SqliteBus
 from pvbus.core.errors import PermanentError
-from pvbus.ports.bus import Claim, TopicSpec
+from pvbus.ports.bus import Lease, TopicSpec
 
 TWO = TopicSpec(name="two", partitions=2, cleanup="compact")
 THREE = TopicSpec(name="three", partitions=3, cleanup="compact")
 
 
-async def ignore(claim: Claim) -> None:
+async def ignore(lease: Lease) -> None:
     """A callback."""
 
 
@@ -32,12 +32,12 @@ def test_a_failure_that_nobody_waits_for_is_reported() -> None:
         asyncio.get_running_loop().set_exception_handler(lambda _, context: reported.append(context))
         bus = await open_bus()
 
-        async def fail(claim: Claim) -> None:
+        async def fail(lease: Lease) -> None:
             raise ValueError("restore failed")
 
         membership = await bus.join("group", ["two"], assigned=fail, revoked=ignore)
         await asyncio.sleep(1)
-        assert membership.claims() == {}
+        assert membership.leases() == {}
         await bus.close()
         (context,) = reported
         assert isinstance(context["exception"], ExceptionGroup)
@@ -83,7 +83,7 @@ def test_a_group_keeps_its_number_of_claims() -> None:
 def test_the_same_world_runs_the_same_way_twice() -> None:
     """Member ids, epochs and who holds what depend on the calls only."""
 
-    async def main() -> list[tuple[str, dict[int, Claim]]]:
+    async def main() -> list[tuple[str, dict[int, Lease]]]:
         bus = await open_bus()
         members = [
             await bus.peer().join("group", ["three"], assigned=ignore, revoked=ignore) for _ in range(3)
@@ -91,10 +91,10 @@ def test_the_same_world_runs_the_same_way_twice() -> None:
         await asyncio.sleep(10)
         await members[0].leave()
         await asyncio.sleep(10)
-        result = [(member.member_id, dict(member.claims())) for member in members]
+        result = [(member.member_id, dict(member.leases())) for member in members]
         await bus.close()
         return result
 
     first = run_simulated(main())
-    assert sorted(number for _, claims in first for number in claims) == [0, 1, 2]
+    assert sorted(number for _, leases in first for number in leases) == [0, 1, 2]
     assert run_simulated(main()) == first

@@ -10,7 +10,7 @@ from pvbus.adapters.sqlite.bus import SqliteBus
 from pvbus.adapters.sqlite.liveness import ProcessLock
 from pvbus.adapters.sqlite.store import APPLICATION_ID, MIGRATIONS, Store, translated
 from pvbus.core.errors import PermanentError, TransientError
-from pvbus.ports.bus import Claim, PartitionState, TopicSpec
+from pvbus.ports.bus import Lease, PartitionState, TopicSpec
 
 
 def database(path: Path, *statements: str) -> Path:
@@ -46,13 +46,13 @@ async def test_another_programs_database_is_refused_and_kept(tmp_path: Path) -> 
     db.close()
 
 
-@pytest.mark.parametrize("place", ["text", "folder", "missing/bus.db"])
-async def test_what_is_no_database_is_refused(tmp_path: Path, place: str) -> None:
+@pytest.mark.parametrize("location", ["text", "folder", "missing/bus.db"])
+async def test_what_is_no_database_is_refused(tmp_path: Path, location: str) -> None:
     (tmp_path / "text").write_text("not a database\n" * 1000)
     (tmp_path / "folder").mkdir()
-    error = await refusal(tmp_path / place)
+    error = await refusal(tmp_path / location)
     assert error.reason == "CannotOpen"
-    assert str(tmp_path / place) in str(error)
+    assert str(tmp_path / location) in str(error)
 
 
 async def test_a_file_is_opened_again_with_what_was_in_it(tmp_path: Path) -> None:
@@ -161,9 +161,9 @@ async def test_who_was_killed_holds_nothing_even_before_others_notice(tmp_path: 
     await bus.create_topics([TopicSpec(name="t", partitions=1, cleanup="compact")])
     worker = await SqliteBus.open(tmp_path / "bus.db", heartbeat_seconds=0.01)
     worker.label = "worker"
-    given: asyncio.Queue[Claim] = asyncio.Queue()
+    given: asyncio.Queue[Lease] = asyncio.Queue()
 
-    async def revoked(claim: Claim) -> None:
+    async def revoked(lease: Lease) -> None:
         """Nothing is left to do."""
 
     membership = await worker.join("group", ["t"], assigned=given.put, revoked=revoked)

@@ -86,7 +86,7 @@ class Answer(NamedTuple):
     error_code: int
 
 
-def told(*offsets: tuple[int, int]) -> Answer:
+def reported(*offsets: tuple[int, int]) -> Answer:
     """Return an answer of offset and error code for each partition of `table`."""
     parts: list[tuple[Any, ...]] = [
         (number, offset, -1, "", code, {}) for number, (offset, code) in enumerate(offsets)
@@ -115,14 +115,14 @@ def fetched(*answers: Answer) -> dict[TopicPartition, int]:
 def test_offsets_of_a_coordinator_that_moved_are_asked_for_again() -> None:
     """It answers with an error and no offsets, which are not offsets of 0; where none is known, they are."""
     moved = Answer([], NOT_COORDINATOR)
-    assert fetched(moved, moved, told((7, 0), (-1, 0))) == {PLACES[0]: 7, PLACES[1]: 0}
+    assert fetched(moved, moved, reported((7, 0), (-1, 0))) == {PLACES[0]: 7, PLACES[1]: 0}
 
 
 def test_offsets_that_are_being_committed_are_asked_for_again() -> None:
-    unstable = told((7, 0), (-1, UnstableOffsetsError.errno))
-    assert fetched(unstable, unstable, told((7, 0), (3, 0))) == {PLACES[0]: 7, PLACES[1]: 3}
+    unstable = reported((7, 0), (-1, UnstableOffsetsError.errno))
+    assert fetched(unstable, unstable, reported((7, 0), (3, 0))) == {PLACES[0]: 7, PLACES[1]: 3}
 
 
 def test_an_error_about_one_offset_is_raised() -> None:
     with pytest.raises(errors.TopicAuthorizationFailedError):
-        fetched(told((7, 0), (-1, errors.TopicAuthorizationFailedError.errno)))
+        fetched(reported((7, 0), (-1, errors.TopicAuthorizationFailedError.errno)))

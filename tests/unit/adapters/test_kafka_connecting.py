@@ -20,10 +20,10 @@ from tests.tools.kafka import free_ports
 SCRAM = Scram(username="alice", password="pw")
 
 
-async def refusal(*places: str, tls: Tls | None = None) -> str:
+async def refusal(*addresses: str, tls: Tls | None = None) -> str:
     """Open a bus that cannot be reached; returns why."""
     with pytest.raises(TransientError) as caught:
-        await KafkaBus.open(KafkaSettings(bootstrap=places, tls=tls))
+        await KafkaBus.open(KafkaSettings(bootstrap=addresses, tls=tls))
     return str(caught.value)
 
 
@@ -44,11 +44,11 @@ async def test_each_address_has_its_reason(caplog: pytest.LogCaptureFixture) -> 
     """Nobody listens, no such name: a sentence for each, and the library does not log it a second time."""
     first, second = (f"127.0.0.1:{port}" for port in free_ports(2))
     for _ in range(2):  # whoever starts tries again each second
-        told = await refusal(first, second, "broker.invalid:9092")
-        assert told.startswith("connecting to ")
-        assert f"{first}: nobody listens there" in told
-        assert f"{second}: nobody listens there" in told
-        assert "broker.invalid:9092: " in told
+        reported = await refusal(first, second, "broker.invalid:9092")
+        assert reported.startswith("connecting to ")
+        assert f"{first}: nobody listens there" in reported
+        assert f"{second}: nobody listens there" in reported
+        assert "broker.invalid:9092: " in reported
     assert caplog.records == []
 
 
@@ -61,8 +61,8 @@ async def test_each_address_has_its_reason(caplog: pytest.LogCaptureFixture) -> 
 )
 async def test_who_is_hung_up_on_hears_what_the_port_may_want(tls: Tls | None, words: str) -> None:
     """A broker gives no reason: the settings that are otherwise than it may want are named."""
-    async with hanging_up() as place:
-        assert f"{place}: it closed the connection: {words}" in await refusal(place, tls=tls)
+    async with hanging_up() as address:
+        assert f"{address}: it closed the connection: {words}" in await refusal(address, tls=tls)
 
 
 async def test_an_unknown_authority_is_told_with_its_setting(tmp_path: Path) -> None:
@@ -70,9 +70,12 @@ async def test_an_unknown_authority_is_told_with_its_setting(tmp_path: Path) -> 
     keystore, _ = make_certificate(tmp_path)
     context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
     context.load_cert_chain(keystore)
-    async with hanging_up(context) as place:
-        told = await refusal(place, tls=Tls())
-    assert f"{place}: its certificate is not accepted (self-signed certificate): PVBUS_KAFKA_CA_FILE" in told
+    async with hanging_up(context) as address:
+        reported = await refusal(address, tls=Tls())
+    assert (
+        f"{address}: its certificate is not accepted (self-signed certificate): PVBUS_KAFKA_CA_FILE"
+        in reported
+    )
 
 
 @pytest.mark.parametrize(

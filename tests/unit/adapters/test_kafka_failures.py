@@ -45,10 +45,10 @@ def test_translation(error: Exception, expected: type[Exception]) -> None:
 )
 def test_what_a_person_can_mend_is_told(error: Exception, words: str) -> None:
     """The text says what was tried, what came of it, and where to look."""
-    told = str(translate(error, "listing topics"))
-    assert told.startswith("listing topics: ")
-    assert type(error).__name__ in told
-    assert words in told
+    reported = str(translate(error, "listing topics"))
+    assert reported.startswith("listing topics: ")
+    assert type(error).__name__ in reported
+    assert words in reported
 
 
 def test_every_error_of_the_library_is_foreign() -> None:

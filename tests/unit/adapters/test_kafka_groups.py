@@ -26,7 +26,7 @@ def share(*numbers: int) -> bytes:
 
 
 def answer(state: str, *members: tuple[str, bytes, bytes], code: int = 0) -> DescribeGroupsResponse_v2:
-    listed = [(name, "pvbus", "/127.0.0.1", told, given) for name, told, given in members]
+    listed = [(name, "pvbus", "/127.0.0.1", reported, given) for name, reported, given in members]
     return DescribeGroupsResponse_v2(0, [(code, "group", state, "consumer", "pvbus", listed)])
 
 
@@ -95,9 +95,9 @@ def test_an_error_of_the_coordinator_is_raised() -> None:
         described(answer("", code=errors.GroupAuthorizationFailedError.errno))
 
 
-@pytest.mark.parametrize("told", [b"", b"\x00", b"[]", b'{"label":1}', None], ids=str)
-def test_a_foreign_member_has_no_label(told: bytes | None) -> None:
+@pytest.mark.parametrize("reported", [b"", b"\x00", b"[]", b'{"label":1}', None], ids=str)
+def test_a_foreign_member_has_no_label(reported: bytes | None) -> None:
     """Somebody else's client may sit in our group, with whatever data, or with metadata of its own."""
-    data = b"\x01" if told is None else ConsumerProtocolMemberMetadata(0, ["t"], told).encode()
+    data = b"\x01" if reported is None else ConsumerProtocolMemberMetadata(0, ["t"], reported).encode()
     (member,), _ = described(answer("Stable", ("kcat-1", data, share(1))))
     assert member == Member("kcat-1", "", frozenset({1}))

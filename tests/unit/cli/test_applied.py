@@ -37,10 +37,10 @@ class World:
         (self.files / file).write_text("".join(texts))
 
     async def up(self, *paths: Path, reapply: bool = False, source: str = "") -> Applied:
-        places = paths or (self.files,)
-        manifests = [each._replace(source=source) for each in distinct(read_manifests(places))]
+        locations = paths or (self.files,)
+        manifests = [each._replace(source=source) for each in distinct(read_manifests(locations))]
         record = AppliedRecord.open(self.record, self.cluster_id)
-        scope = [source] if source else [str(place) for place in places]
+        scope = [source] if source else [str(location) for location in locations]
         return await apply_news(self.cluster, manifests, record, scope, reapply=reapply)
 
     async def get(self, name: str) -> dict[str, Any] | None:

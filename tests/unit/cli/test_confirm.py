@@ -19,9 +19,9 @@ Captured = pytest.CaptureFixture[str]
 
 
 def child(state: Any, number: int) -> Row:
-    place = Downstream(repo="edge", package=f"web-{number:02}")
+    downstream = Downstream(repo="edge", package=f"web-{number:02}")
     okey = f"example.org/Cluster|default|c{number:02}"
-    row = ChildRow(set_uid="u", state=state, downstream=place, okey=okey)
+    row = ChildRow(set_uid="u", state=state, downstream=downstream, okey=okey)
     return UNROLL, f"default/web|web-edge-{number:02}", row
 
 
@@ -33,7 +33,7 @@ HOLD = Hold(id="h", token="c0ffee12", count=30)
 HELD = [rollup(HOLD), *(child("held", n) for n in range(30)), child("present", 30)]
 
 
-class Place:
+class Location:
     """A data folder, the set on its API server, and a terminal with somebody at it."""
 
     def __init__(self, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -79,60 +79,60 @@ class Place:
 
 
 @pytest.fixture
-def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Place:
-    return Place(tmp_path, monkeypatch)
+def downstream(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Location:
+    return Location(tmp_path, monkeypatch)
 
 
-def test_show_lists_all_and_changes_nothing(place: Place, capsys: Captured) -> None:
-    place.write(HELD)
-    assert place.run("default/web", "--show") == 0
+def test_show_lists_all_and_changes_nothing(downstream: Location, capsys: Captured) -> None:
+    downstream.write(HELD)
+    assert downstream.run("default/web", "--show") == 0
     out = capsys.readouterr().out
     assert all(f"default/web-edge-{n:02} " in out for n in range(30))
     assert "default/web-edge-30" not in out
     assert "edge/web-07   Cluster c07" in out
     assert "30 deletions of default/web are held" in out
-    assert place.annotations == {"mine": "stays"}
+    assert downstream.annotations == {"mine": "stays"}
 
 
-def test_what_was_shown_is_confirmed_after_asking(place: Place, capsys: Captured) -> None:
+def test_what_was_shown_is_confirmed_after_asking(downstream: Location, capsys: Captured) -> None:
     """The list is shortened, the number is that of all; a second time it says that it is confirmed."""
-    place.write(HELD)
-    assert place.run("web", "-n", "default") == 0
+    downstream.write(HELD)
+    assert downstream.run("web", "-n", "default") == 0
     out = capsys.readouterr().out
     assert "web-edge-19" in out
     assert "web-edge-20" not in out
     assert "and 10 more (--show lists all)" in out
     assert out.endswith("default/web: 30 deletions confirmed\n")
-    assert place.asked == ["Delete these 30 variants?"]
-    assert place.annotations == {"mine": "stays", ANNOTATION: "c0ffee12"}
-    assert place.run("default/web", "--yes") == 0
+    assert downstream.asked == ["Delete these 30 variants?"]
+    assert downstream.annotations == {"mine": "stays", ANNOTATION: "c0ffee12"}
+    assert downstream.run("default/web", "--yes") == 0
     assert capsys.readouterr().out.endswith("these 30 deletions are confirmed already\n")
-    assert len(place.cluster.writes) == 1
+    assert len(downstream.cluster.writes) == 1
 
 
-def test_who_says_no_confirms_nothing(place: Place, capsys: Captured) -> None:
-    place.write(HELD)
-    place.answer = False
-    assert place.run("default/web") == 1
+def test_who_says_no_confirms_nothing(downstream: Location, capsys: Captured) -> None:
+    downstream.write(HELD)
+    downstream.answer = False
+    assert downstream.run("default/web") == 1
     assert "nothing was confirmed" in capsys.readouterr().err
-    assert place.annotations == {"mine": "stays"}
+    assert downstream.annotations == {"mine": "stays"}
 
 
-def test_what_changed_while_somebody_read_it_is_not_confirmed(place: Place, capsys: Captured) -> None:
+def test_what_changed_while_somebody_read_it_is_not_confirmed(downstream: Location, capsys: Captured) -> None:
     """The new token would delete what nobody has seen."""
-    place.write(HELD)
-    place.meanwhile = [rollup(Hold(id="h", token="0ddba11", count=31)), child("held", 31)]
-    assert place.run("default/web") == 1
+    downstream.write(HELD)
+    downstream.meanwhile = [rollup(Hold(id="h", token="0ddba11", count=31)), child("held", 31)]
+    assert downstream.run("default/web") == 1
     assert "what is held has changed meanwhile, and nothing was confirmed" in capsys.readouterr().err
-    assert place.annotations == {"mine": "stays"}
+    assert downstream.annotations == {"mine": "stays"}
 
 
-def test_a_set_of_the_same_name_is_another_set(place: Place, capsys: Captured) -> None:
-    place.write(HELD)
-    place.serving("u2")
-    assert place.run("default/web", "--yes") == 1
+def test_a_set_of_the_same_name_is_another_set(downstream: Location, capsys: Captured) -> None:
+    downstream.write(HELD)
+    downstream.serving("u2")
+    assert downstream.run("default/web", "--yes") == 1
     assert "the set was deleted and created again" in capsys.readouterr().err
-    assert place.annotations == {"mine": "stays"}
+    assert downstream.annotations == {"mine": "stays"}
 
 
 @pytest.mark.parametrize(
@@ -154,29 +154,31 @@ def test_a_set_of_the_same_name_is_another_set(place: Place, capsys: Captured) -
     ],
 )
 def test_without_anything_to_confirm_it_says_so(
-    rows: list[Row], arguments: list[str], said: str, place: Place, capsys: Captured
+    rows: list[Row], arguments: list[str], said: str, downstream: Location, capsys: Captured
 ) -> None:
-    place.write(rows)
-    assert place.run("default/web", *arguments) == 1
+    downstream.write(rows)
+    assert downstream.run("default/web", *arguments) == 1
     assert capsys.readouterr().err.startswith(said)
-    assert place.annotations == {"mine": "stays"}
+    assert downstream.annotations == {"mine": "stays"}
 
 
-def test_a_list_that_is_being_written_is_shown_as_far_as_it_is(place: Place, capsys: Captured) -> None:
-    place.write([rollup(Hold(id="h", count=9)), child("held", 1)])
-    assert place.run("default/web", "--show") == 0
+def test_a_list_that_is_being_written_is_shown_as_far_as_it_is(
+    downstream: Location, capsys: Captured
+) -> None:
+    downstream.write([rollup(Hold(id="h", count=9)), child("held", 1)])
+    assert downstream.run("default/web", "--show") == 0
     out = capsys.readouterr().out
     assert "web-edge-01" in out
     assert "1 of them are listed; the list is still being written" in out
 
 
 def test_without_a_terminal_nothing_is_confirmed_unasked(
-    place: Place, capsys: Captured, monkeypatch: pytest.MonkeyPatch
+    downstream: Location, capsys: Captured, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    place.write(HELD)
+    downstream.write(HELD)
     monkeypatch.setattr(confirm, "_is_terminal", lambda: False)
-    assert place.run("default/web") == 2
+    assert downstream.run("default/web") == 2
     assert "add --yes to confirm, or --show" in capsys.readouterr().err
     for wrong in (["web"], ["default/web", "-n", "other"], ["a/b/c"]):
-        assert place.run(*wrong, "--yes") == 2
-    assert place.annotations == {"mine": "stays"}
+        assert downstream.run(*wrong, "--yes") == 2
+    assert downstream.annotations == {"mine": "stays"}

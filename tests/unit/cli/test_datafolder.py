@@ -59,14 +59,14 @@ def test_a_planted_link_is_replaced_and_not_followed(tmp_path: Path, name: str) 
     victim = tmp_path / "victim"
     victim.write_text("mine")
     victim.chmod(0o644)
-    place = tmp_path / "data" / name
-    place.parent.mkdir(parents=True)
-    place.symlink_to(victim)
-    place.with_name(f".{place.name}.{os.getpid()}.new").symlink_to(victim)
-    write_private(place, b"ours")
+    location = tmp_path / "data" / name
+    location.parent.mkdir(parents=True)
+    location.symlink_to(victim)
+    location.with_name(f".{location.name}.{os.getpid()}.new").symlink_to(victim)
+    write_private(location, b"ours")
     assert (victim.read_text(), victim.stat().st_mode & 0o777) == ("mine", 0o644)
-    assert (place.is_symlink(), place.read_text()) == (False, "ours")
-    assert os.listdir(place.parent) == [place.name]
+    assert (location.is_symlink(), location.read_text()) == (False, "ours")
+    assert os.listdir(location.parent) == [location.name]
 
 
 @pytest.mark.parametrize("make", [os.mkfifo, os.mkdir, lambda path: path.symlink_to("/nonexistent/x")])

@@ -141,8 +141,8 @@ def test_only_what_a_cluster_knows_is_delivered() -> None:
     assert sorted(obj["kind"] for obj in objects) == sorted(CLUSTER_KINDS)
     for obj in objects:
         assert LOCAL not in obj["metadata"].get("annotations", {})
-        place = obj["metadata"]["name"] if obj["kind"] == "Namespace" else obj["metadata"]["namespace"]
-        assert place == "asia-07-web"
+        location = obj["metadata"]["name"] if obj["kind"] == "Namespace" else obj["metadata"]["namespace"]
+        assert location == "asia-07-web"
     marked = {name for name, text in files.items() if f'{LOCAL}: "true"' in text}
     assert marked == {
         "Kptfile",

@@ -34,9 +34,13 @@ Captured = pytest.CaptureFixture[str]
 
 
 def child(name: str, state: Any = "present", **fields: Any) -> Row:
-    place = Downstream(repo="edge", package=name)
+    downstream = Downstream(repo="edge", package=name)
     fields = {"digest": "d", "okey": f"example.org/Site|default|{name}", **fields}
-    return UNROLL, f"default/alpha|{name}", ChildRow(set_uid="u", state=state, downstream=place, **fields)
+    return (
+        UNROLL,
+        f"default/alpha|{name}",
+        ChildRow(set_uid="u", state=state, downstream=downstream, **fields),
+    )
 
 
 def result(name: str, **fields: Any) -> Row:

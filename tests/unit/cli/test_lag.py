@@ -16,13 +16,13 @@ from pvbus.cli.lag import Row, Table, _cells, _show, _summary, look, troubles_of
 from pvbus.core.errors import TransientError, UsageError
 from pvbus.core.records import SETRESULTS, SETS
 from pvbus.core.topics import SERVICES, topic_specs
-from pvbus.ports.bus import Claim, GroupState, Output
+from pvbus.ports.bus import GroupState, Lease, Output
 from pvbus.runtime.process.assembly import INPUTS, partition_count
-from pvbus.runtime.process.state import ClaimReport, ProcessState, ServiceReport
+from pvbus.runtime.process.state import LeaseReport, ProcessState, ServiceReport
 
 
-def report(number: int = 0, **changed: Any) -> ClaimReport:
-    given = ClaimReport(
+def report(number: int = 0, **changed: Any) -> LeaseReport:
+    given = LeaseReport(
         partition=number,
         epoch=4,
         restored=True,
@@ -34,8 +34,8 @@ def report(number: int = 0, **changed: Any) -> ClaimReport:
     return msgspec.structs.replace(given, **changed)
 
 
-def process(name: str, *claims: ClaimReport) -> ProcessState:
-    service = ServiceReport(ready=True, idle=True, next_timer_seconds=None, dirty=0, claims=claims)
+def process(name: str, *leases: LeaseReport) -> ProcessState:
+    service = ServiceReport(ready=True, idle=True, next_timer_seconds=None, dirty=0, leases=leases)
     return ProcessState(services={name: service})
 
 
@@ -72,13 +72,13 @@ async def opened() -> AsyncIterator[SqliteBus]:
         await bus.close()
 
 
-async def join(bus: SqliteBus, service: str, label: str) -> list[Claim]:
+async def join(bus: SqliteBus, service: str, label: str) -> list[Lease]:
     """Join as a service does; returns all claims, which are this worker's."""
     worker = bus.peer()
     worker.label = label
-    given: asyncio.Queue[Claim] = asyncio.Queue()
+    given: asyncio.Queue[Lease] = asyncio.Queue()
 
-    async def revoked(claim: Claim) -> None:
+    async def revoked(lease: Lease) -> None:
         """Nothing is left to do."""
 
     await worker.join(f"pvbus-{service}", INPUTS[service], assigned=given.put, revoked=revoked)
@@ -94,15 +94,15 @@ async def test_owners_tell_how_far_they_are() -> None:
         assert [row.partition for row in table.rows] == list(range(partition_count()))
         assert {row.owner for row in table.rows} == {url}
         assert table.rows[0].lag == 7
-        assert table.rows[1].claim == report(1, dirty=3)
-        assert table.rows[2].claim is None  # it says nothing of this one: it may have got it this moment
+        assert table.rows[1].lease == report(1, dirty=3)
+        assert table.rows[2].lease is None  # it says nothing of this one: it may have got it this moment
 
 
 async def test_while_nothing_runs_lag_is_what_is_not_committed() -> None:
     """Records behind the committed offset of each input count, of a partition that nobody holds, too."""
     async with opened() as bus:
-        claims = await join(bus, "unroll", "")
-        first = claims[0]
+        leases = await join(bus, "unroll", "")
+        first = leases[0]
         outputs = [
             Output(topic, first.partition, b"k%d" % n, b"v") for topic in (SETS, SETRESULTS) for n in range(5)
         ]
@@ -135,7 +135,7 @@ async def test_who_does_not_answer_is_named_and_waited_for_together(monkeypatch:
         table = await look(bus, list(owners))
         assert asyncio.get_running_loop().time() - began < 0.55
         assert {row.service: row.owner for row in table.rows} == owners
-        assert {row.service for row in table.rows if row.claim is not None} == {"conditions"}
+        assert {row.service for row in table.rows if row.lease is not None} == {"conditions"}
         assert len(table.remarks) == 4
         for label in (silent, silent_too, gone, other):
             assert sum(remark.startswith(f"{label} does not tell") for remark in table.remarks) == 1
@@ -168,23 +168,23 @@ async def test_a_bus_without_topics_says_what_to_do() -> None:
 @pytest.mark.parametrize(
     ("reason", "changed", "trouble"),
     [
-        ("all is done", {"claim": report()}, None),
-        ("done long ago", {"claim": report(seconds_since_progress=9_999.0)}, None),
+        ("all is done", {"lease": report()}, None),
+        ("done long ago", {"lease": report(seconds_since_progress=9_999.0)}, None),
         ("nobody", {"owner": ""}, "nobody holds it"),
-        ("nobody tells, nothing to do", {"claim": None}, None),
-        ("nobody tells, something to do", {"claim": None, "lag": 3}, "3 records behind, and http://x"),
-        ("behind, but at it", {"claim": report(dirty=3, seconds_since_progress=60.0), "lag": 3}, None),
-        ("lags", {"claim": report(seconds_since_progress=61.0), "lag": 3}, "for 61 s, 3 records behind"),
-        ("dirty", {"claim": report(seconds_since_progress=61.0, dirty=2)}, "2 keys dirty"),
+        ("nobody tells, nothing to do", {"lease": None}, None),
+        ("nobody tells, something to do", {"lease": None, "lag": 3}, "3 records behind, and http://x"),
+        ("behind, but at it", {"lease": report(dirty=3, seconds_since_progress=60.0), "lag": 3}, None),
+        ("lags", {"lease": report(seconds_since_progress=61.0), "lag": 3}, "for 61 s, 3 records behind"),
+        ("dirty", {"lease": report(seconds_since_progress=61.0, dirty=2)}, "2 keys dirty"),
         (
             "restore hangs",
-            {"claim": report(seconds_since_progress=61.0, restored=False, restore=(5, 10))},
+            {"lease": report(seconds_since_progress=61.0, restored=False, restore=(5, 10))},
             "50% restored",
         ),
     ],
 )  # fmt: skip
 def test_what_check_complains_of(reason: str, changed: dict[str, Any], trouble: str | None) -> None:
-    row = Row(service="render", partition=3, owner="http://x", lag=0, claim=report())
+    row = Row(service="render", partition=3, owner="http://x", lag=0, lease=report())
     found = msgspec.structs.replace(row, **changed).trouble()
     assert (found is None) == (trouble is None), reason
     if trouble is not None:
@@ -195,13 +195,13 @@ def test_what_check_complains_of(reason: str, changed: dict[str, Any], trouble: 
 
 def test_a_service_that_nobody_runs_is_one_sentence() -> None:
     """Where others hold some of its partitions, those that nobody holds are named."""
-    row = Row(service="render", partition=0, owner="", lag=0, claim=None)
-    held = msgspec.structs.replace(row, service="inject", owner="http://x", claim=report())
+    row = Row(service="render", partition=0, owner="", lag=0, lease=None)
+    held = msgspec.structs.replace(row, service="inject", owner="http://x", lease=report())
     rows = [
         row,
         msgspec.structs.replace(row, partition=1),
         held,
-        msgspec.structs.replace(held, partition=1, owner="", claim=None),
+        msgspec.structs.replace(held, partition=1, owner="", lease=None),
     ]
     assert list(troubles_of(rows)) == [
         "render: nobody holds any of its 2 partitions: is it running?",
@@ -211,18 +211,18 @@ def test_a_service_that_nobody_runs_is_one_sentence() -> None:
 
 def test_the_cells_of_a_row() -> None:
     """Numbers where there are some, ? where the owner does not tell, - where there is none."""
-    row = Row(service="render", partition=3, owner="http://x", lag=8, claim=report(dirty=2))
+    row = Row(service="render", partition=3, owner="http://x", lag=8, lease=report(dirty=2))
     assert _cells(row) == ("render", "3", "http://x", "4", "8", "2", "1.5 s", "100%")
-    untold = msgspec.structs.replace(row, claim=None)
+    untold = msgspec.structs.replace(row, lease=None)
     assert _cells(untold) == ("render", "3", "http://x", "?", "8", "?", "?", "?")
-    unowned = msgspec.structs.replace(row, claim=None, owner="")
+    unowned = msgspec.structs.replace(row, lease=None, owner="")
     assert _cells(unowned) == ("render", "3", "nobody", "-", "8", "-", "-", "-")
 
 
 def test_json_has_rows_and_remarks() -> None:
-    row = Row(service="render", partition=3, owner="", lag=8, claim=None)
+    row = Row(service="render", partition=3, owner="", lag=8, lease=None)
     assert msgspec.to_builtins(Table([row], ["why"], ["a bug"])._asdict()) == {
-        "rows": [{"service": "render", "partition": 3, "owner": "", "lag": 8, "claim": None}],
+        "rows": [{"service": "render", "partition": 3, "owner": "", "lag": 8, "lease": None}],
         "remarks": ["why"],
         "defects": ["a bug"],
     }
@@ -230,7 +230,7 @@ def test_json_has_rows_and_remarks() -> None:
 
 def of_service(name: str, *changes: dict[str, Any]) -> list[Row]:
     """Rows of a service, one for each change of what is idle."""
-    row = Row(service=name, partition=0, owner="http://127.0.0.1:40001", lag=0, claim=report())
+    row = Row(service=name, partition=0, owner="http://127.0.0.1:40001", lag=0, lease=report())
     return [msgspec.structs.replace(row, partition=number, **change) for number, change in enumerate(changes)]
 
 
@@ -242,12 +242,12 @@ LATE = report(seconds_since_progress=61.0)
     [
         ([{}, {}], "render 2/2 1 0 0 idle 100%"),
         ([{"owner": "http://x"}, {}], "render 2/2 2 0 0 idle 100%"),
-        ([{"lag": 3, "claim": LATE}, {"lag": 4}], "render 2/2 1 7 0 61.0 s 100%"),
-        ([{"claim": report(dirty=2)}, {"claim": LATE}], "render 2/2 1 0 2 1.5 s 100%"),
-        ([{"claim": report(restored=False, restore=(999, 1000))}, {}], "render 2/2 1 0 0 1.5 s 99%"),
-        ([{"owner": "", "claim": None, "lag": 3}, {}], "render 1/2 1 3 0 idle 100%"),
-        ([{"claim": None, "lag": 3}], "render 1/1 1 3 ? ? ?"),
-        ([{"owner": "", "claim": None}], "render 0/1 0 0 - - -"),
+        ([{"lag": 3, "lease": LATE}, {"lag": 4}], "render 2/2 1 7 0 61.0 s 100%"),
+        ([{"lease": report(dirty=2)}, {"lease": LATE}], "render 2/2 1 0 2 1.5 s 100%"),
+        ([{"lease": report(restored=False, restore=(999, 1000))}, {}], "render 2/2 1 0 0 1.5 s 99%"),
+        ([{"owner": "", "lease": None, "lag": 3}, {}], "render 1/2 1 3 0 idle 100%"),
+        ([{"lease": None, "lag": 3}], "render 1/1 1 3 ? ? ?"),
+        ([{"owner": "", "lease": None}], "render 0/1 0 0 - - -"),
     ],
 )  # fmt: skip
 def test_the_line_of_a_service(changes: list[dict[str, Any]], line: str) -> None:
@@ -259,7 +259,7 @@ def test_it_fits_80_columns(capsys: pytest.CaptureFixture[str]) -> None:
     """A line for each service; each partition's, too, with names of owners that are longer than the room."""
     busy = report(epoch=12345, dirty=12345, seconds_since_progress=86_400.0)
     owner = "http://worker-of-a-long-name.in-some-namespace.example.dev:40001"
-    changes = [{"owner": owner, "lag": 1234567, "claim": busy}] * 12
+    changes = [{"owner": owner, "lag": 1234567, "lease": busy}] * 12
     rows = [row for name in SERVICES for row in of_service(name, *changes)]
     _show(Table(rows, [], []), output="text", partitions=False)
     lines = capsys.readouterr().out.splitlines()

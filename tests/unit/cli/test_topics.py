@@ -29,13 +29,13 @@ def rows(capsys: pytest.CaptureFixture[str]) -> list[Any]:
 
 def test_creating_again_changes_nothing(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """The first time every topic is created, the second time it is there already; both are a success."""
-    place = ["--bus", f"sqlite:{tmp_path / 'bus.db'}"]
-    assert run(["topics", "--create", *place, "-o", "json"]) == 0
+    address = ["--bus", f"sqlite:{tmp_path / 'bus.db'}"]
+    assert run(["topics", "--create", *address, "-o", "json"]) == 0
     assert [(row["name"], row["state"]) for row in rows(capsys)] == [(name, "created") for name in NAMES]
-    assert run(["topics", "--create", *place]) == 0
+    assert run(["topics", "--create", *address]) == 0
     lines = capsys.readouterr().out.splitlines()
     assert [line.split(maxsplit=1) for line in lines[1:]] == [[name, "already there"] for name in NAMES]
-    assert run(["topics", "--check", *place, "-o", "yaml"]) == 0
+    assert run(["topics", "--check", *address, "-o", "yaml"]) == 0
     assert {row["state"] for row in yaml.safe_load(capsys.readouterr().out)} == {"as declared"}
 
 
@@ -43,18 +43,18 @@ def test_what_is_missing_or_differs(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """--check makes nothing and ends with 1; --create makes what is missing and leaves what differs alone."""
-    place = ["--bus", f"sqlite:{tmp_path / 'bus.db'}", "-o", "json"]
+    address = ["--bus", f"sqlite:{tmp_path / 'bus.db'}", "-o", "json"]
     made, other, missing = topic_specs()[:3]
     monkeypatch.setattr(
         topics_declared, "topic_specs", lambda: [made, msgspec.structs.replace(other, partitions=5)]
     )
-    assert run(["topics", "--create", *place]) == 0
+    assert run(["topics", "--create", *address]) == 0
     capsys.readouterr()
     monkeypatch.setattr(topics_declared, "topic_specs", lambda: [made, other, missing])
     for _ in range(2):
-        assert run(["topics", "--check", *place]) == 1
+        assert run(["topics", "--check", *address]) == 1
         assert [row["state"] for row in rows(capsys)] == ["as declared", "differs", "missing"]
-    assert run(["topics", "--create", *place]) == 1
+    assert run(["topics", "--create", *address]) == 1
     found = rows(capsys)
     assert [row["state"] for row in found] == ["already there", "differs", "created"]
     assert "partitions is 5 instead of 12" in found[1]["problems"][0]
@@ -77,9 +77,9 @@ def test_a_bus_without_topics_of_ours(
     command: list[str], tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """What looks at the tables says that there are none, and what may be wrong, however it came to that."""
-    place = tmp_path / "bus.db"
-    asyncio.run(make_topics(place, OTHER))
-    assert run([*command, "--bus", f"sqlite:{place}"]) == 2
+    address = tmp_path / "bus.db"
+    asyncio.run(make_topics(address, OTHER))
+    assert run([*command, "--bus", f"sqlite:{address}"]) == 2
     said = capsys.readouterr()
     assert (
         "error: nothing of pvbus is on this bus: start the services, or see whether its address" in said.err
@@ -89,14 +89,14 @@ def test_a_bus_without_topics_of_ours(
 
 def test_topics_of_others_are_not_listed(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """Without a prefix all topics of a Kafka are on the bus; ours come as they are declared."""
-    place = tmp_path / "bus.db"
-    asyncio.run(make_topics(place, OTHER, *topic_specs()))
-    assert run(["topics", "--bus", f"sqlite:{place}", "-o", "json"]) == 0
+    address = tmp_path / "bus.db"
+    asyncio.run(make_topics(address, OTHER, *topic_specs()))
+    assert run(["topics", "--bus", f"sqlite:{address}", "-o", "json"]) == 0
     assert [row["name"] for row in rows(capsys)] == NAMES
 
 
-async def make_topics(place: Path, *specs: TopicSpec) -> None:
-    bus = await SqliteBus.open(place)
+async def make_topics(address: Path, *specs: TopicSpec) -> None:
+    bus = await SqliteBus.open(address)
     await bus.create_topics(specs)
     await bus.close()
 
@@ -133,7 +133,7 @@ def test_acls_as_commands_say_the_same(capsys: pytest.CaptureFixture[str]) -> No
         for r in rows(capsys)
     }
     assert run(["topics", "--acls", "--bus", KAFKA, *names, "--command-config", "admin.properties"]) == 0
-    told = set()
+    reported = set()
     begin = r"kafka-acls\.sh --bootstrap-server one:9092,two:9092 --command-config admin\.properties --add "
     for line in capsys.readouterr().out.splitlines():
         if line.startswith("# "):
@@ -145,11 +145,11 @@ def test_acls_as_commands_say_the_same(capsys: pytest.CaptureFixture[str]) -> No
         for option, value in given:
             if option in ("--topic", "--group", "--transactional-id"):
                 pattern = options.get("--resource-pattern-type", "literal")
-                told.add(
+                reported.add(
                     (options["--allow-principal"], options["--operation"], option.strip("-"), value, pattern)
                 )
-    assert told == documented
-    assert "User:CN=render,O=Example Dev" in {each[0] for each in told}
+    assert reported == documented
+    assert "User:CN=render,O=Example Dev" in {each[0] for each in reported}
 
 
 @pytest.mark.parametrize(

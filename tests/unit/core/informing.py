@@ -90,7 +90,7 @@ class Informed:
         self.world = world
         self.kind = kind
         self.now = 1000.0
-        self.chance = 1.0
+        self.rng = 1.0
         self.number = 0  # of the last event
         self.known: dict[str, dict[str, str]] = {OBJECTS: {}, INJECTABLES: {}}
         self.markers: dict[str, SyncMarker] = {}
@@ -115,7 +115,7 @@ class Informed:
 
     def feed(self, event: Event) -> None:
         self.number += 1
-        for command in self.informer.step(event, self.now, self.chance):
+        for command in self.informer.step(event, self.now, self.rng):
             self._do(command)
 
     def _do(self, command: Command) -> None:

@@ -198,7 +198,7 @@ class Part:
             self.see(written, SETS if written["kind"] == "PackageVariantSet" else VARIANTS)
         return written["status"] if written is not None else None
 
-    def told(self) -> list[tuple[str, str, str]]:
+    def reported(self) -> list[tuple[str, str, str]]:
         events, self.events = self.events, []
         return [(e.condition.type, e.condition.status, e.previous) for e in events]
 
@@ -214,12 +214,16 @@ def test_a_status_is_written_once_and_every_transition_told() -> None:
     part = observed()
     status = part.run()
     assert [c["type"] for c in status["conditions"]] == ["Stalled", "Ready", "TargetsApplied"]
-    assert part.told() == [("Stalled", "False", ""), ("Ready", "False", ""), ("TargetsApplied", "False", "")]
+    assert part.reported() == [
+        ("Stalled", "False", ""),
+        ("Ready", "False", ""),
+        ("TargetsApplied", "False", ""),
+    ]
     assert part.run() is None
-    assert part.told() == []
+    assert part.reported() == []
     part.tell(rolled(counts=ALL))
     assert part.run() is not None
-    assert part.told() == [("Ready", "True", "False"), ("TargetsApplied", "True", "False")]
+    assert part.reported() == [("Ready", "True", "False"), ("TargetsApplied", "True", "False")]
 
 
 def test_what_was_published_and_not_written_is_written_when_nothing_more_is_said_of_it() -> None:
@@ -228,28 +232,28 @@ def test_what_was_published_and_not_written_is_written_when_nothing_more_is_said
     former = part.run()
     part.tell(rolled(reason="ValidationError", message="two targets with one downstream"))
     part.run()
-    part.told()
+    part.reported()
     part.see({**site_set(), "status": former})
     part.now += 60.0
     part.tell(rolled(on_hold=True))
     found = {c["type"]: (c["status"], c["reason"]) for c in part.run()["conditions"]}
     assert found["OnHold"] == ("True", "Annotation")
     assert found["Stalled"] == ("True", "ValidationError")
-    assert "Stalled" not in [kind for kind, _, _ in part.told()]
+    assert "Stalled" not in [kind for kind, _, _ in part.reported()]
 
 
 def test_a_condition_that_was_published_and_is_in_no_status_yet_is_not_withdrawn_by_a_hold() -> None:
     """The write of the first status failed, or is still under way: then it would bring the condition back."""
     part = observed()
     part.run()
-    part.told()
+    part.reported()
     part.see(site_set())
     part.now += 60.0
     part.tell(rolled(on_hold=True))
     found = {c["type"]: (c["status"], c["reason"]) for c in part.run()["conditions"]}
     assert found["OnHold"] == ("True", "Annotation")
     assert found["Stalled"] == ("False", "Valid")
-    assert "Stalled" not in [kind for kind, _, _ in part.told()]
+    assert "Stalled" not in [kind for kind, _, _ in part.reported()]
 
 
 def test_the_status_that_first_says_ready_of_a_generation_completes_its_attempt() -> None:
@@ -277,10 +281,10 @@ def test_the_status_that_first_says_ready_of_a_generation_completes_its_attempt(
 def test_counts_that_move_are_written_but_no_transition() -> None:
     part = observed()
     part.run()
-    part.told()
+    part.reported()
     part.tell(rolled(counts=Counts(desired=3, applied=2)))
     assert part.run() is not None
-    assert part.told() == []
+    assert part.reported() == []
 
 
 def test_a_result_of_another_object_is_not_acted_upon() -> None:
@@ -297,7 +301,7 @@ def test_a_result_of_a_former_variant_is_not_acted_upon() -> None:
     ready = Condition(type="Ready", status="True", reason="NoErrors", observed_generation=1)
     part.tell(ResultRow(uid="uid-v", generation=1, conditions=(ready,)), RESULTS, "default/v")
     assert part.run("PackageVariant|default/v") is None
-    assert part.told() == []
+    assert part.reported() == []
 
 
 def test_an_older_result_never_takes_a_newer_generation_back() -> None:
@@ -320,7 +324,7 @@ def test_a_condition_that_ends_is_told_as_unknown() -> None:
     part = observed()
     part.tell(rolled(hold=HOLD))
     part.run()
-    part.told()
+    part.reported()
     part.tell(rolled(counts=ALL))
     part.run()
     last = [e for e in part.events if e.condition.type == "DeletionHeld"]
@@ -332,27 +336,27 @@ def test_a_condition_that_ends_is_told_as_unknown() -> None:
 def test_when_the_object_goes_its_conditions_are_withdrawn_once() -> None:
     part = observed()
     part.run()
-    part.told()
+    part.reported()
     part.controller.load(SETS, 0, "default/alpha", None)
     part.tell(None)
     part.run()
-    assert [kind for kind, status, _ in part.told() if status == "Unknown"] == [
+    assert [kind for kind, status, _ in part.reported() if status == "Unknown"] == [
         "Ready",
         "Stalled",
         "TargetsApplied",
     ]
     part.run()
-    assert part.told() == []
+    assert part.reported() == []
 
 
 def test_what_is_being_listed_is_not_gone() -> None:
     part = observed()
     part.run()
-    part.told()
+    part.reported()
     part.controller.load(SETS, 0, sync_key(*SET), marker("syncing", 2))
     part.controller.load(SETS, 0, "default/alpha", None)
     part.run()
-    assert part.told() == []
+    assert part.reported() == []
 
 
 def test_the_same_change_has_the_same_id_and_another_has_another() -> None:
@@ -363,7 +367,7 @@ def test_the_same_change_has_the_same_id_and_another_has_another() -> None:
     ids = {e.id for e in first.events}
     for counts in (ALL, SOME, ALL):
         first.now += 1
-        first.told()
+        first.reported()
         first.tell(rolled(counts=counts))
         first.run()
         fresh = {e.id for e in first.events}
@@ -381,7 +385,7 @@ def test_a_variants_result_becomes_its_status() -> None:
     status = part.run("PackageVariant|default/v")
     assert status["conditions"][0]["reason"] == "NoErrors"
     assert status["conditions"][0]["observedGeneration"] == 1
-    assert part.told() == [("Ready", "True", "")]
+    assert part.reported() == [("Ready", "True", "")]
 
 
 def test_latest_restores_what_consumers_know() -> None:
@@ -391,22 +395,22 @@ def test_latest_restores_what_consumers_know() -> None:
     for event in part.events:
         key = f"PackageVariantSet|default/alpha|{event.condition.type}"
         again.controller.load(LATEST, 0, key, encode_row(event))
-    place = part.controller._places[0]["PackageVariantSet|default/alpha"]
-    again.see(msgspec.json.decode(place.raw or b""))
+    state = part.controller._states[0]["PackageVariantSet|default/alpha"]
+    again.see(msgspec.json.decode(state.raw or b""))
     again.tell(rolled(counts=SOME))
     assert again.run() is None
-    assert again.told() == []
+    assert again.reported() == []
 
 
 def test_counts_are_published_again_after_a_while() -> None:
     """What consumers know last is not wrong for ever: a message that counts follows within 10 s."""
     part = observed()
     part.run()
-    part.told()
+    part.reported()
     part.now = 3.0
     part.tell(rolled(counts=Counts(desired=3, applied=2)))
     part.run()
-    assert part.told() == []
+    assert part.reported() == []
     assert part.again_after == 7.0
     part.now = 10.0
     part.run()
@@ -415,9 +419,9 @@ def test_counts_are_published_again_after_a_while() -> None:
         ("TargetsApplied", "False"),
     ]
     assert all("applied 2" in e.condition.message for e in part.events)
-    part.told()
+    part.reported()
     part.run()
-    assert part.told() == []
+    assert part.reported() == []
 
 
 def test_with_a_transition_the_counts_are_published_as_well() -> None:
@@ -425,7 +429,7 @@ def test_with_a_transition_the_counts_are_published_as_well() -> None:
     part = observed()
     part.tell(rolled(counts=Counts(desired=3, applied=3, ready=1)))
     part.run()
-    part.told()
+    part.reported()
     part.now = 1.0
     part.tell(rolled(counts=ALL))
     part.run()
@@ -440,7 +444,7 @@ def test_events_have_their_own_time_that_never_goes_back() -> None:
     part.now = 1_770_000_000.25
     part.run()
     assert {e.time for e in part.events} == {"2026-02-02T02:40:00.250Z"}
-    part.told()
+    part.reported()
     part.now -= 3_600
     part.tell(rolled(reason="ValidationError", message="why", counts=SOME))
     part.run()
@@ -448,7 +452,7 @@ def test_events_have_their_own_time_that_never_goes_back() -> None:
         ("Stalled", "2026-02-02T02:40:00.251Z"),
         ("Ready", "2026-02-02T02:40:00.251Z"),
     ]
-    part.told()
+    part.reported()
     part.now += 7_200
     part.tell(rolled(reason="ValidationError", message="why not", counts=SOME))
     part.run()
@@ -476,10 +480,10 @@ def test_what_is_known_of_a_former_object_is_withdrawn_before_the_new_one_has_a_
     part = observed()
     part.tell(rolled(counts=ALL))
     part.run()
-    part.told()
+    part.reported()
     part.see(site_set(uid="uid-second"))
     part.run()
-    assert {(kind, status) for kind, status, _ in part.told()} == {
+    assert {(kind, status) for kind, status, _ in part.reported()} == {
         ("Ready", "Unknown"),
         ("Stalled", "Unknown"),
         ("TargetsApplied", "Unknown"),
@@ -490,12 +494,12 @@ def test_the_same_condition_of_another_object_is_an_event() -> None:
     """A set that is made again, and gets its result at once, is Ready by itself: `previous` is empty."""
     part = observed()
     part.run()
-    part.told()
+    part.reported()
     part.see(site_set(uid="uid-second"))
     part.tell(SetResult(uid="uid-second", generation=7, counts=SOME))
     part.run()
     assert {(e.uid, e.previous) for e in part.events} == {("uid-second", "")}
-    assert len(part.told()) == 3
+    assert len(part.reported()) == 3
 
 
 def test_a_message_with_another_reason_to_wait_is_published_at_once() -> None:
@@ -509,7 +513,7 @@ def test_a_message_with_another_reason_to_wait_is_published_at_once() -> None:
         part.tell(ResultRow(uid="uid-v", generation=1, conditions=(ready,)), RESULTS, "default/v")
         part.run("PackageVariant|default/v")
         assert [e.condition.message for e in part.events] == [message]
-        part.told()
+        part.reported()
 
 
 @pytest.mark.parametrize(

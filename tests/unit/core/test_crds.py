@@ -82,8 +82,8 @@ def porch(plural: str) -> dict[str, Any]:
 
 
 def without_words(node: dict[str, Any]) -> dict[str, Any]:
-    kept = {key: value for key, value in node.items() if key not in WORDS and key not in NESTED}
-    return kept | {"rules": sorted(rule["rule"] for rule in node.get("x-kubernetes-validations", []))}
+    retained = {key: value for key, value in node.items() if key not in WORDS and key not in NESTED}
+    return retained | {"rules": sorted(rule["rule"] for rule in node.get("x-kubernetes-validations", []))}
 
 
 def without_added(ours: dict[str, Any], theirs: dict[str, Any], field: str) -> dict[str, Any]:

@@ -108,7 +108,7 @@ async def test_a_revision_that_cannot_go_keeps_the_finalizer_and_is_named() -> N
     outcome = await world.run()
     assert outcome.again_after is not None
     assert world.variant() is not None
-    status, reason, message = world.told()
+    status, reason, message = world.reported()
     assert (status, reason) == ("False", "Terminating")
     assert FIRST in message
     assert "referenced as upstream" in message
@@ -156,7 +156,7 @@ async def test_adopt_existing_takes_ownership_and_keeps_the_content() -> None:
     assert found["metadata"]["labels"] == {"old": "1", "team": "y"}
     assert found["metadata"]["annotations"] == {"note": "z"}
     assert world.files("edge.app.by-hand") == files
-    assert world.told()[:2] == ("True", "NoErrors")
+    assert world.reported()[:2] == ("True", "NoErrors")
 
 
 async def test_an_adoption_that_is_not_observed_yet_is_not_written_again() -> None:
@@ -181,15 +181,15 @@ async def test_a_package_of_another_living_variant_is_left_alone_and_its_owner_n
         *upstream(), *package("edge", "app", "packagevariant-1", owners=[owner("first")]),
         variant("first"), variant(adoptionPolicy=policy),
     )  # fmt: skip
-    status, reason, message = world.told()
+    status, reason, message = world.reported()
     assert (status, reason) == ("False", "Error")
     assert "PackageVariant first" in message
     assert FIRST in message
     assert world.owners(FIRST) == ["uid-first"]
-    assert world.told(name="first")[0] == "True"
+    assert world.reported(name="first")[0] == "True"
     world.change("first", deleted=True, deletionPolicy="orphan")
     await world.settle()
-    assert world.told()[:2] == ("True", "NoErrors")
+    assert world.reported()[:2] == ("True", "NoErrors")
 
 
 async def test_a_revision_whose_owner_lives_no_more_is_adopted_with_one_controller() -> None:
@@ -203,10 +203,10 @@ async def test_a_proposed_revision_is_not_written_to_and_what_it_lacks_is_told()
     mine = package("edge", "app", "packagevariant-1", lifecycle="Proposed", owners=MINE)
     world = await settled(*upstream(), *mine, variant(pipeline=PIPELINE))
     assert world.writes() == []
-    assert world.told()[:2] == ("False", "NotDraft")
+    assert world.reported()[:2] == ("False", "NotDraft")
     world.touch(FIRST, lifecycle="Draft")
     await world.settle()
-    assert world.told()[0] == "True"
+    assert world.reported()[0] == "True"
     assert "set-labels" in world.files(FIRST)["Kptfile"]
 
 
@@ -228,14 +228,14 @@ async def test_a_draft_that_is_being_deleted_is_waited_for_and_made_anew() -> No
 
 async def test_a_missing_upstream_stalls_and_its_appearance_is_enough_to_go_on() -> None:
     world = await settled(variant())
-    assert world.told("Stalled")[:2] == ("True", "ValidationError")
+    assert world.reported("Stalled")[:2] == ("True", "ValidationError")
     words = 'package revision of package "app" in repository "blue" (workspace v1)'
-    assert words in world.told("Stalled")[2]
+    assert words in world.reported("Stalled")[2]
     assert world.result().waiting == (f"the upstream {words}",)
     for obj in upstream():
         world.cluster.put(obj)
     await world.settle()
-    assert world.told("Stalled")[0] == "False"
+    assert world.reported("Stalled")[0] == "False"
     assert world.lifecycles() == {FIRST: "Draft"}
 
 
@@ -250,11 +250,11 @@ async def test_the_identity_of_a_placeholder_is_its_commit() -> None:
     mine = package("edge", "app", "packagevariant-1", owners=MINE, status=status)
     asked = variant(upstream={"repo": "blue", "package": "app", "workspaceName": "main"})
     world = await settled(*_placeholder("c1"), *mine, asked)
-    assert world.told()[:2] == ("True", "NoErrors")
+    assert world.reported()[:2] == ("True", "NoErrors")
     world.cluster.put(_placeholder("c2")[0])
     await world.settle()
-    assert world.told()[:2] == ("False", "UpstreamChanged")
-    assert FIRST in world.told()[2]
+    assert world.reported()[:2] == ("False", "UpstreamChanged")
+    assert FIRST in world.reported()[2]
     assert world.lifecycles() == {FIRST: "Draft"}
 
 
@@ -264,10 +264,10 @@ async def test_another_package_of_the_same_number_is_another_upstream() -> None:
     status = {"upstreamLock": {"git": {"repo": "r", "directory": "app", "ref": "app/v1", "commit": "c1"}}}
     mine = package("edge", "app", "packagevariant-1", owners=MINE, status=status)
     world = await settled(*upstream(), *other, *mine, variant())
-    assert world.told()[0] == "True"
+    assert world.reported()[0] == "True"
     world.change(upstream={"repo": "blue", "package": "other", "workspaceName": "v1"})
     await world.settle()
-    assert world.told()[:2] == ("False", "UpstreamChanged")
+    assert world.reported()[:2] == ("False", "UpstreamChanged")
 
 
 # ------------------------------------------------------------ injection
@@ -319,20 +319,20 @@ async def test_an_object_that_changes_during_an_attempt_is_injected_by_another_o
 
 async def test_an_object_that_disappears_leaves_its_content_and_turns_the_condition() -> None:
     world = await settled(SITES, site("s"), *upstream(site=POINT), variant(injectors=INJECT))
-    assert world.told("ConfigInjected")[:2] == ("True", "Complete")
+    assert world.reported("ConfigInjected")[:2] == ("True", "Complete")
     before = world.files(FIRST)["site.yaml"]
     assert "region: north" in before
     world.cluster.remove(Kind(*SITE), NAMESPACE, "s")
     await world.settle()
     assert world.files(FIRST)["site.yaml"] == before
-    assert world.told("ConfigInjected")[:2] == ("False", "RequiredNotInjected")
+    assert world.reported("ConfigInjected")[:2] == ("False", "RequiredNotInjected")
     (awaited,) = world.result().waiting
     assert awaited.startswith("something to inject for config.injection.Site.site: no in-cluster resources")
     assert 'status: "False"' in world.files(FIRST)["Kptfile"]
     world.cluster.put(site("s", "east"))
     await world.settle()
     assert "region: east" in world.files(FIRST)["site.yaml"]
-    assert world.told("ConfigInjected")[0] == "True"
+    assert world.reported("ConfigInjected")[0] == "True"
 
 
 @pytest.mark.parametrize(
@@ -348,7 +348,7 @@ async def test_an_object_that_disappears_leaves_its_content_and_turns_the_condit
 async def test_a_point_that_no_injector_fits_is_explained(injector: Object, words: str) -> None:
     """There are objects of the kind, so it is not said that there are none."""
     world = await settled(SITES, site("other"), *upstream(site=POINT), variant(injectors=[injector]))
-    status, reason, message = world.told("ConfigInjected")
+    status, reason, message = world.reported("ConfigInjected")
     assert (status, reason) == ("False", "RequiredNotInjected")
     assert words in message
     assert "no in-cluster resources" not in message
@@ -378,22 +378,22 @@ async def test_a_kind_that_does_not_exist_is_told_and_its_definition_is_enough_t
     world = World([*upstream(site=POINT), variant(injectors=INJECT)])
     world.unserved.add(SITE)
     await world.settle()
-    assert world.told("ConfigInjected")[:2] == ("False", "RequiredNotInjected")
-    assert 'no matches for kind "Site" in version "example.com/v1"' in world.told("ConfigInjected")[2]
+    assert world.reported("ConfigInjected")[:2] == ("False", "RequiredNotInjected")
+    assert 'no matches for kind "Site" in version "example.com/v1"' in world.reported("ConfigInjected")[2]
     world.unserved.clear()
     world.cluster.put(SITES)
     world.cluster.put(site("s"))
     await world.settle()
-    assert world.told("ConfigInjected")[:2] == ("True", "Complete")
+    assert world.reported("ConfigInjected")[:2] == ("True", "Complete")
     assert "region: north" in world.files(FIRST)["site.yaml"]
 
 
 async def test_a_bad_annotation_value_fails_the_variant_and_nothing_is_injected() -> None:
     bad = POINT.replace("required", "perhaps")
     world = await settled(SITES, site("s"), *upstream(site=bad), variant(injectors=INJECT))
-    assert world.told()[:2] == ("False", "Error")
-    assert "invalid" in world.told()[2]
-    assert world.told("ConfigInjected")[:2] == ("False", "Incomplete")
+    assert world.reported()[:2] == ("False", "Error")
+    assert "invalid" in world.reported()[2]
+    assert world.reported("ConfigInjected")[:2] == ("False", "Incomplete")
 
 
 async def test_points_that_only_the_downstream_has_are_filled_too() -> None:
@@ -435,12 +435,16 @@ def _failing(message: str = "step mutators[3]: no function for image x") -> Iter
 
 async def test_a_pipeline_that_cannot_run_is_told_until_somebody_renders_it() -> None:
     world = await settled(*upstream(), *_failing(), variant())
-    assert world.told() == ("False", "RenderFailed", f"{FIRST}: step mutators[3]: no function for image x")
+    assert world.reported() == (
+        "False",
+        "RenderFailed",
+        f"{FIRST}: step mutators[3]: no function for image x",
+    )
     mended = world.revisions()[FIRST]
     mended["status"]["conditions"][0].update(status="True", message="")
     world.cluster.put(mended)
     await world.settle()
-    assert world.told()[:2] == ("True", "NoErrors")
+    assert world.reported()[:2] == ("True", "NoErrors")
 
 
 async def test_the_error_of_a_save_is_forgotten_when_somebody_saved_better_since() -> None:
@@ -469,7 +473,7 @@ async def test_the_answer_to_a_save_that_nobody_recorded_is_found_in_the_content
 
 
 @pytest.mark.parametrize(
-    ("told", "expected"),
+    ("known", "expected"),
     [
         (None, None),
         ({}, None),
@@ -481,19 +485,19 @@ async def test_the_answer_to_a_save_that_nobody_recorded_is_found_in_the_content
         ),
     ],
 )
-def test_a_render_status_has_what_the_api_requires(told: Any, expected: Any) -> None:
-    assert reported(told) == expected
+def test_a_render_status_has_what_the_api_requires(known: Any, expected: Any) -> None:
+    assert reported(known) == expected
 
 
 async def test_every_problem_of_a_spec_is_told_at_once_and_a_good_spec_recovers() -> None:
     world = await settled(*upstream(), variant(deletionPolicy="x", adoptionPolicy="y"))
-    message = world.told("Stalled")[2]
+    message = world.reported("Stalled")[2]
     assert "adoptionPolicy" in message
     assert "deletionPolicy" in message
     assert world.revisions() == {}
     world.change(deletionPolicy="delete", adoptionPolicy="adoptNone")
     await world.settle()
-    assert world.told()[0] == "True"
+    assert world.reported()[0] == "True"
     assert {c.observed_generation for c in world.result().conditions} == {2}
 
 
@@ -504,7 +508,7 @@ async def test_nothing_is_written_for_a_held_variant_not_even_its_deletion() -> 
     world.change(deleted=True)
     await world.settle()
     assert len(world.writes()) == writes
-    assert world.told("OnHold")[:2] == ("True", "Annotation")
+    assert world.reported("OnHold")[:2] == ("True", "Annotation")
     assert world.result().waiting == (
         "the annotation pvbus.dev/hold to be taken off PackageVariant default/v",
     )
@@ -523,18 +527,18 @@ async def test_a_wait_is_told_once_it_lasts_and_not_before() -> None:
     world.now += 2.0
     outcome = await world.run()
     assert world.result().waiting == ("the content of Site s",)
-    assert world.told() == ("False", "Waiting", "waits for the content of Site s")
+    assert world.reported() == ("False", "Waiting", "waits for the content of Site s")
     assert outcome.again_after is None
     await world.settle()
-    assert (world.told()[0], world.result().waiting) == ("True", ())
+    assert (world.reported()[0], world.result().waiting) == ("True", ())
 
 
 def test_a_wait_on_a_new_bus_forgets_no_target() -> None:
     """Nothing is remembered there, and what the variant's status tells of its packages is taken over."""
     rendered = DownstreamTarget(name="deploy.app.v1", render_status={"error": ""})
     status = msgspec.structs.replace(PackageVariant().status, downstream_targets=(rendered,))
-    told = msgspec.structs.replace(PackageVariant(), status=status)
-    row = result_row(told, None, waiting_conditions(told, ("x",)), requests=(), waiting=("x",))
+    reported = msgspec.structs.replace(PackageVariant(), status=status)
+    row = result_row(reported, None, waiting_conditions(reported, ("x",)), requests=(), waiting=("x",))
     assert row.targets == (rendered,)
 
 
@@ -548,15 +552,15 @@ async def test_the_first_list_is_waited_for_in_silence_and_a_later_one_changes_n
     assert (outcome.puts, outcome.again_after) == ((), 10.0)
     world.now += 10.0
     await world.run()
-    assert world.told()[:2] == ("False", "Waiting")
+    assert world.reported()[:2] == ("False", "Waiting")
     world.controller.load(OBJECTS, 0, marker, world.rows[OBJECTS, marker])
     await world.run()
-    told = world.told()
-    assert told[0] == "True"
+    reported = world.reported()
+    assert reported[0] == "True"
     world.controller.load(OBJECTS, 0, marker, syncing)
     world.now += 100.0
     assert (await world.run()).puts == ()
-    assert world.told() == told
+    assert world.reported() == reported
 
 
 @pytest.mark.parametrize("error", [TransientError("503: git is down"), ConflictError("busy")])
@@ -574,11 +578,11 @@ async def test_trouble_that_goes_on_is_told_and_the_attempts_go_on(error: Except
     outcome = await world.run()
     assert outcome.again_after is not None
     assert 0.2 <= outcome.again_after <= 60
-    assert world.told() == ("False", "Error", str(error))
+    assert world.reported() == ("False", "Error", str(error))
     world.cluster.before_write = None
     world.now += outcome.again_after
     await world.run()
-    assert world.told()[:2] == ("True", "NoErrors")
+    assert world.reported()[:2] == ("True", "NoErrors")
 
 
 async def test_what_was_refused_is_not_tried_again_before_something_changes() -> None:
@@ -590,7 +594,7 @@ async def test_what_was_refused_is_not_tried_again_before_something_changes() ->
     world.cluster.before_write = refuse
     world.observe()
     await world.run()
-    assert world.told()[:2] == ("False", "Error")
+    assert world.reported()[:2] == ("False", "Error")
     asked = len(world.effects)
     outcome = await world.run()
     assert len(world.effects) == asked
@@ -605,7 +609,7 @@ async def test_what_was_refused_is_not_tried_again_before_something_changes() ->
         }
     )
     await world.settle()
-    assert world.told()[0] == "True"
+    assert world.reported()[0] == "True"
 
 
 async def test_a_wall_clock_that_jumps_does_not_put_another_attempt_off() -> None:
@@ -622,7 +626,7 @@ async def test_a_wall_clock_that_jumps_does_not_put_another_attempt_off() -> Non
     world.cluster.before_write = None
     world.now += 60.0
     await world.run()
-    assert world.told()[0] == "True"
+    assert world.reported()[0] == "True"
 
 
 @pytest.mark.parametrize(
@@ -643,19 +647,19 @@ async def test_what_was_refused_is_told_again_when_a_change_is_set_back(meanwhil
 
     world.cluster.before_write = refuse
     await world.settle()
-    refused = world.told()
+    refused = world.reported()
     asked = len(world.effects)
     spec = world.variant()["spec"]  # type: ignore[index]
     world.change(**meanwhile)
     await world.settle()
-    assert meanwhile == {} or world.told() != refused
+    assert meanwhile == {} or world.reported() != refused
     world.change(annotations={}, **spec)
     world.observe()
     world.now += 20.0
     outcome = await world.run()
     assert outcome.result == "failed"
     assert outcome.again_after == pytest.approx(40.0)
-    assert world.told() == refused
+    assert world.reported() == refused
     assert {c.observed_generation for c in world.result().conditions} == {3}
     assert {c.type for c in world.result().conditions} == {"Stalled", "Ready"}
     assert len(world.effects) == asked
@@ -682,5 +686,5 @@ async def test_a_change_that_is_set_back_leaves_the_variant_ready_at_its_new_gen
     world.change()  # a new generation with the spec as it was
     await world.settle()
     assert len(world.writes()) == before
-    assert world.told()[0] == "True"
+    assert world.reported()[0] == "True"
     assert {c.observed_generation for c in world.result().conditions} == {2}

@@ -133,15 +133,15 @@ async def test_nothing_is_written_on_hold_and_all_is_done_when_it_goes(
     assert world.writes() == []
     assert snapshot(world) == [obj for obj in before if obj["kind"] != "PackageVariant"]
     message = f'nothing is written for this variant while {holder} has the annotation {HOLD}: "true"'
-    assert world.told("OnHold") == ("True", "Annotation", message)
-    assert world.told() == ("False", "OnHold", message)
+    assert world.reported("OnHold") == ("True", "Annotation", message)
+    assert world.reported() == ("False", "OnHold", message)
     assert world.result().waiting == (f"the annotation {HOLD} to be taken off {holder}",)
     hold(world, False)
     await world.settle()
     assert snapshot(world) == snapshot(plain)
     if world.variant() is not None:
-        assert world.told()[:2] == ("True", "NoErrors")
-        assert world.told("OnHold") == ("", "", "")
+        assert world.reported()[:2] == ("True", "NoErrors")
+        assert world.reported("OnHold") == ("", "", "")
 
 
 @HOLDS
@@ -195,7 +195,7 @@ async def test_a_hold_that_comes_in_the_middle_stops_the_rest(
         assert len(world.writes()) - at[0] <= 1
         await world.settle()
         if world.variant() is not None:
-            assert world.told()[1] == "OnHold"
+            assert world.reported()[1] == "OnHold"
             hold(world, False)
             await world.settle()
         assert snapshot(world) == snapshot(plain)
@@ -208,7 +208,7 @@ async def test_the_hold_of_a_set_is_not_that_of_a_variant_of_the_same_name() -> 
         world = fresh()
         desired(world, on_hold=True, **fields)
         await world.settle()
-        assert world.told()[:2] == ("True", "NoErrors")
+        assert world.reported()[:2] == ("True", "NoErrors")
 
 
 async def test_a_variant_that_was_made_again_under_the_hold_of_its_set_is_held() -> None:
@@ -217,5 +217,5 @@ async def test_a_variant_that_was_made_again_under_the_hold_of_its_set_is_held()
     world = World([*upstream(), obj])
     desired(world, on_hold=True, uid="uid-before")
     await world.settle()
-    assert world.told()[1] == "OnHold"
+    assert world.reported()[1] == "OnHold"
     assert world.writes() == []

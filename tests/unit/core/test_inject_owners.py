@@ -8,7 +8,7 @@ import pytest
 from pvbus.core.api.variants import Downstream, PackageVariant, Upstream
 from pvbus.core.effects import List
 from pvbus.core.ingest.rows import KindName, rows_of
-from pvbus.core.inject.owning import list_place, terminate
+from pvbus.core.inject.owning import list_package, terminate
 from pvbus.core.inject.view import View
 from pvbus.core.keys import FINALIZER
 from pvbus.core.records import OBJECTS
@@ -38,7 +38,7 @@ def test_revisions_of_other_packages_in_a_live_list_are_left_alone() -> None:
         package("edge", "other", "b")[0],
         package("west", "app", "c")[0],
     ]
-    found, effects = drive(list_place("default", HERE), lambda effect: listed)
+    found, effects = drive(list_package("default", HERE), lambda effect: listed)
     assert [type(effect) for effect in effects] == [List]
     assert [obj["metadata"]["name"] for obj in found] == ["edge.app.a"]
 

@@ -57,7 +57,7 @@ async def test_a_revision_that_was_taken_over_is_left_alone_when_the_downstream_
     assert world.lifecycles()[FIRST] == "Draft"
     await world.settle()
     assert world.revisions()["old.app.packagevariant-1"] == before
-    assert world.told()[:2] == ("True", "NoErrors")
+    assert world.reported()[:2] == ("True", "NoErrors")
 
 
 async def test_the_files_of_a_draft_that_was_taken_over_are_not_written() -> None:
@@ -71,8 +71,8 @@ async def test_the_files_of_a_draft_that_was_taken_over_are_not_written() -> Non
     await world.run()
     await world.settle()
     assert world.files(FIRST) == files
-    assert world.told()[:2] == ("False", "Error")
-    assert "adoptionPolicy: adoptExisting" in world.told()[2]
+    assert world.reported()[:2] == ("False", "Error")
+    assert "adoptionPolicy: adoptExisting" in world.reported()[2]
 
 
 async def test_a_published_revision_that_was_taken_over_is_not_taken_back() -> None:
@@ -85,8 +85,8 @@ async def test_a_published_revision_that_was_taken_over_is_not_taken_back() -> N
     world.disown(FIRST)
     await world.settle()
     assert world.owners(FIRST) == []
-    assert world.told()[:2] == ("False", "Error")
-    assert f"{FIRST} (Published, made by this variant, whose owner reference" in world.told()[2]
+    assert world.reported()[:2] == ("False", "Error")
+    assert f"{FIRST} (Published, made by this variant, whose owner reference" in world.reported()[2]
 
 
 async def test_a_deletion_proposed_revision_that_was_taken_over_is_not_published_again() -> None:

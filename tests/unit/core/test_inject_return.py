@@ -53,7 +53,7 @@ async def test_the_proposed_deletion_is_taken_back_and_the_package_goes_on() -> 
     await world.settle()
     assert world.lifecycles() == {FIRST: "Published", "edge.app.main": "Published"}
     assert world.owners(FIRST) == ["uid-v-2"]
-    assert world.told()[:2] == ("True", "NoErrors")
+    assert world.reported()[:2] == ("True", "NoErrors")
     assert PROPOSED_BY not in world.revisions()[FIRST]["metadata"]["annotations"]
     world.change(pipeline=PIPELINE)
     await world.settle()
@@ -105,7 +105,7 @@ async def test_after_an_approved_deletion_the_message_names_the_placeholder_to_d
     world.approve_deletion(FIRST)
     world.cluster.put(again())
     await world.settle()
-    status, reason, message = world.told()
+    status, reason, message = world.reported()
     assert (status, reason) == ("False", "Error")
     assert "placeholder PackageRevision edge.app.main" in message
     assert f"porchctl rpkg delete edge.app.main -n {NAMESPACE}" in message
@@ -114,7 +114,7 @@ async def test_after_an_approved_deletion_the_message_names_the_placeholder_to_d
     world.approve_deletion("edge.app.main")
     await world.settle()
     assert world.lifecycles() == {FIRST: "Draft"}
-    assert world.told()[:2] == ("True", "NoErrors")
+    assert world.reported()[:2] == ("True", "NoErrors")
 
 
 async def test_a_server_that_replaces_a_leftover_folder_just_does_it() -> None:
@@ -125,7 +125,7 @@ async def test_a_server_that_replaces_a_leftover_folder_just_does_it() -> None:
     world.cluster.put(again())
     await world.settle()
     assert world.lifecycles() == {FIRST: "Draft", "edge.app.main": "Published"}
-    assert world.told()[:2] == ("True", "NoErrors")
+    assert world.reported()[:2] == ("True", "NoErrors")
 
 
 async def test_with_one_of_two_deletions_approved_the_other_revision_is_taken_up() -> None:
@@ -155,7 +155,7 @@ async def test_the_newest_revision_is_taken_up_whatever_it_was_made_from(policy:
     assert [world.owners(name) for name in (FIRST, SECOND)] == [["uid-v-2"]] * 2
     assert [world.lifecycles()[name] for name in (FIRST, SECOND)] == ["Published"] * 2
     assert len(world.lifecycles()) == 3  # with the branch's: no draft was needed
-    assert world.told()[:2] == ("True", "NoErrors")
+    assert world.reported()[:2] == ("True", "NoErrors")
 
 
 async def test_a_package_that_was_only_adopted_is_foreign_again_once_it_is_released() -> None:
@@ -169,7 +169,7 @@ async def test_a_package_that_was_only_adopted_is_foreign_again_once_it_is_relea
     world.cluster.put(again())
     await world.settle()
     assert world.owners("edge.app.v1") == []
-    assert "adoptionPolicy: adoptExisting" in world.told()[2]
+    assert "adoptionPolicy: adoptExisting" in world.reported()[2]
 
 
 async def test_a_refusal_without_a_revision_in_the_list_is_decided_again() -> None:
@@ -194,7 +194,7 @@ async def test_a_revision_that_is_published_still_or_again_is_taken_up(policy: s
     world.cluster.put(again(deletionPolicy=policy))
     await world.settle()
     assert world.owners(FIRST) == ["uid-v-2"]
-    assert world.told()[:2] == ("True", "NoErrors")
+    assert world.reported()[:2] == ("True", "NoErrors")
 
 
 async def test_a_foreign_package_is_left_alone_until_the_policy_says_adopt() -> None:
@@ -203,7 +203,7 @@ async def test_a_foreign_package_is_left_alone_until_the_policy_says_adopt() -> 
     world = World([*upstream(), *foreign, variant()])
     world.obey_porch()
     await world.settle()
-    status, reason, message = world.told()
+    status, reason, message = world.reported()
     assert (status, reason) == ("False", "Error")
     assert 'package "app" in repository "edge"' in message
     assert "edge.app.v1 (Published, no record of who made it)" in message
@@ -212,7 +212,7 @@ async def test_a_foreign_package_is_left_alone_until_the_policy_says_adopt() -> 
     world.change(adoptionPolicy="adoptExisting")
     await world.settle()
     assert world.owners("edge.app.v1") == ["uid-v"]
-    assert world.told()[:2] == ("True", "NoErrors")
+    assert world.reported()[:2] == ("True", "NoErrors")
 
 
 @pytest.mark.parametrize(
@@ -231,8 +231,8 @@ async def test_the_package_of_a_variant_of_another_set_is_foreign(maker: Object,
     await world.settle()
     assert world.owners(FIRST) == []
     assert world.lifecycles()[FIRST] == "DeletionProposed"
-    assert "left by PackageVariant v" in world.told()[2]
-    assert "adoptionPolicy: adoptExisting" in world.told()[2]
+    assert "left by PackageVariant v" in world.reported()[2]
+    assert "adoptionPolicy: adoptExisting" in world.reported()[2]
 
 
 async def test_the_package_of_a_set_that_was_made_again_comes_back() -> None:
@@ -253,7 +253,7 @@ async def test_the_package_of_a_variant_of_another_name_is_foreign() -> None:
     world.cluster.put(variant("w"))
     await world.settle()
     assert world.owners(FIRST) == []
-    assert "left by PackageVariant v)" in world.told(name="w")[2]
+    assert "left by PackageVariant v)" in world.reported(name="w")[2]
 
 
 async def test_a_package_that_another_variant_has_adopted_meanwhile_is_foreign() -> None:
@@ -265,8 +265,8 @@ async def test_a_package_that_another_variant_has_adopted_meanwhile_is_foreign()
     world.cluster.put(again())
     await world.settle()
     assert world.owners(FIRST) == ["uid-w"]
-    assert "belongs to PackageVariant w" in world.told()[2]
-    assert "adoptionPolicy: adoptExisting" in world.told()[2]
+    assert "belongs to PackageVariant w" in world.reported()[2]
+    assert "adoptionPolicy: adoptExisting" in world.reported()[2]
 
 
 async def test_the_last_owner_takes_a_package_up_and_not_the_one_who_made_it() -> None:
@@ -280,7 +280,7 @@ async def test_the_last_owner_takes_a_package_up_and_not_the_one_who_made_it() -
     world.cluster.put(again())
     await world.settle()
     assert world.owners(FIRST) == []
-    assert "left by PackageVariant w" in world.told()[2]
+    assert "left by PackageVariant w" in world.reported()[2]
     await world.remove_variant()
     back = variant("w")
     back["metadata"]["uid"] = "uid-w-2"
@@ -314,7 +314,7 @@ async def test_without_a_record_the_owner_reference_or_the_proposed_deletion_dec
     await world.settle()
     name = f"edge.app.{workspace}"
     assert ("uid-v" in world.owners(name)) == taken
-    assert world.told()[0] == ("True" if taken else "False")
+    assert world.reported()[0] == ("True" if taken else "False")
     if taken:
         assert world.lifecycles()[name] == "Published"
         assert world.revisions()[name]["metadata"]["annotations"][MADE_BY] == "v@uid-v"
@@ -345,7 +345,7 @@ async def test_a_revision_that_somebody_took_since_it_was_seen_is_not_taken_up()
     await world.run()
     assert world.owners(FIRST) == []
     assert world.lifecycles() == {FIRST: "DeletionProposed"}
-    assert "made by PackageVariant other" in world.told()[2]
+    assert "made by PackageVariant other" in world.reported()[2]
 
 
 async def test_a_draft_that_a_former_variant_left_is_not_taken_up() -> None:
@@ -357,7 +357,7 @@ async def test_a_draft_that_a_former_variant_left_is_not_taken_up() -> None:
     world.cluster.put(again(pipeline=PIPELINE))
     await world.settle()
     assert world.owners(FIRST) == []
-    assert "adoptionPolicy: adoptExisting" in world.told()[2]
+    assert "adoptionPolicy: adoptExisting" in world.reported()[2]
 
 
 # ------------------------------------------------------------ a downstream that comes back
@@ -376,7 +376,7 @@ async def test_a_downstream_that_was_orphaned_by_the_variant_itself_is_taken_up_
     world.change(downstream={"repo": "edge", "package": "app"})
     await world.settle()
     assert [world.owners(name) for name in (FIRST, SECOND)] == [["uid-v"], ["uid-v"]]
-    assert world.told()[:2] == ("True", "NoErrors")
+    assert world.reported()[:2] == ("True", "NoErrors")
 
 
 async def test_a_downstream_that_comes_back_has_all_its_revisions_published_again() -> None:

@@ -111,8 +111,8 @@ def test_gates_and_conditions_can_be_made_an_exact_set() -> None:
     assert kptfile.set_readiness_gates(TEXT, ["three", "one"]) == TEXT.replace("Type: two", "Type: three")
     assert "readinessGates" not in kptfile.set_readiness_gates(TEXT, [])
     assert kptfile.add_readiness_gates(TEXT, ["two", "one"]) == TEXT
-    kept = kptfile.set_conditions(TEXT, [Condition(type="one", status="True")])
-    assert kept == TEXT[: TEXT.index("  - type: other")]
+    retained = kptfile.set_conditions(TEXT, [Condition(type="one", status="True")])
+    assert retained == TEXT[: TEXT.index("  - type: other")]
 
 
 def test_name_upstream_labels_and_annotations_are_set_in_the_text() -> None:

@@ -47,7 +47,7 @@ data: # keys
   name: example
   region: 'eu' # where
 """
-TEAM = """\
+TEAM_FILE = """\
 # a team
 apiVersion: hr.example.com/v1alpha1
 kind: Team
@@ -85,7 +85,11 @@ def apply(resources: dict[str, str], pv: PackageVariant, cluster: Cluster | None
 
 def test_nothing_to_do_gives_the_same_texts() -> None:
     """Without a spec no file changes, not even to the same value in another layout."""
-    resources = {"Kptfile": KPTFILE, "team.yaml": TEAM.replace("required", "no"), "README.md": "- x: ["}
+    resources = {
+        "Kptfile": KPTFILE,
+        "team.yaml": TEAM_FILE.replace("required", "no"),
+        "README.md": "- x: [",
+    }
     resources["team.yaml"] = resources["team.yaml"].replace(
         "    kpt.dev/config-injection: no\n", "    a: b\n"
     )
@@ -216,7 +220,7 @@ def test_a_package_without_a_usable_kptfile_is_an_error(
     assert message is None or str(caught.value) == message
 
 
-def inject(content: Any, *, text: str = TEAM, names: tuple[str, ...] = ("alpha",)) -> Mutation:
+def inject(content: Any, *, text: str = TEAM_FILE, names: tuple[str, ...] = ("alpha",)) -> Mutation:
     cluster = Cluster({TEAMS: Listing({"alpha": content})})
     pv = variant(injectors=[{"name": name} for name in names])
     return apply({"Kptfile": KPTFILE, "team.yaml": text}, pv, cluster)
@@ -226,9 +230,9 @@ def test_injected_content_replaces_the_spec_and_keeps_equal_fields() -> None:
     """The marker is written, the hash is in the result and not in the package."""
     mutation = inject({"chargeCode": "example", "seats": 4, "lead": "no"})
     marker = "    kpt.dev/config-injection: required\n"
-    assert mutation.resources["team.yaml"] == TEAM.replace("seats: 3\n", 'seats: 4\n  lead: "no"\n').replace(
-        marker, f"{marker}    kpt.dev/injected-resource: alpha\n"
-    )
+    assert mutation.resources["team.yaml"] == TEAM_FILE.replace(
+        "seats: 3\n", 'seats: 4\n  lead: "no"\n'
+    ).replace(marker, f"{marker}    kpt.dev/injected-resource: alpha\n")
     (outcome,) = mutation.injected
     assert outcome.hash == digest({"chargeCode": "example", "seats": 4, "lead": "no"})
     assert (outcome.source_name, outcome.reason, outcome.required) == ("alpha", "ConfigInjected", True)
@@ -237,7 +241,7 @@ def test_injected_content_replaces_the_spec_and_keeps_equal_fields() -> None:
 
 def test_the_design_documents_spelling_of_the_marker_is_read_and_replaced() -> None:
     """Both spellings tell the source; an injection leaves one."""
-    old = TEAM.replace(
+    old = TEAM_FILE.replace(
         "    kpt.dev/config-injection",
         "    kpt.dev/injected-resource-name: old\n    kpt.dev/config-injection",
     )
@@ -268,8 +272,8 @@ def test_each_way_of_not_injecting_has_its_message(
 ) -> None:
     """The object stays as it is, its condition is False, and the gate of a required point is there."""
     cluster = Cluster({TEAMS: listing} if listing is not None else {})
-    mutation = apply({"Kptfile": KPTFILE, "team.yaml": TEAM}, variant(injectors=injectors), cluster)
-    assert mutation.resources["team.yaml"] is TEAM
+    mutation = apply({"Kptfile": KPTFILE, "team.yaml": TEAM_FILE}, variant(injectors=injectors), cluster)
+    assert mutation.resources["team.yaml"] is TEAM_FILE
     parsed = kptfile.read(mutation.resources["Kptfile"], strict=True)
     condition = kptfile.Condition(
         type="config.injection.Team.team", status="False", reason="NoResourceSelected", message=message
@@ -293,7 +297,7 @@ def test_foreign_conditions_and_gates_keep_their_order() -> None:
     )
     pv = variant(injectors=[{"name": "alpha"}])
     cluster = Cluster({TEAMS: Listing({"alpha": {"seats": 3}})})
-    mutation = apply({"Kptfile": text, "team.yaml": TEAM}, pv, cluster)
+    mutation = apply({"Kptfile": text, "team.yaml": TEAM_FILE}, pv, cluster)
     types = [c.type for c in kptfile.read(mutation.resources["Kptfile"]).status.conditions]
     assert types == ["z", "config.injection.Team.team", "Rendered"]
     assert "- type: z # last letter\n" in mutation.resources["Kptfile"]
@@ -317,7 +321,7 @@ def test_points_and_wanted_objects_are_known_before_anything_is_cloned() -> None
         "    kpt.dev/config-injection: optional\n"
     )
     found = injection_points(
-        {"b/t.yml": "---\n---\n" + TEAM, "a.json": "{}", "a.txt": "[", "sub/Kptfile": config_map}
+        {"b/t.yml": "---\n---\n" + TEAM_FILE, "a.json": "{}", "a.txt": "[", "sub/Kptfile": config_map}
     )
     assert found.problem == ""
     assert [(p.file, p.document, p.kind, p.required) for p in found.points] == [
@@ -401,7 +405,7 @@ def test_twice_is_once(
         injectors=[{"name": name} for name in injectors],
     )
     cluster = Cluster({TEAMS: Listing(listed)})
-    resources = {"Kptfile": KPTFILE, "package-context.yaml": CONTEXT, "team.yaml": TEAM}
+    resources = {"Kptfile": KPTFILE, "package-context.yaml": CONTEXT, "team.yaml": TEAM_FILE}
     once = apply(resources, pv, cluster)
     assert apply(once.resources, pv, cluster) == Mutation(once.resources, False, once.injected)
     parsed = kptfile.read(once.resources["Kptfile"], strict=True)
@@ -438,7 +442,9 @@ def test_an_unmatched_point_explains_what_was_looked_for(
 ) -> None:
     """The Kptfile's condition has Porch's words; the rest is for the PackageVariant's condition."""
     mutation = apply(
-        {"Kptfile": KPTFILE, "team.yaml": TEAM}, variant(injectors=injectors), Cluster({TEAMS: listing})
+        {"Kptfile": KPTFILE, "team.yaml": TEAM_FILE},
+        variant(injectors=injectors),
+        Cluster({TEAMS: listing}),
     )
     (outcome,) = mutation.injected
     assert outcome.detail == detail
@@ -467,7 +473,7 @@ def test_a_function_keeps_its_selectors_and_exclusions() -> None:
 
 def test_the_causes_of_a_change_are_named() -> None:
     """Each step that changed something, and nothing when nothing changed."""
-    files = {"Kptfile": KPTFILE, "package-context.yaml": CONTEXT, "team.yaml": TEAM}
+    files = {"Kptfile": KPTFILE, "package-context.yaml": CONTEXT, "team.yaml": TEAM_FILE}
     pv = variant(
         packageContext={"data": {"region": "us"}},
         pipeline={"mutators": [{"image": "x:v1"}]},

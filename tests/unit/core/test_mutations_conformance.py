@@ -88,8 +88,8 @@ def test_a_case_gives_the_files_that_porch_gives(runner: ModuleType, path: Path)
     expect = case["expect"]
     points = injection_points(case["resources"])
     if expect.get("injectionPoints") is not None:
-        told = [(p["file"], p["conditionType"], p["required"]) for p in expect["injectionPoints"]]
-        assert sorted(told) == sorted((p.file, p.condition_type, p.required) for p in points.points)
+        reported = [(p["file"], p["conditionType"], p["required"]) for p in expect["injectionPoints"]]
+        assert sorted(reported) == sorted((p.file, p.condition_type, p.required) for p in points.points)
     if expect.get("errors"):
         with pytest.raises(PermanentError) as caught:
             run(case, case["resources"])

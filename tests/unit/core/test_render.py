@@ -51,20 +51,20 @@ def render() -> Render:
 
     def rendered(template: dict[str, Any] | None, inputs: TargetInputs = OBJECT) -> PackageVariantSpec:
         typed = msgspec.convert(template, VariantTemplate) if template is not None else None
-        place, roots = Downstream(repo=inputs.repo_default, package=inputs.package_default), {}
+        downstream, roots = Downstream(repo=inputs.repo_default, package=inputs.package_default), {}
         if typed is not None:
             spec = msgspec.convert({"targets": [{"template": template}]}, PackageVariantSetSpec)
             compiled = compile_targets(spec).targets[0]
             assert compiled is not None
-            place = compiled.identity(inputs, REPOSITORIES.get)
-            roots = dict(compiled.slim_roots(inputs, REPOSITORIES.get(place.repo)))
+            downstream = compiled.identity(inputs, REPOSITORIES.get)
+            roots = dict(compiled.slim_roots(inputs, REPOSITORIES.get(downstream.repo)))
         row = TargetRow(
             state="present",
             set_name="s",
             set_uid="u",
             upstream=UPSTREAM,
             template=typed,
-            downstream=place,
+            downstream=downstream,
             repo_default=inputs.repo_default,
             package_default=inputs.package_default,
             list_target=inputs.list_target,
@@ -350,11 +350,11 @@ def test_a_label_that_does_not_compile_leaves_the_downstream_known() -> None:
         "annotationExprs": [{"keyExpr": "1 +", "value": "x"}],
     }
     compiled = compiled_target(None, template, number=1)
-    place = compiled.identity(OBJECT, REPOSITORIES.get)
-    assert place == Downstream(repo="edge-01", package="p-edge-01")
+    downstream = compiled.identity(OBJECT, REPOSITORIES.get)
+    assert downstream == Downstream(repo="edge-01", package="p-edge-01")
     assert compiled.slim_roots(OBJECT, None) == {"target": Root(labels={"region": "eu"})}
     with pytest.raises(RenderError) as failed:
-        compiled.spec(UPSTREAM, place, variables_of(OBJECT, None))
+        compiled.spec(UPSTREAM, downstream, variables_of(OBJECT, None))
     first, second = str(failed.value).split("; template.")
     assert first.startswith("template.labelExprs[0].valueExpr: ERROR: ")
     assert second.startswith("annotationExprs[0].keyExpr: ERROR: ")

@@ -84,22 +84,22 @@ def rendered(chosen: PackageVariantSet, given: list[dict[str, Any]]) -> dict[str
     compiled, cache, made = compile_targets(chosen.spec), TemplateCache(), {}
     for index, inputs in contexts(chosen, given):
         template = compiled.targets[index]
-        place = Downstream(repo=inputs.repo_default, package=inputs.package_default)
+        downstream = Downstream(repo=inputs.repo_default, package=inputs.package_default)
         if template is not None:
-            place = template.identity(inputs, repositories.get)
+            downstream = template.identity(inputs, repositories.get)
         row = TargetRow(
             state="present",
             set_name=chosen.metadata.name,
             set_uid=chosen.metadata.uid,
             upstream=chosen.spec.upstream,
             template=chosen.spec.targets[index].template,
-            downstream=place,
+            downstream=downstream,
             repo_default=inputs.repo_default,
             package_default=inputs.package_default,
             list_target=inputs.list_target,
-            roots={} if template is None else template.slim_roots(inputs, repositories.get(place.repo)),
+            roots={} if template is None else template.slim_roots(inputs, repositories.get(downstream.repo)),
         )
-        name = variant_name(chosen.metadata.name, place.repo, place.package)
+        name = variant_name(chosen.metadata.name, downstream.repo, downstream.package)
         made[name] = msgspec.json.decode(msgspec.json.encode(render_row(row, cache)))
     return made
 

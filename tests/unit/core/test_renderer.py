@@ -500,8 +500,8 @@ def test_what_waits_for_a_terminating_variant_is_told_as_evaluated_but_not_appli
     part, thing = applied()
     part.variant(stored(thing, "2", deletionTimestamp="2026-01-01T00:00:00Z"), VKEY)
     outcome, _ = part.begin(VKEY)
-    told = [put.row for put in outcome.puts if isinstance(put.row, ChildResult)]
-    assert [(bool(row.evaluated), row.applied, row.error) for row in told] == [(True, "", "")]
+    reported = [put.row for put in outcome.puts if isinstance(put.row, ChildResult)]
+    assert [(bool(row.evaluated), row.applied, row.error) for row in reported] == [(True, "", "")]
 
 
 def test_nothing_is_decided_while_variants_are_being_listed() -> None:

@@ -15,7 +15,7 @@ from tests.simulation.parts import marker, obj
 
 PARTITIONS = 4
 DRAFT = "PackageRevision|default/edge.web.packagevariant-1"
-Told = tuple[str, str, str]
+Reported = tuple[str, str, str]
 OWNER = {"apiVersion": "config.porch.kpt.dev/v1alpha1", "kind": "PackageVariant", "name": "web", "uid": "u"}
 
 
@@ -85,7 +85,7 @@ class Worker:
             return outcome
         raise AssertionError("somebody else writes these statuses")
 
-    def told(self) -> list[Told]:
+    def reported(self) -> list[Reported]:
         events, self.events = self.events, []
         return [(e.condition.status, e.condition.reason, e.previous) for e in events]
 
@@ -110,7 +110,7 @@ def test_every_step_of_a_revisions_life_is_an_event() -> None:
     )
     assert list(worker.latest) == [f"{DRAFT}|Published"]
     worker.see(REVISION, revision("DeletionProposed"), gone=True)
-    assert worker.told() == [
+    assert worker.reported() == [
         ("False", "Draft", ""),
         ("False", "Proposed", "False"),
         ("True", "Published", "False"),
@@ -128,9 +128,9 @@ def test_a_revision_that_was_deleted_while_nobody_worked_is_told_once_the_list_i
     after = Worker(before.latest)
     after.listed("syncing")
     after._run(key for number in range(PARTITIONS) for key in after.controller.keys(number))
-    assert after.told() == []
+    assert after.reported() == []
     after.listed(epoch=2)
-    assert after.told() == [("Unknown", "Deleted", "False")]
+    assert after.reported() == [("Unknown", "Deleted", "False")]
 
 
 def test_a_restart_publishes_nothing_again() -> None:
@@ -143,8 +143,8 @@ def test_a_restart_publishes_nothing_again() -> None:
     after.see(REPOSITORY, repository("True"))
     after.listed()
     after._run(key for number in range(PARTITIONS) for key in after.controller.keys(number))
-    assert len(before.told()) == 2
-    assert after.told() == []
+    assert len(before.reported()) == 2
+    assert after.reported() == []
 
 
 @pytest.mark.parametrize(
@@ -160,7 +160,7 @@ def test_other_revisions_have_no_events(thing: Any, reason: str) -> None:
     worker = Worker()
     worker.listed()
     worker.see(REVISION, thing)
-    assert worker.told() == []
+    assert worker.reported() == []
 
 
 def test_a_revision_that_is_orphaned_is_withdrawn_not_deleted() -> None:
@@ -168,7 +168,7 @@ def test_a_revision_that_is_orphaned_is_withdrawn_not_deleted() -> None:
     worker.listed()
     worker.see(REVISION, revision("Draft"))
     worker.see(REVISION, revision("Draft", owners=()))
-    assert worker.told() == [("False", "Draft", ""), ("Unknown", "Withdrawn", "False")]
+    assert worker.reported() == [("False", "Draft", ""), ("Unknown", "Withdrawn", "False")]
     assert worker.latest == {}
 
 
@@ -186,7 +186,7 @@ def test_ready_of_a_repository_is_an_event_when_it_changes() -> None:
     ]
     assert worker.events[-1].condition.message == "authentication failed"
     worker.see(REPOSITORY, repository("False"), gone=True)
-    assert worker.told() == [("True", "R", ""), ("False", "R", "True"), ("Unknown", "Withdrawn", "False")]
+    assert worker.reported() == [("True", "R", ""), ("False", "R", "True"), ("Unknown", "Withdrawn", "False")]
 
 
 def test_the_time_of_a_repositorys_condition_alone_is_no_news_on_the_bus() -> None:
@@ -205,4 +205,4 @@ def test_only_the_worker_of_the_objects_partition_publishes() -> None:
         worker = Worker(owned=owned)
         worker.listed()
         worker.see(REVISION, revision("Draft"))
-        assert len(worker.told()) == events
+        assert len(worker.reported()) == events

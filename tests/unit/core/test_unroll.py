@@ -20,7 +20,7 @@ from tests.simulation.parts import (
     site_set,
     upstream,
 )
-from tests.unit.core.unrolling import change, live_on, part, places, selecting, told
+from tests.unit.core.unrolling import change, downstreams, live_on, part, reported, selecting
 
 # ------------------------------------------------------------ selection
 
@@ -33,17 +33,17 @@ def test_a_list_gives_each_repository_times_each_package() -> None:
         {"name": "r3"},
     ]
     found = part({"repositories": repositories})
-    assert places(found) == {("r1", "a"), ("r1", "b"), ("r2", "c"), ("r3", "base")}
+    assert downstreams(found) == {("r1", "a"), ("r1", "b"), ("r2", "c"), ("r3", "base")}
 
 
 def test_a_repository_enters_and_leaves_by_its_labels() -> None:
     """S3: the others are not touched."""
     found = part({"repositorySelector": {"matchLabels": {"fleet": "a"}}})
-    assert places(found) == {("r1", "base")}
+    assert downstreams(found) == {("r1", "base")}
     before = found.targets["alpha-r1-base"]
     found.tell(REPOSITORY, obj(REPOSITORY, "r2", spec={}, metadata={"labels": {"fleet": "a"}}))
     found.run()
-    assert places(found) == {("r1", "base"), ("r2", "base")}
+    assert downstreams(found) == {("r1", "base"), ("r2", "base")}
     found.made("alpha-r2-base")
     found.tell(REPOSITORY, obj(REPOSITORY, "r2", spec={}, metadata={"labels": {"fleet": "b"}}))
     live_on(found)
@@ -68,24 +68,24 @@ def test_objects_are_selected_by_labels_expressions_and_name(selector: Any, expe
     found.tell(SITE, site("s3", env="test"))
     found.tell(SITE, obj(SITE, "s9", metadata={"namespace": "other", "labels": {"env": "prod"}}))
     found.run()
-    assert places(found) == {("r1", name) for name in expected}
+    assert downstreams(found) == {("r1", name) for name in expected}
 
 
 def test_a_kind_that_is_not_served_is_told_and_recovers_by_itself() -> None:
     """S5, S20: nobody has to touch the set."""
     found = part(sites=("s1",))
     found.mark(SITE, "unavailable", epoch=2)
-    reason, message = told(found)
+    reason, message = reported(found)
     assert (reason, found.orders()) == ("NoMatchingTargets", {"alpha-r1-s1": "present"})
     assert message == 'no matches for kind "Site" in version "example.org/v1"'
     found.mark(SITE, "ok", epoch=3)
-    assert told(found) == ("Valid", "")
+    assert reported(found) == ("Valid", "")
 
 
 def test_nothing_selected_is_no_error_and_is_counted() -> None:
     """S6."""
     found = part()
-    assert told(found) == ("Valid", "")
+    assert reported(found) == ("Valid", "")
     assert found.rollup is not None
     assert found.rollup.counts.desired == 0
 
@@ -119,26 +119,26 @@ def test_an_upstream_needs_both_halves_that_are_given() -> None:
     found = part({"repositories": [{"name": "r1"}]}, up={"repo": "up", "package": "base", "revision": 3})
     draft = {"repository": "up", "packageName": "base", "revision": 0, "workspaceName": "v3"}
     found.tell(REVISION, obj(REVISION, "up.base.v3", spec=draft))
-    reason, message = told(found)
+    reason, message = reported(found)
     assert (reason, found.children) == ("UpstreamNotFound", {})
     missing = "could not find upstream package revision 'base/3' in repo 'up'"
     assert message == f'{missing}: no Repository named "up" in namespace "default"'
     found.tell(REPOSITORY, obj(REPOSITORY, "up", spec={}))
-    assert told(found)[1] == f"{missing}: the package has revision 1, workspace v3"
+    assert reported(found)[1] == f"{missing}: the package has revision 1, workspace v3"
     change(
         found,
         {"repositories": [{"name": "r1"}]},
         generation=2,
         up={"repo": "up", "package": "base", "revision": 1, "workspaceName": "v3"},
     )
-    assert told(found)[0] == "UpstreamNotFound"
+    assert reported(found)[0] == "UpstreamNotFound"
     change(
         found,
         {"repositories": [{"name": "r1"}]},
         generation=3,
         up={"repo": "up", "package": "base", "revision": 1, "workspaceName": "v1"},
     )
-    assert told(found)[0] == "Valid"
+    assert reported(found)[0] == "Valid"
 
 
 # ------------------------------------------------------------ names and identity
@@ -183,7 +183,7 @@ def test_two_targets_with_one_downstream_are_an_error_that_names_both() -> None:
     twice = [{"repositories": [{"name": "r1"}]}, {"repositories": [{"name": "r1"}, {"name": "r2"}]}]
     change(found, *twice, generation=2)
     live_on(found)
-    reason, message = told(found)
+    reason, message = reported(found)
     assert reason == "ValidationError"
     assert "spec.targets[0].repositories[0] and spec.targets[1].repositories[0] give the same" in message
     assert found.orders() == {"alpha-r1-base": "present", "alpha-r2-base": "present"}
@@ -200,8 +200,8 @@ def test_one_bad_target_leaves_the_others_alone() -> None:
         labels = {"env": "prod"} | ({"pkg": f"p{i}"} if i != 7 else {})
         found.tell(SITE, site(f"s{i}", **labels))
     found.run()
-    assert len(places(found)) == 19
-    reason, message = told(found)
+    assert len(downstreams(found)) == 19
+    reason, message = reported(found)
     assert reason == "UnexpectedError"
     where = "spec.targets[0] with Site default/s7: template.downstream.packageExpr: "
     assert message.startswith(where)
@@ -211,7 +211,7 @@ def test_an_expression_that_does_not_compile_is_told_once() -> None:
     """S21: once for the set, whatever the number of its targets."""
     template = {"downstream": {"repo": "r1", "packageExpr": "target.name +"}}
     found = part({**selecting(matchLabels={"env": "prod"}), "template": template}, sites=("s1", "s2", "s3"))
-    reason, message = told(found)
+    reason, message = reported(found)
     assert (reason, found.children) == ("UnexpectedError", {})
     assert message.count("template.downstream.packageExpr") == 1
 
@@ -222,7 +222,7 @@ def test_an_invalid_set_is_told_and_removes_nothing() -> None:
     found.made("alpha-r1-base")
     change(found, {"repositories": []}, generation=2, up={"package": "base", "revision": 1})
     live_on(found)
-    reason, message = told(found)
+    reason, message = reported(found)
     assert reason == "ValidationError"
     assert "; " in message
     assert found.orders() == {"alpha-r1-base": "present"}
@@ -244,7 +244,7 @@ def test_nothing_is_removed_while_a_kind_is_being_listed(kind: Any) -> None:
 def test_a_service_that_cannot_be_read_is_told() -> None:
     found = part(sites=("s1",))
     found.mark(REVISION, "unavailable", epoch=2)
-    reason, message = told(found)
+    reason, message = reported(found)
     assert reason == "UnexpectedError"
     assert message.startswith("porch.kpt.dev/PackageRevision cannot be read")
     assert found.orders() == {"alpha-r1-s1": "present"}
@@ -320,12 +320,12 @@ def test_problems_are_told_one_after_the_other_in_the_order_of_the_flow() -> Non
         "template": {"downstream": {"repo": "r1", "packageExpr": "+"}},
     }
     upstream_of = {"repo": "up", "package": "base", "revision": 1}
-    told_reasons = []
+    reported_reasons = []
 
     def look() -> None:
         found.now += 2
         outcome = found.run()
-        told_reasons.append(found.rollup.reason if found.rollup else "")
+        reported_reasons.append(found.rollup.reason if found.rollup else "")
         assert sum(put.key == "default/alpha" for put in outcome.puts) == 1
 
     change(found, broken, generation=1, up={**upstream_of, "repo": ""})
@@ -338,7 +338,7 @@ def test_problems_are_told_one_after_the_other_in_the_order_of_the_flow() -> Non
     look()
     change(found, generation=3)
     look()
-    assert told_reasons == [
+    assert reported_reasons == [
         "ValidationError",
         "UpstreamNotFound",
         "NoMatchingTargets",
@@ -384,7 +384,7 @@ def test_a_child_whose_rows_the_bus_refuses_fails_alone_until_they_change() -> N
     found.refuses = lambda name: name == "alpha-r1-s7"
     for i in range(20):
         found.tell(SITE, site(f"s{i}", env="prod"))
-    assert told(found) == ("TooLarge", "Site default/s7: too large")
+    assert reported(found) == ("TooLarge", "Site default/s7: too large")
     assert found.rollup is not None
     counts = found.rollup.counts
     assert (counts.desired, counts.applied, counts.failed) == (20, 19, 1)
@@ -395,5 +395,5 @@ def test_a_child_whose_rows_the_bus_refuses_fails_alone_until_they_change() -> N
     found.refuses = lambda name: False
     template = {"downstream": {"repo": "r1", "packageExpr": "target.name"}, "labels": {"smaller": "now"}}
     change(found, {**selecting(matchLabels={"env": "prod"}), "template": template}, generation=2)
-    assert told(found) == ("Valid", "")
+    assert reported(found) == ("Valid", "")
     assert found.rollup.counts.applied == 20

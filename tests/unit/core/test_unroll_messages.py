@@ -6,7 +6,7 @@ from pvbus.core.codec import encode_row
 from pvbus.core.keys import sync_key
 from pvbus.core.records import OBJECTS, SyncMarker
 from tests.simulation.parts import SITE
-from tests.unit.core.unrolling import part, told
+from tests.unit.core.unrolling import part, reported
 
 
 @pytest.mark.parametrize(
@@ -25,4 +25,4 @@ def test_a_kind_that_is_not_served_is_named_with_the_version_of_the_set(said: st
     found = part(sites=("s1",))
     value = encode_row(SyncMarker(state="unavailable", epoch=2, message=said))
     found.controller.load(OBJECTS, 0, sync_key(*SITE), value)
-    assert told(found) == ("NoMatchingTargets", message)
+    assert reported(found) == ("NoMatchingTargets", message)

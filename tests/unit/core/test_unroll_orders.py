@@ -209,13 +209,13 @@ def test_a_set_that_is_stopped_says_what_its_removals_wait_for_whoever_tells_it(
     stop, reason = STOPS[what]
     stop(found)
     assert waits_for(found) == "every target to be evaluated without an error"
-    told = found.rollup
-    assert told is not None
-    assert (told.reason, told.counts.removing) == (reason, 1)
+    reported = found.rollup
+    assert reported is not None
+    assert (reported.reason, reported.counts.removing) == (reason, 1)
     found.restart()
     found.now += 2
     found.run()
-    assert found.rollup == told
+    assert found.rollup == reported
 
 
 def hold(found: UnrollPart) -> None:
@@ -232,11 +232,11 @@ def test_a_stopped_set_counts_no_row_that_the_bus_refused_before(stop: Callable[
     assert found.rollup.counts.failed == 1
     stop(found)
     live_on(found, 6)
-    told = found.rollup
-    assert (told.counts.desired, told.counts.failed) == (1, 0)
+    reported = found.rollup
+    assert (reported.counts.desired, reported.counts.failed) == (1, 0)
     found.restart()
     live_on(found, 6)
-    assert found.rollup == told
+    assert found.rollup == reported
 
 
 def test_removals_wait_for_a_child_that_render_never_reported() -> None:

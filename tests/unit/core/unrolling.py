@@ -47,7 +47,7 @@ def change(found: UnrollPart, *targets: Any, generation: int = 1, up: Any = None
     found.tell(SET, thing)
 
 
-def told(found: UnrollPart) -> tuple[str, str]:
+def reported(found: UnrollPart) -> tuple[str, str]:
     found.now += 2
     found.run()
     assert found.rollup is not None
@@ -86,7 +86,7 @@ def live_on(found: UnrollPart, seconds: float = 30.0) -> None:
         found.run()
 
 
-def places(found: UnrollPart) -> set[tuple[str, str]]:
+def downstreams(found: UnrollPart) -> set[tuple[str, str]]:
     return {
         (r.downstream.repo, r.downstream.package) for r in found.children.values() if r.state == "present"
     }

@@ -52,8 +52,8 @@ def test_only_the_lines_that_name_the_cluster_change() -> None:
     before = workload_cluster("edge01")
     result = render(before, registry=REGISTRY)
     for file in before.keys() - {"Kptfile"}:
-        kept = [line for line in before[file].splitlines() if "example" not in line]
-        assert [line for line in result.resources[file].splitlines() if line in kept] == kept
+        retained = [line for line in before[file].splitlines() if "example" not in line]
+        assert [line for line in result.resources[file].splitlines() if line in retained] == retained
     for file in ("apply-replacements.yaml", "package-context.yaml"):
         assert result.resources[file] == before[file]
 

@@ -14,13 +14,13 @@ from pvbus.core.ingest.published import Emission
 from pvbus.core.keys import partition, watch_key
 from pvbus.core.markers import SyncView, is_marker
 from pvbus.core.records import INJECTABLES, OBJECTS, SETS, WATCHES, SyncMarker, WatchRequest
-from pvbus.ports.bus import Claim, Output
+from pvbus.ports.bus import Lease, Output
 from pvbus.ports.cluster import Kind
-from pvbus.runtime.ingest.digests import Mirror
-from pvbus.runtime.ingest.lease import IngestClaim
+from pvbus.runtime.ingest.digests import PublishedDigests
+from pvbus.runtime.ingest.lease import IngestLease
 from tests.simulation.world import CONFIG_MAP, CRD, PARTITIONS, SET, SITE, World
 
-CLAIM = Claim(group="g", partition=0, epoch=1)
+LEASE = Lease(group="g", partition=0, epoch=1)
 
 
 def simulated(scenario: Callable[[World], Awaitable[None]], *, workers: int = 1) -> None:
@@ -175,7 +175,7 @@ def test_a_version_that_comes_later_is_noticed_by_every_worker() -> None:
 
     async def scenario(world: World) -> None:
         await asyncio.sleep(30)
-        holders = {tuple(sorted(running.service.claims())) for running in world.running.values()}
+        holders = {tuple(sorted(running.service.leases())) for running in world.running.values()}
         assert len(holders) == 3
         for number in range(PARTITIONS):  # a kind in the partition of each worker
             group = next(
@@ -202,7 +202,7 @@ def test_a_restart_writes_nothing_though_steps_were_cut_anywhere() -> None:
             world.put(CONFIG_MAP, f"c{i}", data={})
         request = WatchRequest(group="", kind="ConfigMap", requester="unroll-0")
         await ask(world, request)
-        kept = world.table(OBJECTS)
+        retained = world.table(OBJECTS)
         await world.stop()
         store = world.bus._store
         rows = [r for r in world.records(OBJECTS) if "ConfigMap" in r.key.decode()]
@@ -216,7 +216,7 @@ def test_a_restart_writes_nothing_though_steps_were_cut_anywhere() -> None:
             await world.start(["ingest"])
             await world.converge(quiet=3)
             assert state(world, CONFIG_MAP) == "ok"
-            assert set(world.table(OBJECTS)) == set(kept)
+            assert set(world.table(OBJECTS)) == set(retained)
             await world.stop()
             ends = await world.ends()
             await world.start(["ingest"])
@@ -235,13 +235,13 @@ def test_after_a_step_of_unknown_outcome_the_rows_are_there(when: str) -> None:
         for bus in buses:
             step = bus.step
 
-            async def failing(claim: Any, outputs: Any, offsets: Any = None, step: Any = step) -> None:
+            async def failing(lease: Any, outputs: Any, offsets: Any = None, step: Any = step) -> None:
                 if failures:
                     failure = failures.pop()
                     if failure == "after":
-                        await step(claim, outputs, offsets)
+                        await step(lease, outputs, offsets)
                     raise TransientError("no answer")
-                await step(claim, outputs, offsets)
+                await step(lease, outputs, offsets)
 
             bus.step = failing  # type: ignore[method-assign]
         failures = [when, when]
@@ -259,7 +259,7 @@ def test_rows_do_not_move_past_markers() -> None:
     def emission(key: str, digest: str) -> Emission:
         return Emission(OBJECTS, key, digest.encode(), digest)
 
-    opened = IngestClaim(CLAIM, SystemClock())
+    opened = IngestLease(LEASE, SystemClock())
     for key, digest in [
         ("a", "a1"),
         ("a", "a2"),
@@ -283,14 +283,17 @@ def test_markers_that_disagree_are_no_completeness() -> None:
         def marker(number: int, marker: SyncMarker, header: bytes) -> Output:
             return Output(OBJECTS, number, key, msgspec.json.encode(marker), (("pvbus-digest", header),))
 
-        mirror = Mirror(world.bus, world.clock, (OBJECTS,), PARTITIONS)
-        ok, doubt = SyncMarker(state="ok", epoch=4, versions=("v1",)), SyncMarker(state="syncing", epoch=7)
+        mirror = PublishedDigests(world.bus, world.clock, (OBJECTS,), PARTITIONS)
+        ok, outcome_unknown = (
+            SyncMarker(state="ok", epoch=4, versions=("v1",)),
+            SyncMarker(state="syncing", epoch=7),
+        )
         later = Output(OBJECTS, 1, key, b'{"state":"of a later version","epoch":9}')
         not_yet = SyncMarker(state="syncing", epoch=4)
         for outputs, expected in (
             ([marker(n, ok, b"ok|4|v1|") for n in range(PARTITIONS - 1)], not_yet),
             ([marker(PARTITIONS - 1, ok, b"")], ok),
-            ([marker(1, doubt, b"no such header")], doubt),
+            ([marker(1, outcome_unknown, b"no such header")], outcome_unknown),
             ([later], not_yet),
         ):
             await store.write(lambda o=outputs: store.append(o, 0))  # type: ignore[misc]

@@ -14,8 +14,8 @@ from pvbus.core.ingest.published import Emission
 from pvbus.core.ingest.rows import SET
 from pvbus.core.keys import CHECK_PREFIX, check_key, partition, watch_key
 from pvbus.core.records import DLQ, OBJECTS, WATCHES, CheckAnswer, CheckRequest, ObjectRow, WatchRequest
-from pvbus.ports.bus import Claim, Output
-from pvbus.runtime.ingest.lease import IngestClaim
+from pvbus.ports.bus import Lease, Output
+from pvbus.runtime.ingest.lease import IngestLease
 from tests.simulation.world import PARTITIONS, SITE, World
 
 KEY = check_key("example.org", "Site", "default/alpha")
@@ -142,7 +142,7 @@ def test_an_open_request_moves_with_its_lease() -> None:
     async def scenario(world: World) -> None:
         for name in list(world.running):
             running = world.running[name]
-            if partition("example.org/Site", PARTITIONS) in running.service.claims():
+            if partition("example.org/Site", PARTITIONS) in running.service.leases():
                 world.unserve(SITE)
                 await ask(world, "n")
                 await asyncio.sleep(5)
@@ -164,13 +164,13 @@ def test_an_answer_is_never_there_before_its_rows(when: str, failing: int) -> No
         world.of("ingest")._steps.limits = world.of("ingest")._steps.limits._replace(records=1)
         step, count = running.bus.step, 0
 
-        async def watched(claim: Any, outputs: Any, offsets: Any = None) -> None:
+        async def watched(lease: Any, outputs: Any, offsets: Any = None) -> None:
             nonlocal count
             count += 1
             is_failing = count == failing + 1
             if is_failing and when == "before":
                 raise TransientError("no answer")
-            await step(claim, outputs, offsets)
+            await step(lease, outputs, offsets)
             assert answer(world) != "n" or env(world) == "prod"
             if is_failing:
                 raise TransientError("no answer")
@@ -198,10 +198,10 @@ def test_what_the_bus_refuses_is_not_answered_for() -> None:
         step = running.bus.step
         limit = 600
 
-        async def small(claim: Any, outputs: Any, offsets: Any = None) -> None:
+        async def small(lease: Any, outputs: Any, offsets: Any = None) -> None:
             if any(len(output.value or b"") > limit for output in outputs):
                 raise TooLargeError("a record is too large")
-            await step(claim, outputs, offsets)
+            await step(lease, outputs, offsets)
 
         running.bus.step = small  # type: ignore[method-assign]
         world.put(SITE, "a", metadata={"labels": {"env": "prod", "text": "x" * limit}})
@@ -221,7 +221,7 @@ def test_what_the_bus_refuses_is_not_answered_for() -> None:
 
 
 def test_rows_do_not_move_past_answers() -> None:
-    opened = IngestClaim(Claim(group="g", partition=0, epoch=1), SystemClock())
+    opened = IngestLease(Lease(group="g", partition=0, epoch=1), SystemClock())
     for key, digest in [("a", "a1"), (KEY, "n1"), ("a", "a2"), (KEY, "n2"), ("a", "a3"), ("b", "b1")]:
         opened.add(OBJECTS, key, 0, Emission(OBJECTS, key, digest.encode(), digest))
     assert [e.digest for e in opened.pending.values()] == ["a1", "n1", "a2", "n2", "a3", "b1"]
@@ -252,12 +252,12 @@ HOSTILE = [
 @pytest.mark.parametrize(("key", "value", "why"), HOSTILE)
 def test_a_hostile_request_is_a_dead_letter_and_changes_nothing(key: str, value: bytes, why: str) -> None:
     async def scenario(world: World) -> None:
-        watched = {kind for opened in world.of("ingest").claims().values() for kind in opened.watches}
+        watched = {kind for opened in world.of("ingest").leases().values() for kind in opened.watches}
         before = {key: row for key, row in world.table(OBJECTS).items() if not key.startswith("check|")}
         await write(world, key, value)
         await world.converge(quiet=3)
         assert list(world.table(DLQ)) == [key], why
-        assert {kind for opened in world.of("ingest").claims().values() for kind in opened.watches} == watched
+        assert {kind for opened in world.of("ingest").leases().values() for kind in opened.watches} == watched
         assert world.table(OBJECTS) == before
         await ask(world, "good", key=check_key("example.org", "Site", "default/good"))
         await world.converge(quiet=3)

@@ -17,8 +17,8 @@ from pvbus.core.records import OBJECTS, WATCHES, WatchRequest
 from pvbus.core.topics import topic_specs
 from pvbus.ports.bus import Output, TopicSpec
 from pvbus.runtime.ingest import worker
-from pvbus.runtime.ingest.digests import DIGEST_HEADER, Mirror
-from pvbus.runtime.ingest.lease import IngestClaim
+from pvbus.runtime.ingest.digests import DIGEST_HEADER, PublishedDigests
+from pvbus.runtime.ingest.lease import IngestLease
 from pvbus.runtime.reconcile.leases import StepLimits, output_bytes
 from tests.simulation import world as world_module
 from tests.simulation.world import PARTITIONS, SITE, World
@@ -60,12 +60,12 @@ def sites(world: World) -> list[str]:
 
 
 def watches(world: World) -> dict[str, Any]:
-    held = world.of("ingest").claims().values()
+    held = world.of("ingest").leases().values()
     return {str(kind): watched.watch for opened in held for kind, watched in opened.watches.items()}
 
 
 def running_watches() -> int:
-    return sum("KindWatch.run" in repr(task.get_coro()) for task in asyncio.all_tasks())
+    return sum("InformerShell.run" in repr(task.get_coro()) for task in asyncio.all_tasks())
 
 
 def markers(world: World) -> Counter[str]:
@@ -85,7 +85,7 @@ async def lose_session(world: World, *, between: list[int]) -> None:
         store.remove_member(other)
 
     await store.write(lose)
-    while world.of("ingest").claims():  # noqa: ASYNC110 - nothing tells
+    while world.of("ingest").leases():  # noqa: ASYNC110 - nothing tells
         await asyncio.sleep(0.1)
 
 
@@ -93,13 +93,13 @@ def test_watches_wait_for_their_claim_and_go_on(monkeypatch: pytest.MonkeyPatch)
     async def scenario(world: World) -> None:
         world.put(SITE, "a")
         await world.converge(quiet=3)
-        before, told = watches(world), markers(world)
+        before, reported = watches(world), markers(world)
         await lose_session(world, between=[])
         world.put(SITE, "b")  # seen while nobody holds the claim
         await world.converge(quiet=3)
         assert sites(world) == ["a", "b"]
         assert watches(world) == before  # the same objects
-        assert markers(world) == told  # nothing was listed again
+        assert markers(world) == reported  # nothing was listed again
         world.put(SITE, "c")
         await world.converge(quiet=3)
         assert sites(world) == ["a", "b", "c"]
@@ -117,13 +117,13 @@ def test_a_row_that_comes_as_the_claim_goes_is_written_when_it_is_back(
         await world.converge(quiet=3)
         before = watches(world)
         worker = world.of("ingest")
-        opened = worker.claims()[partition(str(SITE), PARTITIONS)]
+        opened = worker.leases()[partition(str(SITE), PARTITIONS)]
         going: asyncio.Future[asyncio.Task[None]] = asyncio.get_running_loop().create_future()
 
         def add(topic: str, key: str, number: int, emission: Emission) -> None:
             if not going.done():  # comes to its turn before the stepper, which this row wakes
-                going.set_result(asyncio.create_task(worker._revoked(opened.claim)))
-            IngestClaim.add(opened, topic, key, number, emission)
+                going.set_result(asyncio.create_task(worker._revoked(opened.lease)))
+            IngestLease.add(opened, topic, key, number, emission)
 
         monkeypatch.setattr(opened, "add", add)
         world.put(SITE, "b")
@@ -131,7 +131,7 @@ def test_a_row_that_comes_as_the_claim_goes_is_written_when_it_is_back(
         await lose_session(world, between=[])
         await world.converge(quiet=3)
         assert sites(world) == ["a", "b"]
-        elsewhere = {kind for kind in before if partition(kind, PARTITIONS) != opened.claim.partition}
+        elsewhere = {kind for kind in before if partition(kind, PARTITIONS) != opened.lease.partition}
         assert {kind for kind, watch in watches(world).items() if watch is before[kind]} >= elsewhere
         assert running_watches() == len(before)
 
@@ -146,7 +146,7 @@ def test_a_claim_that_goes_before_it_is_restored_takes_its_watches_along(
         (running,) = world.running.values()
         asked = asyncio.Event()
 
-        async def unanswered(claim: Any, topics: Any) -> Any:
+        async def unanswered(lease: Any, topics: Any) -> Any:
             asked.set()
             await asyncio.Event().wait()
 
@@ -203,11 +203,11 @@ def test_a_step_of_ingest_holds_what_the_bus_says(
         sizes: list[int] = []
         step = running.bus.step
 
-        async def watched(claim: Any, outputs: Any, offsets: Any = None) -> None:
+        async def watched(lease: Any, outputs: Any, offsets: Any = None) -> None:
             steps.append(len(outputs))
             sizes.append(sum(map(output_bytes, outputs)))
             await asyncio.sleep(0.1)  # meanwhile rows gather
-            await step(claim, outputs, offsets)
+            await step(lease, outputs, offsets)
 
         running.bus.step = watched  # type: ignore[method-assign]
         for n in range(50):
@@ -240,7 +240,7 @@ def test_away_for_half_of_the_tombstones_time_ingest_reads_its_requests_anew(
         await store.write(lambda: store.db.execute("DELETE FROM log WHERE key = ?", forgotten))
         monkeypatch.setattr(store, "refresh", refresh)
         await world.converge(quiet=5)
-        requests = [r for opened in world.of("ingest").claims().values() for r in opened.requests]
+        requests = [r for opened in world.of("ingest").leases().values() for r in opened.requests]
         assert requests == []
         assert "example.org/Site" not in watches(world)
 
@@ -255,7 +255,7 @@ def test_a_mirror_that_was_not_caught_up_for_too_long_is_read_anew(monkeypatch: 
             header = ((DIGEST_HEADER, name.encode()),)
             await store.write(lambda: store.append([Output(OBJECTS, 0, name.encode(), b"{}", header)], 0))
 
-        mirror = Mirror(world.bus, world.clock, (OBJECTS,), PARTITIONS)
+        mirror = PublishedDigests(world.bus, world.clock, (OBJECTS,), PARTITIONS)
         await write("x|a")
         await write("x|b")
         await mirror.catch_up(lambda read, total: None)

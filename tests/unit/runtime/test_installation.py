@@ -11,7 +11,7 @@ from pvbus.core.codec import encode_row
 from pvbus.core.errors import PermanentError
 from pvbus.core.records import META, SCHEMA_VERSION, MetaRow
 from pvbus.core.topics import topic_specs
-from pvbus.ports.bus import Claim, Output
+from pvbus.ports.bus import Lease, Output
 from pvbus.runtime.process.installation import GROUP, KEY, ensure_installation, read_installation
 
 
@@ -20,11 +20,11 @@ async def record(bus: SqliteBus, value: bytes | None, partitions: int = 12) -> N
     await bus.create_topics(topic_specs(partitions))
     written = asyncio.Event()
 
-    async def assigned(claim: Claim) -> None:
-        await bus.step(claim, [Output(META, 0, KEY.encode(), value)])
+    async def assigned(lease: Lease) -> None:
+        await bus.step(lease, [Output(META, 0, KEY.encode(), value)])
         written.set()
 
-    async def revoked(claim: Claim) -> None:
+    async def revoked(lease: Lease) -> None:
         """Nothing is kept."""
 
     membership = await bus.join(GROUP, (META,), assigned=assigned, revoked=revoked)

@@ -66,7 +66,7 @@ def test_certificates(tmp_path: Path, secret: Path, password: bytes | None) -> N
 
 
 @pytest.mark.parametrize(
-    ("given", "told"),
+    ("given", "reported"),
     [
         ({"ca_file": "ca.pem"}, ["PVBUS_KAFKA_CA_FILE needs PVBUS_KAFKA_TLS=true"]),
         (
@@ -113,13 +113,13 @@ def test_certificates(tmp_path: Path, secret: Path, password: bytes | None) -> N
         ),
     ],
 )
-def test_contradictions_are_told_all_at_once(given: dict[str, str], told: list[str]) -> None:
+def test_contradictions_are_told_all_at_once(given: dict[str, str], reported: list[str]) -> None:
     """One line for each problem, with the variable that it is about."""
     with pytest.raises(UsageError) as caught:
         settings(**given)
     lines = str(caught.value).splitlines()[1:]
-    assert len(lines) == len(told), lines
-    for line, words in zip(lines, told, strict=True):
+    assert len(lines) == len(reported), lines
+    for line, words in zip(lines, reported, strict=True):
         assert words in line
 
 

@@ -240,8 +240,8 @@ def test_what_a_slow_read_brings_does_not_undo_what_the_watch_told() -> None:
         await asyncio.sleep(1)
         get = server.get
 
-        async def slow(*place: Any) -> Any:
-            found = await get(*place)
+        async def slow(*location: Any) -> Any:
+            found = await get(*location)
             await asyncio.sleep(5)
             return found
 
@@ -291,8 +291,8 @@ def test_a_deletion_between_two_watches_is_found_by_the_replay() -> None:
             listed = asyncio.Event()
             original = server.list
 
-            async def late(*place: Any, **options: Any) -> Any:
-                found = await original(*place, **options)
+            async def late(*location: Any, **options: Any) -> Any:
+                found = await original(*location, **options)
                 listed.set()
                 server.remove(REVISION, "default", "a")  # type: ignore[arg-type]
                 return found

@@ -8,12 +8,12 @@ import pytest
 
 from pvbus.core.effects import Put
 from pvbus.core.errors import ConflictError, PermanentError, TransientError
-from pvbus.ports.bus import Claim
-from pvbus.runtime.reconcile.leases import OpenClaim, StepLimits, finished
+from pvbus.ports.bus import Lease
+from pvbus.runtime.reconcile.leases import OpenLease, StepLimits, finished
 from pvbus.runtime.reconcile.retries import BACKOFF_SECONDS, ECHO_SECONDS, PERMANENT_RETRY_SECONDS, retry_of
-from tests.unit.runtime.toys import IN, OUT, PARTITIONS, Row
+from tests.unit.runtime.fakes import IN, OUT, PARTITIONS, Row
 
-CLAIM = Claim(group="g", partition=0, epoch=5)
+LEASE = Lease(group="g", partition=0, epoch=5)
 
 
 class StillClock:
@@ -32,57 +32,57 @@ class StillClock:
 class Member:
     """A membership that holds one claim, and last beat at a time."""
 
-    def __init__(self, claim: Claim | None, beat: float) -> None:
-        self._claim = claim
+    def __init__(self, lease: Lease | None, beat: float) -> None:
+        self._lease = lease
         self._beat = beat
 
-    def claims(self) -> Mapping[int, Claim]:
-        return {self._claim.partition: self._claim} if self._claim is not None else {}
+    def leases(self) -> Mapping[int, Lease]:
+        return {self._lease.partition: self._lease} if self._lease is not None else {}
 
     def last_heartbeat(self) -> float:
         return self._beat
 
 
-def opened(**state: Any) -> OpenClaim:
-    found = OpenClaim(CLAIM, (IN,), StillClock(), StepLimits(10, 1000))
+def opened(**state: Any) -> OpenLease:
+    found = OpenLease(LEASE, (IN,), StillClock(), StepLimits(10, 1000))
     found.restored = True
     for name, value in state.items():
-        if name == "doubt":
+        if name == "outcome_unknown":
             if value:
-                found.doubt.set()
+                found.outcome_unknown.set()
         else:
             setattr(found, name, value)
     return found
 
 
 @pytest.mark.parametrize(
-    ("claim", "beat", "step", "state", "may", "reason"),
+    ("lease", "beat", "step", "state", "may", "reason"),
     [
-        (CLAIM, 996.0, 0.0, {}, True, "a heartbeat is young"),
-        (CLAIM, 990.0, 997.0, {}, True, "a step is young"),
-        (CLAIM, 990.0, 990.0, {}, False, "both are older than half a session"),
-        (CLAIM, 994.9, 0.0, {}, False, "a heartbeat is a bit too old"),
-        (CLAIM, 995.0, 0.0, {}, True, "half a session is the limit"),
+        (LEASE, 996.0, 0.0, {}, True, "a heartbeat is young"),
+        (LEASE, 990.0, 997.0, {}, True, "a step is young"),
+        (LEASE, 990.0, 990.0, {}, False, "both are older than half a session"),
+        (LEASE, 994.9, 0.0, {}, False, "a heartbeat is a bit too old"),
+        (LEASE, 995.0, 0.0, {}, True, "half a session is the limit"),
         (None, 999.0, 999.0, {}, False, "the claim went"),
-        (Claim(group="g", partition=0, epoch=6), 999.0, 0.0, {}, False, "it came back with another epoch"),
-        (CLAIM, 999.0, 999.0, {"revoked": True}, False, "it is being revoked"),
-        (CLAIM, 999.0, 999.0, {"doubt": True}, False, "a step's outcome is unknown"),
+        (Lease(group="g", partition=0, epoch=6), 999.0, 0.0, {}, False, "it came back with another epoch"),
+        (LEASE, 999.0, 999.0, {"revoked": True}, False, "it is being revoked"),
+        (LEASE, 999.0, 999.0, {"outcome_unknown": True}, False, "a step's outcome is unknown"),
     ],
 )
 def test_who_may_write_to_the_cluster(
-    claim: Claim | None, beat: float, step: float, state: dict[str, Any], may: bool, reason: str
+    lease: Lease | None, beat: float, step: float, state: dict[str, Any], may: bool, reason: str
 ) -> None:
     one = opened(**state)
     one.last_step = step
-    member: Any = Member(claim, beat)
+    member: Any = Member(lease, beat)
     assert one.may_write(member, 1000.0, 5.0) is may, reason
     assert one.may_write(None, 1000.0, 5.0) is False
 
 
 def test_a_claim_acts_only_when_restored_held_and_not_in_doubt() -> None:
-    for restored, revoked, doubt in product((True, False), repeat=3):
-        one = opened(restored=restored, revoked=revoked, doubt=doubt)
-        assert one.acts is (restored and not revoked and not doubt)
+    for restored, revoked, outcome_unknown in product((True, False), repeat=3):
+        one = opened(restored=restored, revoked=revoked, outcome_unknown=outcome_unknown)
+        assert one.acts is (restored and not revoked and not outcome_unknown)
 
 
 def outcome(key: str) -> Any:
@@ -92,7 +92,7 @@ def outcome(key: str) -> Any:
 def test_tables_are_settled_when_nothing_was_decided_that_is_not_written() -> None:
     assert opened().is_settled
     assert not opened(restored=False).is_settled
-    assert not opened(doubt=True).is_settled
+    assert not opened(outcome_unknown=True).is_settled
     assert not opened(stepping=True).is_settled
     waiting = opened()
     waiting.add(outcome("a"))

@@ -9,7 +9,7 @@ import pytest
 from pvbus.telemetry import logs
 
 
-def told(capsys: pytest.CaptureFixture[str]) -> list[dict[str, Any]]:
+def reported(capsys: pytest.CaptureFixture[str]) -> list[dict[str, Any]]:
     return [json.loads(line) for line in capsys.readouterr().err.splitlines()]
 
 
@@ -28,7 +28,7 @@ def test_libraries_are_heard_from_warning_on_and_wholly_when_debugging(
     logs.configure(level, "json")
     for word in ("debug", "info", "warning", "error"):
         getattr(logging.getLogger("aiokafka.consumer"), word)("node %s is away", 3)
-    lines = told(capsys)
+    lines = reported(capsys)
     assert [line["level"] for line in lines] == heard
     assert all(line["event"] == "node 3 is away" for line in lines)
 
@@ -41,7 +41,7 @@ def test_what_libraries_say_looks_like_what_we_say(capsys: pytest.CaptureFixture
         raise ValueError("why")
     except ValueError:
         logging.getLogger("aiokafka").exception("failed")
-    ours, theirs, failed = told(capsys)
+    ours, theirs, failed = reported(capsys)
     assert ours.keys() == theirs.keys() == {"component", "event", "level", "timestamp"}
     assert (ours["component"], theirs["component"]) == ("host", "aiokafka")
     assert failed["exception"][0]["exc_value"] == "why"
@@ -51,4 +51,4 @@ def test_configured_twice_each_line_comes_once(capsys: pytest.CaptureFixture[str
     logs.configure("info", "console")
     logs.configure("info", "json")
     logging.getLogger("kubernetes").warning("once")
-    assert [line["event"] for line in told(capsys)] == ["once"]
+    assert [line["event"] for line in reported(capsys)] == ["once"]

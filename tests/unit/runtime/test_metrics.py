@@ -15,12 +15,12 @@ from structlog.testing import capture_logs
 from pvbus.core.errors import TransientError
 from pvbus.core.keys import partition
 from pvbus.telemetry import logs, metrics
-from tests.unit.runtime.toys import IN, PARTITIONS, ToyWorld, simulated
+from tests.unit.runtime.fakes import IN, PARTITIONS, FakeWorld, simulated
 
 DECLARED = [metric for metric in vars(metrics).values() if isinstance(metric, MetricWrapperBase)]
 KEYS = [f"default/k{i}" for i in range(8)]
 UNITS = ("_seconds", "_records", "_keys", "_ratio", "_bytes")
-COUNTED = {"pvbus_claims", "pvbus_claim_held", "pvbus_build"}
+COUNTED = {"pvbus_leases", "pvbus_lease_held", "pvbus_build"}
 """Gauges whose names are what they count."""
 
 
@@ -43,7 +43,7 @@ def test_names_and_help_follow_the_conventions_of_prometheus(metric: MetricWrapp
 
 
 def test_dead_letters_are_counted_by_topic() -> None:
-    async def scenario(world: ToyWorld) -> None:
+    async def scenario(world: FakeWorld) -> None:
         world.worker()
         await asyncio.sleep(3)
         before = value("pvbus_dead_letters_total", topic=IN)
@@ -58,7 +58,7 @@ def test_a_reconciliation_lasts_until_its_outcome_is_committed() -> None:
     """The calls to the API server count; and so does one reconciliation without rows."""
     name = "pvbus_reconcile_duration_seconds"
 
-    async def scenario(world: ToyWorld) -> None:
+    async def scenario(world: FakeWorld) -> None:
         world.worker()
 
         async def slow(_: str) -> None:
@@ -84,14 +84,14 @@ def test_a_reconciliation_lasts_until_its_outcome_is_committed() -> None:
 def test_evaluations_are_counted_across_a_new_controller() -> None:
     """When the tables are emptied, the controller is replaced, and its count begins at 0 again."""
 
-    async def scenario(world: ToyWorld) -> None:
-        worker, toy, *_ = world.worker()
+    async def scenario(world: FakeWorld) -> None:
+        worker, fake, *_ = world.worker()
         before = value("pvbus_evaluations_total", service="toy")
-        toy.evaluations = 5
+        fake.evaluations = 5
         worker._count_evaluations()
         worker._count_evaluations()
         assert value("pvbus_evaluations_total", service="toy") == before + 5
-        toy.evaluations = 3
+        fake.evaluations = 3
         worker._count_evaluations()
         assert value("pvbus_evaluations_total", service="toy") == before + 8
 
@@ -99,17 +99,17 @@ def test_evaluations_are_counted_across_a_new_controller() -> None:
 
 
 def test_convergence_is_the_time_since_the_work_began_that_an_outcome_completes() -> None:
-    async def scenario(world: ToyWorld) -> None:
-        _, toy, *_ = world.worker()
+    async def scenario(world: FakeWorld) -> None:
+        _, fake, *_ = world.worker()
         await asyncio.sleep(3)
-        reconcile, before = toy.reconcile, value("pvbus_convergence_seconds_count")
+        reconcile, before = fake.reconcile, value("pvbus_convergence_seconds_count")
         total = value("pvbus_convergence_seconds_sum")
 
         def ending(partition: int, key: str, now: float) -> Any:
             outcome = yield from reconcile(partition, key, now)
             return outcome._replace(cause=now - 20.0) if outcome.puts else outcome
 
-        toy.reconcile = ending  # type: ignore[method-assign, assignment]
+        fake.reconcile = ending  # type: ignore[method-assign, assignment]
         await world.send(KEYS[0], "a")
         await asyncio.sleep(5)
         assert value("pvbus_convergence_seconds_count") == before + 1
@@ -132,7 +132,7 @@ def lines(capsys: pytest.CaptureFixture[str]) -> Any:
 def test_each_line_of_a_reconciliation_says_of_which(lines: list[dict[str, Any]]) -> None:
     """Eight keys wait for the API server at once, and half of them fail: no line has another one's key."""
 
-    async def scenario(world: ToyWorld) -> None:
+    async def scenario(world: FakeWorld) -> None:
         world.worker()
 
         async def answer(name: str) -> None:
@@ -174,14 +174,14 @@ def test_each_line_of_a_reconciliation_says_of_which(lines: list[dict[str, Any]]
 def test_nothing_is_bound_after_a_reconciliation(lines: list[dict[str, Any]]) -> None:
     """A step that a reconciliation starts is a task of its own, for the outcomes of others, too."""
 
-    async def scenario(world: ToyWorld) -> None:
+    async def scenario(world: FakeWorld) -> None:
         *_, bus = world.worker()
         await asyncio.sleep(3)
         step, seen = bus.step, []
 
-        async def watched(claim: Any, outputs: Any, offsets: Any = None) -> None:
+        async def watched(lease: Any, outputs: Any, offsets: Any = None) -> None:
             seen.append(structlog.contextvars.get_contextvars())
-            await step(claim, outputs, offsets)
+            await step(lease, outputs, offsets)
 
         bus.step = watched  # type: ignore[method-assign]
         await world.send(KEYS[0], {"write": True})

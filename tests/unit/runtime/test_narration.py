@@ -11,8 +11,8 @@ from pvbus.core.effects import Create, Delete, Effect, Get, KindRef, Patch, Put,
 from pvbus.core.errors import PermanentError
 from pvbus.core.records import CONDITIONS, SETRESULTS, ConditionEvent, SetResult
 from pvbus.runtime.reconcile.narration import Narrator, write_line
+from tests.unit.runtime.fakes import FakeWorld, simulated
 from tests.unit.runtime.test_worker import KEYS
-from tests.unit.runtime.toys import ToyWorld, simulated
 
 REVISION = KindRef("porch.kpt.dev", "PackageRevision", "v1alpha1")
 PROPOSED = {"metadata": {"namespace": "default", "name": "a"}, "spec": {"lifecycle": "Proposed"}}
@@ -124,7 +124,7 @@ def test_a_confirmation_is_a_line_once() -> None:
 def test_a_worker_logs_what_it_wrote_and_not_what_was_refused() -> None:
     """A line comes after the answer, one for each write."""
 
-    async def scenario(world: ToyWorld) -> None:
+    async def scenario(world: FakeWorld) -> None:
         async def refuse_first(name: str) -> None:
             if len(world.cluster.calls) == 1:
                 raise PermanentError("422")

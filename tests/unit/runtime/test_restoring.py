@@ -12,18 +12,18 @@ from pvbus.core.effects import Put
 from pvbus.core.errors import FencedError, PermanentError, TransientError
 from pvbus.core.keys import partition
 from pvbus.core.records import SyncMarker
-from pvbus.ports.bus import Claim, Record, TopicPartition, TopicSpec
+from pvbus.ports.bus import Lease, Record, TopicPartition, TopicSpec
 from pvbus.ports.cluster import GoneError
-from pvbus.runtime.reconcile.leases import OpenClaim, StepLimits, finished
-from pvbus.runtime.reconcile.reader import Intake, StaleError
+from pvbus.runtime.reconcile.leases import OpenLease, StepLimits, finished
+from pvbus.runtime.reconcile.reader import StaleError, TableReader
 from pvbus.runtime.reconcile.steps import Stepper
 from pvbus.runtime.reconcile.tables import Tables
 from pvbus.runtime.reconcile.timers import Timers
-from tests.unit.runtime import toys
+from tests.unit.runtime import fakes
 from tests.unit.runtime.watching import Server, Watching
 
 PARTITIONS = 3
-CLAIM = Claim(group="g", partition=1, epoch=1)
+LEASE = Lease(group="g", partition=1, epoch=1)
 
 
 class Log:
@@ -34,18 +34,18 @@ class Log:
         self.length = length
         self.poll_seconds = 0.0
 
-    def end(self, place: TopicPartition) -> int:
+    def end(self, tp: TopicPartition) -> int:
         return self.length
 
     async def topics(self) -> Mapping[str, TopicSpec]:
         spec = TopicSpec(name="own", partitions=PARTITIONS, cleanup="compact", tombstone_seconds=200)
         return {"own": spec}
 
-    async def committed(self, claim: Claim, topics: Sequence[str]) -> Mapping[str, int]:
+    async def committed(self, lease: Lease, topics: Sequence[str]) -> Mapping[str, int]:
         return {}
 
     async def end_offsets(self, partitions: Sequence[TopicPartition]) -> Mapping[TopicPartition, int]:
-        return {place: self.end(place) for place in partitions}
+        return {tp: self.end(tp) for tp in partitions}
 
     def reader(self, positions: Mapping[TopicPartition, int] | None = None) -> "LogReader":
         return LogReader(self, dict(positions or {}))
@@ -60,25 +60,25 @@ class LogReader:
         self._positions.update(positions)
 
     def unassign(self, partitions: Sequence[TopicPartition]) -> None:
-        for place in partitions:
-            self._positions.pop(place, None)
+        for tp in partitions:
+            self._positions.pop(tp, None)
 
     def pause(self, partitions: Sequence[TopicPartition]) -> None:
         return
 
     resume = pause
 
-    def position(self, place: TopicPartition) -> int:
-        return self._positions[place]
+    def position(self, tp: TopicPartition) -> int:
+        return self._positions[tp]
 
     async def poll(self, *, timeout_seconds: float, max_records: int = 2000) -> list[Record]:
         await asyncio.sleep(max(0.5, self._log.poll_seconds))
         now, found = asyncio.get_running_loop().time(), []
-        for place, position in self._positions.items():
-            if now >= self._log.late.get(place, 0.0):
-                for offset in range(position, self._log.end(place)):
-                    found.append(Record(*place, offset, f"{offset}".encode(), b"{}", (), 0))
-                self._positions[place] = self._log.end(place)
+        for tp, position in self._positions.items():
+            if now >= self._log.late.get(tp, 0.0):
+                for offset in range(position, self._log.end(tp)):
+                    found.append(Record(*tp, offset, f"{offset}".encode(), b"{}", (), 0))
+                self._positions[tp] = self._log.end(tp)
         return found
 
     async def close(self) -> None:
@@ -110,14 +110,14 @@ class Reading:
         return ()
 
 
-def restoring(log: Log) -> tuple[Tables, OpenClaim, Reading]:
+def restoring(log: Log) -> tuple[Tables, OpenLease, Reading]:
     reading = Reading()
-    claims: dict[int, OpenClaim] = {}
+    leases: dict[int, OpenLease] = {}
     bus: Any = log
     make: Any = lambda: reading  # noqa: E731 - the type of a controller is wider
-    tables = Tables(make, bus, SimulatedClock(), partitions=PARTITIONS, claims=claims)
-    opened = OpenClaim(CLAIM, ("own",), SimulatedClock(), StepLimits(10, 1000))
-    claims[CLAIM.partition] = opened
+    tables = Tables(make, bus, SimulatedClock(), partitions=PARTITIONS, leases=leases)
+    opened = OpenLease(LEASE, ("own",), SimulatedClock(), StepLimits(10, 1000))
+    leases[LEASE.partition] = opened
     return tables, opened, reading
 
 
@@ -180,9 +180,9 @@ def test_keys_that_were_dirty_when_a_claim_went_are_dirty_when_it_is_back() -> N
         keeping = asyncio.create_task(tables.keep_broadcast())
         await tables.restore(opened)
         opened.mark("default/a")
-        tables.let_go(opened, keep=True)
-        again = OpenClaim(
-            Claim(group="g", partition=1, epoch=2), ("own",), SimulatedClock(), StepLimits(10, 1000)
+        tables.release(opened, keep=True)
+        again = OpenLease(
+            Lease(group="g", partition=1, epoch=2), ("own",), SimulatedClock(), StepLimits(10, 1000)
         )
         tables.open(again)
         reading = asyncio.create_task(_read(tables))
@@ -208,11 +208,11 @@ def test_a_replay_that_took_longer_than_tombstones_live_is_not_believed(
     async def main() -> None:
         log = Log({})
         bus: Any = log
-        intake = Intake(bus, SimulatedClock())
-        intake.assign({("own", 0): 2})
-        await intake.poll(lambda record: None)  # it learns how long tombstones live
+        table_reader = TableReader(bus, SimulatedClock())
+        table_reader.assign({("own", 0): 2})
+        await table_reader.poll(lambda record: None)  # it learns how long tombstones live
         log.poll_seconds = seconds
-        replay = intake.replay({("own", 0): 2}, lambda record: None, lambda read, total: None)
+        replay = table_reader.replay({("own", 0): 2}, lambda record: None, lambda read, total: None)
         if is_stale:
             with pytest.raises(StaleError):
                 await replay
@@ -226,7 +226,7 @@ class Rewriting:
     """A reader of a table that is written while it is read: one record at a time, and each time before it
     reads, some keys are written again, which takes their older records away."""
 
-    def __init__(self, world: toys.ToyWorld, rewritten: list[list[str]]) -> None:
+    def __init__(self, world: fakes.FakeWorld, rewritten: list[list[str]]) -> None:
         self._world = world
         self._rewritten = rewritten
 
@@ -246,7 +246,7 @@ class Rewriting:
         return getattr(self._world.bus, name)
 
 
-A, B, C = [key for i in range(50) if partition(key := f"default/k{i}", toys.PARTITIONS) == 0][:3]
+A, B, C = [key for i in range(50) if partition(key := f"default/k{i}", fakes.PARTITIONS) == 0][:3]
 
 
 @pytest.mark.parametrize(
@@ -265,31 +265,31 @@ def test_what_is_rewritten_while_a_table_is_read_is_not_missing_from_it(
 ) -> None:
     """Else a set whose status was just written would count as deleted, and let all its children go."""
 
-    async def scenario(world: toys.ToyWorld) -> None:
+    async def scenario(world: fakes.FakeWorld) -> None:
         await world.send(A, "old")
         await world.send(B, "old")
         bus: Any = Rewriting(world, [list(keys) for keys in rewritten])
-        intake = Intake(bus, SimulatedClock())
-        place, found = (toys.IN, 0), dict[str, int]()
+        table_reader = TableReader(bus, SimulatedClock())
+        tp, found = (fakes.IN, 0), dict[str, int]()
 
         def apply(record: Record) -> None:
             found[record.key.decode()] = record.offset
 
         if way == "replay":
-            ends = await bus.end_offsets([place])
-            reached = await intake.replay(ends, apply, lambda read, total: None)
-            assert reached == await bus.end_offsets([place])
+            ends = await bus.end_offsets([tp])
+            reached = await table_reader.replay(ends, apply, lambda read, total: None)
+            assert reached == await bus.end_offsets([tp])
         else:
-            intake.assign({place: 0})
-            catching = asyncio.create_task(intake.catch_up([place]))
+            table_reader.assign({tp: 0})
+            catching = asyncio.create_task(table_reader.catch_up([tp]))
             await asyncio.sleep(0)
             while not catching.done():
-                await intake.poll(apply)
+                await table_reader.poll(apply)
                 await asyncio.sleep(0)
             await catching
-        assert found == {record.key.decode(): record.offset for record in world.records(toys.IN)}
+        assert found == {record.key.decode(): record.offset for record in world.records(fakes.IN)}
 
-    toys.simulated(scenario)
+    fakes.simulated(scenario)
 
 
 def test_a_table_that_always_grows_is_read_nevertheless() -> None:
@@ -303,17 +303,17 @@ def test_a_table_that_always_grows_is_read_nevertheless() -> None:
 
         log.end_offsets = growing  # type: ignore[method-assign]
         bus: Any = log
-        intake = Intake(bus, SimulatedClock())
-        told: list[tuple[int, int]] = []
-        place = ("own", 0)
-        reached = await intake.replay({place: 2}, lambda record: None, lambda *now: told.append(now))
-        assert reached[place] > 2
-        assert told == sorted(told), "a restore never goes back"
-        assert all(read <= total for read, total in told)
-        intake.assign(reached)
-        catching = asyncio.create_task(intake.catch_up([place]))
+        table_reader = TableReader(bus, SimulatedClock())
+        reported: list[tuple[int, int]] = []
+        tp = ("own", 0)
+        reached = await table_reader.replay({tp: 2}, lambda record: None, lambda *now: reported.append(now))
+        assert reached[tp] > 2
+        assert reported == sorted(reported), "a restore never goes back"
+        assert all(read <= total for read, total in reported)
+        table_reader.assign(reached)
+        catching = asyncio.create_task(table_reader.catch_up([tp]))
         while not catching.done():
-            await intake.poll(lambda record: None)
+            await table_reader.poll(lambda record: None)
 
     run_simulated(main())
 
@@ -341,27 +341,27 @@ def test_a_list_with_new_versions_and_nothing_else_is_written() -> None:
     run_simulated(main())
 
 
-@pytest.mark.parametrize(("seconds", "is_kept"), [(29.0, True), (31.0, False)])
-def test_tables_of_long_ago_are_not_taken_up(seconds: float, is_kept: bool) -> None:
+@pytest.mark.parametrize(("seconds", "is_retained"), [(29.0, True), (31.0, False)])
+def test_tables_of_long_ago_are_not_taken_up(seconds: float, is_retained: bool) -> None:
     """Also where nothing dropped them in time, as in a process that stood still."""
 
     async def main() -> None:
         tables, opened, _ = restoring(Log({}))
         keeping = asyncio.create_task(tables.keep_broadcast())
         await tables.restore(opened)
-        tables.let_go(opened, keep=True)
+        tables.release(opened, keep=True)
         await asyncio.sleep(seconds)
-        claim = Claim(group="g", partition=1, epoch=2)
-        again = OpenClaim(claim, ("own",), SimulatedClock(), StepLimits(10, 1000))
+        lease = Lease(group="g", partition=1, epoch=2)
+        again = OpenLease(lease, ("own",), SimulatedClock(), StepLimits(10, 1000))
         tables.open(again)
-        assert (again.kept is not None) is is_kept
+        assert (again.retained is not None) is is_retained
         keeping.cancel()
 
     run_simulated(main())
 
 
 @pytest.mark.parametrize(
-    ("error", "stored", "doubt", "revoked"),
+    ("error", "stored", "outcome_unknown", "revoked"),
     [
         (None, ["a"], False, False),
         (TransientError("no answer"), [], True, False),
@@ -371,7 +371,7 @@ def test_tables_of_long_ago_are_not_taken_up(seconds: float, is_kept: bool) -> N
     ids=["done", "unknown", "fenced", "refused"],
 )
 def test_tables_take_over_what_a_step_wrote_and_nothing_else(
-    error: Exception | None, stored: list[str], doubt: bool, revoked: bool
+    error: Exception | None, stored: list[str], outcome_unknown: bool, revoked: bool
 ) -> None:
     async def main() -> None:
         taken: list[str] = []
@@ -379,16 +379,16 @@ def test_tables_take_over_what_a_step_wrote_and_nothing_else(
 
         class Storing:
             @staticmethod
-            def store(opened: OpenClaim, puts: Sequence[Put]) -> None:
+            def store(opened: OpenLease, puts: Sequence[Put]) -> None:
                 taken.extend(put.key for put in puts)
 
         class Stepping:
             @staticmethod
-            async def step(claim: Claim, outputs: Any, offsets: Any) -> None:
+            async def step(lease: Lease, outputs: Any, offsets: Any) -> None:
                 if error is not None:
                     raise error
 
-        opened = OpenClaim(CLAIM, ("own",), SimulatedClock(), StepLimits(10, 1000))
+        opened = OpenLease(LEASE, ("own",), SimulatedClock(), StepLimits(10, 1000))
         tables: Any = Storing()
         bus: Any = Stepping()
         stepper = Stepper(
@@ -402,11 +402,13 @@ def test_tables_take_over_what_a_step_wrote_and_nothing_else(
         opened.mark("a")
         opened.take()
         opened.add(finished("a", (Put("own", "a", None),), PARTITIONS))
-        stepper.kick(opened)
+        stepper.flush(opened)
         await asyncio.gather(*tasks)
         assert taken == stored
-        assert (opened.doubt.is_set(), opened.revoked) == (doubt, revoked)
-        assert ("a" in opened.busy) is (doubt or revoked), "what is not known to be written is not done"
+        assert (opened.outcome_unknown.is_set(), opened.revoked) == (outcome_unknown, revoked)
+        assert ("a" in opened.busy) is (outcome_unknown or revoked), (
+            "what is not known to be written is not done"
+        )
 
     run_simulated(main())
 

@@ -12,14 +12,14 @@ from aiohttp.test_utils import make_mocked_request
 from prometheus_client import REGISTRY
 
 from pvbus.adapters.memory.virtual_time import SimulatedClock, run_simulated
-from pvbus.cli.crew import States
+from pvbus.cli.supervisor import States
 from pvbus.core.errors import TransientError
-from pvbus.ports.bus import Claim, TopicPartition
+from pvbus.ports.bus import Lease, TopicPartition
 from pvbus.ports.clock import Clock
 from pvbus.runtime.process.health import HealthServer, _address, _measure
-from pvbus.runtime.process.state import ClaimReport, Observation, Observer, ProcessState
+from pvbus.runtime.process.state import LeaseReport, Observation, Observer, ProcessState
 from pvbus.runtime.reconcile import worker as worker_module
-from tests.unit.runtime.toys import IN, SEEN, ToyWorld
+from tests.unit.runtime.fakes import IN, SEEN, FakeWorld
 
 INPUTS = {"toy": (IN,)}
 
@@ -27,7 +27,7 @@ INPUTS = {"toy": (IN,)}
 class Given(NamedTuple):
     """A claim in a state that a test wants."""
 
-    claim: Claim
+    lease: Lease
     restored: bool = True
     progress_at: float = 0.0
     restore: tuple[int, int] = (7, 7)
@@ -41,9 +41,9 @@ class GivenService:
     next_timer_seconds = None
     dirty_keys = 3
 
-    def __init__(self, *claims: Given) -> None:
-        self._claims = {each.claim.partition: each for each in claims}
-        self.places: dict[TopicPartition, int] = {}
+    def __init__(self, *leases: Given) -> None:
+        self._leases = {each.lease.partition: each for each in leases}
+        self.topic_partitions: dict[TopicPartition, int] = {}
 
     async def run(self) -> None:
         """Not in these tests."""
@@ -53,13 +53,13 @@ class GivenService:
 
     @property
     def ready(self) -> bool:
-        return bool(self._claims) and all(claim.restored for claim in self._claims.values())
+        return bool(self._leases) and all(lease.restored for lease in self._leases.values())
 
     def positions(self) -> Mapping[TopicPartition, int]:
-        return self.places
+        return self.topic_partitions
 
-    def claims(self) -> Mapping[int, Given]:
-        return self._claims
+    def leases(self) -> Mapping[int, Given]:
+        return self._leases
 
 
 class Ends:
@@ -74,7 +74,7 @@ class Ends:
             raise TransientError("no broker")
         if self._trouble == "silence":
             await asyncio.sleep(1000)
-        return {place: self._ends[place] for place in partitions}
+        return {tp: self._ends[tp] for tp in partitions}
 
 
 def observer(
@@ -83,21 +83,21 @@ def observer(
     return Observer(services, bus, clock, inputs)  # type: ignore[arg-type]  # only what is used
 
 
-def claim(number: int, epoch: int = 1) -> Claim:
-    return Claim(group="pvbus-toy", partition=number, epoch=epoch)
+def lease(number: int, epoch: int = 1) -> Lease:
+    return Lease(group="pvbus-toy", partition=number, epoch=epoch)
 
 
 def sample(name: str, **labels: str) -> float | None:
     return REGISTRY.get_sample_value(f"pvbus_{name}", labels)
 
 
-def claim_samples(number: int) -> dict[str, float | None]:
+def lease_samples(number: int) -> dict[str, float | None]:
     names = ("held", "lag_records", "dirty_keys", "progress_seconds", "restore_ratio")
-    return {name: sample(f"claim_{name}", service="toy", partition=str(number)) for name in names}
+    return {name: sample(f"lease_{name}", service="toy", partition=str(number)) for name in names}
 
 
-async def one(looking: Observer) -> tuple[ClaimReport, ...]:
-    return (await looking.look()).state.services["toy"].claims
+async def one(looking: Observer) -> tuple[LeaseReport, ...]:
+    return (await looking.look()).state.services["toy"].leases
 
 
 # With a real worker
@@ -107,14 +107,14 @@ def test_a_claim_tells_what_it_has_not_read_and_not_done(monkeypatch: pytest.Mon
     """Lag are the records of the inputs behind the position, dirty the keys that wait or are worked on."""
 
     async def main() -> None:
-        world = await ToyWorld().open()
+        world = await FakeWorld().open()
         worker, _, clock, _ = world.worker()
         looking = Observer({"toy": worker}, world.bus, clock, INPUTS)
         await asyncio.sleep(3)
         for report in await one(looking):
             assert report.restored
             assert (report.lag, report.dirty, report.restore_share) == (0, 0, 1.0)
-            assert report.epoch == worker.claims()[report.partition].claim.epoch
+            assert report.epoch == worker.leases()[report.partition].lease.epoch
         assert len(await one(looking)) == 2
         released = asyncio.Event()
 
@@ -133,7 +133,7 @@ def test_a_claim_tells_what_it_has_not_read_and_not_done(monkeypatch: pytest.Mon
             await world.send(f"key-{number}", "text")
         await asyncio.sleep(20)
         observation = await looking.look()
-        reports = observation.state.services["toy"].claims
+        reports = observation.state.services["toy"].leases
         assert sum(report.lag or 0 for report in reports) == 7
         assert {(IN, r.partition): r.lag for r in reports}.items() <= observation.behind.items()
         assert all(report.seconds_since_progress >= 20 for report in reports)
@@ -150,22 +150,22 @@ def test_a_claim_that_went_away_leaves_no_series() -> None:
     """Of a claim that somebody else has now nothing is left, and what stayed has all its numbers."""
 
     async def main() -> None:
-        world = await ToyWorld().open()
+        world = await FakeWorld().open()
         first, *_, clock, _ = world.worker()
         looking = Observer({"toy": first}, world.bus, clock, INPUTS)
         await asyncio.sleep(3)
         _measure(await looking.look())
         for number in range(2):
-            assert None not in claim_samples(number).values()
+            assert None not in lease_samples(number).values()
             assert sample("consumer_lag_records", topic=IN, partition=str(number)) == 0
         world.worker()
         await asyncio.sleep(5)
         _measure(await looking.look())
-        (kept,) = first.claims()
-        assert claim_samples(kept)["held"] == 1
-        assert set(claim_samples(1 - kept).values()) == {None}
-        assert sample("consumer_lag_records", topic=IN, partition=str(1 - kept)) is None
-        assert sample("consumer_lag_records", topic=SEEN, partition=str(1 - kept)) == 0  # still read here
+        (retained,) = first.leases()
+        assert lease_samples(retained)["held"] == 1
+        assert set(lease_samples(1 - retained).values()) == {None}
+        assert sample("consumer_lag_records", topic=IN, partition=str(1 - retained)) is None
+        assert sample("consumer_lag_records", topic=SEEN, partition=str(1 - retained)) == 0  # still read here
         await world.close()
 
     run_simulated(main())
@@ -178,11 +178,11 @@ def test_what_is_read_besides_is_no_lag_of_a_claim() -> None:
     """A claim's lag counts its own partition of the inputs, not tables that every worker reads."""
 
     async def main() -> None:
-        service = GivenService(Given(claim(0)))
-        service.places = {(IN, 0): 5, (SEEN, 0): 1, (SEEN, 1): 1}
+        service = GivenService(Given(lease(0)))
+        service.topic_partitions = {(IN, 0): 5, (SEEN, 0): 1, (SEEN, 1): 1}
         bus = Ends({(IN, 0): 8, (SEEN, 0): 100, (SEEN, 1): 1})
         observation = await observer({"toy": service}, bus, SimulatedClock(), INPUTS).look()
-        assert [report.lag for report in observation.state.services["toy"].claims] == [3]
+        assert [report.lag for report in observation.state.services["toy"].leases] == [3]
         assert observation.behind == {(IN, 0): 3, (SEEN, 0): 99, (SEEN, 1): 0}
 
     run_simulated(main())
@@ -193,16 +193,16 @@ def test_a_bus_that_does_not_answer_hides_lag_only(trouble: str) -> None:
     """Everything else is told, and soon."""
 
     async def main() -> None:
-        service = GivenService(Given(claim(0), dirty_count=2))
-        service.places = {(IN, 0): 5}
+        service = GivenService(Given(lease(0), dirty_count=2))
+        service.topic_partitions = {(IN, 0): 5}
         loop = asyncio.get_running_loop()
         began = loop.time()
         observation = await observer({"toy": service}, Ends({}, trouble), SimulatedClock(), INPUTS).look()
         assert loop.time() - began <= 1.5
-        (report,) = observation.state.services["toy"].claims
+        (report,) = observation.state.services["toy"].leases
         assert (report.lag, report.dirty) == (None, 2)
         _measure(observation)
-        samples = claim_samples(0)
+        samples = lease_samples(0)
         assert samples.pop("lag_records") is None
         assert None not in samples.values()
 
@@ -217,7 +217,7 @@ def test_the_share_that_is_restored(restored: bool, restore: tuple[int, int], sh
     """Nothing to read is everything once it is read; while it is not known how much there is, it is 0."""
 
     async def main() -> None:
-        service = GivenService(Given(claim(0), restored=restored, restore=restore))
+        service = GivenService(Given(lease(0), restored=restored, restore=restore))
         (report,) = await one(observer({"toy": service}, Ends({}), SimulatedClock(), {}))
         assert report.restore_share == share
 
@@ -228,7 +228,7 @@ def test_a_key_that_a_bug_fails_is_shown_until_it_is_decided() -> None:
     """/readyz is 503 and names service, key and error; /state has them; after a good decision they go."""
 
     async def main() -> None:
-        world = await ToyWorld().open()
+        world = await FakeWorld().open()
 
         async def fail(name: str) -> None:
             if name == "default/bad":
@@ -284,22 +284,22 @@ async def get(session: aiohttp.ClientSession, path: str) -> tuple[int, str]:
 
 async def test_ready_is_who_has_restored_everything() -> None:
     """Until then 503 names what is being restored, and how far; a service without claims is not ready."""
-    half = GivenService(Given(claim(0)), Given(claim(3), restored=False, restore=(120, 4000)))
-    async with served({"a": GivenService(Given(claim(1))), "b": half, "c": GivenService()}, Ends({})) as http:
+    half = GivenService(Given(lease(0)), Given(lease(3), restored=False, restore=(120, 4000)))
+    async with served({"a": GivenService(Given(lease(1))), "b": half, "c": GivenService()}, Ends({})) as http:
         assert await get(http, "/readyz") == (
             503,
-            "a: ready\nb: restoring partition 3 (120 of 4000)\nc: has no claim yet\n",
+            "a: ready\nb: restoring partition 3 (120 of 4000)\nc: has no lease yet\n",
         )
-    async with served({"a": GivenService(Given(claim(1)))}, Ends({})) as http:
+    async with served({"a": GivenService(Given(lease(1)))}, Ends({})) as http:
         assert await get(http, "/readyz") == (200, "a: ready\n")
 
 
 async def test_state_is_json_of_what_was_seen() -> None:
     """Programs read the document by these names, and by the struct; more fields may come."""
-    service = GivenService(Given(claim(2, epoch=9), dirty_count=4, progress_at=float("inf")))
-    service.places = {(IN, 2): 5}
-    told = {"ready": True, "idle": True, "next_timer_seconds": None, "dirty": 3}
-    told_of_claim = {
+    service = GivenService(Given(lease(2, epoch=9), dirty_count=4, progress_at=float("inf")))
+    service.topic_partitions = {(IN, 2): 5}
+    reported = {"ready": True, "idle": True, "next_timer_seconds": None, "dirty": 3}
+    reported_of_lease = {
         "partition": 2,
         "epoch": 9,
         "restored": True,
@@ -312,19 +312,19 @@ async def test_state_is_json_of_what_was_seen() -> None:
         status, text = await get(http, "/state")
         assert status == 200
         document = msgspec.json.decode(text)["services"]["toy"]
-        assert document == document | told
-        (of_claim,) = document["claims"]
-        assert of_claim == of_claim | told_of_claim
+        assert document == document | reported
+        (of_lease,) = document["leases"]
+        assert of_lease == of_lease | reported_of_lease
         state = msgspec.json.decode(text, type=ProcessState)
-        assert state.services["toy"].claims[0].lag == 1
+        assert state.services["toy"].leases[0].lag == 1
         status, text = await get(http, "/metrics")
         assert status == 200
         for line in (
-            'pvbus_claim_held{partition="2",service="toy"} 1.0',
-            'pvbus_claim_lag_records{partition="2",service="toy"} 1.0',
-            'pvbus_claim_dirty_keys{partition="2",service="toy"} 4.0',
-            'pvbus_claim_progress_seconds{partition="2",service="toy"} 0.0',
-            'pvbus_claim_restore_ratio{partition="2",service="toy"} 1.0',
+            'pvbus_lease_held{partition="2",service="toy"} 1.0',
+            'pvbus_lease_lag_records{partition="2",service="toy"} 1.0',
+            'pvbus_lease_dirty_keys{partition="2",service="toy"} 4.0',
+            'pvbus_lease_progress_seconds{partition="2",service="toy"} 0.0',
+            'pvbus_lease_restore_ratio{partition="2",service="toy"} 1.0',
             'pvbus_dirty_keys{service="toy"} 3.0',
             'pvbus_consumer_lag_records{partition="2",topic="toy.in"} 1.0',
         ):

@@ -9,13 +9,13 @@ import pytest
 from pvbus.core.codec import encode_row
 from pvbus.core.effects import Put
 from pvbus.core.keys import partition
-from pvbus.ports.bus import Claim, Output
+from pvbus.ports.bus import Lease, Output
 from pvbus.runtime.clock import SystemClock
 from pvbus.runtime.reconcile import leases
-from pvbus.runtime.reconcile.leases import OpenClaim, StepLimits, finished
-from tests.unit.runtime.toys import IN, OUT, PARTITIONS, Row, ToyBus, ToyWorld, simulated
+from pvbus.runtime.reconcile.leases import OpenLease, StepLimits, finished
+from tests.unit.runtime.fakes import IN, OUT, PARTITIONS, FakeBus, FakeWorld, Row, simulated
 
-CLAIM = Claim(group="g", partition=0, epoch=1)
+LEASE = Lease(group="g", partition=0, epoch=1)
 
 
 def outcome(key: str, *sizes: int) -> leases.Finished:
@@ -23,7 +23,7 @@ def outcome(key: str, *sizes: int) -> leases.Finished:
 
 
 def batches(limits: StepLimits, *outcomes: leases.Finished) -> list[list[str]]:
-    opened = OpenClaim(CLAIM, (IN,), SystemClock(), limits)
+    opened = OpenLease(LEASE, (IN,), SystemClock(), limits)
     for each in outcomes:
         opened.add(each)
     taken = []
@@ -58,19 +58,19 @@ def test_the_size_of_an_outcome_is_that_of_its_records() -> None:
 def test_the_bus_says_how_much_one_step_holds(
     monkeypatch: pytest.MonkeyPatch, records: int, size: int, most: int
 ) -> None:
-    monkeypatch.setattr(ToyBus, "step_records_max", records)
-    monkeypatch.setattr(ToyBus, "step_bytes_max", size)
+    monkeypatch.setattr(FakeBus, "step_records_max", records)
+    monkeypatch.setattr(FakeBus, "step_bytes_max", size)
 
-    async def scenario(world: ToyWorld) -> None:
+    async def scenario(world: FakeWorld) -> None:
         for n in range(40):
             await world.send(f"default/n{n:02}", {"size": 100})
         *_, bus = world.worker()
         steps: list[list[Output]] = []
         step = bus.step
 
-        async def watched(claim: Any, outputs: Any, offsets: Any = None) -> None:
+        async def watched(lease: Any, outputs: Any, offsets: Any = None) -> None:
             steps.append(list(outputs))
-            await step(claim, outputs, offsets)
+            await step(lease, outputs, offsets)
 
         bus.step = watched  # type: ignore[method-assign]
         await asyncio.sleep(5)
@@ -85,7 +85,7 @@ def test_a_row_is_encoded_once(monkeypatch: pytest.MonkeyPatch) -> None:
     encode = encode_row
     monkeypatch.setattr(leases, "encode_row", lambda row: encoded.append(row) or encode(row))  # type: ignore[func-returns-value]
 
-    async def scenario(world: ToyWorld) -> None:
+    async def scenario(world: FakeWorld) -> None:
         for n in range(20):
             await world.send(f"default/n{n}", "a")
         world.worker()
@@ -96,24 +96,24 @@ def test_a_row_is_encoded_once(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_while_steps_are_slow_keys_wait_and_not_their_rows(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(ToyBus, "step_records_max", 10)
+    monkeypatch.setattr(FakeBus, "step_records_max", 10)
 
-    async def scenario(world: ToyWorld) -> None:
+    async def scenario(world: FakeWorld) -> None:
         keys = [f"default/n{n}" for n in range(600)]
         for key in keys:
             await world.send(key, "a")
-        worker, toy, _, bus = world.worker()
+        worker, fake, _, bus = world.worker()
         step, waiting = bus.step, []
 
-        async def slow(claim: Any, outputs: Any, offsets: Any = None) -> None:
-            waiting.append(max(len(opened.puts) for opened in worker.claims().values()))
+        async def slow(lease: Any, outputs: Any, offsets: Any = None) -> None:
+            waiting.append(max(len(opened.puts) for opened in worker.leases().values()))
             await asyncio.sleep(0.03)
-            await step(claim, outputs, offsets)
+            await step(lease, outputs, offsets)
 
         bus.step = slow  # type: ignore[method-assign]
         await asyncio.sleep(20)
         assert world.out() == dict.fromkeys(sorted(keys), "a")
-        assert len(toy.looks) == len(keys)
+        assert len(fake.looks) == len(keys)
         assert 10 < max(waiting) <= leases.STEPS_WAITING_MAX * 10
 
     simulated(scenario)
@@ -124,7 +124,7 @@ def test_stopping_writes_what_is_finished_and_frees_the_claims_at_once(call_seco
     """SIGTERM: within the drain time, and a moment, whatever the API server does."""
     key, other = "default/k0", "default/k1"
 
-    async def scenario(world: ToyWorld) -> None:
+    async def scenario(world: FakeWorld) -> None:
         async def answer(name: str) -> None:
             if name == other or call_seconds < 10:
                 await asyncio.sleep(1.0)  # after the stop: an outcome that is finished while draining
@@ -147,10 +147,10 @@ def test_stopping_writes_what_is_finished_and_frees_the_claims_at_once(call_seco
         second, *_ = world.worker()
         await asyncio.sleep(2)
         assert second.ready
-        assert len(second.claims()) == PARTITIONS  # and not after a session
+        assert len(second.leases()) == PARTITIONS  # and not after a session
         await asyncio.sleep(3)
         assert list(world.out()) == [key, other]
         assert {world.committed(k) for k in (key, other)} <= {1, 2}
-        assert partition(key, PARTITIONS) in second.claims()
+        assert partition(key, PARTITIONS) in second.leases()
 
     simulated(scenario)

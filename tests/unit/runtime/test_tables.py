@@ -13,15 +13,15 @@ from pvbus.ports.bus import Output
 from pvbus.runtime.reconcile import tables
 from pvbus.runtime.reconcile import worker as worker_module
 from pvbus.runtime.reconcile.worker import Worker
-from tests.unit.runtime.toys import (
+from tests.unit.runtime.fakes import (
     IN,
     OUT,
     PARTITIONS,
     SEEN,
     TOMBSTONE_SECONDS,
-    Toy,
-    ToyBus,
-    ToyWorld,
+    Fake,
+    FakeBus,
+    FakeWorld,
     simulated,
 )
 
@@ -29,7 +29,7 @@ KEYS = [f"default/k{i}" for i in range(8)]
 HALF_SECONDS = TOMBSTONE_SECONDS / 2
 
 
-def count_reads(bus: ToyBus) -> Counter[str]:
+def count_reads(bus: FakeBus) -> Counter[str]:
     """Count the records that a worker's readers return from now on, by topic."""
     counted: Counter[str] = Counter()
     make = bus.reader
@@ -50,14 +50,14 @@ def count_reads(bus: ToyBus) -> Counter[str]:
     return counted
 
 
-async def lose_session(world: ToyWorld, worker: Worker) -> None:
+async def lose_session(world: FakeWorld, worker: Worker) -> None:
     """Let the group believe that a worker is dead; it finds out at its next heartbeat."""
     assert worker._membership is not None
     number = int(worker._membership.member_id.rpartition("/")[2])
     await world.bus._store.write(lambda: world.bus._store.remove_member(number))
 
 
-async def take_turn(world: ToyWorld, number: int, outputs: list[Output]) -> None:
+async def take_turn(world: FakeWorld, number: int, outputs: list[Output]) -> None:
     """Be the holder of a free claim for a moment, and write something."""
     store = world.bus._store
 
@@ -81,25 +81,25 @@ def rows(texts: dict[str, str], topic: str) -> list[Output]:
 
 
 def test_a_claim_that_comes_back_with_nobody_between_keeps_its_tables() -> None:
-    async def scenario(world: ToyWorld) -> None:
+    async def scenario(world: FakeWorld) -> None:
         for key in KEYS:
             await world.send(key, "a")
-        worker, toy, _, bus = world.worker()
+        worker, fake, _, bus = world.worker()
         await asyncio.sleep(5)
-        before = dict(worker.claims())
-        opened = list(toy.opened)
+        before = dict(worker.leases())
+        opened = list(fake.opened)
         counted = count_reads(bus)
         await lose_session(world, worker)
-        while worker.claims():  # noqa: ASYNC110 - nothing tells
+        while worker.leases():  # noqa: ASYNC110 - nothing tells
             await asyncio.sleep(0.1)
         await world.send(KEYS[0], "b")  # while nobody holds the claim
         await asyncio.sleep(5)
-        after = worker.claims()
-        assert {n: c.claim.epoch - 1 for n, c in after.items()} == {
-            n: c.claim.epoch for n, c in before.items()
+        after = worker.leases()
+        assert {n: c.lease.epoch - 1 for n, c in after.items()} == {
+            n: c.lease.epoch for n, c in before.items()
         }
         assert worker.ready
-        assert toy.opened == opened
+        assert fake.opened == opened
         assert counted[OUT] == 0  # a replay has its own reader, and this counts only new ones
         assert counted[IN] == 0
         assert world.out() == dict.fromkeys(KEYS, "a") | {KEYS[0]: "b"}
@@ -112,19 +112,19 @@ def test_a_claim_that_comes_back_with_nobody_between_keeps_its_tables() -> None:
 
 
 def test_a_claim_that_somebody_else_held_meanwhile_is_restored_in_full() -> None:
-    async def scenario(world: ToyWorld) -> None:
+    async def scenario(world: FakeWorld) -> None:
         for key in KEYS:
             await world.send(key, "a")
-        worker, toy, _, bus = world.worker()
+        worker, fake, _, bus = world.worker()
         await asyncio.sleep(5)
-        opened = list(toy.opened)
+        opened = list(fake.opened)
         counted = count_reads(bus)
         await lose_session(world, worker)
         number = partition(KEYS[0], PARTITIONS)
         await take_turn(world, number, rows({KEYS[0]: "theirs"}, OUT))
         await asyncio.sleep(5)
         mine = [key for key in KEYS if partition(key, PARTITIONS) == number]
-        assert toy.opened == [*opened, number]  # this one, and the other claim kept its tables
+        assert fake.opened == [*opened, number]  # this one, and the other claim kept its tables
         assert counted == {IN: len(mine), OUT: len(mine)}
         assert world.out() == dict.fromkeys(KEYS, "a")  # their row was seen, and set right
 
@@ -133,14 +133,14 @@ def test_a_claim_that_somebody_else_held_meanwhile_is_restored_in_full() -> None
 
 @pytest.mark.parametrize("reason", ["in flight", "in doubt"])
 def test_tables_that_are_ahead_of_the_bus_are_not_kept(reason: str) -> None:
-    async def scenario(world: ToyWorld) -> None:
+    async def scenario(world: FakeWorld) -> None:
         async def forever(name: str) -> None:
             await asyncio.Event().wait()
 
         world.cluster.answer = forever
-        worker, toy, _, bus = world.worker()
+        worker, fake, _, bus = world.worker()
         await asyncio.sleep(3)
-        opened = list(toy.opened)
+        opened = list(fake.opened)
         number = partition(KEYS[0], PARTITIONS)
         if reason == "in doubt":
             bus.failures.append(("after", TransientError("no answer")))
@@ -149,24 +149,24 @@ def test_tables_that_are_ahead_of_the_bus_are_not_kept(reason: str) -> None:
         await lose_session(world, worker)
         world.cluster.answer = world.cluster._nothing
         await asyncio.sleep(12)
-        assert number in toy.opened[len(opened) :]
+        assert number in fake.opened[len(opened) :]
         assert list(world.out()) == [KEYS[0]]
 
     simulated(scenario)
 
 
 def test_tables_of_a_claim_that_does_not_come_back_are_dropped() -> None:
-    async def scenario(world: ToyWorld) -> None:
+    async def scenario(world: FakeWorld) -> None:
         for key in KEYS:
             await world.send(key, "a")
-        worker, toy, *_ = world.worker()
+        worker, fake, *_ = world.worker()
         await asyncio.sleep(5)
         world.worker()
         await asyncio.sleep(10)
-        (number,) = worker.claims()
-        assert sorted(toy.rows) == list(range(PARTITIONS))  # it might have come back
+        (number,) = worker.leases()
+        assert sorted(fake.rows) == list(range(PARTITIONS))  # it might have come back
         await asyncio.sleep(tables.KEEP_SECONDS)
-        assert list(toy.rows) == [number]
+        assert list(fake.rows) == [number]
 
     simulated(scenario)
 
@@ -174,7 +174,7 @@ def test_tables_of_a_claim_that_does_not_come_back_are_dropped() -> None:
 # ---------------------------------------------------------------- behind for too long
 
 
-def unreachable(bus: ToyBus) -> Callable[[], None]:
+def unreachable(bus: FakeBus) -> Callable[[], None]:
     """Cut a worker's bus off; return how to mend it."""
     refresh = bus._store.refresh
 
@@ -189,7 +189,7 @@ def unreachable(bus: ToyBus) -> Callable[[], None]:
     return mend
 
 
-async def forget_tombstone(world: ToyWorld, key: str, topic: str) -> None:
+async def forget_tombstone(world: FakeWorld, key: str, topic: str) -> None:
     """Delete a row as compaction leaves it after a day: no record, and no tombstone either."""
     store = world.bus._store
     await store.write(
@@ -202,11 +202,11 @@ async def forget_tombstone(world: ToyWorld, key: str, topic: str) -> None:
     ("seconds", "is_anew"), [(-150, False), (5, True)], ids=["shorter than half", "longer than half"]
 )
 def test_away_for_half_of_the_tombstones_time_all_tables_are_read_anew(seconds: float, is_anew: bool) -> None:
-    async def scenario(world: ToyWorld) -> None:
+    async def scenario(world: FakeWorld) -> None:
         for key in KEYS:
             await world.send(key, "a")
             await world.send(key, "seen", SEEN)
-        worker, toy, *_ = world.worker()
+        worker, fake, *_ = world.worker()
         await asyncio.sleep(200)
         mend = unreachable(world.bus)
         await asyncio.sleep(HALF_SECONDS + seconds)
@@ -215,9 +215,9 @@ def test_away_for_half_of_the_tombstones_time_all_tables_are_read_anew(seconds: 
         mend()
         await asyncio.sleep(10)
         assert worker.ready
-        assert (worker.controller is not toy) == is_anew
+        assert (worker.controller is not fake) == is_anew
         now = worker.controller
-        assert isinstance(now, Toy)
+        assert isinstance(now, Fake)
         assert (KEYS[0] in now.seen) == (not is_anew)
         known = {key for table in now.rows.values() for key in table}
         assert (KEYS[1] in known) == (not is_anew)
@@ -231,13 +231,13 @@ def test_away_for_half_of_the_tombstones_time_all_tables_are_read_anew(seconds: 
 
 
 def test_a_worker_that_keeps_up_is_never_emptied() -> None:
-    async def scenario(world: ToyWorld) -> None:
-        worker, toy, *_ = world.worker()
+    async def scenario(world: FakeWorld) -> None:
+        worker, fake, *_ = world.worker()
         for n in range(30):
             await world.send(KEYS[n % 8], str(n))
             await asyncio.sleep(HALF_SECONDS / 8)
-        assert worker.controller is toy
-        assert toy.opened == [0, 1]
+        assert worker.controller is fake
+        assert fake.opened == [0, 1]
 
     simulated(scenario)
 
@@ -245,24 +245,24 @@ def test_a_worker_that_keeps_up_is_never_emptied() -> None:
 def test_inputs_that_pause_for_too_long_count_as_behind(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(worker_module, "DIRTY_KEYS_MAX", 20)
 
-    async def scenario(world: ToyWorld) -> None:
+    async def scenario(world: FakeWorld) -> None:
         released = asyncio.Event()
 
         async def stuck(name: str) -> None:
             await released.wait()
 
         world.cluster.answer = stuck
-        worker, toy, *_ = world.worker()
+        worker, fake, *_ = world.worker()
         await asyncio.sleep(3)
         for n in range(30):
             await world.send(f"default/n{n}", {"write": True})
         await asyncio.sleep(1)
         await world.send(KEYS[0], "late")
         await asyncio.sleep(HALF_SECONDS - 150)
-        assert worker.controller is toy
+        assert worker.controller is fake
         assert KEYS[0] not in world.out()
         await asyncio.sleep(300)
-        assert worker.controller is not toy
+        assert worker.controller is not fake
         released.set()
         await asyncio.sleep(100)
         assert len(world.out()) == 31
@@ -277,14 +277,14 @@ def test_with_an_api_server_that_never_answers_memory_is_bounded(monkeypatch: py
     """What is not read stays on the bus; when answers come, reading goes on and nothing is lost."""
     monkeypatch.setattr(worker_module, "DIRTY_KEYS_MAX", 100)
 
-    async def scenario(world: ToyWorld) -> None:
+    async def scenario(world: FakeWorld) -> None:
         released = asyncio.Event()
 
         async def stuck(name: str) -> None:
             await released.wait()
 
         world.cluster.answer = stuck
-        worker, toy, *_ = world.worker()
+        worker, fake, *_ = world.worker()
         await asyncio.sleep(3)
         counted: list[int] = []
         for n in range(3000):
@@ -294,13 +294,13 @@ def test_with_an_api_server_that_never_answers_memory_is_bounded(monkeypatch: py
             counted.append(worker.dirty_keys)
         await asyncio.sleep(60)
         assert max(counted) < 200
-        known = sum(map(len, toy.rows.values()))
-        undone = sum(len(u) for c in worker.claims().values() for u in c._undone.values())
+        known = sum(map(len, fake.rows.values()))
+        undone = sum(len(u) for c in worker.leases().values() for u in c._undone.values())
         assert known < 200
         assert undone < 200
         await world.send("default/other", "x", SEEN)  # what all workers read whole is read
         await asyncio.sleep(1)
-        assert toy.seen == {"default/other": "x"}
+        assert fake.seen == {"default/other": "x"}
         released.set()
         await asyncio.sleep(60)
         assert len(world.out()) == 3000
@@ -314,7 +314,7 @@ def test_a_catch_up_ends_while_inputs_pause(monkeypatch: pytest.MonkeyPatch) -> 
     monkeypatch.setattr(worker_module, "DIRTY_KEYS_MAX", 20)
     monkeypatch.setattr(worker_module, "EFFECTS_INFLIGHT_MAX", 4)
 
-    async def scenario(world: ToyWorld) -> None:
+    async def scenario(world: FakeWorld) -> None:
         worker, *_ = world.worker()
         await asyncio.sleep(3)
         store = world.bus._store
@@ -332,7 +332,7 @@ def test_a_catch_up_ends_while_inputs_pause(monkeypatch: pytest.MonkeyPatch) -> 
 def test_inputs_go_on_when_the_claim_that_made_them_pause_is_gone(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(worker_module, "DIRTY_KEYS_MAX", 20)
 
-    async def scenario(world: ToyWorld) -> None:
+    async def scenario(world: FakeWorld) -> None:
         async def stuck(name: str) -> None:
             await asyncio.Event().wait()
 
@@ -345,8 +345,8 @@ def test_inputs_go_on_when_the_claim_that_made_them_pause_is_gone(monkeypatch: p
             await world.send(key, {"write": True})
         await asyncio.sleep(1)
         assert worker.dirty_keys > 20
-        opened = worker.claims()[0]
-        await worker._revoked(opened.claim)
+        opened = worker.leases()[0]
+        await worker._revoked(opened.lease)
         other = next(k for k in (f"default/m{n}" for n in numbers) if partition(k, PARTITIONS) == 1)
         await world.send(other, "a")
         await asyncio.sleep(3)
@@ -360,14 +360,14 @@ def test_inputs_go_on_when_the_claim_that_made_them_pause_is_gone(monkeypatch: p
 
 @pytest.mark.parametrize("how", ["its callback failed", "it is just over"])
 def test_a_membership_that_ends_by_itself_ends_the_worker(how: str) -> None:
-    async def scenario(world: ToyWorld) -> None:
-        _, toy, _, bus = world.worker()
+    async def scenario(world: FakeWorld) -> None:
+        _, fake, _, bus = world.worker()
         if how == "its callback failed":
 
             def broken(number: int) -> None:
                 raise ValueError("no such table")
 
-            toy.open = broken  # type: ignore[method-assign]
+            fake.open = broken  # type: ignore[method-assign]
         await asyncio.sleep(3)
         if how == "it is just over":
             await bus.abandon()

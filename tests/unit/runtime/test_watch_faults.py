@@ -132,16 +132,16 @@ def test_a_quiet_kind_is_believed_and_a_frozen_server_is_not() -> None:
     simulated(scenario)
 
 
-@pytest.mark.parametrize("place", ["list", "watch"])
-def test_retry_after_is_honoured(place: str) -> None:
+@pytest.mark.parametrize("location", ["list", "watch"])
+def test_retry_after_is_honoured(location: str) -> None:
     async def scenario() -> None:
         server = Server([site("a")])
         slow_down = TransientError("429 TooManyRequests", retry_after_seconds=20)
-        if place == "list":
+        if location == "list":
             server.list_errors = [slow_down]
         watching = Watching(server)
         await asyncio.sleep(1)
-        if place == "watch":
+        if location == "watch":
             server.watch_errors = [slow_down]
             server.cut.set()
         await asyncio.sleep(0.1)

@@ -24,14 +24,14 @@ from pvbus.ports.bus import Record
 from pvbus.runtime.reconcile import worker as worker_module
 from pvbus.runtime.reconcile.decoding import LETTER_BYTES_MAX, dead_letter
 from pvbus.runtime.reconcile.leases import finished, output_bytes
-from tests.unit.runtime.toys import DLQ, IN, OUT, PARTITIONS, SEEN, ToyWorld, simulated
+from tests.unit.runtime.fakes import DLQ, IN, OUT, PARTITIONS, SEEN, FakeWorld, simulated
 
 KEYS = [f"default/k{i}" for i in range(8)]
 SAME = [key for key in KEYS if partition(key, PARTITIONS) == partition(KEYS[0], PARTITIONS)]
 
 
 def test_every_row_is_copied_and_offsets_follow() -> None:
-    async def scenario(world: ToyWorld) -> None:
+    async def scenario(world: FakeWorld) -> None:
         for key in KEYS:
             await world.send(key, "a")
         world.worker()
@@ -46,15 +46,15 @@ def test_every_row_is_copied_and_offsets_follow() -> None:
 def test_a_row_that_is_written_again_during_a_restore_is_not_missing_behind_it() -> None:
     """Compaction removes its former record, and the new one is beyond the ends that were to be read."""
 
-    async def scenario(world: ToyWorld) -> None:
+    async def scenario(world: FakeWorld) -> None:
         await world.send(KEYS[0], "a")
-        _, toy, _, bus = world.worker()
-        end_offsets, names = bus.end_offsets, toy.keys
+        _, fake, _, bus = world.worker()
+        end_offsets, names = bus.end_offsets, fake.keys
         missing: list[bool] = []
         rewritten: list[bool] = []
 
-        async def interrupted(places: Any) -> Any:
-            ends = await end_offsets(places)
+        async def interrupted(topic_partitions: Any) -> Any:
+            ends = await end_offsets(topic_partitions)
             if (IN, partition(KEYS[0], PARTITIONS)) in ends and not rewritten:
                 rewritten.append(True)
                 await world.send(KEYS[0], "b")
@@ -62,11 +62,11 @@ def test_a_row_that_is_written_again_during_a_restore_is_not_missing_behind_it()
 
         def restored(number: int) -> Any:
             if number == partition(KEYS[0], PARTITIONS):
-                missing.append(KEYS[0] not in toy.rows[number])
+                missing.append(KEYS[0] not in fake.rows[number])
             return names(number)
 
         bus.end_offsets = interrupted  # type: ignore[method-assign, assignment]
-        toy.keys = restored  # type: ignore[method-assign]
+        fake.keys = restored  # type: ignore[method-assign]
         await asyncio.sleep(5)
         assert (rewritten, missing) == ([True], [False])
 
@@ -74,15 +74,15 @@ def test_a_row_that_is_written_again_during_a_restore_is_not_missing_behind_it()
 
 
 def test_an_outcome_and_the_offset_of_its_cause_are_one_step() -> None:
-    async def scenario(world: ToyWorld) -> None:
+    async def scenario(world: FakeWorld) -> None:
         *_, bus = world.worker()
         await asyncio.sleep(3)
         steps: list[tuple[Any, Any]] = []
         step = bus.step
 
-        async def watched(claim: Any, outputs: Any, offsets: Any = None) -> None:
+        async def watched(lease: Any, outputs: Any, offsets: Any = None) -> None:
             steps.append((list(outputs), dict(offsets or {})))
-            await step(claim, outputs, offsets)
+            await step(lease, outputs, offsets)
 
         bus.step = watched  # type: ignore[method-assign]
         await world.send(KEYS[0], "a")
@@ -104,7 +104,7 @@ def test_an_outcome_and_the_offset_of_its_cause_are_one_step() -> None:
     ids=lambda value: str(value),
 )
 def test_a_failed_call_is_tried_again_in_its_time(error: Exception, least: float, most: float) -> None:
-    async def scenario(world: ToyWorld) -> None:
+    async def scenario(world: FakeWorld) -> None:
         async def fail_once(name: str) -> None:
             if len(world.cluster.calls) == 1:
                 raise error
@@ -122,7 +122,7 @@ def test_a_failed_call_is_tried_again_in_its_time(error: Exception, least: float
 
 
 def test_transient_errors_back_off_further_and_further() -> None:
-    async def scenario(world: ToyWorld) -> None:
+    async def scenario(world: FakeWorld) -> None:
         async def fail(name: str) -> None:
             raise TransientError("503")
 
@@ -140,7 +140,7 @@ def test_transient_errors_back_off_further_and_further() -> None:
 
 
 def test_an_echo_ends_the_wait_of_a_conflict() -> None:
-    async def scenario(world: ToyWorld) -> None:
+    async def scenario(world: FakeWorld) -> None:
         async def conflict_once(name: str) -> None:
             if len(world.cluster.calls) == 1:
                 raise ConflictError("409")
@@ -159,7 +159,7 @@ def test_an_echo_ends_the_wait_of_a_conflict() -> None:
 
 
 def test_told_to_wait_all_keys_wait() -> None:
-    async def scenario(world: ToyWorld) -> None:
+    async def scenario(world: FakeWorld) -> None:
         async def throttle_once(name: str) -> None:
             if len(world.cluster.calls) == 1:
                 raise TransientError("429", retry_after_seconds=5.0)
@@ -179,26 +179,26 @@ def test_told_to_wait_all_keys_wait() -> None:
 
 
 def test_one_key_never_has_two_calls_and_a_mark_meanwhile_runs_it_again() -> None:
-    async def scenario(world: ToyWorld) -> None:
+    async def scenario(world: FakeWorld) -> None:
         async def slow(name: str) -> None:
             await asyncio.sleep(4)
 
         world.cluster.answer = slow  # the toy cluster fails when two calls of a key meet
-        _, toy, _, _ = world.worker()
+        _, fake, _, _ = world.worker()
         await asyncio.sleep(3)
         await world.send(KEYS[0], {"write": True})
         for i in range(3):
             await asyncio.sleep(1)
             await world.send(KEYS[0], {"write": True, "n": i})
         await asyncio.sleep(20)
-        assert len(toy.looks) == 2
+        assert len(fake.looks) == 2
         assert world.out() == {KEYS[0]: '{"write": true, "n": 2}'}
 
     simulated(scenario)
 
 
 def test_calls_under_way_are_bounded() -> None:
-    async def scenario(world: ToyWorld) -> None:
+    async def scenario(world: FakeWorld) -> None:
         at_once: list[int] = []
 
         async def slow(name: str) -> None:
@@ -220,7 +220,7 @@ def test_calls_under_way_are_bounded() -> None:
 def test_bytes_that_mean_nothing_go_to_the_dead_letters_once(topic: str) -> None:
     key = next(key for key in KEYS if partition(key, PARTITIONS) == 1)
 
-    async def scenario(world: ToyWorld) -> None:
+    async def scenario(world: FakeWorld) -> None:
         for _ in range(2):  # of two workers, one tells
             world.worker()
         await asyncio.sleep(12)
@@ -242,7 +242,7 @@ def test_bytes_that_mean_nothing_go_to_the_dead_letters_once(topic: str) -> None
 
 
 def test_an_outcome_that_is_too_large_leaves_the_others_alone() -> None:
-    async def scenario(world: ToyWorld) -> None:
+    async def scenario(world: FakeWorld) -> None:
         for key in SAME:
             await world.send(key, {"size": 5000 if key == SAME[1] else 10})
         world.worker()
@@ -253,14 +253,14 @@ def test_an_outcome_that_is_too_large_leaves_the_others_alone() -> None:
 
 
 def test_a_catch_up_returns_when_everything_before_it_was_applied() -> None:
-    async def scenario(world: ToyWorld) -> None:
-        _, toy, _, _ = world.worker()
+    async def scenario(world: FakeWorld) -> None:
+        _, fake, _, _ = world.worker()
         await asyncio.sleep(3)
         await world.send(KEYS[0], "now", SEEN)
         await world.send(KEYS[0], {"catch": True})
         await asyncio.sleep(3)
         assert world.out() == {KEYS[0]: "now"}
-        assert toy.seen == {KEYS[0]: "now"}
+        assert fake.seen == {KEYS[0]: "now"}
 
     simulated(scenario)
 
@@ -269,14 +269,14 @@ def test_a_catch_up_returns_when_everything_before_it_was_applied() -> None:
 def test_after_a_step_of_unknown_outcome_the_claim_is_restored(when: str) -> None:
     """Whether it was written or not, the row is there once and nothing is decided on stale tables."""
 
-    async def scenario(world: ToyWorld) -> None:
-        _, toy, _, bus = world.worker()
+    async def scenario(world: FakeWorld) -> None:
+        _, fake, _, bus = world.worker()
         await asyncio.sleep(3)
         bus.failures.append((when, TransientError("no answer")))
-        number, opened = partition(KEYS[0], PARTITIONS), list(toy.opened)
+        number, opened = partition(KEYS[0], PARTITIONS), list(fake.opened)
         await world.send(KEYS[0], "a")
         await asyncio.sleep(5)
-        assert toy.opened == [*opened, number]
+        assert fake.opened == [*opened, number]
         assert world.out() == {KEYS[0]: "a"}
         assert len([r for r in world.records(OUT) if r.key == KEYS[0].encode()]) == 1
         await world.send(KEYS[0], "b")
@@ -287,7 +287,7 @@ def test_after_a_step_of_unknown_outcome_the_claim_is_restored(when: str) -> Non
 
 
 def test_a_revoked_claim_drains_before_it_goes() -> None:
-    async def scenario(world: ToyWorld) -> None:
+    async def scenario(world: FakeWorld) -> None:
         async def slow(name: str) -> None:
             await asyncio.sleep(1)
 
@@ -304,7 +304,7 @@ def test_a_revoked_claim_drains_before_it_goes() -> None:
 
 
 def test_a_call_without_end_does_not_keep_a_worker_from_stopping() -> None:
-    async def scenario(world: ToyWorld) -> None:
+    async def scenario(world: FakeWorld) -> None:
         async def forever(name: str) -> None:
             await asyncio.Event().wait()
 
@@ -323,7 +323,7 @@ def test_a_call_without_end_does_not_keep_a_worker_from_stopping() -> None:
 def test_a_worker_without_heartbeats_sends_nothing() -> None:
     """Frozen for half a session, its claims may belong to somebody else."""
 
-    async def scenario(world: ToyWorld) -> None:
+    async def scenario(world: FakeWorld) -> None:
         _, _, clock, _ = world.worker()
         await asyncio.sleep(3)
         clock.freeze()
@@ -339,20 +339,20 @@ def test_a_worker_without_heartbeats_sends_nothing() -> None:
 
 
 def test_claims_move_and_nothing_is_lost_or_written_twice() -> None:
-    async def scenario(world: ToyWorld) -> None:
+    async def scenario(world: FakeWorld) -> None:
         first, *_ = world.worker()
         await asyncio.sleep(3)
         for key in KEYS:
             await world.send(key, "a")
         await asyncio.sleep(3)
-        second, toy, _, _ = world.worker()
+        second, fake, _, _ = world.worker()
         await asyncio.sleep(12)
         assert first.ready
         assert second.ready
-        assert len(first.claims()) == len(second.claims()) == 1
+        assert len(first.leases()) == len(second.leases()) == 1
         ends = await world.bus.end_offsets([(OUT, n) for n in range(PARTITIONS)])
         assert sum(ends.values()) == len(KEYS)  # the new holder looked at its keys, and wrote none
-        assert toy.looks
+        assert fake.looks
         for key in KEYS:
             await world.send(key, "b")
         await asyncio.sleep(3)
@@ -364,18 +364,18 @@ def test_claims_move_and_nothing_is_lost_or_written_twice() -> None:
 def test_a_spare_worker_is_ready_after_a_session() -> None:
     """Who joins a group whose claims all have workers waits for a session, and is ready to take over."""
 
-    async def scenario(world: ToyWorld) -> None:
+    async def scenario(world: FakeWorld) -> None:
         busy = [world.worker()[0] for _ in range(PARTITIONS)]
         await asyncio.sleep(12)
         spare, *_ = world.worker()
         await asyncio.sleep(5)
-        assert [len(worker.claims()) for worker in (*busy, spare)] == [1, 1, 0]
+        assert [len(worker.leases()) for worker in (*busy, spare)] == [1, 1, 0]
         assert not spare.ready
         await asyncio.sleep(7)
         assert spare.ready
         busy[0].stop()
         await asyncio.sleep(5)
-        assert len(spare.claims()) == 1
+        assert len(spare.leases()) == 1
         assert spare.ready
 
     simulated(scenario)
@@ -385,7 +385,7 @@ def test_inputs_pause_while_there_is_too_much_to_do(monkeypatch: pytest.MonkeyPa
     monkeypatch.setattr(worker_module, "DIRTY_KEYS_MAX", 100)
     monkeypatch.setattr(worker_module, "EFFECTS_INFLIGHT_MAX", 4)
 
-    async def scenario(world: ToyWorld) -> None:
+    async def scenario(world: FakeWorld) -> None:
         async def slow(name: str) -> None:
             await asyncio.sleep(0.2)
 
@@ -406,22 +406,22 @@ def test_inputs_pause_while_there_is_too_much_to_do(monkeypatch: pytest.MonkeyPa
 
 
 def test_a_time_that_was_asked_for_is_kept_once_per_key() -> None:
-    async def scenario(world: ToyWorld) -> None:
-        _, toy, _, _ = world.worker()
+    async def scenario(world: FakeWorld) -> None:
+        _, fake, _, _ = world.worker()
         await asyncio.sleep(3)
         for i in range(5):
             await world.send(KEYS[0], {"again": 10, "n": i})
             await asyncio.sleep(1)
-        looks = len(toy.looks)
+        looks = len(fake.looks)
         await asyncio.sleep(31)
-        assert len(toy.looks) - looks == 3
+        assert len(fake.looks) - looks == 3
 
     simulated(scenario)
 
 
 def test_a_bug_in_one_decision_leaves_the_other_keys_running() -> None:
-    async def scenario(world: ToyWorld) -> None:
-        _, toy, _, _ = world.worker()
+    async def scenario(world: FakeWorld) -> None:
+        _, fake, _, _ = world.worker()
         await asyncio.sleep(3)
         await world.send(KEYS[0], "{not JSON")
         await world.send(KEYS[1], "a")
@@ -429,9 +429,9 @@ def test_a_bug_in_one_decision_leaves_the_other_keys_running() -> None:
         out = world.out()
         assert out.pop(KEYS[0]).startswith("the decision fails, which is a bug in pvbus: JSONDecodeError: ")
         assert out == {KEYS[1]: "a"}
-        looks = toy.looks.count(KEYS[0])
+        looks = fake.looks.count(KEYS[0])
         await asyncio.sleep(61)
-        assert toy.looks.count(KEYS[0]) == looks + 1
+        assert fake.looks.count(KEYS[0]) == looks + 1
         await world.send(KEYS[0], "b")
         await asyncio.sleep(3)
         assert world.out() == {KEYS[0]: "b", KEYS[1]: "a"}
@@ -441,14 +441,14 @@ def test_a_bug_in_one_decision_leaves_the_other_keys_running() -> None:
 
 def test_an_impossible_transition_ends_the_worker() -> None:
     async def main() -> None:
-        world = await ToyWorld().open()
-        _, toy, _, _ = world.worker()
+        world = await FakeWorld().open()
+        _, fake, _, _ = world.worker()
         await asyncio.sleep(3)
 
         def broken(number: int, put: Any) -> Any:
             raise InvariantError("impossible")
 
-        toy.store = broken  # type: ignore[method-assign]
+        fake.store = broken  # type: ignore[method-assign]
         await world.send(KEYS[0], "a")
         with pytest.raises(ExceptionGroup) as caught:
             await asyncio.gather(*world.tasks)
@@ -465,17 +465,17 @@ def test_a_worker_that_failed_leaves_at_once_and_without_a_second_error() -> Non
     async def main() -> None:
         loop = asyncio.get_running_loop()
         loop.set_exception_handler(lambda loop, context: noise.append(context))
-        world = await ToyWorld().open()
-        _, toy, _, _ = world.worker()
+        world = await FakeWorld().open()
+        _, fake, _, _ = world.worker()
         await asyncio.sleep(3)
-        reconcile = toy.reconcile
+        reconcile = fake.reconcile
 
         def broken(number: int, key: str, now: float) -> Reconciliation:
             if key == SAME[1]:
                 raise InvariantError("impossible")
             return reconcile(number, key, now)
 
-        toy.reconcile = broken  # type: ignore[method-assign]  # this controller alone decides wrongly
+        fake.reconcile = broken  # type: ignore[method-assign]  # this controller alone decides wrongly
         for key in SAME[:2]:
             await world.send(key, "a")
         with pytest.raises(ExceptionGroup):
@@ -491,7 +491,7 @@ def test_a_worker_that_failed_leaves_at_once_and_without_a_second_error() -> Non
 def test_a_bus_that_is_away_for_very_long_does_not_end_a_worker() -> None:
     """However often a claim could not be restored, it is tried again."""
 
-    async def scenario(world: ToyWorld) -> None:
+    async def scenario(world: FakeWorld) -> None:
         worker, _, _, peer = world.worker()
         worker._session_seconds = 0.001  # the longest pause between two tries
         tries = 0
@@ -521,24 +521,24 @@ def test_a_dead_letter_fits_into_a_record(size: int) -> None:
 
 
 def test_a_claim_tells_how_far_its_restore_is_and_when_it_last_got_on() -> None:
-    async def scenario(world: ToyWorld) -> None:
+    async def scenario(world: FakeWorld) -> None:
         for i in range(6000):
             await world.send(f"default/n{i}", "a")
         worker, *_ = world.worker()
-        told = set()
+        reported = set()
         while not worker.ready:
             await asyncio.sleep(0)
-            told |= {c.restore for c in worker.claims().values() if not c.restored}
-        assert any(0 < read < total for read, total in told)  # on the way, too, not only at the ends
-        assert sum(c.restore[1] for c in worker.claims().values()) == 6000
-        assert all(c.restored and c.restore[0] == c.restore[1] for c in worker.claims().values())
+            reported |= {c.restore for c in worker.leases().values() if not c.restored}
+        assert any(0 < read < total for read, total in reported)  # on the way, too, not only at the ends
+        assert sum(c.restore[1] for c in worker.leases().values()) == 6000
+        assert all(c.restored and c.restore[0] == c.restore[1] for c in worker.leases().values())
         await asyncio.sleep(30)
         number = partition(KEYS[0], PARTITIONS)
-        before = {n: c.progress_at for n, c in worker.claims().items()}
+        before = {n: c.progress_at for n, c in worker.leases().items()}
         assert all(asyncio.get_running_loop().time() - at > 20 for at in before.values())
         await world.send(KEYS[0], "b")
         await asyncio.sleep(3)
-        moved = {n for n, c in worker.claims().items() if c.progress_at > before[n]}
+        moved = {n for n, c in worker.leases().items() if c.progress_at > before[n]}
         assert moved == {number}
 
     simulated(scenario)

@@ -1,4 +1,4 @@
-"""A running KindWatch, and servers that it watches: some fail, some are Porch's."""
+"""A running InformerShell, and servers that it watches: some fail, some are Porch's."""
 
 import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable
@@ -22,7 +22,7 @@ from pvbus.core.records import (
     SyncMarker,
 )
 from pvbus.ports.cluster import Listing, Object, Resource, WatchEvent
-from pvbus.runtime.ingest.informer import KindWatch
+from pvbus.runtime.ingest.informer import InformerShell
 
 SITE = KindName("example.org", "Site")
 REVISION = KindName("porch.kpt.dev", "PackageRevision")
@@ -116,7 +116,7 @@ class Porch(Server):
 
 
 class Watching:
-    """A running KindWatch, and everything it emitted."""
+    """A running InformerShell, and everything it emitted."""
 
     def __init__(
         self, server: Server, kind: KindName = SITE, content: Iterable[tuple[str, str]] = ()
@@ -132,7 +132,7 @@ class Watching:
         self.start(content)
 
     def start(self, content: Iterable[tuple[str, str]] = ()) -> None:
-        self.watch = KindWatch(
+        self.watch = InformerShell(
             self.kind,
             self.server,
             SimulatedClock(),
@@ -153,18 +153,18 @@ class Watching:
 
     def taken(self, topic: str = OBJECTS) -> list[str]:
         """Take what was emitted to a topic since the last time: +name, -name, or a marker's state."""
-        told: list[str] = []
+        reported: list[str] = []
         for emission in self.emitted:
             if emission.topic != topic:
                 continue
             if is_marker(emission.key):
                 if emission.partition == PARTITIONS - 1:
-                    told.append(msgspec.json.decode(emission.value or b"", type=SyncMarker).state)
+                    reported.append(msgspec.json.decode(emission.value or b"", type=SyncMarker).state)
             else:
                 name = emission.key.split("|")[2]
-                told.append(f"{'-' if emission.value is None else '+'}{name}")
+                reported.append(f"{'-' if emission.value is None else '+'}{name}")
         self.emitted.clear()
-        return told
+        return reported
 
     def ask(self, skey: str, nonce: str, *names: str) -> str:
         """Ask as the set `skey` whether the rows are up to date; return the key of the answer."""

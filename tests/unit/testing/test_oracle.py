@@ -36,7 +36,7 @@ def a_set(name: str = "fleet", *targets: Any, created: str = LONG_AGO, **metadat
     return msgspec.convert(obj, PackageVariantSet)
 
 
-def places(*pairs: tuple[str, str]) -> dict[str, Any]:
+def listed(*pairs: tuple[str, str]) -> dict[str, Any]:
     return {"repositories": [{"name": repo, "packageNames": [package]} for repo, package in pairs]}
 
 
@@ -75,7 +75,7 @@ def downstreams(found: dict[str, Expected]) -> dict[str, tuple[str, str]]:
     return out
 
 
-def kept(found: dict[str, Expected]) -> set[str]:
+def retained(found: dict[str, Expected]) -> set[str]:
     """Names of the variants that are as they were."""
     return {name for name, expected in found.items() if expected.spec.labels == {"as": "it was"}}
 
@@ -132,12 +132,12 @@ def test_one_failing_target_leaves_the_others_but_nothing_is_removed() -> None:
         existing_children=[child("fleet-r2-base", "fleet", "r2"), child("fleet-r9-base", "fleet", "r9")],
     )
     assert set(found) == {"fleet-r1-base", "fleet-r2-base", "fleet-r9-base"}
-    assert kept(found) == {"fleet-r2-base", "fleet-r9-base"}
+    assert retained(found) == {"fleet-r2-base", "fleet-r9-base"}
 
 
 def test_a_child_that_no_target_wants_goes_and_a_persons_variant_stays() -> None:
     found = outcome(
-        a_set("fleet", places(("r1", "base"))),
+        a_set("fleet", listed(("r1", "base"))),
         existing_children=[child("fleet-r2-base", "fleet", "r2"), child("mine", "", "r3")],
     )
     assert set(found) == {"fleet-r1-base", "mine"}
@@ -145,15 +145,15 @@ def test_a_child_that_no_target_wants_goes_and_a_persons_variant_stays() -> None
 
 
 def test_two_targets_for_one_downstream_keep_its_child_and_the_others_go_on() -> None:
-    twice = a_set("fleet", places(("r1", "base")), places(("r1", "base"), ("r2", "base")))
+    twice = a_set("fleet", listed(("r1", "base")), listed(("r1", "base"), ("r2", "base")))
     found = outcome(twice, existing_children=[child("fleet-r1-base", "fleet", "r1")])
     assert set(found) == {"fleet-r1-base", "fleet-r2-base"}
-    assert kept(found) == {"fleet-r1-base"}
+    assert retained(found) == {"fleet-r1-base"}
     assert set(outcome(twice)) == {"fleet-r2-base"}
 
 
 def test_of_two_downstreams_with_one_name_the_first_target_gets_it() -> None:
-    found = outcome(a_set("s", places(("a-b", "c")), places(("a", "b-c"))))
+    found = outcome(a_set("s", listed(("a-b", "c")), listed(("a", "b-c"))))
     assert downstreams(found) == {
         "s-a-b-c": ("a-b", "c"),
         colliding_variant_name("s", "a", "b-c"): ("a", "b-c"),
@@ -161,7 +161,7 @@ def test_of_two_downstreams_with_one_name_the_first_target_gets_it() -> None:
 
 
 def test_a_name_in_use_stays_with_its_downstream() -> None:
-    obj = a_set("s", places(("a-b", "c")), places(("a", "b-c")))
+    obj = a_set("s", listed(("a-b", "c")), listed(("a", "b-c")))
     found = outcome(obj, existing_children=[child("s-a-b-c", "s", "a", "b-c")])
     assert downstreams(found) == {
         "s-a-b-c": ("a", "b-c"),
@@ -172,56 +172,56 @@ def test_a_name_in_use_stays_with_its_downstream() -> None:
 def test_a_remembered_child_that_was_edited_by_hand_is_set_back() -> None:
     names = {"default/fleet": {"fleet-r1-base": Downstream(repo="r1", package="base")}}
     found = outcome(
-        a_set("fleet", places(("r1", "base"))),
+        a_set("fleet", listed(("r1", "base"))),
         existing_children=[child("fleet-r1-base", "fleet", "r7")],
         remembered_names=names,
     )
     assert downstreams(found) == {"fleet-r1-base": ("r1", "base")}
-    assert kept(found) == set()
+    assert retained(found) == set()
 
 
 @pytest.mark.parametrize(
     ("obj", "more"),
     [
         pytest.param(a_set("fleet"), {}, id="invalid"),
-        pytest.param(a_set("fleet", places(("r1", "base"))), {"revisions": []}, id="no upstream"),
+        pytest.param(a_set("fleet", listed(("r1", "base"))), {"revisions": []}, id="no upstream"),
         pytest.param(
             a_set("fleet", {"objectSelector": {"apiVersion": "example.org/v1", "kind": "Site"}}),
             {"unknown_kinds": [SITE]},
             id="unknown kind",
         ),
         pytest.param(
-            a_set("fleet", {**places(("r1", "base")), "template": {"downstream": {"repoExpr": "nobody"}}}),
+            a_set("fleet", {**listed(("r1", "base")), "template": {"downstream": {"repoExpr": "nobody"}}}),
             {"repositories": [repository("r1")]},
             id="bad expression",
         ),
-        pytest.param(a_set("fleet", places(("r1", "base")), annotations={HOLD: "true"}), {}, id="on hold"),
+        pytest.param(a_set("fleet", listed(("r1", "base")), annotations={HOLD: "true"}), {}, id="on hold"),
     ],
 )
 def test_a_set_that_cannot_be_evaluated_writes_and_removes_nothing(
     obj: PackageVariantSet, more: dict[str, Any]
 ) -> None:
     found = outcome(obj, existing_children=[child("fleet-r2-base", "fleet", "r2")], **more)
-    assert kept(found) == set(found) == {"fleet-r2-base"}
+    assert retained(found) == set(found) == {"fleet-r2-base"}
 
 
 def test_the_upstream_must_have_every_half_that_is_given() -> None:
     draft = msgspec.structs.replace(BASE, spec=msgspec.structs.replace(BASE.spec, revision=0))
-    assert outcome(a_set("fleet", places(("r1", "base"))), revisions=[draft]) == {}
+    assert outcome(a_set("fleet", listed(("r1", "base"))), revisions=[draft]) == {}
 
 
 def test_between_two_sets_the_living_childs_owner_wins_and_without_one_the_older() -> None:
-    old = a_set("a", places(("b-c", "base")), created=LONG_AGO)
-    new = a_set("a-b", places(("c", "base")), created=LATER)
+    old = a_set("a", listed(("b-c", "base")), created=LONG_AGO)
+    new = a_set("a-b", listed(("c", "base")), created=LATER)
     assert outcome(old, new)["a-b-c-base"].owner == "uid-a"
     theirs = [child("a-b-c-base", "a-b", "c")]
     assert outcome(old, new, existing_children=theirs)["a-b-c-base"].owner == "uid-a-b"
 
 
 def test_a_name_that_its_owner_gives_up_goes_to_the_set_that_claims_it() -> None:
-    claims = a_set("a", places(("b-c", "base")))
-    leaves = a_set("a-b", places(("r1", "base")), created=LATER)
-    found = outcome(claims, leaves, existing_children=[child("a-b-c-base", "a-b", "c")])
+    leases = a_set("a", listed(("b-c", "base")))
+    leaves = a_set("a-b", listed(("r1", "base")), created=LATER)
+    found = outcome(leases, leaves, existing_children=[child("a-b-c-base", "a-b", "c")])
     assert found["a-b-c-base"].owner == "uid-a"
     assert set(found) == {"a-b-c-base", "a-b-r1-base"}
 
@@ -229,7 +229,7 @@ def test_a_name_that_its_owner_gives_up_goes_to_the_set_that_claims_it() -> None
 def test_a_persons_variant_is_never_overwritten_and_other_removals_of_the_losing_set_go_on() -> None:
     mine = child("fleet-r1-base", "", "r1")
     found = outcome(
-        a_set("fleet", places(("r1", "base"))),
+        a_set("fleet", listed(("r1", "base"))),
         existing_children=[mine, child("fleet-r2-base", "fleet", "r2")],
     )
     assert set(found) == {"fleet-r1-base"}
@@ -239,7 +239,7 @@ def test_a_persons_variant_is_never_overwritten_and_other_removals_of_the_losing
 def test_children_of_a_set_that_is_gone_or_going_are_gone() -> None:
     children = [child("fleet-r1-base", "fleet", "r1")]
     assert outcome(existing_children=children) == {}
-    going = a_set("fleet", places(("r1", "base")), deletionTimestamp=LATER)
+    going = a_set("fleet", listed(("r1", "base")), deletionTimestamp=LATER)
     assert outcome(going, existing_children=children) == {}
 
 
@@ -248,8 +248,8 @@ def test_a_variant_on_hold_is_left_as_it_is() -> None:
         child("fleet-r1-base", "fleet", "r1", annotations={HOLD: "true"}),
         child("fleet-r2-base", "fleet", "r2", annotations={HOLD: "true"}),
     ]
-    found = outcome(a_set("fleet", places(("r1", "base"))), existing_children=children)
-    assert kept(found) == set(found) == {"fleet-r1-base", "fleet-r2-base"}
+    found = outcome(a_set("fleet", listed(("r1", "base"))), existing_children=children)
+    assert retained(found) == set(found) == {"fleet-r1-base", "fleet-r2-base"}
 
 
 def test_the_order_of_the_inputs_does_not_matter() -> None:

@@ -56,8 +56,8 @@ def run_executable(
     with untimed():
         code, out, err = _run(command, encode(items, config), timeout_seconds)
     if code:
-        told = [result.message for result in _results_of(out) if result.severity == "error"]
-        said = "; ".join(told) or err.strip()[-_STDERR_CHARACTERS_MAX:] or "it said nothing"
+        reported = [result.message for result in _results_of(out) if result.severity == "error"]
+        said = "; ".join(reported) or err.strip()[-_STDERR_CHARACTERS_MAX:] or "it said nothing"
         raise _fault(f"exit code {code}: {said}")
     try:
         return decode(out, items)
@@ -161,10 +161,10 @@ def _unmarked(value: Value, sent: Item | None) -> Value:
     annotations = lookup(value, _ANNOTATIONS)
     if not isinstance(annotations, dict):
         return value
-    kept = {key: text for key, text in annotations.items() if key not in _BOOKKEEPING}
+    retained = {key: text for key, text in annotations.items() if key not in _BOOKKEEPING}
     had = sent is not None and lookup(sent.value, _ANNOTATIONS) is not None
-    if kept or had:
-        return dict(replaced(value, _ANNOTATIONS, kept))
+    if retained or had:
+        return dict(replaced(value, _ANNOTATIONS, retained))
     metadata = {key: field for key, field in value["metadata"].items() if key != "annotations"}
     return {**value, "metadata": metadata}
 

@@ -135,11 +135,11 @@ def _objects(file: str, text: str) -> Iterable[Item | str]:
 
 def _text(pieces: Sequence[_Piece], items: Sequence[Item]) -> str:
     known = {piece.id for piece in pieces if piece.id is not None}
-    kept = {item.id: item for item in items if item.id in known}
+    retained = {item.id: item for item in items if item.id in known}
     text = "".join(
-        piece.text if piece.id is None else kept[piece.id].text
+        piece.text if piece.id is None else retained[piece.id].text
         for piece in pieces
-        if piece.id is None or piece.id in kept
+        if piece.id is None or piece.id in retained
     )
     for item in sorted((item for item in items if item.id not in known), key=lambda item: item.index):
         body = item.text

@@ -159,15 +159,15 @@ def merge(step: Step, items: Sequence[Item], selected: Sequence[Item], output: S
     returned: Mapping[int | None, Item] = {item.id: item for item in output if item.id is not None}
     merged = [returned.get(item.id, item) for item in items if item.id in returned or item.id not in given]
     merged += [placed(item, step.package) for item in output if item.id is None]
-    places: set[tuple[str, int]] = set()
+    positions: set[tuple[str, int]] = set()
     for item in merged:
         check_krm(item)
-        place = (item.file, item.index)
-        if item.index >= 0 and place in places:
+        position = (item.file, item.index)
+        if item.index >= 0 and position in positions:
             raise PermanentError(
                 f"two objects have index {item.index} of {item.file}", reason="InvalidResource"
             )
-        places.add(place)
+        positions.add(position)
     return merged
 
 

@@ -96,8 +96,8 @@ def _merged_list(document: Document, path: Path, old: list[Any], new: list[Any])
     if len(one) * len(other) > COMPARISONS_MAX:
         return assign(document, path, new)
     matcher = SequenceMatcher(None, one, other, autojunk=False)
-    for tag, *places in reversed(matcher.get_opcodes()):
-        old_start, old_end, new_start, new_end = (place + head for place in places)
+    for tag, *bounds in reversed(matcher.get_opcodes()):
+        old_start, old_end, new_start, new_end = (bound + head for bound in bounds)
         if tag == "equal":
             continue
         paired = min(old_end - old_start, new_end - new_start)

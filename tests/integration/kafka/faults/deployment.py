@@ -36,7 +36,7 @@ START_SECONDS_MAX = 90.0
 STOP_SECONDS_MAX = 30.0
 CONVERGED_SECONDS_MAX = 120.0
 QUIET_SECONDS = 3.0
-TOLD_SECONDS_MAX = 20.0
+REPORTED_SECONDS_MAX = 20.0
 CLUSTERS_PER_REGION = 5
 PUBLISHED = ("Published", "DeletionProposed")
 SETTINGS = {
@@ -144,8 +144,8 @@ class Deployment:
         """Wait for something that is looked up in a thread. Fails with what the process printed."""
         deadline = time.monotonic() + seconds
         while not await asyncio.to_thread(is_true):
-            told = "" if process is None else process.output[-3000:]
-            assert time.monotonic() < deadline, f"not within {seconds:.0f} s:\n{told}"
+            reported = "" if process is None else process.output[-3000:]
+            assert time.monotonic() < deadline, f"not within {seconds:.0f} s:\n{reported}"
             await asyncio.sleep(0.2)
 
     def reader(self) -> TopicReader:
@@ -189,7 +189,7 @@ class Deployment:
     async def promises_kept(self, survivor: ServiceProcess) -> Counter[str]:
         """Look at the topics of a settled system; returns the number of records by topic."""
         await self.until(lambda: not self._unfinished(survivor), 30.0, survivor)
-        deadline = time.monotonic() + TOLD_SECONDS_MAX
+        deadline = time.monotonic() + REPORTED_SECONDS_MAX
         while True:
             now = await asyncio.to_thread(self.snapshot)
             problems = [*now.promises(), *unread(now), *await self._untold(now)]
@@ -235,9 +235,9 @@ class Deployment:
             if any(owner["kind"] == VARIANT.kind for owner in obj["metadata"].get("ownerReferences", ()))
         }
         return [
-            f"{place}: the last event says {latest.get(place)}, the object {present.get(place)}"
-            for place in sorted(latest.keys() | present.keys())
-            if latest.get(place) != present.get(place)
+            f"{tp}: the last event says {latest.get(tp)}, the object {present.get(tp)}"
+            for tp in sorted(latest.keys() | present.keys())
+            if latest.get(tp) != present.get(tp)
         ]
 
     async def restarts_quietly(

@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 
 from pvbus.core.errors import TransientError
-from pvbus.ports.bus import Bus, Claim
+from pvbus.ports.bus import Bus, Lease
 from pvbus.testing.bus_contract import holder
 from tests.contract.bus.kafka_harness import KafkaHarness
 from tests.integration.kafka.faults.conftest import FAULTS
@@ -100,24 +100,24 @@ async def test_killed_brokers(three_proxied: KafkaCluster, tmp_path: Path) -> No
         print(f"{records.total()} records: {dict(records)}")
 
 
-async def ask(bus: Bus, claim: Claim, told: Counter[str]) -> None:
+async def ask(bus: Bus, lease: Lease, reported: Counter[str]) -> None:
     """Ask for a claim's offset, again and again, and count the answers."""
     while True:
         try:
-            answer = str(await bus.committed(claim, ["table"]))
+            answer = str(await bus.committed(lease, ["table"]))
         except TransientError as exc:
             answer = type(exc).__name__
-        told[answer] += 1
+        reported[answer] += 1
         await asyncio.sleep(QUESTION_SECONDS)
 
 
 async def test_offsets_are_told_while_brokers_go(three_proxied: KafkaCluster) -> None:
     """Whoever asks for a claim's offset hears the right one, or at worst that nobody can tell it now."""
     harness = KafkaHarness(three_proxied.bootstrap)
-    told: Counter[str] = Counter()
-    async with holder(harness) as (bus, claims):
-        await bus.step(claims[0], [], {"table": 5})
-        asking = asyncio.create_task(ask(bus, claims[0], told))
+    reported: Counter[str] = Counter()
+    async with holder(harness) as (bus, leases):
+        await bus.step(leases[0], [], {"table": 5})
+        asking = asyncio.create_task(ask(bus, leases[0], reported))
         for number in range(FAULTS):
             broker = three_proxied.brokers[number % len(three_proxied.brokers)]
             await asyncio.to_thread(broker.kill)
@@ -125,11 +125,11 @@ async def test_offsets_are_told_while_brokers_go(three_proxied: KafkaCluster) ->
                 await asyncio.sleep(AWAY_SECONDS)
             finally:
                 await restart(broker)
-        before = told["{'table': 5}"]
+        before = reported["{'table': 5}"]
         await asyncio.wait({asking}, timeout=AWAY_SECONDS)
         assert not asking.done(), asking.exception()
         asking.cancel()
     await harness.close()
-    print(f"{FAULTS} brokers killed; {dict(told)}")
-    assert told["{'table': 5}"] > before
-    assert told.keys() <= {"{'table': 5}", "TransientError"}
+    print(f"{FAULTS} brokers killed; {dict(reported)}")
+    assert reported["{'table': 5}"] > before
+    assert reported.keys() <= {"{'table': 5}", "TransientError"}

@@ -77,8 +77,8 @@ async def test_offsets_moved_by_hand(three_proxied: KafkaCluster, tmp_path: Path
     """Offsets moved backwards, forwards or deleted while the services are stopped: nothing is written twice
     and nothing is missed. While they run, Kafka refuses."""
     async with deployment(three_proxied, tmp_path, clusters_per_region=SMALL) as (made, steady):
-        told = await asyncio.to_thread(reset, made, "--to-earliest")
-        assert "inactive" in told, told
+        reported = await asyncio.to_thread(reset, made, "--to-earliest")
+        assert "inactive" in reported, reported
         for meanwhile in (lambda: moved(made, "--to-earliest"), lambda: forget(made)):
             steady = await made.restarts_quietly(steady, meanwhile)
         await asyncio.to_thread(steady.stop)
@@ -101,7 +101,7 @@ async def missed(made: Deployment) -> None:
     await load
     assert await asyncio.to_thread(first.stop) == 0
     now = await asyncio.to_thread(made.snapshot)
-    committed = {place: offset for place, offset in now.offsets.items() if place[0] == "pvbus-render"}
+    committed = {tp: offset for tp, offset in now.offsets.items() if tp[0] == "pvbus-render"}
     unread = [
         row
         for row in now.rows
@@ -111,8 +111,8 @@ async def missed(made: Deployment) -> None:
 
 
 def moved(made: Deployment, *how: str) -> None:
-    told = reset(made, *how)
-    assert "Error" not in told, told
+    reported = reset(made, *how)
+    assert "Error" not in reported, reported
 
 
 @pytest.mark.parametrize("topic", [TARGETS, OBJECTS][: max(1, FAULTS // 10)])
@@ -126,17 +126,17 @@ async def test_a_deleted_topic(three_proxied: KafkaCluster, tmp_path: Path, topi
             kafka_tool, made, "TopicCommand", "--delete", "--topic", re.escape(name)
         )
         assert done.returncode == 0, done.stderr
-        told = await ended(made, steady)
-        assert f"topic {name} was deleted" in told
-        assert "pvbus topics --create" in told
+        reported = await ended(made, steady)
+        assert f"topic {name} was deleted" in reported
+        assert "pvbus topics --create" in reported
         again = made.run_all()
         assert topic in await ended(made, again)
         made_by_hand = made.run(
             "create", "pvbus.cli", "topics", "--create", "--bus", made.settings["PVBUS_BUS"]
         )
         assert topic in await ended(made, made_by_hand)
-        pattern = re.search(r"--delete --topic '([^']+)'", told)
-        assert pattern is not None, told
+        pattern = re.search(r"--delete --topic '([^']+)'", reported)
+        assert pattern is not None, reported
         done = await asyncio.to_thread(kafka_tool, made, "TopicCommand", "--delete", "--topic", pattern[1])
         assert done.returncode == 0, done.stderr
         anew = made.run_all()
@@ -167,8 +167,8 @@ async def test_more_partitions(three_proxied: KafkaCluster, tmp_path: Path) -> N
         more = ("--alter", "--topic", re.escape(name), "--partitions", str(PARTITIONS + 1))
         done = await asyncio.to_thread(kafka_tool, made, "TopicCommand", *more)
         assert done.returncode == 0, done.stderr
-        told = await ended(made, steady)
-        assert f"topic {name} has {PARTITIONS + 1} partitions now and had {PARTITIONS}" in told
+        reported = await ended(made, steady)
+        assert f"topic {name} has {PARTITIONS + 1} partitions now and had {PARTITIONS}" in reported
         again = made.run_all()
         assert f"{PARTITIONS + 1} partitions instead of {PARTITIONS}" in await ended(made, again)
 
@@ -209,14 +209,14 @@ async def test_garbage_on_every_topic(three_proxied: KafkaCluster, tmp_path: Pat
     """What cannot be decoded goes to the dead letters, once or more and with its place; everything else
     goes on, and after a restart too."""
     async with deployment(three_proxied, tmp_path, clusters_per_region=SMALL) as (made, steady):
-        places = await asyncio.to_thread(litter, made, GARBAGE)
+        topic_partitions = await asyncio.to_thread(litter, made, GARBAGE)
         await asyncio.to_thread(litter, made, READ_AT_START_ONLY)
         stop = asyncio.Event()
         load = asyncio.create_task(made.fleet.work(stop))
         try:
-            await made.until(lambda: not places - lettered(made), 30.0, steady)
+            await made.until(lambda: not topic_partitions - lettered(made), 30.0, steady)
         except AssertionError:
-            raise AssertionError(f"no letters of {sorted(places - lettered(made))}") from None
+            raise AssertionError(f"no letters of {sorted(topic_partitions - lettered(made))}") from None
         stop.set()
         await load
         await made.converged()
@@ -230,20 +230,20 @@ async def test_garbage_on_every_topic(three_proxied: KafkaCluster, tmp_path: Pat
 def litter(made: Deployment, garbage: list[tuple[str, bytes, bytes]]) -> set[tuple[str, int, int]]:
     """Write garbage as any client could; returns where it stands."""
     producer = Producer({"bootstrap.servers": made.kafka.bootstrap, "log_level": 4})
-    places: set[tuple[str, int, int]] = set()
+    topic_partitions: set[tuple[str, int, int]] = set()
     for topic, key, value in garbage:
         text = key.decode(errors="replace")
         number = partition(partition_key(topic, text) if "|" in text else text, PARTITIONS)
 
         def written(error: object, message: object, topic: str = topic) -> None:
             assert error is None, error
-            places.add((topic, message.partition(), message.offset()))  # type: ignore[attr-defined]
+            topic_partitions.add((topic, message.partition(), message.offset()))  # type: ignore[attr-defined]
 
         name = f"{made.prefix}.{topic}"
         producer.produce(name, key=key, value=value, partition=number, on_delivery=written)
     producer.flush(30)
-    assert len(places) == len(garbage)
-    return places
+    assert len(topic_partitions) == len(garbage)
+    return topic_partitions
 
 
 def lettered(made: Deployment) -> set[tuple[str, int, int]]:

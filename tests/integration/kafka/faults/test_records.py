@@ -23,7 +23,7 @@ from tests.contract.bus.kafka_harness import KafkaHarness
 from tests.integration.kafka.faults.conftest import FAULTS
 from tests.tools.kafka import KafkaCluster
 from tests.tools.topicreader import TopicReader
-from tests.unit.runtime.toys import IN, OUT, PARTITIONS, SEEN, Row, Toy, ToyCluster
+from tests.unit.runtime.fakes import IN, OUT, PARTITIONS, SEEN, Fake, FakeCluster, Row
 
 pytestmark = [pytest.mark.kafka, pytest.mark.slow, pytest.mark.timeout(300)]
 
@@ -35,7 +35,7 @@ KEYS = [f"default/k{number}" for number in range(8)]
 SECONDS_MAX = 30.0
 
 
-class ToyKafka:
+class FakeOnKafka:
     """A worker that copies `toy.in` to `toy.out`, and somebody else's client that writes what it likes."""
 
     def __init__(self, bootstrap: str, harness: KafkaHarness, worker: Worker) -> None:
@@ -57,7 +57,7 @@ class ToyKafka:
     @property
     def refusals(self) -> list[tuple[str, str]]:
         """The keys whose outcome the bus refused, and why."""
-        return cast(Toy, self.worker.controller).refusals
+        return cast(Fake, self.worker.controller).refusals
 
     def has_refused_more_than(self, least: int) -> bool:
         return len(self.refusals) > least
@@ -95,15 +95,15 @@ class ToyKafka:
 
 
 @asynccontextmanager
-async def toy(kafka: KafkaCluster) -> AsyncIterator[ToyKafka]:
+async def fake(kafka: KafkaCluster) -> AsyncIterator[FakeOnKafka]:
     harness = KafkaHarness(kafka.bootstrap)
     bus: KafkaBus = await harness.open()
     await bus.create_topics(TOPICS)
-    worker = Worker(Toy, bus, ToyCluster(), SystemClock(), partitions=PARTITIONS)  # type: ignore[arg-type]
+    worker = Worker(Fake, bus, FakeCluster(), SystemClock(), partitions=PARTITIONS)  # type: ignore[arg-type]
     running = asyncio.create_task(worker.run())
     try:
-        await settled(lambda: worker.ready and len(worker.claims()) == PARTITIONS, SECONDS_MAX, "it is ready")
-        yield ToyKafka(kafka.bootstrap, harness, worker)
+        await settled(lambda: worker.ready and len(worker.leases()) == PARTITIONS, SECONDS_MAX, "it is ready")
+        yield FakeOnKafka(kafka.bootstrap, harness, worker)
         assert not running.done(), "the worker goes on"
     finally:
         worker.stop()
@@ -116,7 +116,7 @@ async def test_an_outcome_above_the_limit(
     three_proxied: KafkaCluster, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """An outcome that is too large is not written, and is told with its key; all others are written."""
-    async with toy(three_proxied) as world:
+    async with fake(three_proxied) as world:
         expected: dict[str, str] = {}
         for number in range(FAULTS):
             for key in KEYS:
@@ -129,9 +129,9 @@ async def test_an_outcome_above_the_limit(
             world.order(KEYS[3], expected[KEYS[3]])
             await world.copied(expected)
         assert {key for key, _ in world.refusals} == {KEYS[3]}
-        told = "".join(capsys.readouterr())  # the same failure is not logged each time
-        assert f"{OUT}: {KEYS[3]}" in told
-        assert "the limit is" in told
+        reported = "".join(capsys.readouterr())  # the same failure is not logged each time
+        assert f"{OUT}: {KEYS[3]}" in reported
+        assert "the limit is" in reported
 
 
 BAD = [
@@ -147,7 +147,7 @@ BAD = [
 async def test_records_that_cannot_be_decoded(three_proxied: KafkaCluster) -> None:
     """Each goes to the dead letters with its place and the reason; what comes after it is copied, and its
     offset is committed."""
-    async with toy(three_proxied) as world:
+    async with fake(three_proxied) as world:
         for key in KEYS:
             world.order(key, "before")
         await world.copied(dict.fromkeys(KEYS, "before"))

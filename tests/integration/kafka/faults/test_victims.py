@@ -85,10 +85,10 @@ async def test_services_struck_in_the_middle_of_steps(three_proxied: KafkaCluste
     async with deployment(three_proxied, tmp_path) as (made, steady):
         stop = asyncio.Event()
         load = asyncio.create_task(made.fleet.work(stop))
-        places = []
+        topic_partitions = []
         try:
             for planned in strikes(FAULTS):
-                places += await asyncio.gather(*(struck(made, strike) for strike in planned))
+                topic_partitions += await asyncio.gather(*(struck(made, strike) for strike in planned))
         finally:
             stop.set()
             await load
@@ -96,5 +96,5 @@ async def test_services_struck_in_the_middle_of_steps(three_proxied: KafkaCluste
         await made.converged()
         records = await made.promises_kept(steady)
         await made.restarts_quietly(steady)
-        print(f"{FAULTS} killed and {FAULTS} frozen: {', '.join(places)}")
+        print(f"{FAULTS} killed and {FAULTS} frozen: {', '.join(topic_partitions)}")
         print(f"{made.fleet.ledger.answered} changes, {records.total()} records: {dict(records)}")

@@ -82,6 +82,6 @@ def arm(service: str, step: int, point: int, sent: signal.Signals) -> None:
 
 
 if __name__ == "__main__":
-    name, number, place, how = sys.argv[1:]
-    arm(name, int(number), int(place), SIGNALS[how])
+    name, number, tp, how = sys.argv[1:]
+    arm(name, int(number), int(tp), SIGNALS[how])
     sys.exit(importlib.import_module(f"services.{name}.__main__").main())

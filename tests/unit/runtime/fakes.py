@@ -25,7 +25,7 @@ class Row(msgspec.Struct, frozen=True):
     text: str
 
 
-class Toy:
+class Fake:
     """Copies `toy.in` to `toy.out`; what it should do first is in the text, as JSON.
 
     {"write": true} creates an object; {"again": n} asks for another look; {"catch": true} catches up;
@@ -98,7 +98,7 @@ class Toy:
         return () if self.written.get(key) == message else (Put(OUT, key, Row(message)),)
 
 
-class ToyCluster:
+class FakeCluster:
     """Answers creates with what `answer` says; notes when they came."""
 
     def __init__(self) -> None:
@@ -124,36 +124,36 @@ class ToyCluster:
         return obj
 
 
-def simulated(scenario: "Callable[[ToyWorld], Awaitable[None]]") -> None:
+def simulated(scenario: "Callable[[FakeWorld], Awaitable[None]]") -> None:
     """Run a scenario in a world of its own, in virtual time."""
 
     async def main() -> None:
-        world = await ToyWorld().open()
+        world = await FakeWorld().open()
         await scenario(world)
         await world.close()
 
     run_simulated(main())
 
 
-class ToyBus(SqliteBus):
+class FakeBus(SqliteBus):
     """A bus whose next steps fail as told: `before` nothing was written, `after` everything was."""
 
     failures: list[tuple[str, Exception]]
 
-    async def step(self, claim: Any, outputs: Any, offsets: Any = None) -> None:
+    async def step(self, lease: Any, outputs: Any, offsets: Any = None) -> None:
         failure = self.failures.pop(0) if outputs and self.failures else None
         if failure is not None and failure[0] == "before":
             raise failure[1]
-        await super().step(claim, outputs, offsets)
+        await super().step(lease, outputs, offsets)
         if failure is not None:
             raise failure[1]
 
 
-class ToyWorld:
+class FakeWorld:
     """One bus, one cluster, workers as needed."""
 
-    async def open(self) -> "ToyWorld":
-        self.bus = await ToyBus.open(":memory:", clock=FreezableClock(), record_bytes_max=2000)
+    async def open(self) -> "FakeWorld":
+        self.bus = await FakeBus.open(":memory:", clock=FreezableClock(), record_bytes_max=2000)
         self.bus.failures = []
         specs = [
             TopicSpec(name=n, partitions=PARTITIONS, cleanup="compact", tombstone_seconds=TOMBSTONE_SECONDS)
@@ -161,32 +161,32 @@ class ToyWorld:
         ]
         dlq = TopicSpec(name=DLQ, partitions=PARTITIONS, cleanup="delete", retention_seconds=3600)
         await self.bus.create_topics([*specs, dlq])
-        self.cluster = ToyCluster()
+        self.cluster = FakeCluster()
         self.tasks: list[asyncio.Task[None]] = []
         self.workers: list[Worker] = []
         joined: list[Any] = []
 
-        async def assigned(claim: Any) -> None:
-            joined.append(claim)
+        async def assigned(lease: Any) -> None:
+            joined.append(lease)
 
-        async def revoked(claim: Any) -> None:
+        async def revoked(lease: Any) -> None:
             return
 
         self._writer = await self.bus.join("writer", (SEEN,), assigned=assigned, revoked=revoked)
         await asyncio.sleep(1.5)
-        self._claim = joined[0]
+        self._lease = joined[0]
         return self
 
-    def worker(self) -> tuple[Worker, Toy, FreezableClock, ToyBus]:
+    def worker(self) -> tuple[Worker, Fake, FreezableClock, FakeBus]:
         clock = FreezableClock()
         peer = self.bus.peer(clock=clock)
         peer.failures = []
-        worker = Worker(Toy, peer, self.cluster, clock, partitions=PARTITIONS)  # type: ignore[arg-type]
-        toy = worker.controller
-        assert isinstance(toy, Toy)
+        worker = Worker(Fake, peer, self.cluster, clock, partitions=PARTITIONS)  # type: ignore[arg-type]
+        fake = worker.controller
+        assert isinstance(fake, Fake)
         self.tasks.append(asyncio.create_task(worker.run()))
         self.workers.append(worker)
-        return worker, toy, clock, peer
+        return worker, fake, clock, peer
 
     async def send(self, key: str, text: str | dict[str, Any], topic: str = IN) -> None:
         text = json.dumps(text) if isinstance(text, dict) else text
@@ -194,7 +194,7 @@ class ToyWorld:
 
     async def send_bytes(self, key: str, value: bytes, topic: str = IN) -> None:
         number = partition(key, PARTITIONS)
-        await self.bus.step(self._claim, [Output(topic, number, key.encode(), value)])
+        await self.bus.step(self._lease, [Output(topic, number, key.encode(), value)])
 
     def records(self, topic: str) -> list[Any]:
         store, found = self.bus._store, []

@@ -6,11 +6,11 @@ from contextlib import contextmanager
 
 from pvbus.controlplane.apiserver.hooks import Objects, StatusError
 from pvbus.controlplane.packages import answers, content, layout, rendering
+from pvbus.controlplane.packages.activity import StoreActivity
 from pvbus.controlplane.packages.kptfile import facts_of
-from pvbus.controlplane.packages.load import Load
 from pvbus.controlplane.packages.rendering import Render, Rendering
 from pvbus.controlplane.packages.reporting import REPOSITORY
-from pvbus.controlplane.packages.repository import PACKAGE_REVISION, Keeper
+from pvbus.controlplane.packages.repository import PACKAGE_REVISION, RepositorySync
 from pvbus.controlplane.packages.revisions import Revision
 from pvbus.core.api.variants import CONFIG_GROUP
 from pvbus.core.yaml import editor
@@ -20,20 +20,20 @@ REPOSITORIES = f"repositories.{CONFIG_GROUP}"
 MIGRATED = "porch.kpt.dev/v1alpha2-migration"
 
 
-class Workshop:
+class RevisionRequests:
     def __init__(
         self,
         objects: Objects,
         render: Render,
         executor: Executor,
-        keeper_of: Callable[[Object], Keeper | None],
-        load: Load,
+        sync_of: Callable[[Object], RepositorySync | None],
+        load: StoreActivity,
     ) -> None:
         """keeper_of: returns a Repository's keeper, started; None for one that is no git repository."""
         self.objects = objects
         self._render = render
         self._executor = executor
-        self._keeper_of = keeper_of
+        self._sync_of = sync_of
         self._load = load
         self._busy: set[tuple[str, str]] = set()
 
@@ -52,7 +52,7 @@ class Workshop:
             self._load.requests -= 1
             self._busy.discard(key)
 
-    async def keeper(self, namespace: str, repository: str) -> Keeper:
+    async def sync(self, namespace: str, repository: str) -> RepositorySync:
         """Return a Repository's keeper once its packages are known. Raises: StatusError."""
         obj = self.objects.get(REPOSITORY, namespace, repository)
         if obj is None:
@@ -61,37 +61,37 @@ class Workshop:
             raise StatusError(
                 410, "Gone", f'repository "{repository}" is managed by v1alpha2; use the v1alpha2 API'
             )
-        keeper = self._keeper_of(obj)
-        if keeper is None:
+        sync = self._sync_of(obj)
+        if sync is None:
             raise answers.unavailable(f'repository "{repository}" is not ready: see its condition Ready')
-        await keeper.ready()
-        return keeper
+        await sync.ready()
+        return sync
 
     def has_repository(self, revision: Object) -> bool:
         namespace = revision["metadata"].get("namespace", "")
         return self.objects.get(REPOSITORY, namespace, revision["spec"]["repository"]) is not None
 
-    async def located(self, obj: Object) -> tuple[Keeper, Revision | None]:
+    async def located(self, obj: Object) -> tuple[RepositorySync, Revision | None]:
         """Find the revision that an object shows; None when git has it no more."""
         spec = obj["spec"]
-        keeper = await self.keeper(obj["metadata"].get("namespace", ""), spec["repository"])
-        directory = layout.join(keeper.settings.directory, spec["packageName"])
-        return keeper, keeper.catalog.find(directory, spec["workspaceName"])
+        sync = await self.sync(obj["metadata"].get("namespace", ""), spec["repository"])
+        directory = layout.join(sync.settings.directory, spec["packageName"])
+        return sync, sync.catalog.find(directory, spec["workspaceName"])
 
-    async def current(self, obj: Object) -> tuple[Keeper, Revision]:
+    async def current(self, obj: Object) -> tuple[RepositorySync, Revision]:
         """As `located`; a conflict when git has gone on since the object was written."""
-        keeper, revision = await self.located(obj)
+        sync, revision = await self.located(obj)
         shown = obj.get("status", {}).get("selfLock", {}).get("git", {}).get("commit")
         if revision is None or revision.commit != shown:
             raise answers.modified(obj["metadata"]["name"])
-        return keeper, revision
+        return sync, revision
 
-    async def find(self, namespace: str, name: str) -> tuple[Keeper, Revision] | None:
+    async def find(self, namespace: str, name: str) -> tuple[RepositorySync, Revision] | None:
         obj = self.objects.get(PACKAGE_REVISION, namespace, name)
         if obj is None:
             return None
-        keeper, revision = await self.located(obj)
-        return (keeper, revision) if revision is not None else None
+        sync, revision = await self.located(obj)
+        return (sync, revision) if revision is not None else None
 
     async def rendered(self, texts: Mapping[str, str]) -> Rendering:
         return await rendering.run(self._render, texts, self._executor)

@@ -34,7 +34,7 @@ Say = Callable[[str], None]
 _state = msgspec.json.Decoder(ProcessState)
 
 
-class Crew(Protocol):
+class Supervisor(Protocol):
     """Services at work. bus and cluster are for looking only."""
 
     @property
@@ -61,11 +61,11 @@ class States(NamedTuple):
     def _reports(self, name: str) -> Iterator[ServiceReport]:
         """Only of those that hold something: a spare worker is neither ready nor idle."""
         for process in self.processes:
-            if (report := process.services.get(name)) is not None and report.claims:
+            if (report := process.services.get(name)) is not None and report.leases:
                 yield report
 
     def is_settled(self, *, horizon_seconds: float = 0.0) -> bool:
-        """Tell whether nothing is left to do: every claim is held by one worker, all records are read, all
+        """Tell whether nothing is left to do: every lease is held by one worker, all records are read, all
         kinds listed, nobody is at work, and no timer ends within the horizon."""
         return not self.missing and all(
             self._holds_everything(name) and all(_rests(r, horizon_seconds) for r in self._reports(name))
@@ -73,11 +73,11 @@ class States(NamedTuple):
         )
 
     def _holds_everything(self, name: str) -> bool:
-        held = sorted(claim.partition for report in self._reports(name) for claim in report.claims)
+        held = sorted(lease.partition for report in self._reports(name) for lease in report.leases)
         return held == list(range(partition_count()))
 
     def busy(self) -> list[str]:
-        """Name the services that have work under way, or claims that nobody has taken up yet."""
+        """Name the services that have work under way, or leases that nobody has taken up yet."""
         return [
             name
             for name in SERVICES
@@ -101,18 +101,18 @@ def _rests(report: ServiceReport, horizon_seconds: float) -> bool:
 
 
 @asynccontextmanager
-async def crew_of(config: ServicesConfig, processes: int, say: Say) -> AsyncIterator[Crew]:
+async def supervisor_of(config: ServicesConfig, processes: int, say: Say) -> AsyncIterator[Supervisor]:
     """Get the services ready. processes: of each service; 0 runs all of them in this process."""
     if processes == 0:
         async with hosted(SERVICES, config) as host:
             say(f"metrics and health: {host.health_url}/metrics")
-            yield _HereCrew(host)
+            yield _HereSupervisor(host)
         return
     async with grounded(config) as ground, aiohttp.ClientSession() as session:
-        yield _ProcessCrew(ground.bus, ground.cluster, config, processes, session, say)
+        yield _ProcessSupervisor(ground.bus, ground.cluster, config, processes, session, say)
 
 
-class _HereCrew:
+class _HereSupervisor:
     """All services in this process."""
 
     def __init__(self, host: Host) -> None:
@@ -127,7 +127,7 @@ class _HereCrew:
         return States(((await self._host.observer.look()).state,))
 
 
-class _ProcessCrew:
+class _ProcessSupervisor:
     """Each service as processes, which are started again whenever they end."""
 
     def __init__(
@@ -151,8 +151,8 @@ class _ProcessCrew:
         async with asyncio.TaskGroup() as tasks:
             keepers = [tasks.create_task(self._keep(worker), name=worker) for worker in self._urls]
             await stop.wait()
-            for keeper in keepers:
-                keeper.cancel()
+            for sync in keepers:
+                sync.cancel()
 
     async def _keep(self, worker: str) -> None:
         """Run one process again and again. Raises what another start would not mend."""
@@ -184,7 +184,7 @@ class _ProcessCrew:
         settings = {"PVBUS_LOG_LEVEL": config.log_level}
         async with Child(worker, *command, "--context", config.context, "--health-port", "0",
                          settings=settings) as child:  # fmt: skip
-            self._urls[worker] = url = child.told["url"]
+            self._urls[worker] = url = child.reported["url"]
             self._served.add(worker)
             self._say(f"{worker}: metrics and health: {url}/metrics")
             try:
@@ -196,9 +196,9 @@ class _ProcessCrew:
         return code
 
     async def states(self) -> States:
-        told = await asyncio.gather(*(self._ask(url) for url in self._urls.values()))
-        missing = [worker for worker, state in zip(self._urls, told, strict=True) if state is None]
-        return States(tuple(state for state in told if state is not None), tuple(missing))
+        reported = await asyncio.gather(*(self._ask(url) for url in self._urls.values()))
+        missing = [worker for worker, state in zip(self._urls, reported, strict=True) if state is None]
+        return States(tuple(state for state in reported if state is not None), tuple(missing))
 
     async def _ask(self, url: str) -> ProcessState | None:
         if not url:

@@ -41,7 +41,7 @@ DRAFT = "drafts/a/packagevariant-1"
 LISTED: Object = {"repositories": [{"name": "edge", "packageNames": ["a"]}]}
 
 
-class Told(NamedTuple):
+class Reported(NamedTuple):
     """text: what is said; lost: what should have stayed, or should not be."""
 
     text: str
@@ -59,16 +59,16 @@ def failed(holds: bool, what: str) -> tuple[str, ...]:
 # ------------------------------------------------------------------ input
 
 
-async def manifest_refused(world: World, text: str) -> Told:
+async def manifest_refused(world: World, text: str) -> Reported:
     """`pvbus up FILE` on a folder of its own, with a good object in front of the bad document."""
     file = world.folder / "manifests.yaml"
     good = {"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": "good"}, "data": {"a": "b"}}
     file.write_text(f"{yaml.safe_dump(good)}---\n{text}")
     done = await asyncio.to_thread(pvbus, "up", file, "--data", world.folder / "data", "--once")
-    return Told(done.stderr, failed(done.returncode == 2, f"exit code 2, it is {done.returncode}"))
+    return Reported(done.stderr, failed(done.returncode == 2, f"exit code 2, it is {done.returncode}"))
 
 
-async def body_refused(world: World, body: str) -> Told:
+async def body_refused(world: World, body: str) -> Reported:
     """POST of YAML text to the API server, which must store nothing."""
     before = await world.names(SET)
     context = yaml.safe_load(world.installation.kubeconfig.read_text())
@@ -80,19 +80,19 @@ async def body_refused(world: World, body: str) -> Told:
         session.post(f"{server}{path}?fieldValidation=Strict", data=body.encode(), ssl=False) as answer,
     ):
         text = f"{answer.status} {(await answer.json())['message']}"
-    return Told(text, missing(before, await world.names(SET), "set"))
+    return Reported(text, missing(before, await world.names(SET), "set"))
 
 
-async def set_stalls(world: World, spec: Mapping[str, Any]) -> Told:
+async def set_stalls(world: World, spec: Mapping[str, Any]) -> Reported:
     """A set with this spec beside a good one: only it stalls, and makes nothing."""
     name = "bad"
     await world.create(SET, name, spec=spec)
-    text = await world.told(SET, name, r"Stalled=True \(ValidationError\).*")
+    text = await world.reported(SET, name, r"Stalled=True \(ValidationError\).*")
     made = await world.names(VARIANT)
-    return Told(text, tuple(f"made {variant}" for variant in made if variant.startswith(f"{name}-")))
+    return Reported(text, tuple(f"made {variant}" for variant in made if variant.startswith(f"{name}-")))
 
 
-async def expression_breaks(world: World, expression: str) -> Told:
+async def expression_breaks(world: World, expression: str) -> Reported:
     """A set with three variants is edited: its expression is bad from now on, and its variants stay."""
     await world.blueprints()
     await world.edge()
@@ -104,24 +104,24 @@ async def expression_breaks(world: World, expression: str) -> Told:
     await world.variants_ready("s-edge-a", "s-edge-site-0", "s-edge-site-1")
     bad = {"repo": "edge", "packageExpr": expression}
     await world.patch(SET, "s", {"spec": {"targets": [{**SITES, "template": {"downstream": bad}}, LISTED]}})
-    text = await world.told(SET, "s", r"Stalled=True")
+    text = await world.reported(SET, "s", r"Stalled=True")
     await asyncio.sleep(1.0)  # longer than the delay of removals
     wanted = {"s-edge-a", "s-edge-site-0", "s-edge-site-1"}
-    return Told(text, missing(wanted, await world.names(VARIANT), "variant"))
+    return Reported(text, missing(wanted, await world.names(VARIANT), "variant"))
 
 
 # ------------------------------------------------------------------ selectors
 
 
-async def nothing_selected(world: World) -> Told:
+async def nothing_selected(world: World) -> Reported:
     """A selector that matches nothing from the start: no error, but it is said."""
     await world.blueprints()
     await world.make_set("s", SITES)
-    text = await world.told(SET, "s", r"Ready=True.*TargetsApplied=")
-    return Told(text)
+    text = await world.reported(SET, "s", r"Ready=True.*TargetsApplied=")
+    return Reported(text)
 
 
-async def suddenly_nothing(world: World) -> Told:
+async def suddenly_nothing(world: World) -> Reported:
     """A slip of the pen in a selector: every variant is held, `explain` says how to go on."""
     await world.blueprints()
     await world.sites(14, site="yes")
@@ -133,7 +133,7 @@ async def suddenly_nothing(world: World) -> Told:
     return await _held_until_confirmed(world, wanted)
 
 
-async def suddenly_everything(world: World) -> Told:
+async def suddenly_everything(world: World) -> Reported:
     """A selector that loses its labels adds variants; putting it right holds their removal."""
     await world.blueprints()
     await world.sites(16)
@@ -145,13 +145,15 @@ async def suddenly_everything(world: World) -> Told:
     extra = {f"s-site-{number}-base" for number in range(16)}
     await world.until(lambda: _has(world, extra))
     await world.patch(SET, "s", {"spec": {"targets": [SITES]}})
-    told = await _held_until_confirmed(world, extra)
-    return told._replace(lost=told.lost + missing({"s-chosen-base"}, await world.names(VARIANT), "variant"))
+    reported = await _held_until_confirmed(world, extra)
+    return reported._replace(
+        lost=reported.lost + missing({"s-chosen-base"}, await world.names(VARIANT), "variant")
+    )
 
 
-async def _held_until_confirmed(world: World, held: set[str]) -> Told:
+async def _held_until_confirmed(world: World, held: set[str]) -> Reported:
     """Nothing goes before the command that `explain` gives was followed; then exactly this goes."""
-    conditions = await world.told(SET, "s", r"DeletionHeld=True.*confirm-deletion=")
+    conditions = await world.reported(SET, "s", r"DeletionHeld=True.*confirm-deletion=")
     await asyncio.sleep(1.0)
     lost = missing(held, await world.names(VARIANT), "held variant")
     explained = await asyncio.to_thread(
@@ -163,7 +165,7 @@ async def _held_until_confirmed(world: World, held: set[str]) -> Told:
         await world.until(lambda: _has_none(world, held))
     except TimeoutError:
         lost += (f"nothing: {token!r} was not taken as a confirmation",)
-    return Told(f"{conditions}\n{explained.stdout}", lost)
+    return Reported(f"{conditions}\n{explained.stdout}", lost)
 
 
 async def _has(world: World, wanted: set[str]) -> bool:
@@ -191,21 +193,21 @@ async def _new_set(world: World, target: Object = LISTED) -> None:
     await world.make_set("t", {"repositories": [{"name": "edge", "packageNames": ["b"]}]})
 
 
-async def repository_vanishes(world: World) -> Told:
+async def repository_vanishes(world: World) -> Reported:
     """The Repository object is deleted, and comes back."""
     remote = await _one_draft(world)
     draft = git(remote, "rev-parse", DRAFT)
     await world.delete(REPOSITORY, "edge")
-    text = await world.told(VARIANT, "s-edge-a", r"Ready=False.*edge.*not found")
+    text = await world.reported(VARIANT, "s-edge-a", r"Ready=False.*edge.*not found")
     lost = missing({"s-edge-a"}, await world.names(VARIANT), "variant")
     lost += missing({DRAFT}, set(branches(remote)), "branch")
     await world.register("edge", remote, deployment=True)
-    return Told(text, lost + await _as_before(world, remote, draft))
+    return Reported(text, lost + await _as_before(world, remote, draft))
 
 
 async def _as_before(world: World, remote: Path, draft: str) -> tuple[str, ...]:
     """Once the fault is over: ready, and the same draft, not a second one."""
-    ready = await world.told(VARIANT, "s-edge-a", r"^Ready=True|\nReady=True")
+    ready = await world.reported(VARIANT, "s-edge-a", r"^Ready=True|\nReady=True")
     lost = failed("Ready=True" in ready, f"readiness: {ready}")
     drafts = [name for name in branches(remote) if name.startswith("drafts/a/")]
     if drafts != [DRAFT] or git(remote, "rev-parse", DRAFT) != draft:
@@ -214,64 +216,64 @@ async def _as_before(world: World, remote: Path, draft: str) -> tuple[str, ...]:
     return lost + failed(owned == ["edge.a.packagevariant-1"], f"the draft's object: {owned}")
 
 
-async def upstream_vanishes(world: World) -> Told:
+async def upstream_vanishes(world: World) -> Reported:
     """The Repository of the blueprints is deleted: what was made of them stays."""
     remote = await _one_draft(world)
     draft = git(remote, "rev-parse", DRAFT)
     await world.delete(REPOSITORY, "blueprints")
-    text = await world.told(SET, "s", r"Stalled=True \(UpstreamNotFound\)")
+    text = await world.reported(SET, "s", r"Stalled=True \(UpstreamNotFound\)")
     await asyncio.sleep(1.0)
     lost = missing({"s-edge-a"}, await world.names(VARIANT), "variant")
     await world.register("blueprints", world.folder / "blueprints.git")
-    return Told(text, lost + await _as_before(world, remote, draft))
+    return Reported(text, lost + await _as_before(world, remote, draft))
 
 
-async def remote_is_down(world: World) -> Told:
+async def remote_is_down(world: World) -> Reported:
     """A variant whose repository nobody serves waits, and says for what; its neighbour is made."""
     await world.blueprints()
     await world.edge()
     with socket.create_server(("127.0.0.1", 0)) as server:
         port = server.getsockname()[1]
     await world.register("far", f"http://127.0.0.1:{port}/far.git")
-    places = [{"name": "far", "packageNames": ["a"]}, {"name": "edge", "packageNames": ["b"]}]
-    await world.make_set("s", {"repositories": places})
-    repository = await world.told(REPOSITORY, "far", r"Ready=False.*cannot be reached")
-    variant = await world.told(VARIANT, "s-far-a", r"Ready=False.*cannot be reached")
+    downstreams = [{"name": "far", "packageNames": ["a"]}, {"name": "edge", "packageNames": ["b"]}]
+    await world.make_set("s", {"repositories": downstreams})
+    repository = await world.reported(REPOSITORY, "far", r"Ready=False.*cannot be reached")
+    variant = await world.reported(VARIANT, "s-far-a", r"Ready=False.*cannot be reached")
     await world.variants_ready("s-edge-b")
-    return Told(f"{repository}\nvariant: {variant}")
+    return Reported(f"{repository}\nvariant: {variant}")
 
 
-async def remote_moves_away(world: World) -> Told:
+async def remote_moves_away(world: World) -> Reported:
     """The folder of a repository is renamed, and put back."""
     remote = await _one_draft(world)
     draft = git(remote, "rev-parse", DRAFT)
     remote.rename(remote.with_name("elsewhere"))
-    text = await world.told(REPOSITORY, "edge", r"Ready=False")
+    text = await world.reported(REPOSITORY, "edge", r"Ready=False")
     lost = missing({"s-edge-a"}, await world.names(VARIANT), "variant")
     lost += missing({"edge.a.packagevariant-1"}, await world.names(REVISION), "draft's object")
     remote.with_name("elsewhere").rename(remote)
-    healed = await world.told(REPOSITORY, "edge", r"Ready=True")
+    healed = await world.reported(REPOSITORY, "edge", r"Ready=True")
     lost += failed("Ready=True" in healed, f"the Repository: {healed}")
-    return Told(text, lost + await _as_before(world, remote, draft))
+    return Reported(text, lost + await _as_before(world, remote, draft))
 
 
-async def push_refused(world: World) -> Told:
+async def push_refused(world: World) -> Reported:
     """A hook of the remote takes no pushes for a while."""
     remote = await _one_draft(world)
     draft = git(remote, "rev-parse", DRAFT)
     hook = refuse_pushes(remote, "frozen until Monday")
     await _new_set(world)
-    text = await world.told(VARIANT, "t-edge-b", r"Ready=False.*frozen until Monday")
+    text = await world.reported(VARIANT, "t-edge-b", r"Ready=False.*frozen until Monday")
     lost = failed("drafts/b/packagevariant-1" not in branches(remote), "nothing: there is a branch")
     hook.unlink()
-    healed = await world.told(VARIANT, "t-edge-b", r"Ready=True")
+    healed = await world.reported(VARIANT, "t-edge-b", r"Ready=True")
     lost += failed("Ready=True" in healed, f"the draft that was refused: {healed}")
     drafts = [name for name in branches(remote) if name.startswith("drafts/b/")]
     lost += failed(drafts == ["drafts/b/packagevariant-1"], f"one draft, there are {drafts}")
-    return Told(text, lost + await _as_before(world, remote, draft))
+    return Reported(text, lost + await _as_before(world, remote, draft))
 
 
-async def remote_moved_under_us(world: World) -> Told:
+async def remote_moved_under_us(world: World) -> Reported:
     """Somebody pushes to the draft and to main while the set changes: all three changes are there."""
     remote = await _one_draft(world)
     commit(remote, DRAFT, {"a/by-hand.txt": "mine"})
@@ -287,31 +289,31 @@ async def remote_moved_under_us(world: World) -> Told:
         await world.until(arrived)
     except TimeoutError:
         lost = ("the change of the set",)
-    text = await world.told(VARIANT, "s-edge-a", r"Ready=True")
+    text = await world.reported(VARIANT, "s-edge-a", r"Ready=True")
     files = set(git(remote, "ls-tree", "--name-only", f"{DRAFT}:a").split())
     lost += missing({"by-hand.txt", "Kptfile"}, files, "file")
     lost += missing({"notes.txt"}, set(git(remote, "ls-tree", "--name-only", "main").split()), "file on main")
     drafts = [name for name in branches(remote) if name.startswith("drafts/")]
-    return Told(text, lost + failed(drafts == [DRAFT], f"one draft, there are {drafts}"))
+    return Reported(text, lost + failed(drafts == [DRAFT], f"one draft, there are {drafts}"))
 
 
-async def no_kptfile(world: World) -> Told:
+async def no_kptfile(world: World) -> Reported:
     """A tagged folder that is no package is said to be none, where the repository is looked at."""
     remote = await world.blueprints()
     commit(remote, "main", {"raw/settings.yaml": SETTINGS}, tag="raw/v1")
     upstream = {"repo": "blueprints", "package": "raw", "revision": 1}
     await world.create(SET, "s", spec={"upstream": upstream, "targets": [LISTED]})
-    stalled = await world.told(SET, "s", r"UpstreamNotFound.*raw/1")
-    repository = await world.told(REPOSITORY, "blueprints", r"Kptfile")
+    stalled = await world.reported(SET, "s", r"UpstreamNotFound.*raw/1")
+    repository = await world.reported(REPOSITORY, "blueprints", r"Kptfile")
     await world.patch(SET, "s", {"metadata": {"labels": {"looked": "at"}}})
     commit(remote, "main", {"raw/Kptfile": KPTFILE, "raw/package-context.yaml": CONTEXT}, tag="raw/v2")
     await world.edge()
     await world.patch(SET, "s", {"spec": {"upstream": {**upstream, "revision": 2}}})
     await world.variants_ready("s-edge-a")
-    return Told(f"{stalled}\n{repository}")
+    return Reported(f"{stalled}\n{repository}")
 
 
-async def broken_kptfile(world: World) -> Told:
+async def broken_kptfile(world: World) -> Reported:
     """A Kptfile that is no YAML cannot be cloned; the other package of the repository can."""
     remote = await world.blueprints()
     await world.edge()
@@ -319,9 +321,9 @@ async def broken_kptfile(world: World) -> Told:
     upstream = {"repo": "blueprints", "package": "bad", "revision": 1}
     await world.create(SET, "s", spec={"upstream": upstream, "targets": [LISTED]})
     await _new_set(world)
-    text = await world.told(VARIANT, "s-edge-a", r"Ready=False.*yaml")
+    text = await world.reported(VARIANT, "s-edge-a", r"Ready=False.*yaml")
     await world.variants_ready("t-edge-b")
-    return Told(text)
+    return Reported(text)
 
 
 # ------------------------------------------------------------------ processes
@@ -336,23 +338,23 @@ async def own_installation(world: World, name: str) -> AsyncIterator[Installatio
         made.kill()
 
 
-async def second_up(world: World) -> Told:
+async def second_up(world: World) -> Reported:
     """`pvbus up` on a data folder that is in use: the first goes on."""
     await world.create(CONFIG_MAP, "before")
     done = await asyncio.to_thread(pvbus, "up", "--data", world.installation.data)
     lost = missing({"before"}, await world.names(CONFIG_MAP), "object")
     lost += failed(done.returncode == 1, f"exit code 1, it is {done.returncode}")
-    return Told(done.stderr, lost + failed(world.installation.is_running, "the first pvbus up"))
+    return Reported(done.stderr, lost + failed(world.installation.is_running, "the first pvbus up"))
 
 
-async def port_in_use(world: World) -> Told:
+async def port_in_use(world: World) -> Reported:
     with socket.create_server(("127.0.0.1", 0)) as server:
         port = server.getsockname()[1]
         done = await asyncio.to_thread(pvbus, "up", "--data", world.folder / "data", "--port", str(port))
-    return Told(done.stderr, failed(done.returncode == 1, f"exit code 1, it is {done.returncode}"))
+    return Reported(done.stderr, failed(done.returncode == 1, f"exit code 1, it is {done.returncode}"))
 
 
-async def disk_full_at_start(world: World) -> Told:
+async def disk_full_at_start(world: World) -> Reported:
     """No file may grow beyond 100 kB; with more room the same folder works."""
     async with own_installation(world, "data") as own:
         own.start(file_bytes_max=100_000)
@@ -364,10 +366,10 @@ async def disk_full_at_start(world: World) -> Told:
             await asyncio.to_thread(own.wait_ready)
         except NotReadyError as exc:
             lost += (f"the folder: {exc}",)
-        return Told(text, lost)
+        return Reported(text, lost)
 
 
-async def disk_full_while_running(world: World) -> Told:
+async def disk_full_while_running(world: World) -> Reported:
     """Files stop growing in the middle of the work: writes are refused, answered ones are kept."""
     async with own_installation(world, "data") as own:
         own.start(file_bytes_max=3_000_000)
@@ -382,7 +384,7 @@ async def disk_full_while_running(world: World) -> Told:
             found = await World(own, cluster, "default", world.folder).names(CONFIG_MAP)
         finally:
             await cluster.close()
-        return Told(text, missing(answered, found, "answered object"))
+        return Reported(text, missing(answered, found, "answered object"))
 
 
 async def _fill(own: Installation) -> tuple[set[str], str]:
@@ -401,7 +403,7 @@ async def _fill(own: Installation) -> tuple[set[str], str]:
     return answered, "everything could be written"
 
 
-async def killed(world: World) -> Told:
+async def killed(world: World) -> Reported:
     """kill -9 of everything; what was answered before is there after the next start."""
     remote = await _one_draft(world)
     draft = git(remote, "rev-parse", DRAFT)
@@ -410,10 +412,10 @@ async def killed(world: World) -> Told:
     world.installation.start()
     await asyncio.to_thread(world.installation.wait_ready)
     lost = missing({"answered"}, await world.names(CONFIG_MAP), "object")
-    return Told(world.installation.output, lost + await _as_before(world, remote, draft))
+    return Reported(world.installation.output, lost + await _as_before(world, remote, draft))
 
 
-async def api_server_dies(world: World) -> Told:
+async def api_server_dies(world: World) -> Reported:
     """The API server's process alone is killed: `up` ends, and says so."""
     await world.create(CONFIG_MAP, "answered")
     world.installation.kill_child()
@@ -422,13 +424,13 @@ async def api_server_dies(world: World) -> Told:
     world.installation.start()
     await asyncio.to_thread(world.installation.wait_ready)
     lost = missing({"answered"}, await world.names(CONFIG_MAP), "object")
-    return Told(text, lost + failed(code == 1, f"exit code 1, it is {code}"))
+    return Reported(text, lost + failed(code == 1, f"exit code 1, it is {code}"))
 
 
-async def refused_write(world: World, spec: Mapping[str, Any]) -> Told:
+async def refused_write(world: World, spec: Mapping[str, Any]) -> Reported:
     """What the schema does not allow is refused by the API server itself."""
     try:
         await world.create(SET, "bad", spec=spec)
     except PermanentError as exc:
-        return Told(str(exc), tuple(f"nothing: {name} was stored" for name in await world.names(SET)))
-    return Told("it was accepted", (json.dumps(spec),))
+        return Reported(str(exc), tuple(f"nothing: {name} was stored" for name in await world.names(SET)))
+    return Reported("it was accepted", (json.dumps(spec),))

@@ -14,7 +14,7 @@ def _bytes_of(files: Mapping[str, File]) -> int:
     return sum(len(path) + len(file.data) + FILE_OVERHEAD_BYTES for path, file in files.items())
 
 
-class Load:
+class StoreActivity:
     """How many keepers there are, how many requests are under way, and the
     content of packages that was read last."""
 

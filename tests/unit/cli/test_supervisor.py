@@ -6,11 +6,11 @@ from pathlib import Path
 import pytest
 
 from pvbus.cli.children import Child
-from pvbus.cli.crew import States
+from pvbus.cli.supervisor import States
 from pvbus.core.errors import PermanentError, UsageError
 from pvbus.core.topics import SERVICES
 from pvbus.runtime.process.assembly import partition_count
-from pvbus.runtime.process.state import ClaimReport, ProcessState, ServiceReport
+from pvbus.runtime.process.state import LeaseReport, ProcessState, ServiceReport
 
 ALL = range(partition_count())
 
@@ -23,8 +23,8 @@ def report(
     observed: bool = True,
     timer: float | None = None,
 ) -> ServiceReport:
-    claims = tuple(
-        ClaimReport(
+    leases = tuple(
+        LeaseReport(
             partition=number,
             epoch=1,
             restored=True,
@@ -36,11 +36,11 @@ def report(
         for number in partitions
     )
     return ServiceReport(
-        ready=bool(claims),
-        idle=idle and bool(claims),
+        ready=bool(leases),
+        idle=idle and bool(leases),
         next_timer_seconds=timer,
         dirty=0,
-        claims=claims,
+        leases=leases,
         behind=behind,
         observed=observed,
     )

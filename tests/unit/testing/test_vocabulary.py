@@ -1,0 +1,25 @@
+"""The check of names finds whole names, and leaves prose and longer names alone."""
+
+import pytest
+
+from tests.tools.vocabulary import private_words
+
+
+@pytest.mark.parametrize(
+    ("text", "found"),
+    [
+        ("told = 1", ["told"]),
+        ("def f(place: int) -> None: ...", ["place"]),
+        ("class _Keeper: ...", ["_Keeper"]),
+        ("self._claims[0].kick()", ["_claims", "kick"]),
+        ("class Seen: ...", ["Seen"]),
+        ("seen = is_told_so('told')  # nobody told", []),
+        ("def load() -> None: ...", []),
+    ],
+)
+def test_a_word_of_our_own_is_found_as_a_name(text: str, found: list[str]) -> None:
+    assert [name for _, name, _ in private_words("pvbus/x.py", text)] == found
+
+
+def test_a_set_claims_the_name_of_a_variant() -> None:
+    assert list(private_words("pvbus/core/render/controller.py", "claims = []")) == []
