@@ -74,7 +74,9 @@ def confirm(
     """
     key = _key(name, namespace)
     if not (show or yes or _is_terminal()):
-        raise UsageError("nobody can be asked here: add --yes to confirm, or --show to see what is held")
+        raise UsageError(
+            "cannot ask here, as this is no terminal: add --yes to confirm, or --show to see what is held"
+        )
     path = Path(kubeconfig) if kubeconfig else DataPaths(Path(data)).kubeconfig
     try:
         held = asyncio.run(_read(data, bus, key))

@@ -57,10 +57,10 @@ class Row(msgspec.Struct, frozen=True, kw_only=True):
         """Say what keeps it from getting on, if anything does."""
         lease_name = f"{self.service} {self.partition}"
         if not self.owner:
-            return f"{lease_name}: nobody holds it"
+            return f"{lease_name}: no worker holds it"
         if self.lease is None:
             return (
-                f"{lease_name}: {self.lag} records behind, and {self.owner} does not tell"
+                f"{lease_name}: {self.lag} records behind, and {self.owner} does not answer"
                 if self.lag
                 else None
             )
@@ -158,7 +158,7 @@ def troubles_of(rows: Iterable[Row]) -> Iterator[str]:
     for name, group in groupby(rows, key=lambda row: row.service):
         ours = list(group)
         if len(ours) > 1 and not any(row.owner for row in ours):
-            yield f"{name}: nobody holds any of its {len(ours)} partitions: is it running?"
+            yield f"{name}: no worker holds any of its {len(ours)} partitions: is it running?"
         else:
             yield from (trouble for row in ours if (trouble := row.trouble()))
 
@@ -302,7 +302,7 @@ def _fitting(rows: list[tuple[str, ...]]) -> Iterator[tuple[str, ...]]:
 
 
 def _cells(row: Row) -> tuple[str, ...]:
-    lease_name = (row.service, str(row.partition), row.owner or "nobody")
+    lease_name = (row.service, str(row.partition), row.owner or "none")
     lease = row.lease
     if lease is None:
         missing = "?" if row.owner else "-"

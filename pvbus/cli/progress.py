@@ -17,6 +17,7 @@ SET = Kind(CONFIG_GROUP, "PackageVariantSet")
 VARIANT = Kind(CONFIG_GROUP, "PackageVariant")
 REPOSITORY = Kind(CONFIG_GROUP, "Repository")
 KINDS = {SETS: SET.kind, VARIANTS: VARIANT.kind}
+UNREPORTED = "no conditions reported yet"
 
 
 class _Meta(msgspec.Struct, rename="camel"):
@@ -56,7 +57,7 @@ class Judged(msgspec.Struct):
                 return f"{kind} ({condition.reason}): {condition.message}"
         ready = condition_of(self.status.conditions, "Ready")
         if ready is None or ready.observed_generation < self.metadata.generation:
-            return "nobody has said anything about it yet"
+            return UNREPORTED
         return f"not Ready ({ready.reason}): {ready.message}"
 
 
@@ -189,4 +190,4 @@ def condition_of(conditions: Iterable[Condition], kind: str) -> Condition | None
 
 def unsettled_repositories(troubles: Iterable[Trouble]) -> list[Trouble]:
     """Return the Repositories whose first look is still going on: nothing is stalled meanwhile."""
-    return [t for t in troubles if t.kind == REPOSITORY.kind and t.why.startswith("nobody has said")]
+    return [t for t in troubles if t.kind == REPOSITORY.kind and t.why == UNREPORTED]

@@ -173,7 +173,7 @@ class _ProcessSupervisor:
                 end = f"could not be started: {refused}"
             if clock.time() - began > longest:
                 pause = BACKOFF_SECONDS[0]
-            self._say(f"{worker} {end}; it is started again in {pause:g} s")
+            self._say(f"{worker} {end}; restarting in {pause:g} s")
             await asyncio.sleep(pause)
             pause = min(pause * 2, longest)
 

@@ -181,7 +181,7 @@ TOPICS: tuple[Topic, ...] = (
         spec=_compacted(META, partitions=1),
         description="The installation itself. Every worker compares it with its own at start.",
         rows=(Rows(MetaRow, "installation", str),),
-        producers=("whoever starts first",),
+        producers=("the process that starts first",),
         readers=SERVICES,
     ),
     Topic(

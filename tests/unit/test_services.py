@@ -28,5 +28,5 @@ def test_other_arguments_are_refused(
     """Exit code 2: whoever gives --bus here would otherwise have a service on another bus."""
     monkeypatch.chdir(tmp_path)
     assert import_module("services.render.__main__").main(["--bus", "kafka://a:9092"]) == 2
-    assert "'--bus' is too much: all settings are variables" in capsys.readouterr().err
+    assert "unexpected argument '--bus': settings are environment variables" in capsys.readouterr().err
     assert list(tmp_path.iterdir()) == []

@@ -1,4 +1,4 @@
-"""Questions that are asked again while brokers go and coordinators move.
+"""Retries requests across broker failover and coordinator moves.
 
 The library chooses whom it asks by chance among the brokers that it knows. One that has just died is among
 them until its session at the controller has ended, and until then nobody takes over what it coordinated.

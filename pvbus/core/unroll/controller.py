@@ -417,7 +417,7 @@ class UnrollController:
         again: list[float] = []
         wait = state.reported_at + ROLLUP_SECONDS - turn.elapsed
         if any(put.topic == UNROLL for put in puts):
-            again.append(0)  # what is reported comes from rows that are written, never from a wish
+            again.append(0)  # report committed rows only
         elif state.rollup is not None and wait > 0:
             again.append(wait)
         else:

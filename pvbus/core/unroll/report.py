@@ -1,6 +1,6 @@
 """A set's roll-up: its rows counted, and what is wrong with it in words.
 
-All of it comes from rows and from what render reported about them, never from a wish.
+It reports committed rows only, and what render reported about them.
 """
 
 from collections.abc import Iterable, Mapping

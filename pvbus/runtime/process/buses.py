@@ -21,7 +21,7 @@ def bus_file(url: str) -> Path | None:
     if url.startswith(SQLITE) and url != SQLITE:
         return Path(url.removeprefix(SQLITE))
     raise UsageError(
-        f'"{url}" is no bus: give sqlite:PATH, for example sqlite:.pvbus/bus.db, or '
+        f'invalid bus URL "{url}": expected sqlite:PATH, for example sqlite:.pvbus/bus.db, or '
         "kafka://HOST:PORT[,HOST:PORT...][/PREFIX]"
     )
 

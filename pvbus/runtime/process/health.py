@@ -45,7 +45,7 @@ class HealthServer:
         except OSError as exc:
             await self._runner.cleanup()
             raise PermanentError(
-                f"port {self._port} on {self._host}, for metrics and health, cannot be had ({exc.strerror}): "
+                f"cannot bind port {self._port} on {self._host} for metrics and health: {exc.strerror}; "
                 "choose another one with PVBUS_HEALTH_PORT (0 takes any free one)",
                 reason="PortInUse",
             ) from exc

@@ -210,8 +210,8 @@ def _answer(name: str, config: type[ServiceConfig], arguments: Sequence[str], ab
         print(f"{about.strip()}\n\nSettings, with what they are if not given:\n\n{settings_text(config)}")
         return 0
     print(
-        f"error: {arguments[0]!r} is too much: all settings are variables, which "
-        f"`python -m services.{name} --help` lists",
+        f"error: unexpected argument {arguments[0]!r}: settings are environment variables "
+        f"(see python -m services.{name} --help)",
         file=sys.stderr,
     )
     return 2

@@ -1,4 +1,4 @@
-"""What a worker has read, waiting until it has read enough, and noticing when it has not for too long.
+"""Tracks applied positions, waits for offsets, and detects stale tables.
 
 A position counts when the records before it were applied to the tables, not when they arrived.
 Compaction leaves gaps, so it is the reader's position that tells, never the last record's offset.
@@ -78,7 +78,7 @@ class TableReader:
         self._release()
 
     def unassign(self, partitions: Iterable[TopicPartition]) -> None:
-        """Stop reading these; those that are not read are no mistake."""
+        """Stop reading these partitions. Unknown partitions are ignored."""
         known = [partition for partition in partitions if partition in self.positions]
         if known:
             self._reader.unassign(known)

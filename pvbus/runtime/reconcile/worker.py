@@ -120,7 +120,7 @@ class Worker:
 
     @property
     def ready(self) -> bool:
-        """Whether every lease held is restored; who was given none for a whole session is a spare worker."""
+        """Whether every lease held is restored. A worker without leases after one session is a spare."""
         if not self._leases:
             return self._clock.monotonic() >= self._spare_from
         return all(c.restored for c in self._leases.values())

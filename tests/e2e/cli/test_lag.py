@@ -113,9 +113,9 @@ def test_without_a_worker_nobody_holds_anything(installation: Installation, end:
     assert {(row["owner"], row["lease"]) for row in found} == {("", None)}
     done = lag(installation, "render", "--check", "--partitions")
     assert done.returncode == 1
-    reported = f"render: nobody holds any of its {partition_count()} partitions: is it running?"
+    reported = f"render: no worker holds any of its {partition_count()} partitions: is it running?"
     assert done.stderr.splitlines() == [reported]
-    assert re.search(r"^render +0 +nobody +- +\d+ +- +- +-$", done.stdout, re.M)
+    assert re.search(r"^render +0 +none +- +\d+ +- +- +-$", done.stdout, re.M)
 
 
 def test_where_there_is_no_bus_it_says_so(tmp_path: Path) -> None:
@@ -123,7 +123,7 @@ def test_where_there_is_no_bus_it_says_so(tmp_path: Path) -> None:
     for arguments, code, words in (
         (("--data", str(tmp_path)), 2, f"there is no bus at {tmp_path}/bus.db: start `pvbus up`"),
         (("--bus", "kafka://127.0.0.1:1"), 1, "connecting to 127.0.0.1:1: nobody listens there"),
-        (("--bus", "nats://x"), 2, '"nats://x" is no bus'),
+        (("--bus", "nats://x"), 2, 'invalid bus URL "nats://x"'),
     ):
         done = pvbus("lag", *arguments)
         assert done.returncode == code, done

@@ -62,7 +62,7 @@ def test_what_dies_is_started_again_and_a_signal_ends_all(tmp_path: Path) -> Non
     with running("up", "--processes", "1", cwd=tmp_path) as up:
         wait_until_serving(up, 5)
         os.kill(one_of(up, "render"), signal.SIGKILL)
-        up.wait_for("render/1 ended with code -9; it is started again in 0.5 s")
+        up.wait_for("render/1 ended with code -9; restarting in 0.5 s")
         wait_until_serving(up, 6)
         assert serving(up)[-1] == "render"
         pids = list(children(up))
@@ -107,7 +107,7 @@ def test_settings_that_became_wrong_end_up(tmp_path: Path) -> None:
         os.kill(one_of(up, "unroll"), signal.SIGKILL)
         assert up.process.wait(60) == 2, up.output
         assert "removalsMax" in up.output
-        assert up.output.count("it is started again") == 1
+        assert up.output.count("restarting in") == 1
 
 
 def test_hints_name_the_bus_and_the_folder(tmp_path: Path) -> None:

@@ -16,9 +16,9 @@ from collections import Counter
 from pathlib import Path
 
 import msgspec
-from pvbus.cli.supervisor import States
 
 from pvbus.cli.examples import fleet as example
+from pvbus.cli.supervisor import States
 from pvbus.runtime.process.state import ProcessState
 from tests.e2e.faults.fleet import CLUSTER, SET, Fleet
 from tests.tools.installation import Installation, children_of

@@ -170,7 +170,7 @@ async def test_a_bus_without_topics_says_what_to_do() -> None:
     [
         ("all is done", {"lease": report()}, None),
         ("done long ago", {"lease": report(seconds_since_progress=9_999.0)}, None),
-        ("nobody", {"owner": ""}, "nobody holds it"),
+        ("nobody", {"owner": ""}, "no worker holds it"),
         ("nobody tells, nothing to do", {"lease": None}, None),
         ("nobody tells, something to do", {"lease": None, "lag": 3}, "3 records behind, and http://x"),
         ("behind, but at it", {"lease": report(dirty=3, seconds_since_progress=60.0), "lag": 3}, None),
@@ -204,8 +204,8 @@ def test_a_service_that_nobody_runs_is_one_sentence() -> None:
         msgspec.structs.replace(held, partition=1, owner="", lease=None),
     ]
     assert list(troubles_of(rows)) == [
-        "render: nobody holds any of its 2 partitions: is it running?",
-        "inject 1: nobody holds it",
+        "render: no worker holds any of its 2 partitions: is it running?",
+        "inject 1: no worker holds it",
     ]
 
 
@@ -216,7 +216,7 @@ def test_the_cells_of_a_row() -> None:
     untold = msgspec.structs.replace(row, lease=None)
     assert _cells(untold) == ("render", "3", "http://x", "?", "8", "?", "?", "?")
     unowned = msgspec.structs.replace(row, lease=None, owner="")
-    assert _cells(unowned) == ("render", "3", "nobody", "-", "8", "-", "-", "-")
+    assert _cells(unowned) == ("render", "3", "none", "-", "8", "-", "-", "-")
 
 
 def test_json_has_rows_and_remarks() -> None:

@@ -87,7 +87,7 @@ def test_who_is_busy_is_named() -> None:
 
 async def test_a_child_that_refuses_its_settings_says_which() -> None:
     """Bad usage comes through as such, with the child's own words."""
-    with pytest.raises(UsageError, match='"nonsense" is no bus'):
+    with pytest.raises(UsageError, match='invalid bus URL "nonsense"'):
         async with Child("render/1", "run", "render", "--bus", "nonsense"):
             pass
 
