@@ -4,7 +4,7 @@
 # make test-all   all tests             make check   format, lint, types, layers, schemas, documents
 # make simulate   seeded schedules of users and faults in virtual time (SEEDS=2000, FIRST=1)
 # make mutants   defects put into a copy, one at a time: each must be found by the tests it names (ONLY=name)
-# make bench   benchmarks, as ratios in one run
+# make bench   benchmarks, as ratios in one run        make states   state machines, as tables
 # make test-kafka   the tests that need a real Kafka, of one broker and of three (Java 17 and Maven)
 #
 # The first target that is made sets up .venv in this folder from hash-locked wheels. Only relative paths
@@ -31,7 +31,7 @@ FIND_PYTHON = for name in python3.14 python3.13 python3.12 python3.11 python3 py
 	  echo "error: git was not found: install it (Debian and Ubuntu: apt install git)" >&2; exit 1; \
 	fi
 
-.PHONY: run run-kafka test test-all test-kafka simulate mutants check format bench setup-run setup-dev clean
+.PHONY: run run-kafka test test-all test-kafka simulate mutants check format bench states setup-run setup-dev clean
 
 run: setup-run
 	.venv/bin/pvbus up --example fleet $(ARGS)
@@ -78,6 +78,9 @@ format: setup-dev
 
 bench: setup-dev
 	.venv/bin/python -m tests.bench $(ARGS)
+
+states: setup-dev
+	.venv/bin/python -c "from pvbus.core.ingest.states import transition_table; print(transition_table())"
 
 setup-run:
 	@$(FIND_PYTHON); "$$python" requirements/install.py run
