@@ -333,7 +333,7 @@ def shared_requests() -> AbstractContextManager[Any]:
 
 def silent_cancel() -> AbstractContextManager[Any]:
     return patch("pvbus.core.render.controller.is_cancelled", lambda lease, living: True), patch(  # type: ignore[return-value]
-        "pvbus.core.render.controller._cancel", lambda obj, token: None
+        "pvbus.core.render.controller.cancel", lambda obj, token: None
     )
 
 

@@ -40,7 +40,7 @@ from pvbus.core.records import (
     SetResult,
     TargetRow,
 )
-from pvbus.core.render.controller import controller_uid
+from pvbus.core.render.variant import controller_uid
 from pvbus.ports.bus import Lease, Output
 from pvbus.ports.cluster import Object
 from pvbus.testing.faults import LAG_SECONDS

@@ -7,7 +7,7 @@ nothing is read or written, which is what makes a restart silent.
 
 from collections import OrderedDict
 from collections.abc import Callable, Generator, Iterable
-from typing import Any, NamedTuple
+from typing import Any
 
 import msgspec
 
@@ -27,6 +27,7 @@ from pvbus.core.inject.mutations import (
 )
 from pvbus.core.inject.owning import RESOURCES, add_finalizer, terminate
 from pvbus.core.inject.requests import Requests, requester
+from pvbus.core.inject.state import Pass, VariantState
 from pvbus.core.inject.view import REPOSITORY_KIND, REVISION_KIND, PackageKey, Revision, View, ViewCandidates
 from pvbus.core.keys import FINALIZER, digest, okey, sha1_head, watch_key
 from pvbus.core.markers import SyncView, is_marker
@@ -56,62 +57,6 @@ BACKOFF_SECONDS = (0.2, 60.0)
 _variant = msgspec.json.Decoder(PackageVariant)
 _desired = msgspec.json.Decoder(DesiredRow)
 _result = msgspec.json.Decoder(ResultRow)
-
-
-class VariantState:
-    """One variant key: the object, its set's decision, and what was last done.
-
-    waiting_since, trouble: since when it waits, or (since, attempts) it meets with errors that may
-    pass. content: names that only a revision of ours made known.
-    """
-
-    __slots__ = (
-        "content",
-        "desired",
-        "names",
-        "raw",
-        "refused",
-        "result",
-        "trouble",
-        "waiting_since",
-        "written",
-    )
-
-    def __init__(self) -> None:
-        self.raw: bytes | None = None
-        self.desired: DesiredRow | None = None
-        self.result: ResultRow | None = None
-        self.names: tuple[ContentName, ...] = ()
-        self.content: tuple[ContentName, ...] = ()
-        self.written: Written | None = None
-        self.refused: Refused | None = None
-        self.waiting_since: float | None = None
-        self.trouble: tuple[float, int] | None = None
-
-
-class Pass(NamedTuple):
-    """One reconciliation: whose, and when. now: wall clock. elapsed: of a clock that cannot go back."""
-
-    partition: int
-    key: str
-    seen: VariantState
-    variant: PackageVariant
-    now: float
-    elapsed: float
-
-    @property
-    def namespace(self) -> str:
-        return self.variant.metadata.namespace
-
-    @property
-    def uid(self) -> str:
-        return self.variant.metadata.uid
-
-    @property
-    def result(self) -> ResultRow | None:
-        """What was last done for this very object; a row of another uid is not acted upon."""
-        row = self.seen.result
-        return row if row is not None and row.uid == self.uid else None
 
 
 class InjectController:

@@ -11,7 +11,7 @@ from typing import Any
 
 import msgspec
 
-from pvbus.core.api.variants import CONFIG_GROUP, SET_API, VARIANT_API, PackageVariant, PackageVariantSpec
+from pvbus.core.api.variants import CONFIG_GROUP, PackageVariant, PackageVariantSpec
 from pvbus.core.effects import (
     INTERNAL_ERROR,
     Create,
@@ -26,10 +26,7 @@ from pvbus.core.effects import (
 )
 from pvbus.core.errors import ConflictError, PermanentError, TooLargeError
 from pvbus.core.keys import (
-    FINALIZER,
     HOLD,
-    REMOVAL_CANCELLED,
-    SET_UID_LABEL,
     ChildKey,
     Key,
     TargetKey,
@@ -45,7 +42,17 @@ from pvbus.core.records import (
     DesiredRow,
     TargetRow,
 )
+from pvbus.core.render.state import VariantState
 from pvbus.core.render.template import RenderError, TemplateCache, render_row
+from pvbus.core.render.variant import (
+    cancel,
+    carried,
+    controller_uid,
+    is_cancelled,
+    new_variant,
+    readiness,
+    variant_on_hold,
+)
 from pvbus.core.topics import broadcast_of, inputs_of, memory_of
 
 VARIANT = KindRef(CONFIG_GROUP, "PackageVariant", "v1alpha1")
@@ -56,13 +63,11 @@ REFUSED_RETRY_SECONDS = 60.0  # what the API server refuses may be allowed later
 LOOK_AGAIN_SECONDS = 10.0  # at a set that changed after it ordered: its withdrawal may still come
 ORDER_SECONDS = 60.0  # how long an order may be carried out: what it was decided on is older by then
 SKEW_SECONDS = 5.0  # an order from further ahead in time has an unknown age
-UNREADY_CHARACTERS_MAX = 300
 SPEC_SHARE = 0.5
 """The share of a record of the bus that the spec of a PackageVariant may take. The rest is for its metadata,
 its status and what people add. A row that does not fit is left out: the bus keeps an old one, and no service
 sees the deletion, the hold or the resourceVersion of the PackageVariant any more."""
 SPEC_BYTES_MAX = 500_000  # that share of a bus with the default limit
-WORKING_REASONS = frozenset({"Waiting", "OnHold", "Terminating", "Reconciling"})  # of Ready=False: no failure
 REASONS = {
     "error": "UnexpectedError",
     "refused": "UnexpectedError",
@@ -71,31 +76,7 @@ REASONS = {
 }
 
 _target = msgspec.json.Decoder(TargetRow)
-_variant = msgspec.json.Decoder(PackageVariant)
 _desired = msgspec.json.Decoder(DesiredRow)
-
-
-class VariantState:
-    """One variant key: its claims, the living PackageVariant, and what was last decided."""
-
-    __slots__ = ("claims", "desired", "expires", "response", "variant")
-
-    def __init__(self) -> None:
-        self.claims: dict[str, TargetRow] = {}
-        self.variant: bytes | None = None
-        self.response: bytes | None = None
-        self.expires = 0.0
-        self.desired: DesiredRow | None = None
-
-    def stored(self, now: float) -> bytes | None:
-        """Return the object as last seen: our own write's response stands in for the echo."""
-        if self.response is not None and now >= self.expires:
-            self.response = None
-        return self.response if self.response is not None else self.variant
-
-    def living(self, now: float) -> PackageVariant | None:
-        raw = self.stored(now)
-        return _variant.decode(raw) if raw is not None else None
 
 
 class RenderController:
@@ -310,7 +291,7 @@ class RenderController:
         obj = msgspec.json.decode(raw)
         obj["spec"] = msgspec.to_builtins(spec)
         if winner.cancelled:
-            _cancel(obj, winner.cancelled)
+            cancel(obj, winner.cancelled)
         updated: dict[str, Any] = yield Update(VARIANT, obj)
         return updated
 
@@ -441,7 +422,7 @@ class RenderController:
         if is_cancelled(claim, living):
             return living, ""
         obj = msgspec.json.decode(raw)
-        _cancel(obj, claim.cancelled)
+        cancel(obj, claim.cancelled)
         try:
             written = yield Update(VARIANT, obj)
         except PermanentError as refused:
@@ -499,75 +480,3 @@ def _result_key(key: Key, set_name: str) -> str:
 
 def _on_hold(seen: VariantState) -> bool:
     return any(claim.on_hold for claim in seen.claims.values())
-
-
-def _cancel(obj: dict[str, Any], token: str) -> None:
-    """Set the annotation that withdraws an order."""
-    metadata = obj["metadata"]
-    metadata["annotations"] = {**(metadata.get("annotations") or {}), REMOVAL_CANCELLED: token}
-
-
-def is_cancelled(claim: TargetRow, living: PackageVariant) -> bool:
-    """Whether the living object carries the withdrawal that a row asks for, if it asks for one."""
-    return not claim.cancelled or living.metadata.annotations.get(REMOVAL_CANCELLED) == claim.cancelled
-
-
-def carried(claim: TargetRow, living: PackageVariant | None) -> str:
-    """Return the token that the living object carries; without one, there is nothing to withdraw."""
-    return living.metadata.annotations.get(REMOVAL_CANCELLED, "") if living is not None else claim.cancelled
-
-
-def variant_on_hold(key: Key) -> str:
-    return f'PackageVariant "{key.name}" has the annotation {HOLD}'
-
-
-def readiness(living: PackageVariant | None) -> tuple[bool, str, bool]:
-    """Return whether a PackageVariant is ready at its present generation, else why not (`Reason: message`),
-    and whether it reports a failure."""
-    if living is None:
-        return False, "", False
-    found = {condition.type: condition for condition in living.status.conditions}
-    ready, stalled = found.get("Ready"), found.get("Stalled")
-    for one in (ready, stalled):
-        if one is not None and 0 < one.observed_generation < living.metadata.generation:
-            return False, "Reconciling: its conditions are of an earlier generation", False
-    if stalled is not None and stalled.status == "True":
-        return False, f"{stalled.reason}: {stalled.message}"[:UNREADY_CHARACTERS_MAX], True
-    if ready is None:
-        return False, "Reconciling: it has no condition Ready yet", False
-    if ready.status == "True":
-        return True, "", False
-    words = f"{ready.reason}: {ready.message}"[:UNREADY_CHARACTERS_MAX]
-    return False, words, ready.reason not in WORKING_REASONS
-
-
-def controller_uid(obj: PackageVariant) -> str:
-    """Return the uid of the owner that controls an object, "" if none does."""
-    return next((o.uid for o in obj.metadata.owner_references if o.controller), "")
-
-
-def new_variant(key: Key, row: TargetRow, spec: PackageVariantSpec) -> dict[str, Any]:
-    """Build the PackageVariant of a set as Porch does: name, label, controller reference, finalizer."""
-    metadata: dict[str, Any] = {
-        "name": key.name,
-        "namespace": key.namespace,
-        "labels": {SET_UID_LABEL: row.set_uid},
-        "finalizers": [FINALIZER],
-        "ownerReferences": [
-            {
-                "apiVersion": SET_API,
-                "kind": "PackageVariantSet",
-                "name": row.set_name,
-                "uid": row.set_uid,
-                "controller": True,
-            }
-        ],
-    }
-    if row.cancelled:
-        metadata["annotations"] = {REMOVAL_CANCELLED: row.cancelled}
-    return {
-        "apiVersion": VARIANT_API,
-        "kind": "PackageVariant",
-        "metadata": metadata,
-        "spec": msgspec.to_builtins(spec),
-    }

@@ -1,0 +1,64 @@
+"""What inject holds of one variant key, and of one reconciliation of it."""
+
+from typing import NamedTuple
+
+from pvbus.core.api.variants import PackageVariant
+from pvbus.core.inject.attempts import Refused, Written
+from pvbus.core.inject.ensure import ContentName
+from pvbus.core.records import DesiredRow, ResultRow
+
+
+class VariantState:
+    """One variant key: the object, its set's decision, and what was last done.
+
+    waiting_since, trouble: since when it waits, or (since, attempts) it meets with errors that may
+    pass. content: names that only a revision of ours made known.
+    """
+
+    __slots__ = (
+        "content",
+        "desired",
+        "names",
+        "raw",
+        "refused",
+        "result",
+        "trouble",
+        "waiting_since",
+        "written",
+    )
+
+    def __init__(self) -> None:
+        self.raw: bytes | None = None
+        self.desired: DesiredRow | None = None
+        self.result: ResultRow | None = None
+        self.names: tuple[ContentName, ...] = ()
+        self.content: tuple[ContentName, ...] = ()
+        self.written: Written | None = None
+        self.refused: Refused | None = None
+        self.waiting_since: float | None = None
+        self.trouble: tuple[float, int] | None = None
+
+
+class Pass(NamedTuple):
+    """One reconciliation: whose, and when. now: wall clock. elapsed: of a clock that cannot go back."""
+
+    partition: int
+    key: str
+    seen: VariantState
+    variant: PackageVariant
+    now: float
+    elapsed: float
+
+    @property
+    def namespace(self) -> str:
+        return self.variant.metadata.namespace
+
+    @property
+    def uid(self) -> str:
+        return self.variant.metadata.uid
+
+    @property
+    def result(self) -> ResultRow | None:
+        """What was last done for this very object; a row of another uid is not acted upon."""
+        row = self.seen.result
+        return row if row is not None and row.uid == self.uid else None
