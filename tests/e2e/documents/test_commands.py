@@ -72,10 +72,15 @@ def kubectl() -> Path:
         pytest.skip(f"the documents' commands need kubectl: {exc}")
 
 
+OF_MAKE = ("ARGS", "MAKEFLAGS", "MAKELEVEL", "MAKEOVERRIDES", "MFLAGS")
+"""Variables that a make hands to one that a test starts: a user's shell has none of them."""
+
+
 def run(commands: list[str], cwd: Path, kubectl: Path) -> str:
     """Run the commands, end what they started, and return what they printed."""
     variables = environment(PYTHONUNBUFFERED="1", PATH=f"{kubectl.parent}:{os.environ['PATH']}")
-    variables.pop("KUBECONFIG")
+    for name in ("KUBECONFIG", *OF_MAKE):
+        variables.pop(name, None)
     log = cwd / "commands.log"
     with log.open("w") as stream:
         process = subprocess.Popen(
