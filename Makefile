@@ -13,7 +13,7 @@
 SHELL := /bin/sh
 ARGS ?=
 TESTS ?= tests
-WORKERS ?= 2
+WORKERS ?= $(shell getconf _NPROCESSORS_ONLN 2>/dev/null || echo 2)
 SEEDS ?= 100
 FIRST ?= 1
 ONLY ?=
