@@ -34,6 +34,7 @@ from pvbus.core.records import (
     VARIANTS,
     ChildResult,
     ChildRow,
+    ChildState,
     ConditionEvent,
     DesiredRow,
     ResultRow,
@@ -144,23 +145,24 @@ async def _maker(bus: Bus, key: Key, set_name: str, row: TargetRow) -> Document:
     rollup = _decoded((await read_rows(bus, SETRESULTS, key=skey)).get(skey), SetResult)
     return {
         "set": skey,
-        "state": child.state if child else row.state,
+        "state": child.state.value if child else row.state,
         "target": f"spec.targets[{row.target}]",
         "object": child.okey if child else "",
         "upstream": msgspec.to_builtins(row.upstream),
         "downstream": msgspec.to_builtins(row.downstream),
         "expressions": list(_expressions(row)),
         "removal": _removal(child, rollup),
-        "held": _held(skey, rollup) if child is not None and child.state == "held" else None,
+        "held": _held(skey, rollup) if child is not None and child.state is ChildState.HELD else None,
     }
 
 
 def _removal(child: ChildRow | None, rollup: SetResult | None) -> Document | None:
     """Say how far the removal of a variant is that no target wants any more."""
-    if child is None or child.state == "present":
+    if child is None or child.state is ChildState.PRESENT:
         return None
     since = datetime.fromtimestamp(child.since, UTC).strftime("%Y-%m-%dT%H:%M:%SZ") if child.since else ""
-    return {"state": child.state, "since": since, "waitsFor": rollup.waiting if rollup is not None else ""}
+    waits_for = rollup.waiting if rollup is not None else ""
+    return {"state": child.state.value, "since": since, "waitsFor": waits_for}
 
 
 def _held(skey: str, rollup: SetResult | None) -> Document:
@@ -204,8 +206,8 @@ async def _set(bus: Bus, key: Key) -> Document:
     }
     states: dict[str, int] = {}
     for child in children.values():
-        states[child.state] = states.get(child.state, 0) + 1
-    held = sorted(name for name, child in children.items() if child.state == "held")
+        states[child.state.value] = states.get(child.state.value, 0) + 1
+    held = sorted(name for name, child in children.items() if child.state is ChildState.HELD)
     return {
         "set": skey,
         "known": bool(children or result),

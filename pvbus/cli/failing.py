@@ -12,7 +12,7 @@ import msgspec
 from pvbus.cli.reading import read_rows
 from pvbus.core.api.variants import PackageVariantSet
 from pvbus.core.keys import Key, ObjectKey
-from pvbus.core.records import LATEST, OBJECTS, SETS, ChildResult, ChildRow, ConditionEvent
+from pvbus.core.records import LATEST, OBJECTS, SETS, ChildResult, ChildRow, ChildState, ConditionEvent
 from pvbus.core.render.template import compile_targets
 from pvbus.core.unroll.contexts import Contexts, root_of
 from pvbus.core.unroll.view import View
@@ -68,7 +68,7 @@ async def unready_children(
     for name, child in sorted(children.items()):
         result = results.get(name)
         target = target_name(child.target, child.okey)
-        if child.state != "present":
+        if child.state is not ChildState.PRESENT:
             continue
         if result is not None and result.error:
             found[name] = Failure(result.reason, result.error, name, target)

@@ -31,7 +31,7 @@ from pvbus.core.ingest.rows import rows_of, topics_of
 from pvbus.core.inject.controller import InjectController
 from pvbus.core.keys import FINALIZER, partition, sync_key
 from pvbus.core.markers import SyncView, is_marker
-from pvbus.core.records import OBJECTS, VARIANTS, SyncMarker, WatchRequest
+from pvbus.core.records import OBJECTS, VARIANTS, ChildState, SyncMarker, WatchRequest
 from pvbus.core.unroll.controller import UnrollController
 from pvbus.core.unroll.preparing import Preparing
 from pvbus.core.unroll.removal import Limits, Removal
@@ -342,7 +342,7 @@ def guard_per_evaluation() -> AbstractContextManager[Any]:
 
     def forgetful(self: Removal, *rest: Any) -> bool:
         children = self._children
-        leaving, children.leaving = children.leaving, set(children.in_state("waiting"))
+        leaving, children.leaving = children.leaving, set(children.in_state(ChildState.WAITING))
         try:
             return exceeds(self, *rest)
         finally:

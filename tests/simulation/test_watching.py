@@ -19,6 +19,7 @@ from pvbus.core.records import (
     CheckAnswer,
     CheckRequest,
     ChildRow,
+    ChildState,
     DesiredRow,
     TargetRow,
 )
@@ -182,7 +183,7 @@ def test_another_set_that_wants_the_name_does_not_keep_a_child(older: bool, owne
         listed = {"repositories": [{"name": "r2", "packageNames": ["s1"]}]}
         world.world.set("other", [listed], uid="uid-other", creationTimestamp=since)
         downstream = Downstream(repo="r2", package="s1")  # of the other set, by the same name
-        row = ChildRow(set_uid="uid-other", state="present", downstream=downstream)
+        row = ChildRow(set_uid="uid-other", state=ChildState.PRESENT, downstream=downstream)
         world.step(UNROLL, "default/other|alpha-r1-s1", row)
         world.site(1, "test")
         await asyncio.sleep(20)
