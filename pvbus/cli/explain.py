@@ -15,7 +15,7 @@ import msgspec
 
 from pvbus.cli.explain_text import set_lines, variant_lines
 from pvbus.cli.expressions import expressions_of
-from pvbus.cli.failing import Failure, failing_targets, grouped, unready_children
+from pvbus.cli.failing import VariantFailure, failing_targets, grouped, unready_children
 from pvbus.cli.output import FORMATS, emit
 from pvbus.cli.progress import SET, VARIANT
 from pvbus.cli.reading import bus_option, data_option, live_object, opened_bus, read_rows
@@ -221,7 +221,7 @@ async def _set(bus: Bus, key: Key) -> Document:
     }
 
 
-async def _failing(bus: Bus, key: Key, result: SetResult | None) -> list[Failure]:
+async def _failing(bus: Bus, key: Key, result: SetResult | None) -> list[VariantFailure]:
     """Return the targets that fail; a set that is valid has none, and needs no evaluation."""
     if result is None or result.reason == "Valid":
         return []

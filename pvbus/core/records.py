@@ -61,7 +61,7 @@ class SyncMarker(_Row, frozen=True, kw_only=True):
     message: str = ""
 
 
-class Owner(_Row, frozen=True, kw_only=True):
+class ObjectOwner(_Row, frozen=True, kw_only=True):
     api_version: str = ""
     kind: str = ""
     name: str = ""
@@ -100,7 +100,7 @@ class ObjectRow(_Row, frozen=True, kw_only=True):
     deleted: str = ""
     labels: Mapping[str, str] = {}
     annotations: Mapping[str, str] = {}
-    owners: tuple[Owner, ...] = ()
+    owners: tuple[ObjectOwner, ...] = ()
     digest: str = ""
     revision: RevisionFacts | None = None
     deployment: bool | None = None

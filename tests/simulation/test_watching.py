@@ -23,7 +23,7 @@ from pvbus.core.records import (
     DesiredRow,
     TargetRow,
 )
-from pvbus.core.unroll.removal import Limits
+from pvbus.core.unroll.removal import RemovalLimits
 from pvbus.ports.bus import Lease, Output
 from pvbus.ports.cluster import Object
 from tests.simulation.facts import Inputs
@@ -39,7 +39,7 @@ class Scene:
     """A world whose services do not run: what they would do is done by hand."""
 
     def __init__(self, children: int = 20) -> None:
-        self.world = World(limits=Limits(removals_max=10, removals_share=0.3))
+        self.world = World(limits=RemovalLimits(removals_max=10, removals_share=0.3))
         self.watcher = self.world.watcher
         self.world.calm_since = None
         self.world.upstream()

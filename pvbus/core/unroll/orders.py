@@ -14,10 +14,10 @@ from pvbus.core.keys import HOLD, ObjectKey, check_key
 from pvbus.core.records import SETRESULTS, WATCHES, CheckRequest, ChildState, Hold
 from pvbus.core.unroll.children import is_undecided
 from pvbus.core.unroll.contexts import Contexts, selected_kinds
-from pvbus.core.unroll.removal import Check, Limits, confirmed_tokens, hold_of, overdue
+from pvbus.core.unroll.removal import Check, RemovalLimits, confirmed_tokens, hold_of, overdue
 from pvbus.core.unroll.report import EVALUATION, roll_up
 from pvbus.core.unroll.state import SetState
-from pvbus.core.unroll.view import REPOSITORY_KIND, REVISION_KIND, SET_KIND, Observed, View
+from pvbus.core.unroll.view import REPOSITORY_KIND, REVISION_KIND, SET_KIND, Observed, UnrollView
 
 ANSWER_SECONDS_MAX = 30.0  # an answer that could not be acted upon for so long proves nothing any more
 NAMES_MAX = 50  # objects of a kind that are read one by one; for more, one list costs less
@@ -28,7 +28,7 @@ class Turn(NamedTuple):
 
     now: float
     elapsed: float
-    limits: Limits
+    limits: RemovalLimits
     puts_max: int
     nonce: Callable[[], str]
 
@@ -151,7 +151,7 @@ def seen_gone(state: SetState, owned: dict[str, Observed], turn: Turn) -> list[P
 
 
 def orders(
-    state: SetState, view: View, owned: dict[str, Observed], turn: Turn, *, caught_up: bool
+    state: SetState, view: UnrollView, owned: dict[str, Observed], turn: Turn, *, caught_up: bool
 ) -> list[Put]:
     """Return check requests or orders, as far as the set's removals have got; note what they wait for.
 
@@ -224,7 +224,7 @@ def _ordered(state: SetState, turn: Turn) -> list[Put]:
 # ---------------------------------------------------------------- checking
 
 
-def is_answered(state: SetState, view: View) -> bool:
+def is_answered(state: SetState, view: UnrollView) -> bool:
     """Whether ingest has answered the open check for all kinds."""
     check = state.removal.check
     if check is None:
@@ -233,7 +233,7 @@ def is_answered(state: SetState, view: View) -> bool:
     return all(answers.get(key) == check.nonce for key in check.requests)
 
 
-def drop_requests(state: SetState, view: View) -> list[Put]:
+def drop_requests(state: SetState, view: UnrollView) -> list[Put]:
     """Delete the check requests of a set that are on the bus."""
     return _request_puts(state, view, {})
 
@@ -268,7 +268,7 @@ def _read_by(state: SetState, contexts: Contexts) -> dict[str, tuple[str, ...]]:
     return read
 
 
-def _request_puts(state: SetState, view: View, wanted: Mapping[str, CheckRequest]) -> list[Put]:
+def _request_puts(state: SetState, view: UnrollView, wanted: Mapping[str, CheckRequest]) -> list[Put]:
     """Make the requests on the bus those that are wanted."""
     if state.asked is None:
         state.asked = dict(view.requests.get(state.skey, {}))

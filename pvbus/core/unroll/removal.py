@@ -7,7 +7,7 @@ restored the row, so a wall clock that jumps changes nothing, and a lease that m
 """
 
 from collections.abc import Iterable, Mapping
-from typing import NamedTuple
+from typing import NamedTuple, Self
 
 from pvbus.core.api.variants import PackageVariantSet
 from pvbus.core.keys import CONFIRM_DELETION, REMOVALS_MAX, REMOVALS_SHARE, Key, hold_token
@@ -21,14 +21,14 @@ TOKEN_SECONDS = 60.0  # between two changes of a token: a person needs time to r
 COUNTED = (ChildState.WAITING, ChildState.HELD, ChildState.ORDERED, ChildState.GONE)  # by the guard
 
 
-class Limits(NamedTuple):
+class RemovalLimits(NamedTuple):
     """When removals are believed, and how many at once. share: of the children the set had before."""
 
     removal_quiet_seconds: float = 5.0
     removals_max: int = 5
     removals_share: float = 0.1
 
-    def of(self, annotations: Mapping[str, str]) -> "Limits":
+    def of(self, annotations: Mapping[str, str]) -> Self:
         """Return the limits of one set, whose annotations may replace those of the guard.
 
         Raises ValueError, which names the annotation.
@@ -117,10 +117,10 @@ class Removal:
         self.cleared = []
         self.check = self.answered_at = None
 
-    def _quiet_seconds(self, limits: Limits) -> float:
+    def _quiet_seconds(self, limits: RemovalLimits) -> float:
         return min(WAIT_SECONDS_MAX, limits.removal_quiet_seconds * 2.0 ** min(self._cancelled, 16))
 
-    def quiet_in(self, limits: Limits, elapsed: float) -> float:
+    def quiet_in(self, limits: RemovalLimits, elapsed: float) -> float:
         """Return the seconds until waiting removals are quiet, 0 when they are."""
         quiet = self._added_at + self._quiet_seconds(limits) - elapsed
         waiting = [self._age(name, elapsed) for name in self._children.in_state(ChildState.WAITING)]
@@ -132,7 +132,7 @@ class Removal:
         names = (*self._children.in_state(ChildState.GONE), *sorted(self._children.returned))
         return [name for name in names if self._age(name, elapsed) >= WINDOW_SECONDS]
 
-    def next_look(self, limits: Limits, hold: Hold | None, elapsed: float) -> float | None:
+    def next_look(self, limits: RemovalLimits, hold: Hold | None, elapsed: float) -> float | None:
         """Return the seconds until the clock alone changes something; None when it never does."""
         times = []
         if self._children.leaving or self._children.returned:
@@ -150,7 +150,7 @@ class Removal:
 
     # ------------------------------------------------------------ guard
 
-    def exceeds(self, limits: Limits, elapsed: float) -> bool:
+    def exceeds(self, limits: RemovalLimits, elapsed: float) -> bool:
         """Whether more removals were wanted within the window than may go without confirmation.
 
         They count while they wait, are held or ordered, and for the window after they are gone or their
@@ -187,7 +187,7 @@ class Removal:
             id=hold.id, token=hold_token(hold.id, pairs), count=len(names), generation=hold.generation
         )
 
-    def token_in(self, hold: Hold, limits: Limits, elapsed: float) -> float:
+    def token_in(self, hold: Hold, limits: RemovalLimits, elapsed: float) -> float:
         """Return the seconds until a hold may get its token, or lose it to get another one.
 
         It is collected until no removal is added for a while, and then stands for a minute at least.

@@ -11,7 +11,7 @@ from pvbus.core.records import ChildFailure, ChildResult, ChildRow, ChildState, 
 from pvbus.core.unroll.children import is_undecided
 from pvbus.core.unroll.contexts import describe_object
 from pvbus.core.unroll.removal import hold_of
-from pvbus.core.unroll.state import Refused, SetState
+from pvbus.core.unroll.state import RefusedRows, SetState
 
 REMOVING = (ChildState.WAITING, ChildState.CONFIRMED, ChildState.ORDERED)
 UNREADY_SHOWN = 3  # more would not be read in a condition; `pvbus explain --set` lists all
@@ -82,7 +82,7 @@ def roll_up(state: SetState, *, stop: StopError | None = None, on_hold: bool = F
 
 
 def _count(
-    state: SetState, refusals: Mapping[str, Refused], tally: dict[str, int]
+    state: SetState, refusals: Mapping[str, RefusedRows], tally: dict[str, int]
 ) -> tuple[list[_Failure], list[_Failure], list[str]]:
     """Count the rows; return the errors that stall the set, the children that fail, and the names of the
     other ones that are not ready. refusals: rows that the bus refuses, by the child's name."""
