@@ -80,7 +80,7 @@ bench: setup-dev
 	.venv/bin/python -m tests.bench $(ARGS)
 
 states: setup-dev
-	.venv/bin/python -c "from pvbus.core.ingest.states import transition_table; print(transition_table())"
+	.venv/bin/python -m docs.states
 
 setup-run:
 	@$(FIND_PYTHON); "$$python" requirements/install.py run

@@ -24,8 +24,8 @@ from pvbus.core.records import (
     SETS,
     VARIANTS,
     InjectableRow,
+    ObjectOwner,
     ObjectRow,
-    Owner,
     RevisionFacts,
 )
 
@@ -116,7 +116,7 @@ def _object_row(kind: KindName, obj: Mapping[str, Any], meta: Mapping[str, Any],
         labels=meta.get("labels") or {},
         annotations=_annotations(meta),
         owners=tuple(
-            Owner(
+            ObjectOwner(
                 api_version=o.get("apiVersion", ""),
                 kind=o.get("kind", ""),
                 name=o.get("name", ""),

@@ -10,7 +10,7 @@ from pvbus.core.unroll.contexts import Contexts, root_of, selected_kinds
 from pvbus.core.unroll.report import StopError
 from pvbus.core.unroll.state import Building, SetState
 from pvbus.core.unroll.validation import validate_set
-from pvbus.core.unroll.view import REPOSITORY_KIND, REVISION_KIND, VARIANT_KIND, View
+from pvbus.core.unroll.view import REPOSITORY_KIND, REVISION_KIND, VARIANT_KIND, UnrollView
 
 STATIC_KINDS = (VARIANT_KIND, REVISION_KIND, REPOSITORY_KIND)
 
@@ -18,7 +18,7 @@ STATIC_KINDS = (VARIANT_KIND, REVISION_KIND, REPOSITORY_KIND)
 class Preparing:
     """Evaluates the targets of sets. set_evaluations, target_evaluations: counted for tests of cost."""
 
-    def __init__(self, view: View, turn_targets: int) -> None:
+    def __init__(self, view: UnrollView, turn_targets: int) -> None:
         """turn_targets: evaluated in one go; the rest follows in other turns."""
         self.set_evaluations = 0
         self.target_evaluations = 0

@@ -52,7 +52,7 @@ class Building(NamedTuple):
     rest: Iterator[Context]
 
 
-class Refused(NamedTuple):
+class RefusedRows(NamedTuple):
     """Rows of a child that the bus refused: the digest of its target row, where it stands, and why."""
 
     digest: str
@@ -95,7 +95,7 @@ class SetState:
         self.paused = False
         self.asked: dict[str, str] | None = None
         self.waiting = ""
-        self.refused: dict[str, Refused] = {}
+        self.refused: dict[str, RefusedRows] = {}
 
     def unless_refused(self, name: str, puts: tuple[Put, ...]) -> tuple[Put, ...]:
         """Return the rows of a child, or none if the bus refused the very same ones."""
