@@ -81,6 +81,7 @@ bench: setup-dev
 
 states: setup-dev
 	.venv/bin/python -c "from pvbus.core.ingest.states import transition_table; print(transition_table())"
+	.venv/bin/python -c "from pvbus.runtime.reconcile.states import transition_table; print(transition_table())"
 
 setup-run:
 	@$(FIND_PYTHON); "$$python" requirements/install.py run

@@ -25,6 +25,7 @@ from pvbus.core.ingest.states import transition_table
 from pvbus.core.records import ConditionEvent
 from pvbus.core.topics import TOPICS, Topic
 from pvbus.runtime.process import settings
+from pvbus.runtime.reconcile.states import transition_table as lease_table
 from pvbus.telemetry import metrics
 
 ROOT = Path(__file__).parent.parent
@@ -172,6 +173,7 @@ PARTS: Mapping[str, Callable[[], str]] = {
     "metrics": metric_table,
     "event": event,
     "states": transition_table,
+    "lease-states": lease_table,
 }
 
 
