@@ -8,7 +8,7 @@ from collections import Counter
 from itertools import islice
 from typing import Any
 
-from pvbus.core.errors import PermanentError, TooLargeError
+from pvbus.core.errors import PermanentError, TooLargeError, TransientError
 from pvbus.core.ingest.published import Emission
 from pvbus.core.ingest.rows import KindName
 from pvbus.core.keys import CHECK_PREFIX
@@ -68,6 +68,9 @@ class IngestSteps:
             return
         try:
             await self._bus.step(opened.lease, outputs)
+        except TransientError:
+            metrics.STEPS.labels("ingest", "unknown").inc()
+            raise
         except PermanentError as exc:
             if len(outputs) > 1:  # leave out the row that is refused, and say which object it is
                 for output in outputs:
