@@ -133,7 +133,7 @@ class InjectController:
         elif seen.raw is None and seen.desired is None:
             del table[key]
 
-    def refused(self, partition: int, puts: tuple[Put, ...], error: str) -> Iterable[str]:
+    def refused(self, partition: int, puts: tuple[Put, ...], error: PermanentError) -> Iterable[str]:
         return ()  # nothing here grows with its input beyond what the bus takes; the shell logs it
 
     def failed(self, partition: int, key: str, message: str, now: float) -> tuple[Put, ...]:
