@@ -12,6 +12,8 @@ from typing import Any, NamedTuple, Protocol
 
 import msgspec
 
+from pvbus.core.errors import PermanentError
+
 
 class KindRef(NamedTuple):
     """A kind at a version; "" is the preferred one."""
@@ -170,8 +172,9 @@ class Controller(Protocol):
         """Take over a row after its step was committed; name the keys it dirties."""
         ...
 
-    def refused(self, partition: int, puts: tuple[Put, ...], error: str) -> Iterable[str]:
-        """Note that the bus does not take these rows: one is too large. Name the keys that must say so."""
+    def refused(self, partition: int, puts: tuple[Put, ...], error: PermanentError) -> Iterable[str]:
+        """Note that the bus does not take these rows: one is too large, for example. Name the keys that
+        must say so; rows for which there are none are tried again, unless they are too large."""
         ...
 
     def failed(self, partition: int, key: str, message: str, now: float) -> tuple[Put, ...]:

@@ -12,6 +12,7 @@ import asyncio
 import contextvars
 import itertools
 import random
+from collections import Counter
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from typing import Any, TypeVar
 
@@ -39,15 +40,19 @@ class Faults:
     `late` one that is applied long after its sender was told that it failed. lag: of a partition that has
     grown, for one reader. replays: watches of Porch's aggregated kinds ignore the version they are given
     and begin with all objects, its lists have no version; so is that server, and `calm` leaves it.
-    partial: of its lists that lack an object.
+    partial: of its lists that lack an object. counts: what went wrong, by name.
+    refuses: whether the bus refuses a record, as one does whose file is damaged where the record belongs;
+    neither `storm` nor `calm` changes it.
     """
 
     def __init__(self, seed: int) -> None:
         self.random = random.Random(seed)
         self.readers = itertools.count()
+        self.counts: Counter[str] = Counter()
         self.conflict = self.throttled = self.unavailable = self.lost = self.late = self.slow = 0.0
         self.ended = self.gone = self.repeated = self.bus = self.lag = self.partial = 0.0
         self.replays = False
+        self.refuses: Callable[[Output], bool] = lambda output: False
         self.throttled_until: dict[str, float] = {}
         self.broken: list[str] = []
         self.tasks: set[asyncio.Task[Any]] = set()
@@ -214,6 +219,7 @@ class FaultyCluster:
         """Porch's lists have no version; while a repository cannot be read they lack objects."""
         items = list(found.items)
         if items and not self._strict and self._faults.hits(self._faults.partial):
+            self._faults.counts["lists without an object"] += 1
             del items[self._faults.random.randrange(len(items))]
         return Listing("", items)
 
@@ -229,6 +235,7 @@ class FaultyCluster:
         if faults.hits(faults.gone):
             raise GoneError("410: too old resource version")
         if self._is_replayed(resource):
+            faults.counts["watches replayed"] += 1
             listing = await self._cluster.list(resource)
             version = listing.resource_version
             for obj in listing.items:
@@ -371,6 +378,7 @@ class FaultyReader(SqliteReader):
         if not self.faults.hits(self.faults.lag):
             super().grown(lane)
             return
+        self.faults.counts["partitions lagging"] += 1
         self._lagging.add(lane)
         seconds = self.faults.random.uniform(*LAG_SECONDS)
         loop = asyncio.get_running_loop()
@@ -422,6 +430,8 @@ class FaultyBus(SqliteBus):
         self._alive()
         if self.faults.hits(self.faults.bus):
             raise TransientError("bus: not sent")
+        if any(map(self.faults.refuses, outputs)):
+            raise PermanentError("the bus's file is damaged", reason="Corrupt")
         await super().step(lease, outputs, offsets)
         self.on_step(lease, outputs)
         if self.faults.hits(self.faults.bus):

@@ -26,6 +26,7 @@ from pvbus.core.conditions.publishing import DELETED, WITHDRAWN, Publisher, stam
 from pvbus.core.conditions.sets import SET_OPTIONAL_TYPES, set_conditions
 from pvbus.core.conditions.subjects import GROUPS, REVISION, Subjects
 from pvbus.core.effects import KindRef, Outcome, Put, Reconciliation, Update
+from pvbus.core.errors import PermanentError
 from pvbus.core.keys import ConditionKey, Key, SubjectKey, is_child
 from pvbus.core.markers import SyncView, is_marker
 from pvbus.core.messages import cut
@@ -169,7 +170,7 @@ class ConditionsController:
         event = put.row if isinstance(put.row, ConditionEvent) else None
         return (self._remember(partition, put.key, event),)  # now its status may be written
 
-    def refused(self, partition: int, puts: tuple[Put, ...], error: str) -> Iterable[str]:
+    def refused(self, partition: int, puts: tuple[Put, ...], error: PermanentError) -> Iterable[str]:
         return ()  # messages are cut far below what the bus takes; the shell logs it
 
     def failed(self, partition: int, key: str, message: str, now: float) -> tuple[Put, ...]:

@@ -11,7 +11,7 @@ from typing import Any
 
 import msgspec
 
-from pvbus.core.api.variants import CONFIG_GROUP, Downstream, PackageVariant
+from pvbus.core.api.variants import CONFIG_GROUP, Downstream, PackageVariant, Upstream
 from pvbus.core.effects import INTERNAL_ERROR, Effect, Get, Outcome, Put, Reconciliation
 from pvbus.core.errors import ConflictError, PermanentError, TransientError
 from pvbus.core.inject import report
@@ -38,6 +38,7 @@ from pvbus.core.inject.view import (
 )
 from pvbus.core.keys import FINALIZER, digest, okey, sha1_head, watch_key
 from pvbus.core.markers import SyncView, is_marker
+from pvbus.core.missing import missing_part, no_repository
 from pvbus.core.records import (
     DESIRED,
     INJECTABLES,
@@ -139,7 +140,7 @@ class InjectController:
         elif seen.raw is None and seen.desired is None:
             del table[key]
 
-    def refused(self, partition: int, puts: tuple[Put, ...], error: str) -> Iterable[str]:
+    def refused(self, partition: int, puts: tuple[Put, ...], error: PermanentError) -> Iterable[str]:
         return ()  # nothing here grows with its input beyond what the bus takes; the shell logs it
 
     def failed(self, partition: int, key: str, message: str, now: float) -> tuple[Put, ...]:
@@ -247,7 +248,8 @@ class InjectController:
         upstream = self.view.upstream(one.namespace, spec.upstream)
         if upstream is None:
             self.view.use(one.key, one.uid, downstreams=downstreams)
-            conditions = report.invalid_conditions(one.variant, report.upstream_missing(spec.upstream))
+            message = report.upstream_missing(spec.upstream, self._missing(one.namespace, spec.upstream))
+            conditions = report.invalid_conditions(one.variant, message)
             return self._ended(one, conditions, waiting=(report.upstream_wanted(spec.upstream),))
         names = yield from self._content_names(one, upstream)
         puts, unknown = self._gather(one, names, downstreams)
@@ -256,6 +258,15 @@ class InjectController:
         if puts:
             return Outcome(tuple(puts), "changed", again_after=0)
         return (yield from self._look(one, upstream))
+
+    def _missing(self, namespace: str, upstream: Upstream) -> str:
+        revisions = self.view.at(namespace, Downstream(repo=upstream.repo, package=upstream.package))
+        return missing_part(
+            upstream,
+            namespace,
+            has_repository=self.view.has_repository(namespace, upstream.repo),
+            revisions=[revision.facts for revision in revisions],
+        )
 
     def _look(self, one: Pass, upstream: ObservedRevision) -> Reconciliation:
         """Compare the inputs with those of the last attempt, and make another one if they differ."""
@@ -310,7 +321,8 @@ class InjectController:
         except ConflictError:
             raise
         except PermanentError as error:
-            seen.refused = RefusedAttempt(inputs.digest(), str(error), one.elapsed + REFUSED_RETRY_SECONDS)
+            message = self._explained(one, error)
+            seen.refused = RefusedAttempt(inputs.digest(), message, one.elapsed + REFUSED_RETRY_SECONDS)
             return self._refused(one, upstream, seen.refused)
         seen.content, seen.refused = (), None
         outcome = self._ended(
@@ -326,6 +338,14 @@ class InjectController:
             others = inputs.digest(without=ensured.written)
             seen.written = Written(others, dict(ensured.written), one.elapsed + ECHO_SECONDS)
         return outcome
+
+    def _explained(self, one: Pass, error: PermanentError) -> str:
+        """Name the likely cause of an error that the server's own words do not explain to a person."""
+        assert one.variant.spec.downstream is not None
+        repo = one.variant.spec.downstream.repo
+        if self.view.has_repository(one.namespace, repo):
+            return str(error)
+        return f"{no_repository(repo, one.namespace)}: {error}"
 
     def _refused(self, one: Pass, upstream: ObservedRevision, refused: RefusedAttempt) -> Outcome:
         """Report an attempt that failed for good, again if something else was reported since: a change was

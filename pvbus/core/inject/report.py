@@ -96,8 +96,9 @@ def _incomplete(variant: PackageVariant, message: str) -> Conditions:
     return [condition("ConfigInjected", False, "Incomplete", message, variant)]
 
 
-def upstream_missing(upstream: Upstream) -> str:
-    return f"could not find upstream {_upstream(upstream)}"
+def upstream_missing(upstream: Upstream, part: str) -> str:
+    """part: what of it is missing."""
+    return f"could not find upstream {_upstream(upstream)}: {part}"
 
 
 def upstream_wanted(upstream: Upstream) -> str:

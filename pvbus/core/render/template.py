@@ -39,6 +39,7 @@ from pvbus.core.cel import (
     Program,
     compile_expression,
 )
+from pvbus.core.missing import no_repository
 from pvbus.core.records import Root, TargetRow
 
 Roots = Mapping[str, Root]
@@ -158,7 +159,7 @@ class CompiledTemplate:
         repo = _evaluated(self._repo, "template.downstream.repoExpr", roots) or inputs.repo_default
         found = repository(repo)
         if found is None:
-            raise RenderError(f'repository "{repo}" could not be loaded')
+            raise RenderError(no_repository(repo, inputs.upstream.namespace))  # the set's, as the upstream's
         roots["repository"] = _object(found)
         package = _evaluated(self._package, "template.downstream.packageExpr", roots)
         return Downstream(repo=repo, package=package or inputs.package_default)

@@ -10,6 +10,7 @@ import msgspec
 
 from pvbus.core.api.variants import Downstream, PackageVariantSet
 from pvbus.core.effects import INTERNAL_ERROR, CatchUp, Outcome, Put, Reconciliation
+from pvbus.core.errors import PermanentError, TooLargeError
 from pvbus.core.keys import HOLD, ChildKey, WatchKey, is_check, is_child, watch_key
 from pvbus.core.markers import SyncView, is_marker
 from pvbus.core.records import (
@@ -117,9 +118,9 @@ class UnrollController:
                 state.rollup = _rollup.decode(value) if value is not None else None
             return ()
         elif value is None:
-            state.children.results.pop(name, None)
+            state.children.take_result(name, None)
         else:
-            state.children.results[name] = _result.decode(value)
+            state.children.take_result(name, _result.decode(value))
         return (skey,)
 
     @property
@@ -170,14 +171,13 @@ class UnrollController:
             self._state(partition, put.key).rollup = put.row
         return ()
 
-    def refused(self, partition: int, puts: tuple[Put, ...], error: str) -> Iterable[str]:
+    def refused(self, partition: int, puts: tuple[Put, ...], error: PermanentError) -> Iterable[str]:
         for put in puts:
             if put.topic == UNROLL and isinstance(put.row, ChildRow) and partition in self._sets:
                 skey, name = ChildKey.parse(put.key)
-                row = put.row
-                self._state(partition, skey).refused[name] = RefusedRows(
-                    row.digest, row.target, row.okey, error
-                )
+                row, reason = put.row, "TooLarge" if isinstance(error, TooLargeError) else "BusRefused"
+                refused = RefusedRows(row.digest, row.target, row.okey, reason, str(error))
+                self._state(partition, skey).refused[name] = refused
                 yield skey
 
     def failed(self, partition: int, key: str, message: str, now: float) -> tuple[Put, ...]:
@@ -324,6 +324,7 @@ class UnrollController:
             state.touched.add(state.undecided)
             state.undecided = set()
         state.touched.add(children.adopt_names(state.seen, self._owned(state)))
+        children.doubtful.update(state.seen)
         state.seen.clear()
         puts: list[Put] = []
         removing = False

@@ -58,6 +58,7 @@ class RefusedRows(NamedTuple):
     digest: str
     target: int
     okey: str
+    reason: str
     message: str
 
 

@@ -198,7 +198,7 @@ async def repository_vanishes(world: World) -> Reported:
     remote = await _one_draft(world)
     draft = git(remote, "rev-parse", DRAFT)
     await world.delete(REPOSITORY, "edge")
-    text = await world.reported(VARIANT, "s-edge-a", r"Ready=False.*edge.*not found")
+    text = await world.reported(VARIANT, "s-edge-a", r'Ready=False.*no Repository named "edge"')
     lost = missing({"s-edge-a"}, await world.names(VARIANT), "variant")
     lost += missing({DRAFT}, set(branches(remote)), "branch")
     await world.register("edge", remote, deployment=True)

@@ -282,7 +282,7 @@ FAULTS = (
         "a Repository that vanishes",
         scenarios.repository_vanishes,
         "condition Ready of the variant",
-        ("Ready=False", 'repositories.config.porch.kpt.dev "edge" not found'),
+        ("Ready=False", 'no Repository named "edge" in namespace'),
         "the variant and its branch; no second draft when it comes back",
     ),
     Fault(
