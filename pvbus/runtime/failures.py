@@ -1,4 +1,4 @@
-"""Errors of several tasks at once."""
+"""Errors of concurrent tasks, and of an ended membership."""
 
 import asyncio
 from collections.abc import Iterator
@@ -17,11 +17,11 @@ def causes(error: BaseException) -> Iterator[BaseException]:
 
 
 class StoppedError(Exception):
-    """Ends the tasks of a worker that has left its group, those that would wait for ever included."""
+    """Ends the tasks of a worker that has left its group, even those that would wait forever."""
 
 
 async def watch_membership(membership: Membership, stopping: asyncio.Event) -> None:
-    """Fail when a worker is no member of its group any more, and was not told to stop."""
+    """Raise TransientError if a worker is no longer a member of its group, unless it is stopping."""
     await membership.wait_left()
     if not stopping.is_set():
         raise TransientError("the membership in the group ended")
