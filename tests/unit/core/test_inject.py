@@ -368,7 +368,7 @@ async def test_an_object_that_disappears_leaves_its_content_and_turns_the_condit
     assert world.files(FIRST)["site.yaml"] == before
     assert world.reported("ConfigInjected")[:2] == ("False", "RequiredNotInjected")
     (awaited,) = world.result().waiting
-    assert awaited.startswith("something to inject for config.injection.Site.site: no in-cluster resources")
+    assert awaited.startswith("an object to inject for config.injection.Site.site: no in-cluster resources")
     assert 'status: "False"' in world.files(FIRST)["Kptfile"]
     world.cluster.put(site("s", "east"))
     await world.settle()
@@ -382,7 +382,7 @@ async def test_an_object_that_disappears_leaves_its_content_and_turns_the_condit
         ({"name": "s"}, 'there are resources of type example.com/v1.Site, but none is named "s"'),
         (
             {"name": "s", "kind": "Zone"},
-            'no injector is for type example.com/v1.Site: "s" is for kind "Zone"',
+            'no injector selects type example.com/v1.Site: "s" is for kind "Zone"',
         ),
     ],
 )
@@ -551,7 +551,7 @@ async def test_nothing_is_written_for_a_held_variant_not_even_its_deletion() -> 
     assert len(world.writes()) == writes
     assert world.reported("OnHold")[:2] == ("True", "Annotation")
     assert world.result().waiting == (
-        "the annotation pvbus.dev/hold to be taken off PackageVariant default/v",
+        "the removal of the annotation pvbus.dev/hold from PackageVariant default/v",
     )
     world.change(annotations={})
     await world.settle()
