@@ -10,11 +10,11 @@ import pytest
 from aiokafka.admin import AIOKafkaAdminClient, NewTopic
 
 from pvbus.adapters.assignment import assign
-from pvbus.adapters.kafka import assignor, membership
+from pvbus.adapters.kafka import groups, membership
 from pvbus.adapters.kafka.bus import KafkaBus
+from pvbus.adapters.kafka.library import retrieve_error
 from pvbus.adapters.kafka.membership import KafkaMembership
 from pvbus.adapters.kafka.settings import KafkaSettings, client_options
-from pvbus.adapters.kafka.stopping import take_notice
 from pvbus.adapters.kafka.topics import topic_config
 from pvbus.adapters.kafka.writer import Writer
 from pvbus.core.errors import PvbusError, TooLargeError
@@ -84,7 +84,7 @@ class CommitsAnyway(Writer):
     async def _transact(self, producer: Any, outputs: Sequence[Output], offsets: Mapping[str, int]) -> None:
         async def send_batch(*args: Any, **options: Any) -> Any:
             future = await type(producer).send_batch(producer, *args, **options)
-            future.add_done_callback(take_notice)
+            future.add_done_callback(retrieve_error)
             done: asyncio.Future[None] = asyncio.get_running_loop().create_future()
             done.set_result(None)
             return done
@@ -206,13 +206,13 @@ WITHOUT: tuple[tuple[str, str, Check, Patch], ...] = (
         "the old holder lets go first",
         "revoke_barrier",
         bus_contract_groups.check_revoke_barrier,
-        (assignor, "share_out", given_at_once),
+        (groups, "share_out", given_at_once),
     ),
     (
         "errors of callbacks are not swallowed",
         "failing_callback_ends_the_membership",
         bus_contract_groups.check_failing_callback_ends_the_membership,
-        (membership, "_call", call_and_swallow),
+        (membership, "call_back", call_and_swallow),
     ),
 )
 
