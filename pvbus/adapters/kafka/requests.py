@@ -225,7 +225,7 @@ async def describe_transaction(client: AIOKafkaClient, transactional_id: str) ->
     return await answered(client, ask)
 
 
-# The ids of topics, which tell a topic from another one created later under its name. Source: KIP-516.
+# The ids of topics, which differ between a topic and one created later under its name. Source: KIP-516.
 
 _BROKER = {"node_id": Int32, "host": STRING, "port": Int32, "rack": STRING}
 _PARTITION = {
@@ -275,8 +275,10 @@ class TopicIdentity(NamedTuple):
 
 
 async def identify_topics(client: AIOKafkaClient, names: Iterable[str]) -> dict[str, TopicIdentity]:
-    """Return the identity of each topic that a broker can tell: not one that we may not see, nor one that
-    has no leader yet. Raises KafkaError."""
+    """Return the identities of topics, without those that we may not see, or that have no leader yet.
+
+    Raises KafkaError.
+    """
     request = _Metadata([(0, 0, name, {}) for name in names], False, False, False)
     answer = await client.send(client.get_random_node(), request)
     return {

@@ -24,7 +24,7 @@ class ProcessLock:
         return f"{self._bus_path}-process-{process}"
 
     def is_gone(self, process: str) -> bool:
-        """Tell whether the holder of another lock has ended, and tidy up after it."""
+        """Return whether the holder of another lock has ended; if so, remove its file."""
         if process == self.process:
             return False
         try:

@@ -58,7 +58,7 @@ async def _step_against_frozen(harness: KafkaHarness, broker: Broker, within_sec
 
 @pytest.mark.usefixtures("short_deadline")
 async def test_a_step_has_a_deadline(kafka_to_break: KafkaCluster) -> None:
-    """A step against a broker that does not answer ends in time, whole or not at all; the claim goes on."""
+    """A step against a broker that does not answer ends in time, whole or not at all; the lease goes on."""
     await step_against_frozen(kafka_to_break, DEADLINE_SECONDS + 1)
 
 

@@ -1,4 +1,4 @@
-"""One open claim: what it may decide and write, and which offsets are done."""
+"""One open lease: what it may decide and write, and which offsets are done."""
 
 from collections.abc import Mapping
 from itertools import product
@@ -30,7 +30,7 @@ class StillClock:
 
 
 class Member:
-    """A membership that holds one claim, and last beat at a time."""
+    """A membership that holds one lease, and last beat at a time."""
 
     def __init__(self, lease: Lease | None, beat: float) -> None:
         self._lease = lease
@@ -63,7 +63,7 @@ def opened(**state: Any) -> OpenLease:
         (LEASE, 990.0, 990.0, {}, False, "both are older than half a session"),
         (LEASE, 994.9, 0.0, {}, False, "a heartbeat is a bit too old"),
         (LEASE, 995.0, 0.0, {}, True, "half a session is the limit"),
-        (None, 999.0, 999.0, {}, False, "the claim went"),
+        (None, 999.0, 999.0, {}, False, "the lease went"),
         (Lease(group="g", partition=0, epoch=6), 999.0, 0.0, {}, False, "it came back with another epoch"),
         (LEASE, 999.0, 999.0, {"revoked": True}, False, "it is being revoked"),
         (LEASE, 999.0, 999.0, {"outcome_unknown": True}, False, "a step's outcome is unknown"),
@@ -79,7 +79,7 @@ def test_who_may_write_to_the_cluster(
     assert one.may_write(None, 1000.0, 5.0) is False
 
 
-def test_a_claim_acts_only_when_restored_held_and_not_in_doubt() -> None:
+def test_a_lease_acts_only_when_restored_held_and_not_in_doubt() -> None:
     for restored, revoked, outcome_unknown in product((True, False), repeat=3):
         one = opened(restored=restored, revoked=revoked, outcome_unknown=outcome_unknown)
         assert one.acts is (restored and not revoked and not outcome_unknown)
