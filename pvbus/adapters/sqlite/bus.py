@@ -1,8 +1,8 @@
 """The bus in a SQLite file, or in memory: the embedded default.
 
 `SqliteBus.open` gives a started bus. Several processes may open one file; `peer` gives another worker's
-view of a bus in this process, which is how one has several workers on a memory bus. `store` has the tables
-and transactions, `reader` reading, `membership` groups and leases.
+view of a bus in this process, which is how one has several workers on a memory bus. `schema` has the
+tables, `store` transactions, `reader` reading, `membership` groups and leases.
 """
 
 import asyncio
@@ -15,7 +15,8 @@ from pvbus.adapters.checks import check_sizes, common_count
 from pvbus.adapters.clock import SystemClock
 from pvbus.adapters.sqlite.membership import SqliteMembership, Timing, describe_group
 from pvbus.adapters.sqlite.reader import SqliteReader
-from pvbus.adapters.sqlite.store import EXPIRE_ROWS_MAX, Store, how_to_empty
+from pvbus.adapters.sqlite.schema import how_to_empty
+from pvbus.adapters.sqlite.store import EXPIRE_ROWS_MAX, Store
 from pvbus.core.errors import FencedError, TransientError
 from pvbus.ports.bus import (
     Assigned,

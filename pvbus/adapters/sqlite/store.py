@@ -1,4 +1,4 @@
-"""The SQLite side of the bus: schema, statements, transactions, and the listeners for new records.
+"""The SQLite side of the bus: statements, transactions, and the listeners for new records.
 
 One `Store` per file and process (or per memory bus), with one connection. A transaction runs from
 BEGIN to COMMIT without giving the event loop a turn, so tasks of one process never meet inside one;
@@ -19,6 +19,7 @@ import msgspec
 
 from pvbus.adapters.checks import check_partition
 from pvbus.adapters.sqlite.liveness import ProcessLock
+from pvbus.adapters.sqlite.schema import prepare
 from pvbus.core.backoff import Backoff
 from pvbus.core.errors import InvariantError, PermanentError, PvbusError, TransientError
 from pvbus.ports.bus import Lease, Output, Record, TopicSpec
@@ -26,7 +27,6 @@ from pvbus.ports.bus import Lease, Output, Record, TopicSpec
 T = TypeVar("T")
 
 MEMORY = ":memory:"
-APPLICATION_ID = 0x70766275  # "pvbu"
 
 # 63 bits of a row id: 11 for the topic, 12 for the partition, 40 for the offset. 2000 topics of
 # 4096 partitions, and 10,000 records a second for three years in each of them.
@@ -41,33 +41,6 @@ BUSY_SECONDS_MAX = 5.0  # half a session: a worker that waits longer risks its l
 OPEN_BUSY_SECONDS = 5.0
 EXPIRE_ROWS_MAX = 500  # about 5 ms of the loop's time
 CHECKPOINT_PAGES = 4000  # 16 MB: a checkpoint waits for the disk, so not at every 4 MB, the default
-
-# `log.lane` and `log.key` are there for compaction only: an INSERT OR REPLACE deletes the older record
-# of the key. Topics with retention leave lane NULL, and NULLs do not collide. `expires_ms` is when a
-# tombstone, or a record of a topic with retention, may be deleted.
-SCHEMA_VERSION = 3
-SCHEMA = """
-    CREATE TABLE topics (id INTEGER PRIMARY KEY, spec BLOB NOT NULL);
-    CREATE TABLE lanes (lane INTEGER PRIMARY KEY, next INTEGER NOT NULL);
-    CREATE TABLE log (
-        position INTEGER PRIMARY KEY, lane INTEGER, key BLOB NOT NULL, value BLOB, headers BLOB,
-        timestamp_ms INTEGER NOT NULL, expires_ms INTEGER
-    );
-    CREATE UNIQUE INDEX log_latest ON log (lane, key) WHERE lane IS NOT NULL;
-    CREATE INDEX log_expires ON log (expires_ms) WHERE expires_ms IS NOT NULL;
-    CREATE TABLE members (
-        id INTEGER PRIMARY KEY AUTOINCREMENT, consumer_group TEXT NOT NULL, process TEXT NOT NULL,
-        label TEXT NOT NULL, beat INTEGER NOT NULL DEFAULT 0, leaving INTEGER NOT NULL DEFAULT 0
-    );
-    CREATE TABLE leases (
-        consumer_group TEXT, partition INTEGER, epoch INTEGER NOT NULL, owner INTEGER,
-        PRIMARY KEY (consumer_group, partition)
-    ) WITHOUT ROWID;
-    CREATE TABLE offsets (
-        consumer_group TEXT, partition INTEGER, topic TEXT, next INTEGER NOT NULL,
-        PRIMARY KEY (consumer_group, partition, topic)
-    ) WITHOUT ROWID
-"""
 
 _Headers = tuple[tuple[str, bytes], ...]
 _encode_headers = msgspec.msgpack.Encoder().encode
@@ -140,7 +113,7 @@ class Store:
             db.execute(f"PRAGMA wal_autocheckpoint = {CHECKPOINT_PAGES}")
             db.execute("PRAGMA mmap_size = 268435456")
         db.execute("PRAGMA cache_size = -32768")
-        _prepare(db, self.path)
+        prepare(db, self.path)
         db.execute("PRAGMA busy_timeout = 0")  # from here on `write` waits, and lets others run
         return db
 
@@ -461,44 +434,3 @@ def _lifetime_ms(spec: TopicSpec) -> tuple[int | None, int | None]:
         return None, spec.tombstone_seconds * 1000
     keep_ms = None if spec.retention_seconds is None else spec.retention_seconds * 1000
     return keep_ms, keep_ms
-
-
-def how_to_empty(path: str) -> str:
-    return f"move the bus's file away (mv {path} {path}.old)"
-
-
-def _prepare(db: sqlite3.Connection, path: str) -> None:
-    """Create the tables in a new file. Raises PermanentError for a file that is no bus of this schema."""
-    db.execute("BEGIN IMMEDIATE")
-    (version,) = db.execute("PRAGMA user_version").fetchone()
-    (application,) = db.execute("PRAGMA application_id").fetchone()
-    (tables,) = db.execute("SELECT count(*) FROM sqlite_schema").fetchone()
-    if error := _refusal(path, application, version) if tables else None:
-        db.close()
-        raise error
-    if not tables:
-        for statement in SCHEMA.split(";"):  # executescript would commit first
-            db.execute(statement)
-        db.execute(f"PRAGMA application_id = {APPLICATION_ID}")
-        db.execute(f"PRAGMA user_version = {SCHEMA_VERSION}")
-    db.execute("COMMIT")
-
-
-def _refusal(path: str, application: int, version: int) -> PermanentError | None:
-    """Return why a file with tables cannot be used."""
-    if application != APPLICATION_ID:
-        return PermanentError(f"{path} is some other program's database, not a bus", reason="NotABus")
-    if version > SCHEMA_VERSION:
-        return PermanentError(
-            f"{path} was written by a newer pvbus (schema {version}, known here: {SCHEMA_VERSION});"
-            " install that version, or restore a backup made by this one",
-            reason="NewerSchema",
-        )
-    if version < SCHEMA_VERSION:
-        return PermanentError(
-            f"{path} was written by an older pvbus (schema {version}, needed here: {SCHEMA_VERSION});"
-            f" use that version, or stop all services and {how_to_empty(path)}: all tables are made again"
-            " from the API server",
-            reason="OlderSchema",
-        )
-    return None

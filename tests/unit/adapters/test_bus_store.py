@@ -8,7 +8,8 @@ import pytest
 
 from pvbus.adapters.sqlite.bus import SqliteBus
 from pvbus.adapters.sqlite.liveness import ProcessLock
-from pvbus.adapters.sqlite.store import SCHEMA_VERSION, Store, translated
+from pvbus.adapters.sqlite.schema import SCHEMA_VERSION
+from pvbus.adapters.sqlite.store import Store, translated
 from pvbus.core.errors import PermanentError, TransientError
 from pvbus.ports.bus import Lease, PartitionState, TopicSpec
 
