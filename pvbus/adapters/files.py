@@ -22,7 +22,7 @@ _KINDS = {
 def write_private(path: Path, content: bytes) -> None:
     """Replace a file by one that only its owner can read, whole or not at all. Raises OSError.
 
-    A link that somebody planted is replaced, and never followed.
+    A link at the path is replaced, and never followed: another user may have planted it.
     """
     made = path.with_name(f".{path.name}.{os.getpid()}.new")
     made.unlink(missing_ok=True)

@@ -13,6 +13,7 @@ from typing import Literal, NamedTuple
 from pvbus.cli.applied import AppliedEntry, AppliedRecord, identity, name_of
 from pvbus.cli.manifests import Manifest
 from pvbus.core.api.variants import CONFIG_GROUP
+from pvbus.core.backoff import Backoff
 from pvbus.core.errors import AlreadyExistsError, ConflictError, PermanentError, UsageError
 from pvbus.ports.cluster import Cluster, Kind, Object, Resource
 
@@ -196,7 +197,7 @@ async def _apply(cluster: Cluster, obj: Object, former: AppliedEntry | None) -> 
     if namespace:
         wanted["metadata"]["namespace"] = namespace
     deadline = asyncio.get_running_loop().time() + CONFLICT_SECONDS_MAX
-    pause, longest = CONFLICT_PAUSE_SECONDS
+    backoff = Backoff(*CONFLICT_PAUSE_SECONDS)
     while True:
         live = await cluster.get(resource, namespace, obj["metadata"]["name"])
         try:
@@ -213,8 +214,7 @@ async def _apply(cluster: Cluster, obj: Object, former: AppliedEntry | None) -> 
         else:
             return "updated"
         # What came between may be accepted and not yet readable: asking again at once finds the same.
-        await asyncio.sleep(pause)
-        pause = min(pause * 2, longest)
+        await asyncio.sleep(backoff.next_seconds())
 
 
 async def _resource(cluster: Cluster, obj: Object) -> Resource:

@@ -15,6 +15,7 @@ import aiohttp
 import msgspec
 
 from pvbus.cli.children import USAGE_CODE, ChildProcess, DiedError
+from pvbus.core.backoff import Backoff
 from pvbus.core.errors import PermanentError, UsageError
 from pvbus.core.topics import SERVICES
 from pvbus.ports.bus import Bus
@@ -157,7 +158,7 @@ class _ProcessSupervisor:
     async def _keep(self, worker: str) -> None:
         """Run one process again and again. Raises what another start would not mend."""
         clock = asyncio.get_running_loop()
-        pause, longest = BACKOFF_SECONDS
+        backoff = Backoff(*BACKOFF_SECONDS)
         refused = ""
         while True:
             began = clock.time()
@@ -171,11 +172,11 @@ class _ProcessSupervisor:
                     raise
                 refused = str(exc)
                 end = f"could not be started: {refused}"
-            if clock.time() - began > longest:
-                pause = BACKOFF_SECONDS[0]
+            if clock.time() - began > BACKOFF_SECONDS[1]:
+                backoff.reset()
+            pause = backoff.next_seconds()
             self._say(f"{worker} {end}; restarting in {pause:g} s")
             await asyncio.sleep(pause)
-            pause = min(pause * 2, longest)
 
     async def _run_once(self, worker: str) -> int:
         """Run one process to its end; returns its exit code."""

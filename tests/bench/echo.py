@@ -22,7 +22,7 @@ TOPICS = topics_of(VARIANT, requested=False)
 
 
 class BusWriter:
-    """Writes rows under a claim of a group of its own. An async context manager."""
+    """Writes rows under a lease of a group of its own. An async context manager."""
 
     def __init__(self, bus: Bus, group: str) -> None:
         self._bus = bus
@@ -48,7 +48,7 @@ class BusWriter:
             self._lease.set_result(lease)
 
     async def _revoked(self, lease: Lease) -> None:
-        """There is one member only: the claim goes when it leaves."""
+        """There is one member only: the lease goes when it leaves."""
 
     def to_everywhere(self, topic: str, key: str, value: bytes) -> list[Output]:
         return [Output(topic, number, key.encode(), value) for number in range(self._partitions)]
@@ -65,7 +65,7 @@ class EchoCluster:
     """The part of `pvbus.ports.cluster.Cluster` that render needs to create PackageVariants."""
 
     def __init__(self, bus: Bus, *, active: bool) -> None:
-        """active: False where nobody creates, so no claim is taken."""
+        """active: False where nobody creates, so no lease is taken."""
         self.created_bytes_max = 0
         self._writer = BusWriter(bus, "bench-echo") if active else None
         self._numbers = itertools.count(1)

@@ -17,7 +17,7 @@ async def restarted(
 ) -> list[Row]:
     """Start the services; count what they read and, as nothing has changed, what they should not write.
 
-    goal: seconds until ready. Ready is what /readyz says: all claims held, all tables restored. A process's
+    goal: seconds until ready. Ready is what /readyz says: all leases held, all tables restored. A process's
     start with its imports is a part of that, and all start at once on this machine's cores.
     """
     await asyncio.sleep(QUIET_SECONDS)

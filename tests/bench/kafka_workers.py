@@ -83,14 +83,14 @@ async def _run(kafka: KafkaCluster, workers: int, load: StoreActivity) -> Run:
 
 
 async def _all_share(services: Deployment, workers: int) -> None:
-    """Wait until the claims are spread evenly: the first worker had them all."""
+    """Wait until the leases are spread evenly: the first worker had them all."""
     partitions = partition_count()
 
     async def is_even() -> bool:
         held: list[int] = [reported["leases"] for reported in await services.ask("metrics")]
         return sum(held) == partitions and max(held) <= -(-partitions // workers)
 
-    await eventually(is_even, f"{workers} workers share {partitions} claims", seconds=SECONDS_MAX)
+    await eventually(is_even, f"{workers} workers share {partitions} leases", seconds=SECONDS_MAX)
     await services.settled()
 
 

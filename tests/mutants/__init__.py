@@ -2,7 +2,7 @@
 
 `make mutants` (or `python -m tests.mutants [NAME...]`) runs all. The tables:
 
-- `shell.toml`: claims, tables, the worker and ingest
+- `shell.toml`: leases, tables, the worker and ingest
 - `core.toml`: selectors, index, tables, render, conditions, inject
 - `removal.toml`: unroll and the renderer
 

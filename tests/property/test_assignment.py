@@ -1,4 +1,4 @@
-"""Sharing out claims: balanced, stable, and the same for whoever works it out, in any order."""
+"""Sharing out leases: balanced, stable, and the same for whoever works it out, in any order."""
 
 import random
 from collections import Counter
@@ -77,7 +77,7 @@ def test_who_joins_takes_only_for_itself_and_who_leaves_leaves_only_its_own(
 def test_acting_on_it_in_any_order_ends_there(
     situation: tuple[int, list[str], dict[int, str]], rng: random.Random
 ) -> None:
-    """Workers free and take one claim at a time, each on a fresh result: no claim moves twice."""
+    """Workers free and take one lease at a time, each on a fresh result: no lease moves twice."""
     partitions, members, owners = situation
     owners = dict(owners)
     moves: Counter[int] = Counter()

@@ -62,7 +62,7 @@ class BusMachine(RuleBasedStateMachine):
 
     async def _join(self) -> None:
         self.membership = await self.bus.join("group", ["table"], assigned=nothing, revoked=nothing)
-        await asyncio.sleep(2.5)  # two heartbeats: a killed worker's claims are taken at the first
+        await asyncio.sleep(2.5)  # two heartbeats: a killed worker's leases are taken at the first
         self.leases = dict(self.membership.leases())
         assert sorted(self.leases) == list(range(PARTITIONS))
 

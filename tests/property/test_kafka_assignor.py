@@ -5,7 +5,7 @@ from collections.abc import Mapping
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pvbus.adapters.kafka.assignor import share_out
+from pvbus.adapters.kafka.groups import share_out
 
 PARTITIONS = 12
 

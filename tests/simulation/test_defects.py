@@ -239,7 +239,7 @@ async def silence() -> None:
     render.variant(made, vkey)
     _, effect = render.begin(vkey)
     assert effect is None
-    again = RenderPart()  # a worker that takes the claim over, without the memory of a decision
+    again = RenderPart()  # a worker that takes the lease over, without the memory of a decision
     again.target(part.targets[CHILD], vkey)
     again.variant(made, vkey)
     _, effect = again.begin(vkey)

@@ -67,9 +67,10 @@ class Snapshot(NamedTuple):
             decoded = None if value is None else json.loads(value)
             rows.append(Row(topic, partition, position & (1 << 40) - 1, key.decode(), decoded))
         offsets = {
-            (g, p, t): n for g, p, t, n in db.execute("SELECT team, partition, topic, next FROM offsets")
+            (g, p, t): n
+            for g, p, t, n in db.execute("SELECT consumer_group, partition, topic, next FROM offsets")
         }
-        epochs = {(g, p): e for g, p, e in db.execute("SELECT team, partition, epoch FROM claims")}
+        epochs = {(g, p): e for g, p, e in db.execute("SELECT consumer_group, partition, epoch FROM leases")}
         return cls(tuple(rows), ends, offsets, epochs, integrity)
 
     def table(self, topic: str) -> dict[str, dict[str, Any]]:

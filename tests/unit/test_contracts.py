@@ -81,7 +81,7 @@ def test_topics_and_record_types_are_declared_for_each_other() -> None:
     assert names == set(declared)
 
 
-def test_the_topics_of_one_claim_have_one_number_of_partitions() -> None:
+def test_the_topics_of_one_lease_have_one_number_of_partitions() -> None:
     by_name = {spec.name: spec for spec in topic_specs()}
     for service in SERVICES:
         owned = owned_topics(service)

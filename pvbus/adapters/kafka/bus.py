@@ -1,42 +1,30 @@
 """The bus on Kafka: `KafkaBus.open` gives a started one.
 
 A step is one transaction of the lease's own transactional id; the lease's epoch is that id's producer
-epoch. What is where: `settings` every option, `topics` the topics, `membership` and `assignor` groups and
-leases, `groups` what others see of them, `offsets` what they have committed, `changes` topics that change
-under workers, `writer` transactions, `reader` reading, `describe` the present epoch of a lease, `requests`
-what is asked without the library, `answers` questions while brokers go, `failures` what errors mean,
-`connecting` why no broker can be reached.
+epoch. `settings` has every option, `topics` the topics, `membership` this worker's leases, `groups` the
+group protocol, `writer` transactions, `reader` reading, `requests` requests that the library lacks, `errors`
+what its errors mean, `library` its stopping and its log.
 """
 
 import asyncio
-from collections.abc import AsyncIterator, Mapping, Sequence
-from contextlib import asynccontextmanager
+from collections.abc import Mapping, Sequence
 
 from aiokafka import AIOKafkaConsumer
 from aiokafka import TopicPartition as KafkaPartition
 from aiokafka.admin import AIOKafkaAdminClient
 
+from pvbus.adapters.checks import check_sizes, common_count
 from pvbus.adapters.clock import SystemClock
-from pvbus.adapters.kafka.answers import answered
-from pvbus.adapters.kafka.changes import TopicWatch
-from pvbus.adapters.kafka.connecting import collected_reasons, unreachable
-from pvbus.adapters.kafka.describe import describe_transaction
-from pvbus.adapters.kafka.failures import FOREIGN, translate
+from pvbus.adapters.kafka.errors import FOREIGN, bounded, unreachable
 from pvbus.adapters.kafka.groups import describe_members
-from pvbus.adapters.kafka.librarylog import leave_out_the_usual
+from pvbus.adapters.kafka.library import collected_reasons, filter_logs, stop_consumer
 from pvbus.adapters.kafka.membership import KafkaMembership
-from pvbus.adapters.kafka.offsets import fetch_offsets
 from pvbus.adapters.kafka.reader import KafkaReader
-from pvbus.adapters.kafka.settings import (
-    TRANSACTION_SECONDS,
-    KafkaSettings,
-    client_options,
-    ends_options,
-)
-from pvbus.adapters.kafka.stopping import stop_consumer
-from pvbus.adapters.kafka.topics import Catalogue, how_to_empty
+from pvbus.adapters.kafka.requests import describe_transaction, fetch_offsets
+from pvbus.adapters.kafka.settings import TRANSACTION_SECONDS, KafkaSettings, client_options, ends_options
+from pvbus.adapters.kafka.topics import Catalogue, TopicWatch, how_to_empty
 from pvbus.adapters.kafka.writer import Writer
-from pvbus.core.errors import FencedError, InvariantError, PermanentError, TooLargeError
+from pvbus.core.errors import FencedError, InvariantError
 from pvbus.ports.bus import (
     Assigned,
     GroupState,
@@ -51,25 +39,21 @@ from pvbus.ports.bus import (
 from pvbus.ports.clock import Clock
 
 ENDING_SECONDS = 0.01
-"""How often it is looked whether a transaction whose outcome is decided is visible; it takes 20 ms."""
+"""How often to check whether a transaction whose outcome is decided is visible; it takes 20 ms."""
 
 
 class KafkaBus:
     """Implements `pvbus.ports.bus.Bus`.
 
-    A transaction takes 20 to 30 ms whether it holds one record or 200; a much larger one keeps the readers of
-    all its partitions waiting.
+    A transaction takes 20 to 30 ms whether it holds one record or 200; a much larger one delays the readers
+    of all its partitions.
     """
 
     step_records_max = 200
     step_bytes_max = 2_000_000
 
     def __init__(
-        self,
-        settings: KafkaSettings,
-        clock: Clock,
-        admin: AIOKafkaAdminClient,
-        ends: AIOKafkaConsumer,
+        self, settings: KafkaSettings, clock: Clock, admin: AIOKafkaAdminClient, ends: AIOKafkaConsumer
     ) -> None:
         """Use `open`."""
         self.label = ""
@@ -78,14 +62,14 @@ class KafkaBus:
         self._admin = admin
         self._ends = ends
         self._catalogue = Catalogue(admin, settings)
-        self._changes = TopicWatch(admin, settings, how_to_empty(settings))
+        self._topic_watch = TopicWatch(admin, settings)
         self._memberships: list[KafkaMembership] = []
         self._readers: set[KafkaReader] = set()
 
     @classmethod
     async def open(cls, settings: KafkaSettings, *, clock: Clock | None = None) -> "KafkaBus":
         """Connect. Raises TransientError when no broker answers."""
-        leave_out_the_usual()
+        filter_logs()
         admin = AIOKafkaAdminClient(**client_options(settings))
         ends = AIOKafkaConsumer(**ends_options(settings))
         with collected_reasons() as reasons:
@@ -110,7 +94,7 @@ class KafkaBus:
         return self._settings.session_seconds
 
     def peer(self) -> "KafkaBus":
-        """Return this one: its workers share the connections that belong to none of them."""
+        """Return this one: its workers share its connections."""
         return self
 
     async def close(self) -> None:
@@ -119,7 +103,7 @@ class KafkaBus:
         await self._disconnect()
 
     async def abandon(self) -> None:
-        """Stop at once and tell nobody, as a killed process would: for tests of the others."""
+        """Stop without leaving the groups, as a killed process would: for tests of the other members."""
         await asyncio.gather(*(membership.abandon() for membership in self._memberships))
         await self._disconnect()
 
@@ -131,16 +115,16 @@ class KafkaBus:
     # Topics
 
     async def create_topics(self, topics: Sequence[TopicSpec]) -> None:
-        async with _asking("creating topics"):
+        async with bounded("creating topics"):
             await self._catalogue.create(topics)
-            await self._changes.rely_on(spec.name for spec in topics)
+            await self._topic_watch.rely_on(spec.name for spec in topics)
 
     async def check_topics(self, topics: Sequence[TopicSpec]) -> list[TopicState]:
-        async with _asking("comparing topics"):
+        async with bounded("comparing topics"):
             return await self._catalogue.check(topics)
 
     async def topics(self) -> Mapping[str, TopicSpec]:
-        async with _asking("listing topics"):
+        async with bounded("listing topics"):
             return await self._catalogue.all()
 
     def how_to_empty(self) -> str:
@@ -149,10 +133,10 @@ class KafkaBus:
     async def end_offsets(self, partitions: Sequence[TopicPartition]) -> Mapping[TopicPartition, int]:
         """Return where the partitions end, counting what is not committed yet.
 
-        A step returns when its outcome is decided, some milliseconds before its records are visible. Whoever
-        reads up to the ends as they are here waits for that, and so sees every step that ended before.
+        A step returns when its outcome is decided, some milliseconds before its records are visible. A reader
+        that reads up to these ends waits for that, and so sees every step that ended before.
         """
-        async with _asking("asking for end offsets"):
+        async with bounded("asking for end offsets"):
             for partition in partitions:
                 await self._catalogue.check_partition(*partition)
             names = {KafkaPartition(self._settings.named(topic), n): (topic, n) for topic, n in partitions}
@@ -170,8 +154,8 @@ class KafkaBus:
         self, group: str, topics: Sequence[str], *, assigned: Assigned, revoked: Revoked
     ) -> KafkaMembership:
         partitions = await self._count_partitions(group, topics)
-        async with _asking(f"looking at the topics of {group}"):
-            await self._changes.rely_on(topics)
+        async with bounded(f"looking at the topics of {group}"):
+            await self._topic_watch.rely_on(topics)
         membership = KafkaMembership(
             self._settings,
             self._clock,
@@ -180,7 +164,7 @@ class KafkaBus:
             partitions,
             assigned,
             revoked,
-            changes=self._changes,
+            topic_watch=self._topic_watch,
             label=self.label,
         )
         await membership.start()
@@ -188,20 +172,14 @@ class KafkaBus:
         return membership
 
     async def _count_partitions(self, group: str, topics: Sequence[str]) -> int:
-        async with _asking(f"looking for the topics of {group}"):
-            counts = {await self._catalogue.partitions(topic) for topic in topics}
-        if len(counts) != 1:
-            raise PermanentError(
-                f"group {group}: its topics must have one partition count, not {sorted(counts)}",
-                reason="PartitionsDiffer",
-            )
-        return counts.pop()
+        async with bounded(f"looking for the topics of {group}"):
+            return common_count(group, {await self._catalogue.partitions(topic) for topic in topics})
 
     async def describe(self, group: str, topics: Sequence[str]) -> GroupState:
         partitions = await self._count_partitions(group, topics)
         name = self._settings.named(group)
         names = {self._settings.named(topic): topic for topic in topics}
-        async with _asking(f"describing {group}"):
+        async with bounded(f"describing {group}"):
             members = await describe_members(self._admin, name)
             topic_partitions = [KafkaPartition(topic, n) for topic in names for n in range(partitions)]
             offsets = await fetch_offsets(self._admin._client, name, topic_partitions, is_stable=False)
@@ -219,7 +197,7 @@ class KafkaBus:
         writer = self._find(lease)
         if writer is not None:
             await writer.ready()
-        async with _asking(f"reading the offsets of {lease.group}/{lease.partition}"):
+        async with bounded(f"reading the offsets of {lease.group}/{lease.partition}"):
             await self._check_epoch(lease, writer)
             offsets = await self._fetch_offsets(lease, topics)
         if writer is not None:
@@ -245,21 +223,13 @@ class KafkaBus:
         return None
 
     async def _check_outputs(self, outputs: Sequence[Output]) -> None:
-        """Find what is wrong with outputs before anything is sent: errors of the broker cost the producer."""
+        """Check outputs before anything is sent: an error of the broker costs the producer."""
         for topic, partition in {(output.topic, output.partition) for output in outputs}:
             await self._catalogue.check_partition(topic, partition)
-        for topic, _, key, value, headers in outputs:
-            size = len(key) + len(value or b"")
-            if headers:
-                size += sum(len(name) + len(content) for name, content in headers)
-            if size > self._settings.record_bytes_max:
-                raise TooLargeError(
-                    f"{topic}: the record of {key[:100]!r} has {size} bytes, the limit is"
-                    f" {self._settings.record_bytes_max}"
-                )
+        check_sizes(outputs, self._settings.record_bytes_max)
 
     async def _check_offsets(self, lease: Lease, writer: Writer, offsets: Mapping[str, int]) -> None:
-        """Refuse to go back: the broker would."""
+        """Refuse to go back: the broker would do it."""
         unknown = [topic for topic in offsets if topic not in writer.offsets]
         if unknown:
             for topic in unknown:
@@ -274,10 +244,9 @@ class KafkaBus:
     async def _check_epoch(self, lease: Lease, writer: Writer | None) -> None:
         """Make sure that the lease is the newest, and that its last step is visible."""
         name = self._settings.transactional_id(lease.group, lease.partition)
-        client = self._admin._client
         while True:
             ours = lease.epoch if writer is None else writer.epoch
-            state = await answered(client, lambda: describe_transaction(client, name))
+            state = await describe_transaction(self._admin._client, name)
             if writer is not None and writer.epoch != ours:
                 await writer.ready()  # its producer was replaced meanwhile
                 continue
@@ -294,13 +263,3 @@ class KafkaBus:
         group = self._settings.named(lease.group)
         found = await fetch_offsets(self._admin._client, group, names, is_stable=True)
         return {topic: found[partition] for partition, topic in names.items()}
-
-
-@asynccontextmanager
-async def _asking(doing: str) -> AsyncIterator[None]:
-    """Give a call of the library a deadline, and translate what it raises."""
-    try:
-        async with asyncio.timeout(TRANSACTION_SECONDS):
-            yield
-    except FOREIGN as exc:
-        raise translate(exc, doing) from exc

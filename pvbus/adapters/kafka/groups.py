@@ -1,31 +1,94 @@
-"""A group as its coordinator shows it: its members, what they tell of themselves, and who has what."""
+"""The group protocol: what members report of themselves, which lease goes to which member, and how the group
+looks from outside.
+
+Partition i of every topic goes to one member. Members report the leases they hold when they join. The leader
+moves a held lease in two rebalances, as in KIP-429: in the first its holder loses it, in the second the next
+member gets it. All members keep working meanwhile.
+"""
 
 import asyncio
 import contextlib
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import msgspec
-from aiokafka import errors
 from aiokafka.admin import AIOKafkaAdminClient
+from aiokafka.coordinator.assignors.abstract import AbstractPartitionAssignor
 from aiokafka.coordinator.protocol import ConsumerProtocolMemberAssignment, ConsumerProtocolMemberMetadata
 
-from pvbus.adapters.kafka.assignor import decode_user_data
+from pvbus.adapters.assignment import assign
+from pvbus.adapters.kafka.requests import COORDINATOR_MOVES, check_code
 
 _AT_REST = ("Stable", "Empty", "Dead")
-"""Between these a group is being rebalanced, and the coordinator tells neither labels nor shares."""
-
-_COORDINATOR_MOVES = (
-    errors.GroupLoadInProgressError,
-    errors.GroupCoordinatorNotAvailableError,
-    errors.NotCoordinatorForGroupError,
-)
-"""A group finds its coordinator again in a moment; in a new cluster it has none before somebody asks."""
+"""In every other state the group is rebalancing, and the coordinator shows neither labels nor shares."""
 
 REBALANCE_SECONDS_MAX = 8.0
-"""How long the end of a rebalance, or a coordinator, is waited for. A rebalance takes a heartbeat or two, and
-the one after it as long; a member that lives but does not answer holds one up for longer than one looks."""
+"""How long to wait for the end of a rebalance, or for a coordinator. A rebalance takes one or two heartbeats,
+and so does the next; a member that lives but does not answer takes longer than this."""
 
 LOOK_SECONDS = 0.2
+
+
+class UserData(msgspec.Struct, frozen=True, kw_only=True):
+    """What a member reports of itself, to the leader and in descriptions of the group."""
+
+    held: tuple[int, ...] = ()
+    label: str = ""
+
+
+_encode = msgspec.json.Encoder().encode
+_decode = msgspec.json.Decoder(UserData).decode
+
+
+def share_out(partitions: int, holders: Mapping[str, Sequence[int]]) -> dict[str, list[int]]:
+    """Return what each member has after this rebalance. `holders`: what each holds now.
+
+    A partition that moves from one member to another is in no share this time.
+    """
+    owners = {number: member for member, held in holders.items() for number in held}
+    shares: dict[str, list[int]] = {member: [] for member in holders}
+    for number, member in sorted(assign(partitions, sorted(holders), owners).items()):
+        if owners.get(number, member) == member:
+            shares[member].append(number)
+    return shares
+
+
+class CoPartitioningAssignor(AbstractPartitionAssignor):  # type: ignore[misc]  # aiokafka has no types
+    """One member's assignor. The library takes an instance as well as a class.
+
+    held: what to report to the leader. given: called with the share of this member, before anything else.
+    """
+
+    name = "pvbus"
+
+    def __init__(
+        self,
+        topics: Sequence[str],
+        partitions: int,
+        *,
+        held: Callable[[], Iterable[int]],
+        given: Callable[[list[int]], None],
+        label: str = "",
+    ) -> None:
+        self._topics = sorted(topics)
+        self._partitions = partitions
+        self._held = held
+        self._given = given
+        self._label = label
+
+    def metadata(self, topics: Iterable[str]) -> Any:
+        data = _encode(UserData(held=tuple(sorted(self._held())), label=self._label))
+        return ConsumerProtocolMemberMetadata(0, sorted(topics), data)
+
+    def assign(self, cluster: Any, members: Mapping[str, Any]) -> dict[str, Any]:
+        holders = {member: _decode(metadata.user_data).held for member, metadata in members.items()}
+        return {
+            member: ConsumerProtocolMemberAssignment(0, [(topic, share) for topic in self._topics], b"")
+            for member, share in share_out(self._partitions, holders).items()
+        }
+
+    def on_assignment(self, assignment: Any) -> None:
+        self._given(sorted({each.partition for each in assignment.partitions()}))
 
 
 class Member(NamedTuple):
@@ -38,12 +101,11 @@ async def describe_members(admin: AIOKafkaAdminClient, group: str) -> list[Membe
     """Return the members of a group, by its name in the cluster. Raises KafkaError and TimeoutError."""
     async with asyncio.timeout(REBALANCE_SECONDS_MAX):
         while True:
-            with contextlib.suppress(*_COORDINATOR_MOVES):
-                # One group at a time: the library reads an answer about several wrongly from version 3 on.
+            with contextlib.suppress(*COORDINATOR_MOVES):
+                # One group at a time: the library misreads an answer about several from version 3 on.
                 (answer,) = await admin.describe_consumer_groups([group])
                 code, _, state, _, _, members = answer.groups[0][:6]
-                if code:
-                    raise errors.for_code(code)(f"group {group}")
+                check_code(code, f"group {group}")
                 if state in _AT_REST:
                     return [_member(*each) for each in members]
             await asyncio.sleep(LOOK_SECONDS)
@@ -51,15 +113,12 @@ async def describe_members(admin: AIOKafkaAdminClient, group: str) -> list[Membe
 
 def _member(member_id: str, client: str, host: str, metadata: bytes, assignment: bytes) -> Member:
     share: Any = ConsumerProtocolMemberAssignment.decode(assignment) if assignment else None
-    return Member(
-        member_id,
-        _label(metadata),
-        frozenset(tp.partition for tp in share.partitions()) if share is not None else frozenset(),
-    )
+    partitions = share.partitions() if share is not None else ()
+    return Member(member_id, _label(metadata), frozenset(each.partition for each in partitions))
 
 
 def _label(metadata: bytes) -> str:
     try:
-        return decode_user_data(ConsumerProtocolMemberMetadata.decode(metadata).user_data).label
-    except (msgspec.MsgspecError, TypeError, ValueError):  # somebody else's client in our group
+        return _decode(ConsumerProtocolMemberMetadata.decode(metadata).user_data).label
+    except (msgspec.MsgspecError, TypeError, ValueError):  # a foreign client in our group
         return ""

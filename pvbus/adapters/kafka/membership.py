@@ -1,30 +1,30 @@
-"""A worker's place in a consumer group, and the leases it is given there.
+"""A worker's membership in a consumer group, and the leases that it gets there.
 
-The group's consumer reads nothing; it is there for its heartbeats and rebalances. What happens is decided
-in two synchronous moments, both of the library's coordination task: `_tell_held`, when it is about to join,
-and `_take_share`, when it has joined. Everything else runs in tasks of this membership.
+The group's consumer reads nothing; it sends heartbeats and takes part in rebalances. Two synchronous calls of
+the library's coordination task decide what happens: `_report_held`, when it is about to join, and
+`_take_share`, when it has joined. Everything else runs in tasks of this membership.
 
-Invariants. A partition is told as held from the moment it is given until its lease's producer is closed, so
-that the leader gives it to nobody else before that. A member that joins without a member id was out of the
-group: whatever it held is lost. For each partition the next lease waits for the end of the last one.
+Invariants. A partition is reported as held from the moment it is given until its lease's producer is closed,
+so that the leader gives it to no other member before that. A member that joins without a member id was out of
+the group, and has lost all its leases. For each partition the next lease waits for the end of the last one.
 """
 
 import asyncio
 import contextlib
-from collections.abc import Callable, Coroutine, Iterable, Mapping, Sequence
+from collections.abc import Coroutine, Iterable, Sequence
 from typing import Any
 
 from aiokafka import AIOKafkaConsumer
 from aiokafka import TopicPartition as KafkaPartition
 from aiokafka.abc import ConsumerRebalanceListener
 
-from pvbus.adapters.kafka.assignor import CoPartitioningAssignor
-from pvbus.adapters.kafka.changes import TopicWatch
-from pvbus.adapters.kafka.failures import FOREIGN, translate
-from pvbus.adapters.kafka.librarylog import leave_out_the_usual
-from pvbus.adapters.kafka.settings import TRANSACTION_SECONDS, KafkaSettings, member_options
-from pvbus.adapters.kafka.stopping import stop_consumer
+from pvbus.adapters.kafka.errors import bounded, translated
+from pvbus.adapters.kafka.groups import CoPartitioningAssignor
+from pvbus.adapters.kafka.library import filter_logs, stop_consumer
+from pvbus.adapters.kafka.settings import KafkaSettings, member_options
+from pvbus.adapters.kafka.topics import TopicWatch
 from pvbus.adapters.kafka.writer import Writer
+from pvbus.adapters.membership import MembershipLife, call_back
 from pvbus.core.errors import FencedError, PvbusError, TransientError
 from pvbus.ports.bus import Assigned, Lease, Revoked
 from pvbus.ports.clock import Clock
@@ -37,7 +37,7 @@ RETRY_SECONDS = 0.5
 
 
 class _Slot:
-    """One partition that this member has, from being given it until it is free for others."""
+    """A partition of this member, from the moment it is given until it is free for others."""
 
     def __init__(self, number: int, writer: Writer, predecessor: "asyncio.Task[None] | None") -> None:
         self.number = number
@@ -56,7 +56,7 @@ class _Listener(ConsumerRebalanceListener):  # type: ignore[misc]  # aiokafka ha
     def on_partitions_assigned(self, assigned: Any) -> None: ...
 
 
-class KafkaMembership:
+class KafkaMembership(MembershipLife):
     """Implements `pvbus.ports.bus.Membership`."""
 
     def __init__(
@@ -69,46 +69,33 @@ class KafkaMembership:
         assigned: Assigned,
         revoked: Revoked,
         *,
-        changes: TopicWatch,
+        topic_watch: TopicWatch,
         label: str = "",
     ) -> None:
-        """changes: what ends this membership when the topics are not what they were."""
+        """topic_watch: ends this membership when the topics change."""
+        super().__init__(group, clock, assigned, revoked)
         self._settings = settings
-        self._clock = clock
-        self._group = group
         self._topics = [settings.named(topic) for topic in topics]
-        self._assigned = assigned
-        self._revoked = revoked
-        self._changes = changes
-        leave_out_the_usual()
+        self._topic_watch = topic_watch
+        filter_logs()
         assignor = CoPartitioningAssignor(
-            self._topics, partitions, held=self._tell_held, given=self._take_share, label=label
+            self._topics, partitions, held=self._report_held, given=self._take_share, label=label
         )
         self._consumer = AIOKafkaConsumer(**member_options(settings, group, assignor))
         self._slots: dict[int, _Slot] = {}
-        self._reported: frozenset[int] = (
-            frozenset()
-        )  # what the leader shares out by: the places when we joined
-        self._leftovers: dict[int, asyncio.Task[None]] = {}  # places that were lost and are being vacated
-        self._leases: dict[int, Lease] = {}
+        self._reported: frozenset[int] = frozenset()  # the partitions that the leader knows we hold
+        self._leftovers: dict[int, asyncio.Task[None]] = {}  # the ends of slots that were lost
         self._writers: set[Writer] = set()
-        self._last_heartbeat = clock.monotonic()
-        self._tasks = asyncio.TaskGroup()
-        self._life: asyncio.Task[None] | None = None
         self._leaving = asyncio.Event()
-        self._failure: Exception | None = None
-        self._is_reported = False
         self._obstacle = ""
 
     async def start(self) -> None:
         """Enter the group; the first share comes later. Raises TransientError."""
         try:
-            async with asyncio.timeout(TRANSACTION_SECONDS):
+            async with bounded(f"joining {self._group}"):
                 await self._consumer.start()
-        except BaseException as exc:
+        except BaseException:
             await stop_consumer(self._consumer)
-            if isinstance(exc, FOREIGN):
-                raise translate(exc, f"joining {self._group}") from exc
             raise
         self._observe_heartbeats()
         self._consumer.subscribe(self._topics, listener=_Listener())
@@ -134,74 +121,43 @@ class KafkaMembership:
     def member_id(self) -> str:
         return str(self._consumer._coordinator.member_id)
 
-    def leases(self) -> Mapping[int, Lease]:
-        return dict(self._leases)
-
-    def last_heartbeat(self) -> float:
-        return self._last_heartbeat
-
     def writer(self, lease: Lease) -> Writer | None:
-        """Return what writes for a lease, None if it is not, or no more, ours."""
+        """Return the writer of a lease, None if the lease is not ours."""
         slot = self._slots.get(lease.partition)
         return slot.writer if slot is not None and slot.lease == lease else None
 
     async def confirm(self) -> bool:
         """Ask the group now whether we are a member."""
         coordinator = self._consumer._coordinator
-        try:
+        with translated(f"heartbeat of {self._group}"):
             if await coordinator._do_heartbeat():
                 return True
-        except FOREIGN as exc:
-            raise translate(exc, f"heartbeat of {self._group}") from exc
         if coordinator.member_id:
             raise TransientError(f"the coordinator of {self._group} does not answer")
         return False
 
-    async def wait_left(self) -> None:
-        await self._wait_for_life()
-        if self._failure is not None:
-            self._is_reported = True
-            raise self._failure
-
     async def leave(self) -> None:
         self._leaving.set()
-        await self._wait_for_life()
-        self._tell_failure()
+        await self._wait_ended()
 
     async def abandon(self) -> None:
-        """Stop at once and tell nobody, as a killed process would; the others must find out."""
         self._consumer._coordinator.generation = -1  # then it does not say that it leaves
-        if self._life is not None:
-            self._life.cancel()
-        await self._wait_for_life()
-        self._tell_failure()
-
-    async def _wait_for_life(self) -> None:
-        if self._life is not None:
-            await asyncio.wait({self._life})
-
-    def _tell_failure(self) -> None:
-        """See to it that a failure is known, even where nobody called `wait_left`."""
-        if self._failure is not None and not self._is_reported:
-            self._is_reported = True
-            asyncio.get_running_loop().call_exception_handler(
-                {"message": f"membership of {self._group} failed", "exception": self._failure}
-            )
+        await super().abandon()
 
     # The life of a member
 
     async def _live(self) -> None:
-        """Be a member until told to leave. A callback that raises, and topics that are not what they were,
-        end the membership with their error."""
+        """Be a member until `leave`. A callback that raises, or a changed topic, ends it with that error."""
         try:
             async with self._tasks:
-                watching = [self._tasks.create_task(each) for each in (self._watch(), self._changes.watch())]
+                watches = (self._watch(), self._topic_watch.watch())
+                watching = [self._tasks.create_task(each) for each in watches]
                 await self._leaving.wait()
                 for slot in tuple(self._slots.values()):
                     self._vacate(slot)
                 ending = [
                     *self._leftovers.values(),
-                    *(p.vacating for p in self._slots.values() if p.vacating),
+                    *(s.vacating for s in self._slots.values() if s.vacating),
                 ]
                 if ending:
                     await asyncio.wait(ending)
@@ -210,50 +166,50 @@ class KafkaMembership:
         except Exception as exc:
             self._failure = exc
         finally:
-            await self._give_up_place()
+            await self._disconnect()
 
     def _spawn(self, coroutine: Coroutine[Any, Any, None]) -> "asyncio.Task[None]":
-        """Run something as a part of this life. Raises RuntimeError at the moment when that is failing."""
+        """Run something as a part of this life. Raises RuntimeError while the life is ending by a failure."""
         try:
             return self._tasks.create_task(coroutine)
         except RuntimeError:
             coroutine.close()
             raise
 
-    async def _give_up_place(self) -> None:
+    async def _disconnect(self) -> None:
         self._leases = {}
         await asyncio.gather(stop_consumer(self._consumer), *(writer.close() for writer in self._writers))
         self._slots = {}
 
     async def _watch(self) -> None:
-        """Take notice of what the coordination task met, and show it that we are alive."""
+        """Poll: raises the errors of the coordination task, and shows it that we are alive."""
         coordination = self._consumer._coordinator._coordination_task
         while True:
             try:
-                await self._consumer.getmany(timeout_ms=int(WATCH_SECONDS * 1000))
-            except FOREIGN as exc:
-                error = translate(exc, f"membership of {self._group}")
+                with translated(f"membership of {self._group}"):
+                    await self._consumer.getmany(timeout_ms=int(WATCH_SECONDS * 1000))
+            except PvbusError as error:
                 if coordination.done():  # it does not come back
-                    raise error from exc
-                self._tell_obstacle(error)
-                self._begin_heartbeats_again()
+                    raise
+                self._log_obstacle(error)
+                self._restart_heartbeats()
                 await asyncio.sleep(RETRY_SECONDS)
 
-    def _begin_heartbeats_again(self) -> None:
+    def _restart_heartbeats(self) -> None:
         """The library's heartbeats end with the first error that it does not know, and begin with a join."""
         coordinator = self._consumer._coordinator
         if coordinator._heartbeat_task is not None and coordinator._heartbeat_task.done():
             coordinator.request_rejoin()
 
-    def _tell_obstacle(self, error: PvbusError) -> None:
-        """Log what is tried again and again, such as without a right to the group, when it is another."""
+    def _log_obstacle(self, error: PvbusError) -> None:
+        """Log an error that is retried, such as a missing right to the group, unless it was the last one."""
         if str(error) != self._obstacle:
             self._obstacle = str(error)
             _log.warning("leases cannot be taken yet", error=str(error))
 
-    # The two moments of a rebalance
+    # The two calls of a rebalance
 
-    def _tell_held(self) -> Iterable[int]:
+    def _report_held(self) -> Iterable[int]:
         if not self._consumer._coordinator.member_id:
             self._lose_everything()
         self._reported = frozenset(self._slots)
@@ -272,11 +228,11 @@ class KafkaMembership:
         for number in numbers:
             if number not in self._slots:
                 self._occupy(number)
-        if not self._reported <= self._slots.keys():  # the library forgets what is asked of it while it joins
-            self._offer_what_is_free()
+        if not self._reported <= self._slots.keys():  # the library forgets a request to join while it joins
+            self._offer_free_partitions()
 
-    def _offer_what_is_free(self) -> None:
-        """Have the group share out anew, once everything that goes is free."""
+    def _offer_free_partitions(self) -> None:
+        """Let the group share out again, once everything that this member gives up is free."""
         if not any(slot.vacating for slot in self._slots.values()) and not self._leaving.is_set():
             self._consumer._coordinator.request_rejoin()
 
@@ -307,21 +263,21 @@ class KafkaMembership:
             try:
                 epoch = await slot.writer.start()
                 break
-            except FencedError:  # somebody else tries to claim it, too
-                await asyncio.sleep(RETRY_SECONDS)
+            except FencedError:  # another worker starts to write, too
+                pass
             except TransientError as exc:
-                self._tell_obstacle(exc)
-                await asyncio.sleep(RETRY_SECONDS)
+                self._log_obstacle(exc)
+            await asyncio.sleep(RETRY_SECONDS)
         slot.lease = Lease(group=self._group, partition=slot.number, epoch=epoch)
         self._leases[slot.number] = slot.lease
-        await _call(self._assigned, slot.lease)
+        await call_back(self._assigned, slot.lease)
 
     def _vacate(self, slot: _Slot) -> None:
         if slot.vacating is None:
             slot.vacating = self._spawn(self._drain(slot))
 
     async def _drain(self, slot: _Slot) -> None:
-        """Call back, close the producer when that is done or late, and let the group know."""
+        """Call back, close the producer when that is done or late, and offer the partition to the group."""
         number = slot.number
         ending = self._tasks.create_task(self._end_callbacks(slot))
         await asyncio.wait({ending}, timeout=self._settings.drain_seconds)
@@ -333,26 +289,20 @@ class KafkaMembership:
         self._writers.discard(slot.writer)
         if self._slots.get(number) is slot:  # else it was lost, and the group knows
             del self._slots[number]
-            self._offer_what_is_free()
+            self._offer_free_partitions()
 
     async def _end_callbacks(self, slot: _Slot) -> None:
         assert slot.occupying is not None
         slot.occupying.cancel()  # a lease that goes need not be restored to the end
         await asyncio.wait({slot.occupying})
         if slot.lease is not None:
-            await _call(self._revoked, slot.lease)
+            await call_back(self._revoked, slot.lease)
 
     def _give_back(self, slot: _Slot) -> None:
-        """Somebody fenced a lease that we hold: given back, it is given again, to whomever the leader wants.
+        """Give back a lease that another worker fenced; the leader then gives it to the member it chooses.
 
-        If we are no member any more, it was lost, and this is the same as what the next join does with it.
+        If we are no member any more, the lease is lost, and the next join would do the same with it.
         """
         if self._slots.get(slot.number) is slot:
-            with contextlib.suppress(RuntimeError):  # this life is ending, and all places with it
+            with contextlib.suppress(RuntimeError):  # this life is ending, and all slots with it
                 self._vacate(slot)
-
-
-async def _call(callback: Callable[[Lease], Any], lease: Lease) -> None:
-    """Run a callback. To be fenced is no failure of it: the lease is revoked then."""
-    with contextlib.suppress(FencedError):
-        await callback(lease)

@@ -1,8 +1,8 @@
-"""Reading partitions by hand: positions are the caller's, committed records only.
+"""Reads partitions from positions that the caller sets: committed records only.
 
-The library's consumer is started at the first poll. What it has fetched is handed out from buffers of our
-own, one per partition and in turn, as the library would first empty the partition it happened to fetch
-first. The consumer's positions run ahead of ours by what is buffered.
+The library's consumer is started at the first poll. Fetched records go through buffers of our own, one per
+partition, and leave them in turn, as the library would first empty the partition it happened to fetch first.
+The consumer's positions run ahead of ours by what is buffered.
 """
 
 import asyncio
@@ -12,14 +12,14 @@ from collections.abc import Callable, Mapping, Sequence
 from aiokafka import AIOKafkaConsumer
 from aiokafka import TopicPartition as KafkaPartition
 
-from pvbus.adapters.kafka.failures import FOREIGN, translate
+from pvbus.adapters.kafka.errors import translated
+from pvbus.adapters.kafka.library import stop_consumer
 from pvbus.adapters.kafka.settings import KafkaSettings, reader_options
-from pvbus.adapters.kafka.stopping import stop_consumer
-from pvbus.core.errors import TransientError
+from pvbus.core.errors import PvbusError, TransientError
 from pvbus.ports.bus import Record, TopicPartition
 
 SLICE_SECONDS = 0.2
-"""How often a waiting poll looks whether positions moved without a record: over markers and gaps."""
+"""How often a waiting poll checks whether positions moved without a record: over markers and gaps."""
 
 
 class KafkaReader:
@@ -89,7 +89,7 @@ class KafkaReader:
             self._positions[partition] = self._fetched_to(partition)
 
     def _apply(self) -> None:
-        """Tell the consumer what to read. It drops what it has fetched and we have not taken."""
+        """Assign our positions to the consumer. It drops what it has fetched and we have not taken."""
         if self._consumer is None:
             return
         self._consumer.assign([self._foreign(partition) for partition in self._positions])
@@ -129,10 +129,8 @@ class KafkaReader:
         if not short:
             await asyncio.sleep(wait_seconds)
             return
-        try:
+        with translated("reading"):
             fetched = await consumer.getmany(*map(self._foreign, short), timeout_ms=int(wait_seconds * 1000))
-        except FOREIGN as exc:
-            raise translate(exc, "reading") from exc
         for (topic, partition), messages in fetched.items():
             name = self._settings.unnamed(topic)
             assert name is not None
@@ -144,7 +142,7 @@ class KafkaReader:
             )
 
     def _has_buffered(self) -> bool:
-        """Tell whether any record could be handed out now."""
+        """Return whether any record could be handed out now."""
         return any(partition not in self._paused for partition in self._buffers)
 
     def _progress(self) -> int:
@@ -152,7 +150,7 @@ class KafkaReader:
         return sum(map(self._fetched_to, self._positions))
 
     def _take(self, limit: int) -> list[Record]:
-        """Take records of all partitions that have some: equal shares, then who is next gets the rest."""
+        """Take records of all partitions that have some: equal shares, then the next one gets the rest."""
         records: list[Record] = []
         ready = [partition for partition in self._buffers if partition not in self._paused]
         while ready and len(records) < limit:
@@ -178,12 +176,12 @@ class KafkaReader:
             raise TransientError("the reader is closed")
         if self._starting is None:
             self._starting = asyncio.create_task(self._start(), name="start of a reader")
-        starting = self._starting
         try:
-            return await asyncio.shield(starting)
-        except FOREIGN as exc:
+            with translated("starting to read"):
+                return await asyncio.shield(self._starting)
+        except PvbusError:
             self._starting = None
-            raise translate(exc, "starting to read") from exc
+            raise
 
     async def _start(self) -> AIOKafkaConsumer:
         consumer = AIOKafkaConsumer(**reader_options(self._settings))

@@ -1,33 +1,118 @@
-"""Requests that the library has not, or in versions that are too old: what all of them have besides a layout.
+"""Requests that aiokafka lacks, or sends in too old a version, and their retries.
 
-Flexible versions only: strings and arrays are compact, and each structure ends with its tags.
-Source: KIP-482.
+Retries cover broker failover and coordinator moves. The library picks a broker at random among those it
+knows. A broker that just died stays among them until its session at the controller ends; until then no other
+broker takes over its groups and transactions.
 """
 
-from collections.abc import Callable
-from typing import Any
+import asyncio
+from collections.abc import Awaitable, Callable, Iterable, Mapping
+from typing import Any, NamedTuple, TypeVar
 
+from aiokafka import TopicPartition as KafkaPartition
+from aiokafka import errors
+from aiokafka.client import AIOKafkaClient, CoordinationType
 from aiokafka.protocol.api import Request, RequestStruct, Response
-from aiokafka.protocol.types import CompactString, Schema, TaggedFields
+from aiokafka.protocol.types import (
+    Boolean,
+    CompactArray,
+    CompactString,
+    Int16,
+    Int32,
+    Int64,
+    Schema,
+    TaggedFields,
+)
 
 STRING = CompactString("utf-8")
-TAGS = ("tags", TaggedFields)
+EPOCH_BITS = 16
 
 
-def request_of(api_key: int, version: int, *, asked: Schema, reported: Schema) -> Callable[..., Any]:
+class UnstableOffsetsError(errors.KafkaError):  # type: ignore[misc]  # aiokafka has no types
+    """A transaction's offsets are undecided; the library has no class for it."""
+
+    errno = 88
+    message = "UNSTABLE_OFFSET_COMMIT"
+
+
+COORDINATOR_MOVES: tuple[type[Exception], ...] = (
+    errors.GroupLoadInProgressError,
+    errors.GroupCoordinatorNotAvailableError,
+    errors.NotCoordinatorForGroupError,
+    errors.CoordinatorLoadInProgressError,
+    errors.CoordinatorNotAvailableError,
+    errors.NotCoordinatorError,
+)
+"""A coordinator is found again in a moment; a new cluster has none before the first request. The library has
+two classes for each of these errors, and raises either."""
+
+AWAY = (errors.NodeNotReadyError, errors.KafkaConnectionError, *COORDINATOR_MOVES, UnstableOffsetsError)
+
+ANSWER_SECONDS_MAX = 13.0
+"""Below the deadline of a bus call, so that the call can raise the last error. Another broker takes over when
+a session ends, after 9 s by default, and some seconds later if the broker was the controller."""
+
+RETRY_SECONDS = 0.1
+
+Answer = TypeVar("Answer")
+
+
+async def answered(client: AIOKafkaClient, ask: Callable[[], Awaitable[Answer]]) -> Answer:
+    """Ask until there is an answer. Raises KafkaError: one that does not pass, or in the end the last one."""
+    loop = asyncio.get_running_loop()
+    deadline = loop.time() + ANSWER_SECONDS_MAX
+    while True:
+        try:
+            return await ask()
+        except AWAY:
+            if loop.time() >= deadline:
+                raise
+        await asyncio.sleep(RETRY_SECONDS)
+        await client.force_metadata_update()
+
+
+def check_code(code: int, about: str) -> None:
+    """Raise the error of an answer's error code, if there is one."""
+    if code == UnstableOffsetsError.errno:
+        raise UnstableOffsetsError(about)
+    if code:
+        raise errors.for_code(code)(about)
+
+
+# Layouts
+
+Layout = Mapping[str, Any]
+"""The type of each field by its name, in order; a list holds the type, or the layout, of its elements."""
+
+
+def _fields(layout: Layout) -> list[tuple[str, Any]]:
+    """Return a structure of a flexible version: arrays are compact, tags come last. Source: KIP-482."""
+    return [*((name, _type(field)) for name, field in layout.items()), ("tags", TaggedFields)]
+
+
+def _type(field: Any) -> Any:
+    match field:
+        case [dict() as layout]:
+            return CompactArray(*_fields(layout))
+        case [element]:
+            return CompactArray(element)
+    return field
+
+
+def request_of(api_key: int, version: int, asked: Layout, reported: Layout) -> Callable[..., Any]:
     """Return a class of requests, made of the values of their fields, the last tags left out."""
 
     class Reported(Response):  # type: ignore[misc]  # aiokafka has no types
         API_KEY = api_key
         API_VERSION = version
-        SCHEMA = reported
+        SCHEMA = Schema(*_fields(reported))
 
     class Struct(RequestStruct):  # type: ignore[misc]  # aiokafka has no types
         API_KEY = api_key
         API_VERSION = version
         FLEXIBLE_VERSION = True
         RESPONSE_TYPE = Reported
-        SCHEMA = asked
+        SCHEMA = Schema(*_fields(asked))
 
     class Asked(Request[Struct]):  # type: ignore[misc]  # aiokafka has no types
         API_KEY = api_key
@@ -39,3 +124,165 @@ def request_of(api_key: int, version: int, *, asked: Schema, reported: Schema) -
             return request_struct_class(*self._fields, {})
 
     return Asked
+
+
+# Stable offsets. The library's old OffsetFetch returns what the coordinator knows to be replicated. After a
+# failover that can be older than what the previous coordinator answered: a step whose records are visible
+# would count as failed, and be written twice. From version 7 on, the broker can wait until all it has is
+# replicated; it refuses while a transaction's offsets are undecided. Source: KIP-447.
+
+_OFFSETS = {
+    "partition": Int32, "offset": Int64, "leader_epoch": Int32, "metadata": STRING, "error_code": Int16
+}  # fmt: skip
+_OffsetFetch = request_of(
+    9,
+    7,
+    {"group": STRING, "topics": [{"topic": STRING, "partitions": [Int32]}], "require_stable": Boolean},
+    {
+        "throttle_time_ms": Int32,
+        "topics": [{"topic": STRING, "partitions": [_OFFSETS]}],
+        "error_code": Int16,
+    },
+)
+
+
+async def fetch_offsets(
+    client: AIOKafkaClient, group: str, partitions: Iterable[KafkaPartition], *, is_stable: bool
+) -> dict[KafkaPartition, int]:
+    """Return a group's next offsets, 0 where none was ever committed. Raises KafkaError.
+
+    is_stable: wait for offsets that are being committed. Otherwise the answer may be some moments old, and an
+    open transaction is not waited for.
+    """
+    topics: dict[str, list[int]] = {}
+    for topic, number in partitions:
+        topics.setdefault(topic, []).append(number)
+
+    async def ask() -> dict[KafkaPartition, int]:
+        node = await client.coordinator_lookup(CoordinationType.GROUP, group)
+        request = _OffsetFetch(group, [(*each, {}) for each in topics.items()], is_stable)
+        answer = await client.send(node, request)
+        check_code(answer.error_code, f"the offsets of {group}")
+        found: dict[KafkaPartition, int] = {}
+        for topic, parts, _ in answer.topics:
+            for number, offset, _, _, code, _ in parts:
+                check_code(code, f"the offsets of {group}")
+                found[KafkaPartition(topic, number)] = max(0, offset)
+        return found
+
+    return await answered(client, ask)
+
+
+# The present epoch of a lease. Source: KIP-664.
+
+_TRANSACTION = {
+    "error_code": Int16,
+    "transactional_id": STRING,
+    "transaction_state": STRING,
+    "transaction_timeout_ms": Int32,
+    "transaction_start_time_ms": Int64,
+    "producer_id": Int64,
+    "producer_epoch": Int16,
+    "topics": [{"topic": STRING, "partitions": [Int32]}],
+}
+_DescribeTransactions = request_of(
+    65,
+    0,
+    {"transactional_ids": [STRING]},
+    {"throttle_time_ms": Int32, "transaction_states": [_TRANSACTION]},
+)
+_NOT_FOUND = 105
+_ENDING = ("PrepareCommit", "PrepareAbort", "PrepareEpochFence")
+
+
+class TransactionState(NamedTuple):
+    """epoch: the lease's. is_ending: the outcome is decided, but not yet visible to readers."""
+
+    epoch: int
+    is_ending: bool
+
+
+def epoch_of(producer_id: int, producer_epoch: int) -> int:
+    """Return a lease's epoch: a newer producer of one transactional id has the higher one.
+
+    Producer epochs wrap to a new producer id after 32,767 leases; ids are handed out in rising blocks.
+    """
+    return producer_id << EPOCH_BITS | producer_epoch
+
+
+async def describe_transaction(client: AIOKafkaClient, transactional_id: str) -> TransactionState | None:
+    """Return which epoch may write under an id now, None if there never was one. Raises KafkaError."""
+
+    async def ask() -> TransactionState | None:
+        node = await client.coordinator_lookup(CoordinationType.TRANSACTION, transactional_id)
+        answer = await client.send(node, _DescribeTransactions([transactional_id]))
+        code, _, state, _, _, producer_id, producer_epoch, *_ = answer.transaction_states[0]
+        if code == _NOT_FOUND:
+            return None
+        check_code(code, transactional_id)
+        return TransactionState(epoch_of(producer_id, producer_epoch), state in _ENDING)
+
+    return await answered(client, ask)
+
+
+# The ids of topics, which differ between a topic and one created later under its name. Source: KIP-516.
+
+_BROKER = {"node_id": Int32, "host": STRING, "port": Int32, "rack": STRING}
+_PARTITION = {
+    "error_code": Int16,
+    "partition": Int32,
+    "leader": Int32,
+    "leader_epoch": Int32,
+    "replicas": [Int32],
+    "isr": [Int32],
+    "offline": [Int32],
+}
+_TOPIC = {
+    "error_code": Int16,
+    "name": STRING,
+    "id_high": Int64,
+    "id_low": Int64,
+    "is_internal": Boolean,
+    "partitions": [_PARTITION],
+    "authorized_operations": Int32,
+}
+_Metadata = request_of(
+    3,
+    10,
+    {
+        "topics": [{"id_high": Int64, "id_low": Int64, "name": STRING}],
+        "allow_auto_topic_creation": Boolean,
+        "include_cluster_authorized_operations": Boolean,
+        "include_topic_authorized_operations": Boolean,
+    },
+    {
+        "throttle_time_ms": Int32,
+        "brokers": [_BROKER],
+        "cluster_id": STRING,
+        "controller_id": Int32,
+        "topics": [_TOPIC],
+        "cluster_authorized_operations": Int32,
+    },
+)
+_UNKNOWN_TOPIC = errors.UnknownTopicOrPartitionError.errno
+
+
+class TopicIdentity(NamedTuple):
+    """What must not change of a topic. No partitions: the topic does not exist."""
+
+    partitions: int
+    id: tuple[int, int]
+
+
+async def identify_topics(client: AIOKafkaClient, names: Iterable[str]) -> dict[str, TopicIdentity]:
+    """Return the identities of topics, without those that we may not see, or that have no leader yet.
+
+    Raises KafkaError.
+    """
+    request = _Metadata([(0, 0, name, {}) for name in names], False, False, False)
+    answer = await client.send(client.get_random_node(), request)
+    return {
+        name: TopicIdentity(len(partitions), (high, low))
+        for code, name, high, low, _, partitions, *_ in answer.topics
+        if code in (0, _UNKNOWN_TOPIC)
+    }

@@ -1,7 +1,7 @@
 """How to reach a Kafka cluster, and every option that our clients run with.
 
-Nothing is left to the library's defaults where a guarantee rests on it: those are auto-commit on, reading
-from the latest record, idempotence off, and a rebalance that must end within the session.
+Every option that a guarantee rests on is set here. The library's defaults are auto-commit on, reading from
+the latest record, idempotence off, and a rebalance that must end within the session.
 """
 
 import asyncio
@@ -20,10 +20,10 @@ REQUEST_SECONDS = 40
 """A JoinGroup may be answered after the rebalance timeout only, so requests must wait for longer."""
 
 TRANSACTION_SECONDS = 15.0
-"""What a step, or a new producer, may take. Below the transaction's own timeout, so that we give up first."""
+"""What a step, or any other call, may take. Below the transaction's own timeout, so that we give up first."""
 
 BROKER_TRANSACTION_SECONDS = 20
-"""After this the broker aborts what nobody ended; readers wait for that long behind a dead worker's step."""
+"""After this the broker aborts an open transaction; readers wait that long behind a dead worker's step."""
 
 FETCH_WAIT_SECONDS = 0.25
 """How long a fetch waits at the broker for records. A partition that is added or resumed waits for the end
@@ -59,7 +59,7 @@ class Scram(msgspec.Struct, frozen=True, kw_only=True, tag="scram", tag_field="m
 
 
 class OAuthBearer(msgspec.Struct, frozen=True, kw_only=True, tag="oauthbearer", tag_field="mechanism"):
-    """A token of somebody who is trusted, such as a projected service account token.
+    """A token of an authority that the brokers trust, such as a projected service account token.
 
     token_file: read again for every connection, as tokens are replaced before they expire.
     """
@@ -109,12 +109,12 @@ def settings_of(url: str) -> KafkaSettings:
     """Read `kafka://host:port[,host:port...][/prefix]`. Raises UsageError."""
     found = re.fullmatch(r"kafka://([^/]+?)(?:/([A-Za-z0-9._-]+))?/?", url)
     brokers = tuple(found.group(1).split(",")) if found else ()
-    if found is None or not all(map(_is_place, brokers)):
-        raise UsageError(f'"{url}" is no Kafka: give kafka://HOST:PORT[,HOST:PORT...][/PREFIX]')
+    if found is None or not all(map(_is_address, brokers)):
+        raise UsageError(f'invalid bus URL "{url}": expected kafka://HOST:PORT[,HOST:PORT...][/PREFIX]')
     return KafkaSettings(bootstrap=brokers, prefix=found.group(2) or "")
 
 
-def _is_place(broker: str) -> bool:
+def _is_address(broker: str) -> bool:
     host, _, port = broker.rpartition(":")
     return bool(re.fullmatch(r"\S+", host) and re.fullmatch(r"\d{1,5}", port)) and 0 < int(port) <= 65_535
 

@@ -1,11 +1,11 @@
-"""Topics in the cluster: made from their declarations, and compared with them.
+"""Topics in the cluster: created from their declarations, compared with them, and watched for changes.
 
-A compacted topic is cut into segments that are short beside the time its tombstones are kept, as Kafka
-compacts (and so drops tombstones from) closed segments only.
+A compacted topic has segments that are short compared to how long its tombstones are kept, as Kafka compacts
+closed segments only, and drops tombstones there.
 """
 
 import asyncio
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 from aiokafka import errors
@@ -13,16 +13,30 @@ from aiokafka.admin import AIOKafkaAdminClient, NewTopic
 from aiokafka.admin.config_resource import ConfigResource, ConfigResourceType
 from aiokafka.protocol.metadata import MetadataRequest
 
-from pvbus.adapters.kafka.settings import BROKER_MESSAGE_BYTES, OVERHEAD_BYTES, KafkaSettings
+from pvbus.adapters.checks import check_partition
+from pvbus.adapters.kafka.errors import FOREIGN
+from pvbus.adapters.kafka.requests import TopicIdentity, check_code, identify_topics
+from pvbus.adapters.kafka.settings import (
+    BROKER_MESSAGE_BYTES,
+    OVERHEAD_BYTES,
+    TRANSACTION_SECONDS,
+    KafkaSettings,
+)
 from pvbus.core.errors import PermanentError
 from pvbus.ports.bus import TopicSpec, TopicState
 
 REPLICATION = 3
 SEGMENTS_PER_TOMBSTONE = 24
 KNOWN_SECONDS_MAX = 10.0
+WATCH_SECONDS = 2.0
+"""How often topics are watched, by one small request. A change counts when two requests in a row show it, as
+a broker that has just started may not know everything yet."""
+
 _TOPIC_EXISTS = errors.TopicAlreadyExistsError.errno
 _NOT_OURS = (errors.TopicAuthorizationFailedError.errno, errors.UnknownTopicOrPartitionError.errno)
 """Others may have topics in the same cluster, look after them, and delete them while we look."""
+
+_IN_SYNC = "min.insync.replicas"
 
 
 class _Found(NamedTuple):
@@ -52,10 +66,8 @@ class Catalogue:
         copies = await self._replication()
         answer = await self._admin.create_topics([self._new(spec, copies) for spec in missing])
         for name, code, *text in answer.topic_errors:
-            if code == _TOPIC_EXISTS:
-                continue  # another worker was faster, and is compared with below
-            if code:
-                raise errors.for_code(code)(f"{name}: {text}")
+            if code != _TOPIC_EXISTS:  # then another worker was faster, and the topic is compared below
+                check_code(code, f"{name}: {text}")
         await self._wait_until_known([self._settings.named(spec.name) for spec in missing])
         _refuse_differences(await self.check(missing))
 
@@ -76,7 +88,7 @@ class Catalogue:
         return {name: found.spec for name, found in (await self._find()).items()}
 
     async def partitions(self, name: str) -> int:
-        """Return a topic's partition count. Whoever asks for an unknown one made a mistake."""
+        """Return a topic's partition count. An unknown topic is a bug of the caller: PermanentError."""
         if name not in self._partitions:
             await self._find({name})
         if name not in self._partitions:
@@ -84,14 +96,10 @@ class Catalogue:
         return self._partitions[name]
 
     async def check_partition(self, name: str, partition: int) -> None:
-        count = self._partitions.get(name) or await self.partitions(name)
-        if not 0 <= partition < count:
-            raise PermanentError(
-                f"topic {name} has no partition {partition}, only {count}", reason="UnknownPartition"
-            )
+        check_partition(name, partition, self._partitions.get(name) or await self.partitions(name))
 
     async def _find(self, names: Collection[str] | None = None) -> dict[str, _Found]:
-        """Return these topics, those that are there; without names, all whose settings we may know."""
+        """Return those of these topics that exist; without names, all whose settings we may read."""
         listed = {
             name: topic
             for topic in await self._admin.describe_topics()
@@ -106,8 +114,7 @@ class Catalogue:
             for code, text, _, topic, entries in answer.resources:
                 if code in _NOT_OURS and names is None:
                     continue
-                if code:
-                    raise errors.for_code(code)(f"{topic}: {text}")
+                check_code(code, f"{topic}: {text}")
                 configs[topic] = {entry[0]: entry[1] for entry in entries}
         found = {
             name: _found(name, topic["partitions"], configs[self._settings.named(name)])
@@ -132,7 +139,7 @@ class Catalogue:
         )
 
     def _compare(self, spec: TopicSpec, found: _Found, copies: int) -> tuple[str, ...]:
-        """Return what is not as declared, and how to make it so."""
+        """Return what differs from the declaration, and how to correct it."""
         name = self._settings.named(spec.name)
         problems = []
         if found.spec.partitions != spec.partitions:
@@ -142,8 +149,8 @@ class Catalogue:
                 f"services and {how_to_empty(self._settings)}"
             )
         wanted = topic_config(spec, copies, self._settings.record_bytes_max)
-        # Retention does not matter to what is compacted. A topic of fewer copies cannot have as many in
-        # sync: then the copies are what is wrong.
+        # Retention does not matter to a compacted topic. A topic of fewer copies cannot have as many in
+        # sync: then the number of copies is the problem.
         compared = ["cleanup.policy", "delete.retention.ms"]
         if spec.retention_seconds is not None:
             compared.insert(1, "retention.ms")
@@ -166,7 +173,7 @@ class Catalogue:
         return tuple(problems)
 
     async def _wait_until_known(self, names: list[str]) -> None:
-        """Wait until all brokers know the topics and their leaders; each learns by itself."""
+        """Wait until every broker knows the topics and their leaders; each learns by itself."""
         client = self._admin._client
         async with asyncio.timeout(KNOWN_SECONDS_MAX):
             await client.force_metadata_update()
@@ -175,9 +182,6 @@ class Catalogue:
                     if _has_leaders(await client.send(broker.nodeId, MetadataRequest(names))):
                         break
                     await asyncio.sleep(0.05)
-
-
-_IN_SYNC = "min.insync.replicas"
 
 
 def _differs(name: str, found: str | None, wanted: str) -> bool:
@@ -194,7 +198,7 @@ def _refuse_differences(states: Sequence[TopicState]) -> None:
 
 
 def how_to_empty(settings: KafkaSettings) -> str:
-    """Return what a person does to start anew: the topics of this installation are deleted, and no others."""
+    """Return what a person does to start anew: delete the topics of this installation, and no others."""
     pattern = settings.named("pvbus.").replace(".", r"\.") + ".*"
     command = (
         f"kafka-topics.sh --bootstrap-server {','.join(settings.bootstrap)} --delete --topic '{pattern}'"
@@ -208,7 +212,7 @@ def topic_config(spec: TopicSpec, copies: int, record_bytes_max: int) -> dict[st
         "cleanup.policy": spec.cleanup,
         "retention.ms": "-1" if spec.retention_seconds is None else str(spec.retention_seconds * 1000),
         "delete.retention.ms": str(spec.tombstone_seconds * 1000),
-        "min.insync.replicas": str(in_sync(copies)),
+        _IN_SYNC: str(max(1, copies - 1)),  # one replica may be away, where there are several
         "max.message.bytes": str(max(BROKER_MESSAGE_BYTES, record_bytes_max + OVERHEAD_BYTES)),
         "unclean.leader.election.enable": "false",
     }
@@ -218,20 +222,15 @@ def topic_config(spec: TopicSpec, copies: int, record_bytes_max: int) -> dict[st
     return config
 
 
-def in_sync(copies: int) -> int:
-    """One replica may be away, where there are several."""
-    return max(1, copies - 1)
-
-
 def _found(name: str, partitions: list[dict[str, Any]], config: Mapping[str, str]) -> _Found:
     cleanup = config["cleanup.policy"]
     retention_ms = int(config["retention.ms"])
-    keeps_for_ever = cleanup == "compact" or retention_ms < 0
+    is_kept_forever = cleanup == "compact" or retention_ms < 0
     spec = TopicSpec(
         name=name,
         partitions=len(partitions),
         cleanup=cleanup,
-        retention_seconds=None if keeps_for_ever else retention_ms // 1000,
+        retention_seconds=None if is_kept_forever else retention_ms // 1000,
         tombstone_seconds=int(config["delete.retention.ms"]) // 1000,
     )
     return _Found(spec, min((len(each["replicas"]) for each in partitions), default=0), config)
@@ -245,3 +244,74 @@ def _has_leaders(answer: Any) -> bool:
         and all(each["leader"] >= 0 for each in topic["partitions"])
         for topic in topics
     )
+
+
+class TopicWatch:
+    """Finds topics that are deleted, created again or given partitions under the workers that rely on them.
+
+    Kafka reports none of this: writers and readers of a deleted topic retry forever, and keys of a topic with
+    more partitions are looked for in the wrong one. So each worker asks, and ends with what it found.
+    """
+
+    def __init__(self, admin: AIOKafkaAdminClient, settings: KafkaSettings) -> None:
+        self._admin = admin
+        self._settings = settings
+        self._known: dict[str, TopicIdentity | None] = {}  # None: it has not been seen yet
+        self._suspects: dict[str, TopicIdentity] = {}
+        self._looked_at = float("-inf")
+        self._failure: PermanentError | None = None
+
+    async def rely_on(self, topics: Iterable[str]) -> None:
+        """Expect topics to stay as they are now. Raises KafkaError."""
+        for name in topics:
+            self._known.setdefault(name, None)
+        if None in self._known.values():
+            await self._look()
+
+    async def watch(self) -> None:
+        """Look until something is wrong. Raises PermanentError that says what, and what to do."""
+        loop = asyncio.get_running_loop()
+        while True:
+            await asyncio.sleep(WATCH_SECONDS)
+            if self._failure is None and loop.time() - self._looked_at >= WATCH_SECONDS:
+                self._looked_at = loop.time()  # workers that share a bus take turns
+                try:
+                    async with asyncio.timeout(TRANSACTION_SECONDS):
+                        await self._look()
+                except FOREIGN:
+                    continue  # the next look may work
+            if self._failure is not None:
+                raise self._failure
+
+    async def _look(self) -> None:
+        names = {self._settings.named(name): name for name in self._known}
+        suspects: dict[str, TopicIdentity] = {}
+        for name, found in (await identify_topics(self._admin._client, names)).items():
+            topic = names[name]
+            if (known := self._known[topic]) is None:
+                self._known[topic] = found if found.partitions else None
+            elif found != known:
+                suspects[topic] = found
+        certain = {topic: found for topic, found in suspects.items() if self._suspects.get(topic) == found}
+        self._suspects = suspects
+        if certain:
+            self._failure = self._describe(certain)
+
+    def _describe(self, changed: Mapping[str, TopicIdentity]) -> PermanentError:
+        problems = []
+        for topic, now in sorted(changed.items()):
+            known = self._known[topic]
+            assert known is not None
+            if not now.partitions:
+                what = "was deleted"
+            elif now.partitions != known.partitions:
+                what = f"has {now.partitions} partitions now and had {known.partitions}"
+            else:
+                what = "was deleted and made again"
+            problems.append(f"topic {self._settings.named(topic)} {what}")
+        return PermanentError(
+            f"under this worker, {'; '.join(problems)}. Other tables remember what was written there, and "
+            f"all are made from the API server: stop all services, {how_to_empty(self._settings)}, and start "
+            "again (`pvbus topics --create` makes the topics beforehand)",
+            reason="TopicsChanged",
+        )

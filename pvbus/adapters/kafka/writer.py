@@ -2,8 +2,8 @@
 
 A producer that met an error, a deadline or a cancellation is never used again: its transaction may be
 half way, and the library answers `OutOfOrderSequenceNumber` from then on. A new one is started at once, in
-the background, which ends the old transaction one way or the other at the broker, so that nobody reads
-behind an open one for long. What the outcome was is known when the new one has started.
+the background. Its start ends the old transaction at the broker, one way or the other, so that no reader
+waits behind an open one for long. The outcome is known when the new producer has started.
 """
 
 import asyncio
@@ -14,18 +14,18 @@ from aiokafka import AIOKafkaProducer
 from aiokafka import TopicPartition as KafkaPartition
 from aiokafka.producer.message_accumulator import BatchBuilder
 
-from pvbus.adapters.kafka.describe import epoch_of
-from pvbus.adapters.kafka.failures import FOREIGN, translate
-from pvbus.adapters.kafka.settings import TRANSACTION_SECONDS, KafkaSettings, producer_options
-from pvbus.adapters.kafka.stopping import discard, take_notice
+from pvbus.adapters.kafka.errors import bounded
+from pvbus.adapters.kafka.library import retrieve_error, stop_producer
+from pvbus.adapters.kafka.requests import epoch_of
+from pvbus.adapters.kafka.settings import KafkaSettings, producer_options
 from pvbus.core.errors import FencedError, PermanentError, TransientError
 from pvbus.ports.bus import Output
 
 RETRY_SECONDS = 0.5
 
 Confirm = Callable[[], Awaitable[bool]]
-"""Asks the group whether this worker is still a member. A new producer fences whoever has the lease, so one
-is started by members only. Raises TransientError when the group does not answer."""
+"""Asks the group whether this worker is still a member. A new producer fences the holder: only members
+may start one. Raises TransientError when the group does not answer."""
 
 
 class Writer:
@@ -40,7 +40,7 @@ class Writer:
         confirm: Confirm,
         fenced: Callable[[], None],
     ) -> None:
-        """fenced: called once, when it is found that the lease is not ours any more."""
+        """fenced: called once, when the lease is found lost."""
         self.transactional_id = settings.transactional_id(group, partition)
         self._settings = settings
         self._group = settings.named(group)
@@ -74,11 +74,8 @@ class Writer:
     async def _start(self) -> AIOKafkaProducer:
         producer = AIOKafkaProducer(**producer_options(self._settings, self.transactional_id))
         try:
-            async with asyncio.timeout(TRANSACTION_SECONDS):
+            async with bounded(f"starting to write as {self.transactional_id}"):
                 await producer.start()
-        except FOREIGN as exc:
-            self._discard(producer)
-            raise translate(exc, f"starting to write as {self.transactional_id}") from exc
         except BaseException:
             self._discard(producer)
             raise
@@ -98,15 +95,11 @@ class Writer:
             producer = self._producer
             assert producer is not None
             try:
-                async with asyncio.timeout(TRANSACTION_SECONDS):
+                async with bounded(f"step of {self.transactional_id}"):
                     await self._transact(producer, outputs, offsets)
-            except FOREIGN as exc:
-                error = translate(exc, f"step of {self.transactional_id}")
-                if isinstance(error, FencedError):
+            except BaseException as exc:
+                if isinstance(exc, FencedError):
                     self.lose()
-                self._drop()
-                raise error from exc
-            except BaseException:
                 self._drop()
                 raise
             self.offsets.update(offsets)
@@ -119,18 +112,14 @@ class Writer:
         for (topic, partition), batches in self._batches(producer, outputs).items():
             for batch in batches:
                 future = await producer.send_batch(batch, topic, partition=partition)
-                future.add_done_callback(take_notice)
+                future.add_done_callback(retrieve_error)
                 sent.append(future)
         for future in sent:  # the library commits although a batch failed
             await future
         if offsets:
-            await producer.send_offsets_to_transaction(
-                {
-                    KafkaPartition(self._settings.named(topic), self._partition): offset
-                    for topic, offset in offsets.items()
-                },
-                self._group,
-            )
+            named = self._settings.named
+            moved = {KafkaPartition(named(topic), self._partition): next_ for topic, next_ in offsets.items()}
+            await producer.send_offsets_to_transaction(moved, self._group)
         await producer.commit_transaction()
 
     def _batches(
@@ -138,8 +127,7 @@ class Writer:
     ) -> dict[tuple[str, int], list[BatchBuilder]]:
         """Return the records as batches, by topic and partition, each in the order of the outputs.
 
-        A closed batch is sent at once; records given to the library one by one would wait for company, and
-        cost twice the CPU.
+        A closed batch is sent at once. The library delays records that it gets one by one, at twice the CPU.
         """
         found: dict[tuple[str, int], list[BatchBuilder]] = {}
         for topic, partition, key, value, headers in outputs:
@@ -153,7 +141,7 @@ class Writer:
         return found
 
     def lose(self) -> None:
-        """Write no more: somebody has a newer epoch, or may be given one."""
+        """Stop writing: another worker has a newer epoch, or may get one."""
         if not self.is_fenced:
             self.is_fenced = True
             self._fenced()
@@ -161,7 +149,7 @@ class Writer:
     # Replacing
 
     def _drop(self) -> None:
-        """Give up the producer and, unless the lease is lost, begin to start another one."""
+        """Give up the producer and, unless the lease is lost, start another one in the background."""
         producer, self._producer = self._producer, None
         self.offsets.clear()
         if not self.is_fenced and not self.is_closed:
@@ -172,7 +160,7 @@ class Writer:
     async def _replace(self) -> None:
         try:
             while not self.is_closed:
-                # Fenced at its start, a producer met another one of this id; in the end members win.
+                # A producer that is fenced at its start met another one of this id; in the end members win.
                 with contextlib.suppress(TransientError, FencedError):
                     if await self._confirm():
                         await self.start()
@@ -180,18 +168,18 @@ class Writer:
                         self.lose()
                     return
                 await asyncio.sleep(RETRY_SECONDS)
-        except PermanentError:  # the next start of a producer for this lease ends with it, and is looked at
+        except PermanentError:  # the next start of a producer for this lease raises it again
             self.lose()
         finally:
             self._replacing = None
 
     def _discard(self, producer: AIOKafkaProducer) -> None:
-        task = asyncio.create_task(discard(producer), name=f"end of producer {self.transactional_id}")
+        task = asyncio.create_task(stop_producer(producer), name=f"end of producer {self.transactional_id}")
         self._discarding.add(task)
         task.add_done_callback(self._discarding.discard)
 
     async def close(self) -> None:
-        """Stop for good. An open transaction is left to whoever leases next, or to its timeout."""
+        """Stop for good. The next holder of the lease, or its timeout, ends an open transaction."""
         self.is_closed = True
         if self._replacing is not None:
             self._replacing.cancel()

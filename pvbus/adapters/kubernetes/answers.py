@@ -88,7 +88,7 @@ def event_of(line: bytes, where: str) -> WatchEvent:
 
 
 def says_not_found(body: bytes, resource: Resource, name: str) -> bool:
-    """Tell whether a 404 is about this object: not about its kind, its server, or a proxy's page."""
+    """Return whether a 404 is about this object: not about its kind, its server, or a proxy's page."""
     try:
         status = msgspec.json.decode(body, type=_NotFound)
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):

@@ -1,7 +1,7 @@
 """HTTP answers of an API server as errors of `pvbus.core.errors`: one table.
 
-Porch's aggregated server reports stale resourceVersions and business rules as 500; they are told
-apart by the sentences its contract names, which is the only place where text decides.
+Porch's aggregated server reports stale resourceVersions and business rules as 500. The sentences that its
+contract names distinguish them; text decides nowhere else.
 """
 
 from datetime import UTC, datetime

@@ -74,8 +74,8 @@ class MemoryCluster:
 
     before_write: a hook for tests, called before each write is applied; it may raise. rules: of the package
     server; None copies files and checks nothing. collects_garbage: whether what an object owns goes with it.
-    unserved: kinds that somebody asked for and that are not served. without_files: PackageRevisions whose
-    files somebody asked for and that have none.
+    unserved: kinds that were asked for and that are not served. without_files: PackageRevisions whose files
+    were asked for and that have none.
     """
 
     def __init__(

@@ -38,7 +38,7 @@ class Process:
     """What is frozen, thawed or killed as one. name: for messages.
 
     frozen: none of its callbacks runs. frozen_seconds: how long it was frozen so far, in virtual time.
-    dead: it was killed. What its tasks do to end themselves must reach nobody: doubles of servers and buses
+    dead: it was killed. What its tasks do to end themselves must have no effect: doubles of servers and buses
     look at this.
     """
 
@@ -106,9 +106,9 @@ def current_process() -> Process | None:
 
 
 def outside(work: Coroutine[Any, Any, T]) -> "asyncio.Task[T]":
-    """Run a coroutine outside of all processes, as a server or the network does for whoever asked.
+    """Run a coroutine outside of all processes, as a server or the network does.
 
-    It runs on while the process that asked is frozen, and after it was killed.
+    It runs on while its caller's process is frozen, and after that was killed.
     """
     return asyncio.get_running_loop().create_task(work, context=contextvars.Context())
 
@@ -137,7 +137,7 @@ class _ReadyQueue(deque[asyncio.Handle]):
 
 
 class _NumberedTask(asyncio.Task[Any]):
-    """A task whose place in a set depends on when it was made, and not on its address in memory."""
+    """A task whose order in a set depends on when it was made, and not on its address in memory."""
 
     _numbers = itertools.count()
 
@@ -205,7 +205,7 @@ class SimulatedLoop(asyncio.SelectorEventLoop):
         future: asyncio.Future[T] = self.create_future()
         try:
             future.set_result(func(*args))
-        except Exception as exc:  # for whoever awaits it, as an executor does
+        except Exception as exc:  # raised where it is awaited, as with an executor
             future.set_exception(exc)
         return future
 

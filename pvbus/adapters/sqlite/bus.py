@@ -1,8 +1,8 @@
 """The bus in a SQLite file, or in memory: the embedded default.
 
 `SqliteBus.open` gives a started bus. Several processes may open one file; `peer` gives another worker's
-view of a bus in this process, which is how one has several workers on a memory bus. What is where:
-`bus_store` the tables and transactions, `bus_reader` reading, `bus_members` groups and leases.
+view of a bus in this process, which is how one has several workers on a memory bus. `schema` has the
+tables, `store` transactions, `reader` reading, `membership` groups and leases.
 """
 
 import asyncio
@@ -11,11 +11,13 @@ import os
 from collections.abc import Mapping, Sequence
 from typing import Self
 
+from pvbus.adapters.checks import check_sizes, common_count
 from pvbus.adapters.clock import SystemClock
 from pvbus.adapters.sqlite.membership import SqliteMembership, Timing, describe_group
 from pvbus.adapters.sqlite.reader import SqliteReader
+from pvbus.adapters.sqlite.schema import how_to_empty
 from pvbus.adapters.sqlite.store import EXPIRE_ROWS_MAX, Store
-from pvbus.core.errors import FencedError, PermanentError, TooLargeError, TransientError
+from pvbus.core.errors import FencedError, TransientError
 from pvbus.ports.bus import (
     Assigned,
     GroupState,
@@ -42,7 +44,7 @@ class SqliteBus:
     step_bytes_max = 2_000_000
 
     def __init__(self, store: Store, clock: Clock, timing: Timing, record_bytes_max: int) -> None:
-        """Use `open`; this leaves expiry to somebody else."""
+        """Use `open`; this does not start the task that expires records."""
         self.label = ""
         self._store = store
         self._clock = clock
@@ -68,7 +70,7 @@ class SqliteBus:
 
         clock: the system's; give a simulated one for virtual time. record_bytes_max: of key, value and
         headers together; Kafka's default is 1 MiB per batch. poll_seconds: how soon records of other
-        processes are seen. Raises PermanentError when the file is no bus, or one of a newer version.
+        processes are seen. Raises PermanentError when the file is no bus, or one of another version.
         """
         timing = Timing(
             session_seconds=session_seconds, heartbeat_seconds=heartbeat_seconds, drain_seconds=drain_seconds
@@ -97,7 +99,7 @@ class SqliteBus:
         await self._close_store()
 
     async def abandon(self) -> None:
-        """Stop at once and tell nobody, as a killed process would: for tests of the others."""
+        """Stop without leaving the groups, as a killed process would: for tests of the other members."""
         for peer in self._peers:
             await peer.abandon()
         for membership in self._memberships:
@@ -125,8 +127,7 @@ class SqliteBus:
         return {name: topic.spec for name, topic in self._store.topics.items()}
 
     def how_to_empty(self) -> str:
-        path = self._store.path
-        return f"move the bus's file away (mv {path} {path}.old)"
+        return how_to_empty(self._store.path)
 
     async def end_offsets(self, partitions: Sequence[TopicPartition]) -> Mapping[TopicPartition, int]:
         self._store.refresh()
@@ -140,7 +141,7 @@ class SqliteBus:
     async def _expire(self) -> None:
         while True:
             await self._clock.sleep(EXPIRE_SECONDS)
-            with contextlib.suppress(TransientError):  # it is tried again, and steps tell of the trouble
+            with contextlib.suppress(TransientError):  # it is tried again, and steps report the error
                 await self._expire_all()
 
     async def _expire_all(self) -> None:
@@ -167,13 +168,7 @@ class SqliteBus:
         return membership
 
     def _count_partitions(self, group: str, topics: Sequence[str]) -> int:
-        counts = {self._store.topic(name).spec.partitions for name in topics}
-        if len(counts) != 1:
-            raise PermanentError(
-                f"group {group}: its topics must have one partition count, not {sorted(counts)}",
-                reason="PartitionsDiffer",
-            )
-        return counts.pop()
+        return common_count(group, {self._store.topic(name).spec.partitions for name in topics})
 
     async def describe(self, group: str, topics: Sequence[str]) -> GroupState:
         return describe_group(self._store, group, topics, self._count_partitions(group, topics))
@@ -200,16 +195,9 @@ class SqliteBus:
 
     def _check(self, outputs: Sequence[Output]) -> None:
         """Find what is wrong with outputs before anything is written."""
-        for topic, partition, key, value, headers in outputs:
+        for topic, partition in {(output.topic, output.partition) for output in outputs}:
             self._store.lane(topic, partition)
-            size = len(key) + len(value or b"")
-            if headers:
-                size += sum(len(name) + len(content) for name, content in headers)
-            if size > self.record_bytes_max:
-                raise TooLargeError(
-                    f"{topic}: the record of {key[:100]!r} has {size} bytes, the limit is"
-                    f" {self.record_bytes_max}"
-                )
+        check_sizes(outputs, self.record_bytes_max)
 
 
 def _check_epoch(lease: Lease, epoch: int | None) -> None:
@@ -218,7 +206,7 @@ def _check_epoch(lease: Lease, epoch: int | None) -> None:
 
 
 def compared(spec: TopicSpec, present: TopicSpec | None, advice: str) -> TopicState:
-    """A file's topics are never altered in place: what made them is used on, or they are made anew."""
+    """Compare a topic with its declaration. A file's topics are never altered: they are made anew."""
     if present is None or present == spec:
         return TopicState(name=spec.name, is_there=present is not None)
     fields = [field for field in spec.__struct_fields__ if getattr(spec, field) != getattr(present, field)]

@@ -1,8 +1,8 @@
-"""Is the process behind a member of a group still there?
+"""Finds out whether the process of a group's member still runs.
 
 Each process that opens a bus file holds a lock on a small file of its own beside it. The kernel takes
 the lock away when the process dies, however it dies: so a restart after a crash need not wait for a
-session to expire. A process that hangs keeps its lock, and is what sessions are for.
+session to expire. A process that hangs keeps its lock; its session ends instead.
 """
 
 import contextlib
@@ -24,7 +24,7 @@ class ProcessLock:
         return f"{self._bus_path}-process-{process}"
 
     def is_gone(self, process: str) -> bool:
-        """Tell whether the holder of another lock has ended, and tidy up after it."""
+        """Return whether the holder of another lock has ended; if so, remove its file."""
         if process == self.process:
             return False
         try:

@@ -1,26 +1,27 @@
-"""A worker's place in a group: heartbeats, whose lease is whose, and handing leases over.
+"""A worker's membership in a group: heartbeats, the owners of leases, and handing leases over.
 
-There is no coordinator. At each heartbeat a worker does the same in one transaction: shows that it
-lives, removes members that do not, works out who should hold what (`assignment.assign`), takes what is
-its own and free, and notes which of its leases somebody else should have. Those it revokes, and only
-then frees; whoever should have one finds it free at the next heartbeat.
+There is no coordinator. Each heartbeat of each worker is one transaction: the worker shows that it lives,
+removes members that do not, computes the owner of every lease (`assignment.assign`), takes its own leases
+that are free, and notes which of its leases belong to another worker now. It revokes those, and then frees
+them; the next owner finds them free at its next heartbeat.
 
 Invariants. A lease's epoch rises whenever it loses its owner, in the same transaction, so that at every
 moment at most one epoch of a lease can step, and each owner's is one above the last owner's. A lease
-with a living owner is freed by that owner only. Whether a member lives is judged by one's own clock: its
-beat must change within a session. No two machines' (or processes') clocks are ever compared.
+with a living owner is freed by that owner only. A worker judges by its own clock whether a member lives: the
+member's beat must change within a session. Clocks of two machines or processes are never compared.
 """
 
 import asyncio
 import contextlib
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import NamedTuple
 
 import msgspec
 
 from pvbus.adapters.assignment import assign
+from pvbus.adapters.membership import MembershipLife, call_back
 from pvbus.adapters.sqlite.store import Store
-from pvbus.core.errors import FencedError, TransientError
+from pvbus.core.errors import TransientError
 from pvbus.ports.bus import Assigned, GroupState, Lease, PartitionState, Revoked
 from pvbus.ports.clock import Clock
 
@@ -64,7 +65,7 @@ class _Turn(NamedTuple):
     unwanted: list[int]
 
 
-class SqliteMembership:
+class SqliteMembership(MembershipLife):
     """Implements `pvbus.ports.bus.Membership`."""
 
     def __init__(
@@ -78,25 +79,16 @@ class SqliteMembership:
         *,
         label: str = "",
     ) -> None:
+        super().__init__(group, clock, assigned, revoked)
         self._store = store
-        self._clock = clock
         self._timing = timing
-        self._group = group
-        self._assigned = assigned
-        self._revoked = revoked
         self._label = label
         self._process = store.lock.process if store.lock else ""
         self._member = 0
         self._held: dict[int, _Held] = {}
-        self._leases: dict[int, Lease] = {}
         self._seen: dict[int, _Sighting] = {}
-        self._last_heartbeat = clock.monotonic()
         self._leaving = False
         self._pause: asyncio.Task[None] | None = None
-        self._tasks = asyncio.TaskGroup()
-        self._life: asyncio.Task[None] | None = None
-        self._failure: Exception | None = None
-        self._is_reported = False
 
     async def start(self, partitions: int) -> None:
         """Enter the group, whose leases are created if it is new."""
@@ -113,58 +105,26 @@ class SqliteMembership:
     def member_id(self) -> str:
         return _member_id(self._group, self._member)
 
-    def leases(self) -> Mapping[int, Lease]:
-        return dict(self._leases)
-
-    def last_heartbeat(self) -> float:
-        return self._last_heartbeat
-
-    async def wait_left(self) -> None:
-        await self._wait_for_life()
-        if self._failure is not None:
-            self._is_reported = True
-            raise self._failure
-
     async def leave(self) -> None:
         self._leaving = True
         self._end_pause()
-        await self._wait_for_life()
-        self._tell_failure()
-
-    async def abandon(self) -> None:
-        """Stop in the middle of everything, as a killed process would; the others must find out."""
-        if self._life is not None:
-            self._life.cancel()
-        await self._wait_for_life()
-        self._tell_failure()
-
-    async def _wait_for_life(self) -> None:
-        if self._life is not None:
-            await asyncio.wait({self._life})
-
-    def _tell_failure(self) -> None:
-        """See to it that a failure is known, even where nobody called `wait_left`."""
-        if self._failure is not None and not self._is_reported:
-            self._is_reported = True
-            asyncio.get_running_loop().call_exception_handler(
-                {"message": f"membership {self.member_id} failed", "exception": self._failure}
-            )
+        await self._wait_ended()
 
     # The life of a member
 
     async def _live(self) -> None:
-        """Beat until told to leave. A callback that raises ends the membership with its error."""
+        """Beat until `leave`. A callback that raises ends the membership with its error."""
         try:
             async with self._tasks:
                 while True:
-                    with contextlib.suppress(TransientError):  # then the last heartbeat tells its age
+                    with contextlib.suppress(TransientError):  # the age of the last heartbeat shows it
                         self._apply(await self._beat())
                     if self._leaving and not self._held:
                         break
                     await self._rest()
         except Exception as exc:
             self._failure = exc
-        await self._give_up_place()
+        await self._leave_group()
 
     async def _rest(self) -> None:
         """Wait for the next heartbeat; `_end_pause` ends it."""
@@ -179,7 +139,7 @@ class SqliteMembership:
         if self._pause is not None:
             self._pause.cancel()
 
-    async def _give_up_place(self) -> None:
+    async def _leave_group(self) -> None:
         self._leases = {}
         with contextlib.suppress(TransientError):  # then the session ends by itself
             await self._store.write(lambda: self._store.remove_member(self._member))
@@ -212,7 +172,7 @@ class SqliteMembership:
         return _Turn(me, taken, lost, unwanted)
 
     def _living_members(self, me: int, now: float) -> list[str]:
-        """Remove who is dead; return who is to hold leases."""
+        """Remove dead members; return those that may hold leases."""
         staying = []
         seen: dict[int, _Sighting] = {}
         for member, process, beat, leaving in self._store.members(self._group):
@@ -239,7 +199,7 @@ class SqliteMembership:
             self._start_revoking(number)
         for lease in turn.taken:
             self._leases[lease.partition] = lease
-            assigning = self._tasks.create_task(_call(self._assigned, lease))
+            assigning = self._tasks.create_task(call_back(self._assigned, lease))
             self._held[lease.partition] = _Held(lease, assigning)
 
     # Handing over
@@ -270,23 +230,24 @@ class SqliteMembership:
     async def _drain(self, held: _Held) -> None:
         held.assigning.cancel()  # a lease that goes need not be restored to the end
         await asyncio.wait({held.assigning})
-        await _call(self._revoked, held.lease)
+        await call_back(self._revoked, held.lease)
 
 
 def describe_group(store: Store, group: str, topics: Sequence[str], partitions: int) -> GroupState:
-    """Look at a group from outside: who is gone is gone, even where no member has noticed yet."""
+    """Describe a group from outside, without members that are gone and that no other has noticed yet."""
     members = {
         member: label
         for member, process, label in store.query(
-            "SELECT id, process, label FROM members WHERE team = ?", (group,)
+            "SELECT id, process, label FROM members WHERE consumer_group = ?", (group,)
         )
         if store.lock is None or not store.lock.is_gone(process)
     }
     owners: dict[int, str] = dict.fromkeys(range(partitions), "")
     committed: dict[int, dict[str, int]] = {number: dict.fromkeys(topics, 0) for number in owners}
     for number, owner, topic, offset in store.query(
-        "SELECT c.partition, c.owner, o.topic, o.next"
-        " FROM claims c LEFT JOIN offsets o USING (team, partition) WHERE c.team = ? AND c.partition < ?",
+        "SELECT l.partition, l.owner, o.topic, o.next FROM leases l"
+        " LEFT JOIN offsets o USING (consumer_group, partition)"
+        " WHERE l.consumer_group = ? AND l.partition < ?",
         (group, partitions),
     ):
         owners[number] = _member_id(group, owner) if owner in members else ""
@@ -300,9 +261,3 @@ def describe_group(store: Store, group: str, topics: Sequence[str], partitions: 
 
 def _member_id(group: str, member: int) -> str:
     return f"{group}/{member}"
-
-
-async def _call(callback: Assigned | Revoked, lease: Lease) -> None:
-    """Run a callback. To be fenced is no failure of it: the lease is revoked then."""
-    with contextlib.suppress(FencedError):
-        await callback(lease)

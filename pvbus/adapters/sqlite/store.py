@@ -1,4 +1,4 @@
-"""The SQLite side of the bus: schema, statements, transactions, and who waits for new records.
+"""The SQLite side of the bus: statements, transactions, and the listeners for new records.
 
 One `Store` per file and process (or per memory bus), with one connection. A transaction runs from
 BEGIN to COMMIT without giving the event loop a turn, so tasks of one process never meet inside one;
@@ -17,14 +17,16 @@ from typing import Any, NamedTuple, Protocol, TypeVar
 
 import msgspec
 
+from pvbus.adapters.checks import check_partition
 from pvbus.adapters.sqlite.liveness import ProcessLock
+from pvbus.adapters.sqlite.schema import prepare
+from pvbus.core.backoff import Backoff
 from pvbus.core.errors import InvariantError, PermanentError, PvbusError, TransientError
 from pvbus.ports.bus import Lease, Output, Record, TopicSpec
 
 T = TypeVar("T")
 
 MEMORY = ":memory:"
-APPLICATION_ID = 0x70766275  # "pvbu"
 
 # 63 bits of a row id: 11 for the topic, 12 for the partition, 40 for the offset. 2000 topics of
 # 4096 partitions, and 10,000 records a second for three years in each of them.
@@ -34,41 +36,11 @@ OFFSET_MASK = (1 << OFFSET_BITS) - 1
 PARTITIONS_MAX = 1 << PARTITION_BITS
 TOPICS_MAX = (1 << 11) - 1
 
-BUSY_DELAY_SECONDS_MIN = 0.001  # other processes' transactions take milliseconds
-BUSY_DELAY_SECONDS_MAX = 0.02
-BUSY_SECONDS_MAX = 5.0  # half a session: a worker that waits longer has more to fear than this step
+BUSY_DELAY_SECONDS = (0.001, 0.02)  # the first wait and the longest: transactions take milliseconds
+BUSY_SECONDS_MAX = 5.0  # half a session: a worker that waits longer risks its leases
 OPEN_BUSY_SECONDS = 5.0
 EXPIRE_ROWS_MAX = 500  # about 5 ms of the loop's time
 CHECKPOINT_PAGES = 4000  # 16 MB: a checkpoint waits for the disk, so not at every 4 MB, the default
-
-# `log.lane` and `log.key` are there for compaction only: an INSERT OR REPLACE deletes the older record
-# of the key. Topics with retention leave lane NULL, and NULLs do not collide. `expires_ms` is when a
-# tombstone, or a record of a topic with retention, may go.
-MIGRATIONS = (
-    """
-    CREATE TABLE topics (id INTEGER PRIMARY KEY, spec BLOB NOT NULL);
-    CREATE TABLE lanes (lane INTEGER PRIMARY KEY, next INTEGER NOT NULL);
-    CREATE TABLE log (
-        position INTEGER PRIMARY KEY, lane INTEGER, key BLOB NOT NULL, value BLOB, headers BLOB,
-        timestamp_ms INTEGER NOT NULL, expires_ms INTEGER
-    );
-    CREATE UNIQUE INDEX log_latest ON log (lane, key) WHERE lane IS NOT NULL;
-    CREATE INDEX log_expires ON log (expires_ms) WHERE expires_ms IS NOT NULL;
-    CREATE TABLE members (
-        id INTEGER PRIMARY KEY AUTOINCREMENT, team TEXT NOT NULL, process TEXT NOT NULL,
-        beat INTEGER NOT NULL DEFAULT 0, leaving INTEGER NOT NULL DEFAULT 0
-    );
-    CREATE TABLE claims (
-        team TEXT, partition INTEGER, epoch INTEGER NOT NULL, owner INTEGER,
-        PRIMARY KEY (team, partition)
-    ) WITHOUT ROWID;
-    CREATE TABLE offsets (
-        team TEXT, partition INTEGER, topic TEXT, next INTEGER NOT NULL,
-        PRIMARY KEY (team, partition, topic)
-    ) WITHOUT ROWID;
-    """,
-    "ALTER TABLE members ADD COLUMN label TEXT NOT NULL DEFAULT ''",
-)
 
 _Headers = tuple[tuple[str, bytes], ...]
 _encode_headers = msgspec.msgpack.Encoder().encode
@@ -87,7 +59,7 @@ class StoredTopic(NamedTuple):
 
 
 class Listener(Protocol):
-    """Somebody who wants to know that a lane has grown."""
+    """Is called when a lane has grown, and when the store fails."""
 
     def grown(self, lane: int) -> None: ...
 
@@ -99,7 +71,7 @@ _REASONS = {sqlite3.SQLITE_CORRUPT: "Corrupt", sqlite3.SQLITE_NOTADB: "Corrupt"}
 
 
 def translated(exc: sqlite3.Error) -> PvbusError:
-    """Tell what an error of SQLite means for the bus's callers."""
+    """Return the bus's error for one of SQLite."""
     code = getattr(exc, "sqlite_errorcode", 0) & 0xFF  # the primary code, without what refines it
     if reason := _REASONS.get(code):
         return PermanentError(f"the bus's file is damaged ({exc}); restore it from a backup", reason=reason)
@@ -141,12 +113,12 @@ class Store:
             db.execute(f"PRAGMA wal_autocheckpoint = {CHECKPOINT_PAGES}")
             db.execute("PRAGMA mmap_size = 268435456")
         db.execute("PRAGMA cache_size = -32768")
-        _migrate(db, self.path)
+        prepare(db, self.path)
         db.execute("PRAGMA busy_timeout = 0")  # from here on `write` waits, and lets others run
         return db
 
     def close(self) -> None:
-        """Let go of the file. Whoever waits is woken, to find the bus closed."""
+        """Release the file, and wake all listeners, which find the bus closed."""
         if not self.is_closed:
             self.is_closed = True
             self.db.close()
@@ -176,12 +148,11 @@ class Store:
         """
         loop = asyncio.get_running_loop()
         deadline = loop.time() + BUSY_SECONDS_MAX
-        delay = BUSY_DELAY_SECONDS_MIN
+        backoff = Backoff(*BUSY_DELAY_SECONDS)
         while not self._begin():
             if loop.time() > deadline:
                 raise TransientError(f"{self.path}: another process keeps the bus's file locked")
-            await asyncio.sleep(delay)
-            delay = min(delay * 2, BUSY_DELAY_SECONDS_MAX)
+            await asyncio.sleep(backoff.next_seconds())
         try:
             result = work()
             self.db.execute("COMMIT")
@@ -209,7 +180,7 @@ class Store:
     # What other processes did
 
     def refresh(self) -> None:
-        """See what other processes committed, and tell the listeners."""
+        """Read what other processes committed, and notify the listeners."""
         self.check_open()
         if self.is_shared:
             ((version,),) = self.query("PRAGMA data_version")
@@ -219,7 +190,7 @@ class Store:
 
     @contextlib.contextmanager
     def watching(self) -> Iterator[None]:
-        """Look out for other processes' records while somebody waits; one look serves all who wait."""
+        """Poll for other processes' records while a reader waits; one poll serves all readers."""
         self._watchers += 1
         if self.is_shared and self._watch_task is None:
             self._watch_task = asyncio.get_running_loop().create_task(self._watch())
@@ -234,7 +205,7 @@ class Store:
                 await asyncio.sleep(self._poll_seconds)
                 self.refresh()
         except PvbusError:
-            self._wake_all()  # each looks for itself, and meets the error
+            self._wake_all()  # each reads by itself, and meets the error
         finally:
             self._watch_task = None
 
@@ -300,7 +271,7 @@ class Store:
         self._grown.update(dict.fromkeys(lanes, 0))
 
     def topic(self, name: str) -> StoredTopic:
-        """Find a topic; whoever asks for an unknown one made a mistake."""
+        """Find a topic. Raises PermanentError for an unknown one: a bug of the caller."""
         if name not in self.topics:
             self.refresh()  # another process may have made it
         if (topic := self.topics.get(name)) is None:
@@ -309,11 +280,7 @@ class Store:
 
     def lane(self, name: str, partition: int) -> int:
         topic = self.topic(name)
-        if not 0 <= partition < topic.spec.partitions:
-            raise PermanentError(
-                f"topic {name} has no partition {partition}, only {topic.spec.partitions}",
-                reason="UnknownPartition",
-            )
+        check_partition(name, partition, topic.spec.partitions)
         return topic.lane + partition
 
     # The log
@@ -380,7 +347,7 @@ class Store:
 
     def epoch(self, group: str, partition: int) -> int | None:
         row = self.db.execute(
-            "SELECT epoch FROM claims WHERE team = ? AND partition = ?", (group, partition)
+            "SELECT epoch FROM leases WHERE consumer_group = ? AND partition = ?", (group, partition)
         ).fetchone()
         return None if row is None else row[0]
 
@@ -398,8 +365,9 @@ class Store:
     def committed(self, group: str, partition: int) -> tuple[int | None, dict[str, int]]:
         """Return a lease's epoch and its positions, both of one moment."""
         rows = self.query(
-            "SELECT c.epoch, o.topic, o.next FROM claims c LEFT JOIN offsets o USING (team, partition)"
-            " WHERE c.team = ? AND c.partition = ?",
+            "SELECT l.epoch, o.topic, o.next FROM leases l"
+            " LEFT JOIN offsets o USING (consumer_group, partition)"
+            " WHERE l.consumer_group = ? AND l.partition = ?",
             (group, partition),
         )
         return (rows[0][0] if rows else None), {topic: offset for _, topic, offset in rows if topic}
@@ -407,7 +375,9 @@ class Store:
     # Members. Call all of these inside `write`.
 
     def create_leases(self, group: str, partitions: int) -> None:
-        (known,) = self.db.execute("SELECT count(*) FROM claims WHERE team = ?", (group,)).fetchone()
+        (known,) = self.db.execute(
+            "SELECT count(*) FROM leases WHERE consumer_group = ?", (group,)
+        ).fetchone()
         if known not in (0, partitions):
             raise PermanentError(
                 f"group {group} has {known} leases, but its topics have {partitions} partitions",
@@ -415,12 +385,12 @@ class Store:
             )
         if not known:
             self.db.executemany(
-                "INSERT INTO claims (team, partition, epoch) VALUES (?, ?, 1)",
+                "INSERT INTO leases (consumer_group, partition, epoch) VALUES (?, ?, 1)",
                 ((group, partition) for partition in range(partitions)),
             )
 
     def add_member(self, group: str, process: str, label: str) -> int:
-        sql = "INSERT INTO members (team, process, label) VALUES (?, ?, ?) RETURNING id"
+        sql = "INSERT INTO members (consumer_group, process, label) VALUES (?, ?, ?) RETURNING id"
         (member,) = self.db.execute(sql, (group, process, label)).fetchone()
         return int(member)
 
@@ -431,31 +401,31 @@ class Store:
 
     def members(self, group: str) -> list[tuple[int, str, int, int]]:
         """Return (id, process, beat, leaving) of each member."""
-        sql = "SELECT id, process, beat, leaving FROM members WHERE team = ? ORDER BY id"
+        sql = "SELECT id, process, beat, leaving FROM members WHERE consumer_group = ? ORDER BY id"
         return self.db.execute(sql, (group,)).fetchall()
 
     def leases(self, group: str) -> list[tuple[int, int, int | None]]:
         """Return (partition, epoch, owner) of each lease."""
-        sql = "SELECT partition, epoch, owner FROM claims WHERE team = ? ORDER BY partition"
+        sql = "SELECT partition, epoch, owner FROM leases WHERE consumer_group = ? ORDER BY partition"
         return self.db.execute(sql, (group,)).fetchall()
 
     def set_owner(self, group: str, partition: int, member: int) -> None:
         """Give a free lease to a member; its epoch rose when it became free."""
-        sql = "UPDATE claims SET owner = ? WHERE team = ? AND partition = ?"
+        sql = "UPDATE leases SET owner = ? WHERE consumer_group = ? AND partition = ?"
         self.db.execute(sql, (member, group, partition))
 
     def release(self, lease: Lease, member: int) -> None:
         """Free a lease, if it still is the member's."""
         self.db.execute(
-            "UPDATE claims SET owner = NULL, epoch = epoch + 1"
-            " WHERE team = ? AND partition = ? AND epoch = ? AND owner = ?",
+            "UPDATE leases SET owner = NULL, epoch = epoch + 1"
+            " WHERE consumer_group = ? AND partition = ? AND epoch = ? AND owner = ?",
             (lease.group, lease.partition, lease.epoch, member),
         )
 
     def remove_member(self, member: int) -> None:
         """Remove a member, and fence whatever it held."""
         self.db.execute("DELETE FROM members WHERE id = ?", (member,))
-        self.db.execute("UPDATE claims SET owner = NULL, epoch = epoch + 1 WHERE owner = ?", (member,))
+        self.db.execute("UPDATE leases SET owner = NULL, epoch = epoch + 1 WHERE owner = ?", (member,))
 
 
 def _lifetime_ms(spec: TopicSpec) -> tuple[int | None, int | None]:
@@ -464,27 +434,3 @@ def _lifetime_ms(spec: TopicSpec) -> tuple[int | None, int | None]:
         return None, spec.tombstone_seconds * 1000
     keep_ms = None if spec.retention_seconds is None else spec.retention_seconds * 1000
     return keep_ms, keep_ms
-
-
-def _migrate(db: sqlite3.Connection, path: str) -> None:
-    """Bring a file to the current schema, or refuse it."""
-    db.execute("BEGIN IMMEDIATE")
-    (version,) = db.execute("PRAGMA user_version").fetchone()
-    (application,) = db.execute("PRAGMA application_id").fetchone()
-    (tables,) = db.execute("SELECT count(*) FROM sqlite_schema").fetchone()
-    if tables and application != APPLICATION_ID:
-        db.close()
-        raise PermanentError(f"{path} is some other program's database, not a bus", reason="NotABus")
-    if version > len(MIGRATIONS):
-        db.close()
-        raise PermanentError(
-            f"{path} was written by a newer pvbus (schema {version}, known here: {len(MIGRATIONS)});"
-            " install that version, or restore a backup made by this one",
-            reason="NewerSchema",
-        )
-    for migration in MIGRATIONS[version:]:
-        for statement in migration.split(";"):  # executescript would commit first
-            db.execute(statement)
-    db.execute(f"PRAGMA application_id = {APPLICATION_ID}")
-    db.execute(f"PRAGMA user_version = {len(MIGRATIONS)}")
-    db.execute("COMMIT")

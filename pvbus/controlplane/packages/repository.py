@@ -34,6 +34,7 @@ from pvbus.controlplane.packages.settings import RepositorySettings, StoreOption
 from pvbus.controlplane.packages.staging import Staging, commit_all
 from pvbus.controlplane.packages.writes import Writes
 from pvbus.core.api.variants import PORCH_GROUP
+from pvbus.core.backoff import Backoff
 from pvbus.core.keys import revision_name
 from pvbus.ports.cluster import Kind, Object
 
@@ -51,6 +52,9 @@ never waits."""
 
 CROWD = 100
 """Repository syncs that may check their folders at the full rate, for one or two percent of a core."""
+
+FAILURE_SECONDS_MIN = 2.0
+"""Between a failed pass and the next one; twice as long each time, up to the interval between fetches."""
 
 LATER_SECONDS = 0.2
 """Delay until objects with requests in progress are checked again."""
@@ -97,7 +101,7 @@ class RepositorySync:
         self._work: asyncio.Future[Any] | None = None
         self._stopped = False
         self._fingerprint: int | None = None
-        self._failures = 0
+        self._backoff = Backoff(FAILURE_SECONDS_MIN, options.fetch_seconds)
         self._next_look = 0.0
         self._next_full = 0.0
         self._leftovers: list[str] = []
@@ -254,14 +258,10 @@ class RepositorySync:
         """Report the failure in the condition, if that can be stored, and do a full sync later."""
         self.problem = f"reading it failed unexpectedly ({type(error).__name__}); see the log"
         self._first_sync.set()
-        self._failures += 1
         self._next_full = 0.0
-        self._next_look = time.monotonic() + self._pause_after_failure()
+        self._next_look = time.monotonic() + self._backoff.next_seconds()
         with suppress(StoreError):  # the disk is full, which the log reports already
             await self._report("False", "Error", self.problem)
-
-    def _pause_after_failure(self) -> float:
-        return min(self._options.fetch_seconds, 2.0 ** min(self._failures, 20))
 
     async def _batch(self, seconds: float) -> list[_Change]:
         try:
@@ -321,11 +321,10 @@ class RepositorySync:
                 self._sync, credentials_of(self._objects, self.settings), self._pins_now()
             )
         except (GitError, OSError) as exc:
-            self._failures += 1
             await self._fail(str(exc))
-            self._next_look = time.monotonic() + self._pause_after_failure()
+            self._next_look = time.monotonic() + self._backoff.next_seconds()
             return
-        self._failures = 0
+        self._backoff.reset()
         self.problem = ""
         if full:
             self._ran_once_at = self._running_once_at

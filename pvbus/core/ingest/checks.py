@@ -10,8 +10,8 @@ from collections.abc import Iterator, Mapping
 
 import msgspec
 
+from pvbus.core.backoff import Jitter
 from pvbus.core.ingest.published import Emission, Name
-from pvbus.core.ingest.waits import between
 from pvbus.core.records import OBJECTS, CheckAnswer, CheckRequest
 
 CHECK_SECONDS = 10.0  # a removal waits longer than this anyway; a list of 100,000 objects takes seconds
@@ -86,7 +86,7 @@ def named_in(batch: Batch) -> frozenset[Name]:
     return frozenset((namespace, name) for namespace, _, name in texts)
 
 
-def retry_seconds(asked_seconds: float | None, rng: float) -> float:
-    """Return the wait after a failed read. asked_seconds: what the server asked for; chance: from 0 to 1."""
+def retry_seconds(asked_seconds: float | None, jitter: Jitter) -> float:
+    """Return the wait after a failed read. asked_seconds: what the server asked for."""
     wait = max(CHECK_RETRY_SECONDS, asked_seconds or 0.0)
-    return between(wait, 1.1 * wait, rng)
+    return jitter(wait, 1.1 * wait)

@@ -95,9 +95,9 @@ class Informer:
         self._replayed: set[Name] = set()
         self._silent_at = math.inf  # when a replay is over without a bookmark
         self._trouble = ""
-        self._list_times = ListTimes()
-        self._watch_times = WatchTimes()
-        self._probe_times = ProbeTimes()
+        self._list_times = ListTimes(self._jitter)
+        self._watch_times = WatchTimes(self._jitter)
+        self._probe_times = ProbeTimes(self._jitter)
         self._now = -math.inf
         self._rng = 0.0
 
@@ -253,15 +253,15 @@ class Informer:
         elif fault.reason == "gone":
             self._back_off("gone")
         else:
-            self._back_off("error", fault.retry_after_seconds)
+            self._back_off("error", fault)
             fields = {"error": fault.message, "retry_seconds": self.wake_at - self._now}
             self._note("warning", "kind cannot be read; trying again", fields)
             if self._watch_times.is_lost(self._now):
                 self.view.mark_syncing()
 
-    def _back_off(self, reason: BackOffReason, asked_seconds: float | None = None) -> None:
+    def _back_off(self, reason: BackOffReason, fault: Fault | None = None) -> None:
         self._stop_all()
-        seconds = self._list_times.next_seconds(self._now, self._rng, asked_seconds)
+        seconds = self._list_times.next_seconds(self._now, fault)
         self.state = BackingOff(until=self._now + seconds, reason=reason)
 
     def _miss(self, message: str) -> None:
@@ -274,7 +274,10 @@ class Informer:
         if message != self._trouble:
             self._trouble = message
             self._note("warning", "kind cannot be observed", {"reason": message})
-        self.state = Unserved(until=self._now + self._probe_times.wait_seconds(self._rng))
+        self.state = Unserved(until=self._now + self._probe_times.wait_seconds())
+
+    def _jitter(self, least: float, most: float) -> float:
+        return least + self._rng * (most - least)
 
     def _note(self, level: Literal["info", "warning"], text: str, fields: Mapping[str, Any]) -> None:
         self._commands.append(commands.Note(level=level, text=text, fields=fields))
@@ -387,17 +390,16 @@ class Informer:
 
     def _resume(self, since: float, fault: Fault | None) -> None:
         """Watch on from where the watch ended; where there was none for too long, list."""
-        lasted, asked, times = self._now - since, None, self._watch_times
+        lasted, times = self._now - since, self._watch_times
         is_silent = fault is not None and fault.reason == "silent"
         if fault is not None:
-            asked = fault.retry_after_seconds
             self._note("info", "watch interrupted", {"error": fault.message})
         if times.is_lost_after(self._now, lasted, failed=fault is not None, silent=is_silent):
             self.view.mark_syncing()
             self._resolve()
             return
         has_failed = fault is not None and not is_silent
-        seconds = times.resume_seconds(self._rng, lasted, failed=has_failed, asked_seconds=asked)
+        seconds = times.resume_seconds(lasted, fault, failed=has_failed)
         if seconds:
             self.state = Resuming(until=self._now + seconds)
         else:
@@ -420,7 +422,7 @@ class Informer:
 
     def _look(self) -> None:
         """Look whether the kind is served in other versions."""
-        self._probe_times.looked(self._now, self._rng)
+        self._probe_times.looked(self._now)
         self._is_looking = True
         self._commands.append(commands.ReadVersions())
 
@@ -439,7 +441,7 @@ class Informer:
 
     def _fail_check(self, fault: Fault) -> None:
         self._note("warning", "check request cannot be answered yet", {"error": fault.message})
-        self._checks.failed(self._now, retry_seconds(fault.retry_after_seconds, self._rng))
+        self._checks.failed(self._now, retry_seconds(fault.retry_after_seconds, self._jitter))
 
     # ------------------------------------------------------------ reads by name
 

@@ -1,9 +1,12 @@
 """The waits of an informer: when to list, watch and probe again, and when rows are in doubt.
 
-Pure: the caller gives the monotonic time, `now`, and the randomness as a number from 0 to 1, `chance`.
+Pure: the caller gives the monotonic time, `now`, and the randomness of all waits, `jitter`.
 """
 
 import math
+
+from pvbus.core.backoff import Backoff, Jitter
+from pvbus.core.ingest.events import Fault
 
 UNAVAILABLE_PROBE_SECONDS = 60.0
 DEFINED_PROBE_SECONDS = 1.0  # a definition is sent before it is served: look again soon, then ever later
@@ -13,55 +16,30 @@ RESUME_SECONDS = (0.2, 5.0)  # between two tries of a watch: many of them before
 STEADY_SECONDS = 5.0  # a watch that ends sooner is begun again with a backoff: it may end at once for ever
 
 
-def between(least: float, most: float, rng: float) -> float:
-    return least + rng * (most - least)
-
-
-class GrowingWait:
-    """An exponential backoff with full jitter."""
-
-    def __init__(self, seconds_min: float, seconds_max: float) -> None:
-        self._least = seconds_min
-        self._most = seconds_max
-        self._attempt = 0
-
-    def reset(self) -> None:
-        self._attempt = 0
-
-    def next_seconds(self, rng: float, asked_seconds: float | None = None) -> float:
-        """Count a failure and return the wait. asked_seconds: what the server asked for, a lower limit."""
-        self._attempt += 1
-        ceiling = min(self._most, self._least * 2.0 ** min(self._attempt, 16))
-        seconds = between(self._least, ceiling, rng)
-        if asked_seconds is None:
-            return seconds
-        return max(seconds, between(asked_seconds, 1.1 * asked_seconds, rng))
-
-
 class ListTimes:
     """When to list again. A list whose watch ended at once counts as a failure."""
 
-    def __init__(self) -> None:
+    def __init__(self, jitter: Jitter) -> None:
         self._listed_at = math.inf
-        self._wait = GrowingWait(*BACKOFF_SECONDS)
+        self._backoff = Backoff(*BACKOFF_SECONDS, jitter)
 
     def listed(self, now: float) -> None:
         self._listed_at = now
 
-    def next_seconds(self, now: float, rng: float, asked_seconds: float | None = None) -> float:
+    def next_seconds(self, now: float, fault: Fault | None) -> float:
         if now - self._listed_at > STEADY_SECONDS:
-            self._wait.reset()
+            self._backoff.reset()
         self._listed_at = math.inf
-        return self._wait.next_seconds(rng, asked_seconds)
+        return self._backoff.next_seconds(fault)
 
 
 class WatchTimes:
     """Since when there is no watch, and when to begin it again."""
 
-    def __init__(self) -> None:
+    def __init__(self, jitter: Jitter) -> None:
         self._event_at = -math.inf
         self._lost_at: float | None = None
-        self._wait = GrowingWait(*RESUME_SECONDS)
+        self._backoff = Backoff(*RESUME_SECONDS, jitter)
 
     def listed(self) -> None:
         """Note that a list has shown everything."""
@@ -90,21 +68,20 @@ class WatchTimes:
             return False
         return self.is_lost(now)
 
-    def resume_seconds(
-        self, rng: float, lasted: float, *, failed: bool, asked_seconds: float | None
-    ) -> float:
+    def resume_seconds(self, lasted: float, fault: Fault | None, *, failed: bool) -> float:
         """Return the wait before the watch is begun again; 0 after one that lasted and did not fail."""
         if lasted > STEADY_SECONDS:
-            self._wait.reset()
+            self._backoff.reset()
             if not failed:
                 return 0.0
-        return self._wait.next_seconds(rng, asked_seconds)
+        return self._backoff.next_seconds(fault)
 
 
 class ProbeTimes:
     """When to look again how a kind is served: soon after a change of its definition, then ever later."""
 
-    def __init__(self) -> None:
+    def __init__(self, jitter: Jitter) -> None:
+        self._jitter = jitter
         self.look_at = math.inf
         self._look_seconds = DEFINED_PROBE_SECONDS
         self._wait_seconds = UNAVAILABLE_PROBE_SECONDS
@@ -120,16 +97,16 @@ class ProbeTimes:
         """Note that discovery is asked: what changes from now on may not be in its answer."""
         self._is_probed = False
 
-    def wait_seconds(self, rng: float) -> float:
+    def wait_seconds(self) -> float:
         """Return how long a kind that is not served waits."""
         seconds = self._wait_seconds
         self._wait_seconds = min(UNAVAILABLE_PROBE_SECONDS, 2 * seconds)
-        return 0.0 if self._is_probed else seconds - between(0, seconds / 10, rng)
+        return 0.0 if self._is_probed else seconds - self._jitter(0, seconds / 10)
 
-    def looked(self, now: float, rng: float) -> None:
+    def looked(self, now: float) -> None:
         """Note that the versions of a served kind are read; discovery follows a definition after a while."""
         seconds = self._look_seconds
-        self.look_at = now + seconds - between(0, seconds / 2, rng)
+        self.look_at = now + seconds - self._jitter(0, seconds / 2)
         self._look_seconds *= 2
         if self._look_seconds > 2 * UNAVAILABLE_PROBE_SECONDS:
             self.look_at = math.inf

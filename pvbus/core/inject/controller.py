@@ -12,6 +12,7 @@ from typing import Any
 import msgspec
 
 from pvbus.core.api.variants import CONFIG_GROUP, Downstream, PackageVariant, Upstream
+from pvbus.core.backoff import Backoff
 from pvbus.core.effects import INTERNAL_ERROR, Effect, Get, Outcome, Put, Reconciliation
 from pvbus.core.errors import ConflictError, PermanentError, TransientError
 from pvbus.core.inject import report
@@ -480,9 +481,9 @@ class InjectController:
         seen.trouble = trouble
         if isinstance(error, ConflictError):
             return outcome._replace(result="conflict", again_after=ECHO_SECONDS)
-        least, most = BACKOFF_SECONDS
         spread = int(sha1_head(f"{one.key}/{attempts}"), 16) / 0xFFFFFFFF
-        seconds = least + spread * (min(most, least * 2.0 ** min(attempts, 20)) - least)
-        return outcome._replace(
-            result="transient", again_after=max(seconds, error.retry_after_seconds or 0.0)
+        backoff = Backoff(
+            *BACKOFF_SECONDS, lambda least, most: least + spread * (most - least), failures=attempts - 1
         )
+        seconds = max(backoff.next_seconds(), error.retry_after_seconds or 0.0)
+        return outcome._replace(result="transient", again_after=seconds)

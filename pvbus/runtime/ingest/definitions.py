@@ -8,11 +8,11 @@ written from here.
 import asyncio
 from collections.abc import Callable
 
+from pvbus.core.backoff import Backoff, Jitter
 from pvbus.core.errors import ConflictError, PermanentError, TransientError
 from pvbus.core.ingest.rows import CRD
 from pvbus.ports.clock import Clock
 from pvbus.ports.cluster import Cluster, GoneError, Kind, Object, Resource
-from pvbus.runtime.backoff import Backoff, Jitter
 from pvbus.telemetry.logs import get_logger
 
 BACKOFF_SECONDS = (0.2, 60.0)

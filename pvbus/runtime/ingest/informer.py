@@ -9,6 +9,7 @@ import math
 from collections.abc import AsyncGenerator, Coroutine
 from typing import Any
 
+from pvbus.core.backoff import Jitter
 from pvbus.core.errors import ConflictError, PermanentError, TransientError
 from pvbus.core.ingest import commands, events
 from pvbus.core.ingest.checks import Batch
@@ -21,7 +22,7 @@ from pvbus.core.ingest.states import BackingOff
 from pvbus.core.records import CheckRequest, SyncMarker
 from pvbus.ports.clock import Clock
 from pvbus.ports.cluster import Cluster, GoneError, Kind, Resource, SilentError
-from pvbus.runtime.backoff import Jitter, uniform
+from pvbus.runtime.backoff import uniform
 from pvbus.runtime.failures import causes
 from pvbus.telemetry import metrics
 from pvbus.telemetry.logs import get_logger

@@ -14,6 +14,7 @@ from functools import partial
 
 import msgspec
 
+from pvbus.core.backoff import Jitter
 from pvbus.core.codec import encode_row
 from pvbus.core.errors import ConflictError, PermanentError, TransientError
 from pvbus.core.ingest.published import Emission, unwanted, withdrawal
@@ -26,7 +27,7 @@ from pvbus.core.topics import partition_key
 from pvbus.ports.bus import Bus, Record, TopicPartition
 from pvbus.ports.clock import Clock
 from pvbus.ports.cluster import Cluster
-from pvbus.runtime.backoff import Jitter, uniform
+from pvbus.runtime.backoff import uniform
 from pvbus.runtime.ingest.definitions import Definitions
 from pvbus.runtime.ingest.digests import PublishedDigests
 from pvbus.runtime.ingest.informer import InformerShell

@@ -5,6 +5,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from secrets import token_hex
 from typing import Protocol
 
+from pvbus.core.backoff import Jitter
 from pvbus.core.conditions.controller import ConditionsController
 from pvbus.core.effects import Controller
 from pvbus.core.errors import UsageError
@@ -17,7 +18,7 @@ from pvbus.core.unroll.removal import RemovalLimits
 from pvbus.ports.bus import Bus, TopicPartition
 from pvbus.ports.clock import Clock
 from pvbus.ports.cluster import Cluster
-from pvbus.runtime.backoff import Jitter, uniform
+from pvbus.runtime.backoff import uniform
 from pvbus.runtime.ingest.worker import IngestWorker
 from pvbus.runtime.reconcile.holder import HeldLease
 from pvbus.runtime.reconcile.worker import Worker

@@ -3,6 +3,7 @@
 import random
 from typing import NamedTuple
 
+from pvbus.core.backoff import Backoff
 from pvbus.core.errors import ConflictError, PermanentError, TransientError
 
 BACKOFF_SECONDS = (0.2, 60.0)
@@ -24,9 +25,8 @@ def retry_of(error: Exception, attempt: int) -> Retry:
     """
     match error:
         case TransientError():
-            least, most = BACKOFF_SECONDS
-            ceiling = min(most, least * 2.0 ** min(attempt, 20))
-            return Retry("transient", max(error.retry_after_seconds or 0.0, random.uniform(least, ceiling)))
+            backoff = Backoff(*BACKOFF_SECONDS, random.uniform, failures=attempt - 1)
+            return Retry("transient", max(error.retry_after_seconds or 0.0, backoff.next_seconds()))
         case ConflictError():
             return Retry("conflict", ECHO_SECONDS)
         case PermanentError():

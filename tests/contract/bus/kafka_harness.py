@@ -16,7 +16,7 @@ class KafkaHarness:
     record_bytes_max = 10_000
     session_seconds = 10.0
     drain_seconds = 4.0  # twice the usual: a busy machine must not look like a worker that hangs
-    handover_seconds = 6.0  # two rebalances, each as long as a heartbeat, and a producer for each claim
+    handover_seconds = 6.0  # two rebalances, each as long as a heartbeat, and a producer for each lease
     expiry_seconds = 30.0  # the cleaner's turns, and a segment must be closed first
     wake_seconds = 1.0
     visible_within_seconds = 5.0

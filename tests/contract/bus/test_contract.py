@@ -70,7 +70,7 @@ class TwoTransactions(SqliteBus):
 
 
 class OffsetBeforeFence(SqliteBus):
-    """Reads a claim's offsets when it joins, before older epochs have been fenced."""
+    """Reads a lease's offsets when it joins, before older epochs have been fenced."""
 
     async def join(self, group: str, topics: Sequence[str], **callbacks: Any) -> SqliteMembership:
         self.early = {n: self._store.committed(group, n)[1] for n in range(bus_contract.PARTITIONS)}
@@ -92,7 +92,7 @@ class NoFence(SqliteBus):
 
 
 class NoBarrier(SqliteBus):
-    """Frees a claim at once, and runs `revoked` when somebody else may hold it."""
+    """Frees a lease at once, and runs `revoked` when somebody else may hold it."""
 
     async def join(
         self, group: str, topics: Sequence[str], *, assigned: Assigned, revoked: Revoked

@@ -122,7 +122,7 @@ def test_where_there_is_no_bus_it_says_so(tmp_path: Path) -> None:
     """And what to do, with 2 where the address is wrong and 1 where nobody answers."""
     for arguments, code, words in (
         (("--data", str(tmp_path)), 2, f"no bus at {tmp_path}/bus.db: start `pvbus up`"),
-        (("--bus", "kafka://127.0.0.1:1"), 1, "connecting to 127.0.0.1:1: nobody listens there"),
+        (("--bus", "kafka://127.0.0.1:1"), 1, "connecting to 127.0.0.1:1: connection refused"),
         (("--bus", "nats://x"), 2, 'invalid bus URL "nats://x"'),
     ):
         done = pvbus("lag", *arguments)

@@ -137,7 +137,7 @@ def test_a_broken_promise_is_named(
 
 
 @pytest.mark.parametrize(
-    "table", ["lanes SET next = next - 1 WHERE next > 1", "claims SET epoch = epoch - 1"]
+    "table", ["lanes SET next = next - 1 WHERE next > 1", "leases SET epoch = epoch - 1"]
 )
 def test_what_was_committed_and_is_taken_back_is_named(file: Path, table: str) -> None:
     before = Snapshot.of(file)

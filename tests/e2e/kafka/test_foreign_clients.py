@@ -108,7 +108,7 @@ def test_kafkas_own_tool_shows_the_groups(installed: Installed) -> None:
     """Every service is a group of two members that share its partitions, and has every record behind it.
 
     The tool's own lag counts the markers that end transactions, too, which nobody reads. ingest commits no
-    offsets: it reads the requests for its watches anew, whenever it takes a claim.
+    offsets: it reads the requests for its watches anew, whenever it takes a lease.
     """
     with TopicReader(installed.bootstrap, installed.prefix) as reader:
         everything = reader.all({topic for name in SERVICES for topic in INPUTS[name]})

@@ -1,4 +1,4 @@
-"""A worker more or less of a service moves as few claims as it can, and none of anybody else's."""
+"""A worker more or less of a service moves as few leases as it can, and none of anybody else's."""
 
 import subprocess
 import sys
@@ -19,7 +19,7 @@ pytestmark = [pytest.mark.kafka, pytest.mark.slow, pytest.mark.timeout(600)]
 
 SECONDS_MAX = 60.0
 Held = Mapping[tuple[str, int], tuple[str, int]]
-"""(service, partition) to (address of the worker, epoch of the claim)."""
+"""(service, partition) to (address of the worker, epoch of the lease)."""
 
 
 def held(urls: list[str]) -> Held:
@@ -33,7 +33,7 @@ def held(urls: list[str]) -> Held:
 
 
 def settled(urls: list[str]) -> Held:
-    """Wait until every claim has a worker that has restored it, every worker one, and nobody has work."""
+    """Wait until every lease has a worker that has restored it, every worker one, and nobody has work."""
     deadline = time.monotonic() + SECONDS_MAX
     while True:
         states = States(tuple(ask(url) for url in urls))
@@ -66,7 +66,7 @@ def one_more(installed: Installed, service: str) -> Iterator[tuple["subprocess.P
 
 @pytest.mark.parametrize("service", ["render", "ingest"])
 def test_a_worker_that_comes_and_goes_moves_only_what_it_must(installed: Installed, service: str) -> None:
-    """2 -> 3 -> 2 workers: a third of the claims goes to the new one, and from it, and nothing else moves.
+    """2 -> 3 -> 2 workers: a third of the leases goes to the new one, and from it, and nothing else moves.
 
     What does not move keeps its epoch: it is not even restored again.
     """
@@ -83,4 +83,4 @@ def test_a_worker_that_comes_and_goes_moves_only_what_it_must(installed: Install
     assert {tp for tp in before if during[tp] != before[tp]} == taken
     assert {tp for tp in during if after[tp] != during[tp]} == taken
     assert all(name == service for name, _ in taken)
-    print(f"\n{service}: {len(taken)} of {partition_count()} claims moved to the third worker, and back")
+    print(f"\n{service}: {len(taken)} of {partition_count()} leases moved to the third worker, and back")

@@ -1,6 +1,6 @@
 """A worker in a process of its own: `python -m tests.integration.bus.worker MODE PATH`.
 
-Modes: "steps" steps its claims as fast as it can, for the parent to kill; "session" steps once at each
+Modes: "steps" steps its leases as fast as it can, for the parent to kill; "session" steps once at each
 line of input and says how it went; "full" meets the end of the disk.
 """
 
@@ -42,7 +42,7 @@ async def open_bus(path: str) -> SqliteBus:
 
 
 async def leases_of(bus: SqliteBus, revoked: Callable[[Lease], Coroutine[Any, Any, None]]) -> list[Lease]:
-    """Join, and return the claims by partition when all are here."""
+    """Join, and return the leases by partition when all are here."""
     given: asyncio.Queue[Lease] = asyncio.Queue()
     await bus.join("group", ["table"], assigned=given.put, revoked=revoked)
     return sorted([await given.get() for _ in range(PARTITIONS)], key=lambda lease: lease.partition)

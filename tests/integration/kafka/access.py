@@ -141,7 +141,7 @@ async def prepare(settings: KafkaSettings) -> None:
     try:
         await bus.create_topics(topic_specs(PARTITIONS))
         names = [spec.name for spec in topic_specs(PARTITIONS) if spec.name != META]
-        async with claimed(bus, "seed", names) as lease:
+        async with leased(bus, "seed", names) as lease:
             await bus.step(lease, [Output(name, 0, b"seed", b"{}") for name in names])
     finally:
         await bus.close()
@@ -157,12 +157,12 @@ async def use(role: str, settings: KafkaSettings) -> None:
 
 
 async def serve(bus: KafkaBus, service: str) -> None:
-    """Be a worker of a service: start, claim, restore, read what others write, step."""
+    """Be a worker of a service: start, take a lease, restore, read what others write, step."""
     await ensure_installation(bus, partitions=PARTITIONS)
     contracts = TOPICS
     owned = owned_topics(service)
     read = [c.spec.name for c in contracts if service in c.owners or service in c.readers]
-    async with claimed(bus, f"pvbus-{service}", owned) as lease:
+    async with leased(bus, f"pvbus-{service}", owned) as lease:
         await bus.committed(lease, owned)
         await bus.describe(f"pvbus-{service}", owned)
         await read_some(bus, read)
@@ -193,8 +193,8 @@ async def read_some(bus: Bus, names: Sequence[str]) -> None:
 
 
 @asynccontextmanager
-async def claimed(bus: Bus, group: str, names: Sequence[str]) -> AsyncIterator[Lease]:
-    """Be the only member of a group, with its only claim. Waits until the right to be that is there."""
+async def leased(bus: Bus, group: str, names: Sequence[str]) -> AsyncIterator[Lease]:
+    """Be the only member of a group, with its only lease. Waits until the right to be that is there."""
     given: asyncio.Future[Lease] = asyncio.get_running_loop().create_future()
 
     async def assigned(lease: Lease) -> None:

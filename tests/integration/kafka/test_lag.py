@@ -107,7 +107,7 @@ def held_by(count: int) -> Callable[[Rows], bool]:
 
 
 def moved(before: Rows, after: Rows) -> set[int]:
-    """Return the partitions with another epoch: a claim that stays is not even fenced."""
+    """Return the partitions with another epoch: a lease that stays is not even fenced."""
     found = {n for n in before if before[n]["lease"]["epoch"] != after[n]["lease"]["epoch"]}
     assert found == {n for n in before if before[n]["owner"] != after[n]["owner"]}
     return found

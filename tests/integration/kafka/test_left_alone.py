@@ -1,4 +1,4 @@
-"""No claim is left with nobody, or with a worker that may not use it, in whatever moment things happen."""
+"""No lease is left with nobody, or with a worker that may not use it, in whatever moment things happen."""
 
 import asyncio
 from collections.abc import AsyncIterator, Callable
@@ -51,14 +51,14 @@ def after(request_class: type, membership: KafkaMembership, change: Callable[[An
 
 
 async def fence(harness: KafkaHarness, number: int) -> None:
-    """Do what a worker does that wakes up in the middle of claiming, long after its session."""
+    """Do what a worker does that wakes up in the middle of taking a lease, long after its session."""
     options = producer_options(harness.settings, harness.settings.transactional_id(GROUP, number))
     stray = AIOKafkaProducer(**options)
     await stray.start()
     await stray.stop()
 
 
-async def test_claims_let_go_while_the_group_forms_find_an_owner(harness: KafkaHarness) -> None:
+async def test_leases_let_go_while_the_group_forms_find_an_owner(harness: KafkaHarness) -> None:
     """What a member gave up between telling that it holds it and getting its share is given to another."""
     first, second, third = [await Worker.open(harness) for _ in range(3)]
     may_go, gone = asyncio.Event(), asyncio.Event()
@@ -83,7 +83,7 @@ async def test_claims_let_go_while_the_group_forms_find_an_owner(harness: KafkaH
     await settled(
         lambda: sum(tp.vacating is not None for tp in membership._slots.values()) == PARTITIONS // 2,
         harness.handover_seconds,
-        "half of the claims are on their way out",
+        "half of the leases are on their way out",
     )
     after(JoinGroupRequest, membership, release)
     await third.join()  # with which the group forms anew
@@ -91,8 +91,8 @@ async def test_claims_let_go_while_the_group_forms_find_an_owner(harness: KafkaH
     await all_owned([first, second, third], AGAIN_SECONDS)
 
 
-async def test_a_claim_that_was_fenced_while_it_was_restored_is_given_again(harness: KafkaHarness) -> None:
-    """A holder that learns from reading its offsets that somebody fenced it gets the claim again."""
+async def test_a_lease_that_was_fenced_while_it_was_restored_is_given_again(harness: KafkaHarness) -> None:
+    """A holder that learns from reading its offsets that somebody fenced it gets the lease again."""
     async with holder(harness) as (bus, leases):
         await fence(harness, 1)
         await expect(FencedError, bus.committed(leases[1], ["table"]))
@@ -100,14 +100,14 @@ async def test_a_claim_that_was_fenced_while_it_was_restored_is_given_again(harn
         await settled(
             lambda: membership.leases().get(1, leases[1]).epoch > leases[1].epoch,
             AGAIN_SECONDS,
-            "the claim is given again",
+            "the lease is given again",
         )
         again = membership.leases()[1]
         await bus.step(again, [Output("out", 1, b"k", b"v")], {"table": 1})
         assert await bus.committed(again, ["table"]) == {"table": 1}
 
 
-async def test_a_claim_is_given_again_when_its_holder_took_itself_for_no_member(
+async def test_a_lease_is_given_again_when_its_holder_took_itself_for_no_member(
     harness: KafkaHarness, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A heartbeat that crosses a rebalance is refused; a producer that is not replaced for that is no end."""
@@ -129,7 +129,7 @@ async def test_a_claim_is_given_again_when_its_holder_took_itself_for_no_member(
         await settled(
             lambda: membership.leases().get(2, leases[2]).epoch > leases[2].epoch,
             AGAIN_SECONDS,
-            "the claim is given again",
+            "the lease is given again",
         )
 
 

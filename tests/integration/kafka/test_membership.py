@@ -28,8 +28,8 @@ pytestmark = [pytest.mark.kafka, pytest.mark.slow, pytest.mark.timeout(300)]
 RECOVERY_SECONDS = 60.0
 
 
-async def test_a_stray_producer_costs_one_claim(kafka_one: KafkaCluster) -> None:
-    """Whoever fences a claim by accident (a worker that woke up late) only makes its holder claim again."""
+async def test_a_stray_producer_costs_one_lease(kafka_one: KafkaCluster) -> None:
+    """Whoever fences a lease by accident (a worker that woke up late) only makes its holder take it again."""
     harness = KafkaHarness(kafka_one.bootstrap)
     bus = await harness.open()
     await bus.create_topics(TOPICS)
@@ -52,7 +52,7 @@ async def test_a_stray_producer_costs_one_claim(kafka_one: KafkaCluster) -> None
     await settled(
         lambda: membership.leases().get(1, before[1]).epoch > before[1].epoch,
         2 * harness.handover_seconds,
-        "the claim is taken again",
+        "the lease is taken again",
     )
     after = membership.leases()
     assert revoked == [before[1]]
@@ -63,7 +63,7 @@ async def test_a_stray_producer_costs_one_claim(kafka_one: KafkaCluster) -> None
     await harness.close()
 
 
-async def test_a_claim_found_lost_while_its_member_ends_is_nothing_to_give_back(
+async def test_a_lease_found_lost_while_its_member_ends_is_nothing_to_give_back(
     kafka_one: KafkaCluster,
 ) -> None:
     """A producer's replacement may learn so at any time, also when no task may begin any more."""
@@ -105,7 +105,7 @@ async def test_heartbeats_tell_their_age(kafka_to_break: KafkaCluster) -> None:
 
 
 async def test_the_only_broker_restarts(kafka_to_break: KafkaCluster) -> None:
-    """When the broker was away for a while, the worker holds its claims again by itself, and steps."""
+    """When the broker was away for a while, the worker holds its leases again by itself, and steps."""
     (broker,) = kafka_to_break.brokers
     harness = KafkaHarness(kafka_to_break.bootstrap)
     bus = await harness.open()
@@ -126,7 +126,7 @@ async def test_the_only_broker_restarts(kafka_to_break: KafkaCluster) -> None:
             return False
         return len(membership.leases()) == PARTITIONS
 
-    await settled(steps, RECOVERY_SECONDS, "all claims step again")
+    await settled(steps, RECOVERY_SECONDS, "all leases step again")
     assert await bus.committed(membership.leases()[0], ["table"]) == {"table": 1}
     table = fold(await read_all(bus, "out"))
     assert table == {b"k": b"before"} | {b"%d" % number: b"after" for number in range(PARTITIONS)}
@@ -134,7 +134,7 @@ async def test_the_only_broker_restarts(kafka_to_break: KafkaCluster) -> None:
 
 
 async def test_kafkas_own_tool_shows_the_group(kafka_one: KafkaCluster) -> None:
-    """An operator sees the group, its claims and its lag with Kafka's console tool."""
+    """An operator sees the group, its leases and its lag with Kafka's console tool."""
     harness = KafkaHarness(kafka_one.bootstrap)
     async with holder(harness, ("table", "events")) as (bus, leases):
         await bus.step(leases[2], [Output("table", 2, b"k", b"v")], {"table": 0})

@@ -12,8 +12,7 @@ from aiokafka.admin import AIOKafkaAdminClient
 from aiokafka.client import CoordinationType
 from aiokafka.protocol.commit import OffsetCommitRequest
 
-from pvbus.adapters.kafka.answers import answered
-from pvbus.adapters.kafka.offsets import fetch_offsets
+from pvbus.adapters.kafka.requests import answered, fetch_offsets
 from pvbus.adapters.kafka.settings import KafkaSettings, client_options, producer_options
 from pvbus.testing.bus_contract import TOPICS
 from tests.contract.bus.kafka_harness import KafkaHarness

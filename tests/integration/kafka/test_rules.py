@@ -10,11 +10,11 @@ import pytest
 from aiokafka.admin import AIOKafkaAdminClient, NewTopic
 
 from pvbus.adapters.assignment import assign
-from pvbus.adapters.kafka import assignor, membership
+from pvbus.adapters.kafka import groups, membership
 from pvbus.adapters.kafka.bus import KafkaBus
+from pvbus.adapters.kafka.library import retrieve_error
 from pvbus.adapters.kafka.membership import KafkaMembership
 from pvbus.adapters.kafka.settings import KafkaSettings, client_options
-from pvbus.adapters.kafka.stopping import take_notice
 from pvbus.adapters.kafka.topics import topic_config
 from pvbus.adapters.kafka.writer import Writer
 from pvbus.core.errors import PvbusError, TooLargeError
@@ -57,7 +57,7 @@ async def check_failed_batch_is_not_committed(harness: KafkaHarness) -> None:
 
 
 async def check_works_after_a_failed_batch(harness: KafkaHarness) -> None:
-    """After a refused batch the same claim writes to the same partition again."""
+    """After a refused batch the same lease writes to the same partition again."""
     await narrow_topic(harness.settings)
     async with holder(harness) as (bus, leases):
         await bus.step(leases[0], [Output("out", 0, b"before", b"")])
@@ -84,7 +84,7 @@ class CommitsAnyway(Writer):
     async def _transact(self, producer: Any, outputs: Sequence[Output], offsets: Mapping[str, int]) -> None:
         async def send_batch(*args: Any, **options: Any) -> Any:
             future = await type(producer).send_batch(producer, *args, **options)
-            future.add_done_callback(take_notice)
+            future.add_done_callback(retrieve_error)
             done: asyncio.Future[None] = asyncio.get_running_loop().create_future()
             done.set_result(None)
             return done
@@ -113,7 +113,7 @@ class NoSizes(KafkaBus):
 
 
 class OffsetsBeforeFence(KafkaBus):
-    """Reads a claim's offsets when it joins, before older epochs have been fenced."""
+    """Reads a lease's offsets when it joins, before older epochs have been fenced."""
 
     async def join(self, group: str, topics: Sequence[str], **callbacks: Any) -> KafkaMembership:
         numbers = range(PARTITIONS)
@@ -135,7 +135,7 @@ class IdOfItsOwn(KafkaSettings, frozen=True, kw_only=True):
 
 
 def given_at_once(partitions: int, holders: Mapping[str, Sequence[int]]) -> dict[str, list[int]]:
-    """Give a claim to its next holder although the last one has not let go."""
+    """Give a lease to its next holder although the last one has not let go."""
     owners = {number: member for member, held in holders.items() for number in held}
     shares: dict[str, list[int]] = {member: [] for member in holders}
     for number, member in assign(partitions, sorted(holders), owners).items():
@@ -191,7 +191,7 @@ WITHOUT: tuple[tuple[str, str, Check, Patch], ...] = (
     ),
     ("sizes first", "sizes_are_checked_first", check_sizes_are_checked_first, (KafkaHarness, "bus", NoSizes)),
     (
-        "one transactional id per claim",
+        "one transactional id per lease",
         "old_lease_cannot_step",
         bus_contract_groups.check_old_lease_cannot_step,
         (KafkaHarness, "settings", IdOfItsOwn),
@@ -206,13 +206,13 @@ WITHOUT: tuple[tuple[str, str, Check, Patch], ...] = (
         "the old holder lets go first",
         "revoke_barrier",
         bus_contract_groups.check_revoke_barrier,
-        (assignor, "share_out", given_at_once),
+        (groups, "share_out", given_at_once),
     ),
     (
         "errors of callbacks are not swallowed",
         "failing_callback_ends_the_membership",
         bus_contract_groups.check_failing_callback_ends_the_membership,
-        (membership, "_call", call_and_swallow),
+        (membership, "call_back", call_and_swallow),
     ),
 )
 

@@ -61,7 +61,7 @@ def token_file(folder: Path) -> str:
 
 
 async def works(cluster: KafkaCluster, tls: Tls, sasl: Scram | OAuthBearer) -> None:
-    """Create topics, claim, write, read and commit."""
+    """Create topics, join, write, read and commit."""
     harness = KafkaHarness(f"127.0.0.1:{cluster.brokers[0].secure_port}", tls=tls, sasl=sasl)
     try:
         async with holder(harness) as (bus, leases):

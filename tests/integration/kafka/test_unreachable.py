@@ -2,11 +2,13 @@
 
 import asyncio
 import time
+from functools import partial
 
 import pytest
 
-from pvbus.adapters.kafka import answers, writer
+from pvbus.adapters.kafka import requests, writer
 from pvbus.adapters.kafka.bus import KafkaBus
+from pvbus.adapters.kafka.errors import bounded
 from pvbus.adapters.kafka.settings import KafkaSettings
 from pvbus.core.errors import TransientError
 from pvbus.ports.bus import Output
@@ -22,8 +24,8 @@ CLOSE_SECONDS = 20.0
 
 @pytest.fixture
 def short_deadline(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(writer, "TRANSACTION_SECONDS", DEADLINE_SECONDS)
-    monkeypatch.setattr(answers, "ANSWER_SECONDS_MAX", DEADLINE_SECONDS)
+    monkeypatch.setattr(writer, "bounded", partial(bounded, seconds=DEADLINE_SECONDS))
+    monkeypatch.setattr(requests, "ANSWER_SECONDS_MAX", DEADLINE_SECONDS)
 
 
 async def step_against_frozen(kafka: KafkaCluster, within_seconds: float) -> None:
@@ -56,7 +58,7 @@ async def _step_against_frozen(harness: KafkaHarness, broker: Broker, within_sec
 
 @pytest.mark.usefixtures("short_deadline")
 async def test_a_step_has_a_deadline(kafka_to_break: KafkaCluster) -> None:
-    """A step against a broker that does not answer ends in time, whole or not at all; the claim goes on."""
+    """A step against a broker that does not answer ends in time, whole or not at all; the lease goes on."""
     await step_against_frozen(kafka_to_break, DEADLINE_SECONDS + 1)
 
 
@@ -64,7 +66,7 @@ async def test_without_a_deadline_a_step_hangs(
     kafka_to_break: KafkaCluster, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """With the deadline taken out, the same step does not end."""
-    monkeypatch.setattr(writer, "TRANSACTION_SECONDS", 3600.0)
+    monkeypatch.setattr(writer, "bounded", partial(bounded, seconds=3600.0))
     with pytest.raises(TimeoutError):
         await step_against_frozen(kafka_to_break, DEADLINE_SECONDS + 1)
 

@@ -40,7 +40,7 @@ class CountingBus(KafkaBus):
 
 
 class Source:
-    """Writes rows for workers, with a claim of a group of its own."""
+    """Writes rows for workers, with a lease of a group of its own."""
 
     def __init__(self, bus: KafkaBus) -> None:
         self.bus = bus
@@ -55,7 +55,7 @@ class Source:
         async def revoked(lease: Lease) -> None: ...
 
         await self.bus.join("writer", (SEEN,), assigned=assigned, revoked=revoked)
-        await settled(lambda: len(self.leases) == PARTITIONS, SECONDS_MAX, "the source has its claims")
+        await settled(lambda: len(self.leases) == PARTITIONS, SECONDS_MAX, "the source has its leases")
         return self
 
     async def send(self, rows: Mapping[str, str]) -> None:
@@ -79,7 +79,7 @@ async def table(bus: KafkaBus, topic: str) -> dict[str, str]:
 
 
 async def test_steps_tables_and_sessions_of_a_worker(kafka_one: KafkaCluster) -> None:
-    """Steps hold 200 records at most. Tables are kept over a lost session, if nobody held the claims."""
+    """Steps hold 200 records at most. Tables are kept over a lost session, if nobody held the leases."""
     harness = KafkaHarness(kafka_one.bootstrap, CountingBus)
     source = await Source(await harness.open()).open()
     bus = await harness.open()
@@ -106,7 +106,7 @@ async def test_steps_tables_and_sessions_of_a_worker(kafka_one: KafkaCluster) ->
             len(leases) == PARTITIONS and worker.ready and all(leases[n].lease != before[n] for n in before)
         )
 
-    await settled(is_back, SECONDS_MAX, "the claims are back")
+    await settled(is_back, SECONDS_MAX, "the leases are back")
     assert {n: c.lease.epoch - before[n].epoch for n, c in worker.leases().items()} == {0: 1, 1: 1}
     assert fake.opened == opened
     assert replays == []
@@ -126,7 +126,7 @@ async def test_steps_tables_and_sessions_of_a_worker(kafka_one: KafkaCluster) ->
     other.stop()
     await other_running
     harness.thaw(bus)
-    await settled(is_back, SECONDS_MAX, "the claims are back")
+    await settled(is_back, SECONDS_MAX, "the leases are back")
     assert sorted(fake.opened[len(opened) :]) == [0, 1]
     assert sorted(tp for each in replays for tp in each if tp[0] == OUT) == [(OUT, 0), (OUT, 1)]
     await settled(lambda: fake.written == expected, SECONDS_MAX, "nothing is lost")

@@ -66,8 +66,8 @@ def test_heartbeats_tell_their_age() -> None:
     run_simulated(main())
 
 
-def test_a_group_keeps_its_number_of_claims() -> None:
-    """Topics with another partition count are refused: claims would mean something else."""
+def test_a_group_keeps_its_number_of_leases() -> None:
+    """Topics with another partition count are refused: leases would mean something else."""
 
     async def main() -> None:
         bus = await open_bus()

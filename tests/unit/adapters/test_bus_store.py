@@ -8,7 +8,8 @@ import pytest
 
 from pvbus.adapters.sqlite.bus import SqliteBus
 from pvbus.adapters.sqlite.liveness import ProcessLock
-from pvbus.adapters.sqlite.store import APPLICATION_ID, MIGRATIONS, Store, translated
+from pvbus.adapters.sqlite.schema import SCHEMA_VERSION
+from pvbus.adapters.sqlite.store import Store, translated
 from pvbus.core.errors import PermanentError, TransientError
 from pvbus.ports.bus import Lease, PartitionState, TopicSpec
 
@@ -30,11 +31,24 @@ async def refusal(path: Path) -> PermanentError:
 async def test_a_file_of_a_newer_version_is_refused_and_kept(tmp_path: Path) -> None:
     path = tmp_path / "bus.db"
     await (await SqliteBus.open(path)).close()
-    database(path, f"PRAGMA user_version = {len(MIGRATIONS) + 1}")
+    database(path, f"PRAGMA user_version = {SCHEMA_VERSION + 1}")
     before = path.read_bytes()
     error = await refusal(path)
     assert error.reason == "NewerSchema"
     assert "install that version" in str(error)
+    assert path.read_bytes() == before
+
+
+async def test_a_file_of_an_older_version_is_refused_and_kept(tmp_path: Path) -> None:
+    """The message says what to do: the tables can be made again."""
+    path = tmp_path / "bus.db"
+    await (await SqliteBus.open(path)).close()
+    database(path, f"PRAGMA user_version = {SCHEMA_VERSION - 1}")
+    before = path.read_bytes()
+    error = await refusal(path)
+    assert error.reason == "OlderSchema"
+    assert f"schema {SCHEMA_VERSION - 1}, needed here: {SCHEMA_VERSION}" in str(error)
+    assert f"mv {path} {path}.old" in str(error)
     assert path.read_bytes() == before
 
 
@@ -133,27 +147,6 @@ def test_the_path_of_a_store_is_its_file(tmp_path: Path) -> None:
     store = Store(str(tmp_path / "a b.db"), poll_seconds=1)
     assert (tmp_path / "a b.db").exists()
     store.close()
-
-
-async def test_a_file_of_the_first_version_is_opened_with_its_members_and_offsets(tmp_path: Path) -> None:
-    """What `describe` needs was not in it; nothing else changes."""
-    path = database(
-        tmp_path / "bus.db",
-        *MIGRATIONS[0].split(";"),
-        f"PRAGMA application_id = {APPLICATION_ID}",
-        "PRAGMA user_version = 1",
-        "INSERT INTO members (id, team, process) VALUES (7, 'group', '1-gone')",
-        "INSERT INTO claims VALUES ('group', 0, 3, 7)",
-        "INSERT INTO offsets VALUES ('group', 0, 't', 5)",
-    )
-    bus = await SqliteBus.open(path)
-    await bus.create_topics([TopicSpec(name="t", partitions=1, cleanup="compact")])
-    assert await bus.describe("group", ["t"]) == ({}, {0: PartitionState("", {"t": 5})})
-    assert bus._store.committed("group", 0) == (3, {"t": 5})
-    await bus.close()
-    db = sqlite3.connect(path)
-    assert db.execute("SELECT id, label FROM members").fetchall() == [(7, "")]
-    db.close()
 
 
 async def test_who_was_killed_holds_nothing_even_before_others_notice(tmp_path: Path) -> None:

@@ -11,7 +11,8 @@ import pytest
 from aiokafka import errors
 
 from pvbus.adapters.kafka.bus import KafkaBus
-from pvbus.adapters.kafka.connecting import collected_reasons, unreachable
+from pvbus.adapters.kafka.errors import unreachable
+from pvbus.adapters.kafka.library import collected_reasons
 from pvbus.adapters.kafka.settings import KafkaSettings, OAuthBearer, Scram, Tls
 from pvbus.core.errors import TransientError
 from tests.tools.certificate import make_certificate
@@ -41,13 +42,13 @@ async def hanging_up(context: ssl.SSLContext | None = None) -> AsyncIterator[str
 
 
 async def test_each_address_has_its_reason(caplog: pytest.LogCaptureFixture) -> None:
-    """Nobody listens, no such name: a sentence for each, and the library does not log it a second time."""
+    """No broker listens, no such name: a sentence for each, and the library does not log it a second time."""
     first, second = (f"127.0.0.1:{port}" for port in free_ports(2))
     for _ in range(2):  # whoever starts tries again each second
         reported = await refusal(first, second, "broker.invalid:9092")
         assert reported.startswith("connecting to ")
-        assert f"{first}: nobody listens there" in reported
-        assert f"{second}: nobody listens there" in reported
+        assert f"{first}: connection refused" in reported
+        assert f"{second}: connection refused" in reported
         assert "broker.invalid:9092: " in reported
     assert caplog.records == []
 

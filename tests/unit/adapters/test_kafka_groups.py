@@ -7,8 +7,12 @@ from aiokafka import errors
 from aiokafka.coordinator.protocol import ConsumerProtocolMemberAssignment, ConsumerProtocolMemberMetadata
 from aiokafka.protocol.admin import DescribeGroupsResponse_v2
 
-from pvbus.adapters.kafka.assignor import CoPartitioningAssignor
-from pvbus.adapters.kafka.groups import REBALANCE_SECONDS_MAX, Member, describe_members
+from pvbus.adapters.kafka.groups import (
+    REBALANCE_SECONDS_MAX,
+    CoPartitioningAssignor,
+    Member,
+    describe_members,
+)
 from pvbus.adapters.memory.virtual_time import SimulatedClock, run_simulated
 
 

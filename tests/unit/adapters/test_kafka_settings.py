@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from pvbus.adapters.kafka.assignor import CoPartitioningAssignor
+from pvbus.adapters.kafka.groups import CoPartitioningAssignor
 from pvbus.adapters.kafka.settings import (
     BROKER_TRANSACTION_SECONDS,
     REQUEST_SECONDS,

@@ -1,4 +1,4 @@
-"""The producer of a claim is replaced until one starts."""
+"""The producer of a lease is replaced until one starts."""
 
 from types import SimpleNamespace
 from typing import Any
@@ -42,7 +42,7 @@ async def is_member() -> bool:
     return True
 
 
-async def discard(producer: object) -> None:
+async def stop_producer(producer: object) -> None:
     """Nothing is left of a producer that never was."""
 
 
@@ -52,7 +52,7 @@ async def test_a_replacement_that_does_not_start_is_tried_again(
 ) -> None:
     """Whatever a new producer meets, a member of the group goes on until it can write."""
     monkeypatch.setattr(writer, "RETRY_SECONDS", 0.0)
-    monkeypatch.setattr(writer, "discard", discard)
+    monkeypatch.setattr(writer, "stop_producer", stop_producer)
     made = StartingWriter([1, error, error, 4])
     before = await made.start()
     with pytest.raises(TransientError):

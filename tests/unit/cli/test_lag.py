@@ -73,7 +73,7 @@ async def opened() -> AsyncIterator[SqliteBus]:
 
 
 async def join(bus: SqliteBus, service: str, label: str) -> list[Lease]:
-    """Join as a service does; returns all claims, which are this worker's."""
+    """Join as a service does; returns all leases, which are this worker's."""
     worker = bus.peer()
     worker.label = label
     given: asyncio.Queue[Lease] = asyncio.Queue()
@@ -86,7 +86,7 @@ async def join(bus: SqliteBus, service: str, label: str) -> list[Lease]:
 
 
 async def test_owners_tell_how_far_they_are() -> None:
-    """What a worker says of its claims is shown, its lag before what is committed."""
+    """What a worker says of its leases is shown, its lag before what is committed."""
     async with opened() as bus, telling(process("unroll", report(0, lag=7), report(1, dirty=3))) as url:
         await join(bus, "unroll", url)
         table = await look(bus, ["unroll"])
@@ -148,7 +148,7 @@ async def test_who_does_not_answer_is_named_and_waited_for_together(monkeypatch:
 
 
 async def test_a_group_that_cannot_be_described_leaves_the_others(monkeypatch: pytest.MonkeyPatch) -> None:
-    """While claims of one service change hands the other services are shown."""
+    """While leases of one service change hands the other services are shown."""
     async with opened() as bus:
         describe = bus.describe
 

@@ -59,8 +59,8 @@ def states(*of_unroll: ServiceReport, missing: tuple[str, ...] = ()) -> States:
         ("one holds everything", states(report()), True),
         ("two share everything", states(report(range(5)), report(range(5, ALL.stop))), True),
         ("a spare worker holds nothing", states(report(), report(range(0))), True),
-        ("a claim that nobody holds", states(report(range(1, ALL.stop))), False),
-        ("a claim that two hold", states(report(), report(range(1))), False),
+        ("a lease that nobody holds", states(report(range(1, ALL.stop))), False),
+        ("a lease that two hold", states(report(), report(range(1))), False),
         ("one does not answer", states(report(), missing=("unroll/2",)), False),
         ("one is at work", states(report(range(5)), report(range(5, ALL.stop), idle=False)), False),
         ("records to read", states(report(behind=1)), False),
@@ -71,12 +71,12 @@ def states(*of_unroll: ServiceReport, missing: tuple[str, ...] = ()) -> States:
     ],
 )
 def test_when_nothing_is_left_to_do(reason: str, found: States, settled: bool) -> None:
-    """Every claim has one holder, who is done; what is not known is not done."""
+    """Every lease has one holder, who is done; what is not known is not done."""
     assert found.is_settled(horizon_seconds=6.0) is settled, reason
 
 
 def test_who_is_busy_is_named() -> None:
-    """Work under way, or a claim without a holder; of several processes the earliest timer counts."""
+    """Work under way, or a lease without a holder; of several processes the earliest timer counts."""
     halves = (report(range(5), timer=9.0), report(range(5, ALL.stop), timer=3.0))
     assert states(*halves).busy() == []
     assert states(*halves).next_timer_seconds("unroll") == 3.0

@@ -157,7 +157,7 @@ def test_acls_as_commands_say_the_same(capsys: pytest.CaptureFixture[str]) -> No
     [
         (["--acls"], "--acls is about a Kafka"),
         (["--acls", "--bus", "sqlite:bus.db"], "--acls is about a Kafka"),
-        (["--acls", "--bus", "kafka://nowhere"], "is no Kafka"),
+        (["--acls", "--bus", "kafka://nowhere"], 'invalid bus URL "kafka://nowhere"'),
         (["--check", "pvbus.meta"], "--check is about all topics"),
         (["--create", "--key", "k"], "--create is about all topics"),
     ],

@@ -1,4 +1,4 @@
-"""Requests for content are shared by the variants of a claim, and go with the last of them."""
+"""Requests for content are shared by the variants of a lease, and go with the last of them."""
 
 from pvbus.core.inject.requests import Requests
 from pvbus.core.keys import watch_key

@@ -349,7 +349,7 @@ def test_problems_are_told_one_after_the_other_in_the_order_of_the_flow() -> Non
     assert found.rollup.generation == 3
 
 
-def test_a_watch_is_asked_for_once_per_claim_and_withdrawn_with_its_last_set() -> None:
+def test_a_watch_is_asked_for_once_per_lease_and_withdrawn_with_its_last_set() -> None:
     """And asked for anew at once, though the bus has not told of the withdrawal yet."""
     found = part(sites=("s1",))
     found.tell(SET, site_set("beta"))

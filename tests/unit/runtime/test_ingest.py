@@ -36,7 +36,7 @@ def simulated(scenario: Callable[[World], Awaitable[None]], *, workers: int = 1)
 
 
 async def ask(world: World, request: WatchRequest | str, *, withdraw: bool = False) -> None:
-    """Write a request as another service would, past any claim."""
+    """Write a request as another service would, past any lease."""
     key = request if isinstance(request, str) else watch_key(request)
     value = None if withdraw or isinstance(request, str) else msgspec.json.encode(request)
     kind = key.partition("|")[0]

@@ -1,4 +1,4 @@
-"""One open claim: what it may decide and write, and which offsets are done."""
+"""One open lease: what it may decide and write, and which offsets are done."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -31,7 +31,7 @@ class StillClock:
 
 
 class Member:
-    """A membership that holds one claim, and last beat at a time."""
+    """A membership that holds one lease, and last beat at a time."""
 
     def __init__(self, lease: Lease | None, beat: float) -> None:
         self._lease = lease
@@ -58,7 +58,7 @@ def opened(state: LeaseState = LeaseState.RUNNING) -> OpenLease:
         (LEASE, 990.0, 990.0, RUNNING, False, "both are older than half a session"),
         (LEASE, 994.9, 0.0, RUNNING, False, "a heartbeat is a bit too old"),
         (LEASE, 995.0, 0.0, RUNNING, True, "half a session is the limit"),
-        (None, 999.0, 999.0, RUNNING, False, "the claim went"),
+        (None, 999.0, 999.0, RUNNING, False, "the lease went"),
         (Lease(group="g", partition=0, epoch=6), 999.0, 0.0, RUNNING, False, "it is back with another epoch"),
         (LEASE, 999.0, 999.0, LeaseState.REVOKED, False, "it is being revoked"),
         (LEASE, 999.0, 999.0, LeaseState.OUTCOME_UNKNOWN, False, "a step's outcome is unknown"),
@@ -75,7 +75,7 @@ def test_who_may_write_to_the_cluster(
     assert one.may_write(None, 1000.0, 5.0) is False
 
 
-def test_a_claim_acts_only_when_restored_held_and_not_in_doubt() -> None:
+def test_a_lease_acts_only_when_restored_held_and_not_in_doubt() -> None:
     for state in LeaseState:
         assert opened(state).acts is (state is RUNNING)
 

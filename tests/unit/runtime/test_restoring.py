@@ -133,7 +133,7 @@ def any_key(monkeypatch: pytest.MonkeyPatch) -> None:
 WIDE = {("wide", number) for number in range(PARTITIONS)}
 
 
-def test_a_claim_is_not_restored_before_the_tables_that_all_have() -> None:
+def test_a_lease_is_not_restored_before_the_tables_that_all_have() -> None:
     """One partition of a broadcast table comes late: until then nothing may be decided."""
 
     async def main() -> None:
@@ -175,7 +175,7 @@ def test_a_catch_up_waits_for_every_partition_of_a_broadcast_table() -> None:
     run_simulated(main())
 
 
-def test_keys_that_were_dirty_when_a_claim_went_are_dirty_when_it_is_back() -> None:
+def test_keys_that_were_dirty_when_a_lease_went_are_dirty_when_it_is_back() -> None:
     async def main() -> None:
         tables, opened, _ = restoring(Log({}))
         keeping = asyncio.create_task(tables.keep_broadcast())

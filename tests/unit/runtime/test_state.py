@@ -1,4 +1,4 @@
-"""What a process tells of its claims: `/state`, `/metrics` and `/readyz`."""
+"""What a process tells of its leases: `/state`, `/metrics` and `/readyz`."""
 
 import asyncio
 from collections.abc import AsyncIterator, Mapping, Sequence
@@ -27,7 +27,7 @@ INPUTS = {"toy": (IN,)}
 
 
 class Given(HeldLease):
-    """A claim in a state that a test wants."""
+    """A lease in a state that a test wants."""
 
     dirty_count = 0
     is_settled = True
@@ -47,7 +47,7 @@ class Given(HeldLease):
 
 
 class GivenService:
-    """A service whose claims and positions a test sets."""
+    """A service whose leases and positions a test sets."""
 
     idle = True
     next_timer_seconds = None
@@ -115,7 +115,7 @@ async def one(looking: Observer) -> tuple[LeaseReport, ...]:
 # With a real worker
 
 
-def test_a_claim_tells_what_it_has_not_read_and_not_done(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_lease_tells_what_it_has_not_read_and_not_done(monkeypatch: pytest.MonkeyPatch) -> None:
     """Lag are the records of the inputs behind the position, dirty the keys that wait or are worked on."""
 
     async def main() -> None:
@@ -158,8 +158,8 @@ def test_a_claim_tells_what_it_has_not_read_and_not_done(monkeypatch: pytest.Mon
     run_simulated(main())
 
 
-def test_a_claim_that_went_away_leaves_no_series() -> None:
-    """Of a claim that somebody else has now nothing is left, and what stayed has all its numbers."""
+def test_a_lease_that_went_away_leaves_no_series() -> None:
+    """Of a lease that somebody else has now nothing is left, and what stayed has all its numbers."""
 
     async def main() -> None:
         world = await FakeWorld().open()
@@ -183,11 +183,11 @@ def test_a_claim_that_went_away_leaves_no_series() -> None:
     run_simulated(main())
 
 
-# With claims as they are given
+# With leases as they are given
 
 
-def test_what_is_read_besides_is_no_lag_of_a_claim() -> None:
-    """A claim's lag counts its own partition of the inputs, not tables that every worker reads."""
+def test_what_is_read_besides_is_no_lag_of_a_lease() -> None:
+    """A lease's lag counts its own partition of the inputs, not tables that every worker reads."""
 
     async def main() -> None:
         service = GivenService(Given(lease(0)))
@@ -295,7 +295,7 @@ async def get(session: aiohttp.ClientSession, path: str) -> tuple[int, str]:
 
 
 async def test_ready_is_who_has_restored_everything() -> None:
-    """Until then 503 names what is being restored, and how far; a service without claims is not ready."""
+    """Until then 503 names what is being restored, and how far; a service without leases is not ready."""
     half = GivenService(Given(lease(0)), Given(lease(3), restored=False, restore=(120, 4000)))
     async with served({"a": GivenService(Given(lease(1))), "b": half, "c": GivenService()}, Ends({})) as http:
         assert await get(http, "/readyz") == (

@@ -120,7 +120,7 @@ def test_while_steps_are_slow_keys_wait_and_not_their_rows(monkeypatch: pytest.M
 
 
 @pytest.mark.parametrize("call_seconds", [1.0, float("inf")], ids=["all calls end", "one call never ends"])
-def test_stopping_writes_what_is_finished_and_frees_the_claims_at_once(call_seconds: float) -> None:
+def test_stopping_writes_what_is_finished_and_frees_the_leases_at_once(call_seconds: float) -> None:
     """SIGTERM: within the drain time, and a moment, whatever the API server does."""
     key, other = "default/k0", "default/k1"
 

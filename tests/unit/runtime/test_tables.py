@@ -60,7 +60,7 @@ async def lose_session(world: FakeWorld, worker: Worker) -> None:
 
 
 async def take_turn(world: FakeWorld, number: int, outputs: list[Output]) -> None:
-    """Be the holder of a free claim for a moment, and write something."""
+    """Be the holder of a free lease for a moment, and write something."""
     store = world.bus._store
 
     def turn() -> None:
@@ -79,10 +79,10 @@ def rows(texts: dict[str, str], topic: str) -> list[Output]:
     ]
 
 
-# ---------------------------------------------------------------- claims that come back
+# ---------------------------------------------------------------- leases that come back
 
 
-def test_a_claim_that_comes_back_with_nobody_between_keeps_its_tables() -> None:
+def test_a_lease_that_comes_back_with_nobody_between_keeps_its_tables() -> None:
     async def scenario(world: FakeWorld) -> None:
         for key in KEYS:
             await world.send(key, "a")
@@ -94,7 +94,7 @@ def test_a_claim_that_comes_back_with_nobody_between_keeps_its_tables() -> None:
         await lose_session(world, worker)
         while worker.leases():  # noqa: ASYNC110 - nothing tells
             await asyncio.sleep(0.1)
-        await world.send(KEYS[0], "b")  # while nobody holds the claim
+        await world.send(KEYS[0], "b")  # while nobody holds the lease
         await asyncio.sleep(5)
         assert {n: c.lease.epoch - 1 for n, c in worker.leases().items()} == before
         assert worker.ready
@@ -110,7 +110,7 @@ def test_a_claim_that_comes_back_with_nobody_between_keeps_its_tables() -> None:
     simulated(scenario)
 
 
-def test_a_claim_that_somebody_else_held_meanwhile_is_restored_in_full() -> None:
+def test_a_lease_that_somebody_else_held_meanwhile_is_restored_in_full() -> None:
     async def scenario(world: FakeWorld) -> None:
         for key in KEYS:
             await world.send(key, "a")
@@ -123,7 +123,7 @@ def test_a_claim_that_somebody_else_held_meanwhile_is_restored_in_full() -> None
         await take_turn(world, number, rows({KEYS[0]: "theirs"}, OUT))
         await asyncio.sleep(5)
         mine = [key for key in KEYS if partition(key, PARTITIONS) == number]
-        assert fake.opened == [*opened, number]  # this one, and the other claim kept its tables
+        assert fake.opened == [*opened, number]  # this one, and the other lease kept its tables
         assert counted == {IN: len(mine), OUT: len(mine)}
         assert world.out() == dict.fromkeys(KEYS, "a")  # their row was seen, and set right
 
@@ -154,7 +154,7 @@ def test_tables_that_are_ahead_of_the_bus_are_not_kept(reason: str) -> None:
     simulated(scenario)
 
 
-def test_tables_of_a_claim_that_does_not_come_back_are_dropped() -> None:
+def test_tables_of_a_lease_that_does_not_come_back_are_dropped() -> None:
     async def scenario(world: FakeWorld) -> None:
         for key in KEYS:
             await world.send(key, "a")
@@ -328,7 +328,7 @@ def test_a_catch_up_ends_while_inputs_pause(monkeypatch: pytest.MonkeyPatch) -> 
     simulated(scenario)
 
 
-def test_inputs_go_on_when_the_claim_that_made_them_pause_is_gone(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_inputs_go_on_when_the_lease_that_made_them_pause_is_gone(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(worker_module, "DIRTY_KEYS_MAX", 20)
 
     async def scenario(world: FakeWorld) -> None:

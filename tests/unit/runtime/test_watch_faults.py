@@ -1,7 +1,6 @@
 """Watches that end, fall silent or are refused: how often they are begun again, and what is believed."""
 
 import asyncio
-import random
 from collections.abc import AsyncIterator
 from typing import Any
 
@@ -10,7 +9,6 @@ import pytest
 from pvbus.adapters.memory.virtual_time import SimulatedClock
 from pvbus.core.errors import TransientError
 from pvbus.ports.cluster import GoneError, Kind, Resource, SilentError, WatchEvent
-from pvbus.runtime.backoff import Backoff
 from pvbus.runtime.ingest.definitions import Definitions
 from tests.unit.runtime.watching import Porch, Server, Watching, simulated, site
 
@@ -159,21 +157,6 @@ def test_nobody_can_ask_for_more_than_five_minutes() -> None:
     assert TransientError("429", retry_after_seconds=86_400).retry_after_seconds == 300
     assert TransientError("429", retry_after_seconds=-5).retry_after_seconds == 0
     assert TransientError("429").retry_after_seconds is None
-
-
-def test_waits_grow_within_their_bounds_and_differ() -> None:
-    backoff = Backoff(0.2, 30.0, random.Random(1).uniform)
-    waits = [backoff.next_seconds() for _ in range(200)]
-    assert all(0.2 <= seconds <= 30 for seconds in waits)
-    assert max(waits[:3]) <= 1.6
-    assert max(waits) > 20
-    assert len(set(waits)) > 190
-    again = Backoff(0.2, 30.0, random.Random(1).uniform)
-    assert [again.next_seconds() for _ in range(200)] == waits  # a simulation can be repeated
-    error = TransientError("429", retry_after_seconds=50)
-    assert all(50 <= backoff.next_seconds(error) <= 55 for _ in range(50))
-    backoff.reset()
-    assert backoff.next_seconds() <= 0.4
 
 
 def definition(name: str, *versions: str) -> dict[str, Any]:

@@ -1,4 +1,4 @@
-"""The worker: what it does with errors, pauses, bad bytes and claims that come and go."""
+"""The worker: what it does with errors, pauses, bad bytes and leases that come and go."""
 
 import asyncio
 import sys
@@ -267,7 +267,7 @@ def test_a_catch_up_returns_when_everything_before_it_was_applied() -> None:
 
 
 @pytest.mark.parametrize("when", ["before", "after"])
-def test_after_a_step_of_unknown_outcome_the_claim_is_restored(when: str) -> None:
+def test_after_a_step_of_unknown_outcome_the_lease_is_restored(when: str) -> None:
     """Whether it was written or not, the row is there once and nothing is decided on stale tables."""
 
     async def scenario(world: FakeWorld) -> None:
@@ -287,7 +287,7 @@ def test_after_a_step_of_unknown_outcome_the_claim_is_restored(when: str) -> Non
     simulated(scenario)
 
 
-def test_a_revoked_claim_drains_before_it_goes() -> None:
+def test_a_revoked_lease_drains_before_it_goes() -> None:
     async def scenario(world: FakeWorld) -> None:
         async def slow(name: str) -> None:
             await asyncio.sleep(1)
@@ -322,7 +322,7 @@ def test_a_call_without_end_does_not_keep_a_worker_from_stopping() -> None:
 
 
 def test_a_worker_without_heartbeats_sends_nothing() -> None:
-    """Frozen for half a session, its claims may belong to somebody else."""
+    """Frozen for half a session, its leases may belong to somebody else."""
 
     async def scenario(world: FakeWorld) -> None:
         _, _, clock, _ = world.worker()
@@ -357,7 +357,7 @@ def test_a_lease_that_is_uncertain_is_no_error_of_an_object(monkeypatch: pytest.
     simulated(scenario)
 
 
-def test_claims_move_and_nothing_is_lost_or_written_twice() -> None:
+def test_leases_move_and_nothing_is_lost_or_written_twice() -> None:
     async def scenario(world: FakeWorld) -> None:
         first, *_ = world.worker()
         await asyncio.sleep(3)
@@ -381,7 +381,7 @@ def test_claims_move_and_nothing_is_lost_or_written_twice() -> None:
 
 
 def test_a_spare_worker_is_ready_after_a_session() -> None:
-    """Who joins a group whose claims all have workers waits for a session, and is ready to take over."""
+    """Who joins a group whose leases all have workers waits for a session, and is ready to take over."""
 
     async def scenario(world: FakeWorld) -> None:
         busy = [world.worker()[0] for _ in range(PARTITIONS)]
@@ -478,7 +478,7 @@ def test_an_impossible_transition_ends_the_worker() -> None:
 
 
 def test_a_worker_that_failed_leaves_at_once_and_without_a_second_error() -> None:
-    """What it had under way does not hold its claims back, and nothing is begun any more."""
+    """What it had under way does not hold its leases back, and nothing is begun any more."""
     noise: list[object] = []
 
     async def main() -> None:
@@ -508,7 +508,7 @@ def test_a_worker_that_failed_leaves_at_once_and_without_a_second_error() -> Non
 
 
 def test_a_bus_that_is_away_for_very_long_does_not_end_a_worker(monkeypatch: pytest.MonkeyPatch) -> None:
-    """However often a claim could not be restored, it is tried again."""
+    """However often a lease could not be restored, it is tried again."""
     monkeypatch.setattr(holder, "AGAIN_SECONDS", (0.001, 0.001))
 
     async def scenario(world: FakeWorld) -> None:
@@ -539,7 +539,7 @@ def test_a_dead_letter_fits_into_a_record(size: int) -> None:
     assert (str(size) in letter.error) == (size > LETTER_BYTES_MAX)
 
 
-def test_a_claim_tells_how_far_its_restore_is_and_when_it_last_got_on() -> None:
+def test_a_lease_tells_how_far_its_restore_is_and_when_it_last_got_on() -> None:
     async def scenario(world: FakeWorld) -> None:
         for i in range(6000):
             await world.send(f"default/n{i}", "a")

@@ -200,9 +200,9 @@ class Deployment:
         return Counter(row.topic for row in now.rows)
 
     def _unfinished(self, survivor: ServiceProcess) -> list[str]:
-        """Dirty keys, and claims with input that nobody reads, as the survivor's metrics have them."""
+        """Dirty keys, and leases with input that nobody reads, as the survivor's metrics have them."""
         found = re.findall(
-            r"^(pvbus_(?:dirty_keys|claim_lag_records)\S*) (\S+)$", survivor.ask("/metrics"), re.M
+            r"^(pvbus_(?:dirty_keys|lease_lag_records)\S*) (\S+)$", survivor.ask("/metrics"), re.M
         )
         assert found, "the survivor tells what it has to do"
         return [name for name, value in found if float(value)]
@@ -280,7 +280,7 @@ def rows_of(snapshot: Snapshot, gone: Collection[str]) -> Iterator[tuple[str, in
 
 
 def unread(now: Snapshot) -> Iterator[str]:
-    """Records of owned topics behind a committed offset of a settled system: a claim idles."""
+    """Records of owned topics behind a committed offset of a settled system: a lease idles."""
     last = {(row.topic, row.partition): row.offset for row in now.rows}
     for controller in (UnrollController, RenderController, InjectController, ConditionsController):
         for topic, number in product(controller.inputs, range(PARTITIONS)):

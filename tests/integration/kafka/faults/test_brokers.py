@@ -101,7 +101,7 @@ async def test_killed_brokers(three_proxied: KafkaCluster, tmp_path: Path) -> No
 
 
 async def ask(bus: Bus, lease: Lease, reported: Counter[str]) -> None:
-    """Ask for a claim's offset, again and again, and count the answers."""
+    """Ask for a lease's offset, again and again, and count the answers."""
     while True:
         try:
             answer = str(await bus.committed(lease, ["table"]))
@@ -112,7 +112,7 @@ async def ask(bus: Bus, lease: Lease, reported: Counter[str]) -> None:
 
 
 async def test_offsets_are_told_while_brokers_go(three_proxied: KafkaCluster) -> None:
-    """Whoever asks for a claim's offset hears the right one, or at worst that nobody can tell it now."""
+    """Whoever asks for a lease's offset hears the right one, or at worst that nobody can tell it now."""
     harness = KafkaHarness(three_proxied.bootstrap)
     reported: Counter[str] = Counter()
     async with holder(harness) as (bus, leases):

@@ -1,6 +1,6 @@
 """kill -9, and SIGSTOP past the session timeout, at each await of a step of each service.
 
-One process with all services goes on all the time; victims take shares of its claims and are struck in the
+One process with all services goes on all the time; victims take shares of its leases and are struck in the
 middle of a step (`victim`). `PVBUS_TEST_FAULTS` is how many there are of each kind, a few by default.
 """
 
@@ -66,13 +66,13 @@ async def struck(made: Deployment, strike: Strike) -> str:
 
 
 def has_taken_over(made: Deployment, service: str) -> bool:
-    """Whether the one that goes on has all claims of the service, and the group knows of nobody else."""
+    """Whether the one that goes on has all leases of the service, and the group knows of nobody else."""
     members = made.members(service)
     return [len(share) for share in members.values()] == [PARTITIONS]
 
 
 async def woken(made: Deployment, strike: Strike, victim: ServiceProcess) -> None:
-    """Who wakes up late finds its claims gone, comes back as a member, and ends in order when told to."""
+    """Who wakes up late finds its leases gone, comes back as a member, and ends in order when told to."""
     await made.until(lambda: len(made.members(strike.service)) == 2, TAKEN_SECONDS_MAX, victim)
     assert victim.is_running, victim.output[-3000:]
     code = await asyncio.to_thread(victim.stop)

@@ -3,7 +3,7 @@
 import pytest
 from aiokafka import errors
 
-from pvbus.adapters.kafka.failures import FOREIGN, translate
+from pvbus.adapters.kafka.errors import FOREIGN, translate
 from pvbus.core.errors import FencedError, PermanentError, TooLargeError, TransientError
 
 

@@ -4,14 +4,14 @@ import logging
 
 import pytest
 
-from pvbus.adapters.kafka import librarylog
-from pvbus.adapters.kafka.librarylog import leave_out_the_usual
+from pvbus.adapters.kafka import library
+from pvbus.adapters.kafka.library import filter_logs
 
 
 def test_only_the_rebalance_is_left_out(caplog: pytest.LogCaptureFixture) -> None:
     """Twice set up is once set up; other warnings of the same logger are heard."""
-    leave_out_the_usual()
-    leave_out_the_usual()
+    filter_logs()
+    filter_logs()
     logger = logging.getLogger("aiokafka.consumer.group_coordinator")
     logger.warning("Heartbeat failed for group %s because it is rebalancing", "pvbus-render")
     logger.warning("Heartbeat session expired - marking coordinator %s dead", 1)
@@ -24,14 +24,14 @@ def test_the_same_again_and_again_is_told_now_and_then(
     caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Each connection says many times a second that a broker is away; another broker is another sentence."""
-    leave_out_the_usual()
+    filter_logs()
     logger = logging.getLogger("aiokafka")
     for node in (71, 72):
         for _ in range(50):
             logger.error("Unable connect to node with id %s: %s", node, "refused")
     first = "Unable connect to node with id 71: refused"
     assert caplog.messages == [first, "Unable connect to node with id 72: refused"]
-    monkeypatch.setattr(librarylog, "REPEAT_SECONDS", 0.0)
+    monkeypatch.setattr(library, "REPEAT_SECONDS", 0.0)
     logger.error("Unable connect to node with id %s: %s", 71, "refused")
     logger.error("Unable connect to node with id %s: %s", 71, "refused")
     assert caplog.messages[2:] == [f"{first} (and 49 times before)", first]
@@ -39,8 +39,8 @@ def test_the_same_again_and_again_is_told_now_and_then(
 
 def test_not_every_sentence_is_remembered(monkeypatch: pytest.MonkeyPatch) -> None:
     """A sentence with a number that counts up is let through, and does not take memory for ever."""
-    repeated = librarylog._Repeated()
-    monkeypatch.setattr(librarylog, "SENTENCES_MAX", 5)
+    repeated = library._Repeats()
+    monkeypatch.setattr(library, "MESSAGES_MAX", 5)
     for number in range(50):
         assert repeated.filter(logging.makeLogRecord({"msg": f"correlation {number}"}))
-        assert len(repeated._let_through) <= 5
+        assert len(repeated._logged_at) <= 5

@@ -1,4 +1,4 @@
-"""Ingest's claims: watches that wait for them, steps of a bounded size, tables that became too old."""
+"""Ingest's leases: watches that wait for them, steps of a bounded size, tables that became too old."""
 
 import asyncio
 from collections import Counter
@@ -73,7 +73,7 @@ def markers(world: World) -> Counter[str]:
 
 
 async def lose_session(world: World, *, between: list[int]) -> None:
-    """Let the worker's claims be lost; somebody else holds some of them for a moment."""
+    """Let the worker's leases be lost; somebody else holds some of them for a moment."""
     member = int(world.of("ingest")._holder.membership.member_id.rpartition("/")[2])
     store = world.bus._store
 
@@ -89,13 +89,13 @@ async def lose_session(world: World, *, between: list[int]) -> None:
         await asyncio.sleep(0.1)
 
 
-def test_watches_wait_for_their_claim_and_go_on(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_watches_wait_for_their_lease_and_go_on(monkeypatch: pytest.MonkeyPatch) -> None:
     async def scenario(world: World) -> None:
         world.put(SITE, "a")
         await world.converge(quiet=3)
         before, reported = watches(world), markers(world)
         await lose_session(world, between=[])
-        world.put(SITE, "b")  # seen while nobody holds the claim
+        world.put(SITE, "b")  # seen while nobody holds the lease
         await world.converge(quiet=3)
         assert sites(world) == ["a", "b"]
         assert watches(world) == before  # the same objects
@@ -109,7 +109,7 @@ def test_watches_wait_for_their_claim_and_go_on(monkeypatch: pytest.MonkeyPatch)
     simulated(scenario, monkeypatch)
 
 
-def test_a_row_that_comes_as_the_claim_goes_is_written_when_it_is_back(
+def test_a_row_that_comes_as_the_lease_goes_is_written_when_it_is_back(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     async def scenario(world: World) -> None:
@@ -138,7 +138,7 @@ def test_a_row_that_comes_as_the_claim_goes_is_written_when_it_is_back(
     simulated(scenario, monkeypatch)
 
 
-def test_a_claim_that_goes_before_it_is_restored_takes_its_watches_along(
+def test_a_lease_that_goes_before_it_is_restored_takes_its_watches_along(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     async def scenario(world: World) -> None:
@@ -163,7 +163,7 @@ def test_a_claim_that_goes_before_it_is_restored_takes_its_watches_along(
     simulated(scenario, monkeypatch)
 
 
-def test_watches_begin_anew_when_somebody_else_held_the_claim(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_watches_begin_anew_when_somebody_else_held_the_lease(monkeypatch: pytest.MonkeyPatch) -> None:
     async def scenario(world: World) -> None:
         world.put(SITE, "a")
         await world.converge(quiet=3)
@@ -179,7 +179,7 @@ def test_watches_begin_anew_when_somebody_else_held_the_claim(monkeypatch: pytes
     simulated(scenario, monkeypatch)
 
 
-def test_watches_whose_claim_does_not_come_back_end(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_watches_whose_lease_does_not_come_back_end(monkeypatch: pytest.MonkeyPatch) -> None:
     async def scenario(world: World) -> None:
         before = watches(world)
         world.add_worker("ingest")

@@ -6,8 +6,12 @@ from typing import Any, NamedTuple
 import pytest
 from aiokafka import TopicPartition, errors
 
-from pvbus.adapters.kafka.answers import ANSWER_SECONDS_MAX, UnstableOffsetsError, answered
-from pvbus.adapters.kafka.offsets import fetch_offsets
+from pvbus.adapters.kafka.requests import (
+    ANSWER_SECONDS_MAX,
+    UnstableOffsetsError,
+    answered,
+    fetch_offsets,
+)
 from pvbus.adapters.kafka.settings import TRANSACTION_SECONDS
 from pvbus.adapters.memory.virtual_time import SimulatedClock, run_simulated
 

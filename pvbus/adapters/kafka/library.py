@@ -1,0 +1,181 @@
+"""Tames aiokafka: ends its clients in bounded time, and thins out its log.
+
+A client's own `stop` hangs while a coordinator is away or a JoinGroup is under way, and gives up half way,
+with connections and tasks left over, when one of its background tasks has failed. So each client is asked to
+stop, and what it leaves is ended here.
+"""
+
+import asyncio
+import contextlib
+import logging
+from collections.abc import Iterator
+from contextvars import ContextVar
+from typing import Any
+
+from aiokafka import AIOKafkaConsumer, AIOKafkaProducer
+from aiokafka.consumer.group_coordinator import GroupCoordinator
+from aiokafka.errors import ProducerClosed
+
+from pvbus.adapters.kafka.errors import FOREIGN
+
+STOP_SECONDS = 2.0
+"""How long each part of stopping may take. Healthy clients need some milliseconds."""
+
+REPEAT_SECONDS = 10.0
+"""How often the same message is logged. Shorter: a broker that is away fills the logs, as each connection of
+each worker logs it ten times a second. Longer: the failure looks as if it were over."""
+
+MESSAGES_MAX = 200
+"""How many messages are remembered: those about each broker, but not every exception's text forever."""
+
+_LOG = logging.getLogger("aiokafka")
+_COORDINATOR_LOG = logging.getLogger("aiokafka.consumer.group_coordinator")
+_REPEATING_LOGS = (
+    _LOG.name,
+    "aiokafka.conn",
+    "aiokafka.consumer.fetcher",
+    _COORDINATOR_LOG.name,
+    "aiokafka.producer.sender",
+)
+_REBALANCING = "because it is rebalancing"
+_UNREACHABLE = ('Unable connect to "%s:%s": %s', 'Unable to request metadata from "%s:%s": %s')
+
+_reasons: ContextVar[dict[str, object] | None] = ContextVar("reasons", default=None)
+
+
+# Stopping
+
+
+async def stop_producer(producer: AIOKafkaProducer) -> None:
+    """Stop a producer. The outcome of its records is dropped."""
+    accumulator = producer._message_accumulator
+    if not await _has_ended(producer.stop()):
+        accumulator.fail_all(ProducerClosed())
+        sender = producer._sender.sender_task
+        while sender is not None and not sender.done():  # it awaits its tasks, one cancellation for each
+            sender.cancel()
+            await asyncio.wait({sender}, timeout=0.05)
+        await _has_ended(producer.client.close())
+    for batches in accumulator._batches.values():
+        for batch in batches:
+            retrieve_error(batch._drain_waiter)
+    waiter = producer._txn_manager._transaction_waiter
+    if waiter is not None:
+        retrieve_error(waiter)
+
+
+async def stop_consumer(consumer: AIOKafkaConsumer) -> None:
+    """Leave the group, if there is one, and stop."""
+    if await _has_ended(consumer.stop()):
+        return
+    if isinstance(consumer._coordinator, GroupCoordinator):
+        await _has_ended(_leave(consumer._coordinator))
+    fetcher = consumer._fetcher
+    if fetcher is not None:
+        tasks = {fetcher._fetch_task, *fetcher._pending_tasks}
+        for task in tasks:
+            task.cancel()
+        await asyncio.wait(tasks, timeout=STOP_SECONDS)
+    await _has_ended(consumer._client.close())
+
+
+async def _leave(coordinator: GroupCoordinator) -> None:
+    """End the tasks of a coordinator and leave its group, as it does itself when nothing prevents it."""
+    coordinator._coordination_task.cancel()
+    await asyncio.wait({coordinator._coordination_task})
+    with contextlib.suppress(*FOREIGN):
+        await coordinator._stop_heartbeat_task()
+        await coordinator._stop_commit_offsets_refresh_task()
+        await coordinator._maybe_leave_group()
+
+
+async def _has_ended(coroutine: Any) -> bool:
+    """Run something for a while; return whether it ended without an error."""
+    task = asyncio.ensure_future(coroutine)
+    await asyncio.wait({task}, timeout=STOP_SECONDS)
+    if not task.done():
+        task.cancel()
+        await asyncio.wait({task}, timeout=STOP_SECONDS)
+    return task.done() and not task.cancelled() and task.exception() is None
+
+
+def retrieve_error(future: "asyncio.Future[Any]") -> None:
+    """Retrieve a future's error, so that asyncio does not log that it was never retrieved."""
+    if future.done() and not future.cancelled():
+        future.exception()
+
+
+# Logging
+
+
+class _Rebalances(logging.Filter):
+    """Drops failed heartbeats that announce a rebalance: a worker came or went, which is no failure."""
+
+    def filter(self, record: logging.LogRecord) -> bool:
+        return _REBALANCING not in str(record.msg)
+
+
+class _Repeats(logging.Filter):
+    """Lets the same message through now and then, with a count of those it dropped."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._logged_at: dict[str, float] = {}
+        self._dropped: dict[str, int] = {}
+
+    def filter(self, record: logging.LogRecord) -> bool:
+        message = record.getMessage()
+        if record.created - self._logged_at.get(message, 0.0) < REPEAT_SECONDS:
+            self._dropped[message] = self._dropped.get(message, 0) + 1
+            return False
+        if len(self._logged_at) >= MESSAGES_MAX:
+            self._logged_at.clear()
+            self._dropped.clear()
+        self._logged_at[message] = record.created
+        if times := self._dropped.pop(message, 0):
+            record.msg, record.args = f"{message} (and {times} times before)", ()
+        return True
+
+
+class _Collector(logging.Filter):
+    """Moves the reason why an address does not work from the log to the pending connect call."""
+
+    def filter(self, record: logging.LogRecord) -> bool:
+        reasons = _reasons.get()
+        if reasons is None or record.msg not in _UNREACHABLE or not isinstance(record.args, tuple):
+            return True
+        host, port, reason = record.args
+        reasons[f"{host}:{port}"] = reason
+        return False
+
+
+_rebalances = _Rebalances()
+_repeats = _Repeats()
+_collector = _Collector()
+
+
+def filter_logs() -> None:
+    """Drop the library's usual and repeated messages, unless its level is debug. May be called again."""
+    if _COORDINATOR_LOG.getEffectiveLevel() <= logging.DEBUG:
+        return
+    _COORDINATOR_LOG.addFilter(_rebalances)
+    for name in _REPEATING_LOGS:
+        logging.getLogger(name).addFilter(_repeats)
+
+
+@contextlib.contextmanager
+def collected_reasons() -> Iterator[dict[str, object]]:
+    """Collect why this task cannot connect, by address; log it in the end, for the case that it succeeded.
+
+    The library logs the reason for each address, and raises an error that names none.
+    """
+    # First, or the filter of repeats would drop the reasons of a second attempt.
+    _LOG.filters[:] = [_collector, *(each for each in _LOG.filters if each is not _collector)]
+    reasons: dict[str, object] = {}
+    token = _reasons.set(reasons)
+    try:
+        yield reasons
+    finally:
+        _reasons.reset(token)
+    for address, reason in reasons.items():
+        _LOG.warning("no connection to %s: %s", address, reason)
