@@ -21,6 +21,9 @@ UPSTREAM_IDENTIFIER = "internal.kpt.dev/upstream-identifier"
 LOCAL_CONFIG = "config.kubernetes.io/local-config"
 RENDERED = "Rendered"
 
+Edit = Callable[[Document], Document]
+"""A change of a Kptfile."""
+
 _MERGE_COMMENT = "kpt-merge:"
 _METADATA_LINE = re.compile(r"(?m)^metadata:[ \t]*(?=\r?$)")
 
@@ -128,7 +131,7 @@ def _document(text: str) -> Document:
     return documents[0]
 
 
-def edit_kptfile(texts: Mapping[str, str], *edits: Callable[[Document], Document]) -> dict[str, str]:
+def edit_kptfile(texts: Mapping[str, str], *edits: Edit) -> dict[str, str]:
     """Apply edits to the package's Kptfile. Raises: YamlError."""
     documents = editor.parse(texts[KPTFILE])
     if not documents or not isinstance(documents[0].value, dict):
@@ -139,11 +142,11 @@ def edit_kptfile(texts: Mapping[str, str], *edits: Callable[[Document], Document
     return {**texts, KPTFILE: editor.join((first, *documents[1:]))}
 
 
-def named(name: str) -> Callable[[Document], Document]:
+def named(name: str) -> Edit:
     return lambda kptfile: editor.assign(kptfile, ("metadata", "name"), name)
 
 
-def derived_from(lock: Mapping[str, Any]) -> Callable[[Document], Document]:
+def derived_from(lock: Mapping[str, Any]) -> Edit:
     """Record the upstream. lock: `{type: git, git: {repo, directory, ref, commit}}`."""
     git = dict(lock["git"])
     upstream = {"type": "git", "git": {key: git[key] for key in ("repo", "directory", "ref")}}
@@ -157,7 +160,7 @@ def derived_from(lock: Mapping[str, Any]) -> Callable[[Document], Document]:
     return edit
 
 
-def with_metadata(field: str, wanted: Mapping[str, str], *, exact: bool) -> Callable[[Document], Document]:
+def with_metadata(field: str, wanted: Mapping[str, str], *, exact: bool) -> Edit:
     """Set metadata.labels or .annotations: exactly these, or these over those that are there."""
     path = ("metadata", field)
 
@@ -170,15 +173,13 @@ def with_metadata(field: str, wanted: Mapping[str, str], *, exact: bool) -> Call
     return edit
 
 
-def with_gates(gates: Sequence[Mapping[str, Any]]) -> Callable[[Document], Document]:
+def with_gates(gates: Sequence[Mapping[str, Any]]) -> Edit:
     """Make the readiness gates exactly these."""
     wanted = {str(gate["conditionType"]): {"conditionType": gate["conditionType"]} for gate in gates}
     return lambda kptfile: _with_list(kptfile, ("info", "readinessGates"), "conditionType", wanted)
 
 
-def with_conditions(
-    conditions: Sequence[Mapping[str, Any]], rendered: Mapping[str, Any] | None
-) -> Callable[[Document], Document]:
+def with_conditions(conditions: Sequence[Mapping[str, Any]], rendered: Mapping[str, Any] | None) -> Edit:
     """Make the conditions exactly these, but `Rendered` what rendering made it (None: absent)."""
     wanted = {str(item["type"]): item for item in conditions if item["type"] != RENDERED}
     if rendered is not None:

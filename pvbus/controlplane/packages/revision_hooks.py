@@ -5,7 +5,7 @@ a pipeline that fails does not fail the request, but its package can be neither 
 `pvbus.dev/defer-render: "true"` on a new revision leaves rendering to the first update of its files.
 """
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import msgspec
@@ -33,7 +33,6 @@ from pvbus.ports.cluster import Object
 
 NOTED_METADATA = ("labels", "annotations", "ownerReferences", "finalizers")
 _log = structlog.get_logger(__name__)
-_Edit = Callable[[editor.Document], editor.Document]
 
 
 class RevisionHooks:
@@ -260,9 +259,9 @@ def _check_update(name: str, old: Object, new: Object, *, approval: bool) -> Non
                 )
 
 
-def _edits(new: Object, facts: KptfileFacts) -> Sequence[_Edit]:
+def _edits(new: Object, facts: KptfileFacts) -> Sequence[content.Edit]:
     """Return how the request changes the Kptfile."""
-    edits: list[_Edit] = []
+    edits: list[content.Edit] = []
     package_metadata = _part(new, "spec", "packageMetadata") or {}
     for field, present in (("labels", facts.labels), ("annotations", facts.annotations)):
         wanted = package_metadata.get(field)

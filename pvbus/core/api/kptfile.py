@@ -1,13 +1,13 @@
 """The Kptfile: its known parts, typed, and edits of its text that leave everything else alone.
 
 Porch's server reads it strictly: one field that it does not know hides all gates, conditions and
-locks. `read(strict=True)` finds such a field; writing here never adds one.
+locks. Writing here never adds one.
 
 Source: kpt v1.0.0-beta.62, pkg/api/kptfile/v1/types.go.
 """
 
 from collections.abc import Iterable, Mapping
-from typing import Any, NamedTuple
+from typing import Any
 
 import msgspec
 
@@ -100,16 +100,8 @@ class Kptfile(_Part, frozen=True, kw_only=True):
     status: Status = Status()
 
 
-class UnmetGate(NamedTuple):
-    """A readiness gate whose condition is not True; status is "" when there is no such condition."""
-
-    condition_type: str
-    status: str
-    message: str
-
-
-def read(text: str, *, strict: bool = False) -> Kptfile:
-    """Decode a Kptfile. strict: refuse unknown fields, as Porch's server does.
+def read(text: str) -> Kptfile:
+    """Decode a Kptfile; unknown fields are ignored.
 
     Raises: PermanentError("InvalidKptfile") when it is no YAML, or a field has another type.
     """
@@ -118,12 +110,9 @@ def read(text: str, *, strict: bool = False) -> Kptfile:
     if isinstance(status := value.get("status"), dict) and "renderStatus" in status:
         texts["status"]["renderStatus"] = status["renderStatus"]  # has numbers
     try:
-        kptfile = msgspec.convert(texts, Kptfile)
+        return msgspec.convert(texts, Kptfile)
     except msgspec.ValidationError as error:
         raise PermanentError(f"{FILE}: {error}", reason="InvalidKptfile") from None
-    if strict and (unknown := _unknown(value, _everything(kptfile), "")):
-        raise PermanentError(f'{FILE}: unknown field "{unknown}"', reason="InvalidKptfile")
-    return kptfile
 
 
 def known_content(text: str) -> Any:
@@ -140,49 +129,7 @@ def known_content(text: str) -> Any:
     return value
 
 
-def gates_met(kptfile: Kptfile) -> list[UnmetGate]:
-    """Return the readiness gates that are not met, in their order."""
-    conditions = {condition.type: condition for condition in kptfile.status.conditions}
-    unmet = []
-    for gate in kptfile.info.readiness_gates:
-        condition = conditions.get(gate.condition_type, Condition())
-        if condition.status != "True":
-            unmet.append(UnmetGate(gate.condition_type, condition.status, condition.message))
-    return unmet
-
-
 # ---------------------------------------------------------------- edits of the text
-
-
-def set_name(text: str, name: str) -> str:
-    """Set metadata.name."""
-    return _assigned(text, ("metadata", "name"), name)
-
-
-def set_upstream(text: str, upstream: Upstream | None, lock: UpstreamLock | None) -> str:
-    """Set upstream and upstreamLock; None takes a part away."""
-    for field, part in (("upstream", upstream), ("upstreamLock", lock)):
-        if part is None:
-            text = _edited(text, editor.delete, (field,))
-        else:
-            text = _assigned(text, (field,), msgspec.to_builtins(part))
-    return text
-
-
-def set_labels(text: str, labels: Mapping[str, str]) -> str:
-    """Make metadata.labels exactly these."""
-    return _set_mapping(text, ("metadata", "labels"), labels)
-
-
-def set_annotations(text: str, annotations: Mapping[str, str]) -> str:
-    """Make metadata.annotations exactly these."""
-    return _set_mapping(text, ("metadata", "annotations"), annotations)
-
-
-def set_readiness_gates(text: str, types: Iterable[str]) -> str:
-    """Make the gates exactly these: those that stay keep their place, new ones come last."""
-    path = ("info", "readinessGates")
-    return _set_entries(text, path, "conditionType", {name: {"conditionType": name} for name in types})
 
 
 def add_readiness_gates(text: str, types: Iterable[str]) -> str:
@@ -193,12 +140,6 @@ def add_readiness_gates(text: str, types: Iterable[str]) -> str:
         if name not in present:
             text = _edited(text, editor.append, path, {"conditionType": name})
     return text
-
-
-def set_conditions(text: str, conditions: Iterable[Condition]) -> str:
-    """Make the conditions exactly these: those that stay keep their place, new ones come last."""
-    wanted = {condition.type: _condition(condition) for condition in conditions}
-    return _set_entries(text, ("status", "conditions"), "type", wanted)
 
 
 def upsert_condition(text: str, condition: Condition) -> str:
@@ -218,27 +159,6 @@ def _condition(condition: Condition) -> dict[str, str]:
         )
     builtins: dict[str, str] = msgspec.to_builtins(condition)
     return builtins
-
-
-def _set_mapping(text: str, path: editor.Path, mapping: Mapping[str, str]) -> str:
-    if mapping:
-        return _assigned(text, path, dict(mapping))
-    return _edited(text, editor.delete, path)
-
-
-def _set_entries(text: str, path: editor.Path, key: str, wanted: Mapping[str, Mapping[str, str]]) -> str:
-    for index, name in reversed(_entries(text, path, key)):
-        if name not in wanted:
-            text = _edited(text, editor.delete, (*path, index))
-    present = {name: index for index, name in _entries(text, path, key)}
-    for name, entry in wanted.items():
-        if name in present:
-            text = _assigned(text, (*path, present[name]), dict(entry))
-        else:
-            text = _edited(text, editor.append, path, dict(entry))
-    if not wanted and editor.get(_document(text).value, path) == []:
-        text = _edited(text, editor.delete, path)
-    return text
 
 
 def _entries(text: str, path: editor.Path, key: str) -> list[tuple[int, str]]:
@@ -283,27 +203,3 @@ def _texts(value: Any) -> Any:
     if isinstance(value, bool):
         return "True" if value else "False"
     return value if isinstance(value, str) else str(value)
-
-
-def _everything(kptfile: Kptfile) -> Any:
-    """Return all known fields of the parts that are there, empty ones too."""
-    if isinstance(kptfile, msgspec.Struct):
-        fields = msgspec.structs.fields(kptfile)
-        return {field.encode_name: _everything(getattr(kptfile, field.name)) for field in fields}
-    return [_everything(item) for item in kptfile] if isinstance(kptfile, tuple) else kptfile
-
-
-def _unknown(value: Any, known: Any, path: str) -> str | None:
-    """Find the first field that is in the value and not among the known ones."""
-    if isinstance(value, dict) and isinstance(known, dict):
-        for key, item in value.items():
-            here = f"{path}.{key}" if path else str(key)
-            if str(key) not in known:
-                return here if item is not None else None
-            if found := _unknown(item, known[str(key)], here):
-                return found
-    if isinstance(value, list) and isinstance(known, list):
-        for index, (item, other) in enumerate(zip((i for i in value if i is not None), known, strict=True)):
-            if found := _unknown(item, other, f"{path}[{index}]"):
-                return found
-    return None

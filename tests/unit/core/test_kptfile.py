@@ -2,9 +2,11 @@
 
 import pytest
 
+from pvbus.controlplane.packages import content
 from pvbus.core.api import kptfile
-from pvbus.core.api.kptfile import Condition, Git, GitLock, UnmetGate, Upstream, UpstreamLock
+from pvbus.core.api.kptfile import Condition
 from pvbus.core.errors import PermanentError
+from tests.unit.core.strictkptfile import UnmetGate, read_strictly, unmet_gates
 
 TEXT = """\
 # a package
@@ -32,7 +34,7 @@ status:
 
 def test_the_parts_are_read_with_their_types() -> None:
     """Fields have the names and types of kpt's API; strict reading accepts them all."""
-    parsed = kptfile.read(TEXT, strict=True)
+    parsed = read_strictly(TEXT)
     assert parsed.metadata.labels == {"a": "b"}
     assert parsed.info.description == "Example"
     assert parsed.status.conditions[1] == Condition(
@@ -54,10 +56,10 @@ def test_strict_reading_names_the_field_that_porch_would_not_know(line: str, fie
     text = f"apiVersion: kpt.dev/v1\nkind: Kptfile\nmetadata:\n{line}"
     assert kptfile.read(text).metadata.name == "pkg"
     if field is None:
-        kptfile.read(text, strict=True)
+        read_strictly(text)
     else:
         with pytest.raises(PermanentError, match=f'unknown field "{field}"'):
-            kptfile.read(text, strict=True)
+            read_strictly(text)
 
 
 def test_scalars_that_are_no_strings_are_read_as_go_reads_them() -> None:
@@ -90,7 +92,7 @@ def test_known_content_is_the_same_in_another_order() -> None:
 def test_unmet_gates_are_those_without_a_true_condition() -> None:
     """A condition that is missing or not True keeps its gate unmet."""
     text = TEXT.replace("- conditionType: one", "- conditionType: other\n  - conditionType: one")
-    assert kptfile.gates_met(kptfile.read(text)) == [
+    assert unmet_gates(kptfile.read(text)) == [
         UnmetGate("other", "False", "not yet"),
         UnmetGate("two", "", ""),
     ]
@@ -106,25 +108,36 @@ def test_a_condition_is_set_in_its_place_or_added_last() -> None:
         kptfile.upsert_condition(TEXT, Condition(type="new", status="Maybe"))
 
 
+def edited(*edits: content.Edit) -> str:
+    return content.edit_kptfile({kptfile.FILE: TEXT}, *edits)[kptfile.FILE]
+
+
+def gates(*types: str) -> content.Edit:
+    return content.with_gates([{"conditionType": name} for name in types])
+
+
 def test_gates_and_conditions_can_be_made_an_exact_set() -> None:
     """What stays keeps its place and comment; with nothing left the list goes."""
-    assert kptfile.set_readiness_gates(TEXT, ["three", "one"]) == TEXT.replace("Type: two", "Type: three")
-    assert "readinessGates" not in kptfile.set_readiness_gates(TEXT, [])
+    assert edited(gates("three", "one")) == TEXT.replace("Type: two", "Type: three")
+    assert "readinessGates" not in edited(gates())
     assert kptfile.add_readiness_gates(TEXT, ["two", "one"]) == TEXT
-    retained = kptfile.set_conditions(TEXT, [Condition(type="one", status="True")])
+    retained = edited(content.with_conditions([{"type": "one", "status": "True"}], None))
     assert retained == TEXT[: TEXT.index("  - type: other")]
 
 
 def test_name_upstream_labels_and_annotations_are_set_in_the_text() -> None:
-    """Other lines stay; an empty mapping and a missing part are taken away."""
-    text = kptfile.set_name(TEXT, "new")
-    assert text == TEXT.replace("name: pkg", "name: new")
-    assert "labels" not in kptfile.set_labels(TEXT, {})
-    assert "  labels: {a: c, d: e}\n" in kptfile.set_labels(TEXT, {"a": "c", "d": "e"})
-    assert '  annotations:\n    k: "true"\n' in kptfile.set_annotations(TEXT, {"k": "true"})
-    upstream = Upstream(type="git", git=Git(repo="r.git", directory="d", ref="d/v1"))
-    lock = UpstreamLock(type="git", git=GitLock(repo="r.git", directory="d", ref="d/v1", commit="0123e4"))
-    text = kptfile.set_upstream(TEXT, upstream, lock)
+    """Other lines stay; an empty mapping is taken away."""
+    assert edited(content.named("new")) == TEXT.replace("name: pkg", "name: new")
+    assert "labels" not in edited(content.with_metadata("labels", {}, exact=True))
+    text = edited(content.with_metadata("labels", {"a": "c", "d": "e"}, exact=True))
+    assert "  labels: {a: c, d: e}\n" in text
+    text = edited(content.with_metadata("annotations", {"k": "true"}, exact=True))
+    assert '  annotations:\n    k: "true"\n' in text
+    lock = {"repo": "r.git", "directory": "d", "ref": "d/v1", "commit": "0123e4"}
+    text = edited(content.derived_from({"type": "git", "git": lock}))
     assert text.startswith(TEXT)
-    assert (kptfile.read(text).upstream, kptfile.read(text, strict=True).upstream_lock) == (upstream, lock)
-    assert kptfile.set_upstream(text, None, None) == TEXT
+    parsed = read_strictly(text)
+    assert parsed.upstream == kptfile.Upstream(
+        type="git", git=kptfile.Git(repo="r.git", directory="d", ref="d/v1")
+    )
+    assert parsed.upstream_lock == kptfile.UpstreamLock(type="git", git=kptfile.GitLock(**lock))
