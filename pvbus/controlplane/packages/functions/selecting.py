@@ -1,14 +1,14 @@
 """Label selectors in Kubernetes' string form, and matching objects by id."""
 
-from collections.abc import Mapping
 from functools import lru_cache
-from typing import Any, NamedTuple
+from typing import Any
 
 import msgspec
 import re2  # type: ignore[import-untyped]  # it has no types
 
 from pvbus.controlplane.packages.functions.item import Item
 from pvbus.controlplane.packages.functions.scopes import CLUSTER_SCOPED
+from pvbus.core.api.selectors import Requirement
 from pvbus.core.errors import PermanentError
 
 SELECTOR_CHARACTERS_MAX = 10_000
@@ -20,18 +20,6 @@ _TERM = re2.compile(
     r"|(?P<key>[\w./-]+)\s*(?:(?P<operator>==|=|!=)\s*(?P<value>[\w.-]*)"
     r"|\s(?P<set>in|notin)\s*\((?P<values>[^)]*)\))?)\s*(?:,|$)"
 )
-
-
-class Requirement(NamedTuple):
-    """One term of a selector. values None: only presence counts. wanted: whether it must match."""
-
-    key: str
-    values: frozenset[str] | None
-    wanted: bool
-
-    def holds(self, labels: Mapping[str, str]) -> bool:
-        found = self.key in labels and (self.values is None or labels[self.key] in self.values)
-        return found == self.wanted
 
 
 @lru_cache(maxsize=64)
@@ -50,15 +38,15 @@ def parse_selector(text: str) -> tuple[Requirement, ...]:
             raise PermanentError(f"cannot read the selector {text[:200]!r}", reason="InvalidFunctionConfig")
         position = match.end()
         if match["absent"]:
-            requirements.append(Requirement(match["without"], None, False))
+            requirements.append(Requirement(match["without"], "DoesNotExist"))
         elif match["set"]:
             values = frozenset(value.strip() for value in match["values"].split(","))
-            requirements.append(Requirement(match["key"], values, match["set"] == "in"))
+            requirements.append(Requirement(match["key"], "In" if match["set"] == "in" else "NotIn", values))
         elif match["operator"]:
-            values = frozenset({match["value"]})
-            requirements.append(Requirement(match["key"], values, match["operator"] != "!="))
+            operator = "NotIn" if match["operator"] == "!=" else "In"
+            requirements.append(Requirement(match["key"], operator, frozenset({match["value"]})))
         else:
-            requirements.append(Requirement(match["key"], None, True))
+            requirements.append(Requirement(match["key"], "Exists"))
     return tuple(requirements)
 
 
@@ -90,8 +78,8 @@ class ObjectSelector(msgspec.Struct, frozen=True, kw_only=True, rename="camel", 
         return (
             all(want in ("", have) for want, have in zip(wanted, present, strict=True))
             and self._in_namespace(item)
-            and all(each.holds(item.labels) for each in parse_selector(self.label_selector))
-            and all(each.holds(item.annotations) for each in parse_selector(self.annotation_selector))
+            and all(each.matches(item.labels) for each in parse_selector(self.label_selector))
+            and all(each.matches(item.annotations) for each in parse_selector(self.annotation_selector))
         )
 
     def _in_namespace(self, item: Item) -> bool:
