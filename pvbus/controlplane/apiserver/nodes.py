@@ -13,9 +13,8 @@ from typing import Any, NamedTuple
 
 import msgspec
 
-from pvbus.controlplane.apiserver.budget import Budget
 from pvbus.controlplane.apiserver.formats import FORMAT_PATTERNS, go_pattern
-from pvbus.controlplane.apiserver.rules import Rule
+from pvbus.controlplane.apiserver.rules import Budget, Rule
 
 Json = Any
 _STRING_MAP = {"type": "object", "additionalProperties": {"type": "string"}}

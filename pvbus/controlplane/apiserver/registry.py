@@ -5,10 +5,10 @@ and takes it away when it is gone. Everything is looked up by (group, version, p
 what the handlers need for one of these.
 """
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from functools import cached_property
+from typing import Any
 
-from pvbus.controlplane.apiserver import events
 from pvbus.controlplane.apiserver.entries import Entry, decode, encode
 from pvbus.controlplane.apiserver.kinds import ServedKind, ServedVersion, from_crd
 from pvbus.controlplane.apiserver.status import Subject
@@ -54,7 +54,7 @@ class Endpoint:
     def presented(self, obj: Object) -> Object:
         """Return a stored object in this version."""
         if self.stored_kind != self.kind:
-            return events.from_core(obj)
+            return _from_core(obj)
         if self.converts:
             return {**obj, "apiVersion": self.api_version}
         return obj
@@ -62,7 +62,7 @@ class Endpoint:
     def stored(self, obj: Object) -> Object:
         """Return an object of this version as it is stored."""
         if self.stored_kind != self.kind:
-            return events.to_core(obj)
+            return _to_core(obj)
         if self.converts:
             return {**obj, "apiVersion": self.stored_api_version}
         return obj
@@ -153,3 +153,33 @@ def _conflict(wanted: ServedKind, other: ServedKind) -> str:
 def is_established(crd: Object) -> bool:
     conditions = (crd.get("status") or {}).get("conditions") or ()
     return any(c.get("type") == "Established" and c.get("status") == "True" for c in conditions)
+
+
+# Events have two faces: v1 and events.k8s.io/v1 show the same stored objects, as v1 has them.
+# Source: k8s.io/kubernetes/pkg/apis/events/v1/conversion.go.
+_NAMES: Mapping[str, str] = {
+    "regarding": "involvedObject",
+    "note": "message",
+    "reportingController": "reportingComponent",
+    "deprecatedSource": "source",
+    "deprecatedFirstTimestamp": "firstTimestamp",
+    "deprecatedLastTimestamp": "lastTimestamp",
+    "deprecatedCount": "count",
+}
+_BACK: Mapping[str, str] = {core: new for new, core in _NAMES.items()}
+
+
+def _to_core(event: Object) -> Object:
+    """Return an events.k8s.io Event as a v1 Event."""
+    return _renamed(event, _NAMES, "v1")
+
+
+def _from_core(event: Object) -> Object:
+    """Return a v1 Event as an events.k8s.io one."""
+    return _renamed(event, _BACK, "events.k8s.io/v1")
+
+
+def _renamed(event: Object, names: Mapping[str, str], api_version: str) -> dict[str, Any]:
+    renamed = {names.get(field, field): value for field, value in event.items()}
+    renamed["apiVersion"] = api_version
+    return renamed

@@ -41,8 +41,8 @@ from pvbus.controlplane.apiserver.hooks import KindHooks, StatusError, VirtualKi
 from pvbus.controlplane.apiserver.namespaces import Cleaner, create_initial
 from pvbus.controlplane.apiserver.objects import StoredObjects
 from pvbus.controlplane.apiserver.registry import CRD, NAMESPACE, PACKAGE_RESOURCES, Registry
+from pvbus.controlplane.apiserver.requests import check_head, media_type
 from pvbus.controlplane.apiserver.resources import Answer, Call, Resources
-from pvbus.controlplane.apiserver.screening import check_head, media_type
 from pvbus.controlplane.apiserver.store import Store, StoreError
 from pvbus.controlplane.apiserver.strategies import BUILTIN
 from pvbus.controlplane.apiserver.writes import Writer

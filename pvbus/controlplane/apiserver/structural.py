@@ -11,7 +11,6 @@ from typing import Annotated, Any, Literal
 
 import msgspec
 
-from pvbus.controlplane.apiserver.budget import Budget, OutOfBudgetError
 from pvbus.controlplane.apiserver.nodes import (
     METADATA_SCHEMA,
     PROBLEMS_MAX,
@@ -27,6 +26,7 @@ from pvbus.controlplane.apiserver.nodes import (
     list_identity,
     shown,
 )
+from pvbus.controlplane.apiserver.rules import Budget, OutOfBudgetError
 
 __all__ = [
     "METADATA_SCHEMA",

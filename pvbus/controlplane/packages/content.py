@@ -1,4 +1,4 @@
-"""The files of a new or changed package, as text: what each task makes of them.
+"""The files of a new or changed package, as text: what each task makes of them, and what a Kptfile says.
 
 Pure. Kptfiles and resources are edited in place, so that comments and layout stay.
 
@@ -7,8 +7,10 @@ internal/builtins/pkg_context.go and internal/util/addmergecomment.
 """
 
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
+
+import msgspec
 
 from pvbus.controlplane.packages import bounds
 from pvbus.controlplane.packages.layout import KPTFILE
@@ -211,3 +213,74 @@ def _with_list(
 def path_problem(paths: Sequence[str]) -> str | None:
     """Return why these cannot be the files of a package, None when they can."""
     return bounds.path_problem(paths, KPTFILE)
+
+
+class KptfileFacts(msgspec.Struct, frozen=True, kw_only=True):
+    """What the API shows of a Kptfile, as plain JSON."""
+
+    labels: dict[str, str] = {}
+    annotations: dict[str, str] = {}
+    gates: tuple[dict[str, str], ...] = ()
+    conditions: tuple[dict[str, str], ...] = ()
+    upstream_lock: dict[str, Any] | None = None
+
+    @property
+    def rendered(self) -> dict[str, str] | None:
+        """The condition `Rendered`."""
+        return next((item for item in self.conditions if item["type"] == RENDERED), None)
+
+
+def facts_of(text: str) -> KptfileFacts:
+    """Read a Kptfile leniently: what is not as it should be counts as absent."""
+    try:
+        value = editor.values(text)[0]
+    except editor.YamlError as exc:
+        return unreadable_kptfile(str(exc))
+    except IndexError:
+        return unreadable_kptfile("it is empty")
+    facts = _facts_in(_mapping(value))
+    if len(msgspec.json.encode(facts)) > bounds.FACTS_BYTES_MAX:
+        return unreadable_kptfile(
+            f"its labels, annotations, gates and conditions have more than {bounds.FACTS_BYTES_MAX} bytes"
+        )
+    return facts
+
+
+def unreadable_kptfile(problem: str) -> KptfileFacts:
+    """Return the facts of a Kptfile that cannot be read: a condition that says so."""
+    message = f"the Kptfile cannot be read: {problem}"
+    condition = {"type": RENDERED, "status": "False", "reason": "InvalidKptfile", "message": message}
+    return KptfileFacts(conditions=(condition,))
+
+
+def _facts_in(root: dict[str, Any]) -> KptfileFacts:
+    metadata = _mapping(root.get("metadata"))
+    return KptfileFacts(
+        labels=_strings(metadata.get("labels")),
+        annotations=_strings(metadata.get("annotations")),
+        gates=tuple(_entries(_mapping(root.get("info")).get("readinessGates"), "conditionType")),
+        conditions=tuple(_entries(_mapping(root.get("status")).get("conditions"), "type")),
+        upstream_lock=_lock_in(_mapping(root.get("upstreamLock"))),
+    )
+
+
+def _lock_in(value: dict[str, Any]) -> dict[str, Any] | None:
+    git = _strings(value.get("git"))
+    retained = {key: git[key] for key in ("repo", "directory", "ref", "commit") if key in git}
+    if not value:
+        return None
+    return {"type": str(value.get("type", "git"))} | ({"git": retained} if retained else {})
+
+
+def _mapping(value: Any) -> dict[str, Any]:
+    return value if isinstance(value, dict) else {}
+
+
+def _strings(value: Any) -> dict[str, str]:
+    return {str(key): str(item) for key, item in _mapping(value).items()}
+
+
+def _entries(value: Any, key: str) -> Iterable[dict[str, str]]:
+    for item in value if isinstance(value, list) else []:
+        if isinstance(item, dict) and item.get(key):
+            yield _strings(item)

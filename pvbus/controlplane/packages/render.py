@@ -5,12 +5,15 @@ image nobody can run, a function that fails) is a result, not an exception.
 
 A pipeline need not be idempotent: rendering a rendered package again may change it again. So a result
 carries the digests of what went in and of what came out, and whoever keeps packages renders only what
-has neither.
+has neither. The outcome is a condition in the Kptfile and a note in the draft's commit message.
 """
 
 import hashlib
-from collections.abc import Mapping, Sequence
-from typing import Any
+import inspect
+from asyncio import get_running_loop
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from concurrent.futures import Executor
+from typing import Any, NamedTuple
 
 import msgspec
 import yaml
@@ -21,9 +24,11 @@ from pvbus.controlplane.packages.functions.limits import render_limits
 from pvbus.controlplane.packages.functions.pipeline import Step
 from pvbus.controlplane.packages.functions.registry import FunctionRegistry
 from pvbus.controlplane.packages.functions.yamltext import compose, load
+from pvbus.controlplane.packages.layout import RenderNote
 from pvbus.core.api.variants import Condition
 from pvbus.core.errors import PermanentError
 from pvbus.core.yaml.editor import YamlError
+from pvbus.ports.cluster import Object
 
 RENDERED = "Rendered"
 BFS = "kpt.dev/bfs-rendering"
@@ -301,3 +306,77 @@ def _children_first(directory: str) -> tuple[str, ...]:
 
 def _depth(directory: str) -> tuple[int, str]:
     return (len(directory.split("/")) if directory else 0, directory)
+
+
+Render = Callable[[Mapping[str, str]], RenderResult | Awaitable[RenderResult]]
+"""Runs in a worker thread; an awaitable it returns is awaited on the loop."""
+
+DEFERRED = Condition(
+    type=RENDERED,
+    status="Unknown",
+    reason="Deferred",
+    message="the pipeline runs with the first update of the package's resources",
+)
+
+
+class Rendering(NamedTuple):
+    """texts: the files with the condition `Rendered` set; status: renderStatus of the API, if any."""
+
+    texts: Mapping[str, str]
+    note: RenderNote | None
+    status: Object | None = None
+
+
+def defer(texts: Mapping[str, str]) -> Rendering:
+    """Leave the pipeline to the next update."""
+    return Rendering(with_condition(texts, DEFERRED), RenderNote("deferred", ""))
+
+
+def is_needed(texts: Mapping[str, str], stored: Mapping[str, str], note: RenderNote | None) -> bool:
+    """Tell whether these files must be rendered, given what is stored and how it came about."""
+    if note is not None and note.state != "done":
+        return True
+    digest = input_digest(texts)
+    return digest != input_digest(stored) and (note is None or digest != note.digest)
+
+
+def is_source_of_stored(texts: Mapping[str, str], note: RenderNote | None) -> bool:
+    """Tell whether what is stored is already the outcome of exactly these files."""
+    return note is not None and note.state == "done" and input_digest(texts) == note.digest
+
+
+async def run(render: Render, texts: Mapping[str, str], executor: Executor) -> Rendering:
+    """Run the pipeline; a package it cannot render is kept as it came, and says why."""
+    outcome = await get_running_loop().run_in_executor(executor, render, texts)
+    return rendering_of(await outcome if inspect.isawaitable(outcome) else outcome)
+
+
+def rendering_of(result: RenderResult) -> Rendering:
+    """Return what is stored of a pipeline's result."""
+    note = RenderNote("done" if result.rendered else "failed", result.digest)
+    return Rendering(result.resources, note, _status(result))
+
+
+def _status(result: RenderResult) -> Object | None:
+    items: list[dict[str, Any]] = []
+    for report in result.steps:
+        item: dict[str, Any] = {"exitCode": 1 if report.error else 0}
+        if report.image:
+            item["image"] = report.image
+        if report.error:
+            item["stderr"] = report.error
+        if report.results:
+            item["results"] = msgspec.to_builtins(report.results)
+        if report.error or report.results:
+            items.append(item)
+    if result.rendered and not items:
+        return None
+    listed: dict[str, Any] = {
+        "apiVersion": "kpt.dev/v1",
+        "kind": "FunctionResultList",
+        "metadata": {"name": "fnresults"},
+        "exitCode": 0 if result.rendered else 1,
+    }
+    if items:
+        listed["items"] = items
+    return {"error": result.message, "result": listed}

@@ -5,10 +5,10 @@ from concurrent.futures import Executor
 from contextlib import contextmanager
 
 from pvbus.controlplane.apiserver.hooks import Objects, StatusError
-from pvbus.controlplane.packages import answers, content, layout, rendering
-from pvbus.controlplane.packages.activity import StoreActivity
-from pvbus.controlplane.packages.kptfile import facts_of
-from pvbus.controlplane.packages.rendering import Render, Rendering
+from pvbus.controlplane.packages import answers, content, layout, render
+from pvbus.controlplane.packages.caching import StoreActivity
+from pvbus.controlplane.packages.content import facts_of
+from pvbus.controlplane.packages.render import Render, Rendering
 from pvbus.controlplane.packages.reporting import REPOSITORY
 from pvbus.controlplane.packages.repository import PACKAGE_REVISION, RepositorySync
 from pvbus.controlplane.packages.revisions import Revision
@@ -94,7 +94,7 @@ class RevisionRequests:
         return (sync, revision) if revision is not None else None
 
     async def rendered(self, texts: Mapping[str, str]) -> Rendering:
-        return await rendering.run(self._render, texts, self._executor)
+        return await render.run(self._render, texts, self._executor)
 
     async def made(
         self, wanted: Mapping[str, str], stored: Mapping[str, str], revision: Revision
@@ -104,11 +104,11 @@ class RevisionRequests:
         stored: the draft's files now.
         """
         note = revision.note
-        if rendering.is_needed(wanted, stored, note):
+        if render.is_needed(wanted, stored, note):
             return await self.rendered(wanted)
         # Only the conditions can differ: take them from what is wanted, and the rest from where it is
         # rendered, those files themselves or what was made of them before.
-        base = stored if rendering.is_source_of_stored(wanted, note) else wanted
+        base = stored if render.is_source_of_stored(wanted, note) else wanted
         conditions = facts_of(wanted[layout.KPTFILE]).conditions
         try:
             edited = content.edit_kptfile(

@@ -11,7 +11,8 @@ from typing import Any
 import msgspec
 import structlog
 
-from pvbus.controlplane.packages import answers, causes, content, layout, operations, rendering
+from pvbus.controlplane.packages import answers, causes, content, layout, operations, render
+from pvbus.controlplane.packages.content import KptfileFacts, facts_of
 from pvbus.controlplane.packages.creation import (
     Creation,
     Wanted,
@@ -22,7 +23,6 @@ from pvbus.controlplane.packages.creation import (
 )
 from pvbus.controlplane.packages.gitrepo import replaced, texts
 from pvbus.controlplane.packages.journal import Note
-from pvbus.controlplane.packages.kptfile import KptfileFacts, facts_of
 from pvbus.controlplane.packages.operations import Draft
 from pvbus.controlplane.packages.repository import DEFER_RENDER, PACKAGE_REVISION, RepositorySync
 from pvbus.controlplane.packages.requests import RevisionRequests
@@ -67,7 +67,7 @@ class RevisionHooks:
         except editor.YamlError as exc:
             raise answers.internal(f"Kptfile: {exc}") from exc
         if (metadata.get("annotations") or {}).get(DEFER_RENDER) == "true":
-            made = rendering.defer(first)
+            made = render.defer(first)
         else:
             made = await self._requests.rendered(first)
         branch = sync.branch(user)
@@ -179,7 +179,7 @@ class RevisionHooks:
         if deferred and DEFER_RENDER not in _annotations(new):
             made = await self._requests.rendered(wanted)
         elif deferred or wanted == stored:
-            made = rendering.Rendering(wanted, revision.note)
+            made = render.Rendering(wanted, revision.note)
         else:
             made = await self._requests.made(wanted, stored, revision)
         if made.texts == stored and made.note == revision.note:

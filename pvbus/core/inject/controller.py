@@ -15,7 +15,6 @@ from pvbus.core.api.variants import CONFIG_GROUP, Downstream, PackageVariant
 from pvbus.core.effects import INTERNAL_ERROR, Effect, Get, Outcome, Put, Reconciliation
 from pvbus.core.errors import ConflictError, PermanentError, TransientError
 from pvbus.core.inject import report
-from pvbus.core.inject.attempts import Inputs, Refused, Written
 from pvbus.core.inject.ensure import ContentName, ContentNeededError, DownstreamReconciler, NotYetError
 from pvbus.core.inject.holding import holder_of, until_held
 from pvbus.core.inject.mutations import (
@@ -27,7 +26,7 @@ from pvbus.core.inject.mutations import (
 )
 from pvbus.core.inject.owning import RESOURCES, add_finalizer, terminate
 from pvbus.core.inject.requests import Requests, requester
-from pvbus.core.inject.state import Pass, VariantState
+from pvbus.core.inject.state import Inputs, Pass, Refused, VariantState, Written
 from pvbus.core.inject.view import REPOSITORY_KIND, REVISION_KIND, PackageKey, Revision, View, ViewCandidates
 from pvbus.core.keys import FINALIZER, digest, okey, sha1_head, watch_key
 from pvbus.core.markers import SyncView, is_marker

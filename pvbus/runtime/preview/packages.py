@@ -16,22 +16,23 @@ from pvbus.adapters.memory.cluster import REVISION, MemoryCluster
 from pvbus.adapters.memory.objects import copy_of, source_of
 from pvbus.adapters.memory.packages import Files
 from pvbus.controlplane.apiserver.hooks import StatusError
-from pvbus.controlplane.packages import answers, content, layout, rendering
+from pvbus.controlplane.packages import answers, content, layout
+from pvbus.controlplane.packages.content import facts_of
 from pvbus.controlplane.packages.creation import Start as FirstFiles
 from pvbus.controlplane.packages.creation import Wanted, first_files, parse
 from pvbus.controlplane.packages.functions.registry import FunctionRegistry
-from pvbus.controlplane.packages.kptfile import facts_of
 from pvbus.controlplane.packages.layout import RenderNote
 from pvbus.controlplane.packages.operations import allowed
-from pvbus.controlplane.packages.render import RENDERED
-from pvbus.controlplane.packages.render import render as run_pipeline
-from pvbus.controlplane.packages.rendering import (
+from pvbus.controlplane.packages.render import (
     DEFERRED,
+    RENDERED,
     Rendering,
+    defer,
     is_needed,
     is_source_of_stored,
     rendering_of,
 )
+from pvbus.controlplane.packages.render import render as run_pipeline
 from pvbus.controlplane.packages.repository import DEFER_RENDER
 from pvbus.controlplane.packages.revisions import blocking_references
 from pvbus.core.api.variants import CONFIG_GROUP
@@ -78,7 +79,7 @@ class StoreRules:
         except editor.YamlError as exc:
             raise answers.internal(f"Kptfile: {exc}") from exc
         deferred = (obj["metadata"].get("annotations") or {}).get(DEFER_RENDER) == "true"
-        made = rendering.defer(first) if deferred else self._run(first)
+        made = defer(first) if deferred else self._run(first)
         self._notes[wanted.namespace, wanted.name] = made.note
         if self._upstreams is not None:
             self._upstreams.add(source_of(wanted.task))

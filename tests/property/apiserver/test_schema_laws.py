@@ -7,9 +7,9 @@ from typing import Any
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from pvbus.controlplane.apiserver.budget import Budget
 from pvbus.controlplane.apiserver.nodes import Node, _default, _prune, _validate
 from pvbus.controlplane.apiserver.patch import json_patch, merge_patch, strategic_merge_patch
+from pvbus.controlplane.apiserver.rules import Budget
 from pvbus.controlplane.apiserver.schema import compile_schema
 from pvbus.controlplane.apiserver.selectors import parse_label_selector
 

@@ -9,10 +9,10 @@ import msgspec
 import pytest
 
 from pvbus.controlplane.packages import bounds, content, layout, programs
+from pvbus.controlplane.packages.content import facts_of
 from pvbus.controlplane.packages.functions import executable
 from pvbus.controlplane.packages.functions.registry import FunctionRegistry
 from pvbus.controlplane.packages.gitcommand import Credentials, Git, GitError
-from pvbus.controlplane.packages.kptfile import facts_of
 from pvbus.controlplane.packages.render import input_digest, render
 from pvbus.controlplane.packages.settings import git_problem, spec_of
 from pvbus.core.errors import PermanentError

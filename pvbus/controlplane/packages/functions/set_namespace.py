@@ -17,7 +17,7 @@ from pvbus.controlplane.packages.functions.item import (
     replaced,
     text_of,
 )
-from pvbus.controlplane.packages.functions.scopes import NAMESPACED
+from pvbus.controlplane.packages.functions.selecting import NAMESPACED
 from pvbus.controlplane.packages.functions.yamltext import Path
 from pvbus.core.errors import PermanentError
 
