@@ -6,9 +6,8 @@ from typing import Any
 import msgspec
 import re2  # type: ignore[import-untyped]  # it has no types
 
-from pvbus.controlplane.packages.functions.item import Item
+from pvbus.controlplane.packages.functions.item import Item, config_fault
 from pvbus.core.api.selectors import Requirement
-from pvbus.core.errors import PermanentError
 
 _KINDS = {
     "": (
@@ -73,16 +72,15 @@ _TERM = re2.compile(
 def parse_selector(text: str) -> tuple[Requirement, ...]:
     """Parse `a=b,c!=d,e in (f,g),h notin (i),j,!k`. Raises: PermanentError."""
     if len(text) > SELECTOR_CHARACTERS_MAX:
-        raise PermanentError(
-            f"a selector has {len(text)} characters, at most {SELECTOR_CHARACTERS_MAX} are allowed",
-            reason="InvalidFunctionConfig",
+        raise config_fault(
+            f"a selector has {len(text)} characters, at most {SELECTOR_CHARACTERS_MAX} are allowed"
         )
     requirements: list[Requirement] = []
     position = 0
     while position < len(text.rstrip()):
         match = _TERM.match(text, position)
         if not match:
-            raise PermanentError(f"cannot read the selector {text[:200]!r}", reason="InvalidFunctionConfig")
+            raise config_fault(f"cannot read the selector {text[:200]!r}")
         position = match.end()
         if match["absent"]:
             requirements.append(Requirement(match["without"], "DoesNotExist"))
@@ -113,7 +111,7 @@ class ObjectSelector(msgspec.Struct, frozen=True, kw_only=True, rename="camel", 
         try:
             return msgspec.convert(value or {}, cls)
         except msgspec.ValidationError as exc:
-            raise PermanentError(f"selector: {exc}", reason="InvalidFunctionConfig") from exc
+            raise config_fault(f"selector: {exc}") from exc
 
     @property
     def is_empty(self) -> bool:
