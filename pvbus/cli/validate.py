@@ -12,7 +12,8 @@ from pvbus.cli.applied import digest, identity
 from pvbus.cli.expressions import expressions_of
 from pvbus.cli.manifests import Manifest, read_manifests
 from pvbus.cli.output import FORMATS, emit
-from pvbus.controlplane.apiserver.schema import Schema, compile_schema, validate_crd
+from pvbus.controlplane.apiserver.schema import validate_crd
+from pvbus.controlplane.apiserver.structural import Schema, compile_schema
 from pvbus.core.api.crds import crds
 from pvbus.core.api.variants import PackageVariant, PackageVariantSet
 from pvbus.core.inject.mutations.validation import validate_variant

@@ -5,7 +5,7 @@ from typing import Any
 
 import msgspec
 
-from pvbus.controlplane.apiserver.nodes import FieldError
+from pvbus.controlplane.apiserver.nodes import FieldError, too_many
 
 SCHEMA_NODES_MAX = 20_000
 """Objects in one schema. The largest definitions in use have about 15,000; this many take a second."""
@@ -151,5 +151,4 @@ def size_errors(schema: Mapping[str, Any], path: str) -> Iterator[FieldError]:
         (f"{path}.x-kubernetes-validations", rules, RULES_MAX),
     ):
         if count > limit:
-            text = f"Too many: {count}: must have at most {limit} items"
-            yield FieldError(field, "FieldValueTooMany", text)
+            yield too_many(field, count, limit)

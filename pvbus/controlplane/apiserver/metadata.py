@@ -9,8 +9,8 @@ from collections.abc import Mapping
 from functools import lru_cache
 from typing import Any
 
-from pvbus.controlplane.apiserver.status import forbidden_value, invalid_value, required
-from pvbus.controlplane.apiserver.structural import PROBLEMS_MAX, FieldError
+from pvbus.controlplane.apiserver.nodes import PROBLEMS_MAX, FieldError, forbidden, required
+from pvbus.controlplane.apiserver.status import invalid_value
 
 ANNOTATIONS_BYTES_MAX = 256 * 1024
 """Kubernetes' limit of all keys and values of an object's annotations together."""
@@ -137,7 +137,7 @@ def problems(
     if namespaced and not metadata.get("namespace"):
         found.append(required("metadata.namespace"))
     elif not namespaced and metadata.get("namespace"):
-        found.append(forbidden_value("metadata.namespace", "not allowed on this type"))
+        found.append(forbidden("metadata.namespace", "not allowed on this type"))
     elif namespaced:
         found += _name_problems("metadata.namespace", metadata["namespace"], label=True)
     for key, value in metadata.get("labels", {}).items():
@@ -281,7 +281,7 @@ def carried_over(new: dict[str, Any], old: Mapping[str, Any]) -> list[FieldError
         if added:
             shown = ", ".join(sorted(added))
             found.append(
-                forbidden_value(
+                forbidden(
                     "metadata.finalizers",
                     "no new finalizers can be added if the object is being deleted, "
                     f'found new finalizers []string{{"{shown}"}}',

@@ -14,7 +14,7 @@ import msgspec
 
 from pvbus.controlplane.apiserver.discovery import KUBERNETES_VERSION, group_versions
 from pvbus.controlplane.apiserver.kinds import ServedKind, ServedVersion
-from pvbus.controlplane.apiserver.structural import METADATA_SCHEMA
+from pvbus.controlplane.apiserver.nodes import METADATA_SCHEMA
 
 _META = "io.k8s.apimachinery.pkg.apis.meta.v1"
 _COMPONENTS = "#/components/schemas/"

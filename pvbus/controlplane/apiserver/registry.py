@@ -9,7 +9,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from functools import cached_property
 from typing import Any
 
-from pvbus.controlplane.apiserver.entries import Entry, decode, encode
+from pvbus.controlplane.apiserver.entries import Entry, encode
 from pvbus.controlplane.apiserver.kinds import ServedKind, ServedVersion, from_crd
 from pvbus.controlplane.apiserver.status import Subject
 from pvbus.controlplane.apiserver.structural import Schema, compile_schema
@@ -47,9 +47,6 @@ class Endpoint:
     def raw(self, entry: Entry) -> bytes:
         """Return the object's JSON in this version."""
         return encode(self.presented(entry.decode())) if self.converts else entry.raw
-
-    def raw_of(self, raw: bytes) -> bytes:
-        return encode(self.presented(decode(raw))) if self.converts else raw
 
     def presented(self, obj: Object) -> Object:
         """Return a stored object in this version."""
@@ -109,9 +106,6 @@ class Registry:
     def storage(self, kind: Kind) -> Endpoint | None:
         """Return the endpoint of a kind in the version it is stored in."""
         return self._by_kind.get(kind)
-
-    def group_served(self, group: str) -> bool:
-        return any(served.group == group for served in self.kinds())
 
     def set_crd(self, crd: Object) -> None:
         """Serve, or stop serving, what a CustomResourceDefinition says now."""

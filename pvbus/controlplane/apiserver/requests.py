@@ -17,7 +17,7 @@ import msgspec
 
 from pvbus.controlplane.apiserver import status
 from pvbus.controlplane.apiserver.hooks import StatusError
-from pvbus.controlplane.apiserver.structural import FieldError
+from pvbus.controlplane.apiserver.nodes import unsupported
 
 _CONTROL = re.compile(r"[\x00-\x1f\x7f]")
 _CONTROL_BUT_SPACE = re.compile(r"[\x00-\x08\x0e-\x1f\x7f]")
@@ -119,7 +119,7 @@ def write_options(query: Mapping[str, str], user: str) -> Options:
     if validation not in ("Strict", "Warn", "Ignore"):
         raise status.invalid(
             status.Subject("meta.k8s.io", "", "CreateOptions"),
-            [_unsupported("fieldValidation", validation, ("Ignore", "Strict", "Warn"))],
+            [unsupported("fieldValidation", validation, ("Ignore", "Strict", "Warn"))],
         )
     return Options(user, [], _dry_run(query.get("dryRun")), validation)  # type: ignore[arg-type]
 
@@ -129,15 +129,8 @@ def _dry_run(value: Any) -> bool:
     for one in values:
         if one not in ("", "All"):
             subject = status.Subject("meta.k8s.io", "", "CreateOptions")
-            raise status.invalid(subject, [_unsupported("dryRun", one, ("All",))])
+            raise status.invalid(subject, [unsupported("dryRun", one, ("All",))])
     return "All" in values
-
-
-def _unsupported(path: str, value: str, supported: tuple[str, ...]) -> FieldError:
-    listed = ", ".join(f'"{one}"' for one in supported)
-    return FieldError(
-        path, "FieldValueNotSupported", f'Unsupported value: "{value}": supported values: {listed}'
-    )
 
 
 class _Preconditions(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
@@ -170,7 +163,7 @@ def delete_options(query: Mapping[str, str], content: Any) -> DeleteOptions:
     if propagation not in ("Background", "Foreground", "Orphan"):
         raise status.invalid(
             status.Subject("meta.k8s.io", "", "DeleteOptions"),
-            [_unsupported("propagationPolicy", propagation, ("Foreground", "Background", "Orphan"))],
+            [unsupported("propagationPolicy", propagation, ("Foreground", "Background", "Orphan"))],
         )
     return DeleteOptions(
         uid=preconditions.uid or "",

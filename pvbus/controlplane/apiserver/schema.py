@@ -10,10 +10,9 @@ from typing import Any, Literal
 
 from pvbus.controlplane.apiserver.crdshape import shape_problem, size_errors
 from pvbus.controlplane.apiserver.formats import go_pattern
+from pvbus.controlplane.apiserver.nodes import FieldError, forbidden, invalid, required, shown, unsupported
 from pvbus.controlplane.apiserver.rules import Rule
-from pvbus.controlplane.apiserver.structural import FieldError, Schema, compile_schema, shown
-
-__all__ = ["FieldError", "Schema", "compile_schema", "validate_crd"]
+from pvbus.controlplane.apiserver.structural import compile_schema
 
 _LABEL = re.compile(r"[a-z]([-a-z0-9]{0,61}[a-z0-9])?")
 _SUBDOMAIN = re.compile(r"[a-z0-9]([-a-z0-9]*[a-z0-9])?(\.[a-z0-9]([-a-z0-9]*[a-z0-9])?)+")
@@ -39,62 +38,44 @@ def validate_crd(crd: Mapping[str, Any]) -> list[FieldError]:
     return [*_name_errors(crd, spec), *_version_errors(spec.get("versions") or [])]
 
 
-def _required(path: str, why: str = "") -> FieldError:
-    return FieldError(path, "FieldValueRequired", f"Required value: {why}" if why else "Required value")
-
-
-def _forbidden(path: str, why: str) -> FieldError:
-    return FieldError(path, "FieldValueForbidden", f"Forbidden: {why}")
-
-
-def _invalid(path: str, value: Any, why: str) -> FieldError:
-    return FieldError(path, "FieldValueInvalid", f"Invalid value: {shown(value)}: {why}")
-
-
-def _unsupported(path: str, value: Any, supported: tuple[str, ...]) -> FieldError:
-    choices = ", ".join(shown(choice) for choice in supported)
-    message = f"Unsupported value: {shown(value)}: supported values: {choices}"
-    return FieldError(path, "FieldValueNotSupported", message)
-
-
 def _name_errors(crd: Mapping[str, Any], spec: Mapping[str, Any]) -> Iterator[FieldError]:
     names = spec.get("names") or {}
     group, plural, kind = spec.get("group") or "", names.get("plural") or "", names.get("kind") or ""
     name = (crd.get("metadata") or {}).get("name")
     if name != f"{plural}.{group}":
-        yield _invalid("metadata.name", name, 'must be spec.names.plural+"."+spec.group')
+        yield invalid("metadata.name", name, 'must be spec.names.plural+"."+spec.group')
     if not group:
-        yield _required("spec.group")
+        yield required("spec.group")
     elif len(group) > 253:
-        yield _invalid("spec.group", group, "must be no more than 253 bytes")
+        yield invalid("spec.group", group, "must be no more than 253 bytes")
     elif _SUBDOMAIN.fullmatch(group) is None:
-        yield _invalid("spec.group", group, "should be a domain with at least one dot")
+        yield invalid("spec.group", group, "should be a domain with at least one dot")
     for path, value in (("spec.names.plural", plural), ("spec.names.kind", kind.lower())):
         if not value:
-            yield _required(path)
+            yield required(path)
         elif _LABEL.fullmatch(value) is None:
-            yield _invalid(path, value, "a DNS-1035 label must consist of lower case alphanumeric characters")
+            yield invalid(path, value, "a DNS-1035 label must consist of lower case alphanumeric characters")
     scope = spec.get("scope")
     if not scope:
-        yield _required("spec.scope")
+        yield required("spec.scope")
     elif scope not in ("Cluster", "Namespaced"):
-        yield _unsupported("spec.scope", scope, ("Cluster", "Namespaced"))
+        yield unsupported("spec.scope", scope, ("Cluster", "Namespaced"))
     if spec.get("preserveUnknownFields"):
-        yield _invalid(
+        yield invalid(
             "spec.preserveUnknownFields", True, "must be false in apiextensions.k8s.io/v1 to use defaults"
         )
     strategy = (spec.get("conversion") or {}).get("strategy", "None")
     if strategy != "None":
-        yield _unsupported("spec.conversion.strategy", strategy, ("None",))
+        yield unsupported("spec.conversion.strategy", strategy, ("None",))
 
 
 def _version_errors(versions: list[Mapping[str, Any]]) -> Iterator[FieldError]:
     if not versions:
-        yield _required("spec.versions", "must have at least one version")
+        yield required("spec.versions", "must have at least one version")
         return
     if sum(bool(version.get("storage")) for version in versions) != 1:
         found = [version.get("name") for version in versions if version.get("storage")]
-        yield _invalid("spec.versions", found, "must have exactly one version marked as storage version")
+        yield invalid("spec.versions", found, "must have exactly one version marked as storage version")
     schemas: list[Any] = [(version.get("schema") or {}).get("openAPIV3Schema") for version in versions]
     # A schema that all versions share is reported once, at the path that it has in storage.
     shared = isinstance(schemas[0], Mapping) and all(schema == schemas[0] for schema in schemas)
@@ -102,13 +83,13 @@ def _version_errors(versions: list[Mapping[str, Any]]) -> Iterator[FieldError]:
     for index, version in enumerate(versions):
         path, name = f"spec.versions[{index}]", version.get("name") or ""
         if _LABEL.fullmatch(name) is None:
-            yield _invalid(f"{path}.name", name, "must be a DNS-1035 label")
+            yield invalid(f"{path}.name", name, "must be a DNS-1035 label")
         if name in seen:
             yield FieldError(f"{path}.name", "FieldValueDuplicate", f"Duplicate value: {shown(name)}")
         seen.add(name)
         path += ".schema.openAPIV3Schema"
         if not isinstance(schemas[index], Mapping):
-            yield _required(path, "schemas are required")
+            yield required(path, "schemas are required")
         elif not shared:
             yield from _root_errors(schemas[index], path)
         yield from _column_errors(version, f"spec.versions[{index}]")
@@ -125,7 +106,7 @@ def _column_errors(version: Mapping[str, Any], path: str) -> Iterator[FieldError
         at = f"{path}.additionalPrinterColumns[{index}]"
         for field in ("name", "type", "jsonPath"):
             if not column.get(field):
-                yield _required(f"{at}.{field}")
+                yield required(f"{at}.{field}")
         if len(column.get("jsonPath") or "") > JSON_PATH_MAX:
             why = f"Too long: may not be more than {JSON_PATH_MAX} bytes"
             yield FieldError(f"{at}.jsonPath", "FieldValueTooLong", why)
@@ -186,42 +167,42 @@ def _identity_errors(schema: Mapping[str, Any], path: str, level: _Level) -> Ite
     for name, wanted in (("kind", "string"), ("apiVersion", "string"), ("metadata", "object")):
         if name in properties and properties[name].get("type") != wanted:
             found = properties[name].get("type", "")
-            yield _invalid(f"{path}.properties[{name}].type", found, f"must be {wanted}")
+            yield invalid(f"{path}.properties[{name}].type", found, f"must be {wanted}")
     if level == "root" and "metadata" in properties:
         said = {key for key, value in properties["metadata"].items() if value} - {"type", "default"}
         restricted = set(properties["metadata"].get("properties") or ())
         if said - {"properties"} or restricted - {"name", "generateName"}:
-            yield _forbidden(f"{path}.properties[metadata]", _METADATA_IS_IMPLICIT)
+            yield forbidden(f"{path}.properties[metadata]", _METADATA_IS_IMPLICIT)
 
 
 def _level_errors(schema: Mapping[str, Any], path: str, level: _Level) -> Iterator[FieldError]:
     for name, why in _FORBIDDEN.items():
         if name in schema:
-            yield _forbidden(f"{path}.{name}", why)
+            yield forbidden(f"{path}.{name}", why)
     free = schema.get("x-kubernetes-int-or-string") or schema.get("x-kubernetes-preserve-unknown-fields")
     kind = schema.get("type")
     if not kind and not free:
-        yield _required(f"{path}.type", _WITHOUT_TYPE[level])
+        yield required(f"{path}.type", _WITHOUT_TYPE[level])
     elif kind and kind not in _TYPES:
-        yield _unsupported(f"{path}.type", kind, _TYPES)
+        yield unsupported(f"{path}.type", kind, _TYPES)
     elif level == "root" and kind != "object":
-        yield _invalid(f"{path}.type", kind, "must be object at the root")
+        yield invalid(f"{path}.type", kind, "must be object at the root")
     if schema.get("x-kubernetes-preserve-unknown-fields") is False:
         why = "must be true or undefined"
-        yield _invalid(f"{path}.x-kubernetes-preserve-unknown-fields", False, why)
+        yield invalid(f"{path}.x-kubernetes-preserve-unknown-fields", False, why)
     extra = schema.get("additionalProperties")
     if extra is not None and level == "root":
-        yield _forbidden(f"{path}.additionalProperties", "must not be used at the root")
+        yield forbidden(f"{path}.additionalProperties", "must not be used at the root")
     if extra is not None and schema.get("properties"):
         why = "additionalProperties and properties are mutual exclusive"
-        yield _forbidden(f"{path}.additionalProperties", why)
+        yield forbidden(f"{path}.additionalProperties", why)
     elif extra is False:
-        yield _forbidden(f"{path}.additionalProperties", "additionalProperties cannot be set to false")
+        yield forbidden(f"{path}.additionalProperties", "additionalProperties cannot be set to false")
     if schema.get("pattern"):
         try:
             go_pattern(schema["pattern"])
         except ValueError as error:
-            yield _invalid(
+            yield invalid(
                 f"{path}.pattern",
                 schema["pattern"],
                 f"must be a valid regular expression, but isn't: {error}",
@@ -231,35 +212,35 @@ def _level_errors(schema: Mapping[str, Any], path: str, level: _Level) -> Iterat
         try:
             Rule(rule)
         except KeyError:
-            yield _required(at)
+            yield required(at)
         except ValueError as error:
-            yield _invalid(at, rule["rule"], f"compilation failed: {error}")
+            yield invalid(at, rule["rule"], f"compilation failed: {error}")
 
 
 def _list_errors(schema: Mapping[str, Any], path: str) -> Iterator[FieldError]:
     if schema.get("uniqueItems"):
         why = "uniqueItems cannot be set to true since the runtime complexity becomes quadratic"
-        yield _forbidden(f"{path}.uniqueItems", why)
+        yield forbidden(f"{path}.uniqueItems", why)
     items = schema.get("items")
     if schema.get("type") == "array" and not isinstance(items, Mapping):
-        yield _required(f"{path}.items", "must be specified")
+        yield required(f"{path}.items", "must be specified")
         return
     list_type = schema.get("x-kubernetes-list-type")
     if list_type is not None and list_type not in _LIST_TYPES:
-        yield _unsupported(f"{path}.x-kubernetes-list-type", list_type, _LIST_TYPES)
+        yield unsupported(f"{path}.x-kubernetes-list-type", list_type, _LIST_TYPES)
     keys = schema.get("x-kubernetes-list-map-keys") or ()
     if list_type == "map" and not keys:
-        yield _required(
+        yield required(
             f"{path}.x-kubernetes-list-map-keys", "must not be empty if x-kubernetes-list-type is map"
         )
     if list_type == "map" and isinstance(items, Mapping):
-        properties, required = items.get("properties") or {}, items.get("required") or ()
+        properties, demanded = items.get("properties") or {}, items.get("required") or ()
         for index, key in enumerate(keys):
             at = f"{path}.x-kubernetes-list-map-keys[{index}]"
             if key not in properties:
-                yield _invalid(at, key, "must be a property of the items")
-            elif key not in required and "default" not in properties[key]:
-                yield _required(
+                yield invalid(at, key, "must be a property of the items")
+            elif key not in demanded and "default" not in properties[key]:
+                yield required(
                     f"{path}.items.properties[{key}].default",
                     "it is a list map key, so must be required or have a default",
                 )
@@ -268,7 +249,7 @@ def _list_errors(schema: Mapping[str, Any], path: str) -> Iterator[FieldError]:
 def _branch_errors(branch: Mapping[str, Any], path: str) -> Iterator[FieldError]:
     for name in _ONLY_STRUCTURAL:
         if name in branch:
-            yield _forbidden(f"{path}.{name}", "must be empty to be structural")
+            yield forbidden(f"{path}.{name}", "must be empty to be structural")
     for name, child in (branch.get("properties") or {}).items():
         yield from _branch_errors(child, f"{path}.properties[{name}]")
     if isinstance(branch.get("items"), Mapping):

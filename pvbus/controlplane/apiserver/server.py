@@ -9,7 +9,7 @@ import asyncio
 import contextlib
 import hmac
 import traceback
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -69,8 +69,6 @@ class ApiServer:
         data: Path | None,
         port: int = 0,
         *,
-        hooks: Mapping[Kind, KindHooks] | None = None,
-        virtual: Mapping[Kind, VirtualKind] | None = None,
         crds: Sequence[Object] = (),
         tls: bool = True,
         advertise: str = "",
@@ -83,8 +81,8 @@ class ApiServer:
         self.objects = StoredObjects()
         self._folder = DataFolder(data)
         self._asked_port = port
-        self._hooks = dict(hooks or {})
-        self._virtual = dict(virtual or {})
+        self._hooks: dict[Kind, KindHooks] = {}
+        self._virtual: dict[Kind, VirtualKind] = {}
         self._crds = crds
         self._tls = tls
         self._advertise = advertise

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 from pvbus.controlplane.apiserver.hooks import StatusError
-from pvbus.controlplane.apiserver.structural import PROBLEMS_MAX, SHOWN_MAX, FieldError
+from pvbus.controlplane.apiserver.nodes import PROBLEMS_MAX, SHOWN_MAX, FieldError
 
 
 class Subject(NamedTuple):
@@ -117,8 +117,9 @@ def bad_request(text: str) -> StatusError:
     return StatusError(400, "BadRequest", text)
 
 
-def not_allowed(what: str = "the server does not allow this method on the requested resource") -> StatusError:
-    return StatusError(405, "MethodNotAllowed", what)
+def not_allowed() -> StatusError:
+    text = "the server does not allow this method on the requested resource"
+    return StatusError(405, "MethodNotAllowed", text)
 
 
 def unsupported_media_type(text: str) -> StatusError:
@@ -133,16 +134,6 @@ def expired(text: str) -> StatusError:
     return StatusError(410, "Expired", text)
 
 
-def required(path: str, message: str = "") -> FieldError:
-    return FieldError(
-        path, "FieldValueRequired", f"Required value: {message}" if message else "Required value"
-    )
-
-
 def invalid_value(path: str, value: Any, message: str) -> FieldError:
     text = f'"{value[:SHOWN_MAX]}"' if isinstance(value, str) else str(value)
     return FieldError(path, "FieldValueInvalid", f"Invalid value: {text}: {message}")
-
-
-def forbidden_value(path: str, message: str) -> FieldError:
-    return FieldError(path, "FieldValueForbidden", f"Forbidden: {message}")

@@ -11,9 +11,9 @@ from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
 
 from pvbus.controlplane.apiserver import status
+from pvbus.controlplane.apiserver.nodes import FieldError, forbidden
 from pvbus.controlplane.apiserver.registry import NAMESPACE
-from pvbus.controlplane.apiserver.status import forbidden_value, invalid_value
-from pvbus.controlplane.apiserver.structural import FieldError
+from pvbus.controlplane.apiserver.status import invalid_value
 from pvbus.ports.cluster import Kind, Object
 
 CONFIG_MAP = Kind("", "ConfigMap")
@@ -95,9 +95,9 @@ def _check_data(new: Object, old: Object | None, fields: tuple[str, ...]) -> lis
     ]
     if old is not None and old.get("immutable"):
         if not new.get("immutable"):
-            found.append(forbidden_value("immutable", "field is immutable when `immutable` is set"))
+            found.append(forbidden("immutable", "field is immutable when `immutable` is set"))
         found += [
-            forbidden_value(field, "field is immutable when `immutable` is set")
+            forbidden(field, "field is immutable when `immutable` is set")
             for field in fields
             if new.get(field) != old.get(field)
         ]

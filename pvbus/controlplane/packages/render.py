@@ -18,6 +18,7 @@ from typing import Any, NamedTuple
 import msgspec
 import yaml
 
+from pvbus.controlplane.packages import answers, content
 from pvbus.controlplane.packages.functions import files, pipeline
 from pvbus.controlplane.packages.functions.item import Item, Result
 from pvbus.controlplane.packages.functions.limits import render_limits
@@ -25,12 +26,12 @@ from pvbus.controlplane.packages.functions.pipeline import Step
 from pvbus.controlplane.packages.functions.registry import FunctionRegistry
 from pvbus.controlplane.packages.functions.yamltext import compose, load
 from pvbus.controlplane.packages.layout import RenderNote
+from pvbus.core.api.packages import function_item, function_results
 from pvbus.core.api.variants import Condition
 from pvbus.core.errors import PermanentError
 from pvbus.core.yaml.editor import YamlError
 from pvbus.ports.cluster import Object
 
-RENDERED = "Rendered"
 BFS = "kpt.dev/bfs-rendering"
 SAVE_ON_FAILURE = "kpt.dev/save-on-render-failure"
 
@@ -189,7 +190,7 @@ def render(
         failure = exc
     message = str(failure) if failure else ""
     condition = Condition(
-        type=RENDERED,
+        type=content.RENDERED,
         status="False" if failure else "True",
         reason="RenderFailed" if failure else "RenderSuccess",
         message=message,
@@ -312,7 +313,7 @@ Render = Callable[[Mapping[str, str]], RenderResult | Awaitable[RenderResult]]
 """Runs in a worker thread; an awaitable it returns is awaited on the loop."""
 
 DEFERRED = Condition(
-    type=RENDERED,
+    type=content.RENDERED,
     status="Unknown",
     reason="Deferred",
     message="the pipeline runs with the first update of the package's resources",
@@ -332,17 +333,35 @@ def defer(texts: Mapping[str, str]) -> Rendering:
     return Rendering(with_condition(texts, DEFERRED), RenderNote("deferred", ""))
 
 
-def is_needed(texts: Mapping[str, str], stored: Mapping[str, str], note: RenderNote | None) -> bool:
+def unrendered(
+    wanted: Mapping[str, str],
+    stored: Mapping[str, str],
+    note: RenderNote | None,
+    rendered: Mapping[str, str] | None,
+) -> Rendering | None:
+    """Return what a draft's new files become without a run of the pipeline; None where it has to run.
+
+    stored: the draft's files now; note: how they came about; rendered: their condition `Rendered`.
+    """
+    if _is_needed(wanted, stored, note):
+        return None
+    # Only the conditions can differ: take them from what is wanted, and the rest from where it is
+    # rendered, those files themselves or what was made of them before.
+    is_source = note is not None and note.state == "done" and input_digest(wanted) == note.digest
+    conditions = content.facts_of(wanted[files.KPTFILE]).conditions
+    edit = content.with_conditions(conditions, rendered)
+    try:
+        return Rendering(content.edit_kptfile(stored if is_source else wanted, edit), note)
+    except YamlError as exc:
+        raise answers.internal(f"Kptfile: {exc}") from exc
+
+
+def _is_needed(texts: Mapping[str, str], stored: Mapping[str, str], note: RenderNote | None) -> bool:
     """Tell whether these files must be rendered, given what is stored and how it came about."""
     if note is not None and note.state != "done":
         return True
     digest = input_digest(texts)
     return digest != input_digest(stored) and (note is None or digest != note.digest)
-
-
-def is_source_of_stored(texts: Mapping[str, str], note: RenderNote | None) -> bool:
-    """Tell whether what is stored is already the outcome of exactly these files."""
-    return note is not None and note.state == "done" and input_digest(texts) == note.digest
 
 
 async def run(render: Render, texts: Mapping[str, str], executor: Executor) -> Rendering:
@@ -358,25 +377,9 @@ def rendering_of(result: RenderResult) -> Rendering:
 
 
 def _status(result: RenderResult) -> Object | None:
-    items: list[dict[str, Any]] = []
-    for report in result.steps:
-        item: dict[str, Any] = {"exitCode": 1 if report.error else 0}
-        if report.image:
-            item["image"] = report.image
-        if report.error:
-            item["stderr"] = report.error
-        if report.results:
-            item["results"] = msgspec.to_builtins(report.results)
-        if report.error or report.results:
-            items.append(item)
-    if result.rendered and not items:
-        return None
-    listed: dict[str, Any] = {
-        "apiVersion": "kpt.dev/v1",
-        "kind": "FunctionResultList",
-        "metadata": {"name": "fnresults"},
-        "exitCode": 0 if result.rendered else 1,
-    }
-    if items:
-        listed["items"] = items
-    return {"error": result.message, "result": listed}
+    items = [
+        function_item(1 if step.error else 0, step.image, step.error, msgspec.to_builtins(step.results))
+        for step in result.steps
+        if step.error or step.results
+    ]
+    return function_results(result.message, items) if items or not result.rendered else None

@@ -5,15 +5,13 @@ from concurrent.futures import Executor
 from contextlib import contextmanager
 
 from pvbus.controlplane.apiserver.hooks import Objects, StatusError
-from pvbus.controlplane.packages import answers, content, layout, render
+from pvbus.controlplane.packages import answers, layout, render
 from pvbus.controlplane.packages.caching import StoreActivity
-from pvbus.controlplane.packages.content import facts_of
 from pvbus.controlplane.packages.render import Render, Rendering
 from pvbus.controlplane.packages.reporting import REPOSITORY
 from pvbus.controlplane.packages.repository import PACKAGE_REVISION, RepositorySync
 from pvbus.controlplane.packages.revisions import Revision
 from pvbus.core.api.variants import CONFIG_GROUP
-from pvbus.core.yaml import editor
 from pvbus.ports.cluster import Object
 
 REPOSITORIES = f"repositories.{CONFIG_GROUP}"
@@ -103,17 +101,5 @@ class RevisionRequests:
 
         stored: the draft's files now.
         """
-        note = revision.note
-        if render.is_needed(wanted, stored, note):
-            return await self.rendered(wanted)
-        # Only the conditions can differ: take them from what is wanted, and the rest from where it is
-        # rendered, those files themselves or what was made of them before.
-        base = stored if render.is_source_of_stored(wanted, note) else wanted
-        conditions = facts_of(wanted[layout.KPTFILE]).conditions
-        try:
-            edited = content.edit_kptfile(
-                base, content.with_conditions(conditions, revision.kptfile.rendered)
-            )
-        except editor.YamlError as exc:
-            raise answers.internal(f"Kptfile: {exc}") from exc
-        return Rendering(edited, note)
+        made = render.unrendered(wanted, stored, revision.note, revision.kptfile.rendered)
+        return made or await self.rendered(wanted)

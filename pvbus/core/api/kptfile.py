@@ -11,59 +11,49 @@ from typing import Any
 
 import msgspec
 
-from pvbus.core.api.variants import Pipeline
+from pvbus.core.api.packages import GitLock, PackageCondition, ReadinessGate
+from pvbus.core.api.variants import ApiStruct, Pipeline
 from pvbus.core.errors import PermanentError
 from pvbus.core.yaml import editor
 
 FILE = "Kptfile"
+Condition = PackageCondition
 STATUSES = ("True", "False", "Unknown")
 """What a condition's status may be: any other makes Porch's server panic."""
 
 
-class _Part(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, rename="camel"):
-    """Options shared by all parts (kw_only must be repeated)."""
-
-
-class Metadata(_Part, frozen=True, kw_only=True):
+class Metadata(ApiStruct, frozen=True, kw_only=True):
     name: str = ""
     namespace: str = ""
     labels: Mapping[str, str] = {}
     annotations: Mapping[str, str] = {}
 
 
-class Git(_Part, frozen=True, kw_only=True):
+class Git(ApiStruct, frozen=True, kw_only=True):
     repo: str = ""
     directory: str = ""
     ref: str = ""
 
 
-class GitLock(Git, frozen=True, kw_only=True, omit_defaults=True, rename="camel"):
-    commit: str = ""
-
-
-class Upstream(_Part, frozen=True, kw_only=True):
+class Upstream(ApiStruct, frozen=True, kw_only=True):
     type: str = ""
     git: Git | None = None
     update_strategy: str = ""
 
 
-class Generic(_Part, frozen=True, kw_only=True):
+class Generic(ApiStruct, frozen=True, kw_only=True):
     store_id: str = msgspec.field(default="", name="storeID")
     resource_id: str = msgspec.field(default="", name="resourceID")
     resource_version: str = ""
 
 
-class UpstreamLock(_Part, frozen=True, kw_only=True):
+class UpstreamLock(ApiStruct, frozen=True, kw_only=True):
     type: str = ""
     git: GitLock | None = None
     generic: Generic | None = None
 
 
-class ReadinessGate(_Part, frozen=True, kw_only=True):
-    condition_type: str = ""
-
-
-class Info(_Part, frozen=True, kw_only=True):
+class Info(ApiStruct, frozen=True, kw_only=True):
     site: str = ""
     emails: tuple[str, ...] = ()
     license: str = ""
@@ -74,21 +64,12 @@ class Info(_Part, frozen=True, kw_only=True):
     readiness_gates: tuple[ReadinessGate, ...] = ()
 
 
-class Condition(_Part, frozen=True, kw_only=True):
-    """A condition of a package: unlike Kubernetes' it has no times."""
-
-    type: str = ""
-    status: str = ""
-    reason: str = ""
-    message: str = ""
-
-
-class Status(_Part, frozen=True, kw_only=True):
+class Status(ApiStruct, frozen=True, kw_only=True):
     conditions: tuple[Condition, ...] = ()
     render_status: Any = None
 
 
-class Kptfile(_Part, frozen=True, kw_only=True):
+class Kptfile(ApiStruct, frozen=True, kw_only=True):
     api_version: str = ""
     kind: str = ""
     metadata: Metadata = Metadata()

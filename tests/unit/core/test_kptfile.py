@@ -5,6 +5,7 @@ import pytest
 from pvbus.controlplane.packages import content
 from pvbus.core.api import kptfile
 from pvbus.core.api.kptfile import Condition
+from pvbus.core.api.packages import GitLock
 from pvbus.core.errors import PermanentError
 from tests.unit.core.strictkptfile import UnmetGate, read_strictly, unmet_gates
 
@@ -140,4 +141,4 @@ def test_name_upstream_labels_and_annotations_are_set_in_the_text() -> None:
     assert parsed.upstream == kptfile.Upstream(
         type="git", git=kptfile.Git(repo="r.git", directory="d", ref="d/v1")
     )
-    assert parsed.upstream_lock == kptfile.UpstreamLock(type="git", git=kptfile.GitLock(**lock))
+    assert parsed.upstream_lock == kptfile.UpstreamLock(type="git", git=GitLock(**lock))
