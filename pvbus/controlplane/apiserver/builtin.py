@@ -9,6 +9,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from pvbus.controlplane.apiserver.kinds import ALL_VERBS, ServedKind, ServedVersion
+from pvbus.controlplane.apiserver.registry import NEW_EVENT_NAMES
 from pvbus.core.api.crds import open_api
 from pvbus.core.api.variants import PORCH_GROUP
 
@@ -52,6 +53,10 @@ def _object(description: str, /, required: tuple[str, ...] = (), **properties: _
     if required:
         schema["required"] = list(required)
     return schema
+
+
+def _open(description: str) -> _Schema:
+    return {"type": "object", "description": description, "x-kubernetes-preserve-unknown-fields": True}
 
 
 def _kind_schema(description: str, required: tuple[str, ...] = (), **properties: _Schema) -> _Schema:
@@ -177,6 +182,23 @@ _SOURCE = _object(
     "Who saw it.", component=_string("Name of the program."), host=_string("Name of the machine.")
 )
 
+_EVENT_FIELDS: Mapping[str, _Schema] = {
+    "involvedObject": _reference("The object it happened to."),
+    "related": _reference("Another object that has to do with it."),
+    "reason": _string("What happened, in one CamelCase word."),
+    "message": _string("What happened, for people."),
+    "type": _string("Normal or Warning."),
+    "action": _string("What was done or attempted."),
+    "source": _SOURCE,
+    "reportingComponent": _string("The controller that reports it."),
+    "reportingInstance": _string("The process that reports it."),
+    "eventTime": _time("When it first happened, to the microsecond."),
+    "firstTimestamp": _time("When it first happened."),
+    "lastTimestamp": _time("When it last happened."),
+    "count": _integer("How often it happened."),
+    "series": _SERIES,
+}
+
 EVENT = _kind(
     "",
     "v1",
@@ -185,20 +207,7 @@ EVENT = _kind(
     _kind_schema(
         "Event tells that something happened to an object. Events go after a while.",
         required=("involvedObject",),
-        involvedObject=_reference("The object it happened to."),
-        related=_reference("Another object that has to do with it."),
-        reason=_string("What happened, in one CamelCase word."),
-        message=_string("What happened, for people."),
-        type=_string("Normal or Warning."),
-        action=_string("What was done or attempted."),
-        source=_SOURCE,
-        reportingComponent=_string("The controller that reports it."),
-        reportingInstance=_string("The process that reports it."),
-        eventTime=_time("When it first happened, to the microsecond."),
-        firstTimestamp=_time("When it first happened."),
-        lastTimestamp=_time("When it last happened."),
-        count=_integer("How often it happened."),
-        series=_SERIES,
+        **_EVENT_FIELDS,
     ),
     short_names=("ev",),
 )
@@ -210,20 +219,8 @@ NEW_EVENT = _kind(
     "events",
     _kind_schema(
         "Event tells that something happened to an object. The same events as in v1, in newer words.",
-        regarding=_reference("The object it happened to."),
-        related=_reference("Another object that has to do with it."),
-        reason=_string("What happened, in one CamelCase word."),
-        note=_string("What happened, for people."),
-        type=_string("Normal or Warning."),
-        action=_string("What was done or attempted."),
-        reportingController=_string("The controller that reports it."),
-        reportingInstance=_string("The process that reports it."),
-        eventTime=_time("When it first happened, to the microsecond."),
-        series=_SERIES,
-        deprecatedSource=_SOURCE,
-        deprecatedFirstTimestamp=_time("When it first happened, as v1 says it."),
-        deprecatedLastTimestamp=_time("When it last happened, as v1 says it."),
-        deprecatedCount=_integer("How often it happened, as v1 says it."),
+        required=(),
+        **{NEW_EVENT_NAMES.get(name, name): schema for name, schema in _EVENT_FIELDS.items()},
     ),
     short_names=("ev",),
 )
@@ -246,24 +243,12 @@ _CRD_VERSION = _object(
     deprecationWarning=_string("What clients are warned with."),
     schema=_object(
         "What objects of this version look like.",
-        openAPIV3Schema={
-            "type": "object",
-            "description": "A structural OpenAPI v3 schema.",
-            "x-kubernetes-preserve-unknown-fields": True,
-        },
+        openAPIV3Schema=_open("A structural OpenAPI v3 schema."),
     ),
     subresources=_object(
         "Further endpoints of each object.",
-        status={
-            "type": "object",
-            "description": "If present: /status, and spec and status are written apart.",
-            "x-kubernetes-preserve-unknown-fields": True,
-        },
-        scale={
-            "type": "object",
-            "description": "Kept, but /scale is not served here.",
-            "x-kubernetes-preserve-unknown-fields": True,
-        },
+        status=_open("If present: /status, and spec and status are written apart."),
+        scale=_open("Kept, but /scale is not served here."),
     ),
     selectableFields=_list(
         "Kept, but these fields cannot be selected by here.",
@@ -302,11 +287,7 @@ CRD = _kind(
             conversion=_object(
                 "How versions become each other; only None, which changes apiVersion alone, is supported.",
                 strategy=_string("None."),
-                webhook={
-                    "type": "object",
-                    "description": "Not supported here.",
-                    "x-kubernetes-preserve-unknown-fields": True,
-                },
+                webhook=_open("Not supported here."),
             ),
             preserveUnknownFields=_boolean("Must not be true."),
         ),

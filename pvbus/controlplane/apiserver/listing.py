@@ -147,7 +147,7 @@ def _check_match(query: Mapping[str, str]) -> None:
         )
     else:
         return
-    raise status.invalid(status.Subject("meta.k8s.io", "", "ListOptions"), [problem])
+    raise status.invalid_option("ListOptions", problem)
 
 
 def _write_token(token: _Token) -> str:

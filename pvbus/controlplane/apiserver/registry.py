@@ -160,7 +160,7 @@ _NAMES: Mapping[str, str] = {
     "deprecatedLastTimestamp": "lastTimestamp",
     "deprecatedCount": "count",
 }
-_BACK: Mapping[str, str] = {core: new for new, core in _NAMES.items()}
+NEW_EVENT_NAMES: Mapping[str, str] = {core: new for new, core in _NAMES.items()}
 
 
 def _to_core(event: Object) -> Object:
@@ -170,7 +170,7 @@ def _to_core(event: Object) -> Object:
 
 def _from_core(event: Object) -> Object:
     """Return a v1 Event as an events.k8s.io one."""
-    return _renamed(event, _BACK, "events.k8s.io/v1")
+    return _renamed(event, NEW_EVENT_NAMES, "events.k8s.io/v1")
 
 
 def _renamed(event: Object, names: Mapping[str, str], api_version: str) -> dict[str, Any]:

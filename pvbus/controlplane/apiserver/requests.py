@@ -117,10 +117,8 @@ def write_options(query: Mapping[str, str], user: str) -> Options:
         return Options(user, [])
     validation = query.get("fieldValidation") or "Warn"
     if validation not in ("Strict", "Warn", "Ignore"):
-        raise status.invalid(
-            status.Subject("meta.k8s.io", "", "CreateOptions"),
-            [unsupported("fieldValidation", validation, ("Ignore", "Strict", "Warn"))],
-        )
+        problem = unsupported("fieldValidation", validation, ("Ignore", "Strict", "Warn"))
+        raise status.invalid_option("CreateOptions", problem)
     return Options(user, [], _dry_run(query.get("dryRun")), validation)  # type: ignore[arg-type]
 
 
@@ -128,8 +126,7 @@ def _dry_run(value: Any) -> bool:
     values = [value] if isinstance(value, str) else list(value or ())
     for one in values:
         if one not in ("", "All"):
-            subject = status.Subject("meta.k8s.io", "", "CreateOptions")
-            raise status.invalid(subject, [unsupported("dryRun", one, ("All",))])
+            raise status.invalid_option("CreateOptions", unsupported("dryRun", one, ("All",)))
     return "All" in values
 
 
@@ -161,10 +158,8 @@ def delete_options(query: Mapping[str, str], content: Any) -> DeleteOptions:
     if not propagation:
         propagation = "Orphan" if orphan else "Background"
     if propagation not in ("Background", "Foreground", "Orphan"):
-        raise status.invalid(
-            status.Subject("meta.k8s.io", "", "DeleteOptions"),
-            [unsupported("propagationPolicy", propagation, ("Foreground", "Background", "Orphan"))],
-        )
+        problem = unsupported("propagationPolicy", propagation, ("Foreground", "Background", "Orphan"))
+        raise status.invalid_option("DeleteOptions", problem)
     return DeleteOptions(
         uid=preconditions.uid or "",
         resource_version=preconditions.resource_version or "",

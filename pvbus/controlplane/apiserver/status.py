@@ -113,6 +113,11 @@ def invalid(subject: Subject, problems: Sequence[FieldError]) -> StatusError:
     )
 
 
+def invalid_option(kind: str, problem: FieldError) -> StatusError:
+    """Refuse (422) an option of a request. kind: what the options are called, such as ListOptions."""
+    return invalid(Subject("meta.k8s.io", "", kind), [problem])
+
+
 def bad_request(text: str) -> StatusError:
     return StatusError(400, "BadRequest", text)
 

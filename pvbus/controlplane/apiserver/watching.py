@@ -61,13 +61,13 @@ def plan(store: Store, selection: Selection, form: Form, query: Mapping[str, str
         problem = forbidden(
             "resourceVersionMatch", "sendInitialEvents requires setting resourceVersionMatch to NotOlderThan"
         )
-        raise status.invalid(status.Subject("meta.k8s.io", "", "ListOptions"), [problem])
+        raise status.invalid_option("ListOptions", problem)
     if send_initial is None and query.get("resourceVersionMatch"):
         problem = forbidden(
             "resourceVersionMatch",
             "resourceVersionMatch is forbidden for watch unless sendInitialEvents is provided",
         )
-        raise status.invalid(status.Subject("meta.k8s.io", "", "ListOptions"), [problem])
+        raise status.invalid_option("ListOptions", problem)
     wants_initial = rq.is_true(query, "sendInitialEvents") if send_initial is not None else asked == 0
     initial: list[Entry] = []
     if wants_initial:

@@ -18,6 +18,7 @@ import pygit2
 import structlog
 
 from pvbus.controlplane.apiserver.hooks import Objects
+from pvbus.controlplane.apiserver.registry import PACKAGE_REVISION as PACKAGE_REVISION
 from pvbus.controlplane.apiserver.store import StoreError
 from pvbus.controlplane.packages import answers, layout, leftovers, operations
 from pvbus.controlplane.packages.bounds import ContentError
@@ -40,11 +41,9 @@ from pvbus.controlplane.packages.settings import (
 )
 from pvbus.controlplane.packages.staging import Staging, commit_all
 from pvbus.controlplane.packages.writes import Writes
-from pvbus.core.api.variants import PORCH_GROUP
 from pvbus.core.keys import revision_name
-from pvbus.ports.cluster import Kind, Object
+from pvbus.ports.cluster import Object
 
-PACKAGE_REVISION = Kind(PORCH_GROUP, "PackageRevision")
 DEFER_RENDER = "pvbus.dev/defer-render"
 MIRROR = "mirror.git"
 JOURNAL = "creating"

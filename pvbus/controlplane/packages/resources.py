@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from pvbus.controlplane.apiserver.hooks import StatusError
-from pvbus.controlplane.packages import answers, causes, content, layout, operations
+from pvbus.controlplane.packages import answers, content, layout, operations
 from pvbus.controlplane.packages.gitrepo import replaced, texts
 from pvbus.controlplane.packages.operations import Draft
 from pvbus.controlplane.packages.repository import PACKAGE_REVISION
@@ -84,7 +84,7 @@ class ResourcesKind:
         new_files = replaced(files, made.texts)
         if new_files == files and made.note == revision.note:
             return _shown(stored, made.texts, made.status)
-        cause = (*causes.of_update(files, new_files, stored["metadata"]), *layout.cause_line(said))
+        cause = (*operations.cause_of_update(files, new_files, stored["metadata"]), *layout.cause_line(said))
         draft = Draft(new_files, operations.RENDER_TASK, made.note, cause)
         branch = sync.branch(user)
         with sync.writes.writing(name):

@@ -11,7 +11,7 @@ from typing import Any
 import msgspec
 import structlog
 
-from pvbus.controlplane.packages import answers, causes, content, layout, operations, render
+from pvbus.controlplane.packages import answers, content, layout, operations, render
 from pvbus.controlplane.packages.content import KptfileFacts, facts_of
 from pvbus.controlplane.packages.creation import (
     Creation,
@@ -73,7 +73,7 @@ class RevisionHooks:
         branch = sync.branch(user)
         said = str((metadata.get("annotations") or {}).get(layout.CAUSE) or "")
         owned = {**metadata, "namespace": wanted.namespace}
-        cause = (*causes.of_creation(wanted.task, start.source, owned), *layout.cause_line(said))
+        cause = (*operations.cause_of_creation(wanted.task, start.source, owned), *layout.cause_line(said))
         draft = Draft(replaced(start.base, made.texts), wanted.task, made.note, cause)
         noted = {key: metadata[key] for key in NOTED_METADATA if metadata.get(key)}
 
@@ -187,7 +187,7 @@ class RevisionHooks:
         facts = facts_of(made.texts[layout.KPTFILE])
         after = msgspec.structs.replace(revision, kptfile=facts, note=made.note)
         new_files = replaced(files, made.texts)
-        cause = causes.of_update(files, new_files, new["metadata"])
+        cause = operations.cause_of_update(files, new_files, new["metadata"])
         return Draft(new_files, operations.RENDER_TASK, made.note, cause), after
 
     # Delete.

@@ -9,13 +9,14 @@ from typing import Any, NamedTuple
 import msgspec
 
 from pvbus.controlplane.apiserver.hooks import Objects
+from pvbus.controlplane.apiserver.strategies import SECRET as SECRET
 from pvbus.controlplane.packages import layout
 from pvbus.controlplane.packages.bounds import one_path_problem, shortened
 from pvbus.controlplane.packages.gitcommand import Credentials, Failure, GitError, is_path
 from pvbus.controlplane.packages.revisions import RepositoryFacts
 from pvbus.core.api.packages import RepositorySpec
 from pvbus.core.errors import PermanentError
-from pvbus.ports.cluster import Kind, Object
+from pvbus.ports.cluster import Object
 
 SCHEMES = ("https", "http", "ssh", "git", "file")
 TEXT_CHARACTERS_MAX = 1_000
@@ -195,9 +196,6 @@ def pins_of(settings: RepositorySettings, repository: Object | None, revisions: 
             directory = layout.join(settings.directory, obj["spec"]["packageName"])
             commits[directory] = str(lock.get("commit", ""))
     return Pins(had_branch, commits)
-
-
-SECRET = Kind("", "Secret")
 
 
 def credentials_of(objects: Objects, settings: RepositorySettings) -> Credentials | None:

@@ -236,7 +236,7 @@ def test_injected_content_replaces_the_spec_and_keeps_equal_fields() -> None:
     ).replace(marker, f"{marker}    kpt.dev/injected-resource: alpha\n")
     (outcome,) = mutation.injected
     assert outcome.hash == digest({"chargeCode": "example", "seats": 4, "lead": "no"})
-    assert (outcome.source_name, outcome.reason, outcome.required) == ("alpha", "ConfigInjected", True)
+    assert (outcome.source_name, outcome.reason, outcome.point.required) == ("alpha", "ConfigInjected", True)
     assert all(outcome.hash not in text for text in mutation.resources.values())
 
 
