@@ -10,6 +10,10 @@ from typing import Any, NamedTuple
 from pvbus.controlplane.apiserver.entries import decode, encode
 from pvbus.ports.cluster import Object
 
+PATCHES = ("application/json-patch+json", "application/merge-patch+json")
+STRATEGIC_PATCH = "application/strategic-merge-patch+json"
+"""Content types; the last is of built-in kinds only."""
+
 OPERATIONS_MAX = 10_000
 """Operations of one JSON patch; the real API server has the same bound, so that a small request
 cannot make it work for long."""

@@ -258,14 +258,7 @@ class Catalog:
         if key not in self._tips:
             try:
                 self._tips[key] = self._read_tip(ref, oid)
-            except (
-                ContentError,
-                LookupError,
-                ValueError,
-                RecursionError,
-                AssertionError,
-                pygit2.GitError,
-            ) as exc:
+            except _UNREADABLE as exc:
                 # Whatever is pushed there, the other packages go on.
                 self._tips[key] = None
                 self._unreadable[key] = (str(exc) or type(exc).__name__)[:200]
