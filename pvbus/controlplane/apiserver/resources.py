@@ -14,7 +14,6 @@ from pvbus.controlplane.apiserver.hooks import StatusError, VirtualKind
 from pvbus.controlplane.apiserver.patch import (
     PATCHES,
     STRATEGIC_PATCH,
-    PatchError,
     json_patch,
     merge_patch,
     strategic_merge_patch,
@@ -294,8 +293,6 @@ def _patcher(endpoint: Endpoint, call: Call) -> Callable[[Object], Object]:
                 new = json_patch(old, patch)
             else:
                 new = merge_patch(old, patch)
-        except PatchError as exc:
-            raise StatusError(exc.code, exc.reason, exc.message) from exc
         except RecursionError as exc:
             raise _deepened() from exc
         if type(new) is not dict:

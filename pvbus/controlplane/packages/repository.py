@@ -26,6 +26,7 @@ from pvbus.controlplane.packages.caching import StoreActivity
 from pvbus.controlplane.packages.gitcommand import Credentials, Failure, Git, GitError
 from pvbus.controlplane.packages.gitrepo import Author, BareMirror, File, ref_fingerprint
 from pvbus.controlplane.packages.journal import Journal
+from pvbus.controlplane.packages.operations import Staging, commit_all
 from pvbus.controlplane.packages.reporting import REMOVE_LAST_REVISION, report
 from pvbus.controlplane.packages.reporting import REPOSITORY as REPOSITORY
 from pvbus.controlplane.packages.revisions import Catalog, Revision, name_of, to_object
@@ -39,7 +40,6 @@ from pvbus.controlplane.packages.settings import (
     run_once_at,
     seconds_until,
 )
-from pvbus.controlplane.packages.staging import Staging, commit_all
 from pvbus.controlplane.packages.writes import Writes
 from pvbus.core.keys import revision_name
 from pvbus.ports.cluster import Object

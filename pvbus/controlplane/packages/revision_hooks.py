@@ -23,11 +23,10 @@ from pvbus.controlplane.packages.creation import (
 )
 from pvbus.controlplane.packages.gitrepo import replaced, texts
 from pvbus.controlplane.packages.journal import Note
-from pvbus.controlplane.packages.operations import Draft
+from pvbus.controlplane.packages.operations import Draft, Staging
 from pvbus.controlplane.packages.repository import DEFER_RENDER, PACKAGE_REVISION, RepositorySync
 from pvbus.controlplane.packages.requests import RevisionRequests
 from pvbus.controlplane.packages.revisions import Revision, blocking_references, rendered_problem
-from pvbus.controlplane.packages.staging import Staging
 from pvbus.core.yaml import editor
 from pvbus.ports.cluster import Object
 

@@ -8,7 +8,7 @@ was meant: where a splice would change anything else, the values win over the sp
 
 import json
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import lru_cache
 from typing import Any, NamedTuple
 
@@ -301,3 +301,34 @@ def _reads_as(text: str, value: Any) -> bool:
     except YamlError:
         return False
     return same(found, value)
+
+
+EACH = "*"  # each element of a list
+
+FieldPath = tuple[str, ...]
+Change = Callable[[dict[str, Any] | None], dict[str, Any] | None]
+
+
+def update_maps(value: Any, path: FieldPath, change: Change, *, kept_absent: frozenset[str]) -> Any:
+    """Return `value` with every map at `path` changed; `change` gets None where there is none yet.
+
+    kept_absent: parts that are not created; below an absent one nothing happens. A `change` that
+    returns None or an equal map changes nothing.
+    """
+    if not path:
+        if value is not None and not isinstance(value, dict):
+            raise PermanentError("a field that must be a map is none", reason="InvalidResource")
+        changed = change(value)
+        return value if changed is None or changed == value else changed
+    part, rest = path[0], path[1:]
+    if part == EACH:
+        if not isinstance(value, list):
+            return value
+        return [update_maps(each, rest, change, kept_absent=kept_absent) for each in value]
+    if value is not None and not isinstance(value, dict):
+        raise PermanentError(f"what holds `{part}` is not a map", reason="InvalidResource")
+    inner = (value or {}).get(part)
+    if inner is None and part in kept_absent:
+        return value
+    changed = update_maps(inner, rest, change, kept_absent=kept_absent)
+    return value if changed is inner else {**(value or {}), part: changed}

@@ -7,14 +7,16 @@ spare the objects that are for the package itself, the Kptfile included.
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
-from pvbus.controlplane.packages.functions.fields import EACH, FieldPath, update_maps
 from pvbus.controlplane.packages.functions.item import (
+    EACH,
+    FieldPath,
     FunctionOutput,
     Item,
     Value,
     config_fault,
     config_field,
     text_of,
+    update_maps,
 )
 from pvbus.core.yaml.editor import get
 

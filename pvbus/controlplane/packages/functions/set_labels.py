@@ -7,8 +7,9 @@ touched there although they are listed, and so they are not here.
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
-from pvbus.controlplane.packages.functions.fields import EACH, FieldPath, update_maps
 from pvbus.controlplane.packages.functions.item import (
+    EACH,
+    FieldPath,
     FunctionOutput,
     Item,
     Result,
@@ -16,6 +17,7 @@ from pvbus.controlplane.packages.functions.item import (
     config_fault,
     config_field,
     text_of,
+    update_maps,
 )
 
 
