@@ -79,7 +79,21 @@ class DataFolder:
         write_private(self.port_file, str(port).encode())
 
     def write_kubeconfig(self, url: str, *, authority: bytes | None) -> None:
-        _write_kubeconfig(self.kubeconfig, url=url, token=self.token, authority=authority)
+        """Write the kubeconfig. authority None: the server speaks plain HTTP."""
+        cluster = {"server": url}
+        if authority is not None:
+            cluster["certificate-authority-data"] = base64.b64encode(authority).decode()
+        config = {
+            "apiVersion": "v1",
+            "kind": "Config",
+            "clusters": [{"name": "pvbus", "cluster": cluster}],
+            "users": [{"name": "pvbus", "user": {"token": self.token}}],
+            "contexts": [
+                {"name": "pvbus", "context": {"cluster": "pvbus", "user": "pvbus", "namespace": "default"}}
+            ],
+            "current-context": "pvbus",
+        }
+        write_private(self.kubeconfig, yaml.safe_dump(config, sort_keys=False).encode())
 
     def close(self) -> None:
         if self._lock is not None:
@@ -87,21 +101,3 @@ class DataFolder:
             self._lock = None
         if self._temporary is not None:
             self._temporary.cleanup()
-
-
-def _write_kubeconfig(path: Path, *, url: str, token: str, authority: bytes | None) -> None:
-    """Write the file, readable by its owner only. authority None: the server speaks plain HTTP."""
-    cluster = {"server": url}
-    if authority is not None:
-        cluster["certificate-authority-data"] = base64.b64encode(authority).decode()
-    config = {
-        "apiVersion": "v1",
-        "kind": "Config",
-        "clusters": [{"name": "pvbus", "cluster": cluster}],
-        "users": [{"name": "pvbus", "user": {"token": token}}],
-        "contexts": [
-            {"name": "pvbus", "context": {"cluster": "pvbus", "user": "pvbus", "namespace": "default"}}
-        ],
-        "current-context": "pvbus",
-    }
-    write_private(path, yaml.safe_dump(config, sort_keys=False).encode())

@@ -51,7 +51,7 @@ class Endpoint:
     def presented(self, obj: Object) -> Object:
         """Return a stored object in this version."""
         if self.stored_kind != self.kind:
-            return _from_core(obj)
+            return _renamed(obj, NEW_EVENT_NAMES, "events.k8s.io/v1")
         if self.converts:
             return {**obj, "apiVersion": self.api_version}
         return obj
@@ -59,7 +59,7 @@ class Endpoint:
     def stored(self, obj: Object) -> Object:
         """Return an object of this version as it is stored."""
         if self.stored_kind != self.kind:
-            return _to_core(obj)
+            return _renamed(obj, _NAMES, "v1")
         if self.converts:
             return {**obj, "apiVersion": self.stored_api_version}
         return obj
@@ -161,16 +161,6 @@ _NAMES: Mapping[str, str] = {
     "deprecatedCount": "count",
 }
 NEW_EVENT_NAMES: Mapping[str, str] = {core: new for new, core in _NAMES.items()}
-
-
-def _to_core(event: Object) -> Object:
-    """Return an events.k8s.io Event as a v1 Event."""
-    return _renamed(event, _NAMES, "v1")
-
-
-def _from_core(event: Object) -> Object:
-    """Return a v1 Event as an events.k8s.io one."""
-    return _renamed(event, NEW_EVENT_NAMES, "events.k8s.io/v1")
 
 
 def _renamed(event: Object, names: Mapping[str, str], api_version: str) -> dict[str, Any]:

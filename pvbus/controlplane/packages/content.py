@@ -210,11 +210,6 @@ def _with_list(
     return kptfile
 
 
-def path_problem(paths: Sequence[str]) -> str | None:
-    """Return why these cannot be the files of a package, None when they can."""
-    return bounds.path_problem(paths, KPTFILE)
-
-
 class KptfileFacts(msgspec.Struct, frozen=True, kw_only=True):
     """What the API shows of a Kptfile, as plain JSON."""
 

@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from pvbus.controlplane.apiserver.hooks import StatusError
-from pvbus.controlplane.packages import answers, content, layout, operations
+from pvbus.controlplane.packages import answers, bounds, layout, operations
 from pvbus.controlplane.packages.gitrepo import replaced, texts
 from pvbus.controlplane.packages.operations import Draft
 from pvbus.controlplane.packages.repository import PACKAGE_REVISION
@@ -108,7 +108,7 @@ def _resources(name: str, obj: Object) -> Mapping[str, str]:
     resources = (obj.get("spec") or {}).get("resources")
     if not isinstance(resources, dict) or not all(isinstance(text, str) for text in resources.values()):
         raise answers.bad_request("spec.resources must map file paths to texts")
-    if problem := content.path_problem(list(resources)):
+    if problem := bounds.path_problem(list(resources)):
         raise answers.invalid(name, "spec.resources", problem, kind=KIND)
     return resources
 

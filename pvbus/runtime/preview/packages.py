@@ -16,7 +16,7 @@ from pvbus.adapters.memory.cluster import REVISION, MemoryCluster
 from pvbus.adapters.memory.objects import copy_of, source_of
 from pvbus.adapters.memory.packages import Files
 from pvbus.controlplane.apiserver.hooks import StatusError
-from pvbus.controlplane.packages import answers, content, layout
+from pvbus.controlplane.packages import answers, bounds, content, layout
 from pvbus.controlplane.packages.content import RENDERED, facts_of
 from pvbus.controlplane.packages.creation import Start as FirstFiles
 from pvbus.controlplane.packages.creation import Wanted, clone_exists, first_files, parse, workspace_exists
@@ -196,7 +196,7 @@ class StoreRules:
                 f'cannot update a package revision with lifecycle value "{lifecycle}"; package must be Draft'
             )
             _refuse(answers.internal(text), "PUT")
-        if problem := content.path_problem(list(wanted)):
+        if problem := bounds.path_problem(list(wanted)):
             _refuse(answers.invalid(name, "spec.resources", problem), "PUT")
         try:
             made = self._made(revision, stored, wanted)
