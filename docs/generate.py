@@ -21,7 +21,7 @@ from prometheus_client.metrics import MetricWrapperBase
 from docs.states import MACHINES
 from pvbus.cli.main import COMMANDS, pvbus
 from pvbus.core.api.variants import Condition
-from pvbus.core.conditions.cloudevents import ATTRIBUTES
+from pvbus.core.conditions.publishing import ATTRIBUTES
 from pvbus.core.records import ConditionEvent
 from pvbus.core.topics import TOPICS, Topic
 from pvbus.runtime.process import settings

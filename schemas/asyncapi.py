@@ -5,7 +5,7 @@ from typing import Any
 
 import pvbus
 from pvbus.core.api import variants
-from pvbus.core.conditions.cloudevents import ATTRIBUTES
+from pvbus.core.conditions.publishing import ATTRIBUTES
 from pvbus.core.records import SCHEMA_VERSION
 from pvbus.core.topics import TOPICS, Topic
 

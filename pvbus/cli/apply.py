@@ -11,7 +11,7 @@ from itertools import groupby
 from typing import Literal, NamedTuple
 
 from pvbus.cli.applied import AppliedEntry, AppliedRecord, identity, name_of
-from pvbus.cli.manifests import Manifest
+from pvbus.cli.manifests import Manifest, kind_of
 from pvbus.core.api.variants import CONFIG_GROUP
 from pvbus.core.backoff import Backoff
 from pvbus.core.errors import AlreadyExistsError, ConflictError, PermanentError, UsageError
@@ -51,10 +51,6 @@ def rank(obj: Object) -> int:
     if group == CONFIG_GROUP:
         return 2 if kind == "Repository" else 4
     return 3
-
-
-def kind_of(obj: Object) -> Kind:
-    return Kind(str(obj["apiVersion"]).rpartition("/")[0], str(obj["kind"]))
 
 
 async def apply_news(

@@ -9,20 +9,17 @@ from pathlib import Path
 from typing import NamedTuple
 
 from pvbus.cli.children import ChildProcess
+from pvbus.controlplane.apiserver.registry import PACKAGE_RESOURCES, PACKAGE_REVISION
 from pvbus.controlplane.apiserver.server import ApiServer
 from pvbus.controlplane.packages.functions.registry import FunctionRegistry
 from pvbus.controlplane.packages.render import render
+from pvbus.controlplane.packages.reporting import REPOSITORY
 from pvbus.controlplane.packages.settings import StoreOptions
 from pvbus.controlplane.packages.store import PackageStore
 from pvbus.core.api.crds import crds
-from pvbus.core.api.variants import CONFIG_GROUP, PORCH_GROUP
 from pvbus.core.errors import PermanentError
-from pvbus.ports.cluster import Kind
 from pvbus.runtime.process.settings import ApiServerConfig, LogLevel
 
-REPOSITORY = Kind(CONFIG_GROUP, "Repository")
-PACKAGE_REVISION = Kind(PORCH_GROUP, "PackageRevision")
-RESOURCES = Kind(PORCH_GROUP, "PackageRevisionResources")
 IN_USE_SECONDS = 15.0
 """How long the API server's process waits for its predecessor, whose parent was killed, to end."""
 
@@ -43,7 +40,7 @@ async def control_plane(
     store = PackageStore(server.objects, data, render=partial(render, registry=registry), options=options)
     server.install_hooks(PACKAGE_REVISION, store.package_revisions)
     server.install_hooks(REPOSITORY, store.repositories)
-    server.install_virtual(RESOURCES, store.resources)
+    server.install_virtual(PACKAGE_RESOURCES, store.resources)
     await server.start()
     try:
         await store.start()

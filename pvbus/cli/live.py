@@ -11,6 +11,8 @@ import msgspec
 
 from pvbus.adapters.memory.objects import split_api_version
 from pvbus.cli.datafolder import DataPaths
+from pvbus.cli.manifests import kind_of
+from pvbus.cli.progress import REPOSITORY, SET, VARIANT
 from pvbus.core.api.variants import CONFIG_GROUP, PORCH_GROUP
 from pvbus.core.errors import PermanentError, TransientError, UsageError
 from pvbus.core.inject.mutations import injection_points
@@ -19,9 +21,6 @@ from pvbus.ports.cluster import Kind, Object, Resource
 if TYPE_CHECKING:
     from pvbus.adapters.kubernetes.cluster import HttpCluster
 
-SET = Kind(CONFIG_GROUP, "PackageVariantSet")
-VARIANT = Kind(CONFIG_GROUP, "PackageVariant")
-REPOSITORY = Kind(CONFIG_GROUP, "Repository")
 REVISION = Kind(PORCH_GROUP, "PackageRevision")
 FILES = Kind(PORCH_GROUP, "PackageRevisionResources")
 CRD = Kind("apiextensions.k8s.io", "CustomResourceDefinition")
@@ -177,10 +176,6 @@ class LiveReader:
                 self.export.without_files.append(f"{namespace}/{name}")
             else:
                 self.export.items.append(cleaned(found))
-
-
-def kind_of(obj: Object) -> Kind:
-    return Kind(split_api_version(obj["apiVersion"])[0], obj["kind"])
 
 
 def selected_kinds(objects: Iterable[Object]) -> list[Kind]:

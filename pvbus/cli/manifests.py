@@ -12,6 +12,7 @@ import yaml
 
 from pvbus.adapters.files import open_plain, reason_of
 from pvbus.core.errors import UsageError
+from pvbus.ports.cluster import Kind, Object
 
 SUFFIXES = (".yaml", ".yml", ".json")
 FILE_BYTES_MAX = 32 << 20
@@ -90,6 +91,10 @@ def read_text(file: Path, *, bytes_max: int = FILE_BYTES_MAX) -> str:
         return content.decode()
     except UnicodeDecodeError as exc:
         raise UsageError(f"{file}: is not UTF-8 text (at byte {exc.start}): convert it to UTF-8") from exc
+
+
+def kind_of(obj: Object) -> Kind:
+    return Kind(str(obj["apiVersion"]).rpartition("/")[0], str(obj["kind"]))
 
 
 def _objects(file: Path) -> Iterator[Manifest]:

@@ -15,9 +15,17 @@ from typing import Literal, NamedTuple
 import click
 
 from pvbus.cli.live import Export, LiveReader, connected
-from pvbus.cli.plandocument import Document, document_of, package_diffs
+from pvbus.cli.plandocument import (
+    Document,
+    document_of,
+    export_lacks,
+    files_lack,
+    missing_files,
+    missing_kinds,
+    package_diffs,
+    unpreviewable,
+)
 from pvbus.cli.planinput import PlanInput, admitted, deletions, read_input
-from pvbus.cli.planlacks import export_lacks, files_lack, missing_files, missing_kinds, unpreviewable
 from pvbus.cli.plantext import plan_lines
 from pvbus.controlplane.packages.functions.registry import FunctionRegistry
 from pvbus.core.errors import UsageError

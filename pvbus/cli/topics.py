@@ -6,13 +6,15 @@ from typing import Any
 import click
 import msgspec
 
-from pvbus.cli import topics_declared
+from pvbus.adapters.kafka.settings import settings_of
 from pvbus.cli.output import FORMATS, columns, emit
 from pvbus.cli.reading import NOTHING, bus_option, data_option, opened_bus, read_topic
 from pvbus.core.errors import UsageError
-from pvbus.core.topics import TOPICS
-from pvbus.ports.bus import Bus, Record
-from pvbus.runtime.process.kafka_access import PRINCIPAL
+from pvbus.core.topics import TOPICS, topic_specs
+from pvbus.ports.bus import Bus, Record, TopicState
+from pvbus.runtime.process.buses import bus_file
+from pvbus.runtime.process.installation import check_completeness, read_installation
+from pvbus.runtime.process.kafka_access import PRINCIPAL, access_lists, bindings, commands
 
 
 @click.command(
@@ -58,11 +60,11 @@ def topics(
         raise UsageError(f"--{action} is about all topics: give it neither TOPIC nor --key")
     match action:
         case "create":
-            return topics_declared.create(data, bus, output)
+            return _show_states(asyncio.run(_create(data, bus)), output)
         case "check":
-            return topics_declared.check(data, bus, output)
+            return _show_states(asyncio.run(_check(data, bus)), output)
         case "acls":
-            return topics_declared.acls(bus, principal, command_config, output)
+            return _show_acls(bus, principal, command_config, output)
     asyncio.run(_topics(topic, key, output, data, bus))
     return 0
 
@@ -136,3 +138,59 @@ def shown(record: Record) -> dict[str, Any]:
         "headers": {name: value.decode(errors="replace") for name, value in record.headers},
         "value": value,
     }
+
+
+# ------------------------------------------------------------ topics as they are declared
+
+
+async def _create(data: str, bus_url: str | None) -> list[dict[str, Any]]:
+    """Make what is missing, and compare what is there."""
+    specs = topic_specs()
+    async with opened_bus(data, bus_url, create=True) as bus:
+        before = await bus.check_topics(specs)
+        missing = {state.name for state in before if not state.is_there}
+        if missing and (installed := await read_installation(bus)) is not None:
+            await check_completeness(bus, installed.partitions)
+        await bus.create_topics([spec for spec in specs if spec.name in missing])
+    return [_row(state, "already there" if state.is_there else "created") for state in before]
+
+
+async def _check(data: str, bus_url: str | None) -> list[dict[str, Any]]:
+    async with opened_bus(data, bus_url) as bus:
+        states = await bus.check_topics(topic_specs())
+    return [_row(state, "as declared" if state.is_there else "missing") for state in states]
+
+
+def _row(state: TopicState, word: str) -> dict[str, Any]:
+    problems = list(state.problems)
+    if word == "missing":
+        problems = ["pvbus topics --create makes it"]
+    return {"name": state.name, "state": "differs" if state.problems else word, "problems": problems}
+
+
+def _show_states(rows: list[dict[str, Any]], output: str) -> int:
+    """Return the exit code: 1 when anything is missing or differs."""
+    if output == "text":
+        reported = [": ".join((row["state"], *filter(None, ["; ".join(row["problems"])]))) for row in rows]
+        columns(("TOPIC", "STATE"), [(row["name"], text) for row, text in zip(rows, reported, strict=True)])
+    else:
+        emit(rows, output)
+    return 1 if any(row["problems"] for row in rows) else 0
+
+
+def _show_acls(bus_url: str | None, principal: str, command_config: str | None, output: str) -> int:
+    """Print what each service may do. Asks no broker."""
+    if bus_url is None or bus_file(bus_url) is not None:
+        raise UsageError(
+            "--acls is about a Kafka: give --bus kafka://HOST:PORT[,HOST:PORT...][/PREFIX]. A bus in a file "
+            "has no ACLs, whoever may write the file may write the bus"
+        )
+    settings = settings_of(bus_url)
+    lists = access_lists(settings)
+    if output == "text":
+        options = ("--command-config", command_config) if command_config else ()
+        for line in commands(lists, ",".join(settings.bootstrap), principal, *options):
+            click.echo(line)
+    else:
+        emit(bindings(lists, principal), output)
+    return 0

@@ -31,9 +31,8 @@ from pvbus.cli.supervisor import States, Supervisor, supervisor_of
 from pvbus.core.errors import PermanentError, TransientError, UsageError
 from pvbus.ports.cluster import Cluster, Kind
 from pvbus.runtime.process.assembly import partition_count
-from pvbus.runtime.process.buses import bus_file
+from pvbus.runtime.process.buses import bus_file, kafka_settings
 from pvbus.runtime.process.hosting import stop_on_signals
-from pvbus.runtime.process.kafka_settings import kafka_settings
 from pvbus.runtime.process.settings import LogLevel, ServicesConfig, load_config
 from pvbus.telemetry import logs
 from pvbus.telemetry.terminal import unfiltered

@@ -12,7 +12,8 @@ from pvbus.cli.applied import digest, identity
 from pvbus.cli.expressions import expressions_of
 from pvbus.cli.manifests import Manifest, read_manifests
 from pvbus.cli.output import FORMATS, emit
-from pvbus.controlplane.apiserver.schema import Schema, compile_schema, validate_crd
+from pvbus.controlplane.apiserver.schema import validate_crd
+from pvbus.controlplane.apiserver.structural import Schema, compile_schema
 from pvbus.core.api.crds import crds
 from pvbus.core.api.variants import PackageVariant, PackageVariantSet
 from pvbus.core.inject.mutations.validation import validate_variant
@@ -88,7 +89,7 @@ def _counted(number: int, noun: str) -> str:
 
 def problems_of(manifests: Sequence[Manifest]) -> Iterator[Problem]:
     """Yield everything that is wrong, in the order of the manifests."""
-    own = [m.object for m in manifests if kind_of(m.object) == CRD and not validate_crd(m.object)]
+    own = [m.object for m in manifests if _version_of(m.object) == CRD and not validate_crd(m.object)]
     schemas = _schemas([*crds(), *own])
     seen: dict[str, Manifest] = {}
     for manifest in manifests:
@@ -122,7 +123,7 @@ def _second_opinion(text: str) -> str:
     return syntax_disagreement(text)
 
 
-def kind_of(obj: Object) -> tuple[str, str]:
+def _version_of(obj: Object) -> tuple[str, str]:
     return obj["apiVersion"], obj["kind"]
 
 
@@ -138,10 +139,10 @@ def _schemas(definitions: Sequence[Object]) -> dict[tuple[str, str], Schema]:
 
 
 def _findings(obj: Object, schemas: dict[tuple[str, str], Schema]) -> Iterator[tuple[str, str]]:
-    if kind_of(obj) == CRD:
+    if _version_of(obj) == CRD:
         yield from ((error.path, error.message) for error in validate_crd(obj))
         return
-    schema = schemas.get(kind_of(obj))
+    schema = schemas.get(_version_of(obj))
     if schema is None:
         group = obj["apiVersion"].rpartition("/")[0]
         known = sorted(

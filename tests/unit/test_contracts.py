@@ -12,7 +12,7 @@ import yaml
 from pvbus.core import records
 from pvbus.core.api.variants import Condition
 from pvbus.core.codec import encode_row
-from pvbus.core.conditions.cloudevents import ATTRIBUTES, condition_headers
+from pvbus.core.conditions.publishing import ATTRIBUTES, condition_headers
 from pvbus.core.records import ConditionEvent
 from pvbus.core.topics import TOPICS, owned_topics, row_types, topic_specs
 from schemas import generate

@@ -241,7 +241,11 @@ class _Tree:
                 value = self._scalar(event)
             else:
                 event, items, size = open_.pop()
-                value = items if isinstance(event, yaml.SequenceStartEvent) else _yaml_mapping(items)
+                value = (
+                    items
+                    if isinstance(event, yaml.SequenceStartEvent)
+                    else _mapping_of(zip(items[::2], items[1::2], strict=True))
+                )
             if event.anchor and not isinstance(event, yaml.AliasEvent):
                 self._anchors[event.anchor] = (value, self._size - size)
             if not open_:
@@ -275,10 +279,6 @@ class _Tree:
         if isinstance(value, int) and not _INTEGER_MIN <= value <= _INTEGER_MAX:
             raise ValueError(f"the number {event.value[:40]} is out of range")
         return value
-
-
-def _yaml_mapping(items: list[Any]) -> dict[str, Any]:
-    return _mapping_of(zip(items[::2], items[1::2], strict=True))
 
 
 def _yaml_key(event: yaml.Event, value: Any) -> str:

@@ -1,13 +1,17 @@
 """The kinds that are served without a CustomResourceDefinition, with their schemas.
 
 Field names and types are those of Kubernetes v1.36 (core/v1, events.k8s.io/v1,
-apiextensions.k8s.io/v1) and of Porch's porch.kpt.dev/v1alpha1; the descriptions are our own.
+apiextensions.k8s.io/v1); the descriptions are our own. Those of Porch's porch.kpt.dev/v1alpha1 come
+from the API types.
 """
 
 from collections.abc import Mapping
 from typing import Any
 
 from pvbus.controlplane.apiserver.kinds import ALL_VERBS, ServedKind, ServedVersion
+from pvbus.controlplane.apiserver.registry import NEW_EVENT_NAMES
+from pvbus.core.api.crds import open_api
+from pvbus.core.api.variants import PORCH_GROUP
 
 _Schema = dict[str, Any]
 
@@ -51,6 +55,10 @@ def _object(description: str, /, required: tuple[str, ...] = (), **properties: _
     return schema
 
 
+def _open(description: str) -> _Schema:
+    return {"type": "object", "description": description, "x-kubernetes-preserve-unknown-fields": True}
+
+
 def _kind_schema(description: str, required: tuple[str, ...] = (), **properties: _Schema) -> _Schema:
     return _object(
         description,
@@ -62,17 +70,18 @@ def _kind_schema(description: str, required: tuple[str, ...] = (), **properties:
     )
 
 
-def _conditions(description: str, *, times: bool = True) -> _Schema:
-    fields = {
-        "type": _string("What this condition is about, in CamelCase."),
-        "status": _string("True, False or Unknown."),
-        "reason": _string("Why, in one CamelCase word."),
-        "message": _string("Why, for people."),
-    }
-    if times:
-        fields["lastTransitionTime"] = _time("When the status last changed.")
-        fields["observedGeneration"] = _integer("The generation this condition speaks of.")
-    return _list(description, _object("One condition.", required=("type", "status"), **fields))
+def _conditions(description: str) -> _Schema:
+    condition = _object(
+        "One condition.",
+        required=("type", "status"),
+        type=_string("What this condition is about, in CamelCase."),
+        status=_string("True, False or Unknown."),
+        reason=_string("Why, in one CamelCase word."),
+        message=_string("Why, for people."),
+        lastTransitionTime=_time("When the status last changed."),
+        observedGeneration=_integer("The generation this condition speaks of."),
+    )
+    return _list(description, condition)
 
 
 def _reference(description: str) -> _Schema:
@@ -173,6 +182,23 @@ _SOURCE = _object(
     "Who saw it.", component=_string("Name of the program."), host=_string("Name of the machine.")
 )
 
+_EVENT_FIELDS: Mapping[str, _Schema] = {
+    "involvedObject": _reference("The object it happened to."),
+    "related": _reference("Another object that has to do with it."),
+    "reason": _string("What happened, in one CamelCase word."),
+    "message": _string("What happened, for people."),
+    "type": _string("Normal or Warning."),
+    "action": _string("What was done or attempted."),
+    "source": _SOURCE,
+    "reportingComponent": _string("The controller that reports it."),
+    "reportingInstance": _string("The process that reports it."),
+    "eventTime": _time("When it first happened, to the microsecond."),
+    "firstTimestamp": _time("When it first happened."),
+    "lastTimestamp": _time("When it last happened."),
+    "count": _integer("How often it happened."),
+    "series": _SERIES,
+}
+
 EVENT = _kind(
     "",
     "v1",
@@ -181,20 +207,7 @@ EVENT = _kind(
     _kind_schema(
         "Event tells that something happened to an object. Events go after a while.",
         required=("involvedObject",),
-        involvedObject=_reference("The object it happened to."),
-        related=_reference("Another object that has to do with it."),
-        reason=_string("What happened, in one CamelCase word."),
-        message=_string("What happened, for people."),
-        type=_string("Normal or Warning."),
-        action=_string("What was done or attempted."),
-        source=_SOURCE,
-        reportingComponent=_string("The controller that reports it."),
-        reportingInstance=_string("The process that reports it."),
-        eventTime=_time("When it first happened, to the microsecond."),
-        firstTimestamp=_time("When it first happened."),
-        lastTimestamp=_time("When it last happened."),
-        count=_integer("How often it happened."),
-        series=_SERIES,
+        **_EVENT_FIELDS,
     ),
     short_names=("ev",),
 )
@@ -206,20 +219,8 @@ NEW_EVENT = _kind(
     "events",
     _kind_schema(
         "Event tells that something happened to an object. The same events as in v1, in newer words.",
-        regarding=_reference("The object it happened to."),
-        related=_reference("Another object that has to do with it."),
-        reason=_string("What happened, in one CamelCase word."),
-        note=_string("What happened, for people."),
-        type=_string("Normal or Warning."),
-        action=_string("What was done or attempted."),
-        reportingController=_string("The controller that reports it."),
-        reportingInstance=_string("The process that reports it."),
-        eventTime=_time("When it first happened, to the microsecond."),
-        series=_SERIES,
-        deprecatedSource=_SOURCE,
-        deprecatedFirstTimestamp=_time("When it first happened, as v1 says it."),
-        deprecatedLastTimestamp=_time("When it last happened, as v1 says it."),
-        deprecatedCount=_integer("How often it happened, as v1 says it."),
+        required=(),
+        **{NEW_EVENT_NAMES.get(name, name): schema for name, schema in _EVENT_FIELDS.items()},
     ),
     short_names=("ev",),
 )
@@ -242,24 +243,12 @@ _CRD_VERSION = _object(
     deprecationWarning=_string("What clients are warned with."),
     schema=_object(
         "What objects of this version look like.",
-        openAPIV3Schema={
-            "type": "object",
-            "description": "A structural OpenAPI v3 schema.",
-            "x-kubernetes-preserve-unknown-fields": True,
-        },
+        openAPIV3Schema=_open("A structural OpenAPI v3 schema."),
     ),
     subresources=_object(
         "Further endpoints of each object.",
-        status={
-            "type": "object",
-            "description": "If present: /status, and spec and status are written apart.",
-            "x-kubernetes-preserve-unknown-fields": True,
-        },
-        scale={
-            "type": "object",
-            "description": "Kept, but /scale is not served here.",
-            "x-kubernetes-preserve-unknown-fields": True,
-        },
+        status=_open("If present: /status, and spec and status are written apart."),
+        scale=_open("Kept, but /scale is not served here."),
     ),
     selectableFields=_list(
         "Kept, but these fields cannot be selected by here.",
@@ -298,11 +287,7 @@ CRD = _kind(
             conversion=_object(
                 "How versions become each other; only None, which changes apiVersion alone, is supported.",
                 strategy=_string("None."),
-                webhook={
-                    "type": "object",
-                    "description": "Not supported here.",
-                    "x-kubernetes-preserve-unknown-fields": True,
-                },
+                webhook=_open("Not supported here."),
             ),
             preserveUnknownFields=_boolean("Must not be true."),
         ),
@@ -321,149 +306,55 @@ CRD = _kind(
 )
 
 
-def _revision_reference(description: str) -> _Schema:
-    return _object(description, name=_string("Its name."))
+def _loosened(schema: _Schema, changes: Mapping[str, _Schema]) -> _Schema:
+    """Return a schema with other rules at some field paths; a rule that is None goes."""
+    for path, rules in changes.items():
+        field = schema
+        for name in path.split("."):
+            field = field["items"] if name == "[]" else field["properties"][name]
+        field |= rules
+        for name in [name for name, rule in rules.items() if rule is None]:
+            del field[name]
+    return schema
 
 
-_GIT_PACKAGE = _object(
-    "A package in git.",
-    repo=_string("URL of the repository."),
-    ref=_string("Branch, tag or commit."),
-    directory=_string("Folder of the package."),
-    secretRef=_object("Credentials.", name=_string("Name of a Secret.")),
-)
-_TASK = _object(
-    "How the content of this revision came to be.",
-    required=("type",),
-    type=_string("init, clone, edit or upgrade; the field of this name says more."),
-    init=_object(
-        "A new, empty package.",
-        subpackage=_string("Folder of a package inside this one."),
-        description=_string("What the package is for."),
-        keywords=_strings("Words to find it by."),
-        site=_string("Where to read about it."),
-    ),
-    clone=_object(
-        "A copy of an upstream package.",
-        upstreamRef=_object(
-            "The upstream package.",
-            type=_string("git or oci, for one that is not registered."),
-            git=_GIT_PACKAGE,
-            oci=_object("A package in an image.", image=_string("Name of the image.")),
-            upstreamRef=_revision_reference("A registered PackageRevision."),
-        ),
-    ),
-    edit=_object(
-        "A new revision of the same package.",
-        sourceRef=_revision_reference("The published revision to start from."),
-    ),
-    upgrade=_object(
-        "A merge of what changed upstream into this package.",
-        oldUpstreamRef=_revision_reference("The upstream that the local revision was made from."),
-        newUpstreamRef=_revision_reference("The upstream to move to."),
-        localPackageRevisionRef=_revision_reference("The local revision to start from."),
-        strategy=_string("resource-merge, fast-forward, force-delete-replace or copy-merge."),
-    ),
-)
-
-
-def _lock(description: str) -> _Schema:
-    return _object(
-        description,
-        type=_string("git."),
-        git=_object(
-            "A place in git.",
-            repo=_string("URL of the repository."),
-            directory=_string("Folder of the package."),
-            ref=_string("Branch or tag."),
-            commit=_string("The commit."),
-        ),
-    )
-
+_OPEN = {"x-kubernetes-preserve-unknown-fields": True}
+_SCHEMAS = open_api()
 
 PACKAGE_REVISION = _kind(
-    "porch.kpt.dev",
+    PORCH_GROUP,
     "v1alpha1",
     "PackageRevision",
     "packagerevisions",
-    _kind_schema(
-        "PackageRevision is one revision of a package in a Repository, kept in git.",
-        spec=_object(
-            "What the revision is.",
-            packageName=_string("Path of the package in the Repository."),
-            repository=_string("Name of the Repository."),
-            workspaceName=_string("Name of this revision among those of the package."),
-            revision=_integer("Number of the published revision; 0 before, -1 for what has no number."),
-            parent=_revision_reference("Deprecated: the revision that this one belongs to."),
-            lifecycle=_string(
-                "Draft, Proposed, Published or DeletionProposed.",
-                enum=["", "Draft", "Proposed", "Published", "DeletionProposed"],
-            ),
-            tasks=_list("How the content came to be; at most one.", _TASK),
-            readinessGates=_list(
-                "Conditions that must hold before it is proposed.",
-                _object("One of them.", conditionType=_string("Type of the condition.")),
-            ),
-            packageMetadata=_object(
-                "Metadata of the package itself, in its Kptfile.",
-                labels=_mapping("Labels of the Kptfile."),
-                annotations=_mapping("Annotations of the Kptfile."),
-            ),
-        ),
-        status=_object(
-            "What is known about the revision.",
-            upstreamLock=_lock("The upstream that the content came from."),
-            selfLock=_lock("Where this revision is in git."),
-            publishedBy=_string("Who published it."),
-            publishTimestamp=_time("When it was published."),
-            deployment=_boolean("Whether the Repository is for packages that are ready to deploy."),
-            conditions=_conditions("Conditions of the Kptfile.", times=False),
-        ),
+    _loosened(
+        _SCHEMAS["PackageRevision"],
+        {  # the package store checks tasks itself and answers in Porch's words; it also knows no lifecycle
+            "spec.lifecycle": {"enum": ["", "Draft", "Proposed", "Published", "DeletionProposed"]},
+            "spec.tasks.[]": {"required": ["type"]},
+            "spec.tasks.[].type": {"enum": None},
+            "spec.tasks.[].upgrade.strategy": {"enum": None},
+            "spec.tasks.[].clone.upstreamRef.git.secretRef": {"required": None},
+            "status.conditions.[].status": {"enum": None},
+            "status.publishTimestamp": {"nullable": True},
+        },
     ),
     subresources=frozenset({"approval"}),
     verbs=("create", "delete", "get", "list", "patch", "update", "watch"),
 )
 
-_RESULT = _object(
-    "What one function said.",
-    required=("exitCode",),
-    image=_string("The function."),
-    exec=_string("The executable."),
-    stderr=_string("What it wrote to its error output."),
-    exitCode=_integer("0 if it succeeded."),
-    results=_list("Its findings.", {"type": "object", "x-kubernetes-preserve-unknown-fields": True}),
-)
-
 PACKAGE_REVISION_RESOURCES = _kind(
-    "porch.kpt.dev",
+    PORCH_GROUP,
     "v1alpha1",
     "PackageRevisionResources",
     "packagerevisionresources",
-    _kind_schema(
-        "PackageRevisionResources is the content of a PackageRevision of the same name.",
-        spec=_object(
-            "The content.",
-            packageName=_string("Path of the package in the Repository."),
-            repository=_string("Name of the Repository."),
-            workspaceName=_string("Name of this revision among those of the package."),
-            revision=_integer("Number of the published revision."),
-            resources=_mapping("Text of each file, by its path in the package."),
-        ),
-        status=_object(
-            "What the last write led to.",
-            renderStatus=_object(
-                "What running the package's functions led to.",
-                error=_string("Why it failed."),
-                result=_object(
-                    "What the functions said.",
-                    apiVersion=_string("Group and version of the result."),
-                    kind=_string("FunctionResultList."),
-                    metadata={"type": "object", "x-kubernetes-preserve-unknown-fields": True},
-                    exitCode=_integer("0 if all succeeded."),
-                    items=_list("One per function.", _RESULT),
-                ),
-            ),
-        ),
+    _loosened(
+        _SCHEMAS["PackageRevisionResources"],
+        {  # whatever a function reported may be written back
+            "status.renderStatus": {"required": None},
+            "status.renderStatus.result": {"required": None},
+            "status.renderStatus.result.metadata": _OPEN,
+            "status.renderStatus.result.items.[].results.[]": {"properties": None, **_OPEN},
+        },
     ),
     verbs=("get", "list", "patch", "update"),
 )

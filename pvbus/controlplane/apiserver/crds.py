@@ -7,13 +7,12 @@ are taken. While it is being deleted its objects go first; then the finalizer is
 import time
 from typing import Any
 
-from pvbus.controlplane.apiserver.crdshape import shape_problem
 from pvbus.controlplane.apiserver.hooks import StatusError
+from pvbus.controlplane.apiserver.nodes import FieldError
 from pvbus.controlplane.apiserver.registry import Registry, is_established
-from pvbus.controlplane.apiserver.schema import validate_crd
+from pvbus.controlplane.apiserver.schema import shape_problem, validate_crd
 from pvbus.controlplane.apiserver.status import bad_request, invalid_value
 from pvbus.controlplane.apiserver.strategies import Strategy
-from pvbus.controlplane.apiserver.structural import FieldError
 from pvbus.ports.cluster import Object
 
 DEFINITIONS_MAX = 2000

@@ -3,14 +3,17 @@
 A server in memory has a temporary folder, which goes when it stops.
 """
 
+import base64
 import fcntl
 import os
 import secrets
 import tempfile
 from pathlib import Path
 
+import yaml
+
 from pvbus.adapters.files import open_lock, write_private
-from pvbus.controlplane.apiserver import certificates, kubeconfig
+from pvbus.controlplane.apiserver import certificates
 from pvbus.core.errors import PermanentError
 
 
@@ -76,7 +79,21 @@ class DataFolder:
         write_private(self.port_file, str(port).encode())
 
     def write_kubeconfig(self, url: str, *, authority: bytes | None) -> None:
-        kubeconfig.write(self.kubeconfig, url=url, token=self.token, authority=authority)
+        """Write the kubeconfig. authority None: the server speaks plain HTTP."""
+        cluster = {"server": url}
+        if authority is not None:
+            cluster["certificate-authority-data"] = base64.b64encode(authority).decode()
+        config = {
+            "apiVersion": "v1",
+            "kind": "Config",
+            "clusters": [{"name": "pvbus", "cluster": cluster}],
+            "users": [{"name": "pvbus", "user": {"token": self.token}}],
+            "contexts": [
+                {"name": "pvbus", "context": {"cluster": "pvbus", "user": "pvbus", "namespace": "default"}}
+            ],
+            "current-context": "pvbus",
+        }
+        write_private(self.kubeconfig, yaml.safe_dump(config, sort_keys=False).encode())
 
     def close(self) -> None:
         if self._lock is not None:

@@ -119,11 +119,12 @@ def _resource(kind: ServedKind) -> dict[str, Any]:
         "kind": kind.kind,
         "verbs": list(kind.verbs),
     }
-    if kind.short_names:
-        resource["shortNames"] = list(kind.short_names)
-    if kind.categories:
-        resource["categories"] = list(kind.categories)
-    return resource
+    return resource | _other_names(kind)
+
+
+def _other_names(kind: ServedKind) -> dict[str, list[str]]:
+    names = {"shortNames": kind.short_names, "categories": kind.categories}
+    return {field: list(given) for field, given in names.items() if given}
 
 
 def aggregated(kinds: Sequence[ServedKind], *, core: bool) -> dict[str, Any]:
@@ -165,10 +166,7 @@ def _aggregated_resource(kind: ServedKind, at: ServedVersion, version: str) -> d
         "singularResource": kind.singular,
         "verbs": list(kind.verbs),
     }
-    if kind.short_names:
-        resource["shortNames"] = list(kind.short_names)
-    if kind.categories:
-        resource["categories"] = list(kind.categories)
+    resource |= _other_names(kind)
     if at.subresources:
         resource["subresources"] = [
             {"subresource": name, "responseKind": response, "verbs": list(_SUBRESOURCE_VERBS)}

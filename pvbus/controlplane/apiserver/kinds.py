@@ -65,11 +65,6 @@ class ServedKind(NamedTuple):
     def api_version(self, version: str) -> str:
         return f"{self.group}/{version}" if self.group else version
 
-    @property
-    def resource_name(self) -> str:
-        """Return `plural.group`, as error messages and CustomResourceDefinitions name it."""
-        return f"{self.plural}.{self.group}" if self.group else self.plural
-
 
 _VERSION = re.compile(r"v(\d+)(?:(alpha|beta)(\d+))?")
 _STABILITY = {None: 0, "beta": 1, "alpha": 2}

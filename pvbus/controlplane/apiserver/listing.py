@@ -14,6 +14,7 @@ import msgspec
 from pvbus.controlplane.apiserver import status
 from pvbus.controlplane.apiserver.entries import Entry, ObjectKey
 from pvbus.controlplane.apiserver.hooks import StatusError
+from pvbus.controlplane.apiserver.nodes import forbidden, unsupported
 from pvbus.controlplane.apiserver.registry import Endpoint
 from pvbus.controlplane.apiserver.requests import number
 from pvbus.controlplane.apiserver.selectors import (
@@ -24,7 +25,6 @@ from pvbus.controlplane.apiserver.selectors import (
     selectable_fields,
 )
 from pvbus.controlplane.apiserver.store import ExpiredError, Store, Table
-from pvbus.controlplane.apiserver.structural import FieldError
 from pvbus.ports.cluster import Object
 
 
@@ -140,15 +140,14 @@ def _check_match(query: Mapping[str, str]) -> None:
     if not match:
         return
     if match not in ("Exact", "NotOlderThan"):
-        why = f'Unsupported value: "{match}": supported values: "Exact", "NotOlderThan"'
-        problem = FieldError("resourceVersionMatch", "FieldValueNotSupported", why)
+        problem = unsupported("resourceVersionMatch", match, ("Exact", "NotOlderThan"))
     elif not query.get("resourceVersion"):
-        problem = status.forbidden_value(
+        problem = forbidden(
             "resourceVersionMatch", "resourceVersionMatch is forbidden unless resourceVersion is provided"
         )
     else:
         return
-    raise status.invalid(status.Subject("meta.k8s.io", "", "ListOptions"), [problem])
+    raise status.invalid_option("ListOptions", problem)
 
 
 def _write_token(token: _Token) -> str:

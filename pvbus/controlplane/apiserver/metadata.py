@@ -9,28 +9,15 @@ from collections.abc import Mapping
 from functools import lru_cache
 from typing import Any
 
-from pvbus.controlplane.apiserver.status import forbidden_value, invalid_value, required
-from pvbus.controlplane.apiserver.structural import PROBLEMS_MAX, FieldError
+from pvbus.controlplane.apiserver.nodes import METADATA_SCHEMA, PROBLEMS_MAX, FieldError, forbidden, required
+from pvbus.controlplane.apiserver.status import invalid_value
 
 ANNOTATIONS_BYTES_MAX = 256 * 1024
 """Kubernetes' limit of all keys and values of an object's annotations together."""
 
+_JSON_TYPES = {"string": str, "integer": int, "object": dict, "array": list}
 _TYPES: Mapping[str, type] = {
-    "name": str,
-    "generateName": str,
-    "namespace": str,
-    "selfLink": str,
-    "uid": str,
-    "resourceVersion": str,
-    "generation": int,
-    "creationTimestamp": str,
-    "deletionTimestamp": str,
-    "deletionGracePeriodSeconds": int,
-    "labels": dict,
-    "annotations": dict,
-    "ownerReferences": list,
-    "finalizers": list,
-    "managedFields": list,
+    name: _JSON_TYPES[field["type"]] for name, field in METADATA_SCHEMA["properties"].items()
 }
 _OWNER_FIELDS = {"apiVersion", "kind", "name", "uid", "controller", "blockOwnerDeletion"}
 _GO_TYPES = {str: "string", int: "int64", dict: "map[string]string", list: "slice", bool: "bool"}
@@ -137,7 +124,7 @@ def problems(
     if namespaced and not metadata.get("namespace"):
         found.append(required("metadata.namespace"))
     elif not namespaced and metadata.get("namespace"):
-        found.append(forbidden_value("metadata.namespace", "not allowed on this type"))
+        found.append(forbidden("metadata.namespace", "not allowed on this type"))
     elif namespaced:
         found += _name_problems("metadata.namespace", metadata["namespace"], label=True)
     for key, value in metadata.get("labels", {}).items():
@@ -281,7 +268,7 @@ def carried_over(new: dict[str, Any], old: Mapping[str, Any]) -> list[FieldError
         if added:
             shown = ", ".join(sorted(added))
             found.append(
-                forbidden_value(
+                forbidden(
                     "metadata.finalizers",
                     "no new finalizers can be added if the object is being deleted, "
                     f'found new finalizers []string{{"{shown}"}}',

@@ -8,14 +8,13 @@ from typing import NamedTuple
 
 from pvbus.controlplane.apiserver.crds import CLEANUP_FINALIZER
 from pvbus.controlplane.apiserver.entries import Change, Entry
-from pvbus.controlplane.apiserver.garbage import USER, without_finalizer
+from pvbus.controlplane.apiserver.garbage import USER, Worklist, without_finalizer
 from pvbus.controlplane.apiserver.hooks import StatusError
 from pvbus.controlplane.apiserver.kinds import from_crd
 from pvbus.controlplane.apiserver.registry import CRD, NAMESPACE, Registry, is_established
 from pvbus.controlplane.apiserver.requests import DeleteOptions, Options
 from pvbus.controlplane.apiserver.store import Store
 from pvbus.controlplane.apiserver.strategies import Strategy
-from pvbus.controlplane.apiserver.worklist import Worklist
 from pvbus.controlplane.apiserver.writes import Writer, begin
 from pvbus.ports.cluster import Kind, Object
 

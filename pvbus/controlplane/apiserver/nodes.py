@@ -8,14 +8,13 @@ Messages are those of Kubernetes (kube-openapi's validation as the API server re
 
 import json
 import re
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any, NamedTuple
 
 import msgspec
 
-from pvbus.controlplane.apiserver.budget import Budget
 from pvbus.controlplane.apiserver.formats import FORMAT_PATTERNS, go_pattern
-from pvbus.controlplane.apiserver.rules import Rule
+from pvbus.controlplane.apiserver.rules import Budget, Rule
 
 Json = Any
 _STRING_MAP = {"type": "object", "additionalProperties": {"type": "string"}}
@@ -137,7 +136,7 @@ _STRING = Node({"type": "string"})
 # --- defaults and pruning ---
 
 
-def _default(node: Node, value: Json, path: str = "") -> Json:
+def default(node: Node, value: Json, path: str = "") -> Json:
     """Return `value` with nulls that mean nothing taken out and defaults put in; itself if unchanged."""
     changes: dict[Any, Json] = {}
     dropped = []
@@ -148,40 +147,37 @@ def _default(node: Node, value: Json, path: str = "") -> Json:
             elif isinstance(value, dict):
                 dropped.append(key)
         elif isinstance(child, (dict, list)):
-            new = _default(below, child, child_path)
+            new = default(below, child, child_path)
             if new is not child:
                 changes[key] = new
     if isinstance(value, dict):
         for name, below in node.properties.items():
             if below.has_default and name not in value:
-                changes[name] = _default(below, below.schema["default"])
-    if not changes and not dropped:
-        return value
-    result = value.copy()
-    for key in dropped:
-        del result[key]
-    for key, new in changes.items():
-        result[key] = new
-    return result
+                changes[name] = default(below, below.schema["default"])
+    return _changed(value, changes, dropped)
 
 
-def _prune(node: Node, value: Json, path: str, unknown: list[str]) -> Json:
+def prune(node: Node, value: Json, path: str, unknown: list[str]) -> Json:
     """Return `value` without undeclared fields, whose paths go to `unknown`; itself if unchanged."""
     changes: dict[Any, Json] = {}
     for key, child, below, child_path in node.children(value, path):
         if isinstance(child, (dict, list)):
-            new = _prune(below, child, child_path, unknown)
+            new = prune(below, child, child_path, unknown)
             if new is not child:
                 changes[key] = new
     strange: list[str] = []
     if isinstance(value, dict) and not node.preserve and node.extra is None:
         strange = [name for name in value if name not in node.properties]
         unknown.extend(f"{path}.{name}" if path else name for name in strange)
-    if not changes and not strange:
+    return _changed(value, changes, strange)
+
+
+def _changed(value: Json, changes: Mapping[Any, Json], dropped: Iterable[str]) -> Json:
+    if not changes and not dropped:
         return value
     result = value.copy()
-    for name in strange:
-        del result[name]
+    for key in dropped:
+        del result[key]
     for key, new in changes.items():
         result[key] = new
     return result
@@ -225,15 +221,33 @@ def shown(value: Json) -> str:
     return text if len(text) <= SHOWN_MAX else text[:SHOWN_MAX] + "..."
 
 
-def _invalid(path: str, value: Json, why: str) -> FieldError:
+def required(path: str, why: str = "") -> FieldError:
+    return FieldError(path, "FieldValueRequired", f"Required value: {why}" if why else "Required value")
+
+
+def forbidden(path: str, why: str) -> FieldError:
+    return FieldError(path, "FieldValueForbidden", f"Forbidden: {why}")
+
+
+def invalid(path: str, value: Json, why: str) -> FieldError:
     return FieldError(path, "FieldValueInvalid", f"Invalid value: {shown(value)}: {why}")
 
 
+def unsupported(path: str, value: Json, supported: Iterable[Json]) -> FieldError:
+    choices = ", ".join(shown(choice) for choice in supported)
+    message = f"Unsupported value: {shown(value)}: supported values: {choices}"
+    return FieldError(path, "FieldValueNotSupported", message)
+
+
+def too_many(path: str, count: int, limit: int) -> FieldError:
+    return FieldError(path, "FieldValueTooMany", f"Too many: {count}: must have at most {limit} items")
+
+
 def _in_body(path: str, value: Json, why: str) -> FieldError:
-    return _invalid(path, value, f"{path} in body {why}")
+    return invalid(path, value, f"{path} in body {why}")
 
 
-def _validate(node: Node, value: Json, old: Json, path: str, budget: Budget) -> Iterator[FieldError]:
+def validate(node: Node, value: Json, old: Json, path: str, budget: Budget) -> Iterator[FieldError]:
     if value is None and node.nullable:
         return
     wrong_type = _type_error(node, value, path)
@@ -248,10 +262,10 @@ def _validate(node: Node, value: Json, old: Json, path: str, budget: Budget) -> 
     yield from _combined_errors(node, value, path, budget)
     before = _children_before(node, value, old)
     for key, child, below, child_path in node.children(value, path):
-        yield from _validate(below, child, before(key), child_path, budget)
+        yield from validate(below, child, before(key), child_path, budget)
     for rule in node.rules:
         if (message := budget.broken(rule, value, old, is_root=not path)) is not None:
-            yield _invalid(rule.path(path), type_name(value), message)
+            yield invalid(rule.path(path), type_name(value), message)
 
 
 def _type_error(node: Node, value: Json, path: str) -> FieldError | None:
@@ -273,10 +287,7 @@ def _type_invalid(path: str, value: Json, expected: str) -> FieldError:
 def _scalar_errors(node: Node, value: Json, path: str, budget: Budget) -> Iterator[FieldError]:
     schema = node.schema
     if node.choices is not None and _canonical(value) not in node.choices:
-        choices = ", ".join(shown(choice) for choice in schema["enum"][:PROBLEMS_MAX])
-        yield FieldError(
-            path, "FieldValueNotSupported", f"Unsupported value: {shown(value)}: supported values: {choices}"
-        )
+        yield unsupported(path, value, schema["enum"][:PROBLEMS_MAX])
     if isinstance(value, str):
         if len(value) < schema.get("minLength", 0):
             yield _in_body(path, value, f"should be at least {schema['minLength']} chars long")
@@ -303,19 +314,15 @@ def _number_errors(schema: Mapping[str, Any], value: float, path: str) -> Iterat
         yield _in_body(path, value, f"should be a multiple of {step}")
 
 
-def _too_many(path: str, count: int, limit: int) -> FieldError:
-    return FieldError(path, "FieldValueTooMany", f"Too many: {count}: must have at most {limit} items")
-
-
 def _object_errors(node: Node, value: dict[str, Json], path: str) -> Iterator[FieldError]:
     for name in node.required:
         if name not in value:
-            yield FieldError(f"{path}.{name}" if path else name, "FieldValueRequired", "Required value")
+            yield required(f"{path}.{name}" if path else name)
     schema = node.schema
     if len(value) < schema.get("minProperties", 0):
         yield _in_body(path, len(value), f"should have at least {schema['minProperties']} properties")
     if len(value) > schema.get("maxProperties", len(value)):
-        yield _too_many(path, len(value), schema["maxProperties"])
+        yield too_many(path, len(value), schema["maxProperties"])
 
 
 def _array_errors(node: Node, value: list[Json], path: str) -> Iterator[FieldError]:
@@ -323,7 +330,7 @@ def _array_errors(node: Node, value: list[Json], path: str) -> Iterator[FieldErr
     if len(value) < schema.get("minItems", 0):
         yield _in_body(path, len(value), f"should have at least {schema['minItems']} items")
     if len(value) > schema.get("maxItems", len(value)):
-        yield _too_many(path, len(value), schema["maxItems"])
+        yield too_many(path, len(value), schema["maxItems"])
     identity = list_identity(schema)
     if identity is not None:
         seen = set()
@@ -364,9 +371,9 @@ def _combined_errors(node: Node, value: Json, path: str, budget: Budget) -> Iter
             continue  # the customary anyOf of integer and string, already checked
         if name == "allOf":
             for branch in branches:
-                yield from _validate(branch, value, None, path, budget)
+                yield from validate(branch, value, None, path, budget)
             continue
-        valid = sum(not any(_validate(branch, value, None, path, budget)) for branch in branches)
+        valid = sum(not any(validate(branch, value, None, path, budget)) for branch in branches)
         if name == "anyOf" and not valid:
             yield _in_body(path, value, "must validate at least one schema (anyOf)")
         elif name == "oneOf" and valid != 1:

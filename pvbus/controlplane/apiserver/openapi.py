@@ -14,7 +14,8 @@ import msgspec
 
 from pvbus.controlplane.apiserver.discovery import KUBERNETES_VERSION, group_versions
 from pvbus.controlplane.apiserver.kinds import ServedKind, ServedVersion
-from pvbus.controlplane.apiserver.structural import METADATA_SCHEMA
+from pvbus.controlplane.apiserver.nodes import METADATA_SCHEMA
+from pvbus.controlplane.apiserver.patch import PATCHES, STRATEGIC_PATCH
 
 _META = "io.k8s.apimachinery.pkg.apis.meta.v1"
 _COMPONENTS = "#/components/schemas/"
@@ -41,8 +42,6 @@ _METADATA_WORDS = {
     "managedFields": "Which tool set which fields.",
 }
 _VERSION = f"v{KUBERNETES_VERSION}"
-_PATCHES = ("application/json-patch+json", "application/merge-patch+json")
-_STRATEGIC = "application/strategic-merge-patch+json"
 
 
 class OpenApi:
@@ -273,7 +272,7 @@ def _operation(kind: ServedKind, at: ServedVersion, verb: str) -> dict[str, Any]
     parameters = [*by_verb.get(verb, _WRITE)]
     body: dict[str, Any] = {}
     if verb == "patch":
-        types = _PATCHES if kind.custom else (*_PATCHES, _STRATEGIC)
+        types = PATCHES if kind.custom else (*PATCHES, STRATEGIC_PATCH)
         parameters.append(_query("force", "boolean"))
         body = {type_: {"schema": {"type": "object"}} for type_ in types}
     elif verb in ("create", "update"):

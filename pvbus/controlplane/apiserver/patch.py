@@ -1,4 +1,5 @@
-"""The three ways to patch an object. All return a new value and leave their arguments alone.
+"""The three ways to patch an object. All return a new value and leave their arguments alone, or raise
+the StatusError to answer with.
 
 Results may share unchanged parts with the object they came from. Server-side apply is not here.
 """
@@ -8,7 +9,13 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 from pvbus.controlplane.apiserver.entries import decode, encode
+from pvbus.controlplane.apiserver.hooks import StatusError
+from pvbus.controlplane.apiserver.status import bad_request
 from pvbus.ports.cluster import Object
+
+PATCHES = ("application/json-patch+json", "application/merge-patch+json")
+STRATEGIC_PATCH = "application/strategic-merge-patch+json"
+"""Content types; the last is of built-in kinds only."""
 
 OPERATIONS_MAX = 10_000
 """Operations of one JSON patch; the real API server has the same bound, so that a small request
@@ -23,20 +30,10 @@ SHIFTED_ITEMS_MAX = 50_000_000
 10,000 insertions at the start of a list of 1,000,000 would take 10 s."""
 
 
-class PatchError(Exception):
-    """The patch cannot be applied. code, reason, message: of the Status to answer with."""
-
-    def __init__(self, code: int, reason: str, message: str) -> None:
-        super().__init__(message)
-        self.code = code
-        self.reason = reason
-        self.message = message
-
-
 def merge_patch(obj: Object, patch: Any) -> Object:
     """Apply an RFC 7396 merge patch: null deletes, objects merge, anything else replaces."""
     if not isinstance(patch, Mapping):
-        raise PatchError(400, "BadRequest", "a merge patch must be a JSON object")
+        raise bad_request("a merge patch must be a JSON object")
     return _merged(obj, patch)
 
 
@@ -58,9 +55,9 @@ def _merged(target: Any, patch: Mapping[str, Any]) -> dict[str, Any]:
 def json_patch(obj: Object, operations: Any) -> Object:
     """Apply the operations in order, all or none."""
     if not isinstance(operations, list) or not all(isinstance(step, Mapping) for step in operations):
-        raise PatchError(400, "BadRequest", "a JSON patch must be an array of operations")
+        raise bad_request("a JSON patch must be an array of operations")
     if len(operations) > OPERATIONS_MAX:
-        raise PatchError(
+        raise StatusError(
             413,
             "RequestEntityTooLarge",
             f"The allowed maximum operations in a JSON patch is {OPERATIONS_MAX}, got {len(operations)}",
@@ -70,17 +67,15 @@ def json_patch(obj: Object, operations: Any) -> Object:
         operation = step.get("op")
         apply = _STEPS.get(operation) if isinstance(operation, str) else None
         if apply is None:
-            raise PatchError(
-                400, "BadRequest", f"unexpected kind of JSON patch operation: {str(operation)[:40]!r}"
-            )
+            raise bad_request(f"unexpected kind of JSON patch operation: {str(operation)[:40]!r}")
         apply(document, step)
     if not isinstance(document.value, dict):
         raise _unprocessable("the result of the patch is not an object")
     return document.value
 
 
-def _unprocessable(what: str) -> PatchError:
-    return PatchError(
+def _unprocessable(what: str) -> StatusError:
+    return StatusError(
         422, "Invalid", f"the server rejected our request due to an error in our request: {what}"
     )
 
@@ -89,14 +84,14 @@ def _pointer(step: Mapping[str, Any], member: str) -> list[str]:
     text = step.get(member)
     if not isinstance(text, str) or (text and not text.startswith("/")):
         shown = repr(text)[:200]
-        raise PatchError(400, "BadRequest", f"{step.get('op')} operation has no valid {member!r}: {shown}")
+        raise bad_request(f"{step.get('op')} operation has no valid {member!r}: {shown}")
     return [part.replace("~1", "/").replace("~0", "~") for part in text.split("/")[1:]]
 
 
 def _value(step: Mapping[str, Any]) -> Any:
     if "value" not in step:
         path = repr(step.get("path"))[:200]
-        raise PatchError(400, "BadRequest", f"{step['op']} operation at {path} has no value")
+        raise bad_request(f"{step['op']} operation at {path} has no value")
     return step["value"]
 
 
@@ -252,7 +247,7 @@ def strategic_merge_patch(obj: Object, patch: Any, *, group: str, kind: str) -> 
     Source: k8s.io/apimachinery pkg/util/strategicpatch (v0.36), behaviour only.
     """
     if not isinstance(patch, Mapping):
-        raise PatchError(400, "BadRequest", "a strategic merge patch must be a JSON object")
+        raise bad_request("a strategic merge patch must be a JSON object")
     lists = _METADATA_LISTS | _KIND_LISTS.get((group, kind), {})
     return _strategic_map(obj, patch, (), lists)
 
@@ -270,12 +265,12 @@ def _strategic_map(
     if directive == "delete":
         return {}
     if directive not in (None, "merge"):
-        raise PatchError(400, "BadRequest", f"Unknown patch directive: {directive!r}")
+        raise bad_request(f"Unknown patch directive: {directive!r}")
     if "$retainKeys" in patch:
         retained = _listed(patch, "$retainKeys")
         unlisted = [key for key in patch if not key.startswith("$") and key not in retained]
         if unlisted:
-            raise PatchError(400, "BadRequest", f"$retainKeys does not list {', '.join(sorted(unlisted))}")
+            raise bad_request(f"$retainKeys does not list {', '.join(sorted(unlisted))}")
         result = {key: value for key, value in result.items() if key in retained}
     for key, value in patch.items():
         if key.startswith(_DROP):
@@ -309,21 +304,21 @@ def _rows(target: Any, name: str) -> list[Any]:
 def _listed(patch: Mapping[str, Any], key: str) -> list[Any]:
     """Return the list that a directive needs."""
     if not isinstance(patch[key], list):
-        raise PatchError(400, "BadRequest", f"{key}: must be a list")
+        raise bad_request(f"{key}: must be a list")
     return list(patch[key])
 
 
 def _strategic_list(target: list[Any], patch: list[Any], key: str) -> list[Any]:
     if not key:
         if any(isinstance(item, (dict, list)) for item in (*target, *patch)):
-            raise PatchError(400, "BadRequest", "the items of a set must be texts or numbers")
+            raise bad_request("the items of a set must be texts or numbers")
         return list(dict.fromkeys([*target, *patch]))
     if any(isinstance(item, Mapping) and item.get("$patch") == "replace" for item in patch):
         return [item for item in patch if not isinstance(item, Mapping) or item.get("$patch") != "replace"]
     result = list(target)
     for item in patch:
         if not isinstance(item, Mapping) or key not in item:
-            raise PatchError(400, "BadRequest", f"map: {item!r} does not contain declared merge key: {key}")
+            raise bad_request(f"map: {item!r} does not contain declared merge key: {key}")
         same = (i for i, old in enumerate(result) if isinstance(old, Mapping) and old.get(key) == item[key])
         at = next(same, None)
         if item.get("$patch") == "delete":

@@ -5,11 +5,11 @@ and takes it away when it is gone. Everything is looked up by (group, version, p
 what the handlers need for one of these.
 """
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from functools import cached_property
+from typing import Any
 
-from pvbus.controlplane.apiserver import events
-from pvbus.controlplane.apiserver.entries import Entry, decode, encode
+from pvbus.controlplane.apiserver.entries import Entry, encode
 from pvbus.controlplane.apiserver.kinds import ServedKind, ServedVersion, from_crd
 from pvbus.controlplane.apiserver.status import Subject
 from pvbus.controlplane.apiserver.structural import Schema, compile_schema
@@ -48,13 +48,10 @@ class Endpoint:
         """Return the object's JSON in this version."""
         return encode(self.presented(entry.decode())) if self.converts else entry.raw
 
-    def raw_of(self, raw: bytes) -> bytes:
-        return encode(self.presented(decode(raw))) if self.converts else raw
-
     def presented(self, obj: Object) -> Object:
         """Return a stored object in this version."""
         if self.stored_kind != self.kind:
-            return events.from_core(obj)
+            return _renamed(obj, NEW_EVENT_NAMES, "events.k8s.io/v1")
         if self.converts:
             return {**obj, "apiVersion": self.api_version}
         return obj
@@ -62,7 +59,7 @@ class Endpoint:
     def stored(self, obj: Object) -> Object:
         """Return an object of this version as it is stored."""
         if self.stored_kind != self.kind:
-            return events.to_core(obj)
+            return _renamed(obj, _NAMES, "v1")
         if self.converts:
             return {**obj, "apiVersion": self.stored_api_version}
         return obj
@@ -110,9 +107,6 @@ class Registry:
         """Return the endpoint of a kind in the version it is stored in."""
         return self._by_kind.get(kind)
 
-    def group_served(self, group: str) -> bool:
-        return any(served.group == group for served in self.kinds())
-
     def set_crd(self, crd: Object) -> None:
         """Serve, or stop serving, what a CustomResourceDefinition says now."""
         self.drop_crd(crd["metadata"]["name"])
@@ -153,3 +147,23 @@ def _conflict(wanted: ServedKind, other: ServedKind) -> str:
 def is_established(crd: Object) -> bool:
     conditions = (crd.get("status") or {}).get("conditions") or ()
     return any(c.get("type") == "Established" and c.get("status") == "True" for c in conditions)
+
+
+# Events have two faces: v1 and events.k8s.io/v1 show the same stored objects, as v1 has them.
+# Source: k8s.io/kubernetes/pkg/apis/events/v1/conversion.go.
+_NAMES: Mapping[str, str] = {
+    "regarding": "involvedObject",
+    "note": "message",
+    "reportingController": "reportingComponent",
+    "deprecatedSource": "source",
+    "deprecatedFirstTimestamp": "firstTimestamp",
+    "deprecatedLastTimestamp": "lastTimestamp",
+    "deprecatedCount": "count",
+}
+NEW_EVENT_NAMES: Mapping[str, str] = {core: new for new, core in _NAMES.items()}
+
+
+def _renamed(event: Object, names: Mapping[str, str], api_version: str) -> dict[str, Any]:
+    renamed = {names.get(field, field): value for field, value in event.items()}
+    renamed["apiVersion"] = api_version
+    return renamed

@@ -11,7 +11,13 @@ from pvbus.controlplane.apiserver import bodies, listing, shapes, status, watchi
 from pvbus.controlplane.apiserver import requests as rq
 from pvbus.controlplane.apiserver.entries import Entry, ObjectKey, encode
 from pvbus.controlplane.apiserver.hooks import StatusError, VirtualKind
-from pvbus.controlplane.apiserver.patch import PatchError, json_patch, merge_patch, strategic_merge_patch
+from pvbus.controlplane.apiserver.patch import (
+    PATCHES,
+    STRATEGIC_PATCH,
+    json_patch,
+    merge_patch,
+    strategic_merge_patch,
+)
 from pvbus.controlplane.apiserver.printing import partial_metadata
 from pvbus.controlplane.apiserver.registry import Endpoint, Registry
 from pvbus.controlplane.apiserver.store import Store
@@ -268,17 +274,11 @@ def _patcher(endpoint: Endpoint, call: Call) -> Callable[[Object], Object]:
             "server-side apply is not supported by this server yet: use client-side apply "
             "(kubectl apply without --server-side), or a merge or JSON patch"
         )
-    strategic = call.media == "application/strategic-merge-patch+json"
-    if strategic and endpoint.served.custom:
+    accepted = PATCHES if endpoint.served.custom else (*PATCHES, STRATEGIC_PATCH)
+    if call.media not in accepted:
         raise status.unsupported_media_type(
-            "the body of the request was in an unknown format - accepted media types include: "
-            "application/json-patch+json, application/merge-patch+json"
-        )
-    if not strategic and call.media not in ("application/merge-patch+json", "application/json-patch+json"):
-        raise status.unsupported_media_type(
-            "the body of the request was in an unknown format - accepted media types include: "
-            "application/json-patch+json, application/merge-patch+json, "
-            "application/strategic-merge-patch+json"
+            f"the body of the request was in an unknown format - accepted media types include: "
+            f"{', '.join(accepted)}"
         )
     patch = bodies.read_json(call.body)
     served = endpoint.served
@@ -287,14 +287,12 @@ def _patcher(endpoint: Endpoint, call: Call) -> Callable[[Object], Object]:
 
     def apply(old: Object) -> Object:
         try:
-            if strategic:
+            if call.media == STRATEGIC_PATCH:
                 new = strategic_merge_patch(old, patch, group=served.group, kind=served.kind)
             elif call.media == "application/json-patch+json":
                 new = json_patch(old, patch)
             else:
                 new = merge_patch(old, patch)
-        except PatchError as exc:
-            raise StatusError(exc.code, exc.reason, exc.message) from exc
         except RecursionError as exc:
             raise _deepened() from exc
         if type(new) is not dict:

@@ -2,14 +2,17 @@
 
 CEL's standard functions are there; Kubernetes' own libraries (URLs, quantities, ...) are not, and a
 rule that uses them is refused when its CustomResourceDefinition is created. The loops of one
-evaluation are limited as those of any expression here.
+evaluation are limited as those of any expression here, and what the validation of one object may cost
+has a budget: definitions and objects both come from clients.
 """
 
 import re
+import time
 from collections.abc import Callable, Mapping
 from functools import lru_cache
 from typing import Any
 
+from pvbus.controlplane.apiserver.formats import Pattern
 from pvbus.core.cel import CelCompileError, CelEvalError, types
 from pvbus.core.cel.checker import check
 from pvbus.core.cel.evaluator import evaluation
@@ -76,3 +79,37 @@ def _visible(value: Any, is_root: bool) -> Any:
     metadata = value.get("metadata") or {}
     names = {key: metadata[key] for key in ("name", "generateName") if key in metadata}
     return {**value, "metadata": names}
+
+
+RULE_SECONDS_MAX = 1.0
+"""Time that the rules of one object may take. An object of the usual size takes a millisecond."""
+
+MATCH_STEPS_MAX = 300_000_000
+"""Steps that the patterns of one object may take, size of the pattern times length of the text: RE2 takes
+about a second for them at worst."""
+
+
+class OutOfBudgetError(Exception):
+    """The validation of an object takes too long."""
+
+
+class Budget:
+    """What the validation of one object may still cost."""
+
+    def __init__(self) -> None:
+        self._seconds = RULE_SECONDS_MAX
+        self._steps = MATCH_STEPS_MAX
+
+    def matches(self, pattern: Pattern, value: str) -> bool:
+        self._steps -= pattern.steps * len(value)
+        if self._steps < 0:
+            raise OutOfBudgetError
+        return pattern.found_in(value)
+
+    def broken(self, rule: Rule, value: Any, old: Any, *, is_root: bool) -> str | None:
+        if self._seconds < 0:
+            raise OutOfBudgetError
+        begun = time.monotonic()
+        message = rule.broken(value, old, is_root=is_root)
+        self._seconds -= time.monotonic() - begun
+        return message

@@ -1,4 +1,4 @@
-"""Schemas of kinds: compiling them, and judging a CustomResourceDefinition before it is served.
+"""Judges a CustomResourceDefinition before it is served: types and size of what it says, then the meaning.
 
 Source of the rules: Kubernetes' "structural schema" documentation and the validation of
 apiextensions-apiserver (v0.36); only what changes the meaning of stored objects is enforced.
@@ -8,12 +8,167 @@ import re
 from collections.abc import Iterator, Mapping
 from typing import Any, Literal
 
-from pvbus.controlplane.apiserver.crdshape import shape_problem, size_errors
-from pvbus.controlplane.apiserver.formats import go_pattern
-from pvbus.controlplane.apiserver.rules import Rule
-from pvbus.controlplane.apiserver.structural import FieldError, Schema, compile_schema, shown
+import msgspec
 
-__all__ = ["FieldError", "Schema", "compile_schema", "validate_crd"]
+from pvbus.controlplane.apiserver.formats import go_pattern
+from pvbus.controlplane.apiserver.nodes import (
+    FieldError,
+    forbidden,
+    invalid,
+    required,
+    shown,
+    too_many,
+    unsupported,
+)
+from pvbus.controlplane.apiserver.rules import Rule
+from pvbus.controlplane.apiserver.structural import compile_schema
+
+SCHEMA_NODES_MAX = 20_000
+"""Objects in one schema. The largest definitions in use have about 15,000; this many take a second."""
+
+RULES_MAX = 500
+"""Rules in one schema; each takes some milliseconds to compile."""
+
+Text = str | None
+Flag = bool | None
+Number = int | float | None
+Count = int | None
+
+
+class _Rule(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
+    rule: Text = None
+    message: Text = None
+    message_expression: Text = None
+    reason: Text = None
+    field_path: Text = None
+    optional_old_self: Flag = None
+
+
+def _field_name(name: str) -> str:
+    if name.startswith("x_"):
+        return f"x-kubernetes-{name[2:].replace('_', '-')}"
+    if name in ("not_", "id_"):
+        return name[:-1]
+    first, *words = name.split("_")
+    return first + "".join(word.capitalize() for word in words)
+
+
+class _Schema(msgspec.Struct, frozen=True, kw_only=True, rename=_field_name):
+    """JSONSchemaProps of apiextensions.k8s.io/v1, as far as its types matter here."""
+
+    id_: Text = None
+    type: Text = None
+    format: Text = None
+    title: Text = None
+    description: Text = None
+    nullable: Flag = None
+    maximum: Number = None
+    exclusive_maximum: Flag = None
+    minimum: Number = None
+    exclusive_minimum: Flag = None
+    multiple_of: Number = None
+    max_length: Count = None
+    min_length: Count = None
+    max_items: Count = None
+    min_items: Count = None
+    max_properties: Count = None
+    min_properties: Count = None
+    pattern: Text = None
+    unique_items: Flag = None
+    enum: list[Any] | None = None
+    required: list[str] | None = None
+    items: "_Schema | list[Any] | bool | None" = None
+    all_of: "list[_Schema] | None" = None
+    one_of: "list[_Schema] | None" = None
+    any_of: "list[_Schema] | None" = None
+    not_: "_Schema | None" = None
+    properties: "dict[str, _Schema] | None" = None
+    additional_properties: "_Schema | bool | None" = None
+    x_preserve_unknown_fields: Flag = None
+    x_embedded_resource: Flag = None
+    x_int_or_string: Flag = None
+    x_list_type: Text = None
+    x_list_map_keys: list[str] | None = None
+    x_map_type: Text = None
+    x_validations: list[_Rule] | None = None
+
+
+class _Validation(msgspec.Struct, frozen=True, kw_only=True):
+    schema: _Schema | None = msgspec.field(default=None, name="openAPIV3Schema")
+
+
+class _Column(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
+    name: Text = None
+    type: Text = None
+    json_path: Text = None
+    priority: Count = None
+    format: Text = None
+    description: Text = None
+
+
+class _Version(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
+    name: Text = None
+    served: Flag = None
+    storage: Flag = None
+    schema: _Validation | None = None
+    subresources: dict[str, Any] | None = None
+    additional_printer_columns: list[_Column] | None = None
+
+
+class _Names(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
+    plural: Text = None
+    singular: Text = None
+    kind: Text = None
+    list_kind: Text = None
+    short_names: list[str] | None = None
+    categories: list[str] | None = None
+
+
+class _Conversion(msgspec.Struct, frozen=True, kw_only=True):
+    strategy: Text = None
+
+
+class _Spec(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
+    group: Text = None
+    scope: Text = None
+    names: _Names | None = None
+    versions: list[_Version] | None = None
+    conversion: _Conversion | None = None
+    preserve_unknown_fields: Flag = None
+
+
+class _Definition(msgspec.Struct, frozen=True, kw_only=True):
+    spec: _Spec | None = None
+
+
+def shape_problem(crd: Mapping[str, Any]) -> str:
+    """Return which field has a type that a definition cannot have, "" if none has."""
+    try:
+        msgspec.convert(crd, _Definition)
+    except msgspec.ValidationError as exc:
+        return str(exc).replace("`$.", "`")
+    except RecursionError:
+        return "it is nested too deeply"
+    return ""
+
+
+def size_errors(schema: Mapping[str, Any], path: str) -> Iterator[FieldError]:
+    """Limit what compiling a schema and validating with it may cost."""
+    nodes = rules = 0
+    level: list[Any] = [schema]
+    while level:
+        objects = [item for item in level if isinstance(item, dict)]
+        nodes += len(objects)
+        rules += sum(len(item.get("x-kubernetes-validations") or ()) for item in objects)
+        level = [child for item in level for child in (item.values() if isinstance(item, dict) else item)]
+        level = [child for child in level if isinstance(child, (dict, list))]
+    for field, count, limit in (
+        (path, nodes, SCHEMA_NODES_MAX),
+        (f"{path}.x-kubernetes-validations", rules, RULES_MAX),
+    ):
+        if count > limit:
+            yield too_many(field, count, limit)
+
 
 _LABEL = re.compile(r"[a-z]([-a-z0-9]{0,61}[a-z0-9])?")
 _SUBDOMAIN = re.compile(r"[a-z0-9]([-a-z0-9]*[a-z0-9])?(\.[a-z0-9]([-a-z0-9]*[a-z0-9])?)+")
@@ -39,62 +194,44 @@ def validate_crd(crd: Mapping[str, Any]) -> list[FieldError]:
     return [*_name_errors(crd, spec), *_version_errors(spec.get("versions") or [])]
 
 
-def _required(path: str, why: str = "") -> FieldError:
-    return FieldError(path, "FieldValueRequired", f"Required value: {why}" if why else "Required value")
-
-
-def _forbidden(path: str, why: str) -> FieldError:
-    return FieldError(path, "FieldValueForbidden", f"Forbidden: {why}")
-
-
-def _invalid(path: str, value: Any, why: str) -> FieldError:
-    return FieldError(path, "FieldValueInvalid", f"Invalid value: {shown(value)}: {why}")
-
-
-def _unsupported(path: str, value: Any, supported: tuple[str, ...]) -> FieldError:
-    choices = ", ".join(shown(choice) for choice in supported)
-    message = f"Unsupported value: {shown(value)}: supported values: {choices}"
-    return FieldError(path, "FieldValueNotSupported", message)
-
-
 def _name_errors(crd: Mapping[str, Any], spec: Mapping[str, Any]) -> Iterator[FieldError]:
     names = spec.get("names") or {}
     group, plural, kind = spec.get("group") or "", names.get("plural") or "", names.get("kind") or ""
     name = (crd.get("metadata") or {}).get("name")
     if name != f"{plural}.{group}":
-        yield _invalid("metadata.name", name, 'must be spec.names.plural+"."+spec.group')
+        yield invalid("metadata.name", name, 'must be spec.names.plural+"."+spec.group')
     if not group:
-        yield _required("spec.group")
+        yield required("spec.group")
     elif len(group) > 253:
-        yield _invalid("spec.group", group, "must be no more than 253 bytes")
+        yield invalid("spec.group", group, "must be no more than 253 bytes")
     elif _SUBDOMAIN.fullmatch(group) is None:
-        yield _invalid("spec.group", group, "should be a domain with at least one dot")
+        yield invalid("spec.group", group, "should be a domain with at least one dot")
     for path, value in (("spec.names.plural", plural), ("spec.names.kind", kind.lower())):
         if not value:
-            yield _required(path)
+            yield required(path)
         elif _LABEL.fullmatch(value) is None:
-            yield _invalid(path, value, "a DNS-1035 label must consist of lower case alphanumeric characters")
+            yield invalid(path, value, "a DNS-1035 label must consist of lower case alphanumeric characters")
     scope = spec.get("scope")
     if not scope:
-        yield _required("spec.scope")
+        yield required("spec.scope")
     elif scope not in ("Cluster", "Namespaced"):
-        yield _unsupported("spec.scope", scope, ("Cluster", "Namespaced"))
+        yield unsupported("spec.scope", scope, ("Cluster", "Namespaced"))
     if spec.get("preserveUnknownFields"):
-        yield _invalid(
+        yield invalid(
             "spec.preserveUnknownFields", True, "must be false in apiextensions.k8s.io/v1 to use defaults"
         )
     strategy = (spec.get("conversion") or {}).get("strategy", "None")
     if strategy != "None":
-        yield _unsupported("spec.conversion.strategy", strategy, ("None",))
+        yield unsupported("spec.conversion.strategy", strategy, ("None",))
 
 
 def _version_errors(versions: list[Mapping[str, Any]]) -> Iterator[FieldError]:
     if not versions:
-        yield _required("spec.versions", "must have at least one version")
+        yield required("spec.versions", "must have at least one version")
         return
     if sum(bool(version.get("storage")) for version in versions) != 1:
         found = [version.get("name") for version in versions if version.get("storage")]
-        yield _invalid("spec.versions", found, "must have exactly one version marked as storage version")
+        yield invalid("spec.versions", found, "must have exactly one version marked as storage version")
     schemas: list[Any] = [(version.get("schema") or {}).get("openAPIV3Schema") for version in versions]
     # A schema that all versions share is reported once, at the path that it has in storage.
     shared = isinstance(schemas[0], Mapping) and all(schema == schemas[0] for schema in schemas)
@@ -102,13 +239,13 @@ def _version_errors(versions: list[Mapping[str, Any]]) -> Iterator[FieldError]:
     for index, version in enumerate(versions):
         path, name = f"spec.versions[{index}]", version.get("name") or ""
         if _LABEL.fullmatch(name) is None:
-            yield _invalid(f"{path}.name", name, "must be a DNS-1035 label")
+            yield invalid(f"{path}.name", name, "must be a DNS-1035 label")
         if name in seen:
             yield FieldError(f"{path}.name", "FieldValueDuplicate", f"Duplicate value: {shown(name)}")
         seen.add(name)
         path += ".schema.openAPIV3Schema"
         if not isinstance(schemas[index], Mapping):
-            yield _required(path, "schemas are required")
+            yield required(path, "schemas are required")
         elif not shared:
             yield from _root_errors(schemas[index], path)
         yield from _column_errors(version, f"spec.versions[{index}]")
@@ -125,7 +262,7 @@ def _column_errors(version: Mapping[str, Any], path: str) -> Iterator[FieldError
         at = f"{path}.additionalPrinterColumns[{index}]"
         for field in ("name", "type", "jsonPath"):
             if not column.get(field):
-                yield _required(f"{at}.{field}")
+                yield required(f"{at}.{field}")
         if len(column.get("jsonPath") or "") > JSON_PATH_MAX:
             why = f"Too long: may not be more than {JSON_PATH_MAX} bytes"
             yield FieldError(f"{at}.jsonPath", "FieldValueTooLong", why)
@@ -186,42 +323,42 @@ def _identity_errors(schema: Mapping[str, Any], path: str, level: _Level) -> Ite
     for name, wanted in (("kind", "string"), ("apiVersion", "string"), ("metadata", "object")):
         if name in properties and properties[name].get("type") != wanted:
             found = properties[name].get("type", "")
-            yield _invalid(f"{path}.properties[{name}].type", found, f"must be {wanted}")
+            yield invalid(f"{path}.properties[{name}].type", found, f"must be {wanted}")
     if level == "root" and "metadata" in properties:
         said = {key for key, value in properties["metadata"].items() if value} - {"type", "default"}
         restricted = set(properties["metadata"].get("properties") or ())
         if said - {"properties"} or restricted - {"name", "generateName"}:
-            yield _forbidden(f"{path}.properties[metadata]", _METADATA_IS_IMPLICIT)
+            yield forbidden(f"{path}.properties[metadata]", _METADATA_IS_IMPLICIT)
 
 
 def _level_errors(schema: Mapping[str, Any], path: str, level: _Level) -> Iterator[FieldError]:
     for name, why in _FORBIDDEN.items():
         if name in schema:
-            yield _forbidden(f"{path}.{name}", why)
+            yield forbidden(f"{path}.{name}", why)
     free = schema.get("x-kubernetes-int-or-string") or schema.get("x-kubernetes-preserve-unknown-fields")
     kind = schema.get("type")
     if not kind and not free:
-        yield _required(f"{path}.type", _WITHOUT_TYPE[level])
+        yield required(f"{path}.type", _WITHOUT_TYPE[level])
     elif kind and kind not in _TYPES:
-        yield _unsupported(f"{path}.type", kind, _TYPES)
+        yield unsupported(f"{path}.type", kind, _TYPES)
     elif level == "root" and kind != "object":
-        yield _invalid(f"{path}.type", kind, "must be object at the root")
+        yield invalid(f"{path}.type", kind, "must be object at the root")
     if schema.get("x-kubernetes-preserve-unknown-fields") is False:
         why = "must be true or undefined"
-        yield _invalid(f"{path}.x-kubernetes-preserve-unknown-fields", False, why)
+        yield invalid(f"{path}.x-kubernetes-preserve-unknown-fields", False, why)
     extra = schema.get("additionalProperties")
     if extra is not None and level == "root":
-        yield _forbidden(f"{path}.additionalProperties", "must not be used at the root")
+        yield forbidden(f"{path}.additionalProperties", "must not be used at the root")
     if extra is not None and schema.get("properties"):
         why = "additionalProperties and properties are mutual exclusive"
-        yield _forbidden(f"{path}.additionalProperties", why)
+        yield forbidden(f"{path}.additionalProperties", why)
     elif extra is False:
-        yield _forbidden(f"{path}.additionalProperties", "additionalProperties cannot be set to false")
+        yield forbidden(f"{path}.additionalProperties", "additionalProperties cannot be set to false")
     if schema.get("pattern"):
         try:
             go_pattern(schema["pattern"])
         except ValueError as error:
-            yield _invalid(
+            yield invalid(
                 f"{path}.pattern",
                 schema["pattern"],
                 f"must be a valid regular expression, but isn't: {error}",
@@ -231,35 +368,35 @@ def _level_errors(schema: Mapping[str, Any], path: str, level: _Level) -> Iterat
         try:
             Rule(rule)
         except KeyError:
-            yield _required(at)
+            yield required(at)
         except ValueError as error:
-            yield _invalid(at, rule["rule"], f"compilation failed: {error}")
+            yield invalid(at, rule["rule"], f"compilation failed: {error}")
 
 
 def _list_errors(schema: Mapping[str, Any], path: str) -> Iterator[FieldError]:
     if schema.get("uniqueItems"):
         why = "uniqueItems cannot be set to true since the runtime complexity becomes quadratic"
-        yield _forbidden(f"{path}.uniqueItems", why)
+        yield forbidden(f"{path}.uniqueItems", why)
     items = schema.get("items")
     if schema.get("type") == "array" and not isinstance(items, Mapping):
-        yield _required(f"{path}.items", "must be specified")
+        yield required(f"{path}.items", "must be specified")
         return
     list_type = schema.get("x-kubernetes-list-type")
     if list_type is not None and list_type not in _LIST_TYPES:
-        yield _unsupported(f"{path}.x-kubernetes-list-type", list_type, _LIST_TYPES)
+        yield unsupported(f"{path}.x-kubernetes-list-type", list_type, _LIST_TYPES)
     keys = schema.get("x-kubernetes-list-map-keys") or ()
     if list_type == "map" and not keys:
-        yield _required(
+        yield required(
             f"{path}.x-kubernetes-list-map-keys", "must not be empty if x-kubernetes-list-type is map"
         )
     if list_type == "map" and isinstance(items, Mapping):
-        properties, required = items.get("properties") or {}, items.get("required") or ()
+        properties, demanded = items.get("properties") or {}, items.get("required") or ()
         for index, key in enumerate(keys):
             at = f"{path}.x-kubernetes-list-map-keys[{index}]"
             if key not in properties:
-                yield _invalid(at, key, "must be a property of the items")
-            elif key not in required and "default" not in properties[key]:
-                yield _required(
+                yield invalid(at, key, "must be a property of the items")
+            elif key not in demanded and "default" not in properties[key]:
+                yield required(
                     f"{path}.items.properties[{key}].default",
                     "it is a list map key, so must be required or have a default",
                 )
@@ -268,7 +405,7 @@ def _list_errors(schema: Mapping[str, Any], path: str) -> Iterator[FieldError]:
 def _branch_errors(branch: Mapping[str, Any], path: str) -> Iterator[FieldError]:
     for name in _ONLY_STRUCTURAL:
         if name in branch:
-            yield _forbidden(f"{path}.{name}", "must be empty to be structural")
+            yield forbidden(f"{path}.{name}", "must be empty to be structural")
     for name, child in (branch.get("properties") or {}).items():
         yield from _branch_errors(child, f"{path}.properties[{name}]")
     if isinstance(branch.get("items"), Mapping):

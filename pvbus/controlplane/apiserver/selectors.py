@@ -8,18 +8,16 @@ import re
 from collections.abc import Container, Mapping
 from typing import Any, NamedTuple
 
-_NAME = r"([A-Za-z0-9][-A-Za-z0-9_.]*)?[A-Za-z0-9]"
+from pvbus.core.api.selectors import INTEGER, NAME, PREFIX, Requirement
+
 _NAME_WORDS = (
     "consist of alphanumeric characters, '-', '_' or '.', "
     "and must start and end with an alphanumeric character"
 )
-_DNS = r"[a-z0-9]([-a-z0-9]*[a-z0-9])?(\.[a-z0-9]([-a-z0-9]*[a-z0-9])?)*"
-_NAME_RE = re.compile(_NAME)
-_DNS_RE = re.compile(_DNS)
 
 _TOKEN = re.compile(r"\s*(?:(?P<symbol>==|!=|[=!(),<>])|(?P<word>[^\s=!(),<>]+)|(?P<end>$))")
-_INTEGER = re.compile(r"[+-]?[0-9]{1,63}")
-_OPERATORS = ("in", "notin", "=", "==", "!=", ">", "<")
+_SETS = {"in": "In", "notin": "NotIn"}
+_OPERATORS = (*_SETS, "=", "==", "!=", ">", "<")
 
 
 REQUIREMENTS_MAX = 1000
@@ -30,34 +28,6 @@ REQUIREMENTS_MAX = 1000
 def _check_count(count: int) -> None:
     if count > REQUIREMENTS_MAX:
         raise ValueError(f"a selector may have at most {REQUIREMENTS_MAX} requirements")
-
-
-class Requirement(NamedTuple):
-    """One condition on a label. operator: in, notin, exists, !, gt, lt (= and != are sets of one)."""
-
-    key: str
-    operator: str
-    values: frozenset[str]
-
-    def matches(self, labels: Mapping[str, str]) -> bool:
-        value = labels.get(self.key)
-        match self.operator:
-            case "in":
-                return value is not None and value in self.values
-            case "notin":
-                return value is None or value not in self.values
-            case "exists":
-                return value is not None
-            case "!":
-                return value is None
-            case _:
-                return value is not None and self._compares(value)
-
-    def _compares(self, value: str) -> bool:
-        (bound,) = self.values
-        if _INTEGER.fullmatch(value) is None:
-            return False
-        return int(value) > int(bound) if self.operator == "gt" else int(value) < int(bound)
 
 
 class LabelSelector(NamedTuple):
@@ -112,19 +82,19 @@ class _LabelParser:
         key = self._take_word("identifier")
         _check_key(key)
         if absent:
-            return Requirement(key, "!", frozenset())
+            return Requirement(key, "DoesNotExist")
         if self._peek() in ("", ","):
-            return Requirement(key, "exists", frozenset())
+            return Requirement(key, "Exists")
         operator = self._take()
         if operator not in _OPERATORS:
             raise ValueError(f"found '{operator}', expected: in, notin, =, ==, !=, gt, lt")
-        if operator in ("in", "notin"):
-            return Requirement(key, operator, self._value_list(operator))
+        if operator in _SETS:
+            return Requirement(key, _SETS[operator], self._value_list(operator))
         value = self._exact_value()
         if operator in (">", "<"):
-            return Requirement(key, "gt" if operator == ">" else "lt", frozenset([_integer(value)]))
+            return Requirement(key, operator, frozenset([_integer(value)]))
         _check_value(key, value)
-        return Requirement(key, "notin" if operator == "!=" else "in", frozenset([value]))
+        return Requirement(key, "NotIn" if operator == "!=" else "In", frozenset([value]))
 
     def _exact_value(self) -> str:
         """Nothing after the operator is the empty value."""
@@ -170,7 +140,7 @@ class _LabelParser:
 
 
 def _integer(value: str) -> str:
-    if _INTEGER.fullmatch(value) is None or not -(2**63) <= int(value) < 2**63:
+    if INTEGER.fullmatch(value) is None or not -(2**63) <= int(value) < 2**63:
         shown = value[:63]
         raise ValueError(
             f"values[0]: Invalid value: \"{shown}\": for 'Gt', 'Lt' operators, the value must be an integer"
@@ -180,7 +150,7 @@ def _integer(value: str) -> str:
 
 def _check_key(key: str) -> None:
     prefix, slash, name = key.rpartition("/")
-    if slash and (len(prefix) > 253 or _DNS_RE.fullmatch(prefix) is None):
+    if slash and (len(prefix) > 253 or PREFIX.fullmatch(prefix) is None):
         raise ValueError(
             f'key: Invalid value: "{key}": prefix part a lowercase RFC 1123 subdomain must '
             "consist of lower case alphanumeric characters, '-' or '.', "
@@ -188,14 +158,14 @@ def _check_key(key: str) -> None:
         )
     if len(name) > 63:
         raise ValueError(f'key: Invalid value: "{key}": name part must be no more than 63 bytes')
-    if _NAME_RE.fullmatch(name) is None:
+    if NAME.fullmatch(name) is None:
         raise ValueError(f'key: Invalid value: "{key}": name part must {_NAME_WORDS}')
 
 
 def _check_value(key: str, value: str) -> None:
     if len(value) > 63:
         raise ValueError(f'values[0][{key}]: Invalid value: "{value}": must be no more than 63 bytes')
-    if value and _NAME_RE.fullmatch(value) is None:
+    if value and NAME.fullmatch(value) is None:
         raise ValueError(
             f'values[0][{key}]: Invalid value: "{value}": a valid label must be an empty string or '
             f"{_NAME_WORDS}"

@@ -9,7 +9,7 @@ import asyncio
 import contextlib
 import hmac
 import traceback
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -42,8 +42,8 @@ from pvbus.controlplane.apiserver.hooks import KindHooks, StatusError, VirtualKi
 from pvbus.controlplane.apiserver.namespaces import Cleaner, create_initial
 from pvbus.controlplane.apiserver.objects import StoredObjects
 from pvbus.controlplane.apiserver.registry import CRD, NAMESPACE, PACKAGE_RESOURCES, Registry
+from pvbus.controlplane.apiserver.requests import check_head, media_type
 from pvbus.controlplane.apiserver.resources import Answer, Call, Resources
-from pvbus.controlplane.apiserver.screening import check_head, media_type
 from pvbus.controlplane.apiserver.store import Store, StoreError
 from pvbus.controlplane.apiserver.strategies import BUILTIN
 from pvbus.controlplane.apiserver.writes import Writer
@@ -70,8 +70,6 @@ class ApiServer:
         data: Path | None,
         port: int = 0,
         *,
-        hooks: Mapping[Kind, KindHooks] | None = None,
-        virtual: Mapping[Kind, VirtualKind] | None = None,
         crds: Sequence[Object] = (),
         tls: bool = True,
         advertise: str = "",
@@ -84,8 +82,8 @@ class ApiServer:
         self.objects = StoredObjects()
         self._folder = DataFolder(data)
         self._asked_port = port
-        self._hooks = dict(hooks or {})
-        self._virtual = dict(virtual or {})
+        self._hooks: dict[Kind, KindHooks] = {}
+        self._virtual: dict[Kind, VirtualKind] = {}
         self._crds = crds
         self._tls = tls
         self._advertise = advertise

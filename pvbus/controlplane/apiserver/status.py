@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 from pvbus.controlplane.apiserver.hooks import StatusError
-from pvbus.controlplane.apiserver.structural import PROBLEMS_MAX, SHOWN_MAX, FieldError
+from pvbus.controlplane.apiserver.nodes import PROBLEMS_MAX, SHOWN_MAX, FieldError
 
 
 class Subject(NamedTuple):
@@ -113,12 +113,18 @@ def invalid(subject: Subject, problems: Sequence[FieldError]) -> StatusError:
     )
 
 
+def invalid_option(kind: str, problem: FieldError) -> StatusError:
+    """Refuse (422) an option of a request. kind: what the options are called, such as ListOptions."""
+    return invalid(Subject("meta.k8s.io", "", kind), [problem])
+
+
 def bad_request(text: str) -> StatusError:
     return StatusError(400, "BadRequest", text)
 
 
-def not_allowed(what: str = "the server does not allow this method on the requested resource") -> StatusError:
-    return StatusError(405, "MethodNotAllowed", what)
+def not_allowed() -> StatusError:
+    text = "the server does not allow this method on the requested resource"
+    return StatusError(405, "MethodNotAllowed", text)
 
 
 def unsupported_media_type(text: str) -> StatusError:
@@ -133,16 +139,6 @@ def expired(text: str) -> StatusError:
     return StatusError(410, "Expired", text)
 
 
-def required(path: str, message: str = "") -> FieldError:
-    return FieldError(
-        path, "FieldValueRequired", f"Required value: {message}" if message else "Required value"
-    )
-
-
 def invalid_value(path: str, value: Any, message: str) -> FieldError:
     text = f'"{value[:SHOWN_MAX]}"' if isinstance(value, str) else str(value)
     return FieldError(path, "FieldValueInvalid", f"Invalid value: {text}: {message}")
-
-
-def forbidden_value(path: str, message: str) -> FieldError:
-    return FieldError(path, "FieldValueForbidden", f"Forbidden: {message}")

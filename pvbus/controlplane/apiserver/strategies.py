@@ -11,9 +11,9 @@ from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
 
 from pvbus.controlplane.apiserver import status
+from pvbus.controlplane.apiserver.nodes import FieldError, forbidden
 from pvbus.controlplane.apiserver.registry import NAMESPACE
-from pvbus.controlplane.apiserver.status import forbidden_value, invalid_value
-from pvbus.controlplane.apiserver.structural import FieldError
+from pvbus.controlplane.apiserver.status import invalid_value
 from pvbus.ports.cluster import Kind, Object
 
 CONFIG_MAP = Kind("", "ConfigMap")
@@ -30,20 +30,12 @@ _DATA_KEY_RULE = (
 class Strategy(NamedTuple):
     """finalizer: put on an object when its deletion begins, taken off by the server's own cleaner."""
 
-    prepare: Callable[[Object, Object | None], Object]
-    check: Callable[[Object, Object | None], list[FieldError]]
+    prepare: Callable[[Object, Object | None], Object] = lambda new, old: new
+    check: Callable[[Object, Object | None], list[FieldError]] = lambda new, old: []
     finalizer: str = ""
     counts_generation: bool = False
     unconditional_update: bool = True
     label_name: bool = False
-
-
-def _same(new: Object, old: Object | None) -> Object:
-    return new
-
-
-def _fine(new: Object, old: Object | None) -> list[FieldError]:
-    return []
 
 
 def _prepare_namespace(new: Object, old: Object | None) -> Object:
@@ -95,23 +87,23 @@ def _check_data(new: Object, old: Object | None, fields: tuple[str, ...]) -> lis
     ]
     if old is not None and old.get("immutable"):
         if not new.get("immutable"):
-            found.append(forbidden_value("immutable", "field is immutable when `immutable` is set"))
+            found.append(forbidden("immutable", "field is immutable when `immutable` is set"))
         found += [
-            forbidden_value(field, "field is immutable when `immutable` is set")
+            forbidden(field, "field is immutable when `immutable` is set")
             for field in fields
             if new.get(field) != old.get(field)
         ]
     return found
 
 
-STORED_AS_WRITTEN = Strategy(_same, _fine)
-CUSTOM = Strategy(_same, _fine, counts_generation=True, unconditional_update=False)
-HOOKED = Strategy(_same, _fine, unconditional_update=False)
+STORED_AS_WRITTEN = Strategy()
+CUSTOM = Strategy(counts_generation=True, unconditional_update=False)
+HOOKED = Strategy(unconditional_update=False)
 
 BUILTIN: Mapping[Kind, Strategy] = {
-    NAMESPACE: Strategy(_prepare_namespace, _fine, label_name=True),
+    NAMESPACE: Strategy(_prepare_namespace, label_name=True),
     SECRET: Strategy(_prepare_secret, _check_secret),
-    CONFIG_MAP: Strategy(_same, _check_config_map),
+    CONFIG_MAP: Strategy(check=_check_config_map),
 }
 
 

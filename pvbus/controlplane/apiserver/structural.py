@@ -11,34 +11,19 @@ from typing import Annotated, Any, Literal
 
 import msgspec
 
-from pvbus.controlplane.apiserver.budget import Budget, OutOfBudgetError
 from pvbus.controlplane.apiserver.nodes import (
-    METADATA_SCHEMA,
     PROBLEMS_MAX,
     ROOT,
-    SHOWN_MAX,
     FieldError,
     Json,
     Node,
-    _default,
-    _invalid,
-    _prune,
-    _validate,
+    default,
+    invalid,
     list_identity,
-    shown,
+    prune,
+    validate,
 )
-
-__all__ = [
-    "METADATA_SCHEMA",
-    "PROBLEMS_MAX",
-    "ROOT",
-    "SHOWN_MAX",
-    "FieldError",
-    "Node",
-    "Schema",
-    "compile_schema",
-    "shown",
-]
+from pvbus.controlplane.apiserver.rules import Budget, OutOfBudgetError
 
 _NOT_NULL = bool | int | float | str | list[Any] | dict[str, Any]
 
@@ -171,14 +156,14 @@ class Schema:
 
     def defaulted(self, obj: Json) -> Json:
         """Return the object with defaults, and without nulls in fields that are not nullable."""
-        return obj if self.is_clean(obj) else _default(self._root, obj)
+        return obj if self.is_clean(obj) else default(self._root, obj)
 
     def pruned(self, obj: Json) -> tuple[Json, list[str]]:
         """Return the object without unknown fields, and the paths of those."""
         if self.is_clean(obj):
             return obj, []
         unknown: list[str] = []
-        return _prune(self._root, obj, "", unknown), unknown
+        return prune(self._root, obj, "", unknown), unknown
 
     def validate(self, obj: Json, old: Json = None) -> list[FieldError]:
         """Return what is wrong. `old` is the object before an update: rules may compare with it."""
@@ -190,7 +175,7 @@ class Schema:
                     return []
                 budget = Budget()
             # One by one, so that what was found stays when the budget is spent.
-            for error in islice(_validate(self._root, obj, old, "", budget), PROBLEMS_MAX + 1):
+            for error in islice(validate(self._root, obj, old, "", budget), PROBLEMS_MAX + 1):
                 found.append(error)  # noqa: PERF402 - extend would lose them at the error
         except OutOfBudgetError:
             found.append(_OUT_OF_BUDGET)
@@ -213,16 +198,16 @@ def _default_errors(node: Node, path: str) -> Iterator[tuple[str, Json, FieldErr
         yield from _default_errors(child, at)
     if not node.has_default:
         return
-    default = node.schema["default"]
+    given = node.schema["default"]
     unknown: list[str] = []
-    pruned = _prune(node, default, "default", unknown)
+    pruned = prune(node, given, "default", unknown)
     for field in unknown:
-        yield path, default, _invalid(field, default, "must not have unknown fields")
-    for error in _validate(node, _default(node, pruned), None, "default", Budget()):
-        yield path, default, error
+        yield path, given, invalid(field, given, "must not have unknown fields")
+    for error in validate(node, default(node, pruned), None, "default", Budget()):
+        yield path, given, error
 
 
-_OUT_OF_BUDGET = _invalid(
+_OUT_OF_BUDGET = invalid(
     "", None, "validation failed due to running out of cost budget, no further validation rules will be run"
 )
 

@@ -14,6 +14,7 @@ from pvbus.controlplane.apiserver import requests as rq
 from pvbus.controlplane.apiserver import status
 from pvbus.controlplane.apiserver.entries import Change, Entry, encode, event_line, event_parts
 from pvbus.controlplane.apiserver.listing import Selection, asked_version
+from pvbus.controlplane.apiserver.nodes import forbidden
 from pvbus.controlplane.apiserver.registry import Registry
 from pvbus.controlplane.apiserver.shapes import Form
 from pvbus.controlplane.apiserver.store import ExpiredError, Store, Table
@@ -57,16 +58,16 @@ def plan(store: Store, selection: Selection, form: Form, query: Mapping[str, str
     asked = asked_version(store, query)
     send_initial = query.get("sendInitialEvents")
     if send_initial is not None and query.get("resourceVersionMatch") != "NotOlderThan":
-        problem = status.forbidden_value(
+        problem = forbidden(
             "resourceVersionMatch", "sendInitialEvents requires setting resourceVersionMatch to NotOlderThan"
         )
-        raise status.invalid(status.Subject("meta.k8s.io", "", "ListOptions"), [problem])
+        raise status.invalid_option("ListOptions", problem)
     if send_initial is None and query.get("resourceVersionMatch"):
-        problem = status.forbidden_value(
+        problem = forbidden(
             "resourceVersionMatch",
             "resourceVersionMatch is forbidden for watch unless sendInitialEvents is provided",
         )
-        raise status.invalid(status.Subject("meta.k8s.io", "", "ListOptions"), [problem])
+        raise status.invalid_option("ListOptions", problem)
     wants_initial = rq.is_true(query, "sendInitialEvents") if send_initial is not None else asked == 0
     initial: list[Entry] = []
     if wants_initial:

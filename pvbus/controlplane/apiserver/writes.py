@@ -18,11 +18,11 @@ from pvbus.controlplane.apiserver import metadata as meta
 from pvbus.controlplane.apiserver import status, strategies
 from pvbus.controlplane.apiserver.entries import Entry, ObjectKey
 from pvbus.controlplane.apiserver.hooks import KindHooks
+from pvbus.controlplane.apiserver.nodes import PROBLEMS_MAX, SHOWN_MAX, FieldError
 from pvbus.controlplane.apiserver.registry import CRD, NAMESPACE, Endpoint, Registry
 from pvbus.controlplane.apiserver.requests import DeleteOptions, Options
 from pvbus.controlplane.apiserver.store import Store
 from pvbus.controlplane.apiserver.strategies import Strategy
-from pvbus.controlplane.apiserver.structural import PROBLEMS_MAX, SHOWN_MAX, FieldError
 from pvbus.ports.cluster import Kind, Object
 
 IMMORTAL = ("default", "kube-system", "kube-public")

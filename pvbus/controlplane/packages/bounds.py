@@ -8,6 +8,8 @@ import posixpath
 import unicodedata
 from collections.abc import Iterable, Mapping
 
+from pvbus.controlplane.packages.layout import KPTFILE
+
 PACKAGE_BYTES_MAX = 6 * 1024 * 1024
 """All files of one package. A request that writes a package has the same limit."""
 
@@ -38,7 +40,7 @@ class ContentError(Exception):
     """The content of one package is beyond a limit. The message names it for users."""
 
 
-def path_problem(paths: Iterable[str], kptfile: str) -> str | None:
+def path_problem(paths: Iterable[str]) -> str | None:
     """Return why these cannot be the files of a package, None if they can."""
     known = list(paths)
     if len(known) > FILES_MAX:
@@ -59,7 +61,7 @@ def path_problem(paths: Iterable[str], kptfile: str) -> str | None:
     for path in known:
         if path in folders:
             return f"{path!r} is both a file and a folder"
-    if kptfile not in known:
+    if KPTFILE not in known:
         return "a package needs a Kptfile at its root"
     return None
 

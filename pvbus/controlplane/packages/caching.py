@@ -1,9 +1,14 @@
-"""A cache with a limit in bytes, not in entries: packages differ a thousandfold in size."""
+"""Caches limited by what they hold, not by how many: packages differ a thousandfold in size.
+
+`StoreActivity` has the one that all syncs of a store share, and counts what they do.
+"""
 
 import threading
 from collections import OrderedDict
-from collections.abc import Callable, Hashable
+from collections.abc import Callable, Hashable, Mapping
 from typing import Generic, TypeVar
+
+from pvbus.controlplane.packages.gitrepo import File
 
 _K = TypeVar("_K", bound=Hashable)
 _V = TypeVar("_V")
@@ -40,3 +45,21 @@ class SizedCache(Generic[_K, _V]):
                     _, (_, freed) = self._entries.popitem(last=False)
                     self.bytes -= freed
         return value
+
+
+FILES_BYTES_MAX = 64 * 1024 * 1024
+FILE_OVERHEAD_BYTES = 300
+"""Package content in memory: thousands of usual packages, ten of the largest."""
+
+
+def _bytes_of(files: Mapping[str, File]) -> int:
+    return sum(len(path) + len(file.data) + FILE_OVERHEAD_BYTES for path, file in files.items())
+
+
+class StoreActivity:
+    """The number of repository syncs and of requests in progress, and a cache of package content."""
+
+    def __init__(self) -> None:
+        self.files: SizedCache[str, Mapping[str, File]] = SizedCache(FILES_BYTES_MAX, _bytes_of)
+        self.keepers = 0
+        self.requests = 0

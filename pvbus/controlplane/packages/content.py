@@ -1,4 +1,4 @@
-"""The files of a new or changed package, as text, and their changes by each task.
+"""The files of a new or changed package, as text: their changes by each task, and the facts of a Kptfile.
 
 Pure. Kptfiles and resources are edited in place, so that comments and layout stay.
 
@@ -7,8 +7,10 @@ internal/builtins/pkg_context.go and internal/util/addmergecomment.
 """
 
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
+
+import msgspec
 
 from pvbus.controlplane.packages import bounds
 from pvbus.controlplane.packages.layout import KPTFILE
@@ -20,6 +22,9 @@ CONTEXT_NAME = "kptfile.kpt.dev"
 UPSTREAM_IDENTIFIER = "internal.kpt.dev/upstream-identifier"
 LOCAL_CONFIG = "config.kubernetes.io/local-config"
 RENDERED = "Rendered"
+
+Edit = Callable[[Document], Document]
+"""A change of a Kptfile."""
 
 _MERGE_COMMENT = "kpt-merge:"
 _METADATA_LINE = re.compile(r"(?m)^metadata:[ \t]*(?=\r?$)")
@@ -128,7 +133,7 @@ def _document(text: str) -> Document:
     return documents[0]
 
 
-def edit_kptfile(texts: Mapping[str, str], *edits: Callable[[Document], Document]) -> dict[str, str]:
+def edit_kptfile(texts: Mapping[str, str], *edits: Edit) -> dict[str, str]:
     """Apply edits to the package's Kptfile. Raises: YamlError."""
     documents = editor.parse(texts[KPTFILE])
     if not documents or not isinstance(documents[0].value, dict):
@@ -139,11 +144,11 @@ def edit_kptfile(texts: Mapping[str, str], *edits: Callable[[Document], Document
     return {**texts, KPTFILE: editor.join((first, *documents[1:]))}
 
 
-def named(name: str) -> Callable[[Document], Document]:
+def named(name: str) -> Edit:
     return lambda kptfile: editor.assign(kptfile, ("metadata", "name"), name)
 
 
-def derived_from(lock: Mapping[str, Any]) -> Callable[[Document], Document]:
+def derived_from(lock: Mapping[str, Any]) -> Edit:
     """Record the upstream. lock: `{type: git, git: {repo, directory, ref, commit}}`."""
     git = dict(lock["git"])
     upstream = {"type": "git", "git": {key: git[key] for key in ("repo", "directory", "ref")}}
@@ -157,7 +162,7 @@ def derived_from(lock: Mapping[str, Any]) -> Callable[[Document], Document]:
     return edit
 
 
-def with_metadata(field: str, wanted: Mapping[str, str], *, exact: bool) -> Callable[[Document], Document]:
+def with_metadata(field: str, wanted: Mapping[str, str], *, exact: bool) -> Edit:
     """Set metadata.labels or .annotations: exactly these, or merged into the present ones."""
     path = ("metadata", field)
 
@@ -170,15 +175,13 @@ def with_metadata(field: str, wanted: Mapping[str, str], *, exact: bool) -> Call
     return edit
 
 
-def with_gates(gates: Sequence[Mapping[str, Any]]) -> Callable[[Document], Document]:
+def with_gates(gates: Sequence[Mapping[str, Any]]) -> Edit:
     """Set the readiness gates to exactly these."""
     wanted = {str(gate["conditionType"]): {"conditionType": gate["conditionType"]} for gate in gates}
     return lambda kptfile: _with_list(kptfile, ("info", "readinessGates"), "conditionType", wanted)
 
 
-def with_conditions(
-    conditions: Sequence[Mapping[str, Any]], rendered: Mapping[str, Any] | None
-) -> Callable[[Document], Document]:
+def with_conditions(conditions: Sequence[Mapping[str, Any]], rendered: Mapping[str, Any] | None) -> Edit:
     """Set the conditions to exactly these, except `Rendered`, which is the given one (None: absent)."""
     wanted = {str(item["type"]): item for item in conditions if item["type"] != RENDERED}
     if rendered is not None:
@@ -207,6 +210,72 @@ def _with_list(
     return kptfile
 
 
-def path_problem(paths: Sequence[str]) -> str | None:
-    """Return why these cannot be the files of a package, None if they can."""
-    return bounds.path_problem(paths, KPTFILE)
+class KptfileFacts(msgspec.Struct, frozen=True, kw_only=True):
+    """The facts of a Kptfile that the API shows, as plain JSON."""
+
+    labels: dict[str, str] = {}
+    annotations: dict[str, str] = {}
+    gates: tuple[dict[str, str], ...] = ()
+    conditions: tuple[dict[str, str], ...] = ()
+    upstream_lock: dict[str, Any] | None = None
+
+    @property
+    def rendered(self) -> dict[str, str] | None:
+        """The condition `Rendered`."""
+        return next((item for item in self.conditions if item["type"] == RENDERED), None)
+
+
+def facts_of(text: str) -> KptfileFacts:
+    """Read a Kptfile leniently: invalid fields count as absent."""
+    try:
+        value = editor.values(text)[0]
+    except editor.YamlError as exc:
+        return unreadable_kptfile(str(exc))
+    except IndexError:
+        return unreadable_kptfile("it is empty")
+    facts = _facts_in(_mapping(value))
+    if len(msgspec.json.encode(facts)) > bounds.FACTS_BYTES_MAX:
+        return unreadable_kptfile(
+            f"its labels, annotations, gates and conditions have more than {bounds.FACTS_BYTES_MAX} bytes"
+        )
+    return facts
+
+
+def unreadable_kptfile(problem: str) -> KptfileFacts:
+    """Return the facts of an unreadable Kptfile: a condition with the problem."""
+    message = f"cannot read the Kptfile: {problem}"
+    condition = {"type": RENDERED, "status": "False", "reason": "InvalidKptfile", "message": message}
+    return KptfileFacts(conditions=(condition,))
+
+
+def _facts_in(root: dict[str, Any]) -> KptfileFacts:
+    metadata = _mapping(root.get("metadata"))
+    return KptfileFacts(
+        labels=_strings(metadata.get("labels")),
+        annotations=_strings(metadata.get("annotations")),
+        gates=tuple(_entries(_mapping(root.get("info")).get("readinessGates"), "conditionType")),
+        conditions=tuple(_entries(_mapping(root.get("status")).get("conditions"), "type")),
+        upstream_lock=_lock_in(_mapping(root.get("upstreamLock"))),
+    )
+
+
+def _lock_in(value: dict[str, Any]) -> dict[str, Any] | None:
+    git = _strings(value.get("git"))
+    retained = {key: git[key] for key in ("repo", "directory", "ref", "commit") if key in git}
+    if not value:
+        return None
+    return {"type": str(value.get("type", "git"))} | ({"git": retained} if retained else {})
+
+
+def _mapping(value: Any) -> dict[str, Any]:
+    return value if isinstance(value, dict) else {}
+
+
+def _strings(value: Any) -> dict[str, str]:
+    return {str(key): str(item) for key, item in _mapping(value).items()}
+
+
+def _entries(value: Any, key: str) -> Iterable[dict[str, str]]:
+    for item in value if isinstance(value, list) else []:
+        if isinstance(item, dict) and item.get(key):
+            yield _strings(item)

@@ -90,6 +90,21 @@ def latest_label(name: str) -> StatusError:
     )
 
 
+def workspace_exists(wanted: Wanted) -> StatusError:
+    return answers.internal(
+        "package revision workspaceNames must be unique; package revision with name "
+        f"{wanted.package} in repo {wanted.repository} with workspaceName {wanted.workspace} "
+        "already exists"
+    )
+
+
+def clone_exists(wanted: Wanted) -> StatusError:
+    return answers.internal(
+        f'`clone` cannot create a new revision for package "{wanted.package}" that already exists '
+        f'in repo "{wanted.repository}"; make subsequent revisions using `copy`'
+    )
+
+
 def check_place(wanted: Wanted, sync: RepositorySync, directory: str, *, is_leftover: bool) -> None:
     """Check a new revision against those of its repository.
 
@@ -99,11 +114,7 @@ def check_place(wanted: Wanted, sync: RepositorySync, directory: str, *, is_left
     siblings = present.get(directory, {})
     kind = wanted.task.get("type", "")
     if wanted.workspace in siblings:
-        raise answers.internal(
-            "package revision workspaceNames must be unique; package revision with name "
-            f"{wanted.package} in repo {wanted.repository} with workspaceName {wanted.workspace} "
-            "already exists"
-        )
+        raise workspace_exists(wanted)
     exists = bool(siblings) and not (is_leftover and all(item.is_placeholder for item in siblings.values()))
     if kind == "init" and exists:
         raise answers.internal(
@@ -111,10 +122,7 @@ def check_place(wanted: Wanted, sync: RepositorySync, directory: str, *, is_left
             "subsequent revisions using `copy`"
         )
     if kind == "clone" and exists:
-        raise answers.internal(
-            f'`clone` cannot create a new revision for package "{wanted.package}" that already exists '
-            f'in repo "{wanted.repository}"; make subsequent revisions using `copy`'
-        )
+        raise clone_exists(wanted)
     if kind in ("init", "clone"):
         parts = directory.split("/")
         above = ["/".join(parts[:depth]) for depth in range(1, len(parts))]

@@ -38,7 +38,6 @@ SERVICE_EMAIL = "porch@kpt.dev"
 _UID_SPACE = UUID("aac71d91-5c67-456f-8fd2-902ef6da820e")
 _LABEL = re.compile(r"[a-z0-9]([-a-z0-9]*[a-z0-9])?")
 _PATH = re.compile(r"[a-z0-9/]([-a-z0-9/]*[a-z0-9/])?")
-_VERSION_WORKSPACE = re.compile(r"\.v[0-9.]*[0-9]$")
 _CONTENT_TASKS = frozenset({"init", "clone", "edit", "upgrade"})
 
 TITLE_BY_TASK = {
@@ -51,27 +50,6 @@ RENDER_TITLE = "Rendering package"
 CAUSE = "pvbus.dev/cause"
 """Annotation of a request that creates or saves a draft: the writer and the reason."""
 CAUSE_CHARACTERS_MAX = 300
-
-
-class RevisionName(NamedTuple):
-    """The parts of a PackageRevision's name. package has dots instead of the path's slashes."""
-
-    repository: str
-    package: str
-    workspace: str
-
-
-def parse_revision_name(name: str) -> RevisionName | None:
-    """Parse a PackageRevision's name; None if it has fewer than three parts."""
-    repository, _, rest = name.partition(".")
-    if _VERSION_WORKSPACE.search(rest):
-        package, separator, tail = rest.rpartition(".v")
-        workspace = f"v{tail}"
-    else:
-        package, separator, workspace = rest.rpartition(".")
-    if not (repository and package and separator and workspace):
-        return None
-    return RevisionName(repository, package, workspace)
 
 
 def revision_uid(namespace: str, name: str) -> str:

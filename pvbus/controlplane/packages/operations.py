@@ -1,17 +1,101 @@
 """Applies the changes of package revisions to branches and tags.
 
-Every function takes the present refs (including earlier changes of the same push) and stages new
-values; `commit_all` pushes them, or calls again after refs have moved. Earlier decisions are therefore
-checked again here: a revision whose ref has moved is a conflict.
+Every function takes the refs as they are (and as earlier changes of the same push leave them), and
+stages new values; `commit_all` pushes what is staged together, or calls again on refs that moved. What
+was decided before is therefore checked here once more: a revision that is no longer where it was is a
+conflict.
 """
 
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
 from pvbus.controlplane.packages import answers, layout
+from pvbus.controlplane.packages.gitcommand import Failure, GitError, RefUpdate
 from pvbus.controlplane.packages.gitrepo import Author, BareMirror, File, Files
 from pvbus.controlplane.packages.layout import Annotation, RenderNote
 from pvbus.controlplane.packages.revisions import Revision
-from pvbus.controlplane.packages.staging import Staging
+
+# A change of refs, built on the present refs; it may be built again.
+Build = Callable[["Staging"], object]
+
+
+class Staging:
+    """The refs after a push of the updates collected here."""
+
+    def __init__(self, refs: Mapping[str, str]) -> None:
+        self._refs = refs
+        self._new: dict[str, str | None] = {}
+
+    def get(self, ref: str) -> str | None:
+        return self._new[ref] if ref in self._new else self._refs.get(ref)
+
+    def set(self, ref: str, oid: str | None) -> None:
+        self._new[ref] = oid
+
+    def names(self, folder: str) -> Iterator[str]:
+        """Yield the refs directly in a folder. folder: with a final slash."""
+        for ref in {**self._refs, **self._new}:
+            if ref.startswith(folder) and "/" not in ref[len(folder) :] and self.get(ref) is not None:
+                yield ref
+
+    def updates(self) -> list[RefUpdate]:
+        return [
+            RefUpdate(ref, self._refs.get(ref), new)
+            for ref, new in self._new.items()
+            if self._refs.get(ref) != new
+        ]
+
+    def snapshot(self) -> dict[str, str | None]:
+        return dict(self._new)
+
+    def restore(self, snapshot: dict[str, str | None]) -> None:
+        self._new = snapshot
+
+
+ATTEMPTS_MAX = 4
+"""The first attempt and three more: against faster pushes of other clients, the caller gets an error."""
+
+
+def commit_all(mirror: BareMirror, builds: Sequence[Build]) -> list[object]:
+    """Build changes one after the other on the mirror's refs and push them together.
+
+    Return, in order, the result of each build or its exception. If the remote has moved, it is fetched
+    and everything is rebuilt. If the remote refuses the push, each change is pushed alone, so that one
+    bad change does not fail the others.
+    """
+    error = GitError(Failure.MOVED, "not pushed")
+    outcomes: list[object] = []
+    for _ in range(ATTEMPTS_MAX):
+        staging = Staging(mirror.refs)
+        outcomes = [_built(build, staging) for build in builds]
+        updates = staging.updates()
+        if not updates:
+            return outcomes
+        try:
+            mirror.push(updates)
+            return outcomes
+        except GitError as exc:
+            error = exc
+        try:
+            mirror.fetch()
+        except GitError as exc:
+            return [exc if not isinstance(outcome, Exception) else outcome for outcome in outcomes]
+        if all(mirror.refs.get(update.ref) == update.new for update in updates):
+            return outcomes  # the response was lost, not the push
+        if error.failure is not Failure.MOVED:
+            break
+    if len(builds) == 1 or error.failure is Failure.UNREACHABLE:
+        return [outcome if isinstance(outcome, Exception) else error for outcome in outcomes]
+    return [commit_all(mirror, [build])[0] for build in builds]
+
+
+def _built(build: Build, staging: Staging) -> object:
+    before = staging.snapshot()
+    try:
+        return build(staging)
+    except Exception as exc:  # the build's caller gets it; the rest of the batch continues
+        staging.restore(before)
+        return exc
 
 
 class Branch(NamedTuple):
@@ -174,3 +258,51 @@ _UPDATES = frozenset(
     }
 )
 _APPROVALS = (_UPDATES - {(layout.DRAFT, layout.PROPOSED)}) | {(layout.PROPOSED, layout.PUBLISHED)}
+
+
+# ------------------------------------------------------------ what a commit message says to people
+
+NAMED_MAX = 5
+
+
+def cause_of_creation(
+    task: Mapping[str, Any], source: Revision | None, metadata: Mapping[str, Any]
+) -> tuple[str, ...]:
+    """Name the task and its source. source: the cloned or copied revision, None for a new package."""
+    kind = task.get("type", "")
+    if kind == "clone":
+        name = (((task.get("clone") or {}).get("upstreamRef") or {}).get("upstreamRef") or {}).get("name", "")
+        line = f"Clone of {name}{_at(source)}"
+    elif kind == "edit":
+        line = f"Edit of {((task.get('edit') or {}).get('sourceRef') or {}).get('name', '')}{_at(source)}"
+    else:
+        line = "New package"
+    return (line, *_owners(metadata))
+
+
+def cause_of_update(before: Files, after: Files, metadata: Mapping[str, Any]) -> tuple[str, ...]:
+    """Name the changed files."""
+    changed = sorted(path for path in before.keys() | after.keys() if before.get(path) != after.get(path))
+    named = ", ".join(_line(path) for path in changed[:NAMED_MAX])
+    more = f" (and {len(changed) - NAMED_MAX} more)" if len(changed) > NAMED_MAX else ""
+    return (f"Change of {named or 'no file'}{more}", *_owners(metadata))
+
+
+def _at(source: Revision | None) -> str:
+    if source is None:
+        return ""
+    number = f"revision {source.revision}, " if source.revision > 0 else ""
+    return f" ({number}commit {source.commit[:12]})"
+
+
+def _owners(metadata: Mapping[str, Any]) -> tuple[str, ...]:
+    namespace = metadata.get("namespace", "")
+    return tuple(
+        f"For {_line(str(owner.get('kind', '')))} {namespace}/{_line(str(owner.get('name', '')))}"
+        for owner in metadata.get("ownerReferences") or []
+        if owner.get("controller")
+    )
+
+
+def _line(text: str) -> str:
+    return "".join(char if char.isprintable() else "?" for char in text)

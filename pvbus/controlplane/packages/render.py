@@ -4,27 +4,34 @@ This module does not depend on where packages are stored. A package's fault (a f
 Kubernetes object, an unknown image, a failing function) is a result, not an exception.
 
 A pipeline need not be idempotent: rendering a rendered package again may change it again. So a result
-has the digests of its input and output, and the package store renders only files that have neither.
+has the digests of its input and output, and the package store renders only files that have neither. The
+outcome is a condition in the Kptfile and a note in the draft's commit message.
 """
 
 import hashlib
-from collections.abc import Mapping, Sequence
-from typing import Any
+import inspect
+from asyncio import get_running_loop
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from concurrent.futures import Executor
+from typing import Any, NamedTuple
 
 import msgspec
 import yaml
 
+from pvbus.controlplane.packages import answers, content
 from pvbus.controlplane.packages.functions import files, pipeline
 from pvbus.controlplane.packages.functions.item import Item, Result
 from pvbus.controlplane.packages.functions.limits import render_limits
 from pvbus.controlplane.packages.functions.pipeline import Step
 from pvbus.controlplane.packages.functions.registry import FunctionRegistry
 from pvbus.controlplane.packages.functions.yamltext import compose, load
+from pvbus.controlplane.packages.layout import RenderNote
+from pvbus.core.api.packages import function_item, function_results
 from pvbus.core.api.variants import Condition
 from pvbus.core.errors import PermanentError
 from pvbus.core.yaml.editor import YamlError
+from pvbus.ports.cluster import Object
 
-RENDERED = "Rendered"
 BFS = "kpt.dev/bfs-rendering"
 SAVE_ON_FAILURE = "kpt.dev/save-on-render-failure"
 
@@ -183,7 +190,7 @@ def render(
         failure = exc
     message = str(failure) if failure else ""
     condition = Condition(
-        type=RENDERED,
+        type=content.RENDERED,
         status="False" if failure else "True",
         reason="RenderFailed" if failure else "RenderSuccess",
         message=message,
@@ -300,3 +307,79 @@ def _children_first(directory: str) -> tuple[str, ...]:
 
 def _depth(directory: str) -> tuple[int, str]:
     return (len(directory.split("/")) if directory else 0, directory)
+
+
+Render = Callable[[Mapping[str, str]], RenderResult | Awaitable[RenderResult]]
+"""A render function. It runs in a worker thread; if it returns an awaitable, the event loop awaits it."""
+
+DEFERRED = Condition(
+    type=content.RENDERED,
+    status="Unknown",
+    reason="Deferred",
+    message="the pipeline runs with the first update of the package's resources",
+)
+
+
+class Rendering(NamedTuple):
+    """A rendered package. texts: the files with the condition `Rendered`; status: the API's renderStatus."""
+
+    texts: Mapping[str, str]
+    note: RenderNote | None
+    status: Object | None = None
+
+
+def defer(texts: Mapping[str, str]) -> Rendering:
+    """Defer the pipeline to the next update."""
+    return Rendering(with_condition(texts, DEFERRED), RenderNote("deferred", ""))
+
+
+def unrendered(
+    wanted: Mapping[str, str],
+    stored: Mapping[str, str],
+    note: RenderNote | None,
+    rendered: Mapping[str, str] | None,
+) -> Rendering | None:
+    """Return what a draft's new files become without a run of the pipeline; None where it has to run.
+
+    stored: the draft's files now; note: how they came about; rendered: their condition `Rendered`.
+    """
+    if _is_needed(wanted, stored, note):
+        return None
+    # Only the conditions can differ: take them from what is wanted, and the rest from where it is
+    # rendered, those files themselves or what was made of them before.
+    is_source = note is not None and note.state == "done" and input_digest(wanted) == note.digest
+    conditions = content.facts_of(wanted[files.KPTFILE]).conditions
+    edit = content.with_conditions(conditions, rendered)
+    try:
+        return Rendering(content.edit_kptfile(stored if is_source else wanted, edit), note)
+    except YamlError as exc:
+        raise answers.internal(f"Kptfile: {exc}") from exc
+
+
+def _is_needed(texts: Mapping[str, str], stored: Mapping[str, str], note: RenderNote | None) -> bool:
+    """Return whether these files must be rendered. note: of the stored files."""
+    if note is not None and note.state != "done":
+        return True
+    digest = input_digest(texts)
+    return digest != input_digest(stored) and (note is None or digest != note.digest)
+
+
+async def run(render: Render, texts: Mapping[str, str], executor: Executor) -> Rendering:
+    """Run the pipeline; a package that cannot be rendered keeps its files and records the error."""
+    outcome = await get_running_loop().run_in_executor(executor, render, texts)
+    return rendering_of(await outcome if inspect.isawaitable(outcome) else outcome)
+
+
+def rendering_of(result: RenderResult) -> Rendering:
+    """Return the part of a pipeline's result that is stored."""
+    note = RenderNote("done" if result.rendered else "failed", result.digest)
+    return Rendering(result.resources, note, _status(result))
+
+
+def _status(result: RenderResult) -> Object | None:
+    items = [
+        function_item(1 if step.error else 0, step.image, step.error, msgspec.to_builtins(step.results))
+        for step in result.steps
+        if step.error or step.results
+    ]
+    return function_results(result.message, items) if items or not result.rendered else None

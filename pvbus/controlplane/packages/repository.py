@@ -17,28 +17,33 @@ import pygit2
 import structlog
 
 from pvbus.controlplane.apiserver.hooks import Objects
+from pvbus.controlplane.apiserver.registry import PACKAGE_REVISION as PACKAGE_REVISION
 from pvbus.controlplane.apiserver.store import StoreError
 from pvbus.controlplane.packages import answers, layout, leftovers, operations
-from pvbus.controlplane.packages.activity import StoreActivity
 from pvbus.controlplane.packages.bounds import ContentError
-from pvbus.controlplane.packages.credentials import credentials_of
+from pvbus.controlplane.packages.caching import StoreActivity
 from pvbus.controlplane.packages.gitcommand import Credentials, Failure, Git, GitError
 from pvbus.controlplane.packages.gitrepo import Author, BareMirror, File, ref_fingerprint
 from pvbus.controlplane.packages.journal import Journal
-from pvbus.controlplane.packages.once import observed_run_once_at, run_once_at, seconds_until
-from pvbus.controlplane.packages.pins import Pins, pins_of
+from pvbus.controlplane.packages.operations import Staging, commit_all
 from pvbus.controlplane.packages.reporting import REMOVE_LAST_REVISION, report
 from pvbus.controlplane.packages.reporting import REPOSITORY as REPOSITORY
 from pvbus.controlplane.packages.revisions import Catalog, Revision, name_of, to_object
-from pvbus.controlplane.packages.settings import RepositorySettings, StoreOptions
-from pvbus.controlplane.packages.staging import Staging, commit_all
+from pvbus.controlplane.packages.settings import (
+    Pins,
+    RepositorySettings,
+    StoreOptions,
+    credentials_of,
+    observed_run_once_at,
+    pins_of,
+    run_once_at,
+    seconds_until,
+)
 from pvbus.controlplane.packages.writes import Writes
-from pvbus.core.api.variants import PORCH_GROUP
 from pvbus.core.backoff import Backoff
 from pvbus.core.keys import revision_name
-from pvbus.ports.cluster import Kind, Object
+from pvbus.ports.cluster import Object
 
-PACKAGE_REVISION = Kind(PORCH_GROUP, "PackageRevision")
 DEFER_RENDER = "pvbus.dev/defer-render"
 MIRROR = "mirror.git"
 JOURNAL = "creating"

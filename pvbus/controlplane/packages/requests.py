@@ -5,15 +5,13 @@ from concurrent.futures import Executor
 from contextlib import contextmanager
 
 from pvbus.controlplane.apiserver.hooks import Objects, StatusError
-from pvbus.controlplane.packages import answers, content, layout, rendering
-from pvbus.controlplane.packages.activity import StoreActivity
-from pvbus.controlplane.packages.kptfile import facts_of
-from pvbus.controlplane.packages.rendering import Render, Rendering
+from pvbus.controlplane.packages import answers, layout, render
+from pvbus.controlplane.packages.caching import StoreActivity
+from pvbus.controlplane.packages.render import Render, Rendering
 from pvbus.controlplane.packages.reporting import REPOSITORY
 from pvbus.controlplane.packages.repository import PACKAGE_REVISION, RepositorySync
 from pvbus.controlplane.packages.revisions import Revision
 from pvbus.core.api.variants import CONFIG_GROUP
-from pvbus.core.yaml import editor
 from pvbus.ports.cluster import Object
 
 REPOSITORIES = f"repositories.{CONFIG_GROUP}"
@@ -94,7 +92,7 @@ class RevisionRequests:
         return (sync, revision) if revision is not None else None
 
     async def rendered(self, texts: Mapping[str, str]) -> Rendering:
-        return await rendering.run(self._render, texts, self._executor)
+        return await render.run(self._render, texts, self._executor)
 
     async def made(
         self, wanted: Mapping[str, str], stored: Mapping[str, str], revision: Revision
@@ -103,17 +101,5 @@ class RevisionRequests:
 
         stored: the draft's files now.
         """
-        note = revision.note
-        if rendering.is_needed(wanted, stored, note):
-            return await self.rendered(wanted)
-        # Only the conditions can differ: take them from the wanted files, and the rest from the rendered
-        # files: the wanted ones themselves, or the stored ones that were rendered from them.
-        base = stored if rendering.is_source_of_stored(wanted, note) else wanted
-        conditions = facts_of(wanted[layout.KPTFILE]).conditions
-        try:
-            edited = content.edit_kptfile(
-                base, content.with_conditions(conditions, revision.kptfile.rendered)
-            )
-        except editor.YamlError as exc:
-            raise answers.internal(f"Kptfile: {exc}") from exc
-        return Rendering(edited, note)
+        made = render.unrendered(wanted, stored, revision.note, revision.kptfile.rendered)
+        return made or await self.rendered(wanted)

@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from pvbus.controlplane.apiserver.hooks import StatusError
-from pvbus.controlplane.packages import answers, causes, content, layout, operations
+from pvbus.controlplane.packages import answers, bounds, layout, operations
 from pvbus.controlplane.packages.gitrepo import replaced, texts
 from pvbus.controlplane.packages.operations import Draft
 from pvbus.controlplane.packages.repository import PACKAGE_REVISION
@@ -84,7 +84,7 @@ class ResourcesKind:
         new_files = replaced(files, made.texts)
         if new_files == files and made.note == revision.note:
             return _shown(stored, made.texts, made.status)
-        cause = (*causes.of_update(files, new_files, stored["metadata"]), *layout.cause_line(said))
+        cause = (*operations.cause_of_update(files, new_files, stored["metadata"]), *layout.cause_line(said))
         draft = Draft(new_files, operations.RENDER_TASK, made.note, cause)
         branch = sync.branch(user)
         with sync.writes.writing(name):
@@ -108,7 +108,7 @@ def _resources(name: str, obj: Object) -> Mapping[str, str]:
     resources = (obj.get("spec") or {}).get("resources")
     if not isinstance(resources, dict) or not all(isinstance(text, str) for text in resources.values()):
         raise answers.bad_request("spec.resources must map file paths to texts")
-    if problem := content.path_problem(list(resources)):
+    if problem := bounds.path_problem(list(resources)):
         raise answers.invalid(name, "spec.resources", problem, kind=KIND)
     return resources
 

@@ -5,13 +5,14 @@ a pipeline that fails does not fail the request, but its package can be neither 
 `pvbus.dev/defer-render: "true"` on a new revision leaves rendering to the first update of its files.
 """
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import msgspec
 import structlog
 
-from pvbus.controlplane.packages import answers, causes, content, layout, operations, rendering
+from pvbus.controlplane.packages import answers, content, layout, operations, render
+from pvbus.controlplane.packages.content import KptfileFacts, facts_of
 from pvbus.controlplane.packages.creation import (
     Creation,
     Wanted,
@@ -22,18 +23,15 @@ from pvbus.controlplane.packages.creation import (
 )
 from pvbus.controlplane.packages.gitrepo import replaced, texts
 from pvbus.controlplane.packages.journal import Note
-from pvbus.controlplane.packages.kptfile import KptfileFacts, facts_of
-from pvbus.controlplane.packages.operations import Draft
+from pvbus.controlplane.packages.operations import Draft, Staging
 from pvbus.controlplane.packages.repository import DEFER_RENDER, PACKAGE_REVISION, RepositorySync
 from pvbus.controlplane.packages.requests import RevisionRequests
 from pvbus.controlplane.packages.revisions import Revision, blocking_references, rendered_problem
-from pvbus.controlplane.packages.staging import Staging
 from pvbus.core.yaml import editor
 from pvbus.ports.cluster import Object
 
 NOTED_METADATA = ("labels", "annotations", "ownerReferences", "finalizers")
 _log = structlog.get_logger(__name__)
-_Edit = Callable[[editor.Document], editor.Document]
 
 
 class RevisionHooks:
@@ -68,13 +66,13 @@ class RevisionHooks:
         except editor.YamlError as exc:
             raise answers.internal(f"Kptfile: {exc}") from exc
         if (metadata.get("annotations") or {}).get(DEFER_RENDER) == "true":
-            made = rendering.defer(first)
+            made = render.defer(first)
         else:
             made = await self._requests.rendered(first)
         branch = sync.branch(user)
         said = str((metadata.get("annotations") or {}).get(layout.CAUSE) or "")
         owned = {**metadata, "namespace": wanted.namespace}
-        cause = (*causes.of_creation(wanted.task, start.source, owned), *layout.cause_line(said))
+        cause = (*operations.cause_of_creation(wanted.task, start.source, owned), *layout.cause_line(said))
         draft = Draft(replaced(start.base, made.texts), wanted.task, made.note, cause)
         noted = {key: metadata[key] for key in NOTED_METADATA if metadata.get(key)}
 
@@ -180,7 +178,7 @@ class RevisionHooks:
         if deferred and DEFER_RENDER not in _annotations(new):
             made = await self._requests.rendered(wanted)
         elif deferred or wanted == stored:
-            made = rendering.Rendering(wanted, revision.note)
+            made = render.Rendering(wanted, revision.note)
         else:
             made = await self._requests.made(wanted, stored, revision)
         if made.texts == stored and made.note == revision.note:
@@ -188,7 +186,7 @@ class RevisionHooks:
         facts = facts_of(made.texts[layout.KPTFILE])
         after = msgspec.structs.replace(revision, kptfile=facts, note=made.note)
         new_files = replaced(files, made.texts)
-        cause = causes.of_update(files, new_files, new["metadata"])
+        cause = operations.cause_of_update(files, new_files, new["metadata"])
         return Draft(new_files, operations.RENDER_TASK, made.note, cause), after
 
     # Delete.
@@ -260,9 +258,9 @@ def _check_update(name: str, old: Object, new: Object, *, approval: bool) -> Non
                 )
 
 
-def _edits(new: Object, facts: KptfileFacts) -> Sequence[_Edit]:
+def _edits(new: Object, facts: KptfileFacts) -> Sequence[content.Edit]:
     """Return the request's edits of the Kptfile."""
-    edits: list[_Edit] = []
+    edits: list[content.Edit] = []
     package_metadata = _part(new, "spec", "packageMetadata") or {}
     for field, present in (("labels", facts.labels), ("annotations", facts.annotations)):
         wanted = package_metadata.get(field)

@@ -14,8 +14,8 @@ import pygit2
 from pvbus.controlplane.packages import bounds, layout
 from pvbus.controlplane.packages.bounds import ContentError
 from pvbus.controlplane.packages.caching import SizedCache
+from pvbus.controlplane.packages.content import KptfileFacts, facts_of, unreadable_kptfile
 from pvbus.controlplane.packages.gitrepo import BareMirror, Commit
-from pvbus.controlplane.packages.kptfile import KptfileFacts, facts_of, unreadable_kptfile
 from pvbus.controlplane.packages.layout import Annotation, RenderNote
 from pvbus.controlplane.packages.leftovers import Approvals
 from pvbus.core.api.variants import PORCH_API
@@ -258,14 +258,7 @@ class Catalog:
         if key not in self._tips:
             try:
                 self._tips[key] = self._read_tip(ref, oid)
-            except (
-                ContentError,
-                LookupError,
-                ValueError,
-                RecursionError,
-                AssertionError,
-                pygit2.GitError,
-            ) as exc:
+            except _UNREADABLE as exc:
                 # A bad push to one ref must not affect the other packages.
                 self._tips[key] = None
                 self._unreadable[key] = (str(exc) or type(exc).__name__)[:200]

@@ -1,17 +1,22 @@
-"""The settings of a Repository object, checked and converted for the store."""
+"""A Repository object, checked and converted for the store: settings, credentials, recorded commits."""
 
-from collections.abc import Mapping
+import base64
+from collections.abc import Iterable, Mapping
+from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import msgspec
 
+from pvbus.controlplane.apiserver.hooks import Objects
+from pvbus.controlplane.apiserver.strategies import SECRET as SECRET
 from pvbus.controlplane.packages import layout
 from pvbus.controlplane.packages.bounds import one_path_problem, shortened
-from pvbus.controlplane.packages.gitcommand import is_path
+from pvbus.controlplane.packages.gitcommand import Credentials, Failure, GitError, is_path
 from pvbus.controlplane.packages.revisions import RepositoryFacts
 from pvbus.core.api.packages import RepositorySpec
 from pvbus.core.errors import PermanentError
+from pvbus.ports.cluster import Object
 
 SCHEMES = ("https", "http", "ssh", "git", "file")
 TEXT_CHARACTERS_MAX = 1_000
@@ -151,3 +156,62 @@ def settings_of(repository: Mapping[str, Any]) -> RepositorySettings:
         email=spec.git.email,
         secret=spec.git.secret_ref.name if spec.git.secret_ref else "",
     )
+
+
+def run_once_at(repository: Object | None) -> str:
+    """Return the requested time as text, "" if there is none."""
+    sync = ((repository or {}).get("spec") or {}).get("sync") or {}
+    return str(sync.get("runOnceAt") or "")
+
+
+def observed_run_once_at(repository: Object | None) -> str:
+    """Return the time of the last completed one-time sync."""
+    return str(((repository or {}).get("status") or {}).get("observedRunOnceAt") or "")
+
+
+def seconds_until(text: str) -> float | None:
+    """Return the seconds until a time, negative if it is past; None if the text is not a time."""
+    try:
+        when = datetime.fromisoformat(text)
+        return (when if when.tzinfo else when.replace(tzinfo=UTC)).timestamp() - datetime.now(UTC).timestamp()
+    except (ValueError, OverflowError):
+        return None
+
+
+class Pins(NamedTuple):
+    """The stored state. had_branch: True if an empty remote has lost its branch; commits: directory -> the
+    last commit of its placeholder."""
+
+    had_branch: bool
+    commits: dict[str, str]
+
+
+def pins_of(settings: RepositorySettings, repository: Object | None, revisions: Iterable[Object]) -> Pins:
+    """Read the stored state. revisions: the stored PackageRevisions of the Repository."""
+    had_branch = bool(((repository or {}).get("status") or {}).get("gitCommitHash"))
+    commits = {}
+    for obj in revisions:
+        lock = (obj.get("status", {}).get("selfLock") or {}).get("git") or {}
+        if obj["spec"].get("revision") == layout.PLACEHOLDER_REVISION and lock.get("ref") == settings.branch:
+            directory = layout.join(settings.directory, obj["spec"]["packageName"])
+            commits[directory] = str(lock.get("commit", ""))
+    return Pins(had_branch, commits)
+
+
+def credentials_of(objects: Objects, settings: RepositorySettings) -> Credentials | None:
+    """Return the credentials, None if the Repository names none. Raises: GitError."""
+    name = settings.secret
+    if not name:
+        return None
+    secret = objects.get(SECRET, settings.facts.namespace, name)
+    data = (secret or {}).get("data") or {}
+    try:
+        user, password = (base64.b64decode(data[key]).decode() for key in ("username", "password"))
+    except (KeyError, ValueError) as exc:
+        raise GitError(
+            Failure.UNREACHABLE,
+            f'the Secret "{name}" of spec.git.secretRef does not exist or has no username and password: '
+            f"kubectl create secret generic {name} --type kubernetes.io/basic-auth "
+            "--from-literal=username=... --from-literal=password=...",
+        ) from exc
+    return Credentials(user, password)

@@ -17,17 +17,16 @@ import structlog
 
 from pvbus.controlplane.apiserver.hooks import Objects
 from pvbus.controlplane.apiserver.store import StoreError
-from pvbus.controlplane.packages.activity import StoreActivity
+from pvbus.controlplane.packages.caching import StoreActivity
 from pvbus.controlplane.packages.journal import Journal, Note
-from pvbus.controlplane.packages.once import observed_run_once_at, run_once_at
-from pvbus.controlplane.packages.rendering import Render
+from pvbus.controlplane.packages.render import Render
 from pvbus.controlplane.packages.reporting import REPOSITORY, report
 from pvbus.controlplane.packages.repository import JOURNAL, MIRROR, PACKAGE_REVISION, RepositorySync
 from pvbus.controlplane.packages.repository_hooks import RepositoryHooks
 from pvbus.controlplane.packages.requests import RevisionRequests
 from pvbus.controlplane.packages.resources import ResourcesKind
 from pvbus.controlplane.packages.revision_hooks import RevisionHooks
-from pvbus.controlplane.packages.settings import StoreOptions, settings_of
+from pvbus.controlplane.packages.settings import StoreOptions, observed_run_once_at, run_once_at, settings_of
 from pvbus.core.codec import prepare_types
 from pvbus.core.errors import PermanentError
 from pvbus.ports.cluster import Object

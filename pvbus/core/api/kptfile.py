@@ -1,17 +1,18 @@
 """The Kptfile: its known parts, typed, and edits of its text that leave everything else alone.
 
 Porch's server reads it strictly: one field that it does not know hides all gates, conditions and
-locks. `read(strict=True)` finds such a field; writing here never adds one.
+locks. Writing here never adds one.
 
 Source: kpt v1.0.0-beta.62, pkg/api/kptfile/v1/types.go.
 """
 
 from collections.abc import Iterable, Mapping
-from typing import Any, NamedTuple
+from typing import Any
 
 import msgspec
 
-from pvbus.core.api.variants import Pipeline
+from pvbus.core.api.packages import GitLock, PackageCondition, ReadinessGate
+from pvbus.core.api.variants import ApiStruct, Pipeline
 from pvbus.core.errors import PermanentError
 from pvbus.core.yaml import editor
 
@@ -20,50 +21,38 @@ STATUSES = ("True", "False", "Unknown")
 """What a condition's status may be: any other makes Porch's server panic."""
 
 
-class _Part(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, rename="camel"):
-    """Options shared by all parts (kw_only must be repeated)."""
-
-
-class Metadata(_Part, frozen=True, kw_only=True):
+class Metadata(ApiStruct, frozen=True, kw_only=True):
     name: str = ""
     namespace: str = ""
     labels: Mapping[str, str] = {}
     annotations: Mapping[str, str] = {}
 
 
-class KptfileGit(_Part, frozen=True, kw_only=True):
+class KptfileGit(ApiStruct, frozen=True, kw_only=True):
     repo: str = ""
     directory: str = ""
     ref: str = ""
 
 
-class KptfileGitLock(KptfileGit, frozen=True, kw_only=True, omit_defaults=True, rename="camel"):
-    commit: str = ""
-
-
-class KptfileUpstream(_Part, frozen=True, kw_only=True):
+class KptfileUpstream(ApiStruct, frozen=True, kw_only=True):
     type: str = ""
     git: KptfileGit | None = None
     update_strategy: str = ""
 
 
-class Generic(_Part, frozen=True, kw_only=True):
+class Generic(ApiStruct, frozen=True, kw_only=True):
     store_id: str = msgspec.field(default="", name="storeID")
     resource_id: str = msgspec.field(default="", name="resourceID")
     resource_version: str = ""
 
 
-class UpstreamLock(_Part, frozen=True, kw_only=True):
+class UpstreamLock(ApiStruct, frozen=True, kw_only=True):
     type: str = ""
-    git: KptfileGitLock | None = None
+    git: GitLock | None = None
     generic: Generic | None = None
 
 
-class KptfileReadinessGate(_Part, frozen=True, kw_only=True):
-    condition_type: str = ""
-
-
-class Info(_Part, frozen=True, kw_only=True):
+class Info(ApiStruct, frozen=True, kw_only=True):
     site: str = ""
     emails: tuple[str, ...] = ()
     license: str = ""
@@ -71,24 +60,15 @@ class Info(_Part, frozen=True, kw_only=True):
     description: str = ""
     keywords: tuple[str, ...] = ()
     man: str = ""
-    readiness_gates: tuple[KptfileReadinessGate, ...] = ()
+    readiness_gates: tuple[ReadinessGate, ...] = ()
 
 
-class KptfileCondition(_Part, frozen=True, kw_only=True):
-    """A condition of a package: unlike Kubernetes' it has no times."""
-
-    type: str = ""
-    status: str = ""
-    reason: str = ""
-    message: str = ""
-
-
-class Status(_Part, frozen=True, kw_only=True):
-    conditions: tuple[KptfileCondition, ...] = ()
+class Status(ApiStruct, frozen=True, kw_only=True):
+    conditions: tuple[PackageCondition, ...] = ()
     render_status: Any = None
 
 
-class Kptfile(_Part, frozen=True, kw_only=True):
+class Kptfile(ApiStruct, frozen=True, kw_only=True):
     api_version: str = ""
     kind: str = ""
     metadata: Metadata = Metadata()
@@ -100,16 +80,8 @@ class Kptfile(_Part, frozen=True, kw_only=True):
     status: Status = Status()
 
 
-class UnmetGate(NamedTuple):
-    """A readiness gate whose condition is not True; status is "" when there is no such condition."""
-
-    condition_type: str
-    status: str
-    message: str
-
-
-def read(text: str, *, strict: bool = False) -> Kptfile:
-    """Decode a Kptfile. strict: refuse unknown fields, as Porch's server does.
+def read(text: str) -> Kptfile:
+    """Decode a Kptfile; unknown fields are ignored.
 
     Raises: PermanentError("InvalidKptfile") when it is no YAML, or a field has another type.
     """
@@ -118,12 +90,9 @@ def read(text: str, *, strict: bool = False) -> Kptfile:
     if isinstance(status := value.get("status"), dict) and "renderStatus" in status:
         texts["status"]["renderStatus"] = status["renderStatus"]  # has numbers
     try:
-        kptfile = msgspec.convert(texts, Kptfile)
+        return msgspec.convert(texts, Kptfile)
     except msgspec.ValidationError as error:
         raise PermanentError(f"{FILE}: {error}", reason="InvalidKptfile") from None
-    if strict and (unknown := _unknown(value, _everything(kptfile), "")):
-        raise PermanentError(f'{FILE}: unknown field "{unknown}"', reason="InvalidKptfile")
-    return kptfile
 
 
 def known_content(text: str) -> Any:
@@ -140,49 +109,7 @@ def known_content(text: str) -> Any:
     return value
 
 
-def gates_met(kptfile: Kptfile) -> list[UnmetGate]:
-    """Return the readiness gates that are not met, in their order."""
-    conditions = {condition.type: condition for condition in kptfile.status.conditions}
-    unmet = []
-    for gate in kptfile.info.readiness_gates:
-        condition = conditions.get(gate.condition_type, KptfileCondition())
-        if condition.status != "True":
-            unmet.append(UnmetGate(gate.condition_type, condition.status, condition.message))
-    return unmet
-
-
 # ---------------------------------------------------------------- edits of the text
-
-
-def set_name(text: str, name: str) -> str:
-    """Set metadata.name."""
-    return _assigned(text, ("metadata", "name"), name)
-
-
-def set_upstream(text: str, upstream: KptfileUpstream | None, lock: UpstreamLock | None) -> str:
-    """Set upstream and upstreamLock; None takes a part away."""
-    for field, part in (("upstream", upstream), ("upstreamLock", lock)):
-        if part is None:
-            text = _edited(text, editor.delete, (field,))
-        else:
-            text = _assigned(text, (field,), msgspec.to_builtins(part))
-    return text
-
-
-def set_labels(text: str, labels: Mapping[str, str]) -> str:
-    """Make metadata.labels exactly these."""
-    return _set_mapping(text, ("metadata", "labels"), labels)
-
-
-def set_annotations(text: str, annotations: Mapping[str, str]) -> str:
-    """Make metadata.annotations exactly these."""
-    return _set_mapping(text, ("metadata", "annotations"), annotations)
-
-
-def set_readiness_gates(text: str, types: Iterable[str]) -> str:
-    """Make the gates exactly these: those that stay keep their place, new ones come last."""
-    path = ("info", "readinessGates")
-    return _set_entries(text, path, "conditionType", {name: {"conditionType": name} for name in types})
 
 
 def add_readiness_gates(text: str, types: Iterable[str]) -> str:
@@ -195,13 +122,7 @@ def add_readiness_gates(text: str, types: Iterable[str]) -> str:
     return text
 
 
-def set_conditions(text: str, conditions: Iterable[KptfileCondition]) -> str:
-    """Make the conditions exactly these: those that stay keep their place, new ones come last."""
-    wanted = {condition.type: _condition(condition) for condition in conditions}
-    return _set_entries(text, ("status", "conditions"), "type", wanted)
-
-
-def upsert_condition(text: str, condition: KptfileCondition) -> str:
+def upsert_condition(text: str, condition: PackageCondition) -> str:
     """Set one condition in its place, or add it as the last one. Others are not touched."""
     wanted = _condition(condition)
     path = ("status", "conditions")
@@ -211,34 +132,13 @@ def upsert_condition(text: str, condition: KptfileCondition) -> str:
     return _edited(text, editor.append, path, wanted)
 
 
-def _condition(condition: KptfileCondition) -> dict[str, str]:
+def _condition(condition: PackageCondition) -> dict[str, str]:
     if condition.status not in STATUSES:
         raise PermanentError(
             f'"{condition.status}" cannot be the status of a condition', reason="InvalidKptfile"
         )
     builtins: dict[str, str] = msgspec.to_builtins(condition)
     return builtins
-
-
-def _set_mapping(text: str, path: editor.Path, mapping: Mapping[str, str]) -> str:
-    if mapping:
-        return _assigned(text, path, dict(mapping))
-    return _edited(text, editor.delete, path)
-
-
-def _set_entries(text: str, path: editor.Path, key: str, wanted: Mapping[str, Mapping[str, str]]) -> str:
-    for index, name in reversed(_entries(text, path, key)):
-        if name not in wanted:
-            text = _edited(text, editor.delete, (*path, index))
-    present = {name: index for index, name in _entries(text, path, key)}
-    for name, entry in wanted.items():
-        if name in present:
-            text = _assigned(text, (*path, present[name]), dict(entry))
-        else:
-            text = _edited(text, editor.append, path, dict(entry))
-    if not wanted and editor.get(_document(text).value, path) == []:
-        text = _edited(text, editor.delete, path)
-    return text
 
 
 def _entries(text: str, path: editor.Path, key: str) -> list[tuple[int, str]]:
@@ -283,27 +183,3 @@ def _texts(value: Any) -> Any:
     if isinstance(value, bool):
         return "True" if value else "False"
     return value if isinstance(value, str) else str(value)
-
-
-def _everything(kptfile: Kptfile) -> Any:
-    """Return all known fields of the parts that are there, empty ones too."""
-    if isinstance(kptfile, msgspec.Struct):
-        fields = msgspec.structs.fields(kptfile)
-        return {field.encode_name: _everything(getattr(kptfile, field.name)) for field in fields}
-    return [_everything(item) for item in kptfile] if isinstance(kptfile, tuple) else kptfile
-
-
-def _unknown(value: Any, known: Any, path: str) -> str | None:
-    """Find the first field that is in the value and not among the known ones."""
-    if isinstance(value, dict) and isinstance(known, dict):
-        for key, item in value.items():
-            here = f"{path}.{key}" if path else str(key)
-            if str(key) not in known:
-                return here if item is not None else None
-            if found := _unknown(item, known[str(key)], here):
-                return found
-    if isinstance(value, list) and isinstance(known, list):
-        for index, (item, other) in enumerate(zip((i for i in value if i is not None), known, strict=True)):
-            if found := _unknown(item, other, f"{path}[{index}]"):
-                return found
-    return None

@@ -4,27 +4,21 @@ Same rules as `pvbus.core.api.variants`: frozen Structs, Porch's field names, un
 PackageRevision's conditions come from its Kptfile and carry no timestamps.
 """
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
-import msgspec
-
-from pvbus.core.api.variants import CONFIG_GROUP, PORCH_API, Condition, ObjectMeta
+from pvbus.core.api.variants import CONFIG_GROUP, PORCH_API, ApiStruct, Condition, ObjectMeta
 
 REPOSITORY_API = f"{CONFIG_GROUP}/v1alpha1"
 LATEST_LABEL = "kpt.dev/latest-revision"
 PLACEHOLDER_REVISION = -1
 
 
-class _Api(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, rename="camel"):
-    """Options shared by all API types (kw_only must be repeated)."""
-
-
-class SecretRef(_Api, frozen=True, kw_only=True):
+class SecretRef(ApiStruct, frozen=True, kw_only=True):
     name: str = ""
 
 
-class GitRepository(_Api, frozen=True, kw_only=True):
+class GitRepository(ApiStruct, frozen=True, kw_only=True):
     repo: str = ""
     branch: str = ""
     create_branch: bool = False
@@ -34,17 +28,17 @@ class GitRepository(_Api, frozen=True, kw_only=True):
     email: str = ""
 
 
-class OciRepository(_Api, frozen=True, kw_only=True):
+class OciRepository(ApiStruct, frozen=True, kw_only=True):
     registry: str = ""
     secret_ref: SecretRef | None = None
 
 
-class RepositorySync(_Api, frozen=True, kw_only=True):
+class RepositorySync(ApiStruct, frozen=True, kw_only=True):
     schedule: str = ""
     run_once_at: str | None = None
 
 
-class RepositorySpec(_Api, frozen=True, kw_only=True):
+class RepositorySpec(ApiStruct, frozen=True, kw_only=True):
     description: str = ""
     deployment: bool = False
     type: str = ""
@@ -54,7 +48,7 @@ class RepositorySpec(_Api, frozen=True, kw_only=True):
     oci: OciRepository | None = None
 
 
-class RepositoryStatus(_Api, frozen=True, kw_only=True):
+class RepositoryStatus(ApiStruct, frozen=True, kw_only=True):
     conditions: tuple[Condition, ...] = ()
     observed_generation: int = 0
     last_full_sync_time: str | None = None
@@ -64,7 +58,7 @@ class RepositoryStatus(_Api, frozen=True, kw_only=True):
     git_commit_hash: str = ""
 
 
-class Repository(_Api, frozen=True, kw_only=True, omit_defaults=False):
+class Repository(ApiStruct, frozen=True, kw_only=True, omit_defaults=False):
     api_version: str = REPOSITORY_API
     kind: str = "Repository"
     metadata: ObjectMeta = ObjectMeta()
@@ -72,24 +66,24 @@ class Repository(_Api, frozen=True, kw_only=True, omit_defaults=False):
     status: RepositoryStatus = RepositoryStatus()
 
 
-class RevisionRef(_Api, frozen=True, kw_only=True):
+class RevisionRef(ApiStruct, frozen=True, kw_only=True):
     """A PackageRevision of the same namespace."""
 
     name: str = ""
 
 
-class GitPackage(_Api, frozen=True, kw_only=True):
+class GitPackage(ApiStruct, frozen=True, kw_only=True):
     repo: str = ""
     ref: str = ""
     directory: str = ""
     secret_ref: SecretRef | None = None
 
 
-class OciPackage(_Api, frozen=True, kw_only=True):
+class OciPackage(ApiStruct, frozen=True, kw_only=True):
     image: str = ""
 
 
-class UpstreamPackage(_Api, frozen=True, kw_only=True):
+class UpstreamPackage(ApiStruct, frozen=True, kw_only=True):
     """Where a clone comes from: a registered PackageRevision by name, or a location."""
 
     type: str = ""
@@ -98,29 +92,29 @@ class UpstreamPackage(_Api, frozen=True, kw_only=True):
     upstream_ref: RevisionRef | None = None
 
 
-class InitTask(_Api, frozen=True, kw_only=True):
+class InitTask(ApiStruct, frozen=True, kw_only=True):
     subpackage: str = ""
     description: str = ""
     keywords: tuple[str, ...] = ()
     site: str = ""
 
 
-class CloneTask(_Api, frozen=True, kw_only=True):
+class CloneTask(ApiStruct, frozen=True, kw_only=True):
     upstream_ref: UpstreamPackage = UpstreamPackage()
 
 
-class EditTask(_Api, frozen=True, kw_only=True):
+class EditTask(ApiStruct, frozen=True, kw_only=True):
     source_ref: RevisionRef | None = None
 
 
-class UpgradeTask(_Api, frozen=True, kw_only=True):
+class UpgradeTask(ApiStruct, frozen=True, kw_only=True):
     old_upstream_ref: RevisionRef = RevisionRef()
     new_upstream_ref: RevisionRef = RevisionRef()
     local_package_revision_ref: RevisionRef = RevisionRef()
     strategy: str = ""
 
 
-class Task(_Api, frozen=True, kw_only=True):
+class Task(ApiStruct, frozen=True, kw_only=True):
     """How a revision came to be; the field that `type` names is set."""
 
     type: str = ""
@@ -130,16 +124,16 @@ class Task(_Api, frozen=True, kw_only=True):
     upgrade: UpgradeTask | None = None
 
 
-class ReadinessGate(_Api, frozen=True, kw_only=True):
+class ReadinessGate(ApiStruct, frozen=True, kw_only=True):
     condition_type: str = ""
 
 
-class PackageMetadata(_Api, frozen=True, kw_only=True):
+class PackageMetadata(ApiStruct, frozen=True, kw_only=True):
     labels: Mapping[str, str] = {}
     annotations: Mapping[str, str] = {}
 
 
-class PackageRevisionSpec(_Api, frozen=True, kw_only=True):
+class PackageRevisionSpec(ApiStruct, frozen=True, kw_only=True):
     package_name: str = ""
     repository: str = ""
     workspace_name: str = ""
@@ -151,19 +145,19 @@ class PackageRevisionSpec(_Api, frozen=True, kw_only=True):
     package_metadata: PackageMetadata | None = None
 
 
-class GitLock(_Api, frozen=True, kw_only=True):
+class GitLock(ApiStruct, frozen=True, kw_only=True):
     repo: str = ""
     directory: str = ""
     ref: str = ""
     commit: str = ""
 
 
-class Locator(_Api, frozen=True, kw_only=True):
+class Locator(ApiStruct, frozen=True, kw_only=True):
     type: str = ""
     git: GitLock | None = None
 
 
-class PackageCondition(_Api, frozen=True, kw_only=True):
+class PackageCondition(ApiStruct, frozen=True, kw_only=True):
     """A condition of the Kptfile: no timestamps."""
 
     type: str = ""
@@ -172,7 +166,7 @@ class PackageCondition(_Api, frozen=True, kw_only=True):
     message: str = ""
 
 
-class PackageRevisionStatus(_Api, frozen=True, kw_only=True):
+class PackageRevisionStatus(ApiStruct, frozen=True, kw_only=True):
     upstream_lock: Locator | None = None
     self_lock: Locator | None = None
     published_by: str = ""
@@ -181,7 +175,7 @@ class PackageRevisionStatus(_Api, frozen=True, kw_only=True):
     conditions: tuple[PackageCondition, ...] = ()
 
 
-class PackageRevision(_Api, frozen=True, kw_only=True, omit_defaults=False):
+class PackageRevision(ApiStruct, frozen=True, kw_only=True, omit_defaults=False):
     api_version: str = PORCH_API
     kind: str = "PackageRevision"
     metadata: ObjectMeta = ObjectMeta()
@@ -189,25 +183,25 @@ class PackageRevision(_Api, frozen=True, kw_only=True, omit_defaults=False):
     status: PackageRevisionStatus = PackageRevisionStatus()
 
 
-class ResultResource(_Api, frozen=True, kw_only=True):
+class ResultResource(ApiStruct, frozen=True, kw_only=True):
     api_version: str = ""
     kind: str = ""
     name: str = ""
     namespace: str = ""
 
 
-class ResultField(_Api, frozen=True, kw_only=True):
+class ResultField(ApiStruct, frozen=True, kw_only=True):
     path: str = ""
     current_value: str = ""
     proposed_value: str = ""
 
 
-class ResultFile(_Api, frozen=True, kw_only=True):
+class ResultFile(ApiStruct, frozen=True, kw_only=True):
     path: str = ""
     index: int = 0
 
 
-class ResultItem(_Api, frozen=True, kw_only=True):
+class ResultItem(ApiStruct, frozen=True, kw_only=True):
     """One finding of a function."""
 
     message: str = ""
@@ -218,7 +212,7 @@ class ResultItem(_Api, frozen=True, kw_only=True):
     tags: Mapping[str, str] = {}
 
 
-class FunctionResult(_Api, frozen=True, kw_only=True):
+class FunctionResult(ApiStruct, frozen=True, kw_only=True):
     image: str = ""
     exec: str = ""
     stderr: str = ""
@@ -226,7 +220,7 @@ class FunctionResult(_Api, frozen=True, kw_only=True):
     results: tuple[ResultItem, ...] = ()
 
 
-class ResultList(_Api, frozen=True, kw_only=True):
+class ResultList(ApiStruct, frozen=True, kw_only=True):
     api_version: str = ""
     kind: str = ""
     metadata: Mapping[str, Any] = {}
@@ -234,14 +228,14 @@ class ResultList(_Api, frozen=True, kw_only=True):
     items: tuple[FunctionResult, ...] = ()
 
 
-class RenderStatus(_Api, frozen=True, kw_only=True):
+class RenderStatus(ApiStruct, frozen=True, kw_only=True):
     """`error` and `result.exitCode` are always written: the schema requires them."""
 
     result: ResultList | None = None
     error: str
 
 
-class PackageRevisionResourcesSpec(_Api, frozen=True, kw_only=True):
+class PackageRevisionResourcesSpec(ApiStruct, frozen=True, kw_only=True):
     """`resources`: path relative to the package's root -> text of the file."""
 
     package_name: str = ""
@@ -251,13 +245,34 @@ class PackageRevisionResourcesSpec(_Api, frozen=True, kw_only=True):
     resources: Mapping[str, str] = {}
 
 
-class PackageRevisionResourcesStatus(_Api, frozen=True, kw_only=True):
+class PackageRevisionResourcesStatus(ApiStruct, frozen=True, kw_only=True):
     render_status: RenderStatus | None = None
 
 
-class PackageRevisionResources(_Api, frozen=True, kw_only=True, omit_defaults=False):
+class PackageRevisionResources(ApiStruct, frozen=True, kw_only=True, omit_defaults=False):
     api_version: str = PORCH_API
     kind: str = "PackageRevisionResources"
     metadata: ObjectMeta = ObjectMeta()
     spec: PackageRevisionResourcesSpec = PackageRevisionResourcesSpec()
     status: PackageRevisionResourcesStatus = PackageRevisionResourcesStatus()
+
+
+def function_item(
+    exit_code: int, image: str, error: str, results: Sequence[Mapping[str, Any]]
+) -> dict[str, Any]:
+    """Return what one function said, as `renderStatus.result.items[]` has it."""
+    item: dict[str, Any] = {"exitCode": exit_code}
+    item |= {"image": image} if image else {}
+    item |= {"stderr": error} if error else {}
+    return item | ({"results": results} if results else {})
+
+
+def function_results(error: str, items: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
+    """Return the renderStatus of a run. error: why it failed, "" where it did not."""
+    result: dict[str, Any] = {
+        "apiVersion": "kpt.dev/v1",
+        "kind": "FunctionResultList",
+        "metadata": {"name": "fnresults"},
+        "exitCode": 1 if error else 0,
+    }
+    return {"error": error, "result": result | ({"items": items} if items else {})}

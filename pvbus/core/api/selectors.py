@@ -1,17 +1,45 @@
-"""Label selectors of sets: whether they are well formed, and whether they match one object.
+"""Label selectors: whether one is well formed, and whether it matches one object.
 
-Many objects are matched through the index (`index.py`); this is the plain meaning.
+`Requirement` is what selectors in a list request, in a function's configuration and in a set come to.
+unroll matches many objects at once, through its index, and takes requirements apart for that.
 """
 
 import re
 from collections.abc import Iterator, Mapping
+from typing import NamedTuple
 
-from pvbus.core.api.variants import LabelSelector, LabelSelectorRequirement, ObjectSelector
+from pvbus.core.api.variants import LabelSelector, ObjectSelector
 
+INTEGER = re.compile(r"[+-]?[0-9]{1,63}")
 NAME_BYTES_MAX = 63
 PREFIX_BYTES_MAX = 253
-_NAME = re.compile(r"[A-Za-z0-9](?:[A-Za-z0-9_.-]*[A-Za-z0-9])?")
-_PREFIX = re.compile(r"[a-z0-9](?:[a-z0-9-]*[a-z0-9])?(?:\.[a-z0-9](?:[a-z0-9-]*[a-z0-9])?)*")
+NAME = re.compile(r"[A-Za-z0-9](?:[A-Za-z0-9_.-]*[A-Za-z0-9])?")
+PREFIX = re.compile(r"[a-z0-9](?:[a-z0-9-]*[a-z0-9])?(?:\.[a-z0-9](?:[a-z0-9-]*[a-z0-9])?)*")
+
+
+class Requirement(NamedTuple):
+    """One condition on a label. `>` and `<`, which only list requests have, compare with one integer."""
+
+    key: str
+    operator: str
+    values: frozenset[str] = frozenset()
+
+    def matches(self, labels: Mapping[str, str]) -> bool:
+        """Tell whether labels fulfil it; an operator that does not exist is never fulfilled."""
+        value = labels.get(self.key)
+        match self.operator:
+            case "In":
+                return value is not None and value in self.values
+            case "NotIn":
+                return value is None or value not in self.values
+            case "Exists":
+                return value is not None
+            case "DoesNotExist":
+                return value is None
+            case ">" | "<" if value is not None and INTEGER.fullmatch(value):
+                (bound,) = map(int, self.values)
+                return int(value) > bound if self.operator == ">" else int(value) < bound
+        return False
 
 
 def matches(selector: LabelSelector | ObjectSelector, labels: Mapping[str, str]) -> bool:
@@ -21,22 +49,9 @@ def matches(selector: LabelSelector | ObjectSelector, labels: Mapping[str, str])
     looked at; of a malformed requirement nothing holds.
     """
     return all(labels.get(key) == value for key, value in selector.match_labels.items()) and all(
-        _holds(requirement, labels) for requirement in selector.match_expressions
+        Requirement(each.key, each.operator, frozenset(each.values)).matches(labels)
+        for each in selector.match_expressions
     )
-
-
-def _holds(requirement: LabelSelectorRequirement, labels: Mapping[str, str]) -> bool:
-    value = labels.get(requirement.key)
-    match requirement.operator:
-        case "In":
-            return value is not None and value in requirement.values
-        case "NotIn":
-            return value is None or value not in requirement.values
-        case "Exists":
-            return value is not None
-        case "DoesNotExist":
-            return value is None
-    return False
 
 
 def selector_problems(selector: LabelSelector | ObjectSelector, field: str) -> Iterator[str]:
@@ -61,12 +76,12 @@ def selector_problems(selector: LabelSelector | ObjectSelector, field: str) -> I
 
 def _key_problems(key: str, field: str) -> Iterator[str]:
     prefix, slash, name = key.rpartition("/")
-    good_name = _NAME.fullmatch(name) and len(name.encode()) <= NAME_BYTES_MAX
-    good_prefix = not slash or (_PREFIX.fullmatch(prefix) and len(prefix) <= PREFIX_BYTES_MAX)
+    good_name = NAME.fullmatch(name) and len(name.encode()) <= NAME_BYTES_MAX
+    good_prefix = not slash or (PREFIX.fullmatch(prefix) and len(prefix) <= PREFIX_BYTES_MAX)
     if not good_name or not good_prefix:
         yield f'{field} "{key}" is not a valid label key'
 
 
 def _value_problems(value: str, field: str) -> Iterator[str]:
-    if value and not (_NAME.fullmatch(value) and len(value) <= NAME_BYTES_MAX):
+    if value and not (NAME.fullmatch(value) and len(value) <= NAME_BYTES_MAX):
         yield f'{field} "{value}" is not a valid label value'

@@ -19,11 +19,11 @@ SET_API = f"{CONFIG_GROUP}/v1alpha2"
 PORCH_API = f"{PORCH_GROUP}/v1alpha1"
 
 
-class _Api(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, rename="camel"):
+class ApiStruct(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, rename="camel"):
     """Options shared by all API types (kw_only must be repeated)."""
 
 
-class OwnerReference(_Api, frozen=True, kw_only=True):
+class OwnerReference(ApiStruct, frozen=True, kw_only=True):
     api_version: str = ""
     kind: str = ""
     name: str = ""
@@ -32,7 +32,7 @@ class OwnerReference(_Api, frozen=True, kw_only=True):
     block_owner_deletion: bool | None = None
 
 
-class ObjectMeta(_Api, frozen=True, kw_only=True):
+class ObjectMeta(ApiStruct, frozen=True, kw_only=True):
     name: str = ""
     namespace: str = ""
     uid: str = ""
@@ -46,7 +46,7 @@ class ObjectMeta(_Api, frozen=True, kw_only=True):
     owner_references: tuple[OwnerReference, ...] = ()
 
 
-class Condition(_Api, frozen=True, kw_only=True):
+class Condition(ApiStruct, frozen=True, kw_only=True):
     """metav1.Condition. `observedGeneration` is ours: Porch never sets it."""
 
     type: str
@@ -57,24 +57,24 @@ class Condition(_Api, frozen=True, kw_only=True):
     observed_generation: int = 0
 
 
-class Upstream(_Api, frozen=True, kw_only=True):
+class Upstream(ApiStruct, frozen=True, kw_only=True):
     repo: str = ""
     package: str = ""
     revision: int = 0
     workspace_name: str = ""
 
 
-class Downstream(_Api, frozen=True, kw_only=True):
+class Downstream(ApiStruct, frozen=True, kw_only=True):
     repo: str = ""
     package: str = ""
 
 
-class PackageContext(_Api, frozen=True, kw_only=True):
+class PackageContext(ApiStruct, frozen=True, kw_only=True):
     data: Mapping[str, str] = {}
     remove_keys: tuple[str, ...] = ()
 
 
-class FunctionSelector(_Api, frozen=True, kw_only=True):
+class FunctionSelector(ApiStruct, frozen=True, kw_only=True):
     """Kptfile selector: all given fields must be equal."""
 
     api_version: str = ""
@@ -85,7 +85,7 @@ class FunctionSelector(_Api, frozen=True, kw_only=True):
     annotations: Mapping[str, str] = {}
 
 
-class Function(_Api, frozen=True, kw_only=True):
+class Function(ApiStruct, frozen=True, kw_only=True):
     """Kptfile function."""
 
     name: str = ""
@@ -98,12 +98,12 @@ class Function(_Api, frozen=True, kw_only=True):
     exclude: tuple[FunctionSelector, ...] = ()
 
 
-class Pipeline(_Api, frozen=True, kw_only=True):
+class Pipeline(ApiStruct, frozen=True, kw_only=True):
     validators: tuple[Function, ...] = ()
     mutators: tuple[Function, ...] = ()
 
 
-class Injector(_Api, frozen=True, kw_only=True):
+class Injector(ApiStruct, frozen=True, kw_only=True):
     """An unset group, version or kind matches any; an empty string matches only the empty one."""
 
     group: str | None = None
@@ -112,7 +112,7 @@ class Injector(_Api, frozen=True, kw_only=True):
     name: str = ""
 
 
-class PackageVariantSpec(_Api, frozen=True, kw_only=True):
+class PackageVariantSpec(ApiStruct, frozen=True, kw_only=True):
     upstream: Upstream | None = None
     downstream: Downstream | None = None
     adoption_policy: str = ""
@@ -124,17 +124,17 @@ class PackageVariantSpec(_Api, frozen=True, kw_only=True):
     injectors: tuple[Injector, ...] = ()
 
 
-class DownstreamTarget(_Api, frozen=True, kw_only=True):
+class DownstreamTarget(ApiStruct, frozen=True, kw_only=True):
     name: str = ""
     render_status: Mapping[str, Any] | None = None
 
 
-class PackageVariantStatus(_Api, frozen=True, kw_only=True):
+class PackageVariantStatus(ApiStruct, frozen=True, kw_only=True):
     conditions: tuple[Condition, ...] = ()
     downstream_targets: tuple[DownstreamTarget, ...] = ()
 
 
-class PackageVariant(_Api, frozen=True, kw_only=True, omit_defaults=False):
+class PackageVariant(ApiStruct, frozen=True, kw_only=True, omit_defaults=False):
     api_version: str = VARIANT_API
     kind: str = "PackageVariant"
     metadata: ObjectMeta = ObjectMeta()
@@ -142,18 +142,18 @@ class PackageVariant(_Api, frozen=True, kw_only=True, omit_defaults=False):
     status: PackageVariantStatus = PackageVariantStatus()
 
 
-class LabelSelectorRequirement(_Api, frozen=True, kw_only=True):
+class LabelSelectorRequirement(ApiStruct, frozen=True, kw_only=True):
     key: str = ""
     operator: str = ""
     values: tuple[str, ...] = ()
 
 
-class LabelSelector(_Api, frozen=True, kw_only=True):
+class LabelSelector(ApiStruct, frozen=True, kw_only=True):
     match_labels: Mapping[str, str] = {}
     match_expressions: tuple[LabelSelectorRequirement, ...] = ()
 
 
-class ObjectSelector(_Api, frozen=True, kw_only=True):
+class ObjectSelector(ApiStruct, frozen=True, kw_only=True):
     """Selects objects of one kind in the set's namespace; `name`, when given, must be equal."""
 
     api_version: str = ""
@@ -163,33 +163,33 @@ class ObjectSelector(_Api, frozen=True, kw_only=True):
     match_expressions: tuple[LabelSelectorRequirement, ...] = ()
 
 
-class RepositoryTarget(_Api, frozen=True, kw_only=True):
+class RepositoryTarget(ApiStruct, frozen=True, kw_only=True):
     name: str = ""
     package_names: tuple[str, ...] = ()
 
 
-class MapExpr(_Api, frozen=True, kw_only=True):
+class MapExpr(ApiStruct, frozen=True, kw_only=True):
     key: str | None = None
     value: str | None = None
     key_expr: str | None = None
     value_expr: str | None = None
 
 
-class DownstreamTemplate(_Api, frozen=True, kw_only=True):
+class DownstreamTemplate(ApiStruct, frozen=True, kw_only=True):
     repo: str | None = None
     package: str | None = None
     repo_expr: str | None = None
     package_expr: str | None = None
 
 
-class PackageContextTemplate(_Api, frozen=True, kw_only=True):
+class PackageContextTemplate(ApiStruct, frozen=True, kw_only=True):
     data: Mapping[str, str] = {}
     remove_keys: tuple[str, ...] = ()
     data_exprs: tuple[MapExpr, ...] = ()
     remove_key_exprs: tuple[str, ...] = ()
 
 
-class InjectorTemplate(_Api, frozen=True, kw_only=True):
+class InjectorTemplate(ApiStruct, frozen=True, kw_only=True):
     group: str | None = None
     version: str | None = None
     kind: str | None = None
@@ -201,12 +201,12 @@ class FunctionTemplate(Function, frozen=True, kw_only=True, omit_defaults=True, 
     config_map_exprs: tuple[MapExpr, ...] = ()
 
 
-class PipelineTemplate(_Api, frozen=True, kw_only=True):
+class PipelineTemplate(ApiStruct, frozen=True, kw_only=True):
     validators: tuple[FunctionTemplate, ...] = ()
     mutators: tuple[FunctionTemplate, ...] = ()
 
 
-class VariantTemplate(_Api, frozen=True, kw_only=True):
+class VariantTemplate(ApiStruct, frozen=True, kw_only=True):
     downstream: DownstreamTemplate | None = None
     adoption_policy: str | None = None
     deletion_policy: str | None = None
@@ -219,7 +219,7 @@ class VariantTemplate(_Api, frozen=True, kw_only=True):
     injectors: tuple[InjectorTemplate, ...] = ()
 
 
-class Target(_Api, frozen=True, kw_only=True):
+class Target(ApiStruct, frozen=True, kw_only=True):
     """Exactly one of the first three is set. An empty list that is present is an error, so it is
     kept apart from an absent one."""
 
@@ -229,16 +229,16 @@ class Target(_Api, frozen=True, kw_only=True):
     template: VariantTemplate | None = None
 
 
-class PackageVariantSetSpec(_Api, frozen=True, kw_only=True):
+class PackageVariantSetSpec(ApiStruct, frozen=True, kw_only=True):
     upstream: Upstream | None = None
     targets: tuple[Target, ...] = ()
 
 
-class PackageVariantSetStatus(_Api, frozen=True, kw_only=True):
+class PackageVariantSetStatus(ApiStruct, frozen=True, kw_only=True):
     conditions: tuple[Condition, ...] = ()
 
 
-class PackageVariantSet(_Api, frozen=True, kw_only=True, omit_defaults=False):
+class PackageVariantSet(ApiStruct, frozen=True, kw_only=True, omit_defaults=False):
     api_version: str = SET_API
     kind: str = "PackageVariantSet"
     metadata: ObjectMeta = ObjectMeta()

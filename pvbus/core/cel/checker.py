@@ -128,11 +128,6 @@ class _Checker:
         self._bindings = bindings
         return True
 
-    def _require(self, node: Node, wanted: Type) -> None:
-        given = self.types[node]
-        if not self._assignable([wanted], [given]):
-            self._report(node, f"expected type '{wanted}' but found '{given}'")
-
     def _lookup(self, name: str) -> Type | None:
         return next((scope[name] for scope in reversed(self._scopes) if name in scope), None)
 

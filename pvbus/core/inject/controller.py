@@ -16,7 +16,6 @@ from pvbus.core.backoff import Backoff
 from pvbus.core.effects import INTERNAL_ERROR, Effect, Get, Outcome, Put, Reconciliation
 from pvbus.core.errors import ConflictError, PermanentError, TransientError
 from pvbus.core.inject import report
-from pvbus.core.inject.attempts import Inputs, RefusedAttempt, Written
 from pvbus.core.inject.ensure import ContentName, ContentNeededError, DownstreamReconciler, NotYetError
 from pvbus.core.inject.holding import holder_of, until_held
 from pvbus.core.inject.mutations import (
@@ -28,7 +27,7 @@ from pvbus.core.inject.mutations import (
 )
 from pvbus.core.inject.owning import RESOURCES, add_finalizer, terminate
 from pvbus.core.inject.requests import Requests, requester
-from pvbus.core.inject.state import InjectState, Pass
+from pvbus.core.inject.state import InjectState, Inputs, Pass, RefusedAttempt, Written
 from pvbus.core.inject.view import (
     REPOSITORY_KIND,
     REVISION_KIND,

@@ -10,6 +10,7 @@ from typing import Any
 import msgspec
 
 from pvbus.core.api import kptfile
+from pvbus.core.api.packages import function_item, function_results
 from pvbus.core.errors import PermanentError
 from pvbus.core.inject.owning import Object
 
@@ -64,15 +65,7 @@ def recorded(text: str) -> dict[str, Any] | None:
     items = list(_items(run))
     if not items and not run.error_summary:
         return None
-    result: dict[str, Any] = {
-        "apiVersion": "kpt.dev/v1",
-        "kind": "FunctionResultList",
-        "metadata": {"name": "fnresults"},
-        "exitCode": 1 if run.error_summary else 0,
-    }
-    if items:
-        result["items"] = items
-    return {"error": run.error_summary, "result": result}
+    return function_results(run.error_summary, items)
 
 
 def _items(run: _Recorded) -> Iterator[dict[str, Any]]:
@@ -80,8 +73,4 @@ def _items(run: _Recorded) -> Iterator[dict[str, Any]]:
         results = [*step.results, *step.error_results]
         if not results and not step.execution_error:
             continue
-        item: dict[str, Any] = {"exitCode": step.exit_code}
-        item |= {"image": step.image} if step.image else {}
-        item |= {"stderr": step.execution_error} if step.execution_error else {}
-        item |= {"results": results} if results else {}
-        yield item
+        yield function_item(step.exit_code, step.image, step.execution_error, results)

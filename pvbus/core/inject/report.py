@@ -47,9 +47,9 @@ def _valid(variant: PackageVariant) -> Condition:
 def _injection(variant: PackageVariant, injected: Sequence[Injected]) -> Conditions:
     if not injected and not variant.spec.injectors:
         return []
-    missing = [i for i in injected if i.required and i.source_name is None]
+    missing = [i for i in injected if i.is_missing]
     if missing:
-        message = "; ".join(f"{i.condition_type}: {i.explanation}" for i in missing)
+        message = "; ".join(f"{i.point.condition_type}: {i.explanation}" for i in missing)
         return [condition("ConfigInjected", False, "RequiredNotInjected", message, variant)]
     message = f"{len(injected)} injection points processed"
     return [condition("ConfigInjected", True, "Complete", message, variant)]
@@ -116,8 +116,11 @@ def _upstream(upstream: Upstream) -> str:
 def awaited(ensured: Ensured) -> tuple[str, ...]:
     """Return the events that would change the outcome: an action of a user, an object to inject."""
     found = [ensured.problem[1]] if ensured.problem is not None else []
-    missing = [one for one in ensured.injected if one.required and one.source_name is None]
-    return (*found, *(f"an object to inject for {one.condition_type}: {one.explanation}" for one in missing))
+    missing = [one for one in ensured.injected if one.is_missing]
+    return (
+        *found,
+        *(f"an object to inject for {one.point.condition_type}: {one.explanation}" for one in missing),
+    )
 
 
 def result_row(
@@ -167,12 +170,12 @@ def of_generation(row: ResultRow, variant: PackageVariant, now: float) -> Result
 
 def injected_object(one: Injected) -> InjectedObject:
     return InjectedObject(
-        file=one.file,
-        group=one.group,
-        version=one.version,
-        kind=one.kind,
-        condition_type=one.condition_type,
-        required=one.required,
+        file=one.point.file,
+        group=one.point.group,
+        version=one.point.version,
+        kind=one.point.kind,
+        condition_type=one.point.condition_type,
+        required=one.point.required,
         name=one.source_name or "",
         hash=one.hash or "",
         reason=one.reason,

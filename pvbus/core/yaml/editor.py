@@ -33,6 +33,7 @@ __all__ = [
     "insert",
     "join",
     "parse",
+    "replaced",
     "same",
     "values",
 ]
@@ -321,15 +322,16 @@ def _exists(value: Any, path: Path) -> bool:
     return value is not None if not path else _has(get(value, path[:-1]), path[-1])
 
 
-def _with(value: Any, path: Path, new: Any) -> Any:
-    """Return a copy of a value that differs at a path, or has one key more there."""
+def replaced(value: Any, path: Path, new: Any) -> Any:
+    """Return a plain value with another one at a path. Only what leads there is copied; missing mappings
+    are made. Raises YamlError where a scalar or a missing element is in the way."""
     if not path:
         return new
     step, rest = path[0], path[1:]
-    if isinstance(value, dict):
-        return {**value, step: _with(value.get(step), rest, new)}
-    if isinstance(value, list) and _has(value, step):
-        return [_with(item, rest, new) if number == step else item for number, item in enumerate(value)]
+    if isinstance(value, dict | None):
+        return {**(value or {}), step: replaced((value or {}).get(step), rest, new)}
+    if isinstance(value, list) and isinstance(step, int) and _has(value, step):
+        return [*value[:step], replaced(value[step], rest, new), *value[step + 1 :]]
     raise YamlError(f"{_dotted(path)} cannot be set: there is no mapping that could hold it")
 
 
@@ -339,7 +341,7 @@ def _dotted(path: Path) -> str:
 
 def _edited(document: Document, path: Path, value: Any, edit: str, args: tuple[Any, ...] = ()) -> Document:
     """Give the document a value at a path, by an edit of its text, or by writing it anew."""
-    wanted = _with(document.value, path, value)
+    wanted = replaced(document.value, path, value)
     bom = "\ufeff" if document.text.startswith("\ufeff") else ""
     source = document.text.removeprefix(bom)
     if (text := _as_json(source, wanted)) is not None:

@@ -16,22 +16,21 @@ from pvbus.adapters.memory.cluster import REVISION, MemoryCluster
 from pvbus.adapters.memory.objects import copy_of, source_of
 from pvbus.adapters.memory.packages import Files
 from pvbus.controlplane.apiserver.hooks import StatusError
-from pvbus.controlplane.packages import answers, content, layout, rendering
+from pvbus.controlplane.packages import answers, bounds, content, layout
+from pvbus.controlplane.packages.content import RENDERED, facts_of
 from pvbus.controlplane.packages.creation import Start as FirstFiles
-from pvbus.controlplane.packages.creation import Wanted, first_files, parse
+from pvbus.controlplane.packages.creation import Wanted, clone_exists, first_files, parse, workspace_exists
 from pvbus.controlplane.packages.functions.registry import FunctionRegistry
-from pvbus.controlplane.packages.kptfile import facts_of
 from pvbus.controlplane.packages.layout import RenderNote
 from pvbus.controlplane.packages.operations import allowed
-from pvbus.controlplane.packages.render import RENDERED
-from pvbus.controlplane.packages.render import render as run_pipeline
-from pvbus.controlplane.packages.rendering import (
+from pvbus.controlplane.packages.render import (
     DEFERRED,
     Rendering,
-    is_needed,
-    is_source_of_stored,
+    defer,
     rendering_of,
+    unrendered,
 )
+from pvbus.controlplane.packages.render import render as run_pipeline
 from pvbus.controlplane.packages.repository import DEFER_RENDER
 from pvbus.controlplane.packages.revisions import blocking_references
 from pvbus.core.api.variants import CONFIG_GROUP
@@ -78,7 +77,7 @@ class StoreRules:
         except editor.YamlError as exc:
             raise answers.internal(f"Kptfile: {exc}") from exc
         deferred = (obj["metadata"].get("annotations") or {}).get(DEFER_RENDER) == "true"
-        made = rendering.defer(first) if deferred else self._run(first)
+        made = defer(first) if deferred else self._run(first)
         self._notes[wanted.namespace, wanted.name] = made.note
         if self._upstreams is not None:
             self._upstreams.add(source_of(wanted.task))
@@ -105,16 +104,9 @@ class StoreRules:
         siblings = self._cluster.package(wanted.namespace, wanted.repository, wanted.package)
         workspaces = {obj["spec"].get("workspaceName") for obj in siblings}
         if wanted.workspace in workspaces:
-            raise answers.internal(
-                "package revision workspaceNames must be unique; package revision with name "
-                f"{wanted.package} in repo {wanted.repository} with workspaceName {wanted.workspace} "
-                "already exists"
-            )
+            raise workspace_exists(wanted)
         if wanted.task.get("type") == "clone" and siblings:
-            raise answers.internal(
-                f'`clone` cannot create a new revision for package "{wanted.package}" that already exists '
-                f'in repo "{wanted.repository}"; make subsequent revisions using `copy`'
-            )
+            raise clone_exists(wanted)
 
     def _start(self, wanted: Wanted, repository: Object) -> Mapping[str, str]:
         task = wanted.task
@@ -204,7 +196,7 @@ class StoreRules:
                 f'cannot update a package revision with lifecycle value "{lifecycle}"; package must be Draft'
             )
             _refuse(answers.internal(text), "PUT")
-        if problem := content.path_problem(list(wanted)):
+        if problem := bounds.path_problem(list(wanted)):
             _refuse(answers.invalid(name, "spec.resources", problem), "PUT")
         try:
             made = self._made(revision, stored, wanted)
@@ -217,17 +209,8 @@ class StoreRules:
         return self._files(revision, made)
 
     def _made(self, revision: Object, stored: Mapping[str, str], wanted: Mapping[str, str]) -> Rendering:
-        note = self._note(revision)
-        if is_needed(wanted, stored, note):
-            return self._run(wanted)
-        base = stored if is_source_of_stored(wanted, note) else wanted
-        conditions = facts_of(wanted[layout.KPTFILE]).conditions
         rendered = facts_of(stored.get(layout.KPTFILE, "")).rendered
-        try:
-            edited = content.edit_kptfile(base, content.with_conditions(conditions, rendered))
-        except editor.YamlError as exc:
-            raise answers.internal(f"Kptfile: {exc}") from exc
-        return Rendering(edited, note)
+        return unrendered(wanted, stored, self._note(revision), rendered) or self._run(wanted)
 
     def _note(self, revision: Object) -> RenderNote | None:
         """Return the render note of a revision; for one of the live system, from its conditions."""

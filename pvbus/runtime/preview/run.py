@@ -25,6 +25,7 @@ from pvbus.core.topics import topic_specs
 from pvbus.core.unroll.removal import RemovalLimits
 from pvbus.ports.bus import Bus
 from pvbus.ports.cluster import Kind, Object, Resource
+from pvbus.runtime.failures import causes
 from pvbus.runtime.preview.packages import StoreRules
 from pvbus.runtime.process.assembly import Service, build_service, run_all, settled
 
@@ -176,7 +177,7 @@ class _Run:
 
     def failed(self, error: Exception) -> Preview:
         """Return the preview so far, after the services ended with a defect."""
-        self._defects.update(dict.fromkeys(f"{type(e).__name__}: {e}" for e in _leaves(error)))
+        self._defects.update(dict.fromkeys(f"{type(e).__name__}: {e}" for e in causes(error)))
         return self._preview(())
 
     def _preview(self, children: tuple[PreviewChild, ...]) -> Preview:
@@ -307,9 +308,3 @@ def _epoch(objects: Sequence[Object]) -> float:
         except (TypeError, ValueError):
             continue
     return latest
-
-
-def _leaves(error: BaseException) -> list[BaseException]:
-    if isinstance(error, BaseExceptionGroup):
-        return [leaf for inner in error.exceptions for leaf in _leaves(inner)]
-    return [error]

@@ -72,7 +72,7 @@ class KafkaConfig(ProcessConfig, frozen=True, kw_only=True, rename="camel"):
 
 
 class ServiceConfig(KafkaConfig, frozen=True, kw_only=True, rename="camel"):
-    """Settings of every service.
+    """Settings of every service; ingest, render and inject have no settings of their own.
 
     bus: `sqlite:<path>`, or `kafka://HOST:PORT[,HOST:PORT...][/PREFIX]`; installations that share a Kafka
     cluster each have a prefix. kubeconfig: "" takes the pod's service account, else $KUBECONFIG or
@@ -86,10 +86,6 @@ class ServiceConfig(KafkaConfig, frozen=True, kw_only=True, rename="camel"):
     context: str = ""
     health_host: str = "127.0.0.1"
     health_port: Port = 0
-
-
-class IngestConfig(ServiceConfig, frozen=True, kw_only=True, rename="camel"):
-    """ingest has no settings of its own."""
 
 
 class UnrollConfig(ServiceConfig, frozen=True, kw_only=True, rename="camel"):
@@ -108,14 +104,6 @@ class UnrollConfig(ServiceConfig, frozen=True, kw_only=True, rename="camel"):
     @property
     def limits(self) -> RemovalLimits:
         return RemovalLimits(self.removal_quiet_seconds, self.removals_max, self.removals_share)
-
-
-class RenderConfig(ServiceConfig, frozen=True, kw_only=True, rename="camel"):
-    """render has no settings of its own."""
-
-
-class InjectConfig(ServiceConfig, frozen=True, kw_only=True, rename="camel"):
-    """inject has no settings of its own."""
 
 
 class ConditionsConfig(ServiceConfig, frozen=True, kw_only=True, rename="camel"):
@@ -146,10 +134,10 @@ class ApiServerConfig(ProcessConfig, frozen=True, kw_only=True, rename="camel"):
 
 
 SERVICE_CONFIGS: Mapping[str, type[ServiceConfig]] = {
-    "ingest": IngestConfig,
+    "ingest": ServiceConfig,
     "unroll": UnrollConfig,
-    "render": RenderConfig,
-    "inject": InjectConfig,
+    "render": ServiceConfig,
+    "inject": ServiceConfig,
     "conditions": ConditionsConfig,
 }
 _ALL: tuple[type[ProcessConfig], ...] = (*SERVICE_CONFIGS.values(), ServicesConfig, ApiServerConfig)

@@ -11,7 +11,7 @@ from typing import NamedTuple
 import pytest
 
 from pvbus.cli.reading import opened_bus, read_topic
-from pvbus.core.conditions.cloudevents import CONDITION_CHANGED
+from pvbus.core.conditions.publishing import CONDITION_CHANGED
 from pvbus.core.keys import partition
 from pvbus.core.records import CONDITIONS
 from pvbus.core.topics import SERVICES

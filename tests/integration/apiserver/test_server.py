@@ -346,10 +346,10 @@ async def test_kill_9_loses_nothing_that_was_answered(tmp_path: Path) -> None:
 
 def test_the_status_of_an_error_is_json() -> None:
     """The bodies of errors are metav1.Status documents, which programs can read."""
-    from pvbus.controlplane.apiserver import status
+    from pvbus.controlplane.apiserver import nodes, status
 
     subject = status.Subject("example.com", "widgets", "Widget", "a")
-    problem = status.required("spec.size")
+    problem = nodes.required("spec.size")
     body = json.loads(json.dumps(status.body(status.invalid(subject, [problem]))))
     assert body["details"] == {
         "name": "a",

@@ -14,7 +14,7 @@ from pvbus.adapters.kafka.bus import KafkaBus
 from pvbus.adapters.kafka.settings import KafkaSettings, OAuthBearer, Scram, Tls
 from pvbus.core.errors import TransientError
 from pvbus.ports.bus import Output
-from pvbus.runtime.process.kafka_settings import kafka_settings
+from pvbus.runtime.process.buses import kafka_settings
 from pvbus.runtime.process.settings import ServiceConfig, load_config
 from pvbus.testing.bus_contract import fold, holder, read_all
 from tests.contract.bus.kafka_harness import KafkaHarness

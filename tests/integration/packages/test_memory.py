@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from pvbus.controlplane.packages import activity, bounds, creation
+from pvbus.controlplane.packages import bounds, caching, creation
 from tests.integration.packages.support import NAMESPACE, World, clone_of, push_files, revision, running
 
 LARGE = "".join(f"k{number}: {'x' * 990}\n" for number in range(1_000))
@@ -12,7 +12,7 @@ LARGE = "".join(f"k{number}: {'x' * 990}\n" for number in range(1_000))
 
 @pytest.fixture
 def small_caches(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(activity, "FILES_BYTES_MAX", 3_000_000)
+    monkeypatch.setattr(caching, "FILES_BYTES_MAX", 3_000_000)
     monkeypatch.setattr(creation, "ORIGINS_BYTES_MAX", 1_500_000)
 
 

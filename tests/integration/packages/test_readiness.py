@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from pvbus.controlplane.packages.credentials import SECRET
+from pvbus.controlplane.packages.settings import SECRET
 from tests.integration.packages.support import KPTFILE, NAMESPACE, World, bare, git, push_files
 
 Files = dict[str, str]

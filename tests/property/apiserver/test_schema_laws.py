@@ -7,11 +7,11 @@ from typing import Any
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from pvbus.controlplane.apiserver.budget import Budget
-from pvbus.controlplane.apiserver.nodes import Node, _default, _prune, _validate
+from pvbus.controlplane.apiserver.nodes import Node, default, prune, validate
 from pvbus.controlplane.apiserver.patch import json_patch, merge_patch, strategic_merge_patch
-from pvbus.controlplane.apiserver.schema import compile_schema
+from pvbus.controlplane.apiserver.rules import Budget
 from pvbus.controlplane.apiserver.selectors import parse_label_selector
+from pvbus.controlplane.apiserver.structural import compile_schema
 
 NAMES = st.sampled_from(["a", "b", "c d", "é"])
 SCALARS = st.one_of(
@@ -116,12 +116,12 @@ def test_the_quick_answer_is_right(pair: tuple[Any, Any]) -> None:
     compiled = compile_schema(schema)
     node = Node(schema, root=True)
     if compiled.is_clean(obj):
-        assert _default(node, obj) is obj
+        assert default(node, obj) is obj
         unknown: list[str] = []
-        assert _prune(node, obj, "", unknown) is obj
+        assert prune(node, obj, "", unknown) is obj
         assert unknown == []
     assert [error.message for error in compiled.validate(obj)] == [
-        error.message for error in _validate(node, obj, None, "", Budget())
+        error.message for error in validate(node, obj, None, "", Budget())
     ]
 
 

@@ -5,7 +5,8 @@ from typing import Any
 
 import pytest
 
-from pvbus.controlplane.apiserver.patch import PatchError, json_patch, merge_patch, strategic_merge_patch
+from pvbus.controlplane.apiserver.hooks import StatusError
+from pvbus.controlplane.apiserver.patch import json_patch, merge_patch, strategic_merge_patch
 
 
 @pytest.mark.parametrize(
@@ -74,7 +75,7 @@ def test_json_patch(operations: Any, expected: Any) -> None:
 )
 def test_json_patch_errors(operations: Any, code: int, words: str) -> None:
     """What cannot be applied changes nothing and says why."""
-    with pytest.raises(PatchError, match=words) as error:
+    with pytest.raises(StatusError, match=words) as error:
         json_patch({"a": 1, "l": [1], "m": {}}, operations)
     assert error.value.code == code
 
@@ -162,6 +163,6 @@ def test_strategic_merge_patch_of_namespace_conditions() -> None:
 )
 def test_strategic_merge_patch_errors(patch: Any) -> None:
     """Patches that mean nothing are bad requests."""
-    with pytest.raises(PatchError) as error:
+    with pytest.raises(StatusError) as error:
         strategic({"metadata": {}, "data": {}}, patch)
     assert error.value.code == 400

@@ -10,7 +10,8 @@ import yaml
 from pvbus.controlplane.apiserver import structural
 from pvbus.controlplane.apiserver.builtin import BUILTIN_KINDS
 from pvbus.controlplane.apiserver.formats import go_pattern
-from pvbus.controlplane.apiserver.schema import compile_schema, validate_crd
+from pvbus.controlplane.apiserver.schema import validate_crd
+from pvbus.controlplane.apiserver.structural import compile_schema
 
 SHARED = Path(__file__).parents[3] / ".." / "shared"
 
@@ -532,7 +533,7 @@ def test_our_own_kinds_take_the_quick_way(name: str, monkeypatch: pytest.MonkeyP
     (version,) = (version for version in versions if version["storage"])
     schema = compile_schema(version["schema"]["openAPIV3Schema"])
     obj = {"metadata": {"name": "x"}, "spec": {"upstream": {"repo": "r", "package": "p", "revision": 1}}}
-    for walk in ("_default", "_prune", "_validate"):
+    for walk in ("default", "prune", "validate"):
         monkeypatch.setattr(structural, walk, None)
     assert schema.defaulted(obj) is obj
     assert schema.pruned(obj) == (obj, [])

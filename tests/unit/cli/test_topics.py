@@ -12,7 +12,7 @@ import pytest
 import yaml
 
 from pvbus.adapters.sqlite.bus import SqliteBus
-from pvbus.cli import topics_declared
+from pvbus.cli import topics as command
 from pvbus.cli.main import run
 from pvbus.core.topics import SERVICES, TOPICS, topic_specs
 from pvbus.ports.bus import TopicSpec
@@ -45,12 +45,10 @@ def test_what_is_missing_or_differs(
     """--check makes nothing and ends with 1; --create makes what is missing and leaves what differs alone."""
     address = ["--bus", f"sqlite:{tmp_path / 'bus.db'}", "-o", "json"]
     made, other, missing = topic_specs()[:3]
-    monkeypatch.setattr(
-        topics_declared, "topic_specs", lambda: [made, msgspec.structs.replace(other, partitions=5)]
-    )
+    monkeypatch.setattr(command, "topic_specs", lambda: [made, msgspec.structs.replace(other, partitions=5)])
     assert run(["topics", "--create", *address]) == 0
     capsys.readouterr()
-    monkeypatch.setattr(topics_declared, "topic_specs", lambda: [made, other, missing])
+    monkeypatch.setattr(command, "topic_specs", lambda: [made, other, missing])
     for _ in range(2):
         assert run(["topics", "--check", *address]) == 1
         assert [row["state"] for row in rows(capsys)] == ["as declared", "differs", "missing"]

@@ -2,16 +2,11 @@
 
 import pytest
 
+from pvbus.controlplane.packages import content
 from pvbus.core.api import kptfile
-from pvbus.core.api.kptfile import (
-    KptfileCondition,
-    KptfileGit,
-    KptfileGitLock,
-    KptfileUpstream,
-    UnmetGate,
-    UpstreamLock,
-)
+from pvbus.core.api.packages import GitLock, PackageCondition
 from pvbus.core.errors import PermanentError
+from tests.unit.core.strictkptfile import UnmetGate, read_strictly, unmet_gates
 
 TEXT = """\
 # a package
@@ -39,10 +34,10 @@ status:
 
 def test_the_parts_are_read_with_their_types() -> None:
     """Fields have the names and types of kpt's API; strict reading accepts them all."""
-    parsed = kptfile.read(TEXT, strict=True)
+    parsed = read_strictly(TEXT)
     assert parsed.metadata.labels == {"a": "b"}
     assert parsed.info.description == "Example"
-    assert parsed.status.conditions[1] == KptfileCondition(
+    assert parsed.status.conditions[1] == PackageCondition(
         type="other", status="False", reason="Why", message="not yet"
     )
 
@@ -61,10 +56,10 @@ def test_strict_reading_names_the_field_that_porch_would_not_know(line: str, fie
     text = f"apiVersion: kpt.dev/v1\nkind: Kptfile\nmetadata:\n{line}"
     assert kptfile.read(text).metadata.name == "pkg"
     if field is None:
-        kptfile.read(text, strict=True)
+        read_strictly(text)
     else:
         with pytest.raises(PermanentError, match=f'unknown field "{field}"'):
-            kptfile.read(text, strict=True)
+            read_strictly(text)
 
 
 def test_scalars_that_are_no_strings_are_read_as_go_reads_them() -> None:
@@ -97,7 +92,7 @@ def test_known_content_is_the_same_in_another_order() -> None:
 def test_unmet_gates_are_those_without_a_true_condition() -> None:
     """A condition that is missing or not True keeps its gate unmet."""
     text = TEXT.replace("- conditionType: one", "- conditionType: other\n  - conditionType: one")
-    assert kptfile.gates_met(kptfile.read(text)) == [
+    assert unmet_gates(kptfile.read(text)) == [
         UnmetGate("other", "False", "not yet"),
         UnmetGate("two", "", ""),
     ]
@@ -105,35 +100,44 @@ def test_unmet_gates_are_those_without_a_true_condition() -> None:
 
 def test_a_condition_is_set_in_its_place_or_added_last() -> None:
     """Quotes, comments and order of the others stay."""
-    text = kptfile.upsert_condition(TEXT, KptfileCondition(type="one", status="False", reason="No"))
+    text = kptfile.upsert_condition(TEXT, PackageCondition(type="one", status="False", reason="No"))
     assert text == TEXT.replace("status: 'True' # met\n", "status: 'False' # met\n    reason: \"No\"\n")
-    text = kptfile.upsert_condition(TEXT, KptfileCondition(type="new", status="True"))
+    text = kptfile.upsert_condition(TEXT, PackageCondition(type="new", status="True"))
     assert text == TEXT + '  - type: new\n    status: "True"\n'
     with pytest.raises(PermanentError, match="cannot be the status"):
-        kptfile.upsert_condition(TEXT, KptfileCondition(type="new", status="Maybe"))
+        kptfile.upsert_condition(TEXT, PackageCondition(type="new", status="Maybe"))
+
+
+def edited(*edits: content.Edit) -> str:
+    return content.edit_kptfile({kptfile.FILE: TEXT}, *edits)[kptfile.FILE]
+
+
+def gates(*types: str) -> content.Edit:
+    return content.with_gates([{"conditionType": name} for name in types])
 
 
 def test_gates_and_conditions_can_be_made_an_exact_set() -> None:
     """What stays keeps its place and comment; with nothing left the list goes."""
-    assert kptfile.set_readiness_gates(TEXT, ["three", "one"]) == TEXT.replace("Type: two", "Type: three")
-    assert "readinessGates" not in kptfile.set_readiness_gates(TEXT, [])
+    assert edited(gates("three", "one")) == TEXT.replace("Type: two", "Type: three")
+    assert "readinessGates" not in edited(gates())
     assert kptfile.add_readiness_gates(TEXT, ["two", "one"]) == TEXT
-    retained = kptfile.set_conditions(TEXT, [KptfileCondition(type="one", status="True")])
+    retained = edited(content.with_conditions([{"type": "one", "status": "True"}], None))
     assert retained == TEXT[: TEXT.index("  - type: other")]
 
 
 def test_name_upstream_labels_and_annotations_are_set_in_the_text() -> None:
-    """Other lines stay; an empty mapping and a missing part are taken away."""
-    text = kptfile.set_name(TEXT, "new")
-    assert text == TEXT.replace("name: pkg", "name: new")
-    assert "labels" not in kptfile.set_labels(TEXT, {})
-    assert "  labels: {a: c, d: e}\n" in kptfile.set_labels(TEXT, {"a": "c", "d": "e"})
-    assert '  annotations:\n    k: "true"\n' in kptfile.set_annotations(TEXT, {"k": "true"})
-    upstream = KptfileUpstream(type="git", git=KptfileGit(repo="r.git", directory="d", ref="d/v1"))
-    lock = UpstreamLock(
-        type="git", git=KptfileGitLock(repo="r.git", directory="d", ref="d/v1", commit="0123e4")
-    )
-    text = kptfile.set_upstream(TEXT, upstream, lock)
+    """Other lines stay; an empty mapping is taken away."""
+    assert edited(content.named("new")) == TEXT.replace("name: pkg", "name: new")
+    assert "labels" not in edited(content.with_metadata("labels", {}, exact=True))
+    text = edited(content.with_metadata("labels", {"a": "c", "d": "e"}, exact=True))
+    assert "  labels: {a: c, d: e}\n" in text
+    text = edited(content.with_metadata("annotations", {"k": "true"}, exact=True))
+    assert '  annotations:\n    k: "true"\n' in text
+    lock = {"repo": "r.git", "directory": "d", "ref": "d/v1", "commit": "0123e4"}
+    text = edited(content.derived_from({"type": "git", "git": lock}))
     assert text.startswith(TEXT)
-    assert (kptfile.read(text).upstream, kptfile.read(text, strict=True).upstream_lock) == (upstream, lock)
-    assert kptfile.set_upstream(text, None, None) == TEXT
+    parsed = read_strictly(text)
+    assert parsed.upstream == kptfile.KptfileUpstream(
+        type="git", git=kptfile.KptfileGit(repo="r.git", directory="d", ref="d/v1")
+    )
+    assert parsed.upstream_lock == kptfile.UpstreamLock(type="git", git=GitLock(**lock))

@@ -9,6 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from pvbus.core.api import kptfile
+from pvbus.core.api.packages import PackageCondition
 from pvbus.core.api.variants import Injector, PackageVariant, PackageVariantSpec
 from pvbus.core.errors import PermanentError
 from pvbus.core.inject.mutations import (
@@ -24,6 +25,7 @@ from pvbus.core.inject.mutations.injection import UNMATCHED
 from pvbus.core.inject.mutations.pipeline import function_name, is_own
 from pvbus.core.keys import digest
 from pvbus.core.yaml import editor
+from tests.unit.core.strictkptfile import read_strictly, unmet_gates
 
 KPTFILE = """\
 apiVersion: kpt.dev/v1
@@ -235,7 +237,7 @@ def test_injected_content_replaces_the_spec_and_keeps_equal_fields() -> None:
     ).replace(marker, f"{marker}    kpt.dev/injected-resource: alpha\n")
     (outcome,) = mutation.injected
     assert outcome.hash == digest({"chargeCode": "example", "seats": 4, "lead": "no"})
-    assert (outcome.source_name, outcome.reason, outcome.required) == ("alpha", "ConfigInjected", True)
+    assert (outcome.source_name, outcome.reason, outcome.point.required) == ("alpha", "ConfigInjected", True)
     assert all(outcome.hash not in text for text in mutation.resources.values())
 
 
@@ -274,12 +276,12 @@ def test_each_way_of_not_injecting_has_its_message(
     cluster = Cluster({TEAMS: listing} if listing is not None else {})
     mutation = apply({"Kptfile": KPTFILE, "team.yaml": TEAM_FILE}, variant(injectors=injectors), cluster)
     assert mutation.resources["team.yaml"] is TEAM_FILE
-    parsed = kptfile.read(mutation.resources["Kptfile"], strict=True)
-    condition = kptfile.KptfileCondition(
+    parsed = read_strictly(mutation.resources["Kptfile"])
+    condition = PackageCondition(
         type="config.injection.Team.team", status="False", reason="NoResourceSelected", message=message
     )
     assert parsed.status.conditions == (condition,)
-    assert [gate.condition_type for gate in kptfile.gates_met(parsed)] == ["config.injection.Team.team"]
+    assert [gate.condition_type for gate in unmet_gates(parsed)] == ["config.injection.Team.team"]
 
 
 def test_the_first_injector_that_names_an_object_wins() -> None:
@@ -408,7 +410,7 @@ def test_twice_is_once(
     resources = {"Kptfile": KPTFILE, "package-context.yaml": CONTEXT, "team.yaml": TEAM_FILE}
     once = apply(resources, pv, cluster)
     assert apply(once.resources, pv, cluster) == Mutation(once.resources, False, once.injected)
-    parsed = kptfile.read(once.resources["Kptfile"], strict=True)
+    parsed = read_strictly(once.resources["Kptfile"])
     assert [f.image for f in parsed.pipeline.mutators] == [f["image"] for f in mutators] + ["set-labels:v0.2"]
     bare = apply(once.resources, variant(), cluster).resources["Kptfile"]
     assert "PackageVariant." not in bare
@@ -467,7 +469,7 @@ def test_a_function_keeps_its_selectors_and_exclusions() -> None:
     expected = {**function, "name": "PackageVariant.my-pv.f.0"}
     assert value["pipeline"]["mutators"][0] == expected
     assert value["pipeline"]["validators"] == [expected]
-    kptfile.read(mutation.resources["Kptfile"], strict=True)
+    read_strictly(mutation.resources["Kptfile"])
     assert not apply(mutation.resources, pv).changed
 
 

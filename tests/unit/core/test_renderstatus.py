@@ -3,8 +3,7 @@
 import msgspec
 import pytest
 
-from pvbus.controlplane.packages.render import render
-from pvbus.controlplane.packages.rendering import rendering_of
+from pvbus.controlplane.packages.render import render, rendering_of
 from pvbus.core.inject.renderstatus import recorded, render_status, reported
 from tests.unit.packages.test_render import REGISTRY, kptfile, steps, thing
 

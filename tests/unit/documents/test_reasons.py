@@ -10,9 +10,9 @@ from tests.e2e.cli.command import REPOSITORY
 OPERATIONS = REPOSITORY / "docs" / "operations.md"
 SOURCES = (
     *("pvbus/core/unroll", "pvbus/core/render", "pvbus/core/inject", "pvbus/core/conditions"),
-    *("pvbus/core/effects.py", "pvbus/controlplane/packages/kptfile.py"),
+    *("pvbus/core/effects.py", "pvbus/controlplane/packages/content.py"),
     *("pvbus/controlplane/packages/leftovers.py", "pvbus/controlplane/packages/render.py"),
-    *("pvbus/controlplane/packages/rendering.py", "pvbus/controlplane/packages/repository.py"),
+    *("pvbus/controlplane/packages/render.py", "pvbus/controlplane/packages/repository.py"),
     *("pvbus/controlplane/packages/store.py", "pvbus/cli/failing.py", "pvbus/cli/conditions.py"),
 )
 """Where conditions are decided."""

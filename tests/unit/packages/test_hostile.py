@@ -9,10 +9,10 @@ import msgspec
 import pytest
 
 from pvbus.controlplane.packages import bounds, content, layout, programs
+from pvbus.controlplane.packages.content import facts_of
 from pvbus.controlplane.packages.functions import executable
 from pvbus.controlplane.packages.functions.registry import FunctionRegistry
 from pvbus.controlplane.packages.gitcommand import Credentials, Git, GitError
-from pvbus.controlplane.packages.kptfile import facts_of
 from pvbus.controlplane.packages.render import input_digest, render
 from pvbus.controlplane.packages.settings import git_problem, spec_of
 from pvbus.core.errors import PermanentError
@@ -161,12 +161,12 @@ def test_a_kptfile_gives_facts_that_any_object_can_hold(kptfile: str, message: s
     ],
 )
 def test_paths_of_a_package(path: str, message: str) -> None:
-    problem = content.path_problem(["Kptfile", "dir/a", path])
+    problem = bounds.path_problem(["Kptfile", "dir/a", path])
     assert (problem is None) if not message else (problem is not None and message in problem)
 
 
 def test_a_package_has_a_limit_of_files() -> None:
-    problem = content.path_problem(["Kptfile", *(f"f{number}" for number in range(100_000))])
+    problem = bounds.path_problem(["Kptfile", *(f"f{number}" for number in range(100_000))])
     assert problem == "a package can have at most 10000 files, these are 100001"
 
 

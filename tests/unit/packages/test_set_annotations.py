@@ -2,9 +2,9 @@
 
 import pytest
 
-from pvbus.controlplane.packages.functions.item import lookup
 from pvbus.controlplane.packages.functions.set_annotations import set_annotations
 from pvbus.core.errors import PermanentError
+from pvbus.core.yaml.editor import get
 from tests.unit.packages.support import after, config, config_map, items
 
 
@@ -32,7 +32,7 @@ def test_pods_of_workloads_are_annotated(api_version: str, kind: str, path: str,
     given = items(f"apiVersion: {api_version}\nkind: {kind}\nmetadata:\n  name: a\n")
     (changed,) = set_annotations(given, config_map(k="v")).items
     assert changed.annotations == {"k": "v"}
-    found = lookup(changed.value, (*path.split("/"), "metadata", "annotations"))
+    found = get(changed.value, (*path.split("/"), "metadata", "annotations"))
     assert found == ({"k": "v"} if written else None)
 
 

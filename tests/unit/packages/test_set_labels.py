@@ -2,9 +2,9 @@
 
 import pytest
 
-from pvbus.controlplane.packages.functions.item import lookup
 from pvbus.controlplane.packages.functions.set_labels import set_labels
 from pvbus.core.errors import PermanentError
+from pvbus.core.yaml.editor import get
 from tests.unit.packages.support import after, config, config_map, items, text
 
 POD = ("spec", "template", "metadata", "labels")
@@ -128,8 +128,8 @@ def test_where_labels_are_written(
     """Selectors of some kinds are only followed, never invented; a missing template stays missing."""
     given = items(f"apiVersion: {api_version}\nkind: {kind}\nmetadata:\n  name: a\nspec: {spec}\n")
     (changed,) = set_labels(given, config_map(k="v")).items
-    assert lookup(changed.value, path) == expected
-    assert lookup(changed.value, ("metadata", "labels")) == {"k": "v"}
+    assert get(changed.value, path) == expected
+    assert get(changed.value, ("metadata", "labels")) == {"k": "v"}
 
 
 def test_its_own_config_kind_is_read_and_values_become_text() -> None:

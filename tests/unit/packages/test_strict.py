@@ -4,7 +4,7 @@ import time
 
 import pytest
 
-from pvbus.controlplane.packages.functions.ignoring import ignored
+from pvbus.controlplane.packages.functions.files import ignored
 from pvbus.controlplane.packages.functions.registry import FunctionRegistry
 from pvbus.controlplane.packages.render import RESULTS_MAX, RenderResult, render
 from pvbus.core.yaml.editor import values

@@ -6,7 +6,7 @@ import pytest
 
 from pvbus.adapters.kafka.settings import KafkaSettings, OAuthBearer, Scram, Tls
 from pvbus.core.errors import UsageError
-from pvbus.runtime.process.kafka_settings import kafka_settings
+from pvbus.runtime.process.buses import kafka_settings
 from pvbus.runtime.process.settings import ServiceConfig, load_config
 from tests.tools.certificate import make_pair
 

@@ -15,14 +15,13 @@ from pvbus.controlplane.packages.functions.item import (
     Item,
     Scalar,
     Value,
-    lookup,
-    replaced,
+    config_fault,
     scalar_at,
 )
 from pvbus.controlplane.packages.functions.selecting import ObjectSelector
 from pvbus.controlplane.packages.functions.yamltext import Path
 from pvbus.core.errors import PermanentError
-from pvbus.core.yaml.editor import DEPTH_MAX
+from pvbus.core.yaml.editor import DEPTH_MAX, get, replaced
 
 _NAME = "metadata.name"
 
@@ -56,7 +55,7 @@ class _Match(NamedTuple):
     value: str
 
     def accepts(self, element: Any) -> bool:
-        found = lookup(element, (self.key,)) if self.key else element
+        found = get(element, (self.key,)) if self.key else element
         return found is not None and not isinstance(found, (dict, list)) and _written(found) == self.value
 
     def made(self) -> Any:
@@ -77,7 +76,7 @@ def apply_replacements(items: Sequence[Item], config: Value | None) -> FunctionO
     """Apply each replacement to the result of the previous one."""
     config = config or {}
     if (config.get("apiVersion"), config.get("kind")) != ("fn.kpt.dev/v1alpha1", "ApplyReplacements"):
-        raise _fault(
+        raise config_fault(
             f"functionConfig is {config.get('kind') or 'absent'}, "
             "expected `ApplyReplacements` of fn.kpt.dev/v1alpha1"
         )
@@ -86,7 +85,7 @@ def apply_replacements(items: Sequence[Item], config: Value | None) -> FunctionO
             {"replacements": config.get("replacements") or []}, _Config, strict=False
         ).replacements
     except msgspec.ValidationError as exc:
-        raise _fault(str(exc)) from exc
+        raise config_fault(str(exc)) from exc
     changed = list(items)
     for replacement in replacements:
         source = _read(changed, replacement.source)
@@ -120,48 +119,52 @@ def parse_path(text: str) -> tuple[_Part, ...]:
             current += char
             position += 1
     if len(parts) > DEPTH_MAX:
-        raise _fault(f"a field path has {len(parts)} parts, at most {DEPTH_MAX} are allowed: {text[:80]}...")
+        raise config_fault(
+            f"a field path has {len(parts)} parts, at most {DEPTH_MAX} are allowed: {text[:80]}..."
+        )
     return tuple(parts)
 
 
 def _read(items: Sequence[Item], source: dict[str, Any] | None) -> _Source:
     if source is None:
-        raise _fault("a replacement has no source")
+        raise config_fault("a replacement has no source")
     selector = ObjectSelector.parse(
         {key: source[key] for key in source if key not in ("fieldPath", "options")}
     )
     matches = [item for item in items if selector.matches(item)]
     if not matches:
-        raise _fault(f"nothing selected by {selector}")
+        raise config_fault(f"nothing selected by {selector}")
     if len(matches) > 1:
-        raise _fault(f"multiple matches for selector {selector}: {', '.join(map(str, matches))}")
+        raise config_fault(f"multiple matches for selector {selector}: {', '.join(map(str, matches))}")
     field_path = source.get("fieldPath") or _NAME
     located = _locate(matches[0].value, parse_path(field_path), create=False)
-    value = lookup(matches[0].value, located[0]) if located else None
+    value = get(matches[0].value, located[0]) if located else None
     if value in (None, "", {}, []):
-        raise _fault(f"fieldPath `{field_path}` is missing or empty in the replacement source {matches[0]}")
+        raise config_fault(
+            f"fieldPath `{field_path}` is missing or empty in the replacement source {matches[0]}"
+        )
     assert located
     scalar = scalar_at(matches[0], located[0])
     try:
         options = msgspec.convert(source.get("options") or {}, _Options)
     except msgspec.ValidationError as exc:
-        raise _fault(f"source options: {exc}") from exc
+        raise config_fault(f"source options: {exc}") from exc
     return _Source(value, scalar) if not options.delimiter else _part_of(scalar, options)
 
 
 def _part_of(scalar: Scalar | None, options: _Options) -> _Source:
     if scalar is None:
-        raise _fault("the source option `delimiter` needs a scalar")
+        raise config_fault("the source option `delimiter` needs a scalar")
     parts = scalar.text.split(options.delimiter)
     if not 0 <= options.index < len(parts):
-        raise _fault(f"the source option `index` {options.index} is out of bounds for {scalar.text!r}")
+        raise config_fault(f"the source option `index` {options.index} is out of bounds for {scalar.text!r}")
     part = scalar._replace(text=parts[options.index])
     return _Source(part.value, part)
 
 
 def _write(items: Sequence[Item], target: _Target, source: _Source) -> list[Item]:
     if target.select is None:
-        raise _fault("a replacement target has no `select`")
+        raise config_fault("a replacement target has no `select`")
     select = ObjectSelector.parse(target.select)
     rejects = [each for each in map(ObjectSelector.parse, target.reject) if not each.is_empty]
     paths = [parse_path(text) for text in target.field_paths or (_NAME,)]
@@ -178,7 +181,7 @@ def _written_into(item: Item, parts: tuple[_Part, ...], options: _Options, sourc
     try:
         located = _locate(item.value, parts, create=options.create)
     except PermanentError as exc:
-        raise _fault(f"{item}: {exc}") from exc
+        raise config_fault(f"{item}: {exc}") from exc
     if located is None:
         return item
     path, made = located
@@ -187,18 +190,18 @@ def _written_into(item: Item, parts: tuple[_Part, ...], options: _Options, sourc
         scalar = _joined(item, path, options, source)
     if scalar is None:
         return item.with_value(replaced(made, path, source.value))
-    if lookup(item.value, path) is None:
+    if get(item.value, path) is None:
         item = item.with_value(replaced(made, path, scalar.value))
     return item.with_scalar(path, scalar)
 
 
 def _joined(item: Item, path: Path, options: _Options, source: _Source) -> Scalar:
     """Replace one part of the target's text by the source."""
-    present = lookup(item.value, path)
+    present = get(item.value, path)
     if isinstance(present, (dict, list)):
-        raise _fault(f"{item}: the target option `delimiter` needs a scalar")
+        raise config_fault(f"{item}: the target option `delimiter` needs a scalar")
     if source.scalar is None:
-        raise _fault("the target option `delimiter` needs a scalar as source")
+        raise config_fault("the target option `delimiter` needs a scalar as source")
     target = scalar_at(item, path)
     parts = (target.text if target else "").split(options.delimiter)
     if options.index < 0:
@@ -230,7 +233,7 @@ def _locate(value: Any, parts: tuple[_Part, ...], *, create: bool) -> tuple[Path
         key = part if create or part in value else None
         value = value if part in value or not create else {**value, part: None}
     else:
-        raise _fault(f"`{part}` of a field path does not fit the value")
+        raise config_fault(f"`{part}` of a field path does not fit the value")
     if key is None:
         return None
     inner = _locate(value[key], rest, create=create)
@@ -248,12 +251,8 @@ def _indices(value: list[Any], part: _Part) -> Iterator[int]:
     elif part.isascii() and part.isdigit() and len(part) < 10:
         yield from (int(part),) if int(part) < len(value) else ()
     else:
-        raise _fault(f"`{part}` of a field path is not an element of a list")
+        raise config_fault(f"`{part}` of a field path is not an element of a list")
 
 
 def _written(value: Any) -> str:
     return str(value).lower() if isinstance(value, bool) else str(value)
-
-
-def _fault(message: str) -> PermanentError:
-    return PermanentError(message, reason="InvalidFunctionConfig")

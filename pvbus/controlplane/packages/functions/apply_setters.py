@@ -17,15 +17,14 @@ from pvbus.controlplane.packages.functions.item import (
     Result,
     Scalar,
     Value,
+    config_fault,
     line_comment,
-    replaced,
     scalars,
     text_of,
 )
 from pvbus.controlplane.packages.functions.limits import check_length, check_time
 from pvbus.controlplane.packages.functions.yamltext import Path, compose, dump, load
-from pvbus.core.errors import PermanentError
-from pvbus.core.yaml.editor import YamlError, same
+from pvbus.core.yaml.editor import YamlError, replaced, same
 
 MARKER = "# kpt-set: "
 _KEY_COMMENT = re.compile(r"[ \t]*:[ \t]+(#[^\n]*)")
@@ -47,7 +46,7 @@ def apply_setters(items: Sequence[Item], config: Value | None) -> FunctionOutput
     data = (config or {}).get("data")
     setters = {name: text_of(data[name]) for name in sorted(data)} if isinstance(data, dict) else {}
     if not setters:
-        raise PermanentError("input setters list cannot be empty", reason="InvalidFunctionConfig")
+        raise config_fault("input setters list cannot be empty")
     changed: list[Item] = []
     results: list[Result] = []
     for item in items:
@@ -127,9 +126,7 @@ def _filled(pattern: str, present: str, setters: Mapping[str, str]) -> str:
             reached |= _innermost_names(value)  # a value may name the setters that come after it
     missing = [f"${{{name}}}" for name in split_pattern(text).names]
     if missing:
-        raise PermanentError(
-            f"values for setters [{' '.join(missing)}] must be provided", reason="InvalidFunctionConfig"
-        )
+        raise config_fault(f"values for setters [{' '.join(missing)}] must be provided")
     return text
 
 
@@ -185,16 +182,14 @@ def _lists(text: str, node: yaml.Node | None, path: Path = (), *, in_flow: bool 
 def _with_list(item: Item, found: _List, setters: Mapping[str, str]) -> Item:
     names = split_pattern(found.pattern).names
     if len(names) != 1 or found.pattern != f"${{{names[0]}}}":
-        raise PermanentError(
-            f"invalid setter pattern for array node: {found.pattern!r}", reason="InvalidFunctionConfig"
-        )
+        raise config_fault(f"invalid setter pattern for array node: {found.pattern!r}")
     text = setters[names[0]]
     try:
         values = load(text) if text else []
     except YamlError as exc:
-        raise PermanentError(_NOT_A_LIST.format(text), reason="InvalidFunctionConfig") from exc
+        raise config_fault(_NOT_A_LIST.format(text)) from exc
     if not isinstance(values, list):
-        raise PermanentError(_NOT_A_LIST.format(text), reason="InvalidFunctionConfig")
+        raise config_fault(_NOT_A_LIST.format(text))
     meant = replaced(item.value, found.path, values)
     written = _written_list(item.text, found, values)
     try:

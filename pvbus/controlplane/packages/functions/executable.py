@@ -18,14 +18,12 @@ from pvbus.controlplane.packages.functions.item import (
     Item,
     Result,
     Value,
-    lookup,
-    replaced,
     text_of,
 )
 from pvbus.controlplane.packages.functions.limits import untimed
 from pvbus.controlplane.packages.functions.yamltext import dump, load
 from pvbus.core.errors import PermanentError
-from pvbus.core.yaml.editor import YamlError
+from pvbus.core.yaml.editor import YamlError, get, replaced
 
 TIMEOUT_SECONDS = 300.0
 OUTPUT_BYTES_MAX = 32 * 1024 * 1024
@@ -125,7 +123,7 @@ def _marked(item: Item, number: int) -> Item:
     marks = {_PATH: inside, _INDEX: str(max(item.index, 0)), _ID: str(number)}
     marks |= {_LEGACY[name]: text for name, text in marks.items()}
     marks[_PACKAGE] = item.package or "."
-    present = lookup(item.value, _ANNOTATIONS)
+    present = get(item.value, _ANNOTATIONS)
     annotations = {**(present if isinstance(present, dict) else {}), **marks}
     return msgspec.structs.replace(item, file="").with_value(replaced(item.value, _ANNOTATIONS, annotations))
 
@@ -140,7 +138,7 @@ def _element(item: Item) -> str:
 
 
 def _returned(value: Value, items: Sequence[Item]) -> Item:
-    marks = {str(key): text_of(text) for key, text in (lookup(value, _ANNOTATIONS) or {}).items()}
+    marks = {str(key): text_of(text) for key, text in (get(value, _ANNOTATIONS) or {}).items()}
     number = marks.get(_ID, marks.get(_LEGACY[_ID], ""))
     sent = items[int(number)] if number.isdigit() and int(number) < len(items) else None
     value = _unmarked(value, sent)
@@ -157,11 +155,11 @@ def _returned(value: Value, items: Sequence[Item]) -> Item:
 
 
 def _unmarked(value: Value, sent: Item | None) -> Value:
-    annotations = lookup(value, _ANNOTATIONS)
+    annotations = get(value, _ANNOTATIONS)
     if not isinstance(annotations, dict):
         return value
     retained = {key: text for key, text in annotations.items() if key not in _BOOKKEEPING}
-    had = sent is not None and lookup(sent.value, _ANNOTATIONS) is not None
+    had = sent is not None and get(sent.value, _ANNOTATIONS) is not None
     if retained or had:
         return dict(replaced(value, _ANNOTATIONS, retained))
     metadata = {key: field for key, field in value["metadata"].items() if key != "annotations"}

@@ -8,7 +8,7 @@ replaced scalar would change anything else, the values take precedence over the 
 
 import json
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import lru_cache
 from typing import Any, NamedTuple
 
@@ -18,14 +18,13 @@ import yaml
 from pvbus.controlplane.packages.functions.limits import check_growth, check_length, check_time, check_value
 from pvbus.controlplane.packages.functions.yamltext import Path, compose, load, with_value
 from pvbus.core.errors import PermanentError
-from pvbus.core.yaml.editor import YamlError, same
+from pvbus.core.yaml.editor import YamlError, get, replaced, same
 
 LOCAL_CONFIG = "config.kubernetes.io/local-config"
 
 Value = dict[str, Any]
 
 _LINE_COMMENT = re.compile(r"[ \t]+(#[^\r\n]*)")
-_ABSENT = object()
 
 REMEMBERED_CHARACTERS_MAX = 200
 """Longest scalar in the cache of plain scalars: names and numbers repeat, long texts do not."""
@@ -64,19 +63,19 @@ class Item(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def name(self) -> str:
-        return text_of(lookup(self.value, ("metadata", "name")))
+        return text_of(get(self.value, ("metadata", "name")))
 
     @property
     def namespace(self) -> str:
-        return text_of(lookup(self.value, ("metadata", "namespace")))
+        return text_of(get(self.value, ("metadata", "namespace")))
 
     @property
     def labels(self) -> dict[str, str]:
-        return _texts(lookup(self.value, ("metadata", "labels")))
+        return _texts(get(self.value, ("metadata", "labels")))
 
     @property
     def annotations(self) -> dict[str, str]:
-        return _texts(lookup(self.value, ("metadata", "annotations")))
+        return _texts(get(self.value, ("metadata", "annotations")))
 
     @property
     def is_local_config(self) -> bool:
@@ -100,54 +99,57 @@ class Item(msgspec.Struct, frozen=True, kw_only=True):
         check_growth(len(self.text), len(text))
         return msgspec.structs.replace(self, text=text, value=value)
 
+    def with_scalar(self, path: Path, scalar: "Scalar") -> "Item":
+        """Return the item with the scalar at `path` written as given, with its quotes and comment.
+
+        A scalar without a comment keeps the present comment.
+        """
+        return self.with_scalars([(path, scalar)])
+
     def with_scalars(self, changes: Sequence[tuple[Path, "Scalar"]]) -> "Item":
         """Return the item after `with_scalar` for each change.
 
         The paths are in the order of the text. If possible, all are replaced at once, so that the document
         is parsed once and not once per change.
         """
+        if not changes:
+            return self
+        check_time()
         meant: Any = self.value
-        root = None if self.file.endswith(".json") else compose(self.text)
-        pieces: list[str] = []
-        end = length = len(self.text)
-        nodes = index_nodes(root) if len(changes) > 1 else {}
-        for path, scalar in reversed(changes):
-            node = nodes.get(path)
-            if not isinstance(node, yaml.ScalarNode) or node.style in ("|", ">") or scalar.comment:
-                break
+        for path, scalar in changes:
             meant = replaced(meant, path, scalar.value)
-            start = node.start_mark.index
-            if node.end_mark.index > end:
-                break  # an alias: its text was replaced already
-            pieces.append(self.text[node.end_mark.index : end])
-            pieces.append(_placed(self.text, start, scalar.written()))
-            length += len(scalar.text)
-            check_length(length)
-            end = start
-        else:
-            text = self.text[:end] + "".join(reversed(pieces))
+        text = None if self.file.endswith(".json") else self._spliced(changes)
+        if text is not None:
             check_growth(len(self.text), len(text))
-            if changes and _reads_as(text, meant):
+            if _reads_as(text, meant):
                 return msgspec.structs.replace(self, text=text, value=meant)
+        if len(changes) == 1:
+            return self.with_value(meant)
         item = self
         for path, scalar in changes:
             item = item.with_scalar(path, scalar)
         return item
 
-    def with_scalar(self, path: Path, scalar: "Scalar") -> "Item":
-        """Return the item with the scalar at `path` written as given, with its quotes and comment.
-
-        A scalar without a comment keeps the present comment.
-        """
-        check_time()
-        meant = replaced(self.value, path, scalar.value)
-        node = None if self.file.endswith(".json") else find(compose(self.text), path)
-        if isinstance(node, yaml.ScalarNode) and node.style not in ("|", ">"):
-            text = _spliced(self.text, node, scalar)
-            check_growth(len(self.text), len(text))
-            if _reads_as(text, meant):
-                return msgspec.structs.replace(self, text=text, value=meant)
-        return self.with_value(meant)
+    def _spliced(self, changes: Sequence[tuple[Path, "Scalar"]]) -> str | None:
+        """Return the text with these scalars in it; None where one of them cannot be spliced."""
+        nodes = index_nodes(compose(self.text))
+        pieces: list[str] = []
+        end = length = len(self.text)
+        for path, scalar in reversed(changes):
+            node = nodes.get(path)
+            if node is None or node.style in ("|", ">") or node.end_mark.index > end:
+                return None  # the last: an alias, whose text was spliced already
+            start, behind = node.start_mark.index, node.end_mark.index
+            length += len(scalar.text) - (behind - start)
+            check_length(length)
+            written = scalar.written()
+            if scalar.comment:
+                old = _LINE_COMMENT.match(self.text, behind)
+                behind = old.end() if old else behind
+                written = f"{written} {scalar.comment}"
+            pieces += [self.text[behind:end], _placed(self.text, start, written)]
+            end = start
+        return self.text[:end] + "".join(reversed(pieces))
 
 
 class Scalar(NamedTuple):
@@ -190,20 +192,8 @@ class FunctionOutput(msgspec.Struct, frozen=True, kw_only=True):
     error: str | None = None
 
 
-def find(node: yaml.Node | None, path: Path) -> yaml.Node | None:
-    """Return the node at a path, None if there is none."""
-    for part in path:
-        if isinstance(node, yaml.MappingNode):
-            node = next((value for key, value in node.value if key.value == part), None)
-        elif isinstance(node, yaml.SequenceNode) and isinstance(part, int) and part < len(node.value):
-            node = node.value[part]
-        else:
-            return None
-    return node
-
-
 def index_nodes(node: yaml.Node | None) -> dict[Path, yaml.ScalarNode]:
-    """Return the scalars below a node by path; for duplicate keys the first one, like `find`."""
+    """Return the scalars below a node by path; of keys that are there twice the first."""
     found: dict[Path, yaml.ScalarNode] = {}
     for path, scalar in scalars(node):
         found.setdefault(path, scalar)
@@ -212,8 +202,8 @@ def index_nodes(node: yaml.Node | None) -> dict[Path, yaml.ScalarNode]:
 
 def scalar_at(item: Item, path: Path) -> Scalar | None:
     """Return the scalar at a path with its spelling, None if there is another kind of node."""
-    node = find(compose(item.text), path)
-    if not isinstance(node, yaml.ScalarNode):
+    node = index_nodes(compose(item.text)).get(path)
+    if node is None:
         return None
     style = node.style or ""
     return Scalar(
@@ -241,31 +231,25 @@ def scalars(node: yaml.Node | None, path: Path = ()) -> Iterator[tuple[Path, yam
             yield from scalars(child, (*path, key.value))
 
 
-def lookup(value: Any, path: Path, default: Any = None) -> Any:
-    """Return the value at a path, `default` if there is none."""
-    for part in path:
-        if isinstance(value, dict):
-            value = value.get(part, _ABSENT)
-        elif isinstance(value, list) and isinstance(part, int) and 0 <= part < len(value):
-            value = value[part]
-        else:
-            return default
-        if value is _ABSENT:
-            return default
-    return value
+FUNCTION_API = "fn.kpt.dev/v1alpha1"
 
 
-def replaced(value: Any, path: Path, new: Any) -> Any:
-    """Return `value` with `new` at a path; only the path is copied, missing maps are created."""
-    if not path:
-        return new
-    part, rest = path[0], path[1:]
-    if isinstance(part, int) and isinstance(value, list):
-        return [*value[:part], replaced(value[part], rest, new), *value[part + 1 :]]
-    if value is not None and not isinstance(value, dict):
-        raise PermanentError(f"cannot set {part!r}: its parent is not a map", reason="InvalidResource")
-    inner = (value or {}).get(part)
-    return {**(value or {}), part: replaced(inner, rest, new)}
+def config_fault(message: str) -> PermanentError:
+    return PermanentError(message, reason="InvalidFunctionConfig")
+
+
+def config_field(config: Value | None, field: str, *kinds: str) -> Any:
+    """Return what a function is given: `data` of a ConfigMap, `field` of its own kinds.
+
+    Raises: PermanentError for any other functionConfig.
+    """
+    config = config or {}
+    api_version, kind = config.get("apiVersion"), config.get("kind")
+    if (api_version, kind) == ("v1", "ConfigMap"):
+        return config.get("data")
+    if api_version == FUNCTION_API and kind in kinds:
+        return config.get(field)
+    raise config_fault(f"functionConfig is {kind or 'absent'}, expected `{kinds[0]}` or `ConfigMap`")
 
 
 def text_of(value: Any) -> str:
@@ -279,15 +263,6 @@ def text_of(value: Any) -> str:
 
 def _texts(value: Any) -> dict[str, str]:
     return {str(key): text_of(entry) for key, entry in value.items()} if isinstance(value, dict) else {}
-
-
-def _spliced(text: str, node: yaml.ScalarNode, scalar: Scalar) -> str:
-    start, end = node.start_mark.index, node.end_mark.index
-    written = _placed(text, start, scalar.written())
-    if not scalar.comment:
-        return text[:start] + written + text[end:]
-    old = _LINE_COMMENT.match(text, end)
-    return f"{text[:start]}{written} {scalar.comment}{text[old.end() if old else end :]}"
 
 
 def _placed(text: str, start: int, written: str) -> str:
@@ -326,3 +301,34 @@ def _reads_as(text: str, value: Any) -> bool:
     except YamlError:
         return False
     return same(found, value)
+
+
+EACH = "*"  # each element of a list
+
+FieldPath = tuple[str, ...]
+Change = Callable[[dict[str, Any] | None], dict[str, Any] | None]
+
+
+def update_maps(value: Any, path: FieldPath, change: Change, *, kept_absent: frozenset[str]) -> Any:
+    """Return `value` with every map at `path` changed; `change` gets None for a missing map.
+
+    kept_absent: parts that are not created; nothing below them is, either. A `change` that returns None
+    or an equal map changes nothing.
+    """
+    if not path:
+        if value is not None and not isinstance(value, dict):
+            raise PermanentError("a field that must be a map is not one", reason="InvalidResource")
+        changed = change(value)
+        return value if changed is None or changed == value else changed
+    part, rest = path[0], path[1:]
+    if part == EACH:
+        if not isinstance(value, list):
+            return value
+        return [update_maps(each, rest, change, kept_absent=kept_absent) for each in value]
+    if value is not None and not isinstance(value, dict):
+        raise PermanentError(f"the parent of `{part}` is not a map", reason="InvalidResource")
+    inner = (value or {}).get(part)
+    if inner is None and part in kept_absent:
+        return value
+    changed = update_maps(inner, rest, change, kept_absent=kept_absent)
+    return value if changed is inner else {**(value or {}), part: changed}

@@ -8,6 +8,7 @@ import msgspec
 
 from pvbus.controlplane.packages.functions.files import check_krm, placed
 from pvbus.controlplane.packages.functions.item import Item, Value, text_of
+from pvbus.core.api.variants import FunctionSelector
 from pvbus.core.errors import PermanentError
 
 Phase = Literal["mutators", "validators"]
@@ -15,15 +16,8 @@ API_VERSION = "kpt.dev/v1"
 PHASES: tuple[Phase, ...] = ("mutators", "validators")
 
 
-class Selector(msgspec.Struct, frozen=True, kw_only=True, rename="camel", forbid_unknown_fields=True):
+class Selector(FunctionSelector, frozen=True, kw_only=True, rename="camel", forbid_unknown_fields=True):
     """Selects objects that have every given field, and every pair of a given map."""
-
-    api_version: str = ""
-    kind: str = ""
-    name: str = ""
-    namespace: str = ""
-    labels: dict[str, str] = {}
-    annotations: dict[str, str] = {}
 
     def matches(self, item: Item) -> bool:
         wanted = (self.api_version, self.kind, self.name, self.namespace)

@@ -1,15 +1,61 @@
 """Label selectors in Kubernetes' string form, and selectors of objects by their identity."""
 
-from collections.abc import Mapping
 from functools import lru_cache
-from typing import Any, NamedTuple
+from typing import Any
 
 import msgspec
 import re2  # type: ignore[import-untyped]  # it has no types
 
-from pvbus.controlplane.packages.functions.item import Item
-from pvbus.controlplane.packages.functions.scopes import CLUSTER_SCOPED
-from pvbus.core.errors import PermanentError
+from pvbus.controlplane.packages.functions.item import Item, config_fault
+from pvbus.core.api.selectors import Requirement
+
+_KINDS = {
+    "": (
+        "Binding ConfigMap Endpoints Event LimitRange PersistentVolumeClaim Pod PodTemplate "
+        "ReplicationController ResourceQuota Secret Service ServiceAccount"
+    ),
+    "apps": "ControllerRevision DaemonSet Deployment ReplicaSet StatefulSet",
+    "authorization.k8s.io": "LocalSubjectAccessReview",
+    "autoscaling": "HorizontalPodAutoscaler",
+    "batch": "CronJob Job",
+    "coordination.k8s.io": "Lease",
+    "discovery.k8s.io": "EndpointSlice",
+    "events.k8s.io": "Event",
+    "extensions": "DaemonSet Deployment Ingress NetworkPolicy ReplicaSet",
+    "networking.k8s.io": "Ingress NetworkPolicy",
+    "policy": "PodDisruptionBudget",
+    "rbac.authorization.k8s.io": "Role RoleBinding",
+    "storage.k8s.io": "CSIStorageCapacity",
+}
+
+_CLUSTER_KINDS = {
+    "": "ComponentStatus Namespace Node PersistentVolume",
+    "admissionregistration.k8s.io": (
+        "MutatingWebhookConfiguration ValidatingAdmissionPolicy ValidatingAdmissionPolicyBinding "
+        "ValidatingWebhookConfiguration"
+    ),
+    "apiextensions.k8s.io": "CustomResourceDefinition",
+    "apiregistration.k8s.io": "APIService",
+    "authentication.k8s.io": "SelfSubjectReview TokenReview",
+    "authorization.k8s.io": "SelfSubjectAccessReview SelfSubjectRulesReview SubjectAccessReview",
+    "certificates.k8s.io": "CertificateSigningRequest",
+    "flowcontrol.apiserver.k8s.io": "FlowSchema PriorityLevelConfiguration",
+    "networking.k8s.io": "IngressClass",
+    "node.k8s.io": "RuntimeClass",
+    "policy": "PodSecurityPolicy",
+    "rbac.authorization.k8s.io": "ClusterRole ClusterRoleBinding",
+    "scheduling.k8s.io": "PriorityClass",
+    "storage.k8s.io": "CSIDriver CSINode StorageClass VolumeAttachment",
+}
+
+
+def _pairs(table: dict[str, str]) -> frozenset[tuple[str, str]]:
+    return frozenset((group, kind) for group, kinds in table.items() for kind in kinds.split())
+
+
+NAMESPACED = _pairs(_KINDS)
+CLUSTER_SCOPED = _pairs(_CLUSTER_KINDS)
+
 
 SELECTOR_CHARACTERS_MAX = 10_000
 """Length of a selector: one of a thousand terms still fits."""
@@ -22,43 +68,30 @@ _TERM = re2.compile(
 )
 
 
-class Requirement(NamedTuple):
-    """One term of a selector. values None: only presence counts. wanted: False negates the term."""
-
-    key: str
-    values: frozenset[str] | None
-    wanted: bool
-
-    def holds(self, labels: Mapping[str, str]) -> bool:
-        found = self.key in labels and (self.values is None or labels[self.key] in self.values)
-        return found == self.wanted
-
-
 @lru_cache(maxsize=64)
 def parse_selector(text: str) -> tuple[Requirement, ...]:
     """Parse `a=b,c!=d,e in (f,g),h notin (i),j,!k`. Raises: PermanentError."""
     if len(text) > SELECTOR_CHARACTERS_MAX:
-        raise PermanentError(
-            f"a selector has {len(text)} characters, at most {SELECTOR_CHARACTERS_MAX} are allowed",
-            reason="InvalidFunctionConfig",
+        raise config_fault(
+            f"a selector has {len(text)} characters, at most {SELECTOR_CHARACTERS_MAX} are allowed"
         )
     requirements: list[Requirement] = []
     position = 0
     while position < len(text.rstrip()):
         match = _TERM.match(text, position)
         if not match:
-            raise PermanentError(f"cannot read the selector {text[:200]!r}", reason="InvalidFunctionConfig")
+            raise config_fault(f"cannot read the selector {text[:200]!r}")
         position = match.end()
         if match["absent"]:
-            requirements.append(Requirement(match["without"], None, False))
+            requirements.append(Requirement(match["without"], "DoesNotExist"))
         elif match["set"]:
             values = frozenset(value.strip() for value in match["values"].split(","))
-            requirements.append(Requirement(match["key"], values, match["set"] == "in"))
+            requirements.append(Requirement(match["key"], "In" if match["set"] == "in" else "NotIn", values))
         elif match["operator"]:
-            values = frozenset({match["value"]})
-            requirements.append(Requirement(match["key"], values, match["operator"] != "!="))
+            operator = "NotIn" if match["operator"] == "!=" else "In"
+            requirements.append(Requirement(match["key"], operator, frozenset({match["value"]})))
         else:
-            requirements.append(Requirement(match["key"], None, True))
+            requirements.append(Requirement(match["key"], "Exists"))
     return tuple(requirements)
 
 
@@ -78,7 +111,7 @@ class ObjectSelector(msgspec.Struct, frozen=True, kw_only=True, rename="camel", 
         try:
             return msgspec.convert(value or {}, cls)
         except msgspec.ValidationError as exc:
-            raise PermanentError(f"selector: {exc}", reason="InvalidFunctionConfig") from exc
+            raise config_fault(f"selector: {exc}") from exc
 
     @property
     def is_empty(self) -> bool:
@@ -90,8 +123,8 @@ class ObjectSelector(msgspec.Struct, frozen=True, kw_only=True, rename="camel", 
         return (
             all(want in ("", have) for want, have in zip(wanted, present, strict=True))
             and self._in_namespace(item)
-            and all(each.holds(item.labels) for each in parse_selector(self.label_selector))
-            and all(each.holds(item.annotations) for each in parse_selector(self.annotation_selector))
+            and all(each.matches(item.labels) for each in parse_selector(self.label_selector))
+            and all(each.matches(item.annotations) for each in parse_selector(self.annotation_selector))
         )
 
     def _in_namespace(self, item: Item) -> bool:

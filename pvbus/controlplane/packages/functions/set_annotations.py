@@ -7,9 +7,18 @@ also changes the objects that are for the package itself, the Kptfile included.
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
-from pvbus.controlplane.packages.functions.fields import EACH, FieldPath, update_maps
-from pvbus.controlplane.packages.functions.item import FunctionOutput, Item, Value, lookup, text_of
-from pvbus.core.errors import PermanentError
+from pvbus.controlplane.packages.functions.item import (
+    EACH,
+    FieldPath,
+    FunctionOutput,
+    Item,
+    Value,
+    config_fault,
+    config_field,
+    text_of,
+    update_maps,
+)
+from pvbus.core.yaml.editor import get
 
 
 class _Field(NamedTuple):
@@ -43,7 +52,6 @@ _FIELDS = (
     _Field(("spec", "jobTemplate", *_OBJECT), kind="CronJob", group="batch"),
     _Field(("spec", "jobTemplate", *_POD), kind="CronJob", group="batch"),
 )
-_CONFIG_KINDS = ("SetAnnotations", "SetAnnotationConfig")
 
 
 def set_annotations(items: Sequence[Item], config: Value | None) -> FunctionOutput:
@@ -54,30 +62,24 @@ def set_annotations(items: Sequence[Item], config: Value | None) -> FunctionOutp
 
 
 def _configured(config: Value | None) -> tuple[dict[str, str], list[_Field]]:
-    config = config or {}
-    kind = (config.get("apiVersion"), config.get("kind"))
+    annotations = config_field(config, "annotations", "SetAnnotations", "SetAnnotationConfig")
     extra: list[_Field] = []
-    if kind == ("v1", "ConfigMap"):
-        annotations = config.get("data")
-    elif kind[0] == "fn.kpt.dev/v1alpha1" and kind[1] in _CONFIG_KINDS:
-        annotations = config.get("annotations")
+    if config and config["kind"] != "ConfigMap":
         if config.get("fieldSpecs") and config.get("additionalAnnotationFields"):
-            raise _fault("`fieldSpecs` and `additionalAnnotationFields` cannot be used together")
+            raise config_fault("`fieldSpecs` and `additionalAnnotationFields` cannot be used together")
         specs = config.get("additionalAnnotationFields") or config.get("fieldSpecs") or []
         if not isinstance(specs, list):
-            raise _fault("`additionalAnnotationFields` is not a list")
+            raise config_fault("`additionalAnnotationFields` is not a list")
         extra = [_field(spec) for spec in specs]
-    else:
-        raise _fault(f"functionConfig is {kind[1] or 'absent'}, expected `SetAnnotations` or `ConfigMap`")
     if not annotations or not isinstance(annotations, dict):
-        raise _fault("the functionConfig has no annotations")
+        raise config_fault("the functionConfig has no annotations")
     return {key: text_of(annotations[key]) for key in sorted(annotations)}, extra
 
 
 def _field(spec: Any) -> _Field:
-    path = lookup(spec, ("path",))
+    path = get(spec, ("path",))
     if not isinstance(path, str) or not path.strip("/"):
-        raise _fault("an entry of `additionalAnnotationFields` has no path")
+        raise config_fault("an entry of `additionalAnnotationFields` has no path")
     parts: list[str] = []
     for part in path.strip("/").split("/"):
         parts += [part.removesuffix("[]"), EACH] if part.endswith("[]") else [part]
@@ -99,7 +101,3 @@ def _annotated(item: Item, annotations: Mapping[str, str], fields: Sequence[_Fie
                 value, field.path, lambda present: {**(present or {}), **annotations}, kept_absent=kept_absent
             )
     return item.with_value(value)
-
-
-def _fault(message: str) -> PermanentError:
-    return PermanentError(message, reason="InvalidFunctionConfig")

@@ -7,9 +7,18 @@ are not changed, although they are listed.
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
-from pvbus.controlplane.packages.functions.fields import EACH, FieldPath, update_maps
-from pvbus.controlplane.packages.functions.item import FunctionOutput, Item, Result, Value, text_of
-from pvbus.core.errors import PermanentError
+from pvbus.controlplane.packages.functions.item import (
+    EACH,
+    FieldPath,
+    FunctionOutput,
+    Item,
+    Result,
+    Value,
+    config_fault,
+    config_field,
+    text_of,
+    update_maps,
+)
 
 
 class _Kind(NamedTuple):
@@ -77,18 +86,9 @@ def set_labels(items: Sequence[Item], config: Value | None) -> FunctionOutput:
 
 
 def _configured(config: Value | None) -> dict[str, str]:
-    kind = ((config or {}).get("apiVersion"), (config or {}).get("kind"))
-    if config and kind == ("v1", "ConfigMap"):
-        labels = config.get("data")
-    elif config and kind == ("fn.kpt.dev/v1alpha1", "SetLabels"):
-        labels = config.get("labels")
-    else:
-        raise PermanentError(
-            f"functionConfig is {kind[1] or 'absent'}, expected `SetLabels` or `ConfigMap`",
-            reason="InvalidFunctionConfig",
-        )
+    labels = config_field(config, "labels", "SetLabels")
     if labels is not None and not isinstance(labels, dict):
-        raise PermanentError("the labels of the functionConfig are not a map", reason="InvalidFunctionConfig")
+        raise config_fault("the labels of the functionConfig are not a map")
     return {key: text_of(value) for key, value in sorted((labels or {}).items())}
 
 

@@ -13,13 +13,13 @@ from pvbus.controlplane.packages.functions.item import (
     Item,
     Result,
     Value,
-    lookup,
-    replaced,
+    config_fault,
+    config_field,
     text_of,
 )
-from pvbus.controlplane.packages.functions.scopes import NAMESPACED
+from pvbus.controlplane.packages.functions.selecting import NAMESPACED
 from pvbus.controlplane.packages.functions.yamltext import Path
-from pvbus.core.errors import PermanentError
+from pvbus.core.yaml.editor import get, replaced
 
 DEPENDS_ON = "config.kubernetes.io/depends-on"
 PACKAGE_CONTEXT = "kptfile.kpt.dev"
@@ -37,7 +37,7 @@ def set_namespace(items: Sequence[Item], config: Value | None) -> FunctionOutput
     for item in items:
         value = item.value
         for path in () if item.is_local_config else tuple(_paths(item)):
-            before = text_of(lookup(value, path))
+            before = text_of(get(value, path))
             if before != namespace:
                 old.add(before)
                 count += 1
@@ -48,23 +48,17 @@ def set_namespace(items: Sequence[Item], config: Value | None) -> FunctionOutput
 
 
 def _configured(config: Value | None) -> str:
-    config = config or {}
-    kind = (config.get("apiVersion"), config.get("kind"))
-    if kind == ("v1", "ConfigMap"):
-        namespace = text_of(lookup(config, ("data", "namespace")))
-        of_package = lookup(config, ("metadata", "name")) == PACKAGE_CONTEXT
+    given = config_field(config, "namespace", "SetNamespace")
+    if config and config["kind"] == "ConfigMap":
+        namespace = text_of(get(given, ("namespace",)))
+        of_package = get(config, ("metadata", "name")) == PACKAGE_CONTEXT
         if not namespace and of_package:
-            namespace = text_of(lookup(config, ("data", "name")))
+            namespace = text_of(get(given, ("name",)))
         missing = "`data.name`" if of_package else "`data.namespace`"
-    elif kind == ("fn.kpt.dev/v1alpha1", "SetNamespace"):
-        namespace, missing = text_of(config.get("namespace")), "`namespace`"
     else:
-        raise PermanentError(
-            f"functionConfig is {kind[1] or 'absent'}, expected `SetNamespace` or `ConfigMap`",
-            reason="InvalidFunctionConfig",
-        )
+        namespace, missing = text_of(given), "`namespace`"
     if not namespace:
-        raise PermanentError(f"{missing} of the functionConfig is empty", reason="InvalidFunctionConfig")
+        raise config_fault(f"{missing} of the functionConfig is empty")
     return namespace
 
 
@@ -82,7 +76,7 @@ def _paths(item: Item) -> Iterator[Path]:
         for index, subject in enumerate(subjects if isinstance(subjects, list) else ()):
             if isinstance(subject, dict) and "namespace" in subject:
                 yield ("subjects", index, "namespace")
-    if (item.group, item.kind) in NAMESPACED or lookup(item.value, _NAMESPACE) is not None:
+    if (item.group, item.kind) in NAMESPACED or get(item.value, _NAMESPACE) is not None:
         yield _NAMESPACE
 
 

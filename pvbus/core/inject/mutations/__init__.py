@@ -89,8 +89,8 @@ def _injections(
 ) -> list[str]:
     """Return, in words, the objects injected into changed files, or that only conditions changed."""
     done = [
-        f"{one.kind} {one.source_name} into {one.file}"
+        f"{one.point.kind} {one.source_name} into {one.point.file}"
         for one in injected
-        if one.source_name is not None and before[one.file] != after[one.file]
+        if one.source_name is not None and before[one.point.file] != after[one.point.file]
     ]
     return done or (["injection conditions"] if before != after else [])

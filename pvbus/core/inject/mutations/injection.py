@@ -14,6 +14,7 @@ from functools import lru_cache
 from typing import Any, NamedTuple, Protocol
 
 from pvbus.core.api import kptfile
+from pvbus.core.api.packages import PackageCondition
 from pvbus.core.api.variants import Injector
 from pvbus.core.errors import PermanentError
 from pvbus.core.keys import digest
@@ -80,17 +81,17 @@ class Injected(NamedTuple):
     detail: which injectors were considered, when none of them matched.
     """
 
-    file: str
-    kind: str
-    group: str
-    version: str
-    condition_type: str
-    required: bool
-    source_name: str | None
-    hash: str | None
-    reason: str
+    point: InjectionPoint
     message: str
+    reason: str = "NoResourceSelected"
+    source_name: str | None = None
+    hash: str | None = None
     detail: str = ""
+
+    @property
+    def is_missing(self) -> bool:
+        """Whether the package needs it and has it not."""
+        return self.point.required and self.source_name is None
 
     @property
     def explanation(self) -> str:
@@ -207,14 +208,14 @@ def _choose(
 ) -> tuple[Injected, Any]:
     """Return the outcome of a point and the content to inject."""
     if not injectors:
-        return _not_injected(point, "no injectors defined"), None
+        return Injected(point, "no injectors defined"), None
     listing = candidates.listing(point.group, point.version, point.kind)
     if listing.error:
-        return _not_injected(point, listing.error), None
+        return Injected(point, listing.error), None
     fitting = [one.name for one in injectors if _fits(one, point)]
     what = f"{point.api_version}.{point.kind}"
     if fitting and not listing.objects:
-        return _not_injected(point, f"no in-cluster resources of type {what}"), None
+        return Injected(point, f"no in-cluster resources of type {what}"), None
     name = next((one for one in fitting if one in listing.objects), None)
     if name is None:
         if fitting:
@@ -222,12 +223,12 @@ def _choose(
             detail = f"there are resources of type {what}, but none is named {names}"
         else:
             detail = f"no injector selects type {what}: {'; '.join(map(_selector, injectors))}"
-        return _not_injected(point, UNMATCHED)._replace(detail=detail), None
+        return Injected(point, UNMATCHED, detail=detail), None
     content = listing.objects[name]
     if content is None:
-        return _not_injected(point, f'field "{point.field}" not found in resource "{name}"'), None
-    outcome = _not_injected(point, f'injected resource "{name}" from cluster')
-    return outcome._replace(source_name=name, hash=digest(content), reason="ConfigInjected"), content
+        return Injected(point, f'field "{point.field}" not found in resource "{name}"'), None
+    message = f'injected resource "{name}" from cluster'
+    return Injected(point, message, "ConfigInjected", name, digest(content)), content
 
 
 def _selector(injector: Injector) -> str:
@@ -235,21 +236,6 @@ def _selector(injector: Injector) -> str:
     fields = (("group", injector.group), ("version", injector.version), ("kind", injector.kind))
     asked = [f'{field} "{value}"' for field, value in fields if value is not None]
     return f'"{injector.name}" is for {", ".join(asked) or "any kind"}'
-
-
-def _not_injected(point: InjectionPoint, message: str) -> Injected:
-    return Injected(
-        file=point.file,
-        kind=point.kind,
-        group=point.group,
-        version=point.version,
-        condition_type=point.condition_type,
-        required=point.required,
-        source_name=None,
-        hash=None,
-        reason="NoResourceSelected",
-        message=message,
-    )
 
 
 def _injected_text(text: str, point: InjectionPoint, source: str, content: Any) -> str:
@@ -267,14 +253,14 @@ def _injected_text(text: str, point: InjectionPoint, source: str, content: Any) 
 
 def _with_conditions(text: str, outcomes: list[Injected]) -> str:
     """Set the outcomes' conditions and add the gates of required points; foreign ones stay in order."""
-    by_type = sorted(outcomes, key=lambda outcome: outcome.condition_type)
+    by_type = sorted(outcomes, key=lambda outcome: outcome.point.condition_type)
     for outcome in by_type:
-        condition = kptfile.KptfileCondition(
-            type=outcome.condition_type,
+        condition = PackageCondition(
+            type=outcome.point.condition_type,
             status="False" if outcome.source_name is None else "True",
             reason=outcome.reason,
             message=outcome.message,
         )
         text = kptfile.upsert_condition(text, condition)
-    required = [outcome.condition_type for outcome in by_type if outcome.required]
+    required = [outcome.point.condition_type for outcome in by_type if outcome.point.required]
     return kptfile.add_readiness_gates(text, required)
