@@ -5,6 +5,7 @@ from typing import Any
 
 from pvbus.controlplane.packages.gitrepo import Files
 from pvbus.controlplane.packages.revisions import Revision
+from pvbus.controlplane.packages.upgrading import Names
 
 NAMED_MAX = 5
 
@@ -12,13 +13,16 @@ NAMED_MAX = 5
 def of_creation(
     task: Mapping[str, Any], source: Revision | None, metadata: Mapping[str, Any]
 ) -> tuple[str, ...]:
-    """source: the revision that was cloned or copied, None for a package from nothing."""
+    """source: the revision that was cloned, copied or upgraded to, None for a package from nothing."""
     kind = task.get("type", "")
     if kind == "clone":
         name = (((task.get("clone") or {}).get("upstreamRef") or {}).get("upstreamRef") or {}).get("name", "")
         line = f"Clone of {name}{_at(source)}"
     elif kind == "edit":
         line = f"Edit of {((task.get('edit') or {}).get('sourceRef') or {}).get('name', '')}{_at(source)}"
+    elif kind == "upgrade":
+        names = Names.of(task)
+        line = f"Upgrade of {names.local} from {names.old} to {names.new}{_at(source)}"
     else:
         line = "New package"
     return (line, *_owners(metadata))
