@@ -6,8 +6,8 @@ upstream changed it, else the local one. Lists with merge keys are merged elemen
 The outcome is a list of edits of the local value, so that its text need not be written anew.
 
 Source: kyaml v0.20.1, kyaml/yaml/merge3/visitor.go and kyaml/yaml/walk. Departures: a mapping or list
-that one side deleted does not come back empty, and an element that is deleted locally stays deleted
-when upstream changes it.
+that one side deleted does not come back empty, an element that is deleted locally stays deleted when
+upstream changes it, and a `null` that all sides have stays.
 """
 
 from collections.abc import Hashable, Mapping
@@ -64,6 +64,8 @@ class _Merging:
     def node(
         self, old: Any, local: Any, new: Any, schema: Schema | Keyed, path: Path | None, label: str
     ) -> Any:
+        if old is None and local is None and new is None:
+            return None
         if local is None or new is None:
             return self._cleared(old, local, new, path, label)
         old = ABSENT if old is None else old

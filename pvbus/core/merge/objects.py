@@ -18,7 +18,7 @@ from pvbus.core.merge import fields
 from pvbus.core.merge.conflicts import ABSENT, Conflict, MergeError
 from pvbus.core.merge.schemas import schema_of
 from pvbus.core.yaml import editor
-from pvbus.core.yaml.editor import Document, same
+from pvbus.core.yaml.editor import Document, Path, same
 
 _BOOKKEEPING = (
     "internal.kpt.dev/",
@@ -184,7 +184,7 @@ class _FileMerging:
         self._conflicts += [
             msgspec.structs.replace(conflict, file=self._file, object=words) for conflict in merged.conflicts
         ]
-        return fields.edited(local, merged.edits)
+        return _with_new_comments(fields.edited(local, merged.edits), old, new)
 
     def _is_added(self, identity: Identity, new: Document) -> bool:
         """Tell whether an object that is not there locally comes from upstream; a deletion stays."""
@@ -199,6 +199,48 @@ class _FileMerging:
         self._conflicts.append(
             Conflict(file=self._file, object=_words(named), old=old, local=local, new=new, taken="local")
         )
+
+
+def _with_new_comments(document: Document, old: Document | None, new: Document) -> Document:
+    """Put upstream's new comments behind the values that they stand at: a setter's comment has a meaning."""
+    if "#" not in new.text:
+        return document
+    known = {} if old is None else editor.comments(old)
+    fresh = {path: text for path, text in editor.comments(new).items() if known.get(path) != text}
+    present = editor.comments(document) if fresh else {}
+    for path, comment in fresh.items():
+        here = _path_of_same(path, new.value, document.value)
+        if here is not None and here not in present:
+            document = editor.with_comment(document, here, comment)
+    return document
+
+
+def _path_of_same(path: Path, source: Any, target: Any) -> Path | None:
+    """Return where a value of one document is in another, None where it is not, or is another one."""
+    found: list[str | int] = []
+    for step in path:
+        if isinstance(source, list) and isinstance(target, list) and isinstance(step, int):
+            where = _index_of(source[step], target)
+            if where is None:
+                return None
+            source, target = source[step], target[where]
+            found.append(where)
+        elif isinstance(source, dict) and isinstance(target, dict) and step in source and step in target:
+            source, target = source[step], target[step]
+            found.append(step)
+        else:
+            return None
+    return tuple(found) if isinstance(source, dict | list) or same(source, target) else None
+
+
+def _index_of(element: Any, elements: list[Any]) -> int | None:
+    """Find an element: the same one, or that of the same name."""
+    for number, other in enumerate(elements):
+        if same(element, other):
+            return number
+    name = editor.get(element, ("name",))
+    named = [number for number, other in enumerate(elements) if name and editor.get(other, ("name",)) == name]
+    return named[0] if len(named) == 1 else None
 
 
 def _body(text: str) -> str:

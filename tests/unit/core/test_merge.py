@@ -142,6 +142,20 @@ def test_comments_and_layout_of_the_local_text_stay() -> None:
     assert one(A1, local, A3 + "  z: 1\n") == local.replace("x: 1 ", "x: 3 ") + "  z: 1\n"
 
 
+def test_new_comments_of_upstream_come_with_the_values_they_stand_at() -> None:
+    """A setter's comment on a new field, in a new element and on a changed value; local ones stay."""
+    old = A1 + "  list: [1]\n"
+    local = old + "  y: 1 # ours\n"
+    new = A1.replace("x: 1", "x: 2 # kpt-set: ${x}") + "  y: 1 # theirs\n  z: 'a' # kpt-set: ${z}\n"
+    assert one(old, local, new) == (
+        A1.replace("x: 1", "x: 2 # kpt-set: ${x}") + "  y: 1 # ours\n  z: a # kpt-set: ${z}\n"
+    )
+    pod = "apiVersion: v1\nkind: Pod\nmetadata:\n  name: p\nspec:\n  containers:\n"
+    c, d = "  - name: c\n    image: c:1\n", "  - name: d\n    image: d:1 # kpt-set: ${d}\n"
+    mine = c.replace("c:1", "c:1\n    tty: true")
+    assert one(pod + c, pod + mine, pod + d + c) == pod + mine + d
+
+
 def test_a_text_that_is_as_upstreams_gets_upstreams_comments() -> None:
     """Also the one document of several that nobody changed."""
     new = A2.replace("x: 2", "x: 2 # new")
@@ -156,6 +170,7 @@ def test_field_rules() -> None:
     rows: list[tuple[str, Any, Any, Any, Any]] = [
         ("null upstream clears", {"a": 1}, {"a": 1}, {"a": None}, {}),
         ("null locally clears", {"a": 1}, {"a": None}, {"a": 1}, {}),
+        ("null on all sides stays", {"a": None}, {"a": None}, {"a": None}, {"a": None}),
         ("addition upstream", {}, {}, {"a": 1}, {"a": 1}),
         ("addition on both sides", {}, {"a": 1}, {"a": 2}, {"a": 2}),
         ("removal upstream", {"a": 1}, {"a": 1}, {}, {}),
