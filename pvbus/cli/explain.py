@@ -16,6 +16,7 @@ import msgspec
 from pvbus.cli.explain_text import set_lines, variant_lines
 from pvbus.cli.expressions import expressions_of
 from pvbus.cli.failing import VariantFailure, failing_targets, grouped, unready_children
+from pvbus.cli.live import REVISION
 from pvbus.cli.output import FORMATS, emit
 from pvbus.cli.progress import SET, VARIANT
 from pvbus.cli.reading import bus_option, data_option, live_object, opened_bus, read_rows
@@ -23,6 +24,7 @@ from pvbus.core.cel import CelError, compile_expression
 from pvbus.core.conditions.sets import confirm_command
 from pvbus.core.errors import UsageError
 from pvbus.core.keys import Key, sync_key
+from pvbus.core.merge.conflicts import CONFLICTS
 from pvbus.core.records import (
     DESIRED,
     LATEST,
@@ -93,10 +95,26 @@ async def _explain(
         reported = (document["live"] or {}).get("status", {}).get("conditions")
         document["conditions"] = reported or await _conditions(bus, kind, key)
         document["known"] = bool(document["known"] or document["live"])
+        if not is_set and document["live"] is not None:
+            document["conflicts"] = await _conflicts(data, kubeconfig, key, document["revisions"])
         document["waitsFor"] += await _unlisted(bus, kind)
     if document["live"] is not None:
         document["live"].get("metadata", {}).pop("managedFields", None)
     return document
+
+
+async def _conflicts(data: str, kubeconfig: str | None, key: Key, revisions: list[str]) -> list[Document]:
+    """Return what upgrades took from upstream although it was changed locally, as the revisions report it."""
+    found: list[Document] = []
+    for name in revisions:
+        revision = await live_object(data, kubeconfig, REVISION, (key.namespace, name))
+        annotations = revision["metadata"].get("annotations") or {} if isinstance(revision, dict) else {}
+        try:
+            reported = msgspec.json.decode(annotations.get(CONFLICTS, "[]"), type=list[dict[str, Any]])
+        except msgspec.DecodeError:
+            continue
+        found += [{"revision": name, **conflict} for conflict in reported]
+    return found
 
 
 async def _conditions(bus: Bus, kind: Kind, key: Key) -> list[Document]:

@@ -3,10 +3,13 @@
 from collections.abc import Iterator, Mapping
 from typing import Any
 
+import msgspec
+
 from pvbus.core.messages import first_of
 
 Document = dict[str, Any]
 SHOWN_MAX = 20
+VALUE_CHARACTERS_MAX = 80
 NAMES_MAX = 3  # of the variants of one group
 
 STATE_WORDS: Mapping[str, str] = {
@@ -35,7 +38,30 @@ def variant_lines(document: Document) -> Iterator[str]:
     for revision in document["revisions"]:
         yield f"  package revision: {revision}"
     yield from _injection_lines(document)
+    yield from _conflict_lines(document.get("conflicts") or [])
     yield from _closing_lines(document)
+
+
+def _conflict_lines(conflicts: list[Document]) -> Iterator[str]:
+    """Say what both sides of an upgrade changed."""
+    for each in conflicts[:SHOWN_MAX]:
+        where = ", ".join(str(each[part]) for part in ("file", "object", "field") if each.get(part))
+        old, local, new = (_value(each, side) for side in ("old", "local", "new"))
+        if each.get("taken") == "local":
+            outcome = f"stays {local} as it is here; upstream changed {old} to {new}"
+        else:
+            outcome = f"is upstream's {new}; here it was changed from {old} to {local}"
+        yield f"  conflict of the upgrade in {each['revision']}: {where}: {outcome}"
+    if len(conflicts) > SHOWN_MAX:
+        yield f"  and {len(conflicts) - SHOWN_MAX} more conflicts (-o json has them all)"
+
+
+def _value(conflict: Document, side: str) -> str:
+    if side not in conflict:
+        return "nothing"
+    value = conflict[side]
+    text = repr(value) if isinstance(value, str) else msgspec.json.encode(value).decode()
+    return text if len(text) <= VALUE_CHARACTERS_MAX else f"{text[:VALUE_CHARACTERS_MAX]}..."
 
 
 def _maker_lines(maker: Document) -> Iterator[str]:

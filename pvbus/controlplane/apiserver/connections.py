@@ -49,9 +49,12 @@ def connections_max() -> int:
 
 
 def backlog() -> int:
-    """Return how many connections may wait to be accepted. asyncio accepts so many at once, before the
-    limit of connections is looked at: with few descriptors they would run out."""
-    return 512
+    """Return how many connections may wait to be accepted: a quarter of the limit.
+
+    asyncio accepts as many at once, before it counts them, and may do so twice before the first of those
+    above the limit are closed: with few descriptors it would run out.
+    """
+    return max(4, connections_max() // 4)
 
 
 class Limits:

@@ -7,13 +7,17 @@ Porch compares only its last element, and so accepts some duplicates.
 from collections.abc import Mapping
 from typing import Any, NamedTuple, Protocol
 
+import msgspec
+
 from pvbus.controlplane.apiserver.hooks import StatusError
-from pvbus.controlplane.packages import answers, bounds, content, layout
+from pvbus.controlplane.packages import answers, bounds, content, layout, upgrading
 from pvbus.controlplane.packages.caching import SizedCache
 from pvbus.controlplane.packages.gitrepo import File, Files, texts
 from pvbus.controlplane.packages.repository import RepositorySync
 from pvbus.controlplane.packages.revisions import Revision, lock_of
+from pvbus.controlplane.packages.upgrading import Names, Upgraded, Upstream
 from pvbus.core.keys import revision_name
+from pvbus.core.merge.conflicts import Conflict, MergeError
 from pvbus.core.yaml import editor
 from pvbus.ports.cluster import Object
 
@@ -40,11 +44,15 @@ class Wanted(NamedTuple):
 
 
 class Start(NamedTuple):
-    """The first files. base: the source's files, for those that are not text; texts: the text files."""
+    """The first files. base: the source's files, for those that are not text; texts: the text files.
+
+    source: the revision that was cloned, copied or upgraded to; conflicts: of an upgrade.
+    """
 
     base: Files
     texts: dict[str, str]
     source: Revision | None = None
+    conflicts: tuple[Conflict, ...] = ()
 
 
 class Finder(Protocol):
@@ -160,9 +168,7 @@ class Creation:
             case "edit":
                 return await self._edit(wanted, sync)
             case "upgrade":
-                raise StatusError(
-                    501, "NotImplemented", "upgrade is not available yet: clone or edit instead"
-                )
+                return await self._upgrade(wanted, sync)
             case other:
                 raise answers.internal(f'task type "{other}" cannot create a package revision')
 
@@ -232,6 +238,85 @@ class Creation:
             )
         files = await sync.files(revision)
         return Start(files, texts(files), revision)
+
+    async def _upgrade(self, wanted: Wanted, sync: RepositorySync) -> Start:
+        names = Names.of(wanted.task)
+        old_sync, old = await self._found(wanted, upgrading.OLD, names.old)
+        new_sync, new = await self._found(wanted, upgrading.NEW, names.new)
+        local_sync, local = await self._found(wanted, upgrading.LOCAL, names.local)
+        if local_sync is not sync or local.package != wanted.package:
+            raise answers.internal(
+                f"local revision must be from same package {wanted.repository}/{wanted.package}, "
+                f'"{names.local}" is not'
+            )
+        old = await self._ancestor(old_sync, old, local, names)
+        old_files, local_files = await old_sync.files(old), await sync.files(local)
+        new_files = await new_sync.files(new)
+
+        def merge() -> Upgraded:
+            return upgrading.upgraded(
+                self._upstream(old.tree, old_files),
+                local_files,
+                self._upstream(new.tree, new_files),
+                lock_of(new, new_sync.settings.facts),
+                names.strategy,
+                deployment=sync.settings.facts.deployment,
+            )
+
+        try:
+            made = await sync.in_thread(merge)
+        except (MergeError, editor.YamlError) as exc:
+            raise answers.internal(f'package revision "{names.local}" cannot be upgraded: {exc}') from exc
+        _check_bounds(names.local, made.files)
+        return Start(made.files, texts(made.files), new, made.conflicts)
+
+    def _upstream(self, tree: str, files: Files) -> Upstream:
+        """Prepare an upstream revision for a merge: once for all packages that are upgraded to it."""
+        texts = self.origins.get(f"upgrade {tree}", lambda: upgrading.with_origins(files))
+        return Upstream(files, texts)
+
+    async def _found(self, wanted: Wanted, role: str, name: str) -> tuple[RepositorySync, Revision]:
+        """Find a source of an upgrade, which must be published."""
+        found = await self._find(wanted.namespace, name) if name else None
+        if found is None:
+            raise answers.internal(upgrading.missing(role, wanted.namespace, name))
+        source, revision = found
+        if problem := upgrading.refusal(
+            role,
+            source.settings.facts.name,
+            name,
+            is_published=revision.is_published,
+            is_placeholder=revision.is_placeholder,
+        ):
+            raise answers.internal(problem)
+        return source, revision
+
+    async def _ancestor(
+        self, source: RepositorySync, old: Revision, local: Revision, names: Names
+    ) -> Revision:
+        """Return the old upstream as it was when the local package took it: a placeholder has gone on."""
+        if not old.is_placeholder:
+            return old
+        commit = ((local.kptfile.upstream_lock or {}).get("git") or {}).get("commit", "")
+        found = source.mirror.commit_of(commit) if commit else None
+        tree = source.mirror.tree_of(found, old.directory)
+        if tree is None:
+            raise answers.internal(
+                f'old upstream package revision "{names.old}" is a placeholder, and the commit '
+                f'"{commit}" of the upstreamLock of "{names.local}" is not in its repository'
+            )
+        return msgspec.structs.replace(old, tree=tree)
+
+
+def _check_bounds(name: str, files: Mapping[str, File]) -> None:
+    """Refuse a merged package that no package may be like."""
+    links = {path: file.data for path, file in files.items() if file.text is None}
+    size = sum(len(file.data) for file in files.values())
+    problem = bounds.link_problem(links) or bounds.path_problem(list(files))
+    if size > bounds.PACKAGE_BYTES_MAX:
+        problem = f"the merged package has {size} bytes, at most {bounds.PACKAGE_BYTES_MAX} are allowed"
+    if problem:
+        raise answers.internal(f'package revision "{name}" cannot be upgraded: {problem}')
 
 
 def first_files(wanted: Wanted, start: Start) -> dict[str, str]:

@@ -14,6 +14,7 @@ from pvbus.controlplane.packages.gitcommand import Failure, GitError, RefUpdate
 from pvbus.controlplane.packages.gitrepo import Author, BareMirror, File, Files
 from pvbus.controlplane.packages.layout import Annotation, RenderNote
 from pvbus.controlplane.packages.revisions import Revision
+from pvbus.controlplane.packages.upgrading import Names
 
 # A change of refs, built on the present refs; it may be built again.
 Build = Callable[["Staging"], object]
@@ -268,13 +269,19 @@ NAMED_MAX = 5
 def cause_of_creation(
     task: Mapping[str, Any], source: Revision | None, metadata: Mapping[str, Any]
 ) -> tuple[str, ...]:
-    """Name the task and its source. source: the cloned or copied revision, None for a new package."""
+    """Name the task and its source.
+
+    source: the revision that was cloned, copied or upgraded to, None for a new package.
+    """
     kind = task.get("type", "")
     if kind == "clone":
         name = (((task.get("clone") or {}).get("upstreamRef") or {}).get("upstreamRef") or {}).get("name", "")
         line = f"Clone of {name}{_at(source)}"
     elif kind == "edit":
         line = f"Edit of {((task.get('edit') or {}).get('sourceRef') or {}).get('name', '')}{_at(source)}"
+    elif kind == "upgrade":
+        names = Names.of(task)
+        line = f"Upgrade of {names.local} from {names.old} to {names.new}{_at(source)}"
     else:
         line = "New package"
     return (line, *_owners(metadata))

@@ -27,6 +27,8 @@ from pvbus.controlplane.packages.operations import Draft, Staging
 from pvbus.controlplane.packages.repository import DEFER_RENDER, PACKAGE_REVISION, RepositorySync
 from pvbus.controlplane.packages.requests import RevisionRequests
 from pvbus.controlplane.packages.revisions import Revision, blocking_references, rendered_problem
+from pvbus.controlplane.packages.upgrading import annotation
+from pvbus.core.merge.conflicts import CONFLICTS, Conflict
 from pvbus.core.yaml import editor
 from pvbus.ports.cluster import Object
 
@@ -69,6 +71,7 @@ class RevisionHooks:
             made = render.defer(first)
         else:
             made = await self._requests.rendered(first)
+        metadata = _with_conflicts(metadata, wanted.name, start.conflicts)
         branch = sync.branch(user)
         said = str((metadata.get("annotations") or {}).get(layout.CAUSE) or "")
         owned = {**metadata, "namespace": wanted.namespace}
@@ -222,6 +225,17 @@ class RevisionHooks:
                 await sync.change(
                     name, lambda refs: operations.delete(branch, refs, found, with_folder=with_folder)
                 )
+
+
+def _with_conflicts(
+    metadata: Mapping[str, Any], name: str, conflicts: Sequence[Conflict]
+) -> Mapping[str, Any]:
+    """Report in an annotation what local and upstream both changed."""
+    if not conflicts:
+        return metadata
+    _log.info("upgrade has conflicts", name=name, conflicts=len(conflicts))
+    annotations = metadata.get("annotations") or {}
+    return {**metadata, "annotations": {**annotations, CONFLICTS: annotation(conflicts)}}
 
 
 def _lifecycle(obj: Object) -> str:

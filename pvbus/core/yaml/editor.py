@@ -28,6 +28,7 @@ __all__ = [
     "YamlError",
     "append",
     "assign",
+    "comments",
     "delete",
     "get",
     "insert",
@@ -36,6 +37,7 @@ __all__ = [
     "replaced",
     "same",
     "values",
+    "with_comment",
 ]
 
 NODES_MAX = 1_000_000
@@ -310,6 +312,27 @@ def delete(document: Document, path: Path) -> Document:
     if not rest:
         return _edited(document, path[:-1], rest, "replace")
     return _edited(document, path[:-1], rest, "delete", (path,))
+
+
+def comments(document: Document) -> dict[Path, str]:
+    """Return the comments that stand behind keys, values and elements, by the paths of these."""
+    try:
+        return dict(Positions(document.text.removeprefix("\ufeff"), _Loader).comments())
+    except UnknownLayoutError:
+        return {}
+
+
+def with_comment(document: Document, path: Path, comment: str) -> Document:
+    """Put a comment behind what is at a path; the same document where it has no room for one."""
+    bom = "\ufeff" if document.text.startswith("\ufeff") else ""
+    try:
+        text = bom + Positions(document.text.removeprefix(bom), _Loader).comment(path, comment)
+        commented = Document(text, document.value)
+        if same(_load(text), document.value) and comments(commented).get(path) == comment:
+            return commented
+    except (UnknownLayoutError, YamlError, KeyError, IndexError):
+        pass
+    return document
 
 
 def _has(value: Any, step: str | int) -> bool:

@@ -93,6 +93,23 @@ class Positions:
         following = re.compile(" *").match(self.text, end)  # moves up behind the dash
         return self._splice(start, following.end() if following else end, "")
 
+    def comments(self) -> Iterator[tuple[Path, str]]:
+        """Yield the comments that stand behind something, with the path of what they stand behind."""
+        if self.root is not None:
+            for path, comment, inline in _comments(self.text, self.root):
+                if inline and path:
+                    yield path, comment
+
+    def comment(self, path: Path, comment: str) -> str:
+        """Put a comment at the end of the line on which a key or an element stands."""
+        entry = self._find(path)
+        start = int((entry.key or entry.node).start_mark.index)
+        end = self._line_end(start)
+        line = self.text[self._line(start) : end].rstrip()
+        if "#" in line or line.endswith(("|", ">")):
+            raise UnknownLayoutError
+        return self._splice(self._line(start) + len(line), end, f" {comment}{self.newline}")
+
     def outermost_flow(self, path: Path) -> Path | None:
         """Return the path of the outermost collection in flow style on the way, None if none is."""
         for length in range(len(path) + 1):

@@ -1,8 +1,8 @@
 """The package server's handling of PackageRevisions, for a simulated cluster in memory.
 
 Rules and files come from the functions of the embedded package store; no git is involved. A server that is
-not ours is assumed to be Porch, which also merges: an upgrade draft starts here as a copy of the local
-revision, and `unmerged` names it.
+not ours is assumed to be Porch, whose merge is not repeated here: an upgrade draft starts as a copy of the
+local revision, and `unmerged` names it.
 """
 
 from collections.abc import Mapping, Sequence
@@ -16,11 +16,12 @@ from pvbus.adapters.memory.cluster import REVISION, MemoryCluster
 from pvbus.adapters.memory.objects import copy_of, source_of
 from pvbus.adapters.memory.packages import Files
 from pvbus.controlplane.apiserver.hooks import StatusError
-from pvbus.controlplane.packages import answers, bounds, content, layout
+from pvbus.controlplane.packages import answers, bounds, content, layout, upgrading
 from pvbus.controlplane.packages.content import RENDERED, facts_of
 from pvbus.controlplane.packages.creation import Start as FirstFiles
 from pvbus.controlplane.packages.creation import Wanted, clone_exists, first_files, parse, workspace_exists
 from pvbus.controlplane.packages.functions.registry import FunctionRegistry
+from pvbus.controlplane.packages.gitrepo import File, texts
 from pvbus.controlplane.packages.layout import RenderNote
 from pvbus.controlplane.packages.operations import allowed
 from pvbus.controlplane.packages.render import (
@@ -33,8 +34,10 @@ from pvbus.controlplane.packages.render import (
 from pvbus.controlplane.packages.render import render as run_pipeline
 from pvbus.controlplane.packages.repository import DEFER_RENDER
 from pvbus.controlplane.packages.revisions import blocking_references
+from pvbus.controlplane.packages.upgrading import Names, Upstream
 from pvbus.core.api.variants import CONFIG_GROUP
 from pvbus.core.keys import sha1_head
+from pvbus.core.merge.conflicts import CONFLICTS, MergeError
 from pvbus.core.yaml import editor
 from pvbus.ports.cluster import Kind, Object
 
@@ -44,8 +47,8 @@ REPOSITORY = Kind(CONFIG_GROUP, "Repository")
 class StoreRules:
     """Implements `PackageRules` over the objects of a cluster in memory.
 
-    is_embedded: whether the server is pvbus' own, which cannot upgrade. registry: the functions that it can
-    run. unmerged: `<namespace>/<name>` of upgrade drafts whose files are those of the local revision.
+    is_embedded: whether the server is pvbus' own, whose upgrades are computed. registry: the functions that
+    it can run. unmerged: `<namespace>/<name>` of upgrade drafts whose files are those of the local revision.
     """
 
     def __init__(self, cluster: MemoryCluster, registry: FunctionRegistry, *, is_embedded: bool) -> None:
@@ -73,7 +76,7 @@ class StoreRules:
         self._check_package(wanted)
         start = self._start(wanted, repository)
         try:
-            first = first_files(wanted, FirstFiles({}, dict(start)))
+            first = first_files(wanted, start)
         except editor.YamlError as exc:
             raise answers.internal(f"Kptfile: {exc}") from exc
         deferred = (obj["metadata"].get("annotations") or {}).get(DEFER_RENDER) == "true"
@@ -82,6 +85,9 @@ class StoreRules:
         if self._upstreams is not None:
             self._upstreams.add(source_of(wanted.task))
         new = copy_of(obj)
+        if start.conflicts:
+            reported = {CONFLICTS: upgrading.annotation(start.conflicts)}
+            new["metadata"]["annotations"] = (new["metadata"].get("annotations") or {}) | reported
         new["spec"]["lifecycle"] = layout.DRAFT
         new["spec"].setdefault("revision", 0)
         git = (repository.get("spec") or {}).get("git") or {}
@@ -108,13 +114,59 @@ class StoreRules:
         if wanted.task.get("type") == "clone" and siblings:
             raise clone_exists(wanted)
 
-    def _start(self, wanted: Wanted, repository: Object) -> Mapping[str, str]:
+    def _start(self, wanted: Wanted, repository: Object) -> FirstFiles:
+        if wanted.task.get("type") == "upgrade" and self._is_embedded:
+            return self._upgraded(wanted, repository)
+        return FirstFiles({}, dict(self._copied(wanted, repository)))
+
+    def _upgraded(self, wanted: Wanted, repository: Object) -> FirstFiles:
+        """Merge three revisions; where the files of one are not known, start as the local one."""
+        names = Names.of(wanted.task)
+        self._upgrade_source(wanted, upgrading.OLD, names.old)
+        new = self._upgrade_source(wanted, upgrading.NEW, names.new)
+        self._upgrade_source(wanted, upgrading.LOCAL, names.local)
+        stored = [self._stored(wanted.namespace, name) for name in (names.old, names.local, names.new)]
+        lock = (new.get("status") or {}).get("selfLock") or {}
+        if not all(stored) or not lock.get("git"):
+            self.unmerged.add(f"{wanted.namespace}/{wanted.name}")
+            return FirstFiles({}, dict(stored[1]))
+        old_files, local_files, new_files = (
+            {path: File(text.encode(errors="replace")) for path, text in files.items()} for files in stored
+        )
+        try:
+            made = upgrading.upgraded(
+                Upstream(old_files, upgrading.with_origins(old_files)),
+                local_files,
+                Upstream(new_files, upgrading.with_origins(new_files)),
+                lock,
+                names.strategy,
+                deployment=bool((repository.get("spec") or {}).get("deployment")),
+            )
+        except (MergeError, editor.YamlError, KeyError) as exc:
+            raise answers.internal(f'package revision "{names.local}" cannot be upgraded: {exc}') from exc
+        return FirstFiles({}, texts(made.files), conflicts=made.conflicts)
+
+    def _upgrade_source(self, wanted: Wanted, role: str, name: str) -> Object:
+        """Find a source of an upgrade, which must be published."""
+        found = self._cluster.peek(REVISION, wanted.namespace, name)
+        if found is None:
+            raise answers.internal(upgrading.missing(role, wanted.namespace, name))
+        spec = found["spec"]
+        if problem := upgrading.refusal(
+            role,
+            spec.get("repository", ""),
+            name,
+            is_published=spec.get("lifecycle") in (layout.PUBLISHED, layout.DELETION_PROPOSED),
+            is_placeholder=spec.get("revision") == layout.PLACEHOLDER_REVISION,
+        ):
+            raise answers.internal(problem)
+        return found
+
+    def _copied(self, wanted: Wanted, repository: Object) -> Mapping[str, str]:
         task = wanted.task
         kind = task.get("type")
         if kind == "init":
             return content.initial_files(wanted.package.rpartition("/")[2], task.get("init") or {})
-        if kind == "upgrade" and self._is_embedded:
-            raise StatusError(501, "NotImplemented", "upgrade is not available yet: clone or edit instead")
         source = source_of(task)
         revision = self._cluster.peek(REVISION, wanted.namespace, source)
         if revision is None:

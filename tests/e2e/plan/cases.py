@@ -282,8 +282,7 @@ CASES = [
         "another upstream below published packages",
         [*clusters(1), variant_set()],
         [variant_set(workspace="v2")],
-        writes={"update PackageVariant": 1},
-        says="upgrade is not available",
+        writes={"update PackageVariant": 1, "create PackageRevision": 1},
         prepare=approving("c1-web"),
     ),
     # targets

@@ -246,12 +246,6 @@ async def test_creating_twice_or_inside_another_package_is_refused_with_porchs_w
         assert refused.value.code == 500
 
 
-async def test_an_upgrade_says_that_it_is_not_there_yet(fleet: World) -> None:
-    with pytest.raises(StatusError, match="not available yet") as refused:
-        await fleet.create(revision("edge", "app-1", "ws", {"type": "upgrade", "upgrade": {}}))
-    assert refused.value.code == 501
-
-
 async def test_a_package_from_nothing_has_the_three_files_of_init(fleet: World) -> None:
     init = {"type": "init", "init": {"description": "mine", "keywords": ["k"], "site": "http://s"}}
     await fleet.create(revision("edge", "fresh", "ws", init))

@@ -187,6 +187,35 @@ def test_each_state_of_a_removal_has_words_and_what_it_waits_for(state: str) -> 
     assert waits is (state in ("waiting", "confirmed", "ordered"))
 
 
+def test_conflicts_of_an_upgrade_are_said_with_file_field_and_values() -> None:
+    """Both kinds: upstream's value was taken, or the local object stays; the list is bounded."""
+    field = {"revision": "edge.web.v2", "file": "a.yaml", "object": "ConfigMap a", "field": "data.x"}
+    document = {
+        "variant": "default/v",
+        "known": True,
+        "madeBy": [],
+        "decided": None,
+        "revisions": [],
+        "injected": [],
+        "conflicts": [
+            {**field, "old": "1", "local": "2", "new": ["y" * 200]},
+            {"revision": "edge.web.v2", "file": "a.txt", "local": "z", "taken": "local"},
+            *({**field, "old": number} for number in range(30)),
+        ],
+        "conditions": [],
+        "waitsFor": [],
+        "liveNote": "",
+    }
+    lines = [line for line in variant_lines(document) if "conflict" in line]
+    head = "  conflict of the upgrade in edge.web.v2:"
+    value = f'["{"y" * 78}...'
+    assert lines[:2] == [
+        f"{head} a.yaml, ConfigMap a, data.x: is upstream's {value}; here it was changed from '1' to '2'",
+        f"{head} a.txt: stays 'z' as it is here; upstream changed nothing to nothing",
+    ]
+    assert lines[20:] == ["  and 12 more conflicts (-o json has them all)"]
+
+
 def test_what_does_not_exist_is_said_with_its_name(tmp_path: Path, capsys: Captured) -> None:
     write_tables(tmp_path / "bus.db", [])
     for arguments, said in (

@@ -178,3 +178,39 @@ def test_what_cannot_be_read_is_refused_in_a_sentence(text: str, message: str) -
     """No package text ends the process: errors name the line of the whole file where there is one."""
     with pytest.raises(YamlError, match=message):
         parse(text)
+
+
+@pytest.mark.parametrize(
+    ("text", "path", "expected"),
+    [
+        ("a: 1\nb: 2\n", ("a",), "a: 1 # c\nb: 2\n"),
+        ("a:\n  b: 1\n", ("a",), "a: # c\n  b: 1\n"),
+        ("a:\n- x\n- k: '1'\n", ("a", 1, "k"), "a:\n- x\n- k: '1' # c\n"),
+        ("a: 1", ("a",), "a: 1 # c\n"),
+        ("\ufeffa: 1\n", ("a",), "\ufeffa: 1 # c\n"),
+        ("a: 1 # d\n", ("a",), "a: 1 # d\n"),
+        ("a: |\n  x\n", ("a",), "a: |\n  x\n"),
+        ("a: {b: 1}\n", ("a", "b"), "a: {b: 1} # c\n"),
+        ("a: 'x\n  y'\n", ("a",), "a: 'x\n  y'\n"),
+        ("a: 1\n", ("b",), "a: 1\n"),
+    ],
+    ids=[
+        "scalar",
+        "mapping",
+        "element",
+        "no newline",
+        "mark",
+        "comment",
+        "block",
+        "flow",
+        "folded",
+        "nothing",
+    ],
+)
+def test_a_comment_is_put_where_there_is_room_for_it(
+    text: str, path: tuple[str | int, ...], expected: str
+) -> None:
+    """The value stays what it is; a comment that is there, or a text of several lines, keeps it out."""
+    document = editor.with_comment(one(text), path, "# c")
+    assert document.text == expected
+    assert values(document.text) == values(text)

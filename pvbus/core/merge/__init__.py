@@ -1,0 +1,1 @@
+"""The three-way merge of packages: old upstream, local, new upstream, as kpt's `resource-merge` does it."""

@@ -1,0 +1,128 @@
+"""Upgrades of real packages, and the bytes and reports around a merge."""
+
+import json
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import pytest
+
+from pvbus.controlplane.packages import content, upgrading
+from pvbus.controlplane.packages.functions.registry import FunctionRegistry
+from pvbus.controlplane.packages.gitrepo import File, Files
+from pvbus.controlplane.packages.render import render
+from pvbus.core.merge.conflicts import Conflict
+from pvbus.core.yaml import editor
+from tests.unit.packages.support import CATALOG, package
+
+REGISTRY = FunctionRegistry()
+
+
+def lock(revision: int) -> dict[str, Any]:
+    git = {"repo": "r", "directory": "d", "ref": f"d/v{revision}", "commit": f"c{revision}"}
+    return {"type": "git", "git": git}
+
+
+def as_files(texts: Mapping[str, str]) -> dict[str, File]:
+    return {path: File(text.encode()) for path, text in texts.items()}
+
+
+def cloned(texts: Mapping[str, str]) -> dict[str, str]:
+    """Clone a package into a deployment repository, and render it."""
+    edited = content.edit_kptfile(texts, content.named("edge01"), content.derived_from(lock(1)))
+    made = content.with_package_context(content.with_origins(edited), "edge01")
+    return dict(render(made, registry=REGISTRY).resources)
+
+
+def upgraded(old: Files, local: Files, new: Files) -> upgrading.Upgraded:
+    prepared = [upgrading.Upstream(files, upgrading.with_origins(files)) for files in (old, new)]
+    return upgrading.upgraded(prepared[0], local, prepared[1], lock(2), "resource-merge", deployment=True)
+
+
+def texts(files: Files) -> dict[str, str]:
+    return {path: file.data.decode() for path, file in files.items()}
+
+
+def noted(path: str, text: str) -> str:
+    """Give every object of a file an annotation, as a new upstream revision would."""
+    if not path.endswith(".yaml"):
+        return text
+    documents = (
+        editor.assign(document, ("metadata", "annotations", "example.com/new"), "yes")
+        if document.value
+        else document
+        for document in editor.parse(text)
+    )
+    return editor.join(tuple(documents))
+
+
+FOLDERS = sorted(path.parent for path in CATALOG.glob("**/Kptfile")) if CATALOG.is_dir() else []
+
+
+@pytest.mark.shared
+@pytest.mark.parametrize("folder", FOLDERS, ids=lambda folder: str(folder.relative_to(CATALOG)))
+def test_a_nephio_package_takes_upstreams_change_and_keeps_the_rendered_one(folder: Path) -> None:
+    """Every line of the local package stays, every object has upstream's annotation, nothing conflicts."""
+    old = package(folder)
+    local = cloned(old)
+    new = {path: noted(path, text) for path, text in old.items()} | {"new.txt": "new\n"}
+    merged = upgraded(as_files(old), as_files(local), as_files(new))
+    assert not merged.conflicts
+    after = texts(merged.files)
+    assert after.keys() == local.keys() | {"new.txt"}
+    for path, text in local.items():
+        if path.endswith(("Kptfile", content.CONTEXT_FILE)):
+            continue
+        lines = after[path].splitlines()
+        assert [
+            line for line in text.splitlines() if line not in lines and "annotations: {}" not in line
+        ] == []
+        for before, value in zip(editor.values(text), editor.values(after[path]), strict=True):
+            if path.endswith(".yaml"):
+                assert value["metadata"]["annotations"].pop("example.com/new") == "yes"
+                value["metadata"]["annotations"] = value["metadata"]["annotations"] or None
+                before["metadata"]["annotations"] = before["metadata"].get("annotations") or None
+                assert editor.same(value, before)
+    again = upgraded(as_files(new), merged.files, as_files(new))
+    assert texts(again.files) == after
+
+
+def test_an_upgrade_to_the_same_upstream_changes_the_lock_only() -> None:
+    old = {"Kptfile": "apiVersion: kpt.dev/v1\nkind: Kptfile\nmetadata:\n  name: a\n", "a.yaml": "a: 1 # x\n"}
+    local = cloned(old)
+    merged = upgraded(as_files(old), as_files(local), as_files(old))
+    after = texts(merged.files)
+    assert after.pop("Kptfile") == local.pop("Kptfile").replace("d/v1", "d/v2").replace("c1", "c2")
+    assert after == local
+
+
+def test_files_keep_bytes_modes_and_links() -> None:
+    kptfile = File(b"apiVersion: kpt.dev/v1\nkind: Kptfile\nmetadata:\n  name: a\n")
+    link, binary, script = File(b"a", 0o120000), File(b"\xff\x00"), File(b"#!/bin/sh\n", 0o100755)
+    old: Files = {"Kptfile": kptfile, "gone": link}
+    new: Files = {"Kptfile": kptfile, "link": link, "binary": binary, "script": script}
+    local: Files = {**old, "own": link}
+    files = upgraded(old, local, new).files
+    assert files.keys() == {"Kptfile", "link", "binary", "script", "own"}
+    assert (files["link"], files["binary"], files["script"]) == (link, binary, script)
+
+
+def test_the_report_of_conflicts_is_bounded_json() -> None:
+    conflicts = [
+        Conflict(file="a.yaml", object="A a", field="x", old={1: "x"}, local="\udcff", new="y" * 2000),
+        *(Conflict(file=f"{number}.txt", local="z" * 900, taken="local") for number in range(100)),
+    ]
+    text = upgrading.annotation(conflicts)
+    assert len(text) < upgrading.CONFLICTS_BYTES_MAX + 100
+    first, second, *_, last = json.loads(text)
+    assert first == {
+        "file": "a.yaml",
+        "object": "A a",
+        "field": "x",
+        "old": {"1": "x"},
+        "local": "?",
+        "new": "y" * 1000 + "...",
+    }
+    assert (second["taken"], second["local"]) == ("local", "z" * 900)
+    assert last == {"file": f"and {len(conflicts) - len(msgspec.json.decode(text)) + 1} more"}
