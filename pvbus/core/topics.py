@@ -25,6 +25,7 @@ from pvbus.core.keys import (
     SubjectKey,
     TargetKey,
     WatchKey,
+    partition,
 )
 from pvbus.core.records import (
     CONDITIONS,
@@ -381,6 +382,12 @@ def partition_key(topic: str, key: str) -> str:
     """
     rows = rows_of(topic, key)
     return key if rows is None else rows.partition_key(key)
+
+
+def row_partition(topic: str, key: str, partitions: int) -> int:
+    """Return the partition of a row."""
+    rows = rows_of(topic, key)
+    return partition(key if rows is None or not rows.by else rows.partition_key(key), partitions)
 
 
 def child_of(topic: str, key: str) -> str:

@@ -17,7 +17,6 @@ from pvbus.core.ingest.rows import (
     REPOSITORY,
     REVISION,
     VARIANT,
-    KindName,
     injectable_row,
     presence_row,
     rows_of,
@@ -25,6 +24,7 @@ from pvbus.core.ingest.rows import (
 )
 from pvbus.core.inject.controller import InjectController
 from pvbus.core.keys import FINALIZER, sync_key
+from pvbus.core.kinds import Kind
 from pvbus.core.records import (
     INJECTABLES,
     OBJECTS,
@@ -35,7 +35,7 @@ from pvbus.core.records import (
     SyncMarker,
     WatchRequest,
 )
-from pvbus.ports.cluster import Kind, Object
+from pvbus.ports.cluster import Object
 from pvbus.runtime.reconcile.effects import perform
 
 NAMESPACE = "default"
@@ -147,7 +147,7 @@ class World:
         self.dirty: dict[str, None] = {}
         self.effects: list[Any] = []
         self.ran: list[str] = []
-        self.unserved: set[KindName] = set()
+        self.unserved: set[Kind] = set()
         self.controller = self._new_controller()
 
     # ------------------------------------------------------------ the controller's side
@@ -197,7 +197,7 @@ class World:
             if topic != WATCHES:
                 continue
             request = msgspec.json.decode(self.rows[topic, key], type=WatchRequest)
-            kind = KindName(request.group, request.kind)
+            kind = Kind(request.group, request.kind)
             if kind in self.unserved:
                 version = "v1"
                 marker = SyncMarker(state="unavailable", epoch=2, message=f"no matches for {kind} {version}")

@@ -10,7 +10,8 @@ from collections.abc import Iterator, Mapping
 
 import msgspec
 
-from pvbus.core.ingest.published import Emission, Name
+from pvbus.core.ingest.published import Name
+from pvbus.core.ingest.rows import Emission
 from pvbus.core.ingest.waits import between
 from pvbus.core.records import OBJECTS, CheckAnswer, CheckRequest
 

@@ -2,9 +2,9 @@
 
 import asyncio
 
-from pvbus.core.ingest.published import Emission
-from pvbus.core.ingest.rows import SET, VARIANT, KindName
+from pvbus.core.ingest.rows import SET, VARIANT, Emission
 from pvbus.core.keys import CHECK_PREFIX
+from pvbus.core.kinds import Kind
 from pvbus.core.markers import is_marker
 from pvbus.core.records import DLQ, INJECTABLES, OBJECTS, SETS, CheckRequest, WatchRequest
 from pvbus.ports.bus import Lease
@@ -42,7 +42,7 @@ class IngestLease(Advancing):
         self.checks: dict[str, CheckRequest] = {}
         self.answers: set[str] = set()
         self.refused: set[tuple[str, str]] = set()
-        self.watches: dict[KindName, Watched] = {}
+        self.watches: dict[Kind, Watched] = {}
         self.pending: dict[RowKey, Emission] = {}
         self.segment = 1
         self.wake = asyncio.Event()
@@ -89,7 +89,7 @@ class IngestLease(Advancing):
         waiting = next(iter(self.pending))[3] if self.pending else self.segment + 1
         return min(waiting, self.stepping or waiting)
 
-    def checks_of(self, kind: KindName) -> dict[str, CheckRequest]:
+    def checks_of(self, kind: Kind) -> dict[str, CheckRequest]:
         return {key: check for key, check in self.checks.items() if (check.group, check.kind) == kind}
 
     def must_withhold(self, key: str) -> bool:
@@ -97,7 +97,7 @@ class IngestLease(Advancing):
         check = self.checks.get(key)
         if check is None or not self.refused:
             return False
-        kind = KindName(check.group, check.kind)
+        kind = Kind(check.group, check.kind)
         for topic, row in self.refused:
             if topic in (OBJECTS, INJECTABLES):
                 of, _, name = row.partition("|")

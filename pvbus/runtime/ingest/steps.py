@@ -6,15 +6,15 @@ such an object are not answered, or its old row would pass for what the API serv
 
 from collections import Counter
 from itertools import islice
+from operator import attrgetter
 from typing import Any
 
 from pvbus.core.errors import PermanentError, TooLargeError
-from pvbus.core.ingest.published import Emission
-from pvbus.core.ingest.rows import KindName
 from pvbus.core.keys import CHECK_PREFIX
+from pvbus.core.kinds import Kind
 from pvbus.ports.bus import Bus, Output
 from pvbus.runtime.ingest.digests import DIGEST_HEADER
-from pvbus.runtime.ingest.lease import IngestLease, RowKey
+from pvbus.runtime.ingest.lease import IngestLease
 from pvbus.runtime.reconcile.leases import StepLimits, output_bytes
 from pvbus.telemetry import logs, metrics
 
@@ -45,15 +45,16 @@ class IngestSteps:
                 opened.stepping = opened.writing = 0
                 opened.progressed()
                 self._steps_done.inc()
-                for topic, count in Counter(output.topic for output in outputs).items():
+                for topic, count in Counter(map(attrgetter("topic"), outputs)).items():
                     metrics.RECORDS_WRITTEN.labels(topic).inc(count)
 
     def _take(self, opened: IngestLease) -> list[Output]:
         """Take the oldest rows, as many as one step should hold."""
         outputs: list[Output] = []
         size = 0
-        for row_key, emission in opened.pending.items():
-            output = self._output(row_key, emission)
+        for (topic, key, number, _), emission in opened.pending.items():
+            headers = ((DIGEST_HEADER, emission.digest.encode()),) if emission.digest else ()
+            output = Output(topic, number, key.encode(), emission.value, headers)
             size += output_bytes(output)
             if outputs and (len(outputs) >= self.limits.records or size > self.limits.bytes):
                 break
@@ -63,7 +64,8 @@ class IngestSteps:
         return outputs
 
     async def _step(self, opened: IngestLease, outputs: list[Output]) -> None:
-        outputs = [output for output in outputs if not self._withheld(opened, output)]
+        if opened.refused:
+            outputs = [output for output in outputs if not self._withheld(opened, output)]
         if not outputs:
             return
         try:
@@ -96,7 +98,7 @@ class IngestSteps:
         if not opened.must_withhold(key):
             return False
         check = opened.checks[key]
-        watched = opened.watches.get(KindName(check.group, check.kind))
+        watched = opened.watches.get(Kind(check.group, check.kind))
         if watched is not None:
             watched.watch.recheck(key, check)
         self._log.warning(
@@ -110,9 +112,3 @@ class IngestSteps:
         number, epoch = opened.lease.partition, opened.lease.epoch
         reconcile_id = f"{number}.{epoch}.{opened.step}"
         return {"service": "ingest", "key": key, "partition": number, "reconcile_id": reconcile_id}
-
-    @staticmethod
-    def _output(row_key: RowKey, emission: Emission) -> Output:
-        topic, key, number, _ = row_key
-        headers = ((DIGEST_HEADER, emission.digest.encode()),) if emission.digest else ()
-        return Output(topic, number, key.encode(), emission.value, headers)

@@ -10,18 +10,20 @@ watches stay for a while: if it comes back and nobody held it meanwhile, they go
 import asyncio
 import math
 from collections.abc import Iterator, Mapping
+from functools import partial
 
 import msgspec
 
 from pvbus.core.codec import encode_row
 from pvbus.core.errors import ConflictError, FencedError, PermanentError, TransientError
-from pvbus.core.ingest.published import Emission, unwanted, withdrawal
-from pvbus.core.ingest.rows import STATIC_KINDS, KindName, topics_of
+from pvbus.core.ingest.published import unwanted, withdrawal
+from pvbus.core.ingest.rows import STATIC_KINDS, Emission, topics_of
 from pvbus.core.keys import CHECK_PREFIX, sync_key
 from pvbus.core.keys import partition as partition_of
+from pvbus.core.kinds import Kind
 from pvbus.core.markers import marker_kind
 from pvbus.core.records import DLQ, INJECTABLES, OBJECTS, SETS, VARIANTS, WATCHES, SyncMarker
-from pvbus.core.topics import partition_key
+from pvbus.core.topics import row_partition
 from pvbus.ports.bus import Bus, Lease, Membership, Record, TopicPartition
 from pvbus.ports.clock import Clock
 from pvbus.ports.cluster import Cluster
@@ -292,13 +294,13 @@ class IngestWorker:
     def _take_check(opened: IngestLease, key: str, value: bytes | None) -> None:
         """Pass a check request, or that it is withdrawn, to the watch of its kind, if there is one."""
         before = opened.checks.pop(key, None)
-        watched = opened.watches.get(KindName(before.group, before.kind)) if before else None
+        watched = opened.watches.get(Kind(before.group, before.kind)) if before else None
         if watched is not None:
             watched.watch.uncheck(key)
         if value is None:
             return
         check = opened.checks[key] = check_request(key, value)
-        watched = opened.watches.get(KindName(check.group, check.kind))
+        watched = opened.watches.get(Kind(check.group, check.kind))
         if watched is not None:
             watched.watch.check(key, check)
 
@@ -311,23 +313,23 @@ class IngestWorker:
             self._log.error("request cannot be decoded", key=key, error=str(error), **row_key)
             self._emit(opened, Emission(DLQ, key, encode_row(dead_letter(record, error)), ""))
 
-    def _wanted(self, opened: IngestLease) -> dict[KindName, frozenset[tuple[str, str]]]:
+    def _wanted(self, opened: IngestLease) -> dict[Kind, frozenset[tuple[str, str]]]:
         """Return the kinds of this lease, each with the objects whose content is asked for."""
-        wanted: dict[KindName, set[tuple[str, str]]] = {
+        wanted: dict[Kind, set[tuple[str, str]]] = {
             kind: set() for kind in STATIC_KINDS if self._partition_of(kind) == opened.lease.partition
         }
         for request in opened.requests.values():
-            names = wanted.setdefault(KindName(request.group, request.kind), set())
+            names = wanted.setdefault(Kind(request.group, request.kind), set())
             if request.content:
                 names.add((request.namespace, request.name))
                 names.add((request.namespace, ""))
         return {kind: frozenset(names) for kind, names in wanted.items()}
 
-    def _topics(self, opened: IngestLease, kind: KindName) -> tuple[str, ...]:
-        requested = any(KindName(r.group, r.kind) == kind for r in opened.requests.values())
+    def _topics(self, opened: IngestLease, kind: Kind) -> tuple[str, ...]:
+        requested = any(Kind(r.group, r.kind) == kind for r in opened.requests.values())
         return topics_of(kind, requested=requested)
 
-    def _partition_of(self, kind: KindName) -> int:
+    def _partition_of(self, kind: Kind) -> int:
         return partition_of(str(kind), self.partitions)
 
     async def _following(self, opened: IngestLease) -> None:
@@ -337,7 +339,7 @@ class IngestWorker:
         opened.answers.update(
             key
             for key in self._mirror.headed(OBJECTS, CHECK_PREFIX[:-1])
-            if partition_of(partition_key(WATCHES, key), self.partitions) == opened.lease.partition
+            if row_partition(WATCHES, key, self.partitions) == opened.lease.partition
         )
         await self._withdraw_unwanted(opened)
         while True:
@@ -356,9 +358,7 @@ class IngestWorker:
             await opened.changed.wait()
             await self._clock.sleep(SETTLE_SECONDS)
 
-    async def _keep_watch(
-        self, opened: IngestLease, kind: KindName, content: frozenset[tuple[str, str]]
-    ) -> None:
+    async def _keep_watch(self, opened: IngestLease, kind: Kind, content: frozenset[tuple[str, str]]) -> None:
         watched = opened.watches.get(kind)
         if watched is not None:
             watch, topics = watched.watch, self._topics(opened, kind)
@@ -377,7 +377,7 @@ class IngestWorker:
         await self._start_watch(opened, kind, content)
 
     async def _start_watch(
-        self, opened: IngestLease, kind: KindName, content: frozenset[tuple[str, str]]
+        self, opened: IngestLease, kind: Kind, content: frozenset[tuple[str, str]]
     ) -> None:
         await opened.flushed(self._clock)  # what the mirror shows must be what was emitted
         await self._catch_up_mirror()
@@ -389,7 +389,7 @@ class IngestWorker:
             kind,
             self._cluster,
             self._clock,
-            lambda emission: self._emit(opened, emission),
+            partial(self._emit, opened),
             partitions=self.partitions,
             topics=topics,
             known=known,
@@ -414,16 +414,16 @@ class IngestWorker:
         for kind, left in unwanted(self._markers_of(opened), topics).items():
             await self._withdraw(opened, kind, tuple(left))
 
-    def _markers_of(self, opened: IngestLease) -> Iterator[tuple[str, KindName, SyncMarker]]:
+    def _markers_of(self, opened: IngestLease) -> Iterator[tuple[str, Kind, SyncMarker]]:
         """Yield (topic, kind, marker) of the kinds of a lease that it does not watch yet."""
         for topic, key in self._mirror.markers():
             group, _, name = marker_kind(key).partition("/")
-            kind = KindName(group, name)
+            kind = Kind(group, name)
             marker = self._mirror.marker(topic, key)
             if marker and self._partition_of(kind) == opened.lease.partition and kind not in opened.watches:
                 yield topic, kind, marker
 
-    async def _withdraw(self, opened: IngestLease, kind: KindName, topics: tuple[str, ...]) -> None:
+    async def _withdraw(self, opened: IngestLease, kind: Kind, topics: tuple[str, ...]) -> None:
         """Say `unwatched` first, and drop the rows, in one step if they fit."""
         await opened.flushed(self._clock)
         await self._catch_up_mirror()
@@ -440,7 +440,7 @@ class IngestWorker:
     def _emit(self, opened: IngestLease, emission: Emission) -> None:
         number = emission.partition
         if number is None:
-            number = partition_of(partition_key(emission.topic, emission.key), self.partitions)
+            number = row_partition(emission.topic, emission.key, self.partitions)
         opened.add(emission.topic, emission.key, number, emission)
 
     def _probe_all(self, group: str) -> None:

@@ -11,8 +11,7 @@ from typing import Any, NamedTuple, Protocol
 
 from pvbus.core.codec import encode_row
 from pvbus.core.effects import Put
-from pvbus.core.keys import partition as partition_of
-from pvbus.core.topics import partition_key
+from pvbus.core.topics import row_partition
 from pvbus.ports.bus import Bus, Lease, Membership, Output, TopicPartition
 from pvbus.ports.clock import Clock
 from pvbus.runtime.clock import Stopwatch
@@ -33,7 +32,7 @@ def finished(key: str, puts: tuple[Put, ...], partitions: int) -> Finished:
     """Encode an outcome, for whatever step will take it."""
     outputs, size = [], 0
     for put in puts:
-        number = partition_of(partition_key(put.topic, put.key), partitions)
+        number = row_partition(put.topic, put.key, partitions)
         output = Output(put.topic, number, put.key.encode(), encode_row(put.row), put.headers)
         size += output_bytes(output)
         outputs.append(output)
@@ -43,7 +42,9 @@ def finished(key: str, puts: tuple[Put, ...], partitions: int) -> Finished:
 def output_bytes(output: Output) -> int:
     """Return what counts of a record for a step's limit."""
     size = len(output.key) + len(output.value or b"")
-    return size + sum(len(name) + len(value) for name, value in output.headers)
+    for name, value in output.headers:
+        size += len(name) + len(value)
+    return size
 
 
 class StepLimits(NamedTuple):
@@ -121,6 +122,7 @@ class OpenLease(Advancing):
     doubt: a step ended with an unknown outcome, so the tables must be restored before anything else
     is decided. tasks: effects and steps under way; life: keeps the tables restored. kept: its tables are
     there, from an earlier lease that came directly before. busy: the reconciliations under way, by key.
+    queue: the keys that are dirty and not busy.
     """
 
     def __init__(
@@ -159,7 +161,7 @@ class OpenLease(Advancing):
         self.attempts: dict[str, int] = {}
         self.defects: dict[str, str] = {}  # keys whose decision fails by a bug of ours, and with what
         self.next_offsets: dict[str, int] = {}
-        self._queue: deque[str] = deque()  # the keys that are dirty and not busy
+        self.queue: deque[str] = deque()
         self._undone: dict[str, deque[tuple[int, str]]] = {topic: deque() for topic in self._inputs}
         self._committed: dict[str, int] = {}
 
@@ -169,13 +171,13 @@ class OpenLease(Advancing):
         if key not in self.dirty:
             self.dirty.add(key)
             if key not in self.busy:
-                self._queue.append(key)
+                self.queue.append(key)
 
     def take(self) -> str | None:
         """Take the mark off the key that has waited longest; it is busy until `done`."""
-        if not self._queue:
+        if not self.queue:
             return None
-        key = self._queue.popleft()
+        key = self.queue.popleft()
         self.dirty.discard(key)
         self._reconciliations += 1
         self.busy[key] = Running(self._reconciliations, self._clock.monotonic())
@@ -187,7 +189,7 @@ class OpenLease(Advancing):
         if running is not None:
             self._ended(self.progress_at - running.began)
             if key in self.dirty:
-                self._queue.append(key)
+                self.queue.append(key)
 
     def log_fields(self, key: str) -> dict[str, Any]:
         """Return what the log lines of a key's reconciliation carry.

@@ -138,7 +138,10 @@ class Worker:
 
     @property
     def dirty_keys(self) -> int:
-        return sum(c.dirty_count for c in self._leases.values())
+        count = 0
+        for opened in self._leases.values():
+            count += len(opened.dirty) + len(opened.busy)
+        return count
 
     @property
     def defects(self) -> Mapping[str, str]:
@@ -219,18 +222,19 @@ class Worker:
             try:
                 if await self._tables.read():
                     self._wake.set()
+                    self._balance()
             except TransientError as exc:
                 self._log.warning("bus cannot be read", error=str(exc))
                 await self._clock.sleep(1.0)
-            self._balance()
             await asyncio.sleep(0)
 
     def _balance(self) -> None:
         """Read no more inputs while there is too much to do; go on when half of it is done."""
-        if self.dirty_keys > DIRTY_KEYS_MAX:
-            self._tables.table_reader.pause()
-        elif self.dirty_keys <= DIRTY_KEYS_MAX // 2:
-            self._tables.table_reader.resume()
+        reader, dirty = self._tables.table_reader, self.dirty_keys
+        if dirty > DIRTY_KEYS_MAX:
+            reader.pause()
+        elif reader.is_paused and dirty <= DIRTY_KEYS_MAX // 2:
+            reader.resume()
 
     # ---------------------------------------------------------------- dispatching
 
@@ -243,15 +247,13 @@ class Worker:
             self._turn += 1
             for i in range(len(leases)):  # another one first each time: slots for effects are scarce
                 opened = leases[(self._turn + i) % len(leases)]
-                if opened.acts:
+                if (opened.queue or opened.puts) and opened.acts:
                     self._run_dirty(opened, deadline)
-            self._count_evaluations()
-            self._balance()
             await asyncio.sleep(0)
 
     def _run_dirty(self, opened: OpenLease, deadline: float) -> None:
         """Decide dirty keys, while there is time and room for their effects."""
-        while self._effects < EFFECTS_INFLIGHT_MAX and not opened.is_backed_up:
+        while opened.queue and self._effects < EFFECTS_INFLIGHT_MAX and not opened.is_backed_up:
             if self._clock.monotonic() >= deadline:
                 self._wake.set()
                 break
@@ -411,5 +413,7 @@ class Worker:
                 for opened in self._leases.values():
                     if opened.acts and opened.done_offsets():
                         self._stepper.flush(opened, offsets_only=True)
+            self._balance()
+            self._count_evaluations()
             self._dirty_gauge.set(self.dirty_keys)
-            self._inflight_gauge.set(sum(len(opened.busy) for opened in self._leases.values()))
+            self._inflight_gauge.set(sum([len(opened.busy) for opened in self._leases.values()]))

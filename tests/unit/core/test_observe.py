@@ -11,17 +11,17 @@ from pvbus.core.ingest.rows import (
     REVISION,
     SET,
     VARIANT,
-    KindName,
     injectable_row,
     presence_row,
     rows_of,
     topics_of,
 )
+from pvbus.core.kinds import Kind
 from pvbus.core.records import OBJECTS, SETS, VARIANTS, InjectableRow, ObjectRow
 
-SECRET = KindName("", "Secret")
-CONFIG_MAP = KindName("", "ConfigMap")
-SITE = KindName("example.org", "Site")
+SECRET = Kind("", "Secret")
+CONFIG_MAP = Kind("", "ConfigMap")
+SITE = Kind("example.org", "Site")
 HIDDEN = "c2VjcmV0"
 LAST_APPLIED = {"kubectl.kubernetes.io/last-applied-configuration": HIDDEN, "team": "blue"}
 
@@ -32,7 +32,7 @@ def obj(**fields: Any) -> dict[str, Any]:
 
 
 @pytest.mark.parametrize("kind", [SECRET, CONFIG_MAP, SITE, CRD, REPOSITORY, REVISION, VARIANT, SET])
-def test_content_and_the_last_applied_configuration_are_not_in_rows_of_objects(kind: KindName) -> None:
+def test_content_and_the_last_applied_configuration_are_not_in_rows_of_objects(kind: Kind) -> None:
     content = {"data": {"password": HIDDEN}, "stringData": {"p": HIDDEN}, "spec": {"x": HIDDEN}}
     found = rows_of(kind, obj(**content), (OBJECTS,))
     assert [row.topic for row in found] == [OBJECTS]
@@ -61,7 +61,7 @@ def test_rows_of_variants_hold_all_annotations() -> None:
     ("kind", "expected"),
     [(SECRET, msgspec.UNSET), (CONFIG_MAP, b'{"k":"v"}'), (SITE, b'{"x":1}')],
 )
-def test_injectables_hold_one_field_and_never_data_of_a_secret(kind: KindName, expected: Any) -> None:
+def test_injectables_hold_one_field_and_never_data_of_a_secret(kind: Kind, expected: Any) -> None:
     found = obj(data={"k": "v"}, stringData={"p": HIDDEN}, status={"y": HIDDEN})
     if kind != SECRET:
         found["spec"] = {"x": 1}
@@ -77,7 +77,7 @@ ODD = ["x", 7, True, None, [], {}, ["x", None, 3], {"x": ["y"]}, [{"name": 5, "s
 
 @pytest.mark.parametrize("kind", [CRD, REPOSITORY, REVISION, VARIANT])
 @pytest.mark.parametrize("odd", ODD)
-def test_fields_of_a_wrong_type_count_as_absent(kind: KindName, odd: Any) -> None:
+def test_fields_of_a_wrong_type_count_as_absent(kind: Kind, odd: Any) -> None:
     """A definition without a schema lets anybody write them; the rows still have the types of the bus."""
     git = {"git": {"repo": odd, "directory": odd, "ref": odd, "commit": odd}}
     spec = {
