@@ -9,7 +9,7 @@ Source of order, overlay and error prefixes: Porch v1.5.8, packagevariantset/ren
 """
 
 from collections import OrderedDict
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any, NamedTuple
 
 import msgspec
@@ -141,6 +141,7 @@ class CompiledTemplate:
         self._mutators = _config_maps(made, pipeline.mutators, "mutators")
         self.errors = tuple(made.errors)
         self.reads: frozenset[Path] = frozenset(path for program in made.programs for path in program.reads)
+        self._extracts = _extracts(self.reads)
 
     # --- identity
 
@@ -153,7 +154,8 @@ class CompiledTemplate:
         Raises:
             RenderError: an expression fails or does not compile, or there is no such Repository.
         """
-        _fail(self._identity_errors)
+        if self._identity_errors:
+            raise _broken(self._identity_errors)
         roots = variables_of(inputs, None)
         repo = _evaluated(self._repo, "template.downstream.repoExpr", roots) or inputs.repo_default
         found = repository(repo)
@@ -173,7 +175,8 @@ class CompiledTemplate:
         Raises:
             RenderError: an expression fails or does not compile.
         """
-        _fail(self.errors)
+        if self.errors:
+            raise _broken(self.errors)
         template = self._template
         return PackageVariantSpec(
             upstream=upstream,
@@ -215,16 +218,15 @@ class CompiledTemplate:
         """Return the objects that `spec` needs, each with only what its expressions read."""
         given = {"upstream": inputs.upstream, "target": inputs.target, "repository": repository}
         slim = {}
-        for name, root in given.items():
-            paths = [path[1:] for path in self.reads if path[0] == name]
-            if paths and root is not None:
-                slim[name] = root if () in paths else _cut(root, paths)
+        for name, extract in self._extracts.items():
+            root = given[name]
+            if root is not None:
+                slim[name] = root if extract is None else _cut(root, extract)
         return slim
 
 
-def _fail(errors: tuple[str, ...]) -> None:
-    if errors:
-        raise RenderError("; ".join(errors))
+def _broken(errors: tuple[str, ...]) -> RenderError:
+    return RenderError("; ".join(errors))
 
 
 class CompiledSet(NamedTuple):
@@ -251,11 +253,7 @@ class TemplateCache:
         self._retained: OrderedDict[bytes, CompiledTemplate] = OrderedDict()
 
     def get(self, template: VariantTemplate) -> CompiledTemplate:
-        """Return the compiled template.
-
-        Raises:
-            RenderError: it does not compile.
-        """
+        """Return the compiled template; what does not compile fails when it is evaluated."""
         key = msgspec.msgpack.encode(template)
         found = self._retained.get(key)
         if found is None:
@@ -264,7 +262,6 @@ class TemplateCache:
                 self._retained.popitem(last=False)
         else:
             self._retained.move_to_end(key)
-        _fail(found.errors)
         return found
 
 
@@ -313,19 +310,39 @@ def _listed(root: Root) -> dict[str, Any]:
     return {"repo": root.repo, "package": root.package}
 
 
-def _cut(root: Root, paths: list[Path]) -> Root:
-    """Keep the fields that paths name, and of labels and annotations the keys, if all are known."""
-    retained: dict[str, Any] = {}
-    for field in ("name", "namespace", "repo", "package"):
-        if any(path[0] == field for path in paths):
-            retained[field] = getattr(root, field)
-    for field in ("labels", "annotations"):
-        below = [path[1:] for path in paths if path[0] == field]
+class _Extract(NamedTuple):
+    """What expressions read of an object. fields: whole ones. keys: of labels and annotations."""
+
+    fields: tuple[str, ...]
+    keys: tuple[tuple[str, tuple[str, ...]], ...]
+
+
+def _extracts(reads: Iterable[Path]) -> dict[str, _Extract | None]:
+    """Return what is read of each object; None for all of it."""
+    by_root: dict[str, set[Path]] = {"upstream": set(), "target": set(), "repository": set()}
+    for name, *path in reads:
+        if name in by_root:
+            by_root[name].add(tuple(path))
+    return {name: None if () in paths else _extract(paths) for name, paths in by_root.items() if paths}
+
+
+def _extract(paths: Iterable[Path]) -> _Extract:
+    fields: set[str] = set()
+    keys: dict[str, set[str]] = {}
+    for field, *below in paths:
+        if field in ("labels", "annotations") and below:
+            keys.setdefault(field, set()).add(below[0])
+        elif field in Root.__struct_fields__:
+            fields.add(field)
+    parts = [(field, tuple(sorted(names))) for field, names in keys.items() if field not in fields]
+    return _Extract(tuple(sorted(fields)), tuple(parts))
+
+
+def _cut(root: Root, extract: _Extract) -> Root:
+    retained = {field: getattr(root, field) for field in extract.fields}
+    for field, keys in extract.keys:
         whole = getattr(root, field)
-        if () in below:
-            retained[field] = whole
-        elif below:
-            retained[field] = {key: whole[key] for key in sorted({path[0] for path in below}) if key in whole}
+        retained[field] = {key: whole[key] for key in keys if key in whole}
     return Root(**retained)
 
 

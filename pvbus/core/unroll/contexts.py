@@ -4,7 +4,7 @@ Only identity (repoExpr, packageExpr) is evaluated here. After the first pass on
 object, Repository or selection changed are evaluated again.
 """
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from typing import NamedTuple
 
 from pvbus.core.api.variants import (
@@ -13,7 +13,7 @@ from pvbus.core.api.variants import (
     PackageVariantSetSpec,
     Target,
 )
-from pvbus.core.keys import ObjectKey, okey
+from pvbus.core.keys import ObjectKey
 from pvbus.core.records import ObjectRow, Root
 from pvbus.core.render.template import CompiledSet, RenderError, Roots, TargetInputs
 from pvbus.core.unroll.index import Selector
@@ -138,43 +138,48 @@ class Contexts:
         package = self.spec.upstream.package if self.spec.upstream else ""
         return Context((number, key), key, ObjectKey.parse(key).name, package)
 
-    def refresh(self, objects: Iterable[str], repositories: Iterable[str]) -> tuple[set[Downstream], int]:
-        """Evaluate what changed; return the downstreams touched, and how many targets it took."""
+    def refresh(
+        self, objects: Mapping[str, Mapping[int, bool]], repositories: Iterable[str]
+    ) -> tuple[set[Downstream], int]:
+        """Evaluate what changed; return the downstreams touched, and how many targets it took.
+
+        objects: the okeys of those that changed, each with the selectors that it entered (True) or left, by
+        position. repositories: the names of those that changed.
+        """
         touched: set[Downstream] = set()
         again: set[ContextKey] = set()
-        for key in objects:
-            present = set(self.by_object.get(key, ()))
-            wanted = {(number, key) for number in self._matching(key)}
-            for gone in present - wanted:
-                touched |= self._drop(gone)
-            again |= wanted
+        for key, moves in objects.items():
+            again |= self.by_object.get(key, set())
+            for position, is_selected in moves.items():
+                context_key = (self._positions[position], key)
+                if is_selected:
+                    again.add(context_key)
+                else:
+                    again.discard(context_key)
+                    touched |= self._drop(context_key)
         for name in repositories:
             again |= self.by_repository.get(name, set())
         for context_key in sorted(again):
             old = self.by_key.get(context_key)
-            touched |= self._drop(context_key)
-            number, key = context_key
-            fresh = old._replace(downstream=None, error="") if old else self._selected(number, key)
-            touched |= self._put(fresh)
+            if old is None:
+                touched |= self._put(self._selected(*context_key))
+            else:
+                touched |= self._withdraw(old)
+                touched |= self._offer(old._replace(downstream=None, error=""))
         return touched, len(again)
 
-    def _matching(self, key: str) -> Iterator[int]:
-        row = self.view.objects.get(key)
-        if row is None:
-            return
-        name = ObjectKey.parse(key)
-        kind = f"{name.group}/{name.kind}"
-        for number, selector in self._selectors.items():
-            if selector.matches(kind, name.namespace, name.name, row.labels):
-                yield number
-
     def _put(self, context: Context) -> set[Downstream]:
+        """Add a context; return its downstream."""
+        if context.object:
+            self.by_object.setdefault(context.object, set()).add(context.key)
+            self.view.use_object(context.object, self.skey)
+        return self._offer(context)
+
+    def _offer(self, context: Context) -> set[Downstream]:
+        """Evaluate a context, and let it want its downstream."""
         context = self._evaluated(context)
         key = context.key
         self.by_key[key] = context
-        if context.object:
-            self.by_object.setdefault(context.object, set()).add(key)
-            self.view.use_object(context.object, self.skey)
         if context.downstream is None:
             self.failed[key] = None
             return set()
@@ -185,18 +190,24 @@ class Contexts:
         return {context.downstream}
 
     def _drop(self, key: ContextKey) -> set[Downstream]:
+        """Remove a context; return the downstream it wanted."""
         context = self.by_key.pop(key, None)
         if context is None:
             return set()
-        self.failed.pop(key, None)
-        if context.repository:
-            self.by_repository[context.repository].discard(key)
         if context.object:
             users = self.by_object.get(context.object, set())
             users.discard(key)
             if not users:
                 self.by_object.pop(context.object, None)
                 self.view.drop_object(context.object, self.skey)
+        return self._withdraw(context)
+
+    def _withdraw(self, context: Context) -> set[Downstream]:
+        """Let a context want nothing any more."""
+        key = context.key
+        self.failed.pop(key, None)
+        if context.repository:
+            self.by_repository[context.repository].discard(key)
         if context.downstream is None:
             return set()
         wanting = self.by_downstream[context.downstream]
@@ -262,10 +273,12 @@ class Contexts:
         def repository(name: str) -> Root | None:
             nonlocal looked_up
             looked_up = name
-            self.by_repository.setdefault(name, set()).add(context.key)
-            self.view.use_repository(self.namespace, name, self.skey)
-            row = self.view.repository(self.namespace, name)
-            return root_of(okey(*_repository(self.namespace, name)), row) if row is not None else None
+            users = self.by_repository.get(name)
+            if users is None:
+                users = self.by_repository[name] = set()
+                self.view.use_repository(self.namespace, name, self.skey)
+            users.add(context.key)
+            return self._repository(name)
 
         try:
             downstream = template.identity(self.inputs(context), repository)
@@ -278,12 +291,10 @@ class Contexts:
         template = self.compiled.targets[context.key[0]]
         if template is None or context.downstream is None:
             return {}
-        row = self.view.repository(self.namespace, context.downstream.repo)
-        key = okey(*_repository(self.namespace, context.downstream.repo))
-        found = root_of(key, row) if row is not None else None
-        return template.slim_roots(self.inputs(context), found)
+        return template.slim_roots(self.inputs(context), self._repository(context.downstream.repo))
 
-
-def _repository(namespace: str, name: str) -> tuple[str, str, str, str]:
-    group, kind = REPOSITORY_KIND.rsplit("/", 1)
-    return group, kind, namespace, name
+    def _repository(self, name: str) -> Root | None:
+        row = self.view.repository(self.namespace, name)
+        if row is None:
+            return None
+        return Root(name=name, namespace=self.namespace, labels=row.labels, annotations=row.annotations)

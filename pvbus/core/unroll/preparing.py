@@ -6,13 +6,11 @@ from itertools import islice
 from pvbus.core.keys import digest
 from pvbus.core.records import ObjectRow
 from pvbus.core.render.template import compile_targets
-from pvbus.core.unroll.contexts import Contexts, root_of, selected_kinds
+from pvbus.core.unroll.contexts import Contexts, root_of
+from pvbus.core.unroll.definition import STATIC_KINDS, Definition
 from pvbus.core.unroll.report import StopError
 from pvbus.core.unroll.state import Building, SetState
-from pvbus.core.unroll.validation import validate_set
-from pvbus.core.unroll.view import REPOSITORY_KIND, REVISION_KIND, VARIANT_KIND, View
-
-STATIC_KINDS = (VARIANT_KIND, REVISION_KIND, REPOSITORY_KIND)
+from pvbus.core.unroll.view import View
 
 
 class Preparing:
@@ -27,36 +25,43 @@ class Preparing:
 
     def prepare(self, state: SetState) -> bool:
         """Bring the contexts up to date; False asks for another turn. Raises StopError."""
-        obj = state.obj
-        assert obj is not None
-        kinds = selected_kinds(obj.spec)
-        self._use(state, kinds)
-        problems = validate_set(obj.spec)
-        if problems:
-            raise StopError("ValidationError", "; ".join(problems))
+        if not state.is_current:
+            state.is_current = self._evaluate(state)
+        if state.is_current:
+            self._refresh(state)
+        return state.is_current
+
+    def _evaluate(self, state: SetState) -> bool:
+        """Look at the set, its upstream and the kinds; where they changed, evaluate all targets, some now.
+
+        Returns whether all are. Raises StopError.
+        """
+        obj, definition = state.obj, state.definition
+        assert obj is not None and definition is not None
+        self._use(state, definition)
+        if definition.problem:
+            raise StopError("ValidationError", definition.problem)
         self._require_ok(STATIC_KINDS)
         found = self._upstream(state)
-        self._require_served(kinds)
-        spec_digest = digest(obj.spec)
-        if state.compiled is None or state.compiled_for != spec_digest:
+        self._require_served(definition.kinds)
+        if state.compiled is None or state.compiled_for != definition.spec_digest:
             state.compiled = compile_targets(obj.spec)
-            state.compiled_for = spec_digest
+            state.compiled_for = definition.spec_digest
         root = root_of(*found)
-        inputs_digest = digest([obj.metadata.uid, spec_digest, root])
-        if inputs_digest != state.inputs_digest:
-            if state.building is None or state.building.inputs_digest != inputs_digest:
-                self._begin(state, Contexts(state.skey, obj, state.compiled, root, self._view), inputs_digest)
-            if not self._build(state):
-                return False
-        self._refresh(state)
-        return True
+        inputs_digest = digest([obj.metadata.uid, definition.spec_digest, root])
+        if inputs_digest == state.inputs_digest:
+            return True
+        if state.building is None or state.building.inputs_digest != inputs_digest:
+            self._begin(state, Contexts(state.skey, obj, state.compiled, root, self._view), inputs_digest)
+            self._use(state, definition)
+        return self._build(state)
 
-    def _use(self, state: SetState, kinds: Iterable[str]) -> None:
+    def _use(self, state: SetState, definition: Definition) -> None:
         """Register what the set depends on whether or not it is there."""
         obj = state.obj
         assert obj is not None
         self._view.use_uid(obj.metadata.uid, state.skey)
-        self._view.use_kinds((*STATIC_KINDS, *kinds), state.skey)
+        self._view.use_kinds((*STATIC_KINDS, *definition.kinds), state.skey)
         if obj.spec.upstream is not None:
             self._view.use_upstream(obj.metadata.namespace, obj.spec.upstream, state.skey)
 
@@ -113,10 +118,7 @@ class Preparing:
 
     def _begin(self, state: SetState, contexts: Contexts, inputs_digest: str) -> None:
         """Begin to evaluate all targets of a new generation (or upstream)."""
-        obj = state.obj
-        assert obj is not None
         self._view.forget(state.skey)
-        self._use(state, selected_kinds(obj.spec))
         self.set_evaluations += 1
         state.contexts, state.inputs_digest = None, ""
         state.building = Building(inputs_digest, contexts, contexts.build())
@@ -142,7 +144,7 @@ class Preparing:
         if not state.objects and not state.repositories:
             return
         assert state.contexts is not None
-        touched, evaluated = state.contexts.refresh(list(state.objects), list(state.repositories))
+        touched, evaluated = state.contexts.refresh(state.objects, state.repositories)
         state.objects.clear()
         state.repositories.clear()
         self.set_evaluations += 1
