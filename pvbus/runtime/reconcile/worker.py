@@ -41,7 +41,12 @@ EFFECTS_INFLIGHT_MAX = 64  # an API server on two cores gains nothing above; few
 DIRTY_KEYS_MAX = 50_000  # beyond, inputs pause: memory stays bounded when the cluster is slow
 SLICE_SECONDS = 0.02  # one turn of dispatching; longer and heartbeats and reads would wait
 TICK_SECONDS = (0.1, 0.25)  # how exactly times are kept: while one is near, and otherwise
+LEASE_RETRY_SECONDS = 0.5  # a lease is certain again with the next heartbeat
 OFFSET_COMMIT_SECONDS = 1.0  # offsets alone are for lag and scaling: not worth a step each
+
+
+class UncertainLeaseError(Exception):
+    """The lease may be another worker's by now. Controllers never see it: no object has failed."""
 
 
 class Worker:
@@ -286,6 +291,8 @@ class Worker:
         with logs.bound(self._fields(opened, key)):
             try:
                 outcome = await self._drive(opened, steps, effect)
+            except UncertainLeaseError:
+                self._look_again(opened, key)
             except Exception as exc:
                 self._failed(opened, key, exc)
             else:
@@ -324,7 +331,7 @@ class Worker:
         if isinstance(effect, WRITES) and not opened.may_write(
             self._membership, self._clock.monotonic(), self._session_seconds / 2
         ):
-            raise TransientError("the lease may have been lost")
+            raise UncertainLeaseError
         if isinstance(effect, Delete) and self._clock.now() > effect.not_after:
             raise ConflictError("the order to delete is too old by now")
         assert self._cluster is not None
@@ -338,6 +345,13 @@ class Worker:
         if (line := write_line(effect, result)) is not None:
             (self._log.debug if line.is_detail else self._log.info)(line.event, **line.fields)
         return result
+
+    def _look_again(self, opened: OpenLease, key: str) -> None:
+        """Decide the key anew when the lease is certain again: nothing failed, so nothing backs off."""
+        self._log.debug("the lease may have been lost")
+        self._outcomes["transient"].inc()
+        self._timers.set((opened.lease.partition, key), self._clock.monotonic() + LEASE_RETRY_SECONDS)
+        self._close(opened, key, ())
 
     def _failed(self, opened: OpenLease, key: str, error: Exception) -> None:
         """Look at the key again in time; one that fails leaves the others alone."""

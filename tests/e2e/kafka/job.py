@@ -24,7 +24,7 @@ from tests.e2e.faults.fleet import CLUSTER, SET, Fleet
 from tests.tools.installation import Installation, children_of
 
 ROUNDS_MIN = 4  # one of each kind
-SETTLED_SECONDS_MAX = 120.0
+SETTLED_SECONDS_MAX = 300.0  # the outcome counts, not the time: machines may be slow
 DOWN_MAX = 2
 """So many processes may be starting when another one is killed; with more, on a slow machine, nobody would
 ever get to work."""
@@ -156,14 +156,21 @@ def workers(up: Installation) -> list[tuple[str, int]]:
 
 
 class Killer:
-    """Kills a process of a service, chosen by chance, again and again. processes: how many there are."""
+    """Kills a process of a service, chosen by chance, again and again, at most `kills_max` times.
 
-    def __init__(self, up: Installation, seed: int, *, processes: int, every_seconds: float) -> None:
+    A machine on which a session and a start take longer than the time between two kills would never get to
+    work while they go on. processes: how many there are.
+    """
+
+    def __init__(
+        self, up: Installation, seed: int, *, processes: int, every_seconds: float, kills_max: int
+    ) -> None:
         self.killed: Counter[str] = Counter()
         self._up = up
         self._rng = random.Random(seed)
         self._processes = processes
         self._every_seconds = every_seconds
+        self._kills_max = kills_max
 
     @property
     def count(self) -> int:
@@ -178,7 +185,7 @@ class Killer:
             except TimeoutError:
                 # One that has never answered yet is not among those missing: it is counted by its absence.
                 answering = (await asyncio.to_thread(states, self._up)).processes
-                if len(answering) < self._processes - DOWN_MAX:
+                if len(answering) < self._processes - DOWN_MAX or self.count == self._kills_max:
                     continue
                 service, pid = self._rng.choice(workers(self._up))
                 os.kill(pid, signal.SIGKILL)

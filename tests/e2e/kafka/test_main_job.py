@@ -39,6 +39,18 @@ async def run(
     await asyncio.to_thread(wait_for_server, up)
     job = Job(folder, SEED)
     await job.connect(up.kubeconfig)
+    try:
+        number = await _change(job, up, rounds, killer)
+        await settled(up)
+        await job.arrived(up)
+        state = await final_state(job, str(up.data), bus)
+    finally:
+        await job.close()
+    assert await asyncio.to_thread(up.stop) == 0, up.output[-4000:]
+    return state, number, job
+
+
+async def _change(job: Job, up: Installation, rounds: int, killer: Killer | None) -> int:
     stop = asyncio.Event()
     killing = asyncio.create_task(killer.work(stop) if killer is not None else stop.wait())
     try:
@@ -50,15 +62,10 @@ async def run(
             await job.round(number)
             await job.arrived(up)
             number += 1
+        return number
     finally:
         stop.set()
         await killing
-    await settled(up)
-    await job.arrived(up)
-    state = await final_state(job, str(up.data), bus)
-    await job.close()
-    assert await asyncio.to_thread(up.stop) == 0, up.output[-4000:]
-    return state, number, job
 
 
 def _had_enough(killer: Killer, began: float) -> bool:
@@ -67,7 +74,7 @@ def _had_enough(killer: Killer, began: float) -> bool:
 
 @pytest.mark.kafka
 @pytest.mark.slow
-@pytest.mark.timeout(900)
+@pytest.mark.timeout(1500)
 async def test_with_processes_killed_the_outcome_is_that_of_one_process_left_alone(
     kafka_one: KafkaCluster, tmp_path: Path
 ) -> None:
@@ -75,7 +82,7 @@ async def test_with_processes_killed_the_outcome_is_that_of_one_process_left_alo
     began = time.monotonic()
     bus = f"kafka://{kafka_one.bootstrap}/job-{secrets.token_hex(4)}"
     many = Installation(tmp_path / "kafka", settings=SETTINGS, arguments=("--bus", bus, "--processes", "2"))
-    killer = Killer(many, SEED, processes=2 * len(SERVICES), every_seconds=KILL_SECONDS)
+    killer = Killer(many, SEED, processes=2 * len(SERVICES), every_seconds=KILL_SECONDS, kills_max=2 * KILLS)
     one = Installation(tmp_path / "embedded", settings=SETTINGS)
     try:
         found, rounds, job = await run(many, bus, tmp_path / "git-kafka", killer=killer)

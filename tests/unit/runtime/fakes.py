@@ -10,6 +10,7 @@ import msgspec
 from pvbus.adapters.memory.virtual_time import FreezableClock, run_simulated
 from pvbus.adapters.sqlite.bus import SqliteBus
 from pvbus.core.effects import CatchUp, Create, KindRef, Outcome, Put, Reconciliation
+from pvbus.core.errors import TransientError
 from pvbus.core.keys import partition
 from pvbus.ports.bus import Output, TopicSpec
 from pvbus.ports.cluster import Kind, Object, Resource
@@ -28,8 +29,8 @@ class Row(msgspec.Struct, frozen=True):
 class Fake:
     """Copies `toy.in` to `toy.out`; what it should do first is in the text, as JSON.
 
-    {"write": true} creates an object; {"again": n} asks for another look; {"catch": true} catches up;
-    {"size": n} makes a row of so many bytes.
+    {"write": true} creates an object, with {"report": true} an error becomes the row; {"again": n} asks for
+    another look; {"catch": true} catches up; {"size": n} makes a row of so many bytes.
     """
 
     name = "toy"
@@ -78,7 +79,12 @@ class Fake:
             yield CatchUp((SEEN, IN))
             text = self.seen.get(key, "nothing seen")
         if order.get("write"):
-            yield Create(THING, {"metadata": {"name": key, "namespace": "default"}})
+            try:
+                yield Create(THING, {"metadata": {"name": key, "namespace": "default"}})
+            except TransientError as error:
+                if not order.get("report"):
+                    raise
+                text = str(error)
         if order.get("size"):
             text = "x" * order["size"]
         if self.written.get(key) == text:

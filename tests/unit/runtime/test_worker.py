@@ -23,7 +23,7 @@ from pvbus.core.records import DeadLetter
 from pvbus.ports.bus import Record
 from pvbus.runtime.reconcile import worker as worker_module
 from pvbus.runtime.reconcile.decoding import LETTER_BYTES_MAX, dead_letter
-from pvbus.runtime.reconcile.leases import finished, output_bytes
+from pvbus.runtime.reconcile.leases import OpenLease, finished, output_bytes
 from tests.unit.runtime.fakes import DLQ, IN, OUT, PARTITIONS, SEEN, FakeWorld, simulated
 
 KEYS = [f"default/k{i}" for i in range(8)]
@@ -334,6 +334,24 @@ def test_a_worker_without_heartbeats_sends_nothing() -> None:
         clock.thaw()
         await asyncio.sleep(20)
         assert [name for _, name in world.cluster.calls] == [KEYS[0]]
+
+    simulated(scenario)
+
+
+def test_a_lease_that_is_uncertain_is_no_error_of_an_object(monkeypatch: pytest.MonkeyPatch) -> None:
+    """For a minute nothing is written, no row says that an object failed, and no key waits longer for it."""
+
+    async def scenario(world: FakeWorld) -> None:
+        _, fake, _, _ = world.worker()
+        with monkeypatch.context() as patched:
+            patched.setattr(OpenLease, "may_write", lambda *_: False)
+            await world.send(KEYS[0], {"write": True, "report": True})
+            await asyncio.sleep(60)
+            assert (world.cluster.calls, world.out()) == ([], {})
+            assert 100 < len(fake.looks) < 130
+        await asyncio.sleep(1)
+        assert [name for _, name in world.cluster.calls] == [KEYS[0]]
+        assert list(world.out()) == [KEYS[0]]
 
     simulated(scenario)
 
