@@ -178,6 +178,7 @@ class CompiledTemplate:
         if self.errors:
             raise _broken(self.errors)
         template = self._template
+        context, pipeline = template.package_context, template.pipeline
         return PackageVariantSpec(
             upstream=upstream,
             downstream=downstream,
@@ -185,27 +186,25 @@ class CompiledTemplate:
             deletion_policy=template.deletion_policy or "",
             labels=_overlaid(template.labels, self._labels, variables),
             annotations=_overlaid(template.annotations, self._annotations, variables),
-            package_context=self._package_context(template.package_context, variables),
+            package_context=self._package_context(context, variables) if context is not None else None,
             injectors=tuple(
                 _injector(injector, name, f"template.injectors[{n}]", variables)
                 for n, (injector, name) in enumerate(zip(template.injectors, self._injectors, strict=True))
             ),
-            pipeline=self._pipeline(template.pipeline, variables),
+            pipeline=self._pipeline(pipeline, variables) if pipeline is not None else None,
         )
 
     def _package_context(
-        self, context: PackageContextTemplate | None, variables: Mapping[str, Any]
-    ) -> PackageContext | None:
-        if context is None:
-            return None
+        self, context: PackageContextTemplate, variables: Mapping[str, Any]
+    ) -> PackageContext:
         data = _overlaid(context.data, self._data, variables)
         removed = {*context.remove_keys}
         for field, program in self._remove_keys:
             removed.add(_evaluated(program, field, variables))
         return PackageContext(data=data, remove_keys=tuple(sorted(removed, key=str.encode)))
 
-    def _pipeline(self, pipeline: PipelineTemplate | None, variables: Mapping[str, Any]) -> Pipeline | None:
-        if pipeline is None or not (pipeline.validators or pipeline.mutators):
+    def _pipeline(self, pipeline: PipelineTemplate, variables: Mapping[str, Any]) -> Pipeline | None:
+        if not (pipeline.validators or pipeline.mutators):
             return None
         return Pipeline(
             validators=_functions(pipeline.validators, self._validators, variables),
@@ -339,7 +338,9 @@ def _extract(paths: Iterable[Path]) -> _Extract:
 
 
 def _cut(root: Root, extract: _Extract) -> Root:
-    retained = {field: getattr(root, field) for field in extract.fields}
+    retained: dict[str, Any] = {}
+    for field in extract.fields:
+        retained[field] = getattr(root, field)
     for field, keys in extract.keys:
         whole = getattr(root, field)
         retained[field] = {key: whole[key] for key in keys if key in whole}

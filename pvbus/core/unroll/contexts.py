@@ -26,11 +26,13 @@ ContextKey = tuple[int, str]
 class Context(NamedTuple):
     """One candidate child. downstream is None when its identity cannot be told: `error` says why.
 
+    object: the okey of its target, "" for a listed one. namespace: of the object, whose name is repo_default.
     repository: the one its template looked up, found or not.
     """
 
     key: ContextKey
     object: str
+    namespace: str
     repo_default: str
     package_default: str
     downstream: Downstream | None = None
@@ -47,7 +49,11 @@ def describe_object(okey: str) -> str:
 def root_of(key: str, row: ObjectRow) -> Root:
     """Return what CEL may see of an object: four fields, nothing else."""
     name = ObjectKey.parse(key)
-    return Root(name=name.name, namespace=name.namespace, labels=row.labels, annotations=row.annotations)
+    return _root(name.namespace, name.name, row)
+
+
+def _root(namespace: str, name: str, row: ObjectRow) -> Root:
+    return Root(name=name, namespace=namespace, labels=row.labels, annotations=row.annotations)
 
 
 def selector_of(target: Target, namespace: str) -> Selector | None:
@@ -132,11 +138,12 @@ class Contexts:
         package = self.spec.upstream.package if self.spec.upstream else ""
         for i, repository in enumerate(target.repositories or ()):
             for j, name in enumerate(repository.package_names or (package,)):
-                yield Context((number, f"#{i:06}.{j:06}"), "", repository.name, name)
+                yield Context((number, f"#{i:06}.{j:06}"), "", "", repository.name, name)
 
     def _selected(self, number: int, key: str) -> Context:
         package = self.spec.upstream.package if self.spec.upstream else ""
-        return Context((number, key), key, ObjectKey.parse(key).name, package)
+        name = ObjectKey.parse(key)
+        return Context((number, key), key, name.namespace, name.name, package)
 
     def refresh(
         self, objects: Mapping[str, Mapping[int, bool]], repositories: Iterable[str]
@@ -251,7 +258,8 @@ class Contexts:
     def inputs(self, context: Context) -> TargetInputs:
         """Return what the template of a context is evaluated against."""
         if context.object:
-            target = root_of(context.object, self.view.objects[context.object])
+            row = self.view.objects[context.object]
+            target = _root(context.namespace, context.repo_default, row)
         else:
             target = Root(repo=context.repo_default, package=context.package_default)
         return TargetInputs(
@@ -295,6 +303,4 @@ class Contexts:
 
     def _repository(self, name: str) -> Root | None:
         row = self.view.repository(self.namespace, name)
-        if row is None:
-            return None
-        return Root(name=name, namespace=self.namespace, labels=row.labels, annotations=row.annotations)
+        return _root(self.namespace, name, row) if row is not None else None

@@ -5,6 +5,7 @@ roll-up, which counts all rows, is written at most once per second and set.
 """
 
 from collections.abc import Callable, Iterable
+from operator import attrgetter
 
 import msgspec
 
@@ -37,6 +38,7 @@ ROLLUP_SECONDS = 1.0
 CHUNK_PUTS = 1_000  # of one outcome: more would keep others waiting, and fewer make a fan-out slower
 TURN_TARGETS = 2_000  # looked at in one go, some 0.1 s: heartbeats and other keys must get their turn
 
+_topic = attrgetter("topic")
 _set = msgspec.json.Decoder(PackageVariantSet)
 _child = msgspec.json.Decoder(ChildRow)
 _result = msgspec.json.Decoder(ChildResult)
@@ -204,7 +206,8 @@ class UnrollController:
         if state.obj is None and not self._sync[number].ok(SET_KIND):
             return Outcome(result="waiting", waiting=("PackageVariantSets are being listed",))
         elapsed = self._elapsed()
-        state.removal.note(elapsed)
+        if state.children.taken:
+            state.removal.note(elapsed)
         if state.obj is not None and state.definition is None:
             state.definition = define(state.obj, number, self._limits)
         puts = self._watch_puts(number, state)
@@ -215,7 +218,7 @@ class UnrollController:
             puts += self._release(state, former or state.children.rows)
             state.forget_inputs()
             return Outcome(tuple(puts), "changed" if puts else "unchanged", again_after=0 if puts else None)
-        if orders.is_answered(state, self.view) and not caught_up:
+        if state.removal.check is not None and orders.is_answered(state, self.view) and not caught_up:
             if state.removal.answered_at is None:
                 state.removal.answered_at = elapsed
             return None
@@ -225,8 +228,10 @@ class UnrollController:
         return outcome
 
     def _turn(self, state: SetState, now: float, elapsed: float) -> Turn:
+        assert state.obj is not None
         limits = state.definition.limits if state.definition is not None else self._limits
-        return Turn(now, elapsed, limits, self._chunk_puts, self._nonce)
+        hold, _ = hold_of(state.rollup, state.obj.metadata.uid)
+        return Turn(now, elapsed, limits, hold, self._chunk_puts, self._nonce)
 
     def _evaluate(self, state: SetState, turn: Turn, puts: list[Put], *, caught_up: bool) -> Outcome:
         obj, children = state.obj, state.children
@@ -264,7 +269,8 @@ class UnrollController:
             return Outcome(tuple(puts), "waiting", waiting=(stop.message,))
         if not is_prepared:
             return Outcome(tuple(puts), "changed" if puts else "unchanged", again_after=0)
-        if not puts and state.has_removals:
+        has_removals = state.has_removals
+        if has_removals and not puts:
             puts += orders.guard(state, owned, turn)
         if puts:
             return Outcome(tuple(puts), "changed", again_after=0)
@@ -272,7 +278,7 @@ class UnrollController:
         if state.touched:
             return Outcome(tuple(puts), "changed", again_after=0)
         state.backlog = False
-        if not puts and state.has_removals:
+        if has_removals and not puts:
             puts += orders.seen_gone(state, owned, turn)
             if not puts:
                 puts += orders.orders(state, self.view, owned, turn, caught_up=caught_up)
@@ -306,7 +312,7 @@ class UnrollController:
         """
         contexts, children = state.contexts, state.children
         assert contexts is not None and state.obj is not None
-        hold, _ = hold_of(state.rollup, state.obj.metadata.uid)
+        hold = turn.hold
         defers = hold is not None and hold.generation == state.obj.metadata.generation
         if state.deferred and not defers:
             state.touched.add(state.deferred)
@@ -398,7 +404,7 @@ class UnrollController:
         """
         again: list[float] = []
         wait = state.reported_at + ROLLUP_SECONDS - turn.elapsed
-        if UNROLL in [put.topic for put in puts]:
+        if UNROLL in map(_topic, puts):
             again.append(0)  # report committed rows only
         elif state.rollup is not None and wait > 0:
             again.append(wait)
@@ -407,8 +413,10 @@ class UnrollController:
             state.reported_at = turn.elapsed
             if report != state.rollup:
                 puts.append(Put(SETRESULTS, state.skey, report))
-        hold, _ = hold_of(state.rollup, state.obj.metadata.uid if state.obj is not None else "")
-        if stop is None and not on_hold and state.has_removals:
+        hold = turn.hold
+        children = state.children
+        is_leaving = bool(children.leaving or children.returned or hold is not None)
+        if is_leaving and stop is None and not on_hold:
             look = state.removal.next_look(turn.limits, hold, turn.elapsed)
             if look is not None:
                 again.append(look)

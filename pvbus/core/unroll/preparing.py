@@ -27,7 +27,7 @@ class Preparing:
         """Bring the contexts up to date; False asks for another turn. Raises StopError."""
         if not state.is_current:
             state.is_current = self._evaluate(state)
-        if state.is_current:
+        if state.is_current and (state.objects or state.repositories):
             self._refresh(state)
         return state.is_current
 
@@ -141,8 +141,7 @@ class Preparing:
         return True
 
     def _refresh(self, state: SetState) -> None:
-        if not state.objects and not state.repositories:
-            return
+        """Evaluate the targets of what changed."""
         assert state.contexts is not None
         touched, evaluated = state.contexts.refresh(state.objects, state.repositories)
         state.objects.clear()

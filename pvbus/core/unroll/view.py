@@ -110,10 +110,10 @@ class View:
 
     def _target_changes(
         self, kind: str, key: str, name: ObjectKey, before: ObjectRow | None, row: ObjectRow | None
-    ) -> list[Change]:
+    ) -> Iterator[Change]:
         if row is None:
             if before is None:
-                return []
+                return
             moved = self.index.remove_object(kind, name.namespace, name.name)
         elif before is not None and before.labels == row.labels:
             moved = []
@@ -124,7 +124,8 @@ class View:
             moves[skey] = {}
         for change in moved:
             moves.setdefault(str(change.owner), {})[change.position] = change.what != "left"
-        return [Change(skey, key, each) for skey, each in moves.items()]
+        for skey, each in moves.items():
+            yield Change(skey, key, each)
 
     def _variant_changes(
         self, name: ObjectKey, before: ObjectRow | None, row: ObjectRow | None

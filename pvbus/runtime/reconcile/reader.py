@@ -74,7 +74,6 @@ class TableReader:
             self._fresh, self._goal, self._looked = Stopwatch(self._clock), None, None
         self._reader.assign(positions)
         self.positions.update(positions)
-        self._hold_back()
         self._release()
 
     def unassign(self, partitions: Iterable[TopicPartition]) -> None:
@@ -140,7 +139,8 @@ class TableReader:
             apply(record)
         for partition in self.positions:
             self.positions[partition] = self._reader.position(partition)
-        self._release()
+        if self._waiting:
+            self._release()
         return bool(records)
 
     async def _look(self) -> None:
@@ -234,8 +234,8 @@ class TableReader:
             self._hold_back()
 
     def _release(self) -> None:
-        if self._waiting:
-            for waiter in self._waiting:
-                if self.has_reached(waiter.ends):
-                    waiter.over.set()
-            self._hold_back()
+        """Let go on who waits for what is read by now."""
+        for waiter in self._waiting:
+            if self.has_reached(waiter.ends):
+                waiter.over.set()
+        self._hold_back()
