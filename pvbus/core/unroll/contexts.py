@@ -171,8 +171,8 @@ class Contexts:
             if old is None:
                 touched |= self._put(self._selected(*context_key))
             else:
-                touched |= self._withdraw(old)
-                touched |= self._offer(old._replace(downstream=None, error=""))
+                touched |= self._unindex(old)
+                touched |= self._index(old._replace(downstream=None, error=""))
         return touched, len(again)
 
     def _put(self, context: Context) -> set[Downstream]:
@@ -180,10 +180,10 @@ class Contexts:
         if context.object:
             self.by_object.setdefault(context.object, set()).add(context.key)
             self.view.use_object(context.object, self.skey)
-        return self._offer(context)
+        return self._index(context)
 
-    def _offer(self, context: Context) -> set[Downstream]:
-        """Evaluate a context, and let it want its downstream."""
+    def _index(self, context: Context) -> set[Downstream]:
+        """Evaluate a context and put its outcome into the tables; return the downstream it wants."""
         context = self._evaluated(context)
         key = context.key
         self.by_key[key] = context
@@ -207,10 +207,10 @@ class Contexts:
             if not users:
                 self.by_object.pop(context.object, None)
                 self.view.drop_object(context.object, self.skey)
-        return self._withdraw(context)
+        return self._unindex(context)
 
-    def _withdraw(self, context: Context) -> set[Downstream]:
-        """Let a context want nothing any more."""
+    def _unindex(self, context: Context) -> set[Downstream]:
+        """Take the outcome of a context out of the tables; return the downstream it wanted."""
         key = context.key
         self.failed.pop(key, None)
         if context.repository:

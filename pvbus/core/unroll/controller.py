@@ -26,7 +26,7 @@ from pvbus.core.records import (
 )
 from pvbus.core.topics import broadcast_of, inputs_of, memory_of
 from pvbus.core.unroll import orders
-from pvbus.core.unroll.definition import define
+from pvbus.core.unroll.facts import facts_of
 from pvbus.core.unroll.orders import Turn
 from pvbus.core.unroll.preparing import Preparing
 from pvbus.core.unroll.removal import Limits, hold_of
@@ -111,7 +111,7 @@ class UnrollController:
         skey, name = ChildKey.parse(key) if is_child(key) else (key, "")
         state = self._state(partition, skey)
         if topic == SETS:
-            state.define(_set.decode(value) if value is not None else None)
+            state.take_set(_set.decode(value) if value is not None else None)
         elif topic == UNROLL:
             state.children.take(name, _child.decode(value) if value is not None else None)
         elif not name:
@@ -208,8 +208,8 @@ class UnrollController:
         elapsed = self._elapsed()
         if state.children.taken:
             state.removal.note(elapsed)
-        if state.obj is not None and state.definition is None:
-            state.definition = define(state.obj, number, self._limits)
+        if state.obj is not None and state.facts is None:
+            state.facts = facts_of(state.obj, number, self._limits)
         puts = self._watch_puts(number, state)
         if state.obj is None:
             return self._set_gone(number, state, puts)
@@ -229,7 +229,7 @@ class UnrollController:
 
     def _turn(self, state: SetState, now: float, elapsed: float) -> Turn:
         assert state.obj is not None
-        limits = state.definition.limits if state.definition is not None else self._limits
+        limits = state.facts.limits if state.facts is not None else self._limits
         hold, _ = hold_of(state.rollup, state.obj.metadata.uid)
         return Turn(now, elapsed, limits, hold, self._chunk_puts, self._nonce)
 
@@ -373,7 +373,7 @@ class UnrollController:
 
     def _watch_puts(self, number: int, state: SetState) -> list[Put]:
         """Ask for the kinds this set selects, and no longer for those that no set of the lease does."""
-        wanted = state.definition.requests if state.definition is not None else {}
+        wanted = state.facts.requests if state.facts is not None else {}
         if state.passed and wanted == state.requested:
             return []
         state.requested, state.passed = wanted, True

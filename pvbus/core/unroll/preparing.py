@@ -7,7 +7,7 @@ from pvbus.core.keys import digest
 from pvbus.core.records import ObjectRow
 from pvbus.core.render.template import compile_targets
 from pvbus.core.unroll.contexts import Contexts, root_of
-from pvbus.core.unroll.definition import STATIC_KINDS, Definition
+from pvbus.core.unroll.facts import STATIC_KINDS, SetFacts
 from pvbus.core.unroll.report import StopError
 from pvbus.core.unroll.state import Building, SetState
 from pvbus.core.unroll.view import View
@@ -36,32 +36,32 @@ class Preparing:
 
         Returns whether all are. Raises StopError.
         """
-        obj, definition = state.obj, state.definition
-        assert obj is not None and definition is not None
-        self._use(state, definition)
-        if definition.problem:
-            raise StopError("ValidationError", definition.problem)
+        obj, facts = state.obj, state.facts
+        assert obj is not None and facts is not None
+        self._use(state, facts)
+        if facts.problem:
+            raise StopError("ValidationError", facts.problem)
         self._require_ok(STATIC_KINDS)
         found = self._upstream(state)
-        self._require_served(definition.kinds)
-        if state.compiled is None or state.compiled_for != definition.spec_digest:
+        self._require_served(facts.kinds)
+        if state.compiled is None or state.compiled_for != facts.spec_digest:
             state.compiled = compile_targets(obj.spec)
-            state.compiled_for = definition.spec_digest
+            state.compiled_for = facts.spec_digest
         root = root_of(*found)
-        inputs_digest = digest([obj.metadata.uid, definition.spec_digest, root])
+        inputs_digest = digest([obj.metadata.uid, facts.spec_digest, root])
         if inputs_digest == state.inputs_digest:
             return True
         if state.building is None or state.building.inputs_digest != inputs_digest:
             self._begin(state, Contexts(state.skey, obj, state.compiled, root, self._view), inputs_digest)
-            self._use(state, definition)
+            self._use(state, facts)
         return self._build(state)
 
-    def _use(self, state: SetState, definition: Definition) -> None:
+    def _use(self, state: SetState, facts: SetFacts) -> None:
         """Register what the set depends on whether or not it is there."""
         obj = state.obj
         assert obj is not None
         self._view.use_uid(obj.metadata.uid, state.skey)
-        self._view.use_kinds((*STATIC_KINDS, *definition.kinds), state.skey)
+        self._view.use_kinds((*STATIC_KINDS, *facts.kinds), state.skey)
         if obj.spec.upstream is not None:
             self._view.use_upstream(obj.metadata.namespace, obj.spec.upstream, state.skey)
 

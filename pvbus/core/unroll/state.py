@@ -9,7 +9,7 @@ from pvbus.core.records import ChildRow, SetResult, WatchRequest
 from pvbus.core.render.template import CompiledSet
 from pvbus.core.unroll.children import Children
 from pvbus.core.unroll.contexts import Context, Contexts
-from pvbus.core.unroll.definition import Definition
+from pvbus.core.unroll.facts import SetFacts
 from pvbus.core.unroll.removal import Removal
 
 
@@ -65,7 +65,7 @@ class Refused(NamedTuple):
 class SetState:
     """What this worker knows of one set.
 
-    definition: what follows from `obj`, None until a pass needs it. is_current: the contexts are those of the
+    facts: what follows from `obj`, None until a pass needs it. is_current: the contexts are those of the
     set, the upstream and the kinds as they are now. objects: target objects that changed, by okey; each with
     the selectors that it entered (True) or left, by position. repositories: those that changed.
     backlog: the downstreams of a new generation are still being settled. deferred: new downstreams that
@@ -78,7 +78,7 @@ class SetState:
     def __init__(self, skey: str) -> None:
         self.skey = skey
         self.obj: PackageVariantSet | None = None
-        self.definition: Definition | None = None
+        self.facts: SetFacts | None = None
         self.children = Children(skey)
         self.contexts: Contexts | None = None
         self.inputs_digest = ""
@@ -103,9 +103,9 @@ class SetState:
         self.waiting = ""
         self.refused: dict[str, Refused] = {}
 
-    def define(self, obj: PackageVariantSet | None) -> None:
+    def take_set(self, obj: PackageVariantSet | None) -> None:
         """Take over the set as it is now."""
-        self.obj, self.definition, self.is_current = obj, None, False
+        self.obj, self.facts, self.is_current = obj, None, False
 
     @property
     def has_removals(self) -> bool:

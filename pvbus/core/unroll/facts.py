@@ -14,7 +14,7 @@ from pvbus.core.unroll.view import REPOSITORY_KIND, REVISION_KIND, VARIANT_KIND
 STATIC_KINDS = (VARIANT_KIND, REVISION_KIND, REPOSITORY_KIND)
 
 
-class Definition(NamedTuple):
+class SetFacts(NamedTuple):
     """What follows from one record of a set.
 
     kinds: those that its selectors name, each with the versions asked for. requests: for those that are
@@ -29,14 +29,14 @@ class Definition(NamedTuple):
     spec_digest: str
 
 
-def define(obj: PackageVariantSet, partition: int, defaults: Limits) -> Definition:
+def facts_of(obj: PackageVariantSet, partition: int, defaults: Limits) -> SetFacts:
     """Find what follows from a set. partition: the one whose lease asks for its kinds."""
     kinds = selected_kinds(obj.spec)
     try:
         limits, problem = defaults.of(obj.metadata.annotations), ""
     except ValueError as error:
         limits, problem = defaults, str(error)
-    return Definition(
+    return SetFacts(
         kinds,
         {} if obj.metadata.deletion_timestamp else _requests(kinds, partition),
         limits,
