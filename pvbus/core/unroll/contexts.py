@@ -171,22 +171,25 @@ class Contexts:
             if old is None:
                 touched |= self._put(self._selected(*context_key))
             else:
+                fresh = self._evaluated(old._replace(downstream=None, error=""))
                 touched |= self._unindex(old)
-                touched |= self._index(old._replace(downstream=None, error=""))
+                touched |= self._index(fresh)
         return touched, len(again)
 
     def _put(self, context: Context) -> set[Downstream]:
-        """Add a context; return its downstream."""
+        """Evaluate and add a context; return the downstream it wants."""
+        context = self._evaluated(context)
         if context.object:
             self.by_object.setdefault(context.object, set()).add(context.key)
             self.view.use_object(context.object, self.skey)
         return self._index(context)
 
     def _index(self, context: Context) -> set[Downstream]:
-        """Evaluate a context and put its outcome into the tables; return the downstream it wants."""
-        context = self._evaluated(context)
+        """Put the outcome of a context into the tables; return the downstream it wants."""
         key = context.key
         self.by_key[key] = context
+        if context.repository:
+            self.by_repository[context.repository].add(key)
         if context.downstream is None:
             self.failed[key] = None
             return set()
@@ -281,11 +284,9 @@ class Contexts:
         def repository(name: str) -> Root | None:
             nonlocal looked_up
             looked_up = name
-            users = self.by_repository.get(name)
-            if users is None:
-                users = self.by_repository[name] = set()
+            if name not in self.by_repository:
+                self.by_repository[name] = set()
                 self.view.use_repository(self.namespace, name, self.skey)
-            users.add(context.key)
             return self._repository(name)
 
         try:
