@@ -128,12 +128,14 @@ class Preparing:
     def _build(self, state: SetState) -> bool:
         """Evaluate some more targets; tell whether all are."""
         assert state.building is not None and state.obj is not None
-        inputs_digest, contexts, rest = state.building
-        evaluated = sum(1 for _ in islice(rest, self._turn_targets))
+        building, state.building = state.building, None  # a defect leaves nothing that is built half
+        evaluated = sum(1 for _ in islice(building.rest, self._turn_targets))
         self.target_evaluations += evaluated
         if evaluated == self._turn_targets:
+            state.building = building
             return False
-        state.contexts, state.inputs_digest, state.building = contexts, inputs_digest, None
+        contexts = building.contexts
+        state.contexts, state.inputs_digest = contexts, building.inputs_digest
         state.touched.add(row.downstream for row in state.children.rows.values())
         state.touched.add(contexts.by_downstream)
         state.backlog, state.deferred = True, set()
