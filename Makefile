@@ -13,7 +13,7 @@
 SHELL := /bin/sh
 ARGS ?=
 TESTS ?= tests
-WORKERS ?= 2
+WORKERS ?= $(shell getconf _NPROCESSORS_ONLN 2>/dev/null || echo 2)
 SEEDS ?= 100
 FIRST ?= 1
 ONLY ?=
@@ -80,7 +80,7 @@ bench: setup-dev
 	.venv/bin/python -m tests.bench $(ARGS)
 
 states: setup-dev
-	.venv/bin/python -c "from pvbus.core.ingest.states import transition_table; print(transition_table())"
+	.venv/bin/python -m docs.states
 
 setup-run:
 	@$(FIND_PYTHON); "$$python" requirements/install.py run

@@ -18,10 +18,10 @@ import msgspec
 from prometheus_client import Counter, Info
 from prometheus_client.metrics import MetricWrapperBase
 
+from docs.states import MACHINES
 from pvbus.cli.main import COMMANDS, pvbus
 from pvbus.core.api.variants import Condition
 from pvbus.core.conditions.cloudevents import ATTRIBUTES
-from pvbus.core.ingest.states import transition_table
 from pvbus.core.records import ConditionEvent
 from pvbus.core.topics import TOPICS, Topic
 from pvbus.runtime.process import settings
@@ -171,7 +171,7 @@ PARTS: Mapping[str, Callable[[], str]] = {
     "settings": setting_tables,
     "metrics": metric_table,
     "event": event,
-    "states": transition_table,
+    **{f"states-{machine.name}": machine.table for machine in MACHINES},
 }
 
 

@@ -23,7 +23,7 @@ News = Literal["new", "changed", "same"]
 _encoder = msgspec.json.Encoder(order="sorted")
 
 
-class Entry(msgspec.Struct, rename="camel"):
+class AppliedEntry(msgspec.Struct, rename="camel"):
     """One object. sources: digest of its manifest by file, empty once no file has it any more.
 
     last, last_source: the digest that was applied last, and its file. labels, annotations: the keys that this
@@ -46,7 +46,7 @@ class Entry(msgspec.Struct, rename="camel"):
 class _Document(msgspec.Struct, rename="camel"):
     format: int
     cluster: str
-    objects: dict[str, Entry]
+    objects: dict[str, AppliedEntry]
 
 
 _decoder = msgspec.json.Decoder(_Document)
@@ -88,7 +88,7 @@ def distinct(manifests: Iterable[Manifest]) -> list[Manifest]:
 class AppliedRecord:
     """The record of a data folder. Changes are on disk after `save`, all of them or none."""
 
-    def __init__(self, path: Path, objects: dict[str, Entry], cluster: str) -> None:
+    def __init__(self, path: Path, objects: dict[str, AppliedEntry], cluster: str) -> None:
         self._path = path
         self._cluster = cluster
         self._objects = objects
@@ -146,7 +146,7 @@ class AppliedRecord:
         found = digest(manifest.object)
         return "same" if found == entry.sources.get(manifest.origin, entry.last) else "changed"
 
-    def former(self, manifest: Manifest) -> Entry | None:
+    def former(self, manifest: Manifest) -> AppliedEntry | None:
         return self._objects.get(identity(manifest.object))
 
     def superseded(self, manifest: Manifest) -> str:
@@ -168,13 +168,13 @@ class AppliedRecord:
         """Record a file that says what was applied before."""
         self._entry(manifest).sources[manifest.origin] = digest(manifest.object)
 
-    def _entry(self, manifest: Manifest) -> Entry:
+    def _entry(self, manifest: Manifest) -> AppliedEntry:
         obj = manifest.object
         namespace = obj["metadata"].get("namespace") or ""
-        made = Entry(kind=obj["kind"], namespace=namespace, name=obj["metadata"]["name"])
+        made = AppliedEntry(kind=obj["kind"], namespace=namespace, name=obj["metadata"]["name"])
         return self._objects.setdefault(identity(obj), made)
 
-    def left(self, manifests: Sequence[Manifest], scope: Sequence[str]) -> Mapping[str, Entry]:
+    def left(self, manifests: Sequence[Manifest], scope: Sequence[str]) -> Mapping[str, AppliedEntry]:
         """Return objects that came from these files and folders (scope), and are in none of them any more.
 
         Their files are forgotten, so that such an object is new when it is brought back.

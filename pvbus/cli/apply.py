@@ -10,7 +10,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from itertools import groupby
 from typing import Literal, NamedTuple
 
-from pvbus.cli.applied import AppliedRecord, Entry, identity, name_of
+from pvbus.cli.applied import AppliedEntry, AppliedRecord, identity, name_of
 from pvbus.cli.manifests import Manifest
 from pvbus.core.api.variants import CONFIG_GROUP
 from pvbus.core.errors import AlreadyExistsError, ConflictError, PermanentError, UsageError
@@ -101,7 +101,9 @@ async def _same_remarks(cluster: Cluster, same: Sequence[Manifest], record: Appl
     return remarks
 
 
-async def _left_remarks(cluster: Cluster, left: Mapping[str, Entry], record: AppliedRecord) -> list[str]:
+async def _left_remarks(
+    cluster: Cluster, left: Mapping[str, AppliedEntry], record: AppliedRecord
+) -> list[str]:
     """Say which objects stay although their manifest is gone; forget those that are gone, too."""
     present = await _present(cluster, (_reference(key, entry) for key, entry in left.items()))
     record.forget(key for key in left if key not in present)
@@ -115,7 +117,7 @@ async def _left_remarks(cluster: Cluster, left: Mapping[str, Entry], record: App
     return [f"no longer in the manifests, and left as it is: {names}; to delete: {command}"]
 
 
-def _reference(key: str, entry: Entry) -> Object:
+def _reference(key: str, entry: AppliedEntry) -> Object:
     group = key.partition("/")[0]
     metadata = {"namespace": entry.namespace, "name": entry.name}
     return {"apiVersion": f"{group}/", "kind": entry.kind, "metadata": metadata}
@@ -186,7 +188,7 @@ async def apply(
     return effects
 
 
-async def _apply(cluster: Cluster, obj: Object, former: Entry | None) -> Effect:
+async def _apply(cluster: Cluster, obj: Object, former: AppliedEntry | None) -> Effect:
     """Create or update. former: what was recorded of it when it was applied before."""
     resource = await _resource(cluster, obj)
     namespace = (obj["metadata"].get("namespace") or "default") if resource.namespaced else ""
@@ -232,7 +234,7 @@ async def _resource(cluster: Cluster, obj: Object) -> Resource:
         await asyncio.sleep(0.25)
 
 
-def merged_into(live: Object, wanted: Object, former: Entry | None = None) -> Object:
+def merged_into(live: Object, wanted: Object, former: AppliedEntry | None = None) -> Object:
     """Return the live object with what the manifest says, and without what it said before of labels."""
     own = ("metadata", "status", "apiVersion", "kind")
     said = {field: value for field, value in wanted.items() if field not in own}

@@ -28,7 +28,7 @@ class DiedError(PvbusError):
     """A child was killed before it had told anything."""
 
 
-class Child:
+class ChildProcess:
     """`pvbus ARGUMENTS --child`. An async context manager: inside, the child has told that it serves."""
 
     def __init__(self, what: str, *arguments: str, settings: Mapping[str, str] | None = None) -> None:

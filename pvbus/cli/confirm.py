@@ -16,7 +16,7 @@ from pvbus.cli.progress import SET
 from pvbus.cli.reading import bus_option, data_option, opened_bus, read_rows
 from pvbus.core.errors import ConflictError, PermanentError, UsageError
 from pvbus.core.keys import CONFIRM_DELETION, ChildKey, Key, ObjectKey, is_child
-from pvbus.core.records import SETRESULTS, SETS, UNROLL, ChildRow, Hold, SetResult
+from pvbus.core.records import SETRESULTS, SETS, UNROLL, ChildRow, ChildState, Hold, SetResult
 from pvbus.core.topics import partition_key
 from pvbus.ports.bus import Bus
 from pvbus.ports.cluster import Cluster, Object, Resource
@@ -143,7 +143,7 @@ async def _held_rows(bus: Bus, key: Key) -> dict[str, ChildRow]:
         for name, value in sorted(found.items())
         if is_child(name) and partition_key(UNROLL, name) == str(key)
     }
-    return {name: row for name, row in rows.items() if row.state == "held"}
+    return {name: row for name, row in rows.items() if row.state is ChildState.HELD}
 
 
 def _print(key: Key, held: Held, shown_max: int | None) -> None:

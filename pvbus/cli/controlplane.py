@@ -8,7 +8,7 @@ from functools import partial
 from pathlib import Path
 from typing import NamedTuple
 
-from pvbus.cli.children import Child
+from pvbus.cli.children import ChildProcess
 from pvbus.controlplane.apiserver.server import ApiServer
 from pvbus.controlplane.packages.functions.registry import FunctionRegistry
 from pvbus.controlplane.packages.render import render
@@ -71,7 +71,7 @@ async def patient_control_plane(data: Path, port: int, config: ApiServerConfig) 
         yield address
 
 
-class ControlPlaneProcess(Child):
+class ControlPlaneProcess(ChildProcess):
     """`pvbus apiserver` as a child: another core's work, while services run here."""
 
     def __init__(self, data: Path, port: int, log_level: LogLevel = "warning") -> None:

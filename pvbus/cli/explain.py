@@ -15,7 +15,7 @@ import msgspec
 
 from pvbus.cli.explain_text import set_lines, variant_lines
 from pvbus.cli.expressions import expressions_of
-from pvbus.cli.failing import Failure, failing_targets, grouped, unready_children
+from pvbus.cli.failing import VariantFailure, failing_targets, grouped, unready_children
 from pvbus.cli.output import FORMATS, emit
 from pvbus.cli.progress import SET, VARIANT
 from pvbus.cli.reading import bus_option, data_option, live_object, opened_bus, read_rows
@@ -34,6 +34,7 @@ from pvbus.core.records import (
     VARIANTS,
     ChildResult,
     ChildRow,
+    ChildState,
     ConditionEvent,
     DesiredRow,
     ResultRow,
@@ -144,23 +145,24 @@ async def _maker(bus: Bus, key: Key, set_name: str, row: TargetRow) -> Document:
     rollup = _decoded((await read_rows(bus, SETRESULTS, key=skey)).get(skey), SetResult)
     return {
         "set": skey,
-        "state": child.state if child else row.state,
+        "state": child.state.value if child else row.state,
         "target": f"spec.targets[{row.target}]",
         "object": child.okey if child else "",
         "upstream": msgspec.to_builtins(row.upstream),
         "downstream": msgspec.to_builtins(row.downstream),
         "expressions": list(_expressions(row)),
         "removal": _removal(child, rollup),
-        "held": _held(skey, rollup) if child is not None and child.state == "held" else None,
+        "held": _held(skey, rollup) if child is not None and child.state is ChildState.HELD else None,
     }
 
 
 def _removal(child: ChildRow | None, rollup: SetResult | None) -> Document | None:
     """Say how far the removal of a variant is that no target wants any more."""
-    if child is None or child.state == "present":
+    if child is None or child.state is ChildState.PRESENT:
         return None
     since = datetime.fromtimestamp(child.since, UTC).strftime("%Y-%m-%dT%H:%M:%SZ") if child.since else ""
-    return {"state": child.state, "since": since, "waitsFor": rollup.waiting if rollup is not None else ""}
+    waits_for = rollup.waiting if rollup is not None else ""
+    return {"state": child.state.value, "since": since, "waitsFor": waits_for}
 
 
 def _held(skey: str, rollup: SetResult | None) -> Document:
@@ -204,8 +206,8 @@ async def _set(bus: Bus, key: Key) -> Document:
     }
     states: dict[str, int] = {}
     for child in children.values():
-        states[child.state] = states.get(child.state, 0) + 1
-    held = sorted(name for name, child in children.items() if child.state == "held")
+        states[child.state.value] = states.get(child.state.value, 0) + 1
+    held = sorted(name for name, child in children.items() if child.state is ChildState.HELD)
     return {
         "set": skey,
         "known": bool(children or result),
@@ -219,7 +221,7 @@ async def _set(bus: Bus, key: Key) -> Document:
     }
 
 
-async def _failing(bus: Bus, key: Key, result: SetResult | None) -> list[Failure]:
+async def _failing(bus: Bus, key: Key, result: SetResult | None) -> list[VariantFailure]:
     """Return the targets that fail; a set that is valid has none, and needs no evaluation."""
     if result is None or result.reason == "Valid":
         return []

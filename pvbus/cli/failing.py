@@ -12,10 +12,10 @@ import msgspec
 from pvbus.cli.reading import read_rows
 from pvbus.core.api.variants import PackageVariantSet
 from pvbus.core.keys import Key, ObjectKey
-from pvbus.core.records import LATEST, OBJECTS, SETS, ChildResult, ChildRow, ConditionEvent
+from pvbus.core.records import LATEST, OBJECTS, SETS, ChildResult, ChildRow, ChildState, ConditionEvent
 from pvbus.core.render.template import compile_targets
 from pvbus.core.unroll.contexts import Contexts, root_of
-from pvbus.core.unroll.view import View
+from pvbus.core.unroll.view import UnrollView
 from pvbus.ports.bus import Bus
 
 NOT_APPLIED = ("NotApplied", "its PackageVariant is not written yet")
@@ -24,7 +24,7 @@ _set = msgspec.json.Decoder(PackageVariantSet)
 _event = msgspec.json.Decoder(ConditionEvent)
 
 
-class Failure(NamedTuple):
+class VariantFailure(NamedTuple):
     """One variant, or one target without a variant, and what is wrong. target: what it is made for."""
 
     reason: str
@@ -41,9 +41,9 @@ def target_name(number: int, okey: str) -> str:
     return f"{found.kind} {found.namespace}/{found.name}" if found.namespace else f"{found.kind} {found.name}"
 
 
-def grouped(failures: Iterable[Failure]) -> list[dict[str, Any]]:
+def grouped(failures: Iterable[VariantFailure]) -> list[dict[str, Any]]:
     """Put together what has the same reason and message, the largest group first."""
-    groups: dict[tuple[str, str], list[Failure]] = {}
+    groups: dict[tuple[str, str], list[VariantFailure]] = {}
     for failure in failures:
         groups.setdefault((failure.reason, failure.message), []).append(failure)
     found = [
@@ -61,25 +61,25 @@ def grouped(failures: Iterable[Failure]) -> list[dict[str, Any]]:
 
 async def unready_children(
     bus: Bus, key: Key, children: Mapping[str, ChildRow], results: Mapping[str, ChildResult]
-) -> list[Failure]:
+) -> list[VariantFailure]:
     """Return every wanted variant of a set that is not ready, with the reason."""
-    found: dict[str, Failure] = {}
+    found: dict[str, VariantFailure] = {}
     unready: list[str] = []
     for name, child in sorted(children.items()):
         result = results.get(name)
         target = target_name(child.target, child.okey)
-        if child.state != "present":
+        if child.state is not ChildState.PRESENT:
             continue
         if result is not None and result.error:
-            found[name] = Failure(result.reason, result.error, name, target)
+            found[name] = VariantFailure(result.reason, result.error, name, target)
         elif result is None or result.applied != child.digest:
-            found[name] = Failure(*NOT_APPLIED, name)
+            found[name] = VariantFailure(*NOT_APPLIED, name)
         elif not result.ready:
             unready.append(name)
     if unready:
         events = await read_rows(bus, LATEST)
         for name in unready:
-            found[name] = Failure(
+            found[name] = VariantFailure(
                 *_reported(events.get(f"PackageVariant|{key.namespace}/{name}|Ready")), name
             )
     return [found[name] for name in sorted(found)]
@@ -92,7 +92,7 @@ def _reported(value: bytes | None) -> tuple[str, str]:
     return condition.reason, condition.message
 
 
-async def failing_targets(bus: Bus, key: Key) -> list[Failure]:
+async def failing_targets(bus: Bus, key: Key) -> list[VariantFailure]:
     """Return every target of a set whose repository and package cannot be evaluated."""
     raw = (await read_rows(bus, SETS, key=str(key))).get(str(key))
     if raw is None:
@@ -100,9 +100,9 @@ async def failing_targets(bus: Bus, key: Key) -> list[Failure]:
     return evaluated_failures(_set.decode(raw), await read_rows(bus, OBJECTS))
 
 
-def evaluated_failures(obj: PackageVariantSet, objects: Mapping[str, bytes]) -> list[Failure]:
+def evaluated_failures(obj: PackageVariantSet, objects: Mapping[str, bytes]) -> list[VariantFailure]:
     """Evaluate a set's targets on these rows of the objects topic, and return what fails."""
-    view = View(1)
+    view = UnrollView(1)
     for okey, value in objects.items():
         for _ in view.load(0, okey, value):
             pass
@@ -116,6 +116,6 @@ def evaluated_failures(obj: PackageVariantSet, objects: Mapping[str, bytes]) -> 
     for _ in contexts.build():
         pass
     return [
-        Failure(reason, message, target=target_name(number, position))
+        VariantFailure(reason, message, target=target_name(number, position))
         for number, position, reason, message, _ in sorted(contexts.errors())
     ]

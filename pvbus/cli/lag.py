@@ -37,7 +37,7 @@ WIDTH = 80
 SUMMARY = ("SERVICE", "HELD", "WORKERS", "LAG", "DIRTY", "PROGRESS", "RESTORE")
 COLUMNS = ("SERVICE", "PARTITION", "OWNER", "EPOCH", "LAG", "DIRTY", "PROGRESS", "RESTORE")
 _state = msgspec.json.Decoder(ProcessState)
-Show = Callable[["Table"], None]
+Show = Callable[["LagTable"], None]
 
 
 class Row(msgspec.Struct, frozen=True, kw_only=True):
@@ -73,7 +73,7 @@ class Row(msgspec.Struct, frozen=True, kw_only=True):
         )
 
 
-class Table(NamedTuple):
+class LagTable(NamedTuple):
     """Everything at one moment. remarks: what could not be had, in sentences. defects: what a bug fails."""
 
     rows: list[Row]
@@ -174,7 +174,7 @@ async def _watch_once(bus: Bus, names: list[str], show: Show) -> None:
     show(table)
 
 
-async def look(bus: Bus, names: Iterable[str]) -> Table:
+async def look(bus: Bus, names: Iterable[str]) -> LagTable:
     """Ask the bus, and then every worker that can be asked."""
     remarks: list[str] = []
     groups = await _groups(bus, names, remarks)
@@ -191,7 +191,7 @@ async def look(bus: Bus, names: Iterable[str]) -> Table:
     ]
     services = ((name, state.services.get(name)) for state in states.values() for name in groups)
     defects = [line for name, each in services if each for line in defect_lines(name, each.defects)]
-    return Table(rows, remarks, defects)
+    return LagTable(rows, remarks, defects)
 
 
 async def _groups(bus: Bus, names: Iterable[str], remarks: list[str]) -> dict[str, GroupState]:
@@ -251,7 +251,7 @@ def _report(state: ProcessState | None, name: str, number: int) -> LeaseReport |
     return next((lease for lease in leases if lease.partition == number), None)
 
 
-def _show(table: Table, *, output: str, partitions: bool) -> None:
+def _show(table: LagTable, *, output: str, partitions: bool) -> None:
     if output != "text":
         emit(msgspec.to_builtins(table._asdict()), output)
         return

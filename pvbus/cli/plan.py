@@ -21,7 +21,7 @@ from pvbus.cli.planlacks import export_lacks, files_lack, missing_files, missing
 from pvbus.cli.plantext import plan_lines
 from pvbus.controlplane.packages.functions.registry import FunctionRegistry
 from pvbus.core.errors import UsageError
-from pvbus.core.unroll.removal import Limits
+from pvbus.core.unroll.removal import RemovalLimits
 from pvbus.ports.cluster import Object
 from pvbus.runtime.preview.run import Changes, Only, Preview, World, preview
 from pvbus.runtime.process.settings import ApiServerConfig, UnrollConfig, load_config
@@ -37,7 +37,7 @@ Progress = Callable[[str], None]
 class Settings(NamedTuple):
     """What a plan takes from the environment, as the services do."""
 
-    limits: Limits
+    limits: RemovalLimits
     functions: FunctionRegistry
 
 

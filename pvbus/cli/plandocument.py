@@ -8,7 +8,7 @@ from pvbus.adapters.memory.cluster import Write
 from pvbus.adapters.memory.objects import copy_of, source_of
 from pvbus.core.keys import FINALIZER, SET_UID_LABEL, ObjectKey
 from pvbus.ports.cluster import Object
-from pvbus.runtime.preview.run import Child, Preview
+from pvbus.runtime.preview.run import Preview, PreviewChild
 
 Document = dict[str, Any]
 UNSHOWN = ("resourceVersion", "generation", "uid", "creationTimestamp", "managedFields")
@@ -65,7 +65,7 @@ def name_of(obj: Object) -> str:
     return f"{obj['kind']}/{meta.get('namespace', '')}/{meta['name']}"
 
 
-def _action(write: Write, children: Mapping[str, Child], *, is_pending: bool) -> Document:
+def _action(write: Write, children: Mapping[str, PreviewChild], *, is_pending: bool) -> Document:
     action: Document = {
         "verb": write.verb,
         "kind": write.kind,
@@ -87,7 +87,7 @@ def _action(write: Write, children: Mapping[str, Child], *, is_pending: bool) ->
     return action
 
 
-def _held(child: Child) -> Document:
+def _held(child: PreviewChild) -> Document:
     namespace, _, set_name = child.skey.partition("/")
     return {"kind": "PackageVariant", "namespace": namespace, "name": child.name, "set": set_name}
 
@@ -95,7 +95,7 @@ def _held(child: Child) -> Document:
 # ------------------------------------------------------------ why
 
 
-def reason_of(write: Write, child: Child | None) -> str:
+def reason_of(write: Write, child: PreviewChild | None) -> str:
     """Say in a sentence why a write is made."""
     if write.by:
         owners = (write.before or {})["metadata"].get("ownerReferences") or ()
@@ -108,7 +108,7 @@ def reason_of(write: Write, child: Child | None) -> str:
     return _revision_reason(write)
 
 
-def _variant_reason(write: Write, child: Child | None) -> str:
+def _variant_reason(write: Write, child: PreviewChild | None) -> str:
     set_name = _set_of(write.object or write.before or {})
     if write.verb == "delete":
         return f"no target of PackageVariantSet {set_name} wants it any more" if set_name else "deleted"

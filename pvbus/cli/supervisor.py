@@ -14,7 +14,7 @@ from typing import NamedTuple, Protocol
 import aiohttp
 import msgspec
 
-from pvbus.cli.children import USAGE_CODE, Child, DiedError
+from pvbus.cli.children import USAGE_CODE, ChildProcess, DiedError
 from pvbus.core.errors import PermanentError, UsageError
 from pvbus.core.topics import SERVICES
 from pvbus.ports.bus import Bus
@@ -182,7 +182,7 @@ class _ProcessSupervisor:
         config = self._config
         command = ("run", worker.partition("/")[0], "--bus", config.bus, "--kubeconfig", config.kubeconfig)
         settings = {"PVBUS_LOG_LEVEL": config.log_level}
-        async with Child(worker, *command, "--context", config.context, "--health-port", "0",
+        async with ChildProcess(worker, *command, "--context", config.context, "--health-port", "0",
                          settings=settings) as child:  # fmt: skip
             self._urls[worker] = url = child.reported["url"]
             self._served.add(worker)

@@ -52,7 +52,7 @@ HORIZON_SECONDS = 6.0
 TROUBLES_SHOWN_MAX = 10
 
 
-class Options(NamedTuple):
+class UpOptions(NamedTuple):
     """hints: what the commands that look at this installation have to be given."""
 
     port: int
@@ -136,7 +136,7 @@ def up(
         hints += f" --bus {shlex.quote(config.bus)}" if bus else ""
         scope = [os.path.abspath(path) for path in paths]
         given = Given(manifests, (*scope, _source_of(example)) if example else tuple(scope), reapply)
-        options = Options(port, processes, once, timeout, hints)
+        options = UpOptions(port, processes, once, timeout, hints)
         sys.exit(asyncio.run(_up(folder, config, given, options, Screen())))
 
 
@@ -191,7 +191,7 @@ class Screen:
 
 
 async def _up(
-    folder: DataPaths, config: ServicesConfig, given: Given, options: Options, screen: Screen
+    folder: DataPaths, config: ServicesConfig, given: Given, options: UpOptions, screen: Screen
 ) -> int:
     """Run until told to stop, or with --once until there is an answer. Returns the exit code."""
     stop = asyncio.Event()
@@ -230,7 +230,11 @@ async def _identity_of(cluster: Cluster) -> str:
 
 
 async def _supervise(
-    server: ControlPlaneProcess, supervisor: Supervisor, stop: asyncio.Event, options: Options, screen: Screen
+    server: ControlPlaneProcess,
+    supervisor: Supervisor,
+    stop: asyncio.Event,
+    options: UpOptions,
+    screen: Screen,
 ) -> int:
     """Run services and watcher; whatever ends first ends the others."""
     services = asyncio.create_task(supervisor.run(stop), name="services")
@@ -250,7 +254,7 @@ async def _supervise(
     return await watcher
 
 
-async def _watch(supervisor: Supervisor, stop: asyncio.Event, options: Options, screen: Screen) -> int:
+async def _watch(supervisor: Supervisor, stop: asyncio.Event, options: UpOptions, screen: Screen) -> int:
     """Show progress; with --once decide when it is over."""
     began = time.monotonic()
     progress = Progress(supervisor.bus, partition_count())
@@ -285,7 +289,7 @@ async def _watch(supervisor: Supervisor, stop: asyncio.Event, options: Options, 
     return 0
 
 
-def _interrupted(options: Options) -> int:
+def _interrupted(options: UpOptions) -> int:
     """To be told to end is how it ends; but who waits for all to be ready has no answer."""
     return 1 if options.once else 0
 
@@ -317,7 +321,7 @@ async def _troubles(supervisor: Supervisor, progress: Progress) -> list[Trouble]
 
 
 def _explain(
-    screen: Screen, outcome: str, troubles: list[Trouble], options: Options, defects: list[str]
+    screen: Screen, outcome: str, troubles: list[Trouble], options: UpOptions, defects: list[str]
 ) -> int:
     words = "1 object is" if len(troubles) == 1 else f"{len(troubles)} objects are"
     screen.line(f"{outcome}: {words} not ready")

@@ -7,6 +7,7 @@ topic has, and under which keys, says `pvbus.core.topics`.
 """
 
 from collections.abc import Mapping
+from enum import StrEnum
 from typing import Literal
 
 import msgspec
@@ -60,7 +61,7 @@ class SyncMarker(_Row, frozen=True, kw_only=True):
     message: str = ""
 
 
-class Owner(_Row, frozen=True, kw_only=True):
+class ObjectOwner(_Row, frozen=True, kw_only=True):
     api_version: str = ""
     kind: str = ""
     name: str = ""
@@ -99,7 +100,7 @@ class ObjectRow(_Row, frozen=True, kw_only=True):
     deleted: str = ""
     labels: Mapping[str, str] = {}
     annotations: Mapping[str, str] = {}
-    owners: tuple[Owner, ...] = ()
+    owners: tuple[ObjectOwner, ...] = ()
     digest: str = ""
     revision: RevisionFacts | None = None
     deployment: bool | None = None
@@ -152,11 +153,24 @@ class CheckAnswer(_Row, frozen=True, kw_only=True):
     nonce: str
 
 
+class ChildState(StrEnum):
+    """State of a set's child: `present`, or how far its removal is (`pvbus.core.unroll.states`).
+
+    `waiting`: no target wants it; its removal is not ordered yet. `held`: by the guard. `confirmed`: held,
+    and a person confirmed it. `ordered`: render was given the order. `gone`: its PackageVariant is not there.
+    """
+
+    PRESENT = "present"
+    WAITING = "waiting"
+    HELD = "held"
+    CONFIRMED = "confirmed"
+    ORDERED = "ordered"
+    GONE = "gone"
+
+
 class ChildRow(_Row, frozen=True, kw_only=True):
     """A set's record of one child.
 
-    state: `present`; `waiting` (no target wants it; its removal is not ordered yet); `held` (by the
-    guard); `confirmed` (held, and a person confirmed it); `ordered` (render was given the order); `gone`.
     since: when the state began, seconds since the epoch, for people only. digest: that of the present row
     in `targets`, "" while render has another row or none. created, unwanted: numbers of the set's passes in
     which it was created, and last became unwanted; 0: before any, or long ago; where a row waits on hold,
@@ -167,7 +181,7 @@ class ChildRow(_Row, frozen=True, kw_only=True):
     """
 
     set_uid: str
-    state: Literal["present", "waiting", "held", "confirmed", "ordered", "gone"]
+    state: ChildState
     downstream: Downstream
     digest: str = ""
     target: int = 0

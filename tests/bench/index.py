@@ -15,7 +15,7 @@ import tracemalloc
 from typing import Any
 
 from pvbus.core.api.variants import LabelSelectorRequirement
-from pvbus.core.unroll.index import Selector, SelectorIndex, _Compiled
+from pvbus.core.unroll.index import SelectorIndex, TargetSelector, _Compiled
 
 KIND = "example.org/Cluster"
 SITES = 200
@@ -31,7 +31,7 @@ def labels_of(number: int, dice: random.Random) -> dict[str, str]:
     }
 
 
-def selector(number: int, dice: random.Random) -> Selector:
+def selector(number: int, dice: random.Random) -> TargetSelector:
     """A fifth each: site; site and tier; one of two sites; site, tier not gold; all of these."""
     site = f"site-{dice.randrange(SITES):03}"
     no_gold = LabelSelectorRequirement(key="tier", operator="NotIn", values=("gold",))
@@ -44,7 +44,7 @@ def selector(number: int, dice: random.Random) -> Selector:
         ({"fleet": "edge", "tier": dice.choice(TIERS)}, (sites, no_gold)),
     )
     equal, expressions = choices[number % len(choices)]
-    return Selector(KIND, "default", equal, expressions)
+    return TargetSelector(KIND, "default", equal, expressions)
 
 
 def measure(sets: int, objects: int, changes: int) -> dict[str, Any]:

@@ -9,7 +9,7 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 
 from pvbus.core.api.variants import LabelSelectorRequirement
 from pvbus.core.errors import PermanentError
-from pvbus.core.unroll.index import Change, Selector, SelectorIndex
+from pvbus.core.unroll.index import SelectorChange, SelectorIndex, TargetSelector
 
 KINDS = ("example.org/Site", "/ConfigMap")
 SPACES = ("a", "b", "")
@@ -32,7 +32,7 @@ requirements = st.one_of(
     ),
 )
 selectors_of = st.builds(
-    Selector,
+    TargetSelector,
     st.sampled_from(KINDS),
     st.sampled_from(SPACES),
     labels_of,
@@ -55,7 +55,7 @@ def holds(requirement: LabelSelectorRequirement, labels: dict[str, str]) -> bool
             return not present
 
 
-def selects(selector: Selector, identity: ObjectName, labels: dict[str, str]) -> bool:
+def selects(selector: TargetSelector, identity: ObjectName, labels: dict[str, str]) -> bool:
     kind, namespace, name = identity
     return (
         selector.kind == kind
@@ -73,18 +73,18 @@ class Model(RuleBasedStateMachine):
         super().__init__()
         self.index = SelectorIndex()
         self.objects: dict[ObjectName, dict[str, str]] = {}
-        self.owners: dict[str, list[Selector]] = {}
+        self.owners: dict[str, list[TargetSelector]] = {}
 
     def reported(
         self, identity: ObjectName, before: dict[str, str] | None, after: dict[str, str] | None
-    ) -> set[Change]:
+    ) -> set[SelectorChange]:
         words: dict[tuple[bool, bool], Any] = {
             (False, True): "entered",
             (True, False): "left",
             (True, True): "changed",
         }
         return {
-            Change(owner, position, "|".join(identity), words[was, now])
+            SelectorChange(owner, position, "|".join(identity), words[was, now])
             for owner, selectors in self.owners.items()
             for position, selector in enumerate(selectors)
             if (was := before is not None and selects(selector, identity, before))
@@ -123,7 +123,7 @@ class Model(RuleBasedStateMachine):
         assert set(changes) == self.reported(identity, self.objects.pop(identity, None), None)
 
     @rule(owner=st.sampled_from("pqr"), selectors=st.lists(selectors_of, max_size=3))
-    def select(self, owner: str, selectors: list[Selector]) -> None:
+    def select(self, owner: str, selectors: list[TargetSelector]) -> None:
         found = self.index.set_selectors(owner, selectors)
         self.owners[owner] = selectors
         assert found == self.matches(owner)
@@ -150,7 +150,7 @@ TestModel.settings = settings(max_examples=100, stateful_step_count=25, deadline
 )
 @settings(deadline=None)
 def test_selectors_before_objects_and_objects_before_selectors_end_alike(
-    selectors: list[Selector], identities: dict[str, dict[str, str]]
+    selectors: list[TargetSelector], identities: dict[str, dict[str, str]]
 ) -> None:
     early, late = SelectorIndex(), SelectorIndex()
     early.set_selectors("o", selectors)
@@ -168,7 +168,7 @@ def test_selectors_before_objects_and_objects_before_selectors_end_alike(
     labels=labels_of,
 )
 def test_a_selector_alone_judges_one_object_as_the_definition_does(
-    selector: Selector, kind: str, space: str, name: str, labels: dict[str, str]
+    selector: TargetSelector, kind: str, space: str, name: str, labels: dict[str, str]
 ) -> None:
     assert selector.matches(kind, space, name, labels) == selects(selector, (kind, space, name), labels)
 
@@ -176,16 +176,18 @@ def test_a_selector_alone_judges_one_object_as_the_definition_does(
 def test_an_unknown_operator_is_refused_and_the_owner_keeps_its_selectors() -> None:
     index = SelectorIndex()
     index.put_object(KINDS[0], "a", "one", {"site": "x"})
-    index.set_selectors("o", [Selector(KINDS[0], "a", {"site": "x"})])
+    index.set_selectors("o", [TargetSelector(KINDS[0], "a", {"site": "x"})])
     bad = LabelSelectorRequirement(key="site", operator="Near", values=("x",))
     with pytest.raises(PermanentError, match='"Near" is not a valid label selector operator'):
-        index.set_selectors("o", [Selector(KINDS[0], "a", {}, (bad,))])
+        index.set_selectors("o", [TargetSelector(KINDS[0], "a", {}, (bad,))])
     assert index.matches("o") == [[f"{KINDS[0]}|a|one"]]
 
 
 def test_an_index_that_lost_all_owners_and_objects_holds_nothing() -> None:
     index = SelectorIndex()
-    index.set_selectors("o", [Selector(KINDS[0], "a", {"site": "x"}), Selector(KINDS[0], "a", name="one")])
+    index.set_selectors(
+        "o", [TargetSelector(KINDS[0], "a", {"site": "x"}), TargetSelector(KINDS[0], "a", name="one")]
+    )
     index.put_object(KINDS[0], "a", "one", {"site": "x"})
     index.remove_owner("o")
     index.remove_object(KINDS[0], "a", "one")

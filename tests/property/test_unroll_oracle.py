@@ -24,7 +24,7 @@ from pvbus.core.records import OBJECTS, UNROLL, WATCHES, CheckAnswer, CheckReque
 from pvbus.core.render.controller import RenderController
 from pvbus.core.topics import partition_key
 from pvbus.core.unroll.controller import TURN_TARGETS, UnrollController
-from pvbus.core.unroll.removal import Limits
+from pvbus.core.unroll.removal import RemovalLimits
 from pvbus.testing.oracle import Names, Thing, expected_variants
 
 Object = dict[str, Any]
@@ -36,7 +36,7 @@ KINDS = {
     "PackageRevision": Kind("porch.kpt.dev", "PackageRevision"),
     "Site": SITE,
 }
-UNLIMITED = Limits(removals_max=1_000_000)
+UNLIMITED = RemovalLimits(removals_max=1_000_000)
 ROUNDS_MAX = 400  # a world of this size settles in a few dozen; more means that it never does
 
 

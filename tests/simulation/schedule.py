@@ -15,7 +15,7 @@ from typing import Any
 from pvbus.adapters.memory.virtual_time import run_simulated
 from pvbus.core.keys import CONFIRM_DELETION, HOLD, Key
 from pvbus.core.unroll.controller import TURN_TARGETS
-from pvbus.core.unroll.removal import Limits
+from pvbus.core.unroll.removal import RemovalLimits
 from pvbus.ports.cluster import Object
 from tests.simulation.outcome import (
     check_conditions,
@@ -429,7 +429,7 @@ def options(rng: random.Random) -> Options:
 
 async def live_through(seed: int) -> Counter[str]:
     """Play the schedule of a seed; return what happened. Raises AssertionError where something is wrong."""
-    limits = Limits(removals_max=3)
+    limits = RemovalLimits(removals_max=3)
     world = World(seed, workers=2, limits=limits, options=options(random.Random(seed)))
     player = Player(world)
     player.begin()

@@ -31,10 +31,10 @@ from pvbus.core.ingest.rows import Emission, rows_of, topics_of
 from pvbus.core.inject.controller import InjectController
 from pvbus.core.keys import FINALIZER, partition, sync_key
 from pvbus.core.markers import SyncView, is_marker
-from pvbus.core.records import OBJECTS, VARIANTS, SyncMarker, WatchRequest
+from pvbus.core.records import OBJECTS, VARIANTS, ChildState, SyncMarker, WatchRequest
 from pvbus.core.unroll.controller import UnrollController
 from pvbus.core.unroll.preparing import Preparing
-from pvbus.core.unroll.removal import Limits, Removal
+from pvbus.core.unroll.removal import Removal, RemovalLimits
 from pvbus.ports.cluster import Kind
 from pvbus.runtime.ingest.informer import InformerShell
 from pvbus.runtime.reconcile.effects import perform
@@ -61,7 +61,7 @@ from tests.simulation.world import SITE as WORLD_SITE
 CHILD = "alpha-r1-s1"
 
 
-def unrolled(*names: str, limits: Limits | None = None) -> UnrollPart:
+def unrolled(*names: str, limits: RemovalLimits | None = None) -> UnrollPart:
     """A set whose children exist, one for each Site."""
     part = UnrollPart(limits=limits)
     part.tell(REVISION, upstream())
@@ -156,7 +156,7 @@ async def relist() -> None:
 
 async def requests() -> None:
     """A set that goes leaves the watches of other sets alone."""
-    world = World(limits=Limits(removal_quiet_seconds=1.0))
+    world = World(limits=RemovalLimits(removal_quiet_seconds=1.0))
     world.upstream()
     world.serve_sites()
     world.put(WORLD_REPOSITORY, "r1", spec={})
@@ -213,7 +213,7 @@ async def cancel() -> None:
 async def guard() -> None:
     """Removals that trickle in, each pass a few, are held like those that come at once."""
     names = [f"s{i}" for i in range(12)]
-    part = unrolled(*names, limits=Limits(removals_max=3, removals_share=0.3))
+    part = unrolled(*names, limits=RemovalLimits(removals_max=3, removals_share=0.3))
     for first in range(0, 12, 2):
         for name in names[first : first + 2]:
             part.tell(SITE, site(name, env="test"))
@@ -342,7 +342,7 @@ def guard_per_evaluation() -> AbstractContextManager[Any]:
 
     def forgetful(self: Removal, *rest: Any) -> bool:
         children = self._children
-        leaving, children.leaving = children.leaving, set(children.in_state("waiting"))
+        leaving, children.leaving = children.leaving, set(children.in_state(ChildState.WAITING))
         try:
             return exceeds(self, *rest)
         finally:

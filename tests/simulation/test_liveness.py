@@ -11,7 +11,7 @@ import pytest
 
 from pvbus.adapters.memory.virtual_time import run_simulated
 from pvbus.core.keys import HOLD
-from pvbus.core.unroll.removal import Limits
+from pvbus.core.unroll.removal import RemovalLimits
 from tests.simulation.outcome import check_variants, check_watched
 from tests.simulation.schedule import NOTE, RECORD_BYTES, seeded
 from tests.simulation.world import REPOSITORY, SET, SITE, VARIANT, Options, World
@@ -44,7 +44,7 @@ async def inventory(world: World, sites: int, *targets: Any) -> None:
 
 def played(scenario: Scenario, **options: Any) -> None:
     async def main() -> None:
-        options.setdefault("limits", Limits(removals_max=5, removals_share=0.1))
+        options.setdefault("limits", RemovalLimits(removals_max=5, removals_share=0.1))
         world = World(1, **options)
         await scenario(world)
         await world.converge(quiet=70.0)

@@ -19,10 +19,11 @@ from pvbus.core.records import (
     CheckAnswer,
     CheckRequest,
     ChildRow,
+    ChildState,
     DesiredRow,
     TargetRow,
 )
-from pvbus.core.unroll.removal import Limits
+from pvbus.core.unroll.removal import RemovalLimits
 from pvbus.ports.bus import Lease, Output
 from pvbus.ports.cluster import Object
 from tests.simulation.facts import Inputs
@@ -38,7 +39,7 @@ class Scene:
     """A world whose services do not run: what they would do is done by hand."""
 
     def __init__(self, children: int = 20) -> None:
-        self.world = World(limits=Limits(removals_max=10, removals_share=0.3))
+        self.world = World(limits=RemovalLimits(removals_max=10, removals_share=0.3))
         self.watcher = self.world.watcher
         self.world.calm_since = None
         self.world.upstream()
@@ -182,7 +183,7 @@ def test_another_set_that_wants_the_name_does_not_keep_a_child(older: bool, owne
         listed = {"repositories": [{"name": "r2", "packageNames": ["s1"]}]}
         world.world.set("other", [listed], uid="uid-other", creationTimestamp=since)
         downstream = Downstream(repo="r2", package="s1")  # of the other set, by the same name
-        row = ChildRow(set_uid="uid-other", state="present", downstream=downstream)
+        row = ChildRow(set_uid="uid-other", state=ChildState.PRESENT, downstream=downstream)
         world.step(UNROLL, "default/other|alpha-r1-s1", row)
         world.site(1, "test")
         await asyncio.sleep(20)

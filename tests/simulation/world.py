@@ -24,7 +24,7 @@ from pvbus.core.keys import CONFIRM_DELETION, Key
 from pvbus.core.records import DESIRED, META, SETRESULTS, TARGETS, UNROLL, ChildRow, SetResult
 from pvbus.core.topics import SERVICES, topic_specs
 from pvbus.core.unroll.controller import CHUNK_PUTS, TURN_TARGETS, UnrollController
-from pvbus.core.unroll.removal import Limits
+from pvbus.core.unroll.removal import RemovalLimits
 from pvbus.ports.bus import Record, TopicPartition
 from pvbus.ports.cluster import Kind, Object
 from pvbus.runtime.process.assembly import Service, build_service
@@ -90,7 +90,7 @@ class World:
         self,
         seed: int = 0,
         *,
-        limits: Limits | None = None,
+        limits: RemovalLimits | None = None,
         workers: int = 1,
         options: Options | None = None,
         watched: bool = True,
@@ -99,7 +99,7 @@ class World:
         self.clock = SimulatedClock()
         self.faults = Faults(seed)
         self.random = random.Random(seed)
-        self.limits = limits or Limits()
+        self.limits = limits or RemovalLimits()
         self.workers = workers
         self.options = options or Options()
         self.faults.replays = self.options.replays

@@ -23,7 +23,7 @@ WORDS = {
     "place": "partition, downstream, field path, bus URL: whichever it is",
     "kindwatch": "informer",
     "intake": "table reader",
-    "seen": "VariantState",
+    "seen": "InjectState, RenderState",
     "crew": "supervisor",
     "keeper": "repository sync",
     "workshop": "revision requests",

@@ -64,7 +64,16 @@ def test_topics_and_record_types_are_declared_for_each_other() -> None:
     """Every topic is in the table, every record type that is nobody's part is on a topic."""
     declared = {contract.spec.name: set(contract.values) for contract in TOPICS}
     rows = {t for t in vars(records).values() if isinstance(t, type) and issubclass(t, records._Row)}
-    parts = {"_Row", "Owner", "RevisionFacts", "Root", "Counts", "ChildFailure", "Hold", "InjectedObject"}
+    parts = {
+        "_Row",
+        "ObjectOwner",
+        "RevisionFacts",
+        "Root",
+        "Counts",
+        "ChildFailure",
+        "Hold",
+        "InjectedObject",
+    }
     assert {row.__name__ for row in rows} - parts == set(ALL_TYPES) - {"PackageVariant", "PackageVariantSet"}
     names = {
         value for key, value in vars(records).items() if key.isupper() and str(value).startswith("pvbus.")

@@ -77,7 +77,7 @@ _encode_spec = msgspec.json.Encoder(order="deterministic").encode
 _decode_spec = msgspec.json.Decoder(TopicSpec).decode
 
 
-class Topic(NamedTuple):
+class StoredTopic(NamedTuple):
     """A topic, the lane of its first partition, and how long it keeps things (None: for ever)."""
 
     spec: TopicSpec
@@ -117,7 +117,7 @@ class Store:
         self.path = path
         self._poll_seconds = poll_seconds
         self.is_shared = path != MEMORY
-        self.topics: dict[str, Topic] = {}
+        self.topics: dict[str, StoredTopic] = {}
         self.ends: dict[int, int] = {}
         self._listeners: defaultdict[int, set[Listener]] = defaultdict(set)
         self._grown: dict[int, int] = {}
@@ -246,7 +246,7 @@ class Store:
 
     def load_topics(self) -> None:
         self.topics = {
-            spec.name: Topic(spec, number << PARTITION_BITS, *_lifetime_ms(spec))
+            spec.name: StoredTopic(spec, number << PARTITION_BITS, *_lifetime_ms(spec))
             for number, spec in self._stored_topics()
         }
 
@@ -299,7 +299,7 @@ class Store:
         self.db.executemany("INSERT INTO lanes (lane, next) VALUES (?, 0)", ((lane,) for lane in lanes))
         self._grown.update(dict.fromkeys(lanes, 0))
 
-    def topic(self, name: str) -> Topic:
+    def topic(self, name: str) -> StoredTopic:
         """Find a topic; whoever asks for an unknown one made a mistake."""
         if name not in self.topics:
             self.refresh()  # another process may have made it

@@ -31,19 +31,19 @@ class Metadata(_Part, frozen=True, kw_only=True):
     annotations: Mapping[str, str] = {}
 
 
-class Git(_Part, frozen=True, kw_only=True):
+class KptfileGit(_Part, frozen=True, kw_only=True):
     repo: str = ""
     directory: str = ""
     ref: str = ""
 
 
-class GitLock(Git, frozen=True, kw_only=True, omit_defaults=True, rename="camel"):
+class KptfileGitLock(KptfileGit, frozen=True, kw_only=True, omit_defaults=True, rename="camel"):
     commit: str = ""
 
 
-class Upstream(_Part, frozen=True, kw_only=True):
+class KptfileUpstream(_Part, frozen=True, kw_only=True):
     type: str = ""
-    git: Git | None = None
+    git: KptfileGit | None = None
     update_strategy: str = ""
 
 
@@ -55,11 +55,11 @@ class Generic(_Part, frozen=True, kw_only=True):
 
 class UpstreamLock(_Part, frozen=True, kw_only=True):
     type: str = ""
-    git: GitLock | None = None
+    git: KptfileGitLock | None = None
     generic: Generic | None = None
 
 
-class ReadinessGate(_Part, frozen=True, kw_only=True):
+class KptfileReadinessGate(_Part, frozen=True, kw_only=True):
     condition_type: str = ""
 
 
@@ -71,10 +71,10 @@ class Info(_Part, frozen=True, kw_only=True):
     description: str = ""
     keywords: tuple[str, ...] = ()
     man: str = ""
-    readiness_gates: tuple[ReadinessGate, ...] = ()
+    readiness_gates: tuple[KptfileReadinessGate, ...] = ()
 
 
-class Condition(_Part, frozen=True, kw_only=True):
+class KptfileCondition(_Part, frozen=True, kw_only=True):
     """A condition of a package: unlike Kubernetes' it has no times."""
 
     type: str = ""
@@ -84,7 +84,7 @@ class Condition(_Part, frozen=True, kw_only=True):
 
 
 class Status(_Part, frozen=True, kw_only=True):
-    conditions: tuple[Condition, ...] = ()
+    conditions: tuple[KptfileCondition, ...] = ()
     render_status: Any = None
 
 
@@ -92,7 +92,7 @@ class Kptfile(_Part, frozen=True, kw_only=True):
     api_version: str = ""
     kind: str = ""
     metadata: Metadata = Metadata()
-    upstream: Upstream | None = None
+    upstream: KptfileUpstream | None = None
     upstream_lock: UpstreamLock | None = None
     info: Info = Info()
     pipeline: Pipeline = Pipeline()
@@ -145,7 +145,7 @@ def gates_met(kptfile: Kptfile) -> list[UnmetGate]:
     conditions = {condition.type: condition for condition in kptfile.status.conditions}
     unmet = []
     for gate in kptfile.info.readiness_gates:
-        condition = conditions.get(gate.condition_type, Condition())
+        condition = conditions.get(gate.condition_type, KptfileCondition())
         if condition.status != "True":
             unmet.append(UnmetGate(gate.condition_type, condition.status, condition.message))
     return unmet
@@ -159,7 +159,7 @@ def set_name(text: str, name: str) -> str:
     return _assigned(text, ("metadata", "name"), name)
 
 
-def set_upstream(text: str, upstream: Upstream | None, lock: UpstreamLock | None) -> str:
+def set_upstream(text: str, upstream: KptfileUpstream | None, lock: UpstreamLock | None) -> str:
     """Set upstream and upstreamLock; None takes a part away."""
     for field, part in (("upstream", upstream), ("upstreamLock", lock)):
         if part is None:
@@ -195,13 +195,13 @@ def add_readiness_gates(text: str, types: Iterable[str]) -> str:
     return text
 
 
-def set_conditions(text: str, conditions: Iterable[Condition]) -> str:
+def set_conditions(text: str, conditions: Iterable[KptfileCondition]) -> str:
     """Make the conditions exactly these: those that stay keep their place, new ones come last."""
     wanted = {condition.type: _condition(condition) for condition in conditions}
     return _set_entries(text, ("status", "conditions"), "type", wanted)
 
 
-def upsert_condition(text: str, condition: Condition) -> str:
+def upsert_condition(text: str, condition: KptfileCondition) -> str:
     """Set one condition in its place, or add it as the last one. Others are not touched."""
     wanted = _condition(condition)
     path = ("status", "conditions")
@@ -211,7 +211,7 @@ def upsert_condition(text: str, condition: Condition) -> str:
     return _edited(text, editor.append, path, wanted)
 
 
-def _condition(condition: Condition) -> dict[str, str]:
+def _condition(condition: KptfileCondition) -> dict[str, str]:
     if condition.status not in STATUSES:
         raise PermanentError(
             f'"{condition.status}" cannot be the status of a condition', reason="InvalidKptfile"

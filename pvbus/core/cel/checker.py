@@ -7,7 +7,7 @@ passed this check.
 import msgspec
 
 from pvbus.core.cel import types as t
-from pvbus.core.cel.errors import EXPRESSION_BYTES_MAX, Problem, reported
+from pvbus.core.cel.errors import EXPRESSION_BYTES_MAX, CompileProblem, reported
 from pvbus.core.cel.library import CONVERSIONS, FUNCTIONS, TYPES, Overload
 from pvbus.core.cel.syntax import (
     Call,
@@ -53,10 +53,10 @@ def check(text: str, variables: dict[str, Type]) -> Checked:
         CelCompileError: it can never work; all problems found are told.
     """
     if len(text.encode()) > EXPRESSION_BYTES_MAX:
-        raise reported("", [Problem(0, f"expression is longer than {EXPRESSION_BYTES_MAX} bytes")])
+        raise reported("", [CompileProblem(0, f"expression is longer than {EXPRESSION_BYTES_MAX} bytes")])
     try:
         tree = parse(text)
-    except Problem as problem:
+    except CompileProblem as problem:
         raise reported(text, [problem]) from None
     checker = _Checker(variables)
     checker.check(tree)
@@ -82,7 +82,7 @@ class _Checker:
         self.types: dict[Node, Type] = {}
         self.sources: dict[Node, frozenset[str]] = {}
         self.type_names: dict[Node, str] = {}
-        self.problems: list[Problem] = []
+        self.problems: list[CompileProblem] = []
 
     # --- results
 
@@ -111,7 +111,7 @@ class _Checker:
     # --- helpers
 
     def _report(self, node: Node, message: str) -> Type:
-        self.problems.append(Problem(node.offset, message))
+        self.problems.append(CompileProblem(node.offset, message))
         return t.ERROR
 
     def _undeclared(self, node: Node, name: str) -> Type:

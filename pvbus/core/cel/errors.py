@@ -24,7 +24,7 @@ class CelConvertError(CelError):
     """The result is no string."""
 
 
-class Problem(Exception):  # noqa: N818 - never leaves this package
+class CompileProblem(Exception):  # noqa: N818 - never leaves this package
     """A compile problem at an offset of the text; collected and told together."""
 
     def __init__(self, offset: int, message: str) -> None:
@@ -33,7 +33,7 @@ class Problem(Exception):  # noqa: N818 - never leaves this package
         self.message = message
 
 
-def reported(text: str, problems: list[Problem]) -> CelCompileError:
+def reported(text: str, problems: list[CompileProblem]) -> CelCompileError:
     """Word problems as cel-go does: place, message, the line, and a caret below it."""
     parts = []
     for problem in sorted(problems, key=lambda p: p.offset):

@@ -6,7 +6,7 @@ Source: CEL language definition, section "Syntax"; choices seen by running cel-g
 import re
 from typing import NamedTuple
 
-from pvbus.core.cel.errors import Problem
+from pvbus.core.cel.errors import CompileProblem
 from pvbus.core.cel.values import UINT_MAX, Uint
 
 _ESCAPE = r"\\(?:[abfnrtv\"'\\?`]|[0-3][0-7]{2}|[xX][0-9a-fA-F]{2}|u[0-9a-fA-F]{4}|U[0-9a-fA-F]{8})"
@@ -43,16 +43,16 @@ def tokens(text: str) -> list[Token]:
     """Cut a text into tokens, closed by one of kind `end`.
 
     Raises:
-        Problem: no token begins here, or a literal has no value.
+        CompileProblem: no token begins here, or a literal has no value.
     """
     found: list[Token] = []
     at = 0
     while at < len(text):
         match = _TOKEN.match(text, at)
         if match is None:
-            raise Problem(at, f"Syntax error: token recognition error at: '{text[at : at + 20]}'")
+            raise CompileProblem(at, f"Syntax error: token recognition error at: '{text[at : at + 20]}'")
         if match["quote"]:
-            raise Problem(at, "unsupported syntax: '`'")
+            raise CompileProblem(at, "unsupported syntax: '`'")
         if match["blank"] is None:
             found.append(_token(match, at))
         at = match.end()
@@ -70,7 +70,7 @@ def _token(match: re.Match[str], at: int) -> Token:
         magnitude = int(match["int"], 16 if match["int"].startswith("0x") else 10)
         if match["unsigned"]:
             if magnitude > UINT_MAX:
-                raise Problem(at, "invalid uint literal")
+                raise CompileProblem(at, "invalid uint literal")
             return Token("const", word, at, Uint(magnitude))
         return Token("number", word, at, magnitude)
     return Token("name" if match["name"] else word, word, at)
@@ -106,9 +106,9 @@ def _escape(piece: str, at: int, as_bytes: bool) -> str:
     if letter in "uU":
         code = int(digits, 16)
         if as_bytes:
-            raise Problem(at, "unable to unescape string")
+            raise CompileProblem(at, "unable to unescape string")
         if 0xD800 <= code < 0xE000 or code > 0x10FFFF:
-            raise Problem(at, "invalid unicode code point")
+            raise CompileProblem(at, "invalid unicode code point")
         return chr(code)
     if letter.isdigit():
         return chr(int(piece[1:], 8))

@@ -9,7 +9,7 @@ This is the only module that imports celpy, which takes 250 ms. Import it where 
 
 from celpy.celparser import CELParseError, CELParser
 
-from pvbus.core.cel.errors import Problem
+from pvbus.core.cel.errors import CompileProblem
 from pvbus.core.cel.syntax import parse
 
 _grammar = CELParser()
@@ -28,7 +28,7 @@ def syntax_disagreement(text: str) -> str:
 def _is_parsed(text: str) -> bool:
     try:
         parse(text)
-    except Problem:
+    except CompileProblem:
         return False
     return True
 

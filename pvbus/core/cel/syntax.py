@@ -7,7 +7,7 @@ a problem with it. Nodes are compared by identity, so they can key what the chec
 
 import msgspec
 
-from pvbus.core.cel.errors import BRACKETS_MAX, DEPTH_MAX, Problem
+from pvbus.core.cel.errors import BRACKETS_MAX, DEPTH_MAX, CompileProblem
 from pvbus.core.cel.lexer import Token, tokens
 from pvbus.core.cel.values import INT_MAX, INT_MIN, Uint
 
@@ -78,7 +78,7 @@ def parse(text: str) -> Node:
     """Parse an expression.
 
     Raises:
-        Problem: the text is no expression, or its tree is too deep.
+        CompileProblem: the text is no expression, or its tree is too deep.
     """
     return _Parser(tokens(text)).whole()
 
@@ -110,9 +110,11 @@ class _Parser:
             raise self._unexpected(f"'{kind}'")
         return self._take()
 
-    def _unexpected(self, wanted: str) -> Problem:
+    def _unexpected(self, wanted: str) -> CompileProblem:
         token = self._next
-        return Problem(token.offset, f"Syntax error: mismatched input '{token.text}' expecting {wanted}")
+        return CompileProblem(
+            token.offset, f"Syntax error: mismatched input '{token.text}' expecting {wanted}"
+        )
 
     # --- levels
 
@@ -120,7 +122,9 @@ class _Parser:
         node = self._expression()
         if self._next.kind != "end":
             token = self._next
-            raise Problem(token.offset, f"Syntax error: extraneous input '{token.text}' expecting <EOF>")
+            raise CompileProblem(
+                token.offset, f"Syntax error: extraneous input '{token.text}' expecting <EOF>"
+            )
         return node
 
     def _expression(self) -> Node:
@@ -169,7 +173,7 @@ class _Parser:
         node = self._primary()
         while (mark := self._accept(".", "[")) is not None:
             if self._next.kind == "?":
-                raise Problem(mark.offset, f"unsupported syntax '{mark.text}?'")
+                raise CompileProblem(mark.offset, f"unsupported syntax '{mark.text}?'")
             if mark.kind == "[":
                 index = self._expression()
                 self._expect("]")
@@ -178,13 +182,15 @@ class _Parser:
             field = self._take()
             if field.kind != "name" or field.text in ("in", "true", "false", "null"):
                 message = f"Syntax error: no viable alternative at input '.{field.text}'"
-                raise Problem(field.offset, message)
+                raise CompileProblem(field.offset, message)
             if (bracket := self._accept("(")) is not None:
                 node = self._member_call(node, field.text, bracket, self._list_until(")"))
             else:
                 node = self._sized(Select(offset=mark.offset, operand=node, field=field.text), node)
         if self._next.kind == "{" and isinstance(node, Ident | Select):
-            raise Problem(self._next.offset, f"undeclared reference to '{_dotted(node)}' (in container '')")
+            raise CompileProblem(
+                self._next.offset, f"undeclared reference to '{_dotted(node)}' (in container '')"
+            )
         return node
 
     def _primary(self) -> Node:
@@ -202,7 +208,7 @@ class _Parser:
                 return node
             case "[":
                 if self._next.kind == "?":
-                    raise Problem(self._next.offset, "unsupported syntax '?'")
+                    raise CompileProblem(self._next.offset, "unsupported syntax '?'")
                 items = self._list_until("]", trailing_comma=True)
                 return self._sized(ListLiteral(offset=token.offset, items=items), *items)
             case "{":
@@ -220,7 +226,7 @@ class _Parser:
         if token.kind == "-":
             value = -value
         if isinstance(value, int) and not INT_MIN <= value <= INT_MAX:
-            raise Problem(token.offset, "invalid int literal")
+            raise CompileProblem(token.offset, "invalid int literal")
         return Const(offset=token.offset, value=value)
 
     def _map(self, brace: Token) -> Node:
@@ -245,7 +251,7 @@ class _Parser:
             self._at -= 1
             raise self._unexpected("an expression")
         if token.text in RESERVED:
-            raise Problem(token.offset, f"reserved identifier: {token.text}")
+            raise CompileProblem(token.offset, f"reserved identifier: {token.text}")
         if (bracket := self._accept("(")) is None:
             return Ident(offset=token.offset, name=token.text)
         args = self._list_until(")")
@@ -270,7 +276,7 @@ class _Parser:
 
     def _has(self, bracket: Token, argument: Node) -> Node:
         if not isinstance(argument, Select) or argument.test:
-            raise Problem(argument.offset, "invalid argument to has() macro")
+            raise CompileProblem(argument.offset, "invalid argument to has() macro")
         return msgspec.structs.replace(argument, test=True, offset=bracket.offset)
 
     def _member_call(self, target: Node, name: str, bracket: Token, args: tuple[Node, ...]) -> Node:
@@ -279,9 +285,9 @@ class _Parser:
             return self._sized(node, target, *args)
         variable = args[0]
         if not isinstance(variable, Ident):
-            raise Problem(variable.offset, "argument is not an identifier")
+            raise CompileProblem(variable.offset, "argument is not an identifier")
         if variable.name == ACCUMULATOR:
-            raise Problem(variable.offset, "iteration variable overwrites accumulator variable")
+            raise CompileProblem(variable.offset, "iteration variable overwrites accumulator variable")
         condition = args[1] if name == "filter" or len(args) == 3 else None
         body = args[-1] if name != "filter" else None
         macro = Macro(
@@ -304,8 +310,8 @@ class _Parser:
         return msgspec.structs.replace(node, depth=depth)
 
     @staticmethod
-    def _too_deep(offset: int) -> Problem:
-        return Problem(offset, "expression recursion limit exceeded")
+    def _too_deep(offset: int) -> CompileProblem:
+        return CompileProblem(offset, "expression recursion limit exceeded")
 
 
 def _dotted(node: Node) -> str:

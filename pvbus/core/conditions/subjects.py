@@ -27,7 +27,7 @@ _PLACEHOLDER = -1  # the revision that stands for a branch: it has no lifecycle 
 _row = msgspec.json.Decoder(ObjectRow)
 
 
-class Subject(NamedTuple):
+class ConditionSubject(NamedTuple):
     """An object that exists. condition: what consumers hear of; None while there is nothing to say.
     variant: the PackageVariant that owns a revision."""
 
@@ -42,7 +42,7 @@ class Subjects:
     def __init__(self, partitions: int) -> None:
         self._count = partitions
         self._sync = SyncView(partitions)
-        self._tables: list[dict[str, Subject]] = [{} for _ in range(partitions)]
+        self._tables: list[dict[str, ConditionSubject]] = [{} for _ in range(partitions)]
 
     def load(self, partition: int, key: str, value: bytes | None) -> str | None:
         """Take in a record of the objects topic; returns the key that it concerns."""
@@ -64,7 +64,7 @@ class Subjects:
             return None
         return kind if self._sync.load(partition, key, value) else None
 
-    def of(self, partition: int, key: str) -> Subject | None:
+    def of(self, partition: int, key: str) -> ConditionSubject | None:
         return self._tables[partition].get(key)
 
     def keys(self, partition: int) -> Iterable[str]:
@@ -79,20 +79,20 @@ class Subjects:
 _PREFIXES = tuple(f"{group}/{kind}|" for kind, group in GROUPS.items())
 
 
-def _subject(name: ObjectKey, row: ObjectRow) -> Subject:
+def _subject(name: ObjectKey, row: ObjectRow) -> ConditionSubject:
     if name.kind == REPOSITORY:
-        return Subject(row.uid, row.ready)
+        return ConditionSubject(row.uid, row.ready)
     facts = row.revision
     variant = next((owner.name for owner in row.owners if _is_variant(owner.api_version, owner.kind)), "")
     if facts is None or not variant or not facts.lifecycle or facts.revision == _PLACEHOLDER:
-        return Subject(row.uid, None)
+        return ConditionSubject(row.uid, None)
     condition = Condition(
         type=LIFECYCLE_TYPE,
         status="True" if facts.lifecycle in _PUBLISHED else "False",
         reason=facts.lifecycle,
         message=f"package {facts.package} of repository {facts.repository}, workspace {facts.workspace}",
     )
-    return Subject(row.uid, condition, variant)
+    return ConditionSubject(row.uid, condition, variant)
 
 
 def _is_variant(api_version: str, kind: str) -> bool:

@@ -25,8 +25,8 @@ from pvbus.core.records import (
     SETS,
     VARIANTS,
     InjectableRow,
+    ObjectOwner,
     ObjectRow,
-    Owner,
     RevisionFacts,
 )
 
@@ -130,8 +130,8 @@ def _object_row(kind: Kind, obj: Mapping[str, Any], meta: Mapping[str, Any], key
     return Emission(OBJECTS, key, msgspec.json.encode(full), digest)
 
 
-def _owner(reference: Mapping[str, Any]) -> Owner:
-    return Owner(
+def _owner(reference: Mapping[str, Any]) -> ObjectOwner:
+    return ObjectOwner(
         api_version=reference.get("apiVersion", ""),
         kind=reference.get("kind", ""),
         name=reference.get("name", ""),

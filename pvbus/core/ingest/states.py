@@ -166,4 +166,4 @@ def transition_table() -> str:
         for event, after in pairs.items():
             names = ", ".join(each.__name__ for each in after)
             lines.append(f"| {state.__name__} | {event.__name__} | {names} |")
-    return "\n".join(lines) + "\n"
+    return "\n".join(lines)

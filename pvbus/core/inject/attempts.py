@@ -29,7 +29,7 @@ class Written(NamedTuple):
     until: float
 
 
-class Refused(NamedTuple):
+class RefusedAttempt(NamedTuple):
     """An attempt on these inputs that failed for good, as far as anybody knows, until a time. error: why."""
 
     inputs: str

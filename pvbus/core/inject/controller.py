@@ -15,7 +15,7 @@ from pvbus.core.api.variants import CONFIG_GROUP, Downstream, PackageVariant
 from pvbus.core.effects import INTERNAL_ERROR, Effect, Get, Outcome, Put, Reconciliation
 from pvbus.core.errors import ConflictError, PermanentError, TransientError
 from pvbus.core.inject import report
-from pvbus.core.inject.attempts import Inputs, Refused, Written
+from pvbus.core.inject.attempts import Inputs, RefusedAttempt, Written
 from pvbus.core.inject.ensure import ContentName, ContentNeededError, DownstreamReconciler, NotYetError
 from pvbus.core.inject.holding import holder_of, until_held
 from pvbus.core.inject.mutations import (
@@ -27,8 +27,15 @@ from pvbus.core.inject.mutations import (
 )
 from pvbus.core.inject.owning import RESOURCES, add_finalizer, terminate
 from pvbus.core.inject.requests import Requests, requester
-from pvbus.core.inject.state import Pass, VariantState
-from pvbus.core.inject.view import REPOSITORY_KIND, REVISION_KIND, PackageKey, Revision, View, ViewCandidates
+from pvbus.core.inject.state import InjectState, Pass
+from pvbus.core.inject.view import (
+    REPOSITORY_KIND,
+    REVISION_KIND,
+    InjectView,
+    ObservedRevision,
+    PackageKey,
+    ViewCandidates,
+)
 from pvbus.core.keys import FINALIZER, digest, okey, sha1_head, watch_key
 from pvbus.core.markers import SyncView, is_marker
 from pvbus.core.records import (
@@ -70,9 +77,9 @@ class InjectController:
 
     def __init__(self, *, partitions: int, elapsed: Callable[[], float]) -> None:
         """elapsed: seconds of a clock that cannot go back."""
-        self.view = View(partitions)
+        self.view = InjectView(partitions)
         self._elapsed = elapsed
-        self._keys: dict[int, dict[str, VariantState]] = {}
+        self._keys: dict[int, dict[str, InjectState]] = {}
         self._sync: dict[int, SyncView] = {}
         self._requests = Requests()
         self._points: OrderedDict[str, InjectionPoints] = OrderedDict()
@@ -106,7 +113,7 @@ class InjectController:
         if is_marker(key):
             changed = topic == VARIANTS and self._sync[partition].load(partition, key, value)
             return self.keys(partition) if changed else ()
-        seen = self._keys[partition].setdefault(key, VariantState())
+        seen = self._keys[partition].setdefault(key, InjectState())
         if topic == VARIANTS:
             seen.raw = value
         elif topic == DESIRED:
@@ -125,7 +132,7 @@ class InjectController:
 
     def _remember(self, partition: int, key: str, row: ResultRow | None) -> None:
         table = self._keys[partition]
-        seen = table.setdefault(key, VariantState())
+        seen = table.setdefault(key, InjectState())
         seen.result = row
         if row is not None:
             self._requests.remember(partition, key, row.requests)
@@ -199,7 +206,7 @@ class InjectController:
             and desired.spec_digest != digest(one.variant.spec)
         )
 
-    def _gone(self, partition: int, key: str, seen: VariantState) -> Outcome:
+    def _gone(self, partition: int, key: str, seen: InjectState) -> Outcome:
         if not self._sync[partition].ok(VARIANT_KIND):
             return Outcome(result="waiting", waiting=("the list of PackageVariants",))
         puts = self._requests.change(partition, key, {})
@@ -250,7 +257,7 @@ class InjectController:
             return Outcome(tuple(puts), "changed", again_after=0)
         return (yield from self._look(one, upstream))
 
-    def _look(self, one: Pass, upstream: Revision) -> Reconciliation:
+    def _look(self, one: Pass, upstream: ObservedRevision) -> Reconciliation:
         """Compare the inputs with those of the last attempt, and make another one if they differ."""
         seen = one.seen
         inputs = self._inputs(one, upstream)
@@ -288,7 +295,7 @@ class InjectController:
         row = msgspec.structs.replace(one.result, input_digest=inputs.digest())
         return Outcome((Put(RESULTS, one.key, row),), "changed")
 
-    def _attempt(self, one: Pass, upstream: Revision, inputs: Inputs) -> Reconciliation:
+    def _attempt(self, one: Pass, upstream: ObservedRevision, inputs: Inputs) -> Reconciliation:
         """inputs: as they are before it begins; what changes while it runs must be another attempt."""
         seen = one.seen
         reported = one.result.targets if one.result is not None else one.variant.status.downstream_targets
@@ -303,7 +310,7 @@ class InjectController:
         except ConflictError:
             raise
         except PermanentError as error:
-            seen.refused = Refused(inputs.digest(), str(error), one.elapsed + REFUSED_RETRY_SECONDS)
+            seen.refused = RefusedAttempt(inputs.digest(), str(error), one.elapsed + REFUSED_RETRY_SECONDS)
             return self._refused(one, upstream, seen.refused)
         seen.content, seen.refused = (), None
         outcome = self._ended(
@@ -320,7 +327,7 @@ class InjectController:
             seen.written = Written(others, dict(ensured.written), one.elapsed + ECHO_SECONDS)
         return outcome
 
-    def _refused(self, one: Pass, upstream: Revision, refused: Refused) -> Outcome:
+    def _refused(self, one: Pass, upstream: ObservedRevision, refused: RefusedAttempt) -> Outcome:
         """Report an attempt that failed for good, again if something else was reported since: a change was
         made and set back, for example."""
         outcome = self._ended(one, report.failed_conditions(one.variant, refused.error), upstream=upstream)
@@ -329,7 +336,7 @@ class InjectController:
     # ------------------------------------------------------------ inputs
 
     def _content_names(
-        self, one: Pass, upstream: Revision
+        self, one: Pass, upstream: ObservedRevision
     ) -> Generator[Effect, Any, tuple[ContentName, ...]]:
         """Return what may be injected: for the points of the package as it was last seen, else as the
         upstream has it."""
@@ -345,7 +352,9 @@ class InjectController:
             points += (yield from self._points_of(one.namespace, upstream)).points
         return tuple(dict.fromkeys((*wanted(points, injectors), *one.seen.content)))
 
-    def _points_of(self, namespace: str, upstream: Revision) -> Generator[Effect, Any, InjectionPoints]:
+    def _points_of(
+        self, namespace: str, upstream: ObservedRevision
+    ) -> Generator[Effect, Any, InjectionPoints]:
         """Return the injection points of an upstream's content, read once per content."""
         found = self._points.get(upstream.identity)
         if found is None:
@@ -386,14 +395,14 @@ class InjectController:
         self.view.use(one.key, one.uid, downstreams=downstreams, objects=objects, kinds=kinds)
         return self._requests.change(one.partition, one.key, requests), unknown
 
-    def _revisions(self, one: Pass) -> list[Revision]:
+    def _revisions(self, one: Pass) -> list[ObservedRevision]:
         """Return the observed revisions that the outcome depends on, by name."""
         assert one.variant.spec.downstream is not None
         found = {r.name: r for r in self.view.at(one.namespace, one.variant.spec.downstream)}
         found |= {r.name: r for r in self.view.owned(one.namespace, one.uid)}
         return [found[name] for name in sorted(found)]
 
-    def _inputs(self, one: Pass, upstream: Revision) -> Inputs:
+    def _inputs(self, one: Pass, upstream: ObservedRevision) -> Inputs:
         contents = []
         for group, version, kind, name in sorted(set(one.seen.names)):
             row = self.view.injectable(group, kind, one.namespace, name)

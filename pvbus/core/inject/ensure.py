@@ -36,7 +36,7 @@ from pvbus.core.inject.owning import (
     write_owned,
 )
 from pvbus.core.inject.renderstatus import render_status
-from pvbus.core.inject.view import Revision, View
+from pvbus.core.inject.view import InjectView, ObservedRevision
 from pvbus.core.keys import next_workspace
 
 DEFER_RENDER = "pvbus.dev/defer-render"
@@ -88,8 +88,8 @@ class DownstreamReconciler:
     def __init__(
         self,
         variant: PackageVariant,
-        upstream: Revision,
-        view: View,
+        upstream: ObservedRevision,
+        view: InjectView,
         candidates: Candidates,
         known: Iterable[ContentName],
         before: Mapping[str, DownstreamTarget],
@@ -161,7 +161,7 @@ class DownstreamReconciler:
             raise NotYetError(f"the deletion of PackageRevision {', '.join(going)}")
         return chosen
 
-    def _republished(self, revision: Revision) -> Effects:
+    def _republished(self, revision: ObservedRevision) -> Effects:
         """Take back the deletion that we proposed when the downstream was another one."""
         try:
             restored = yield from republish(revision.name, self.variant)

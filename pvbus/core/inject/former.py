@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 
 from pvbus.core.api.variants import Downstream, PackageVariant
 from pvbus.core.errors import ConflictError, PermanentError
-from pvbus.core.inject.view import Revision
+from pvbus.core.inject.view import ObservedRevision
 from pvbus.core.keys import WORKSPACE_PREFIX
 
 MADE_BY = "pvbus.dev/made-by"
@@ -25,7 +25,7 @@ PLACEHOLDER = -1
 Object = dict[str, Any]
 
 
-class Controller(NamedTuple):
+class ControllerReference(NamedTuple):
     """An owner reference that controls."""
 
     kind: str
@@ -40,7 +40,7 @@ class Trace(NamedTuple):
     revision: int
     workspace: str
     annotations: Mapping[str, str]
-    controllers: tuple[Controller, ...]
+    controllers: tuple[ControllerReference, ...]
     has_owners: bool
 
 
@@ -54,7 +54,7 @@ def trace_of(obj: Object) -> Trace:
         workspace=spec.get("workspaceName", ""),
         annotations=meta.get("annotations") or {},
         controllers=tuple(
-            Controller(o.get("kind", ""), o.get("name", ""), o.get("uid", ""))
+            ControllerReference(o.get("kind", ""), o.get("name", ""), o.get("uid", ""))
             for o in owners
             if o.get("controller")
         ),
@@ -62,7 +62,7 @@ def trace_of(obj: Object) -> Trace:
     )
 
 
-def trace_of_row(revision: Revision) -> Trace:
+def trace_of_row(revision: ObservedRevision) -> Trace:
     """Return the trace of an observed revision."""
     facts, owners = revision.facts, revision.row.owners
     return Trace(
@@ -70,7 +70,7 @@ def trace_of_row(revision: Revision) -> Trace:
         revision=facts.revision,
         workspace=facts.workspace,
         annotations=revision.row.annotations,
-        controllers=tuple(Controller(o.kind, o.name, o.uid) for o in owners if o.controller),
+        controllers=tuple(ControllerReference(o.kind, o.name, o.uid) for o in owners if o.controller),
         has_owners=bool(owners),
     )
 

@@ -10,7 +10,7 @@ import msgspec
 from pvbus.core.api.variants import Condition, PackageVariant, Upstream
 from pvbus.core.inject.ensure import Ensured
 from pvbus.core.inject.mutations import Injected
-from pvbus.core.inject.view import Revision
+from pvbus.core.inject.view import ObservedRevision
 from pvbus.core.keys import HOLD
 from pvbus.core.records import InjectedObject, ResultRow
 
@@ -125,7 +125,7 @@ def result_row(
     conditions: Conditions,
     *,
     requests: tuple[str, ...],
-    upstream: Revision | None = None,
+    upstream: ObservedRevision | None = None,
     ensured: Ensured | None = None,
     input_digest: str = "",
     waiting: tuple[str, ...] = (),

@@ -3,12 +3,12 @@
 from typing import NamedTuple
 
 from pvbus.core.api.variants import PackageVariant
-from pvbus.core.inject.attempts import Refused, Written
+from pvbus.core.inject.attempts import RefusedAttempt, Written
 from pvbus.core.inject.ensure import ContentName
 from pvbus.core.records import DesiredRow, ResultRow
 
 
-class VariantState:
+class InjectState:
     """One variant key: the object, its set's decision, and what was last done.
 
     waiting_since, trouble: since when it waits, or (since, attempts) it meets with errors that may
@@ -34,7 +34,7 @@ class VariantState:
         self.names: tuple[ContentName, ...] = ()
         self.content: tuple[ContentName, ...] = ()
         self.written: Written | None = None
-        self.refused: Refused | None = None
+        self.refused: RefusedAttempt | None = None
         self.waiting_since: float | None = None
         self.trouble: tuple[float, int] | None = None
 
@@ -44,7 +44,7 @@ class Pass(NamedTuple):
 
     partition: int
     key: str
-    seen: VariantState
+    seen: InjectState
     variant: PackageVariant
     now: float
     elapsed: float

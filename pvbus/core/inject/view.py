@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 import msgspec
 
 from pvbus.core.api.variants import CONFIG_GROUP, PORCH_GROUP, Downstream, Upstream
-from pvbus.core.inject.mutations import Listing
+from pvbus.core.inject.mutations import CandidateListing
 from pvbus.core.keys import Key, ObjectKey, okey
 from pvbus.core.markers import SyncView, is_marker, marker_kind
 from pvbus.core.records import InjectableRow, ObjectRow, RevisionFacts
@@ -35,7 +35,7 @@ class Uses(NamedTuple):
     kinds: frozenset[str]
 
 
-class Revision(NamedTuple):
+class ObservedRevision(NamedTuple):
     """A PackageRevision as observed."""
 
     namespace: str
@@ -58,13 +58,13 @@ class Revision(NamedTuple):
         return any(owner.uid == uid for owner in self.row.owners)
 
 
-class View:
+class InjectView:
     """Observed revisions, Repositories and injectables."""
 
     def __init__(self, partitions: int) -> None:
         self.sync = SyncView(partitions)
         self.content_sync = SyncView(partitions)
-        self._revisions: dict[str, Revision] = {}
+        self._revisions: dict[str, ObservedRevision] = {}
         self._at: dict[PackageKey, dict[str, None]] = {}
         self._owned: dict[Owning, dict[str, None]] = {}
         self._repositories: set[str] = set()
@@ -97,7 +97,7 @@ class View:
         if value is not None:
             row = _row.decode(value)
             if row.revision is not None:
-                new = Revision(name.namespace, name.name, row, row.revision)
+                new = ObservedRevision(name.namespace, name.name, row, row.revision)
                 self._remember(key, new)
         dirty = set()
         for side in (old, new):
@@ -106,13 +106,13 @@ class View:
                 dirty |= {self._owning_users[who] for who in _owners(side) if who in self._owning_users}
         return dirty
 
-    def _remember(self, key: str, revision: Revision) -> None:
+    def _remember(self, key: str, revision: ObservedRevision) -> None:
         self._revisions[key] = revision
         self._at.setdefault(_package(revision), {})[key] = None
         for owning in _owners(revision):
             self._owned.setdefault(owning, {})[key] = None
 
-    def _forget(self, key: str, revision: Revision) -> None:
+    def _forget(self, key: str, revision: ObservedRevision) -> None:
         tables: list[tuple[dict[Any, dict[str, None]], Any]] = [(self._at, _package(revision))]
         tables += [(self._owned, owning) for owning in _owners(revision)]
         for table, package in tables:
@@ -183,15 +183,15 @@ class View:
     def has_repository(self, namespace: str, name: str) -> bool:
         return _repository_key(namespace, name) in self._repositories
 
-    def at(self, namespace: str, package: Downstream) -> list[Revision]:
+    def at(self, namespace: str, package: Downstream) -> list[ObservedRevision]:
         keys = self._at.get((namespace, package.repo, package.package), ())
         return [self._revisions[key] for key in sorted(keys)]
 
-    def owned(self, namespace: str, uid: str) -> list[Revision]:
+    def owned(self, namespace: str, uid: str) -> list[ObservedRevision]:
         """Return the revisions of a namespace that name this uid as an owner."""
         return [self._revisions[key] for key in sorted(self._owned.get((namespace, uid), ()))]
 
-    def upstream(self, namespace: str, upstream: Upstream) -> Revision | None:
+    def upstream(self, namespace: str, upstream: Upstream) -> ObservedRevision | None:
         """Find the upstream revision.
 
         A revision above 0 and a workspace, when both are given, must both match; one alone decides;
@@ -231,11 +231,11 @@ def _repository_key(namespace: str, name: str) -> str:
     return okey(CONFIG_GROUP, "Repository", namespace, name)
 
 
-def _owners(revision: Revision) -> set[Owning]:
+def _owners(revision: ObservedRevision) -> set[Owning]:
     return {(revision.namespace, owner.uid) for owner in revision.row.owners}
 
 
-def _package(revision: Revision) -> PackageKey:
+def _package(revision: ObservedRevision) -> PackageKey:
     return revision.namespace, revision.facts.repository, revision.facts.package
 
 
@@ -246,7 +246,7 @@ class ViewCandidates:
     see what came, or went and came back, meanwhile.
     """
 
-    def __init__(self, view: View, namespace: str, names: Iterable[tuple[str, str, str, str]]) -> None:
+    def __init__(self, view: InjectView, namespace: str, names: Iterable[tuple[str, str, str, str]]) -> None:
         self._view = view
         self._namespace = namespace
         asked: dict[tuple[str, str, str], list[str]] = {}
@@ -254,14 +254,14 @@ class ViewCandidates:
             asked.setdefault((group, version, kind), []).append(name)
         self._listings = {package: self._list(*package, named) for package, named in asked.items()}
 
-    def listing(self, group: str, version: str, kind: str) -> Listing:
+    def listing(self, group: str, version: str, kind: str) -> CandidateListing:
         found = self._listings.get((group, version, kind))
         return found if found is not None else self._list(group, version, kind, ())
 
-    def _list(self, group: str, version: str, kind: str, names: Iterable[str]) -> Listing:
+    def _list(self, group: str, version: str, kind: str, names: Iterable[str]) -> CandidateListing:
         error = self._view.unavailable(group, version, kind)
         if error:
-            return Listing({}, error)
+            return CandidateListing({}, error)
         objects: dict[str, Any] = {}
         for name in names:
             row = self._view.injectable(group, kind, self._namespace, name)
@@ -271,4 +271,4 @@ class ViewCandidates:
         presence = self._view.injectable(group, kind, self._namespace, "")
         if not objects and presence is not None and presence.exists:
             objects[""] = None  # there are some, but none that an injector names
-        return Listing(objects)
+        return CandidateListing(objects)

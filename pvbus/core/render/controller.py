@@ -42,7 +42,7 @@ from pvbus.core.records import (
     DesiredRow,
     TargetRow,
 )
-from pvbus.core.render.state import VariantState
+from pvbus.core.render.state import RenderState
 from pvbus.core.render.template import RenderError, TemplateCache, render_row
 from pvbus.core.render.variant import (
     cancel,
@@ -92,7 +92,7 @@ class RenderController:
         self.evaluations = 0
         self._spec_bytes_max = spec_bytes_max
         self._templates = TemplateCache()
-        self._keys: dict[int, dict[str, VariantState]] = {}
+        self._keys: dict[int, dict[str, RenderState]] = {}
         self._sync: dict[int, SyncView] = {}
 
     # ------------------------------------------------------------ records in
@@ -118,7 +118,7 @@ class RenderController:
         vkey, set_name = TargetKey.parse(key) if topic == TARGETS else (key, "")
         seen = table.get(vkey)
         if seen is None:
-            seen = table[vkey] = VariantState()
+            seen = table[vkey] = RenderState()
         if topic == TARGETS:
             if value is None:
                 seen.claims.pop(set_name, None)
@@ -134,7 +134,7 @@ class RenderController:
 
     def store(self, partition: int, put: Put) -> Iterable[str]:
         if put.topic == DESIRED and partition in self._keys:
-            seen = self._keys[partition].setdefault(put.key, VariantState())
+            seen = self._keys[partition].setdefault(put.key, RenderState())
             seen.desired = put.row if isinstance(put.row, DesiredRow) else None
         return ()
 
@@ -172,7 +172,7 @@ class RenderController:
             return outcome._replace(again_after=max(seen.expires - now, 0.1))
         return outcome
 
-    def _release(self, key: str, seen: VariantState) -> Outcome:
+    def _release(self, key: str, seen: RenderState) -> Outcome:
         """No set speaks of this key any more: forget it, touch nothing."""
         desired = seen.desired
         assert desired is not None
@@ -180,7 +180,7 @@ class RenderController:
         puts = [Put(DESIRED, key, None), *(Put(SETRESULTS, row, None) for row in rows)]
         return Outcome(tuple(puts), "changed")
 
-    def _claimed(self, key: Key, seen: VariantState, now: float) -> Reconciliation:
+    def _claimed(self, key: Key, seen: RenderState, now: float) -> Reconciliation:
         """Decide between the rows of all sets: what the owner of the living object says comes first."""
         living = seen.living(now)
         owner = _owner(seen, living) if living is not None else None
@@ -199,7 +199,7 @@ class RenderController:
         return (yield from self._present(key, seen, winner, living, now))
 
     def _present(
-        self, key: Key, seen: VariantState, winner: TargetRow, living: PackageVariant | None, now: float
+        self, key: Key, seen: RenderState, winner: TargetRow, living: PackageVariant | None, now: float
     ) -> Reconciliation:
         """Bring the PackageVariant in line with the claim that may write."""
         if living is not None and living.metadata.deletion_timestamp:
@@ -229,7 +229,7 @@ class RenderController:
         return self._reported(key, seen, winner, living, spec_digest=digest(spec))
 
     def _not_written(
-        self, key: Key, seen: VariantState, winner: TargetRow, now: float, *, outcome: str, error: str
+        self, key: Key, seen: RenderState, winner: TargetRow, now: float, *, outcome: str, error: str
     ) -> Reconciliation:
         """End with why the spec is not written; what withdraws an order is written all the same."""
         living, refused = yield from self._withdraw(seen, winner, now)
@@ -241,7 +241,7 @@ class RenderController:
     def _terminating(
         self,
         key: Key,
-        seen: VariantState,
+        seen: RenderState,
         winner: TargetRow,
         living: PackageVariant,
     ) -> Outcome:
@@ -266,7 +266,7 @@ class RenderController:
     def _write(
         self,
         key: Key,
-        seen: VariantState,
+        seen: RenderState,
         winner: TargetRow,
         spec: PackageVariantSpec,
         living: PackageVariant | None,
@@ -301,7 +301,7 @@ class RenderController:
                 "record limit"
             )
 
-    def _conflict(self, key: Key, seen: VariantState, living: PackageVariant) -> Outcome:
+    def _conflict(self, key: Key, seen: RenderState, living: PackageVariant) -> Outcome:
         owners = [f"{o.kind} {o.name}" for o in living.metadata.owner_references if o.controller]
         owner = owners[0] if owners else "nobody (made by hand?)"
         error = (
@@ -314,7 +314,7 @@ class RenderController:
     def _reported(
         self,
         key: Key,
-        seen: VariantState,
+        seen: RenderState,
         winner: TargetRow,
         living: PackageVariant | None,
         *,
@@ -350,7 +350,7 @@ class RenderController:
     def _end(
         self,
         key: Key,
-        seen: VariantState,
+        seen: RenderState,
         row: DesiredRow,
         results: dict[str, ChildResult],
         *,
@@ -388,7 +388,7 @@ class RenderController:
 
     # ------------------------------------------------------------ removing
 
-    def _withdrawn(self, key: Key, seen: VariantState, name: str, now: float) -> Reconciliation:
+    def _withdrawn(self, key: Key, seen: RenderState, name: str, now: float) -> Reconciliation:
         """Write nothing but the annotation that withdraws the last order."""
         claim = seen.claims[name]
         living, error = yield from self._withdraw(seen, claim, now)
@@ -407,7 +407,7 @@ class RenderController:
 
     @staticmethod
     def _withdraw(
-        seen: VariantState, claim: TargetRow, now: float
+        seen: RenderState, claim: TargetRow, now: float
     ) -> Generator[Effect, Any, tuple[PackageVariant | None, str]]:
         """Write the annotation that a row asks for, where the living object lacks it.
 
@@ -429,7 +429,7 @@ class RenderController:
         seen.response, seen.expires = msgspec.json.encode(written), now + ECHO_SECONDS
         return seen.living(now), ""
 
-    def _removed(self, key: Key, seen: VariantState, name: str, now: float) -> Reconciliation:
+    def _removed(self, key: Key, seen: RenderState, name: str, now: float) -> Reconciliation:
         """Delete what a set ordered to remove: only its own, only while the order is fresh, and only after a
         live look at the set."""
         order, living = seen.claims[name], seen.living(now)
@@ -475,7 +475,7 @@ def _result_key(key: Key, set_name: str) -> str:
     return str(ChildKey(f"{key.namespace}/{set_name}", key.name))
 
 
-def _owner(seen: VariantState, living: PackageVariant) -> str | None:
+def _owner(seen: RenderState, living: PackageVariant) -> str | None:
     """Return the name of the set that controls the living object, if it has a row."""
     uid = controller_uid(living)
     for name, claim in seen.claims.items():
@@ -489,5 +489,5 @@ def _age(claim: TargetRow) -> tuple[str, str]:
     return claim.set_created, claim.set_uid
 
 
-def _on_hold(seen: VariantState) -> bool:
+def _on_hold(seen: RenderState) -> bool:
     return any(claim.on_hold for claim in seen.claims.values())

@@ -8,7 +8,7 @@ from pvbus.core.records import DesiredRow, TargetRow
 _variant = msgspec.json.Decoder(PackageVariant)
 
 
-class VariantState:
+class RenderState:
     """One variant key: its claims, the living PackageVariant, and what was last decided."""
 
     __slots__ = ("claims", "desired", "expires", "response", "variant")

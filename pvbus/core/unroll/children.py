@@ -1,22 +1,22 @@
 """A set's children: their rows, their names, and the rows that make them present or withdraw an order.
 
 Removal is never the absence of something: a child that no target wants goes through `waiting`,
-perhaps `held` and `confirmed`, then `ordered` and `gone`. Each state is a row, so it survives any
-restart. When a child moves between these states is decided in `removal`.
+perhaps `held` and `confirmed`, then `ordered` and `gone`. Which state follows which is in `states`; when a
+child moves between them is decided in `removal`.
 """
 
 from collections.abc import Iterable
+from typing import Any
 
 from msgspec.structs import replace
 
 from pvbus.core.api.variants import Downstream, PackageVariantSet
 from pvbus.core.effects import Put
 from pvbus.core.keys import Key, colliding_variant_name, digest, sha1_head, variant_name
-from pvbus.core.records import TARGETS, UNROLL, ChildResult, ChildRow, TargetRow
+from pvbus.core.records import TARGETS, UNROLL, ChildResult, ChildRow, ChildState, TargetRow
 from pvbus.core.unroll.contexts import Context, Contexts
+from pvbus.core.unroll.states import ChildEvent, following
 from pvbus.core.unroll.view import Observed
-
-LEAVING_STATES = ("waiting", "held", "confirmed", "ordered", "gone")
 
 
 class Children:
@@ -36,7 +36,9 @@ class Children:
         self.returned: set[str] = set()
         self.on_hold: set[str] = set()
         self.taken: set[str] = set()
-        self._in_state: dict[str, set[str]] = {state: set() for state in LEAVING_STATES}
+        self._in_state: dict[ChildState, set[str]] = {
+            state: set() for state in ChildState if state is not ChildState.PRESENT
+        }
         self.passes = 1
         self._names: dict[Downstream, dict[str, None]] = {}
         self._named: dict[str, Downstream] = {}
@@ -51,7 +53,7 @@ class Children:
         if old is not None:
             self._unname(name)
             self._uids[old.set_uid] -= 1
-            if old.state != "present":
+            if old.state is not ChildState.PRESENT:
                 self._in_state[old.state].discard(name)
         self.leaving.discard(name)
         self.returned.discard(name)
@@ -63,9 +65,9 @@ class Children:
             self.on_hold.add(name)
         self.passes = max(self.passes, row.created + 1, row.unwanted + 1)
         self._uids[row.set_uid] = self._uids.get(row.set_uid, 0) + 1
-        if row.state != "gone":
+        if row.state is not ChildState.GONE:
             self._name(row.downstream, name)
-        if row.state != "present":
+        if row.state is not ChildState.PRESENT:
             self.leaving.add(name)
             self._in_state[row.state].add(name)
         elif row.unwanted:
@@ -94,7 +96,7 @@ class Children:
 
         def rank(name: str) -> tuple[int, str]:
             row = self.rows.get(name)
-            return (2 if row is None else row.state != "present", name)
+            return (2 if row is None else row.state is not ChildState.PRESENT, name)
 
         return min(holders, key=rank) if len(holders) > 1 else next(iter(holders))
 
@@ -115,7 +117,7 @@ class Children:
         unknown = []
         for name in sorted(names):
             row, observed = self.rows.get(name), owned.get(name)
-            if observed is None or (row is not None and row.state != "gone"):
+            if observed is None or (row is not None and row.state is not ChildState.GONE):
                 continue
             if self._named.get(name) != observed.downstream:
                 self._unname(name)
@@ -130,6 +132,25 @@ class Children:
             name = colliding_variant_name(set_name, downstream.repo, downstream.package)
         self._name(downstream, name)
         return name
+
+    # ------------------------------------------------------------ states
+
+    def _after(self, name: str, event: ChildEvent) -> ChildState:
+        """Return the state of a child after an event that leaves it a row."""
+        row = self.rows.get(name)
+        state = following(row.state if row is not None else None, event)
+        assert state is not None
+        return state
+
+    def _moved(self, name: str, event: ChildEvent, **changes: Any) -> ChildRow:
+        """Return the row of a child after an event, with other changes that come with it."""
+        return replace(self.rows[name], state=self._after(name, event), **changes)
+
+    def _dropped(self, name: str, event: ChildEvent) -> Put:
+        """Return the tombstone of a row that an event ends."""
+        state = following(self.rows[name].state, event)
+        assert state is None
+        return self.put(name, state)
 
     # ------------------------------------------------------------ puts
 
@@ -147,17 +168,17 @@ class Children:
     ) -> tuple[Put, ...]:
         """Return what makes this child present; nothing when its rows say so already."""
         row = self.rows.get(name)
-        is_new = row is None or row.state == "gone"
+        is_new = row is None or row.state is ChildState.GONE
         cancelled = self._cancelled(name, row)
         target = target_row(obj, contexts, context, cancelled)
         fresh = ChildRow(
             set_uid=obj.metadata.uid,
-            state="present",
+            state=self._after(name, ChildEvent.WANTED),
             downstream=target.downstream,
             digest=target.digest,
             target=context.key[0],
             okey=context.object,
-            since=row.since if row is not None and row.state == "present" else now,
+            since=row.since if row is not None and row.state is ChildState.PRESENT else now,
             created=self.passes if row is None or is_new else row.created,
             unwanted=0 if row is None or row.hold else row.unwanted,
             cancelled=cancelled,
@@ -171,17 +192,20 @@ class Children:
 
     def _cancelled(self, name: str, row: ChildRow | None) -> str:
         """Return the token of the last withdrawn order; a new one where there is an order to withdraw."""
-        if row is None or row.state == "gone":
+        if row is None or row.state is ChildState.GONE:
             return ""
-        return cancel_token(name, row) if row.state == "ordered" else row.cancelled
+        return cancel_token(name, row) if row.state is ChildState.ORDERED else row.cancelled
 
     def contested(self, obj: PackageVariantSet, name: str, now: float) -> tuple[Put, ...]:
         """Return what keeps a child that several targets want: its PackageVariant stays as it is."""
         row = self.rows.get(name)
-        if row is None or row.state in ("present", "gone"):
+        if row is None:
             return ()
-        fresh = replace(row, state="present", unwanted=0 if row.hold else row.unwanted, hold="", since=now)
-        if row.state == "ordered":
+        state = self._after(name, ChildEvent.CONTESTED)
+        if state is row.state:
+            return ()
+        fresh = replace(row, state=state, unwanted=0 if row.hold else row.unwanted, hold="", since=now)
+        if row.state is ChildState.ORDERED:
             return self.withdrawn(obj, name, fresh, now)
         return (self.put(name, fresh),)
 
@@ -197,14 +221,15 @@ class Children:
     ) -> tuple[Put, ...]:
         """Note that no target wants this child; the removal itself comes later."""
         row = self.rows.get(name)
-        if (row is None or row.state == "gone") and name not in owned:
+        if (row is None or row.state is ChildState.GONE) and name not in owned:
             self._unname(name)
             return ()
-        if row is not None and row.state not in ("present", "gone"):  # gone, and back: a late create
+        state = self._after(name, ChildEvent.UNWANTED)
+        if row is not None and state is row.state:
             return ()
         fresh = ChildRow(
             set_uid=obj.metadata.uid,
-            state="waiting",
+            state=state,
             downstream=downstream,
             digest=row.digest if row else "",
             target=row.target if row else 0,
@@ -250,20 +275,22 @@ class Children:
         What a person confirmed stays confirmed.
         """
         row = self.rows[name]
-        if row.state == "ordered":
-            row = replace(row, state="confirmed" if row.hold else "waiting")
-        return self.withdrawn(obj, name, row, now, on_hold=on_hold)
+        is_confirmed = row.state is ChildState.ORDERED and bool(row.hold)
+        event = ChildEvent.CONFIRMED_WITHDRAWN if is_confirmed else ChildEvent.WITHDRAWN
+        return self.withdrawn(obj, name, self._moved(name, event), now, on_hold=on_hold)
 
     def undecided(self, obj: PackageVariantSet, name: str, observed: Observed, now: float) -> tuple[Put, Put]:
         """Put the hold of the set on a living child that was never compared with the targets."""
-        row = ChildRow(set_uid=obj.metadata.uid, state="waiting", downstream=observed.downstream)
+        state = self._after(name, ChildEvent.FOUND_ON_HOLD)
+        row = ChildRow(set_uid=obj.metadata.uid, state=state, downstream=observed.downstream)
         return self.withdrawn(obj, name, row, now, on_hold=True)
 
     def ordered(self, obj: PackageVariantSet, name: str, now: float) -> tuple[Put, Put]:
         """Return the order to remove a child."""
-        old = self.rows[name]
         generation = obj.metadata.generation
-        row = replace(old, state="ordered", digest="", since=now, generation=generation, on_hold=False)
+        row = self._moved(
+            name, ChildEvent.ORDERED, digest="", since=now, generation=generation, on_hold=False
+        )
         target = TargetRow(
             state="removed",
             set_name=obj.metadata.name,
@@ -271,20 +298,41 @@ class Children:
             set_created=obj.metadata.creation_timestamp or "",
             generation=generation,
             ordered=now,
-            cancelled=old.cancelled,
-            downstream=old.downstream,
+            cancelled=row.cancelled,
+            downstream=row.downstream,
         )
         return self.put(name, row), self.target_put(name, target)
 
     def gone(self, name: str, now: float) -> tuple[Put, Put]:
         """Note that a child's PackageVariant is not there any more; render lets go of it."""
-        row = replace(self.rows[name], state="gone", digest="", since=now, on_hold=False)
+        row = self._moved(name, ChildEvent.SEEN_GONE, digest="", since=now, on_hold=False)
         return self.put(name, row), self.target_put(name, None)
+
+    def forget_removal(self, name: str) -> Put:
+        """Forget a removal of long ago: of a child that is gone, or that is wanted again."""
+        row = self.rows[name]
+        if row.state is ChildState.GONE:
+            return self._dropped(name, ChildEvent.FORGOTTEN)
+        return self.put(name, replace(row, unwanted=0))
 
     def is_acknowledged(self, name: str) -> bool:
         """Whether render has written the withdrawal of the last order, so that another may be given."""
         row, result = self.rows[name], self.results.get(name)
         return not row.cancelled or (result is not None and result.cancelled == row.cancelled)
+
+    # ------------------------------------------------------------ guard
+
+    def held(self, name: str, hold: str, now: float) -> Put:
+        """Hold a removal. hold: the id of the hold."""
+        return self.put(name, self._moved(name, ChildEvent.HELD, hold=hold, since=now))
+
+    def confirmed(self, name: str, now: float) -> Put:
+        """Note that a person confirmed a removal that is held."""
+        return self.put(name, self._moved(name, ChildEvent.CONFIRMED, since=now))
+
+    def hold_ended(self, name: str, now: float) -> Put:
+        """Let a removal wait again whose hold stands no more."""
+        return self.put(name, self._moved(name, ChildEvent.HOLD_ENDED, hold="", since=now))
 
     # ------------------------------------------------------------ whole set
 
@@ -292,7 +340,7 @@ class Children:
         """Return the name of a present child that render has not evaluated at its current digest, or
         whose expressions fail; None when there is none."""
         for name, row in self.rows.items():
-            if row.state == "present":
+            if row.state is ChildState.PRESENT:
                 result = self.results.get(name)
                 if result is None or result.evaluated != row.digest or result.expression_failed:
                     return name
@@ -308,19 +356,19 @@ class Children:
         """Tombstone children, some at a time: nobody writes or deletes them for this set any more."""
         puts = []
         for name in sorted(names)[:puts_max]:
-            puts.append(self.put(name, None))
-            if self.rows[name].state != "gone":
+            puts.append(self._dropped(name, ChildEvent.RELEASED))
+            if self.rows[name].state is not ChildState.GONE:
                 puts.append(self.target_put(name, None))
         return puts
 
-    def in_state(self, *states: str) -> list[str]:
+    def in_state(self, *states: ChildState) -> list[str]:
         """Return the names of the rows in these states, of those that are not present, in order."""
         return sorted(name for state in states for name in self._in_state[state])
 
 
 def is_undecided(row: ChildRow) -> bool:
     """Whether a row only keeps a child on hold: no target was compared with it yet."""
-    return row.state == "waiting" and row.on_hold and not row.unwanted
+    return row.state is ChildState.WAITING and row.on_hold and not row.unwanted
 
 
 def cancel_token(name: str, row: ChildRow) -> str:

@@ -16,8 +16,8 @@ from pvbus.core.api.variants import (
 from pvbus.core.keys import ObjectKey
 from pvbus.core.records import ObjectRow, Root
 from pvbus.core.render.template import CompiledSet, RenderError, Roots, TargetInputs
-from pvbus.core.unroll.index import Selector
-from pvbus.core.unroll.view import REPOSITORY_KIND, View
+from pvbus.core.unroll.index import TargetSelector
+from pvbus.core.unroll.view import REPOSITORY_KIND, UnrollView
 
 ContextKey = tuple[int, str]
 """(target index, okey of the object), or (target index, `#<repository>.<package>` position)."""
@@ -56,17 +56,17 @@ def _root(namespace: str, name: str, row: ObjectRow) -> Root:
     return Root(name=name, namespace=namespace, labels=row.labels, annotations=row.annotations)
 
 
-def selector_of(target: Target, namespace: str) -> Selector | None:
+def selector_of(target: Target, namespace: str) -> TargetSelector | None:
     """Return a target's selector as the index takes it; None for a list target."""
     if target.repository_selector is not None:
         chosen = target.repository_selector
-        return Selector(
+        return TargetSelector(
             REPOSITORY_KIND, namespace, chosen.match_labels, tuple(chosen.match_expressions), None
         )
     if target.object_selector is not None:
         picked = target.object_selector
         group = picked.api_version.rpartition("/")[0]
-        return Selector(
+        return TargetSelector(
             f"{group}/{picked.kind}",
             namespace,
             picked.match_labels,
@@ -95,7 +95,7 @@ class Contexts:
     """The contexts of one set at one generation and upstream."""
 
     def __init__(
-        self, skey: str, obj: PackageVariantSet, compiled: CompiledSet, upstream: Root, view: View
+        self, skey: str, obj: PackageVariantSet, compiled: CompiledSet, upstream: Root, view: UnrollView
     ) -> None:
         self.skey = skey
         self.spec = obj.spec

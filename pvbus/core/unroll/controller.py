@@ -29,10 +29,10 @@ from pvbus.core.unroll import orders
 from pvbus.core.unroll.facts import facts_of
 from pvbus.core.unroll.orders import Turn
 from pvbus.core.unroll.preparing import Preparing
-from pvbus.core.unroll.removal import Limits, hold_of
+from pvbus.core.unroll.removal import RemovalLimits, hold_of
 from pvbus.core.unroll.report import StopError, roll_up
-from pvbus.core.unroll.state import Refused, SetState
-from pvbus.core.unroll.view import SET_KIND, Observed, View
+from pvbus.core.unroll.state import RefusedRows, SetState
+from pvbus.core.unroll.view import SET_KIND, Observed, UnrollView
 
 ROLLUP_SECONDS = 1.0
 CHUNK_PUTS = 1_000  # of one outcome: more would keep others waiting, and fewer make a fan-out slower
@@ -60,7 +60,7 @@ class UnrollController:
         partitions: int,
         elapsed: Callable[[], float],
         nonce: Callable[[], str],
-        limits: Limits | None = None,
+        limits: RemovalLimits | None = None,
         chunk_puts: int = CHUNK_PUTS,
         turn_targets: int = TURN_TARGETS,
     ) -> None:
@@ -69,11 +69,11 @@ class UnrollController:
         A pass ends, and the rest follows, after chunk_puts rows (what a step should hold) or turn_targets
         targets.
         """
-        self.view = View(partitions)
+        self.view = UnrollView(partitions)
         self.preparing = Preparing(self.view, turn_targets)
         self._elapsed = elapsed
         self._nonce = nonce
-        self._limits = limits or Limits()
+        self._limits = limits or RemovalLimits()
         self._chunk_puts = chunk_puts
         self._turn_targets = turn_targets
         self._sets: dict[int, dict[str, SetState]] = {}
@@ -179,7 +179,9 @@ class UnrollController:
             if put.topic == UNROLL and isinstance(put.row, ChildRow) and partition in self._sets:
                 skey, name = ChildKey.parse(put.key)
                 row = put.row
-                self._state(partition, skey).refused[name] = Refused(row.digest, row.target, row.okey, error)
+                self._state(partition, skey).refused[name] = RefusedRows(
+                    row.digest, row.target, row.okey, error
+                )
                 yield skey
 
     def failed(self, partition: int, key: str, message: str, now: float) -> tuple[Put, ...]:

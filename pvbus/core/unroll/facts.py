@@ -7,7 +7,7 @@ from pvbus.core.api.variants import PackageVariantSet
 from pvbus.core.keys import digest, watch_key
 from pvbus.core.records import WatchRequest
 from pvbus.core.unroll.contexts import selected_kinds
-from pvbus.core.unroll.removal import Limits
+from pvbus.core.unroll.removal import RemovalLimits
 from pvbus.core.unroll.validation import validate_set
 from pvbus.core.unroll.view import REPOSITORY_KIND, REVISION_KIND, VARIANT_KIND
 
@@ -24,12 +24,12 @@ class SetFacts(NamedTuple):
 
     kinds: Mapping[str, tuple[str, ...]]
     requests: Mapping[str, WatchRequest]
-    limits: Limits
+    limits: RemovalLimits
     problem: str
     spec_digest: str
 
 
-def facts_of(obj: PackageVariantSet, partition: int, defaults: Limits) -> SetFacts:
+def facts_of(obj: PackageVariantSet, partition: int, defaults: RemovalLimits) -> SetFacts:
     """Find what follows from a set. partition: the one whose lease asks for its kinds."""
     kinds = selected_kinds(obj.spec)
     try:

@@ -22,7 +22,7 @@ from pvbus.core.api.variants import LabelSelectorRequirement
 from pvbus.core.errors import PermanentError
 
 
-class Selector(NamedTuple):
+class TargetSelector(NamedTuple):
     """Objects of a kind (`<group>/<Kind>`) in a namespace. name None: of any name."""
 
     kind: str
@@ -37,7 +37,7 @@ class Selector(NamedTuple):
         return here and _Compiled(None, 0, self).accepts(name, labels)
 
 
-class Change(NamedTuple):
+class SelectorChange(NamedTuple):
     """What an object event means for one selector. position: of the selector among its owner's.
 
     `changed`: the object is selected, as before; its labels, or whatever else the event was about,
@@ -72,7 +72,7 @@ class _Compiled:
         "within",
     )
 
-    def __init__(self, owner: Hashable, position: int, selector: Selector) -> None:
+    def __init__(self, owner: Hashable, position: int, selector: TargetSelector) -> None:
         self.owner = owner
         self.position = position
         self.selector = selector
@@ -239,7 +239,7 @@ class SelectorIndex:
         self._scopes: dict[tuple[str, str], _Scope] = {}
         self._owners: dict[Hashable, tuple[_Compiled, ...]] = {}
 
-    def set_selectors(self, owner: Hashable, selectors: Sequence[Selector]) -> list[list[str]]:
+    def set_selectors(self, owner: Hashable, selectors: Sequence[TargetSelector]) -> list[list[str]]:
         """Replace an owner's selectors; return the okeys of all matches of each, ordered by name.
 
         Raises PermanentError for an operator that does not exist; the owner then keeps what it had.
@@ -278,7 +278,7 @@ class SelectorIndex:
             for one in self._owners.get(owner, ())
         ]
 
-    def put_object(self, kind: str, namespace: str, name: str, labels: _Labels) -> list[Change]:
+    def put_object(self, kind: str, namespace: str, name: str, labels: _Labels) -> list[SelectorChange]:
         """Store an object's labels and tell what that means for whom.
 
         Labels equal to those stored give a `changed` to each selector that has the object.
@@ -289,7 +289,7 @@ class SelectorIndex:
             return []
         return _changes(scope, f"{kind}|{namespace}|{name}", name, before, labels)
 
-    def remove_object(self, kind: str, namespace: str, name: str) -> list[Change]:
+    def remove_object(self, kind: str, namespace: str, name: str) -> list[SelectorChange]:
         """Forget an object and tell whom it leaves. Unknown objects are nobody's."""
         scope = self._scopes.get((kind, namespace))
         before = scope.put(name, None) if scope is not None else None
@@ -298,7 +298,7 @@ class SelectorIndex:
         self._tidy((kind, namespace))
         okey = f"{kind}|{namespace}|{name}"
         return [
-            Change(one.owner, one.position, okey, "left")
+            SelectorChange(one.owner, one.position, okey, "left")
             for one in scope.candidates(name, {}, before)
             if one.accepts(name, before)
         ]
@@ -317,14 +317,16 @@ class SelectorIndex:
                 del self._scopes[key]
 
 
-def _namespaces(selector: Selector) -> tuple[str, ...]:
+def _namespaces(selector: TargetSelector) -> tuple[str, ...]:
     return (selector.namespace, "") if selector.namespace else ("",)
 
 
-def _changes(scope: _Scope, okey: str, name: str, before: _Labels | None, after: _Labels) -> list[Change]:
+def _changes(
+    scope: _Scope, okey: str, name: str, before: _Labels | None, after: _Labels
+) -> list[SelectorChange]:
     if before is None:
         return [
-            Change(one.owner, one.position, okey, "entered")
+            SelectorChange(one.owner, one.position, okey, "entered")
             for one in scope.candidates(name, {}, after)
             if one.accepts(name, after)
         ]
@@ -334,7 +336,7 @@ def _changes(scope: _Scope, okey: str, name: str, before: _Labels | None, after:
         was = one.accepts(name, before)
         now = was if one.keys.isdisjoint(moved) else one.accepts(name, after)
         if was and now:
-            changes.append(Change(one.owner, one.position, okey, "changed"))
+            changes.append(SelectorChange(one.owner, one.position, okey, "changed"))
         elif was != now:
-            changes.append(Change(one.owner, one.position, okey, "entered" if now else "left"))
+            changes.append(SelectorChange(one.owner, one.position, okey, "entered" if now else "left"))
     return changes

@@ -11,13 +11,13 @@ from msgspec.structs import replace
 
 from pvbus.core.effects import Put
 from pvbus.core.keys import HOLD, ObjectKey, check_key
-from pvbus.core.records import SETRESULTS, WATCHES, CheckRequest, Hold
+from pvbus.core.records import SETRESULTS, WATCHES, CheckRequest, ChildState, Hold
 from pvbus.core.unroll.children import is_undecided
 from pvbus.core.unroll.contexts import Contexts, selected_kinds
-from pvbus.core.unroll.removal import Check, Limits, confirmed_tokens, hold_of, overdue
+from pvbus.core.unroll.removal import Check, RemovalLimits, confirmed_tokens, hold_of, overdue
 from pvbus.core.unroll.report import EVALUATION, roll_up
 from pvbus.core.unroll.state import SetState
-from pvbus.core.unroll.view import REPOSITORY_KIND, REVISION_KIND, SET_KIND, Observed, View
+from pvbus.core.unroll.view import REPOSITORY_KIND, REVISION_KIND, SET_KIND, Observed, UnrollView
 
 ANSWER_SECONDS_MAX = 30.0  # an answer that could not be acted upon for so long proves nothing any more
 NAMES_MAX = 50  # objects of a kind that are read one by one; for more, one list costs less
@@ -29,7 +29,7 @@ class Turn(NamedTuple):
 
     now: float
     elapsed: float
-    limits: Limits
+    limits: RemovalLimits
     hold: Hold | None
     puts_max: int
     nonce: Callable[[], str]
@@ -49,7 +49,7 @@ def hold_puts(state: SetState, owned: Mapping[str, Observed], turn: Turn, *, on_
     puts: list[Put] = []
     for name in list(children.rows) if on_hold else sorted(children.on_hold):
         row = children.rows[name]
-        if row.state != "gone" and row.on_hold != on_hold:
+        if row.state is not ChildState.GONE and row.on_hold != on_hold:
             if is_undecided(row):
                 puts += children.release((name,), 1)
             else:
@@ -88,7 +88,7 @@ def guard(state: SetState, owned: dict[str, Observed], turn: Turn) -> list[Put]:
     puts = list(_follow(state, hold, released, turn))[: turn.puts_max]
     if puts:
         return puts
-    waiting = children.in_state("waiting")
+    waiting = children.in_state(ChildState.WAITING)
     if hold is None:
         if not waiting or not removal.exceeds(turn.limits, turn.elapsed):
             return []
@@ -99,12 +99,11 @@ def guard(state: SetState, owned: dict[str, Observed], turn: Turn) -> list[Put]:
         return [_rolled_up(state, hold, released)]
     if hold.token and hold.token in confirmed_tokens(state.obj):
         return [_rolled_up(state, None, hold.id)]
-    has_held = bool(children.in_state("held"))
+    has_held = bool(children.in_state(ChildState.HELD))
     if not has_held and (hold.token or not waiting):
         return [_rolled_up(state, None, released)]
     if waiting and not hold.token:
-        rows = ((name, children.rows[name]) for name in waiting[: turn.puts_max])
-        return [children.put(n, replace(r, state="held", hold=hold.id, since=turn.now)) for n, r in rows]
+        return [children.held(name, hold.id, turn.now) for name in waiting[: turn.puts_max]]
     fresh = removal.token(hold, owned)
     if (fresh == hold and not waiting) or removal.token_in(hold, turn.limits, turn.elapsed) > 0:
         return []
@@ -115,12 +114,12 @@ def guard(state: SetState, owned: dict[str, Observed], turn: Turn) -> list[Put]:
 def _follow(state: SetState, hold: Hold | None, released: str, turn: Turn) -> Iterator[Put]:
     """Yield the rows that have not followed the last confirmation, or whose hold stands no more."""
     children = state.children
-    for name in children.in_state("held"):
+    for name in children.in_state(ChildState.HELD):
         row = children.rows[name]
         if row.hold == released:
-            yield children.put(name, replace(row, state="confirmed", since=turn.now))
+            yield children.confirmed(name, turn.now)
         elif hold is None or row.hold != hold.id:
-            yield children.put(name, replace(row, state="waiting", hold="", since=turn.now))
+            yield children.hold_ended(name, turn.now)
 
 
 def _rolled_up(state: SetState, hold: Hold | None, released: str) -> Put:
@@ -145,17 +144,16 @@ def seen_gone(state: SetState, owned: dict[str, Observed], turn: Turn) -> list[P
     """
     children = state.children
     puts: list[Put] = []
-    for name in children.in_state("waiting", "held", "confirmed", "ordered"):
+    leaving = (ChildState.WAITING, ChildState.HELD, ChildState.CONFIRMED, ChildState.ORDERED)
+    for name in children.in_state(*leaving):
         if name not in owned:
             puts += children.gone(name, turn.now)
-    for name in state.removal.forgotten(turn.elapsed):
-        row = children.rows[name]
-        puts.append(children.put(name, None if row.state == "gone" else replace(row, unwanted=0)))
+    puts += [children.forget_removal(name) for name in state.removal.forgotten(turn.elapsed)]
     return puts[: turn.puts_max]
 
 
 def orders(
-    state: SetState, view: View, owned: dict[str, Observed], turn: Turn, *, caught_up: bool
+    state: SetState, view: UnrollView, owned: dict[str, Observed], turn: Turn, *, caught_up: bool
 ) -> list[Put]:
     """Return check requests or orders, as far as the set's removals have got; note what they wait for.
 
@@ -164,9 +162,9 @@ def orders(
     obj, removal, children = state.obj, state.removal, state.children
     assert obj is not None
     hold, _ = hold_of(state.rollup, obj.metadata.uid)
-    due = children.in_state("confirmed")
+    due = children.in_state(ChildState.CONFIRMED)
     if hold is None:
-        due += children.in_state("waiting")
+        due += children.in_state(ChildState.WAITING)
     kept_back = [name for name in due if owned[name].on_hold]
     due = [name for name in due if not owned[name].on_hold]
     still_due = set(due)
@@ -181,7 +179,7 @@ def orders(
             removal.cleared = [name for name in due if name in check.names and children.is_acknowledged(name)]
     if not due or state.waiting:
         removal.cleared = []
-        if not due and children.in_state("ordered"):
+        if not due and children.in_state(ChildState.ORDERED):
             state.waiting = "render to delete what it was ordered to"
         elif not due and kept_back:
             state.waiting = f'PackageVariant "{kept_back[0]}" to lose its annotation {HOLD}'
@@ -228,7 +226,7 @@ def _ordered(state: SetState, turn: Turn) -> list[Put]:
 # ---------------------------------------------------------------- checking
 
 
-def is_answered(state: SetState, view: View) -> bool:
+def is_answered(state: SetState, view: UnrollView) -> bool:
     """Whether ingest has answered the open check for all kinds."""
     check = state.removal.check
     if check is None:
@@ -237,7 +235,7 @@ def is_answered(state: SetState, view: View) -> bool:
     return all(answers.get(key) == check.nonce for key in check.requests)
 
 
-def drop_requests(state: SetState, view: View) -> list[Put]:
+def drop_requests(state: SetState, view: UnrollView) -> list[Put]:
     """Delete the check requests of a set that are on the bus."""
     return _request_puts(state, view, {})
 
@@ -272,7 +270,7 @@ def _read_by(state: SetState, contexts: Contexts) -> dict[str, tuple[str, ...]]:
     return read
 
 
-def _request_puts(state: SetState, view: View, wanted: Mapping[str, CheckRequest]) -> list[Put]:
+def _request_puts(state: SetState, view: UnrollView, wanted: Mapping[str, CheckRequest]) -> list[Put]:
     """Make the requests on the bus those that are wanted."""
     if state.asked is None:
         state.asked = dict(view.requests.get(state.skey, {}))

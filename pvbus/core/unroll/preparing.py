@@ -10,13 +10,13 @@ from pvbus.core.unroll.contexts import Contexts, root_of
 from pvbus.core.unroll.facts import STATIC_KINDS, SetFacts
 from pvbus.core.unroll.report import StopError
 from pvbus.core.unroll.state import Building, SetState
-from pvbus.core.unroll.view import View
+from pvbus.core.unroll.view import UnrollView
 
 
 class Preparing:
     """Evaluates the targets of sets. set_evaluations, target_evaluations: counted for tests of cost."""
 
-    def __init__(self, view: View, turn_targets: int) -> None:
+    def __init__(self, view: UnrollView, turn_targets: int) -> None:
         """turn_targets: evaluated in one go; the rest follows in other turns."""
         self.set_evaluations = 0
         self.target_evaluations = 0

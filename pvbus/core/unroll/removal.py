@@ -7,27 +7,28 @@ restored the row, so a wall clock that jumps changes nothing, and a lease that m
 """
 
 from collections.abc import Iterable, Mapping
-from typing import NamedTuple
+from typing import NamedTuple, Self
 
 from pvbus.core.api.variants import PackageVariantSet
 from pvbus.core.keys import CONFIRM_DELETION, REMOVALS_MAX, REMOVALS_SHARE, Key, hold_token
-from pvbus.core.records import CheckRequest, Hold, SetResult
+from pvbus.core.records import CheckRequest, ChildState, Hold, SetResult
 from pvbus.core.unroll.children import Children
 from pvbus.core.unroll.view import Observed
 
 WINDOW_SECONDS = 600.0  # of the guard; with a shorter one, removals trickle past it
 WAIT_SECONDS_MAX = 600.0  # a set that changes all the time still gets its removals
 TOKEN_SECONDS = 60.0  # between two changes of a token: a person needs time to read and confirm it
+COUNTED = (ChildState.WAITING, ChildState.HELD, ChildState.ORDERED, ChildState.GONE)  # by the guard
 
 
-class Limits(NamedTuple):
+class RemovalLimits(NamedTuple):
     """When removals are believed, and how many at once. share: of the children the set had before."""
 
     removal_quiet_seconds: float = 5.0
     removals_max: int = 5
     removals_share: float = 0.1
 
-    def of(self, annotations: Mapping[str, str]) -> "Limits":
+    def of(self, annotations: Mapping[str, str]) -> Self:
         """Return the limits of one set, whose annotations may replace those of the guard.
 
         Raises ValueError, which names the annotation.
@@ -78,7 +79,7 @@ class Removal:
         self.cleared: list[str] = []
         self.changed: set[str] = set()
         self._children = children
-        self._since: dict[str, tuple[str, int, float]] = {}
+        self._since: dict[str, tuple[ChildState, int, float]] = {}
         self._added_at = float("-inf")
         self._token_at: float | None = None
         self._cancelled = 0
@@ -97,7 +98,7 @@ class Removal:
             before = self._since.get(name)
             if before is None or before[:2] != (row.state, row.unwanted):
                 self._since[name] = (row.state, row.unwanted, elapsed)
-                if row.state in ("waiting", "confirmed"):
+                if row.state in (ChildState.WAITING, ChildState.CONFIRMED):
                     self._added_at = elapsed
         children.taken.clear()
         if not children.leaving:
@@ -116,22 +117,22 @@ class Removal:
         self.cleared = []
         self.check = self.answered_at = None
 
-    def _quiet_seconds(self, limits: Limits) -> float:
+    def _quiet_seconds(self, limits: RemovalLimits) -> float:
         return min(WAIT_SECONDS_MAX, limits.removal_quiet_seconds * 2.0 ** min(self._cancelled, 16))
 
-    def quiet_in(self, limits: Limits, elapsed: float) -> float:
+    def quiet_in(self, limits: RemovalLimits, elapsed: float) -> float:
         """Return the seconds until waiting removals are quiet, 0 when they are."""
         quiet = self._added_at + self._quiet_seconds(limits) - elapsed
-        waiting = [self._age(name, elapsed) for name in self._children.in_state("waiting")]
+        waiting = [self._age(name, elapsed) for name in self._children.in_state(ChildState.WAITING)]
         longest = WAIT_SECONDS_MAX - max(waiting, default=0.0)
         return max(0.0, min(quiet, longest))
 
     def forgotten(self, elapsed: float) -> list[str]:
         """Return the children, gone or returned, whose removal was wanted longer ago than the window."""
-        names = (*self._children.in_state("gone"), *sorted(self._children.returned))
+        names = (*self._children.in_state(ChildState.GONE), *sorted(self._children.returned))
         return [name for name in names if self._age(name, elapsed) >= WINDOW_SECONDS]
 
-    def next_look(self, limits: Limits, hold: Hold | None, elapsed: float) -> float | None:
+    def next_look(self, limits: RemovalLimits, hold: Hold | None, elapsed: float) -> float | None:
         """Return the seconds until the clock alone changes something; None when it never does."""
         times = []
         if self._children.leaving or self._children.returned:
@@ -141,7 +142,7 @@ class Removal:
             token = self.token_in(hold, limits, elapsed)
             if token > 0:  # at 0 the guard has acted already, and only an event changes the hold
                 times.append(token + 0.01)
-        if self._children.in_state("waiting", "confirmed"):
+        if self._children.in_state(ChildState.WAITING, ChildState.CONFIRMED):
             quiet = self.quiet_in(limits, elapsed)
             if quiet > 0:
                 times.append(quiet + 0.01)
@@ -149,7 +150,7 @@ class Removal:
 
     # ------------------------------------------------------------ guard
 
-    def exceeds(self, limits: Limits, elapsed: float) -> bool:
+    def exceeds(self, limits: RemovalLimits, elapsed: float) -> bool:
         """Whether more removals were wanted within the window than may go without confirmation.
 
         They count while they wait, are held or ordered, and for the window after they are gone or their
@@ -160,9 +161,9 @@ class Removal:
         counted = [
             rows[name].unwanted
             for name in self._children.leaving
-            if rows[name].state in ("waiting", "held", "ordered", "gone")
-            and (rows[name].state == "held" or not rows[name].hold)
-            and (rows[name].state != "gone" or self._age(name, elapsed) < WINDOW_SECONDS)
+            if rows[name].state in COUNTED
+            and (rows[name].state is ChildState.HELD or not rows[name].hold)
+            and (rows[name].state is not ChildState.GONE or self._age(name, elapsed) < WINDOW_SECONDS)
         ]
         counted += [
             rows[name].unwanted
@@ -180,13 +181,13 @@ class Removal:
     def token(self, hold: Hold, owned: Mapping[str, Observed]) -> Hold:
         """Return the hold with the token and the number of the rows that it holds now."""
         namespace = Key.parse(self._children.skey).namespace
-        names = self._children.in_state("held")
+        names = self._children.in_state(ChildState.HELD)
         pairs = ((f"{namespace}/{name}", owned[name].uid if name in owned else "") for name in names)
         return Hold(
             id=hold.id, token=hold_token(hold.id, pairs), count=len(names), generation=hold.generation
         )
 
-    def token_in(self, hold: Hold, limits: Limits, elapsed: float) -> float:
+    def token_in(self, hold: Hold, limits: RemovalLimits, elapsed: float) -> float:
         """Return the seconds until a hold may get its token, or lose it to get another one.
 
         It is collected until no removal is added for a while, and then stands for a minute at least.
@@ -219,7 +220,7 @@ def hold_of(rollup: SetResult | None, uid: str) -> tuple[Hold | None, str]:
 def overdue(children: Children, generation: int, *, failing: bool) -> Iterable[str]:
     """Yield the children whose order may not stand: the set is at another generation, an expression fails,
     or render found the order too old."""
-    for name in children.in_state("ordered"):
+    for name in children.in_state(ChildState.ORDERED):
         row, result = children.rows[name], children.results.get(name)
         expired = result is not None and result.expired == row.since
         if failing or expired or row.generation != generation:

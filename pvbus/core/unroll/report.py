@@ -8,12 +8,13 @@ from heapq import nsmallest
 from itertools import starmap
 from typing import NamedTuple
 
-from pvbus.core.records import ChildFailure, ChildResult, ChildRow, Counts, SetResult
+from pvbus.core.records import ChildFailure, ChildResult, ChildRow, ChildState, Counts, SetResult
 from pvbus.core.unroll.children import is_undecided
 from pvbus.core.unroll.contexts import describe_object
 from pvbus.core.unroll.removal import hold_of
-from pvbus.core.unroll.state import Refused, SetState
+from pvbus.core.unroll.state import RefusedRows, SetState
 
+REMOVING = (ChildState.WAITING, ChildState.CONFIRMED, ChildState.ORDERED)
 UNREADY_SHOWN = 3  # more would not be read in a condition; `pvbus explain --set` lists all
 EVALUATION = "every target to be evaluated without an error"  # what removals of a stopped set wait for, too
 
@@ -77,7 +78,7 @@ def roll_up(state: SetState, *, stop: StopError | None = None, on_hold: bool = F
 
 
 def _count(
-    state: SetState, refusals: Mapping[str, Refused], tally: dict[str, int]
+    state: SetState, refusals: Mapping[str, RefusedRows], tally: dict[str, int]
 ) -> tuple[list[_Failure], list[_Failure], list[str]]:
     """Count the rows; return the errors that stall the set, the children that fail, and the names of the
     other ones that are not ready. refusals: rows that the bus refuses, by the child's name."""
@@ -87,11 +88,11 @@ def _count(
     children = state.children
     for name, row in children.rows.items():
         result = children.results.get(name)
-        if row.state == "held":
+        if row.state is ChildState.HELD:
             tally["held"] += 1
-        elif row.state in ("waiting", "confirmed", "ordered") and not is_undecided(row):
+        elif row.state in REMOVING and not is_undecided(row):
             tally["removing"] += 1
-        if row.state != "present":
+        if row.state is not ChildState.PRESENT:
             continue
         tally["desired"] += 1
         if name in refusals:

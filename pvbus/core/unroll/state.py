@@ -53,7 +53,7 @@ class Building(NamedTuple):
     rest: Iterator[Context]
 
 
-class Refused(NamedTuple):
+class RefusedRows(NamedTuple):
     """Rows of a child that the bus refused: the digest of its target row, where it stands, and why."""
 
     digest: str
@@ -101,7 +101,7 @@ class SetState:
         self.paused = False
         self.asked: dict[str, str] | None = None
         self.waiting = ""
-        self.refused: dict[str, Refused] = {}
+        self.refused: dict[str, RefusedRows] = {}
 
     def take_set(self, obj: PackageVariantSet | None) -> None:
         """Take over the set as it is now."""

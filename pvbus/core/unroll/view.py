@@ -13,7 +13,7 @@ from pvbus.core.api.variants import CONFIG_GROUP, PORCH_GROUP, Downstream, Upstr
 from pvbus.core.keys import HOLD, SET_UID_LABEL, CheckKey, ObjectKey, is_check, okey
 from pvbus.core.markers import SyncView, is_marker, marker_kind
 from pvbus.core.records import CheckAnswer, CheckRequest, ObjectRow
-from pvbus.core.unroll.index import Selector, SelectorIndex
+from pvbus.core.unroll.index import SelectorIndex, TargetSelector
 
 VARIANT_KIND = f"{CONFIG_GROUP}/PackageVariant"
 SET_KIND = f"{CONFIG_GROUP}/PackageVariantSet"
@@ -34,7 +34,7 @@ class Observed(NamedTuple):
     on_hold: bool = False
 
 
-class Change(NamedTuple):
+class SetChange(NamedTuple):
     """A set (skey) must look again, and at what: a target object, a Repository, one of its children;
     all empty when it is something else.
 
@@ -49,7 +49,7 @@ class Change(NamedTuple):
     child: str = ""
 
 
-class View:
+class UnrollView:
     """Observed objects, as all sets of this worker share them."""
 
     def __init__(self, partitions: int) -> None:
@@ -71,15 +71,15 @@ class View:
 
     # ------------------------------------------------------------ records in
 
-    def load(self, partition: int, key: str, value: bytes | None) -> Iterable[Change]:
+    def load(self, partition: int, key: str, value: bytes | None) -> Iterable[SetChange]:
         """Apply a record of the objects topic."""
         if is_check(key):
             skey = CheckKey.parse(key).skey
             _put_nonce(self.answers, skey, key, None if value is None else _answer.decode(value).nonce)
-            return [Change(skey)]
+            return [SetChange(skey)]
         if is_marker(key):
             if self.sync.load(partition, key, value):
-                return [Change(skey) for skey in self._kind_users.get(marker_kind(key), ())]
+                return [SetChange(skey) for skey in self._kind_users.get(marker_kind(key), ())]
             return ()
         before = self.objects.get(key)
         row = _row.decode(value) if value is not None else None
@@ -94,23 +94,23 @@ class View:
         nonce = None if value is None else _request.decode(value).nonce
         _put_nonce(self.requests, CheckKey.parse(key).skey, key, nonce)
 
-    def _changes(self, key: str, before: ObjectRow | None, row: ObjectRow | None) -> list[Change]:
+    def _changes(self, key: str, before: ObjectRow | None, row: ObjectRow | None) -> list[SetChange]:
         name = ObjectKey.parse(key)
         kind = f"{name.group}/{name.kind}"
-        changes: list[Change] = []
+        changes: list[SetChange] = []
         if kind == VARIANT_KIND:
             changes += self._variant_changes(name, before, row)
         elif kind == REVISION_KIND:
             changes += self._revision_changes(key, name, before, row)
         elif kind == REPOSITORY_KIND:
             users = self._repository_users.get(key, ())
-            changes += [Change(skey, repository=name.name) for skey in users]
+            changes += [SetChange(skey, repository=name.name) for skey in users]
         changes += self._target_changes(kind, key, name, before, row)
         return changes
 
     def _target_changes(
         self, kind: str, key: str, name: ObjectKey, before: ObjectRow | None, row: ObjectRow | None
-    ) -> Iterator[Change]:
+    ) -> Iterator[SetChange]:
         if row is None:
             if before is None:
                 return
@@ -125,11 +125,11 @@ class View:
         for change in moved:
             moves.setdefault(str(change.owner), {})[change.position] = change.what != "left"
         for skey, each in moves.items():
-            yield Change(skey, key, each)
+            yield SetChange(skey, key, each)
 
     def _variant_changes(
         self, name: ObjectKey, before: ObjectRow | None, row: ObjectRow | None
-    ) -> Iterator[Change]:
+    ) -> Iterator[SetChange]:
         old = _set_uid(before) if before is not None else ""
         new = _set_uid(row) if row is not None else ""
         if old and old != new:
@@ -141,11 +141,11 @@ class View:
         for uid in {old, new} - {""}:
             skey = self._uid_users.get(uid, "")
             if skey.partition("/")[0] == name.namespace:
-                yield Change(skey, child=name.name)
+                yield SetChange(skey, child=name.name)
 
     def _revision_changes(
         self, key: str, name: ObjectKey, before: ObjectRow | None, row: ObjectRow | None
-    ) -> Iterator[Change]:
+    ) -> Iterator[SetChange]:
         packages = set()
         for side in (before, row):
             if side is not None and side.revision is not None:
@@ -158,7 +158,7 @@ class View:
                     known.discard(key)
         for package in packages:
             for skey in self._upstream_users.get(package, ()):
-                yield Change(skey)
+                yield SetChange(skey)
 
     # ------------------------------------------------------------ interest
 
@@ -194,7 +194,7 @@ class View:
         for kind in kinds:
             self._use(self._kind_users, kind, skey)
 
-    def select(self, skey: str, selectors: list[Selector]) -> list[list[str]]:
+    def select(self, skey: str, selectors: list[TargetSelector]) -> list[list[str]]:
         """Register a set's selectors and return the matching okeys of each, ordered by name."""
         self._selecting.add(skey)
         return [list(matches) for matches in self.index.set_selectors(skey, selectors)]

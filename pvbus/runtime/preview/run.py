@@ -22,7 +22,7 @@ from pvbus.core.errors import ConflictError, PermanentError, TransientError
 from pvbus.core.keys import ChildKey
 from pvbus.core.records import UNROLL, ChildRow
 from pvbus.core.topics import topic_specs
-from pvbus.core.unroll.removal import Limits
+from pvbus.core.unroll.removal import RemovalLimits
 from pvbus.ports.bus import Bus
 from pvbus.ports.cluster import Kind, Object, Resource
 from pvbus.runtime.preview.packages import StoreRules
@@ -67,7 +67,7 @@ class World(NamedTuple):
     functions: FunctionRegistry | None = None
 
 
-class Child(NamedTuple):
+class PreviewChild(NamedTuple):
     """What a set last decided on one PackageVariant. okey: of the object that makes it a target."""
 
     skey: str
@@ -88,7 +88,7 @@ class Preview(NamedTuple):
     objects: list[Object]
     pending: int = 0
     defects: tuple[str, ...] = ()
-    children: tuple[Child, ...] = ()
+    children: tuple[PreviewChild, ...] = ()
     unserved: frozenset[Kind] = frozenset()
     without_files: frozenset[tuple[str, str]] = frozenset()
     unmerged: frozenset[str] = frozenset()
@@ -101,7 +101,7 @@ def preview(
     world: World | Sequence[Object],
     *,
     only: Only | None = None,
-    limits: Limits | None = None,
+    limits: RemovalLimits | None = None,
     changes: Changes | None = None,
     progress: Progress = lambda _: None,
 ) -> Preview:
@@ -117,7 +117,9 @@ def preview(
 class _Run:
     """One evaluation."""
 
-    def __init__(self, world: World, only: Only | None, limits: Limits | None, progress: Progress) -> None:
+    def __init__(
+        self, world: World, only: Only | None, limits: RemovalLimits | None, progress: Progress
+    ) -> None:
         self._world = world
         self._only = only
         self._limits = limits
@@ -177,7 +179,7 @@ class _Run:
         self._defects.update(dict.fromkeys(f"{type(e).__name__}: {e}" for e in _leaves(error)))
         return self._preview(())
 
-    def _preview(self, children: tuple[Child, ...]) -> Preview:
+    def _preview(self, children: tuple[PreviewChild, ...]) -> Preview:
         cluster = self._cluster
         return Preview(
             cluster.writes,
@@ -274,7 +276,7 @@ async def _records(bus: Bus) -> int:
     return sum((await bus.end_offsets(parts)).values())
 
 
-async def _children(bus: Bus) -> tuple[Child, ...]:
+async def _children(bus: Bus) -> tuple[PreviewChild, ...]:
     """Read what the sets last decided on their children."""
     count = next(spec.partitions for spec in topic_specs() if spec.name == UNROLL)
     ends = await bus.end_offsets([(UNROLL, number) for number in range(count)])
@@ -291,7 +293,7 @@ async def _children(bus: Bus) -> tuple[Child, ...]:
         if value is not None:
             skey, name = ChildKey.parse(key)
             row = _child.decode(value)
-            found.append(Child(skey, name, row.state, row.okey))
+            found.append(PreviewChild(skey, name, row.state, row.okey))
     return tuple(found)
 
 

@@ -13,7 +13,7 @@ from pvbus.core.records import META
 from pvbus.core.render.controller import SPEC_SHARE, RenderController
 from pvbus.core.topics import SERVICES, inputs_of, topic_specs
 from pvbus.core.unroll.controller import CHUNK_PUTS, UnrollController
-from pvbus.core.unroll.removal import Limits
+from pvbus.core.unroll.removal import RemovalLimits
 from pvbus.ports.bus import Bus, TopicPartition
 from pvbus.ports.clock import Clock
 from pvbus.ports.cluster import Cluster
@@ -56,7 +56,7 @@ def build_service(
     cluster: Cluster,
     clock: Clock,
     *,
-    limits: Limits | None = None,
+    limits: RemovalLimits | None = None,
     source: str = "/pvbus",
     partitions: int | None = None,
     nonce: Callable[[], str] = token_hex,

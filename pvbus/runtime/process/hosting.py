@@ -13,7 +13,7 @@ from pvbus.adapters.files import PRIVATE_UMASK
 from pvbus.adapters.kubernetes.cluster import HttpCluster
 from pvbus.core.errors import PermanentError, PvbusError, TransientError, UsageError
 from pvbus.core.topics import SERVICES
-from pvbus.core.unroll.removal import Limits
+from pvbus.core.unroll.removal import RemovalLimits
 from pvbus.ports.bus import Bus
 from pvbus.ports.cluster import Cluster
 from pvbus.runtime.clock import SystemClock
@@ -83,7 +83,7 @@ async def hosted(names: Sequence[str], config: ServiceConfig) -> AsyncIterator[H
                 buses[name],
                 cluster,
                 clock,
-                limits=config.limits if isinstance(config, UnrollConfig) else Limits(),
+                limits=config.limits if isinstance(config, UnrollConfig) else RemovalLimits(),
                 source=config.source if isinstance(config, ConditionsConfig | ServicesConfig) else "",
                 partitions=partitions,
             )

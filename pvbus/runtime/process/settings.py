@@ -17,7 +17,7 @@ import yaml
 
 from pvbus.adapters.files import open_plain
 from pvbus.core.errors import UsageError
-from pvbus.core.unroll.removal import Limits
+from pvbus.core.unroll.removal import RemovalLimits
 
 FILE_BYTES_MAX = 1 << 20  # what settings are a thousandth of
 CONFIG_VARIABLE = "PVBUS_CONFIG"
@@ -106,8 +106,8 @@ class UnrollConfig(ServiceConfig, frozen=True, kw_only=True, rename="camel"):
     removals_share: Annotated[float, msgspec.Meta(ge=0, le=1)] = 0.1
 
     @property
-    def limits(self) -> Limits:
-        return Limits(self.removal_quiet_seconds, self.removals_max, self.removals_share)
+    def limits(self) -> RemovalLimits:
+        return RemovalLimits(self.removal_quiet_seconds, self.removals_max, self.removals_share)
 
 
 class RenderConfig(ServiceConfig, frozen=True, kw_only=True, rename="camel"):

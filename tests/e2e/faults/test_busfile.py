@@ -10,7 +10,16 @@ from pvbus.adapters.sqlite.bus import SqliteBus
 from pvbus.core.api.variants import Condition, Downstream
 from pvbus.core.codec import encode_row
 from pvbus.core.keys import partition
-from pvbus.core.records import CONDITIONS, LATEST, TARGETS, UNROLL, ChildRow, ConditionEvent, TargetRow
+from pvbus.core.records import (
+    CONDITIONS,
+    LATEST,
+    TARGETS,
+    UNROLL,
+    ChildRow,
+    ChildState,
+    ConditionEvent,
+    TargetRow,
+)
 from pvbus.core.topics import partition_key, topic_specs
 from pvbus.ports.bus import Lease, Output
 from pvbus.runtime.clock import SystemClock
@@ -57,7 +66,9 @@ async def file(tmp_path: Path) -> Path:
     last = event("True", "False", "2", 2)
     rows = [
         output(
-            UNROLL, "default/s|v", ChildRow(set_uid="u", state="present", downstream=downstream, digest="d")
+            UNROLL,
+            "default/s|v",
+            ChildRow(set_uid="u", state=ChildState.PRESENT, downstream=downstream, digest="d"),
         ),
         output(TARGETS, "default/v|s", TargetRow(state="present", set_name="s", set_uid="u", digest="d")),
         output(CONDITIONS, "PackageVariant|default/v", event("False", "", "1", 1)),

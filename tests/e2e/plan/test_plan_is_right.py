@@ -15,7 +15,7 @@ from pvbus.cli.live import Export
 from pvbus.cli.plan import Settings
 from pvbus.cli.plandocument import Document, document_of
 from pvbus.controlplane.packages.functions.registry import FunctionRegistry
-from pvbus.core.unroll.removal import Limits
+from pvbus.core.unroll.removal import RemovalLimits
 from pvbus.ports.cluster import Kind, Object
 from pvbus.runtime.preview.run import Changes, ObjectName, World, preview
 from tests.e2e.plan.cases import CASES, CLUSTER, SITE, Case, repository
@@ -121,7 +121,7 @@ async def prepared(world: LiveWorld, folder: Path) -> None:
 
 
 def planned(export: Export, folder: Path) -> tuple[Document, Sequence[Object]]:
-    how = Settings(Limits(), FunctionRegistry({}))
+    how = Settings(RemovalLimits(), FunctionRegistry({}))
     put = [located(obj, NAMESPACES[case.name], folder) for case in CASES for obj in case.put]
     delete = [ObjectName(kind, NAMESPACES[case.name], name) for case in CASES for kind, name in case.delete]
     world = World(export.items, export.resources, "pvbus", how.functions)

@@ -12,7 +12,7 @@ from aiohttp import web
 
 from pvbus.adapters.sqlite.bus import SqliteBus
 from pvbus.cli import lag as lag_module
-from pvbus.cli.lag import Row, Table, _cells, _show, _summary, look, troubles_of
+from pvbus.cli.lag import LagTable, Row, _cells, _show, _summary, look, troubles_of
 from pvbus.core.errors import TransientError, UsageError
 from pvbus.core.records import SETRESULTS, SETS
 from pvbus.core.topics import SERVICES, topic_specs
@@ -221,7 +221,7 @@ def test_the_cells_of_a_row() -> None:
 
 def test_json_has_rows_and_remarks() -> None:
     row = Row(service="render", partition=3, owner="", lag=8, lease=None)
-    assert msgspec.to_builtins(Table([row], ["why"], ["a bug"])._asdict()) == {
+    assert msgspec.to_builtins(LagTable([row], ["why"], ["a bug"])._asdict()) == {
         "rows": [{"service": "render", "partition": 3, "owner": "", "lag": 8, "lease": None}],
         "remarks": ["why"],
         "defects": ["a bug"],
@@ -261,10 +261,10 @@ def test_it_fits_80_columns(capsys: pytest.CaptureFixture[str]) -> None:
     owner = "http://worker-of-a-long-name.in-some-namespace.example.dev:40001"
     changes = [{"owner": owner, "lag": 1234567, "lease": busy}] * 12
     rows = [row for name in SERVICES for row in of_service(name, *changes)]
-    _show(Table(rows, [], []), output="text", partitions=False)
+    _show(LagTable(rows, [], []), output="text", partitions=False)
     lines = capsys.readouterr().out.splitlines()
     assert [line.split()[0] for line in lines] == ["SERVICE", *SERVICES]
-    _show(Table(rows, [], []), output="text", partitions=True)
+    _show(LagTable(rows, [], []), output="text", partitions=True)
     lines = capsys.readouterr().out.splitlines()
     assert len(lines) == 1 + len(SERVICES) + 1 + 1 + len(rows)
     assert max(map(len, lines)) <= 80

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from pvbus.cli.children import Child
+from pvbus.cli.children import ChildProcess
 from pvbus.cli.supervisor import States
 from pvbus.core.errors import PermanentError, UsageError
 from pvbus.core.topics import SERVICES
@@ -88,7 +88,7 @@ def test_who_is_busy_is_named() -> None:
 async def test_a_child_that_refuses_its_settings_says_which() -> None:
     """Bad usage comes through as such, with the child's own words."""
     with pytest.raises(UsageError, match='invalid bus URL "nonsense"'):
-        async with Child("render/1", "run", "render", "--bus", "nonsense"):
+        async with ChildProcess("render/1", "run", "render", "--bus", "nonsense"):
             pass
 
 
@@ -96,5 +96,5 @@ async def test_a_child_that_cannot_begin_says_why(tmp_path: Path) -> None:
     """Anything else that keeps it from serving is an error, with the child's own words, too."""
     (tmp_path / "bus.db").write_text("this is no database, and never was " * 200)
     with pytest.raises(PermanentError, match=r"bus\.db"):
-        async with Child("render/1", "run", "render", "--bus", f"sqlite:{tmp_path}/bus.db"):
+        async with ChildProcess("render/1", "run", "render", "--bus", f"sqlite:{tmp_path}/bus.db"):
             pass

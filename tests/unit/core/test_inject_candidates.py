@@ -2,7 +2,7 @@
 
 import msgspec
 
-from pvbus.core.inject.view import View, ViewCandidates
+from pvbus.core.inject.view import InjectView, ViewCandidates
 from pvbus.core.keys import okey
 from pvbus.core.records import InjectableRow
 
@@ -18,7 +18,7 @@ def row(replicas: int) -> bytes:
 def test_an_attempt_sees_what_was_there_when_it_began() -> None:
     """A row that goes (its request was withdrawn and made again), or changes, while an attempt runs does not
     reach it: its outcome is remembered under the inputs it began with."""
-    view = View(1)
+    view = InjectView(1)
     view.load_injectable(0, KEY, row(1))
     candidates = ViewCandidates(view, "default", [(*KIND, "edge-1")])
     view.load_injectable(0, KEY, None)

@@ -9,7 +9,7 @@ from pvbus.core.api.variants import Downstream, PackageVariant, Upstream
 from pvbus.core.effects import List
 from pvbus.core.ingest.rows import rows_of
 from pvbus.core.inject.owning import list_package, terminate
-from pvbus.core.inject.view import View
+from pvbus.core.inject.view import InjectView
 from pvbus.core.keys import FINALIZER
 from pvbus.core.kinds import Kind
 from pvbus.core.records import OBJECTS
@@ -71,8 +71,8 @@ async def test_a_finalizer_of_others_stays() -> None:
     assert left["metadata"]["finalizers"] == ["example.org/first", "example.org/last"]
 
 
-def seen(*objects: Object) -> View:
-    view = View(1)
+def seen(*objects: Object) -> InjectView:
+    view = InjectView(1)
     for obj in objects:
         for row in rows_of(REVISION, obj, (OBJECTS,)):
             view.load_object(0, row.key, row.value)

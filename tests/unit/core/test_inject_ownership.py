@@ -14,7 +14,7 @@ from pvbus.core.errors import ConflictError, PvbusError
 from pvbus.core.ingest.rows import REVISION, VARIANT, rows_of, topics_of
 from pvbus.core.inject.former import MADE_BY
 from pvbus.core.inject.owning import RESOURCES, belongs_to
-from pvbus.core.inject.view import View
+from pvbus.core.inject.view import InjectView
 from pvbus.core.records import OBJECTS
 from pvbus.ports.cluster import Kind, Object
 from tests.simulation.inject_world import (
@@ -148,7 +148,7 @@ def test_namespace_and_uid_make_an_owner(namespace: str, owner_uid: str, uid: st
 
 
 def test_the_view_finds_owned_revisions_by_namespace_and_uid() -> None:
-    view = View(1)
+    view = InjectView(1)
     for namespace in (NAMESPACE, "other"):
         (obj, _) = package("edge", "app", "w", owners=MINE)
         obj["metadata"]["namespace"] = namespace

@@ -3,7 +3,14 @@
 import pytest
 
 from pvbus.core.api import kptfile
-from pvbus.core.api.kptfile import Condition, Git, GitLock, UnmetGate, Upstream, UpstreamLock
+from pvbus.core.api.kptfile import (
+    KptfileCondition,
+    KptfileGit,
+    KptfileGitLock,
+    KptfileUpstream,
+    UnmetGate,
+    UpstreamLock,
+)
 from pvbus.core.errors import PermanentError
 
 TEXT = """\
@@ -35,7 +42,7 @@ def test_the_parts_are_read_with_their_types() -> None:
     parsed = kptfile.read(TEXT, strict=True)
     assert parsed.metadata.labels == {"a": "b"}
     assert parsed.info.description == "Example"
-    assert parsed.status.conditions[1] == Condition(
+    assert parsed.status.conditions[1] == KptfileCondition(
         type="other", status="False", reason="Why", message="not yet"
     )
 
@@ -98,12 +105,12 @@ def test_unmet_gates_are_those_without_a_true_condition() -> None:
 
 def test_a_condition_is_set_in_its_place_or_added_last() -> None:
     """Quotes, comments and order of the others stay."""
-    text = kptfile.upsert_condition(TEXT, Condition(type="one", status="False", reason="No"))
+    text = kptfile.upsert_condition(TEXT, KptfileCondition(type="one", status="False", reason="No"))
     assert text == TEXT.replace("status: 'True' # met\n", "status: 'False' # met\n    reason: \"No\"\n")
-    text = kptfile.upsert_condition(TEXT, Condition(type="new", status="True"))
+    text = kptfile.upsert_condition(TEXT, KptfileCondition(type="new", status="True"))
     assert text == TEXT + '  - type: new\n    status: "True"\n'
     with pytest.raises(PermanentError, match="cannot be the status"):
-        kptfile.upsert_condition(TEXT, Condition(type="new", status="Maybe"))
+        kptfile.upsert_condition(TEXT, KptfileCondition(type="new", status="Maybe"))
 
 
 def test_gates_and_conditions_can_be_made_an_exact_set() -> None:
@@ -111,7 +118,7 @@ def test_gates_and_conditions_can_be_made_an_exact_set() -> None:
     assert kptfile.set_readiness_gates(TEXT, ["three", "one"]) == TEXT.replace("Type: two", "Type: three")
     assert "readinessGates" not in kptfile.set_readiness_gates(TEXT, [])
     assert kptfile.add_readiness_gates(TEXT, ["two", "one"]) == TEXT
-    retained = kptfile.set_conditions(TEXT, [Condition(type="one", status="True")])
+    retained = kptfile.set_conditions(TEXT, [KptfileCondition(type="one", status="True")])
     assert retained == TEXT[: TEXT.index("  - type: other")]
 
 
@@ -122,8 +129,10 @@ def test_name_upstream_labels_and_annotations_are_set_in_the_text() -> None:
     assert "labels" not in kptfile.set_labels(TEXT, {})
     assert "  labels: {a: c, d: e}\n" in kptfile.set_labels(TEXT, {"a": "c", "d": "e"})
     assert '  annotations:\n    k: "true"\n' in kptfile.set_annotations(TEXT, {"k": "true"})
-    upstream = Upstream(type="git", git=Git(repo="r.git", directory="d", ref="d/v1"))
-    lock = UpstreamLock(type="git", git=GitLock(repo="r.git", directory="d", ref="d/v1", commit="0123e4"))
+    upstream = KptfileUpstream(type="git", git=KptfileGit(repo="r.git", directory="d", ref="d/v1"))
+    lock = UpstreamLock(
+        type="git", git=KptfileGitLock(repo="r.git", directory="d", ref="d/v1", commit="0123e4")
+    )
     text = kptfile.set_upstream(TEXT, upstream, lock)
     assert text.startswith(TEXT)
     assert (kptfile.read(text).upstream, kptfile.read(text, strict=True).upstream_lock) == (upstream, lock)

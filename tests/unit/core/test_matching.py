@@ -6,7 +6,7 @@ import pytest
 
 from pvbus.core.api.selectors import matches
 from pvbus.core.api.variants import LabelSelector, LabelSelectorRequirement
-from pvbus.core.unroll.index import Selector, SelectorIndex
+from pvbus.core.unroll.index import SelectorIndex, TargetSelector
 
 SITE = "example.org/Site"
 OBJECTS: dict[str, dict[str, str]] = {
@@ -79,7 +79,7 @@ def test_a_selector_selects_alike_in_all_three_ways(
     labels: dict[str, str], expressions: Any, names: tuple[str, ...], first: str
 ) -> None:
     expected = set(names)
-    selector = Selector(SITE, "default", labels, expressions)
+    selector = TargetSelector(SITE, "default", labels, expressions)
     plain = LabelSelector(match_labels=labels, match_expressions=expressions)
     assert {name for name, own in OBJECTS.items() if matches(plain, own)} == expected
     assert {name for name, own in OBJECTS.items() if selector.matches(SITE, "default", name, own)} == expected
@@ -114,7 +114,7 @@ def test_an_operator_that_does_not_exist_matches_nothing() -> None:
 def test_a_selector_sees_its_namespace_and_cluster_scoped_objects(
     kind: str, namespace: str, is_selected: bool
 ) -> None:
-    selector = Selector(SITE, "default", {"env": "prod"})
+    selector = TargetSelector(SITE, "default", {"env": "prod"})
     assert selector.matches(kind, namespace, "one", {"env": "prod"}) is is_selected
     index = SelectorIndex()
     index.set_selectors("set", [selector])
@@ -123,7 +123,7 @@ def test_a_selector_sees_its_namespace_and_cluster_scoped_objects(
 
 
 def test_a_name_selects_one_object() -> None:
-    selector = Selector(SITE, "default", {"env": "prod"}, name="one")
+    selector = TargetSelector(SITE, "default", {"env": "prod"}, name="one")
     index = SelectorIndex()
     index.set_selectors("set", [selector])
     for name in ("one", "two"):
@@ -134,9 +134,9 @@ def test_a_name_selects_one_object() -> None:
 
 def test_an_object_that_moves_leaves_the_one_and_enters_the_other() -> None:
     index = SelectorIndex()
-    index.set_selectors("prod", [Selector(SITE, "default", {"env": "prod"})])
-    index.set_selectors("test", [Selector(SITE, "default", {"env": "test"})])
-    index.set_selectors("free", [Selector(SITE, "default", {}, (requirement("env", "DoesNotExist"),))])
+    index.set_selectors("prod", [TargetSelector(SITE, "default", {"env": "prod"})])
+    index.set_selectors("test", [TargetSelector(SITE, "default", {"env": "test"})])
+    index.set_selectors("free", [TargetSelector(SITE, "default", {}, (requirement("env", "DoesNotExist"),))])
 
     def put(labels: dict[str, str]) -> dict[Any, str]:
         return {change.owner: change.what for change in index.put_object(SITE, "default", "s", labels)}
@@ -148,4 +148,4 @@ def test_an_object_that_moves_leaves_the_one_and_enters_the_other() -> None:
     assert put({"other": "x"}) == {"free": "changed"}
     assert [change.what for change in index.remove_object(SITE, "default", "s")] == ["left"]
     assert index.matches("free") == [[]]
-    assert index.set_selectors("late", [Selector(SITE, "default", {"env": "prod"})]) == [[]]
+    assert index.set_selectors("late", [TargetSelector(SITE, "default", {"env": "prod"})]) == [[]]

@@ -12,7 +12,7 @@ from pvbus.core.api import kptfile
 from pvbus.core.api.variants import Injector, PackageVariant, PackageVariantSpec
 from pvbus.core.errors import PermanentError
 from pvbus.core.inject.mutations import (
-    Listing,
+    CandidateListing,
     Mutation,
     injected_from,
     injection_points,
@@ -64,11 +64,11 @@ spec:
 class Cluster:
     """Candidates by (group, version, kind); what is not there is an unknown kind."""
 
-    def __init__(self, listings: Mapping[tuple[str, str, str], Listing] | None = None) -> None:
+    def __init__(self, listings: Mapping[tuple[str, str, str], CandidateListing] | None = None) -> None:
         self.listings = listings or {}
 
-    def listing(self, group: str, version: str, kind: str) -> Listing:
-        unknown = Listing(error=f'no matches for kind "{kind}" in version "{group}/{version}"')
+    def listing(self, group: str, version: str, kind: str) -> CandidateListing:
+        unknown = CandidateListing(error=f'no matches for kind "{kind}" in version "{group}/{version}"')
         return self.listings.get((group, version, kind), unknown)
 
 
@@ -221,7 +221,7 @@ def test_a_package_without_a_usable_kptfile_is_an_error(
 
 
 def inject(content: Any, *, text: str = TEAM_FILE, names: tuple[str, ...] = ("alpha",)) -> Mutation:
-    cluster = Cluster({TEAMS: Listing({"alpha": content})})
+    cluster = Cluster({TEAMS: CandidateListing({"alpha": content})})
     pv = variant(injectors=[{"name": name} for name in names])
     return apply({"Kptfile": KPTFILE, "team.yaml": text}, pv, cluster)
 
@@ -254,28 +254,28 @@ def test_the_design_documents_spelling_of_the_marker_is_read_and_replaced() -> N
 @pytest.mark.parametrize(
     ("injectors", "listing", "message"),
     [
-        ([], Listing({"a": {}}), "no injectors defined"),
+        ([], CandidateListing({"a": {}}), "no injectors defined"),
         ([{"name": "a"}], None, 'no matches for kind "Team" in version "hr.example.com/v1alpha1"'),
-        ([{"name": "a"}], Listing(), "no in-cluster resources of type hr.example.com/v1alpha1.Team"),
+        ([{"name": "a"}], CandidateListing(), "no in-cluster resources of type hr.example.com/v1alpha1.Team"),
         (
             [{"name": "a", "kind": "Other"}, {"name": "b", "group": ""}],
-            Listing({"a": {}, "b": {}}),
+            CandidateListing({"a": {}, "b": {}}),
             UNMATCHED,
         ),
-        ([{"name": "b"}], Listing({"": None}), UNMATCHED),
-        ([{"name": "a", "kind": "Other"}], Listing(), UNMATCHED),
-        ([{"name": "a"}], Listing({"a": None}), 'field "spec" not found in resource "a"'),
+        ([{"name": "b"}], CandidateListing({"": None}), UNMATCHED),
+        ([{"name": "a", "kind": "Other"}], CandidateListing(), UNMATCHED),
+        ([{"name": "a"}], CandidateListing({"a": None}), 'field "spec" not found in resource "a"'),
     ],
 )
 def test_each_way_of_not_injecting_has_its_message(
-    injectors: list[dict[str, str]], listing: Listing | None, message: str
+    injectors: list[dict[str, str]], listing: CandidateListing | None, message: str
 ) -> None:
     """The object stays as it is, its condition is False, and the gate of a required point is there."""
     cluster = Cluster({TEAMS: listing} if listing is not None else {})
     mutation = apply({"Kptfile": KPTFILE, "team.yaml": TEAM_FILE}, variant(injectors=injectors), cluster)
     assert mutation.resources["team.yaml"] is TEAM_FILE
     parsed = kptfile.read(mutation.resources["Kptfile"], strict=True)
-    condition = kptfile.Condition(
+    condition = kptfile.KptfileCondition(
         type="config.injection.Team.team", status="False", reason="NoResourceSelected", message=message
     )
     assert parsed.status.conditions == (condition,)
@@ -296,7 +296,7 @@ def test_foreign_conditions_and_gates_keep_their_order() -> None:
         "  - type: Rendered\n    status: 'True'\n"
     )
     pv = variant(injectors=[{"name": "alpha"}])
-    cluster = Cluster({TEAMS: Listing({"alpha": {"seats": 3}})})
+    cluster = Cluster({TEAMS: CandidateListing({"alpha": {"seats": 3}})})
     mutation = apply({"Kptfile": text, "team.yaml": TEAM_FILE}, pv, cluster)
     types = [c.type for c in kptfile.read(mutation.resources["Kptfile"]).status.conditions]
     assert types == ["z", "config.injection.Team.team", "Rendered"]
@@ -404,7 +404,7 @@ def test_twice_is_once(
         packageContext={"data": data, "removeKeys": remove},
         injectors=[{"name": name} for name in injectors],
     )
-    cluster = Cluster({TEAMS: Listing(listed)})
+    cluster = Cluster({TEAMS: CandidateListing(listed)})
     resources = {"Kptfile": KPTFILE, "package-context.yaml": CONTEXT, "team.yaml": TEAM_FILE}
     once = apply(resources, pv, cluster)
     assert apply(once.resources, pv, cluster) == Mutation(once.resources, False, once.injected)
@@ -420,25 +420,25 @@ def test_twice_is_once(
     [
         (
             [{"name": "b"}, {"name": "c", "kind": "Team"}, {"name": "d", "kind": "Other"}],
-            Listing({"": None}),
+            CandidateListing({"": None}),
             'there are resources of type hr.example.com/v1alpha1.Team, but none is named "b", "c"',
         ),
         (
             [{"name": "b"}],
-            Listing({"a": {}}),
+            CandidateListing({"a": {}}),
             'there are resources of type hr.example.com/v1alpha1.Team, but none is named "b"',
         ),
         (
             [{"name": "a", "kind": "Other", "group": ""}, {"name": "b", "version": "v2"}],
-            Listing(),
+            CandidateListing(),
             'no injector is for type hr.example.com/v1alpha1.Team: "a" is for group "", kind "Other"; '
             '"b" is for version "v2"',
         ),
-        ([{"name": "b"}], Listing(), ""),
+        ([{"name": "b"}], CandidateListing(), ""),
     ],
 )
 def test_an_unmatched_point_explains_what_was_looked_for(
-    injectors: list[dict[str, str]], listing: Listing, detail: str
+    injectors: list[dict[str, str]], listing: CandidateListing, detail: str
 ) -> None:
     """The Kptfile's condition has Porch's words; the rest is for the PackageVariant's condition."""
     mutation = apply(
@@ -479,9 +479,9 @@ def test_the_causes_of_a_change_are_named() -> None:
         pipeline={"mutators": [{"image": "x:v1"}]},
         injectors=[{"name": "alpha"}],
     )
-    cluster = Cluster({TEAMS: Listing({"alpha": {"seats": 1}})})
+    cluster = Cluster({TEAMS: CandidateListing({"alpha": {"seats": 1}})})
     first = apply(files, pv, cluster)
     assert first.causes == ("package context", "pipeline", "Team alpha into team.yaml")
     assert apply(first.resources, pv, cluster).causes == ()
-    gone = apply(first.resources, pv, Cluster({TEAMS: Listing({"": None})}))
+    gone = apply(first.resources, pv, Cluster({TEAMS: CandidateListing({"": None})}))
     assert gone.causes == ("injection conditions",)

@@ -12,7 +12,7 @@ import yaml
 
 from pvbus.core.api.variants import PackageVariant
 from pvbus.core.errors import PermanentError
-from pvbus.core.inject.mutations import Listing, Mutation, injection_points, mutate, validate_variant
+from pvbus.core.inject.mutations import CandidateListing, Mutation, injection_points, mutate, validate_variant
 
 SHARED = Path(__file__).parents[3] / ".." / "shared" / "conformance"
 PACKAGE_CASES = sorted((SHARED / "cases").glob("pv-mutate/*.yaml")) + sorted(
@@ -58,13 +58,13 @@ class Cluster:
         self.objects = objects
         self.unknown_kinds = unknown_kinds
 
-    def listing(self, group: str, version: str, kind: str) -> Listing:
+    def listing(self, group: str, version: str, kind: str) -> CandidateListing:
         api_version = f"{group}/{version}" if group else version
         found = [o for o in self.objects if (o["apiVersion"], o["kind"]) == (api_version, kind)]
         if not found and self.unknown_kinds:
-            return Listing({}, f'no matches for kind "{kind}" in version "{api_version}"')
+            return CandidateListing({}, f'no matches for kind "{kind}" in version "{api_version}"')
         field = "data" if (group, kind) == ("", "ConfigMap") else "spec"
-        return Listing({o["metadata"]["name"]: o.get(field) for o in found})
+        return CandidateListing({o["metadata"]["name"]: o.get(field) for o in found})
 
 
 def run(case: Any, resources: dict[str, str]) -> Mutation:

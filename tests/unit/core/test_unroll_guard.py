@@ -8,7 +8,7 @@ import pytest
 from pvbus.core.conditions.sets import set_conditions
 from pvbus.core.keys import CONFIRM_DELETION
 from pvbus.core.records import SetResult
-from pvbus.core.unroll.removal import Limits
+from pvbus.core.unroll.removal import RemovalLimits
 from tests.simulation.parts import SITE, UnrollPart, site
 from tests.unit.core.unrolling import change, delete_ordered, fleet, live_on, part, relabel, selecting
 
@@ -370,7 +370,7 @@ def test_a_limit_that_cannot_be_read_stops_the_set_with_its_name(text: str) -> N
 
 
 def test_limits_of_the_installation_are_kept_to() -> None:
-    found = fleet(100, limits=Limits(removals_max=2, removals_share=0.0))
+    found = fleet(100, limits=RemovalLimits(removals_max=2, removals_share=0.0))
     relabel(found, *range(3))
     live_on(found)
     assert counts(found)["held"] == 3

@@ -7,7 +7,7 @@ import pytest
 
 from pvbus.core.keys import HOLD
 from pvbus.core.records import CheckRequest
-from pvbus.core.unroll.removal import Limits
+from pvbus.core.unroll.removal import RemovalLimits
 from tests.simulation.parts import (
     SET,
     SITE,
@@ -421,7 +421,7 @@ def test_a_withdrawn_order_doubles_the_quiet_time() -> None:
 
 def test_removals_that_go_on_for_ever_do_not_keep_the_first_from_going() -> None:
     """One every four seconds is never quiet; after ten minutes the first goes all the same."""
-    found = fleet(400, limits=Limits(removals_max=1_000))
+    found = fleet(400, limits=RemovalLimits(removals_max=1_000))
     for i in range(200):
         relabel(found, i, gap=4.0)
         if "ordered" in found.states().values():

@@ -3,7 +3,7 @@
 from typing import Any
 
 from pvbus.core.unroll.controller import CHUNK_PUTS
-from pvbus.core.unroll.removal import Limits
+from pvbus.core.unroll.removal import RemovalLimits
 from tests.simulation.parts import (
     REPOSITORY,
     REVISION,
@@ -22,7 +22,7 @@ FLEET = {"downstream": {"repo": "r1", "packageExpr": "target.name"}}
 def part(
     *targets: Any,
     sites: tuple[str, ...] = (),
-    limits: Limits | None = None,
+    limits: RemovalLimits | None = None,
     chunk_puts: int = CHUNK_PUTS,
     **meta: Any,
 ) -> UnrollPart:

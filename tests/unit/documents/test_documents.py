@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 import yaml
 
-from docs import generate
+from docs import generate, states
 from pvbus.runtime.process import settings
 from tests.e2e.cli.command import REPOSITORY
 
@@ -107,6 +107,15 @@ def test_continuous_integration_and_hooks_call_what_people_call() -> None:
     (repo,) = yaml.safe_load(text(REPOSITORY / ".pre-commit-config.yaml"))["repos"]
     for hook in repo["hooks"]:
         assert f"\t{hook['entry']}\n" in f"{check}\n", hook["id"]
+
+
+def test_every_state_machine_is_printed_and_documented() -> None:
+    """As `make states` does it."""
+    command = [sys.executable, "-m", "docs.states"]
+    done = subprocess.run(command, cwd=REPOSITORY, capture_output=True, text=True, timeout=60, check=True)
+    for machine in states.MACHINES:
+        assert f"# {machine.title}\n\n{machine.table()}\n" in done.stdout
+        assert f"<!-- generated: states-{machine.name} -->" in text(REPOSITORY / "ARCHITECTURE.md")
 
 
 def test_generated_parts_are_up_to_date() -> None:

@@ -24,7 +24,6 @@ NO_REASONS = {
     *("True", "False", "Unknown"),
     *("DoesNotExist", "Exists", "In", "NotIn"),
     *("NotFound", "PackageExists"),  # reasons of errors that are caught
-    "Limits",
 }
 """Words in CamelCase that are no type and no reason of a condition: kinds, statuses, operators."""
 

@@ -12,11 +12,11 @@ from pvbus.core.api.variants import PackageVariant
 from pvbus.core.errors import PermanentError
 from pvbus.core.inject.mutations.context import with_context
 from pvbus.core.inject.mutations.injection import (
+    CandidateListing,
     Candidates,
     Injected,
     InjectionPoint,
     InjectionPoints,
-    Listing,
     injected_from,
     injection_points,
     wanted,
@@ -26,11 +26,11 @@ from pvbus.core.inject.mutations.pipeline import with_pipeline
 from pvbus.core.inject.mutations.validation import validate_variant
 
 __all__ = [
+    "CandidateListing",
     "Candidates",
     "Injected",
     "InjectionPoint",
     "InjectionPoints",
-    "Listing",
     "Mutation",
     "injected_from",
     "injection_points",

@@ -57,7 +57,7 @@ class InjectionPoints(NamedTuple):
     problem: str = ""
 
 
-class Listing(NamedTuple):
+class CandidateListing(NamedTuple):
     """The in-cluster objects of a kind in the variant's namespace: content by name.
 
     Content is the value of `spec` (`data` of a core ConfigMap), None when the object has no such
@@ -71,7 +71,7 @@ class Listing(NamedTuple):
 class Candidates(Protocol):
     """What can be injected."""
 
-    def listing(self, group: str, version: str, kind: str) -> Listing: ...
+    def listing(self, group: str, version: str, kind: str) -> CandidateListing: ...
 
 
 class Injected(NamedTuple):
@@ -269,7 +269,7 @@ def _with_conditions(text: str, outcomes: list[Injected]) -> str:
     """Set the outcomes' conditions and add the gates of required points; foreign ones stay in order."""
     by_type = sorted(outcomes, key=lambda outcome: outcome.condition_type)
     for outcome in by_type:
-        condition = kptfile.Condition(
+        condition = kptfile.KptfileCondition(
             type=outcome.condition_type,
             status="False" if outcome.source_name is None else "True",
             reason=outcome.reason,
