@@ -349,8 +349,7 @@ class UnrollController:
         obj, contexts, children = state.obj, state.contexts, state.children
         assert obj is not None and contexts is not None
         wanting = contexts.by_downstream.get(downstream, {})
-        name = children.name_of(downstream)
-        copies = [other for other in children.names_of(downstream) if other != name]
+        name, copies = children.names_of(downstream)
         puts: list[Put] = []
         if len(wanting) == 1:
             if name is None:

@@ -31,11 +31,6 @@ class TargetSelector(NamedTuple):
     match_expressions: tuple[LabelSelectorRequirement, ...] = ()
     name: str | None = None
 
-    def matches(self, kind: str, namespace: str, name: str, labels: Mapping[str, str]) -> bool:
-        """Tell whether one object is selected, without an index."""
-        here = kind == self.kind and namespace in (self.namespace, "")
-        return here and _Compiled(None, 0, self).accepts(name, labels)
-
 
 class SelectorChange(NamedTuple):
     """What an object event means for one selector. position: of the selector among its owner's.
