@@ -23,6 +23,7 @@ from tests.bench.fleet import (
 from tests.bench.report import Row
 
 EXAMPLE_VARIANTS = 200
+STORE_QUIET_SECONDS = 12.0
 QUIET_SECONDS = 1.5  # longer than a set's roll-up and the poll of the bus by another process
 TIERS = ("gold", "silver", "bronze")
 
@@ -123,6 +124,14 @@ class Quiet:
         self._version = 0
         self._ends: dict[tuple[str, int], int] = {}
 
+    async def wait(self) -> None:
+        """Wait until the package store has read back its last commits, too: that changes a Repository."""
+        version, since = -1, time.monotonic()
+        while time.monotonic() - since < STORE_QUIET_SECONDS:
+            await asyncio.sleep(1.0)
+            if (now := await self._fleet.version()) != version:
+                version, since = now, time.monotonic()
+
     async def begin(self) -> None:
         await asyncio.sleep(QUIET_SECONDS)
         self._version = await self._fleet.version()
@@ -208,6 +217,7 @@ async def _example_rows() -> list[Row]:
 
             await eventually(all_ready, "the example fleet is Ready", seconds=300, every=1.0)
             await services.ask("settled")
+            await quiet.wait()
             await quiet.begin()
             await fleet.patch(f"{SETS}/web", {"metadata": {"annotations": {"example.org/touched": "1"}}})
             rows = await _no_op_rows(
@@ -219,7 +229,7 @@ async def _example_rows() -> list[Row]:
 async def _no_op_rows(
     what: str, services: Child, quiet: Quiet, *, reported: int, porch: str = ""
 ) -> list[Row]:
-    """told: writes of the set's own status, and records of its roll-up, that there must be."""
+    """reported: writes of the set's own status, and records of its roll-up, that there must be."""
     await asyncio.sleep(QUIET_SECONDS)
     await services.ask("settled")
     await asyncio.sleep(QUIET_SECONDS)

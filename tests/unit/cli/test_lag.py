@@ -115,13 +115,19 @@ async def test_while_nothing_runs_lag_is_what_is_not_committed() -> None:
         assert lags == {("unroll", first.partition): 8}
 
 
+@asynccontextmanager
+async def refusing() -> AsyncIterator[str]:
+    """Yield an address that refuses connections; the port stays bound, so that no other server gets it."""
+    with socket.socket() as bound:
+        bound.bind(("127.0.0.1", 0))
+        yield f"http://127.0.0.1:{bound.getsockname()[1]}"
+
+
 async def test_who_does_not_answer_is_named_and_waited_for_together(monkeypatch: pytest.MonkeyPatch) -> None:
     """Silent, gone, something else: a line for each, in the time of one; the rest is shown."""
-    monkeypatch.setattr(lag_module, "ANSWER_SECONDS_MAX", 0.3)
-    with socket.socket() as unused:
-        unused.bind(("127.0.0.1", 0))
-        gone = f"http://127.0.0.1:{unused.getsockname()[1]}"
+    monkeypatch.setattr(lag_module, "ANSWER_SECONDS_MAX", 1.0)
     async with (
+        refusing() as gone,
         opened() as bus,
         telling(Exception()) as silent,
         telling(Exception()) as silent_too,
@@ -133,7 +139,7 @@ async def test_who_does_not_answer_is_named_and_waited_for_together(monkeypatch:
             await join(bus, service, label)
         began = asyncio.get_running_loop().time()
         table = await look(bus, list(owners))
-        assert asyncio.get_running_loop().time() - began < 0.55
+        assert asyncio.get_running_loop().time() - began < 1.9
         assert {row.service: row.owner for row in table.rows} == owners
         assert {row.service for row in table.rows if row.lease is not None} == {"conditions"}
         assert len(table.remarks) == 4
