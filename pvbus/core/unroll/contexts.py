@@ -107,6 +107,7 @@ class Contexts:
         self.by_downstream: dict[Downstream, dict[ContextKey, None]] = {}
         self.by_repository: dict[str, set[ContextKey]] = {}
         self.by_object: dict[str, set[ContextKey]] = {}
+        self._repositories: dict[str, Root | None] = {}  # those that were looked up, until they change
         self.failed: dict[ContextKey, None] = {}
         self.duplicated: dict[Downstream, None] = {}
         self._selectors = {
@@ -165,6 +166,7 @@ class Contexts:
                     again.discard(context_key)
                     touched |= self._drop(context_key)
         for name in repositories:
+            self._repositories.pop(name, None)
             again |= self.by_repository.get(name, set())
         for context_key in sorted(again):
             old = self.by_key.get(context_key)
@@ -303,5 +305,8 @@ class Contexts:
         return template.slim_roots(self.inputs(context), self._repository(context.downstream.repo))
 
     def _repository(self, name: str) -> Root | None:
-        row = self.view.repository(self.namespace, name)
-        return _root(self.namespace, name, row) if row is not None else None
+        """Return what CEL may see of a Repository that some template looked up, None if it is not there."""
+        if name not in self._repositories:
+            row = self.view.repository(self.namespace, name)
+            self._repositories[name] = _root(self.namespace, name, row) if row is not None else None
+        return self._repositories[name]

@@ -105,15 +105,17 @@ class UnrollView:
         elif kind == REPOSITORY_KIND:
             users = self._repository_users.get(key, ())
             changes += [SetChange(skey, repository=name.name) for skey in users]
-        changes += self._target_changes(kind, key, name, before, row)
+        for skey, moves in self._moves(kind, key, name, before, row).items():
+            changes.append(SetChange(skey, key, moves))
         return changes
 
-    def _target_changes(
+    def _moves(
         self, kind: str, key: str, name: ObjectKey, before: ObjectRow | None, row: ObjectRow | None
-    ) -> Iterator[SetChange]:
+    ) -> dict[str, dict[int, bool]]:
+        """Return the sets that a target object concerns, each with `SetChange.moves`."""
         if row is None:
             if before is None:
-                return
+                return {}
             moved = self.index.remove_object(kind, name.namespace, name.name)
         elif before is not None and before.labels == row.labels:
             moved = []
@@ -124,8 +126,7 @@ class UnrollView:
             moves[skey] = {}
         for change in moved:
             moves.setdefault(str(change.owner), {})[change.position] = change.what != "left"
-        for skey, each in moves.items():
-            yield SetChange(skey, key, each)
+        return moves
 
     def _variant_changes(
         self, name: ObjectKey, before: ObjectRow | None, row: ObjectRow | None

@@ -3,9 +3,8 @@
 import asyncio
 
 from pvbus.core.ingest.rows import SET, VARIANT, Emission
-from pvbus.core.keys import CHECK_PREFIX
+from pvbus.core.keys import CHECK_PREFIX, SYNC_PREFIX
 from pvbus.core.kinds import Kind
-from pvbus.core.markers import is_marker
 from pvbus.core.records import DLQ, INJECTABLES, OBJECTS, SETS, CheckRequest, WatchRequest
 from pvbus.ports.bus import Lease
 from pvbus.ports.clock import Clock
@@ -76,7 +75,7 @@ class IngestLease(Advancing):
         """
         if key.startswith(CHECK_PREFIX):
             self.answers.add(key) if emission.value is not None else self.answers.discard(key)
-        if is_marker(key) or key.startswith(CHECK_PREFIX) or topic == DLQ:
+        if key.startswith((SYNC_PREFIX, CHECK_PREFIX)) or topic == DLQ:
             self.segment += 1
             self.pending[topic, key, number, self.segment] = emission
             self.segment += 1

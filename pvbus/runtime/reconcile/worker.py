@@ -236,6 +236,7 @@ class Worker:
     def _balance(self) -> None:
         """Read no more inputs while there is too much to do; go on when half of it is done."""
         reader, dirty = self._tables.table_reader, self.dirty_keys
+        self._dirty_gauge.set(dirty)
         if dirty > DIRTY_KEYS_MAX:
             reader.pause()
         elif reader.is_paused and dirty <= DIRTY_KEYS_MAX // 2:
@@ -270,7 +271,7 @@ class Worker:
         self._stepper.flush(opened)
 
     def _begin(self, opened: OpenLease, key: str) -> None:
-        steps = self.controller.reconcile(opened.lease.partition, key, self._clock.now())
+        steps = self._tables.controller.reconcile(opened.lease.partition, key, self._clock.now())
         try:
             effect = next(steps)
         except StopIteration as end:
@@ -429,5 +430,7 @@ class Worker:
                         self._stepper.flush(opened, offsets_only=True)
             self._balance()
             self._count_evaluations()
-            self._dirty_gauge.set(self.dirty_keys)
-            self._inflight_gauge.set(sum([len(opened.busy) for opened in self._leases.values()]))
+            inflight = 0
+            for opened in self._leases.values():
+                inflight += len(opened.busy)
+            self._inflight_gauge.set(inflight)
