@@ -177,7 +177,7 @@ class World:
 
     def observe(self) -> None:
         """Let every echo arrive, and ingest answer every request."""
-        wanted: dict[tuple[str, str], bytes] = {}
+        wanted: dict[tuple[str, str], bytes | None] = {}
         for kind in (REVISION, REPOSITORY, VARIANT):
             topics = topics_of(kind, requested=False)
             for obj in self.all(Kind(*kind)):
@@ -191,8 +191,8 @@ class World:
         for (topic, key), value in wanted.items():
             self._load(topic, key, value)
 
-    def _answers(self) -> dict[tuple[str, str], bytes]:
-        found = {}
+    def _answers(self) -> dict[tuple[str, str], bytes | None]:
+        found: dict[tuple[str, str], bytes | None] = {}
         for topic, key in list(self.rows):
             if topic != WATCHES:
                 continue
