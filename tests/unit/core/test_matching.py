@@ -129,6 +129,15 @@ def test_a_name_selects_one_object() -> None:
     assert index.matches("set") == [[f"{SITE}|default|one"]]
 
 
+def test_a_name_selects_one_object_when_the_selector_hangs_on_a_label() -> None:
+    """The label is the rarer requirement here: nothing has it when the selector comes."""
+    index = SelectorIndex()
+    index.put_object(SITE, "default", "one", {})
+    index.set_selectors("set", [TargetSelector(SITE, "default", {"env": "prod"}, name="one")])
+    assert not index.put_object(SITE, "default", "two", {"env": "prod"})
+    assert index.put_object(SITE, "default", "one", {"env": "prod"})
+
+
 def test_an_object_that_moves_leaves_the_one_and_enters_the_other() -> None:
     index = SelectorIndex()
     index.set_selectors("prod", [TargetSelector(SITE, "default", {"env": "prod"})])
