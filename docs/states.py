@@ -1,10 +1,12 @@
 """Print the state machines as tables: python -m docs.states."""
 
-from collections.abc import Callable
-from typing import NamedTuple
+from collections.abc import Iterator, Mapping
+from enum import Enum
+from typing import Any, NamedTuple
 
 from pvbus.core.ingest import states as informer
 from pvbus.core.unroll import states as child
+from pvbus.runtime.reconcile import states as lease
 
 
 class Machine(NamedTuple):
@@ -12,12 +14,33 @@ class Machine(NamedTuple):
 
     name: str
     title: str
-    table: Callable[[], str]
+    transitions: Mapping[Any, Mapping[Any, Any]]
+    """The next state by state and event; for an informer, the states that may come next."""
+
+    def table(self) -> str:
+        """Return a Markdown table with a row for each pair that can occur."""
+        return "\n".join(["| state | event | next state |", "| --- | --- | --- |", *self._rows()])
+
+    def _rows(self) -> Iterator[str]:
+        for state, pairs in self.transitions.items():
+            for event, after in pairs.items():
+                choices = after if isinstance(after, tuple | frozenset) else (after,)
+                yield f"| {_word(state)} | {_word(event)} | {', '.join(map(_word, choices))} |"
+
+
+def _word(value: type | Enum | None) -> str:
+    match value:
+        case None:
+            return "(no row)"
+        case Enum():
+            return str(value.value)
+    return value.__name__
 
 
 MACHINES = (
-    Machine("informer", "The informer of a kind", informer.transition_table),
-    Machine("child", "A child of a set", child.transition_table),
+    Machine("informer", "The informer of a kind", informer.TRANSITIONS),
+    Machine("child", "A child of a set", child.TRANSITIONS),
+    Machine("lease", "The lease of a partition", lease.TRANSITIONS),
 )
 
 if __name__ == "__main__":

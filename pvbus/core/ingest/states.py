@@ -157,13 +157,3 @@ TRANSITIONS: Mapping[type[State], Mapping[type[Event], tuple[type[State], ...]]]
 def following(state: type[State], event: type[Event]) -> tuple[type[State], ...]:
     """Return the states in which an event can leave an informer."""
     return TRANSITIONS[state].get(event, (state,))
-
-
-def transition_table() -> str:
-    """Return the transitions as a Markdown table: a row per pair that can change the state."""
-    lines = ["| state | event | next state |", "| --- | --- | --- |"]
-    for state, pairs in TRANSITIONS.items():
-        for event, after in pairs.items():
-            names = ", ".join(each.__name__ for each in after)
-            lines.append(f"| {state.__name__} | {event.__name__} | {names} |")
-    return "\n".join(lines)

@@ -109,12 +109,3 @@ def following(state: ChildState | None, event: ChildEvent) -> ChildState | None:
     if event not in pairs:
         raise InvariantError(f"child: {state or 'no row'} -> {event} is not a transition")
     return pairs[event]
-
-
-def transition_table() -> str:
-    """Return the transitions as a Markdown table: a row per pair that can happen."""
-    lines = ["| state | event | next state |", "| --- | --- | --- |"]
-    for state, pairs in TRANSITIONS.items():
-        for event, after in pairs.items():
-            lines.append(f"| {state or '(no row)'} | {event} | {after or '(no row)'} |")
-    return "\n".join(lines)

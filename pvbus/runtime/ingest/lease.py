@@ -1,6 +1,7 @@
 """One lease of ingest: what is asked of it, what it watches, and the rows that wait for a step."""
 
 import asyncio
+from typing import NamedTuple
 
 from pvbus.core.ingest.rows import SET, VARIANT, Emission
 from pvbus.core.keys import CHECK_PREFIX, SYNC_PREFIX
@@ -8,35 +9,37 @@ from pvbus.core.kinds import Kind
 from pvbus.core.records import DLQ, INJECTABLES, OBJECTS, SETS, CheckRequest, WatchRequest
 from pvbus.ports.bus import Lease
 from pvbus.ports.clock import Clock
-from pvbus.runtime.clock import Stopwatch
 from pvbus.runtime.ingest.informer import InformerShell
-from pvbus.runtime.reconcile.leases import Advancing
+from pvbus.runtime.reconcile.holder import HeldLease
 
 RowKey = tuple[str, str, int, int]
 """(topic, key, partition, segment)."""
 
 
-class Watched:
+class Watched(NamedTuple):
     """A running watch of one kind."""
 
-    def __init__(self, watch: InformerShell, task: "asyncio.Task[None]") -> None:
-        self.watch = watch
-        self.task = task
+    watch: InformerShell
+    task: asyncio.Task[None]
 
 
-class IngestLease(Advancing):
+class IngestLease(HeldLease):
     """What one lease observes, and the rows that wait for a step.
 
-    Implements `pvbus.runtime.reconcile.leases.ClaimState`. segment: counts the markers, and where a flush was
-    asked for; rows of one segment may change places. checks: the check requests on the bus, answered or not.
-    answers: keys of the answers that are on the bus, or on their way. refused: (topic, key) of rows that
-    the bus did not take; what it has of them is older. resume_at: while the lease is gone, and may come
-    back: the position in its requests. step: number of the last step, for the log.
+    segment: counts the markers, and where a flush was asked for; rows of one segment may change places.
+    checks: the check requests on the bus, answered or not. answers: keys of the answers that are on the bus,
+    or on their way. refused: (topic, key) of rows that the bus did not take; what it has of them is older.
+    following: watches are being brought in line with the requests. changed: the requests are newer than that.
+    step: number of the last step, for the log.
     """
 
     def __init__(self, lease: Lease, clock: Clock) -> None:
-        super().__init__(clock)
-        self.lease = lease
+        super().__init__(lease, clock)
+        self.step = 0
+        self.clear()
+
+    def clear(self) -> None:
+        """Forget all: the requests are about to be read again, and the watches begin again."""
         self.requests: dict[str, WatchRequest] = {}
         self.checks: dict[str, CheckRequest] = {}
         self.answers: set[str] = set()
@@ -45,23 +48,17 @@ class IngestLease(Advancing):
         self.pending: dict[RowKey, Emission] = {}
         self.segment = 1
         self.wake = asyncio.Event()
-        self.life: asyncio.Task[None] | None = None
-        self.restored = False
+        self.restore = (0, 0)
         self.following = False
         self.changed = asyncio.Event()
-        self.outdated = asyncio.Event()
-        self.resume_at: int | None = None
-        self.away: Stopwatch | None = None
         self.stepping = 0
-        self.step = 0
         self.writing = 0
 
     @property
-    def can_wait(self) -> bool:
-        """Whether a lease that goes can go on from here when it comes back: its requests have been read and
-        have their watches, and each row was either written or is pending."""
-        half_done = self.stepping or self.following or self.changed.is_set()
-        return self.restored and self.resume_at is not None and not half_done
+    def is_settled(self) -> bool:
+        """Whether it can go on from here when it comes back: its requests have been read and have their
+        watches, and each row was either written or is pending."""
+        return self.restored and not (self.stepping or self.following or self.changed.is_set())
 
     @property
     def dirty_count(self) -> int:

@@ -9,7 +9,7 @@ from itertools import islice
 from operator import attrgetter
 from typing import Any
 
-from pvbus.core.errors import PermanentError, TooLargeError
+from pvbus.core.errors import PermanentError, TooLargeError, TransientError
 from pvbus.core.keys import CHECK_PREFIX
 from pvbus.core.kinds import Kind
 from pvbus.ports.bus import Bus, Output
@@ -70,6 +70,9 @@ class IngestSteps:
             return
         try:
             await self._bus.step(opened.lease, outputs)
+        except TransientError:
+            metrics.STEPS.labels("ingest", "unknown").inc()
+            raise
         except PermanentError as exc:
             if len(outputs) > 1:  # leave out the row that is refused, and say which object it is
                 for output in outputs:

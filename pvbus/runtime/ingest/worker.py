@@ -8,14 +8,14 @@ watches stay for a while: if it comes back and nobody held it meanwhile, they go
 """
 
 import asyncio
-import math
+import contextlib
 from collections.abc import Iterator, Mapping
 from functools import partial
 
 import msgspec
 
 from pvbus.core.codec import encode_row
-from pvbus.core.errors import ConflictError, FencedError, PermanentError, TransientError
+from pvbus.core.errors import ConflictError, PermanentError, TransientError
 from pvbus.core.ingest.published import unwanted, withdrawal
 from pvbus.core.ingest.rows import STATIC_KINDS, Emission, topics_of
 from pvbus.core.keys import CHECK_PREFIX, sync_key
@@ -24,12 +24,10 @@ from pvbus.core.kinds import Kind
 from pvbus.core.markers import marker_kind
 from pvbus.core.records import DLQ, INJECTABLES, OBJECTS, SETS, VARIANTS, WATCHES, SyncMarker
 from pvbus.core.topics import row_partition
-from pvbus.ports.bus import Bus, Lease, Membership, Record, TopicPartition
+from pvbus.ports.bus import Bus, Record, TopicPartition
 from pvbus.ports.clock import Clock
 from pvbus.ports.cluster import Cluster
-from pvbus.runtime.backoff import Backoff, Jitter, uniform
-from pvbus.runtime.clock import Stopwatch
-from pvbus.runtime.failures import StoppedError, watch_membership
+from pvbus.runtime.backoff import Jitter, uniform
 from pvbus.runtime.ingest.definitions import Definitions
 from pvbus.runtime.ingest.digests import PublishedDigests
 from pvbus.runtime.ingest.informer import InformerShell
@@ -37,19 +35,19 @@ from pvbus.runtime.ingest.lease import IngestLease, Watched
 from pvbus.runtime.ingest.requests import check_request, watch_request
 from pvbus.runtime.ingest.steps import IngestSteps
 from pvbus.runtime.reconcile.decoding import checked_key, dead_letter
-from pvbus.runtime.reconcile.reader import StaleError, TableReader
+from pvbus.runtime.reconcile.holder import LeaseHolder
+from pvbus.runtime.reconcile.reader import TableReader
 from pvbus.telemetry import metrics
 from pvbus.telemetry.logs import get_logger
 
 SETTLE_SECONDS = 0.05  # requests that arrive together are answered together
-KEEP_SECONDS = 30.0  # how long watches wait for their lease; a rebalance takes no longer
-AGAIN_SECONDS = (0.2, 2.0)  # between two tries of a lease whose bus does not answer
 
 
 class IngestWorker:
     """Runs ingest for the leases it holds. `run` returns after `stop`."""
 
     name = "ingest"
+    inputs: tuple[str, ...] = (WATCHES,)
 
     def __init__(
         self, bus: Bus, cluster: Cluster, clock: Clock, *, partitions: int, jitter: Jitter = uniform
@@ -61,49 +59,29 @@ class IngestWorker:
         self._clock = clock
         self._log = get_logger(self.name)
         self._leases: dict[int, IngestLease] = {}
-        self._spare_from = math.inf
-        self._retained: dict[int, IngestLease] = {}
         self._steps = IngestSteps(bus, self._log)
         self._mirror = PublishedDigests(bus, clock, (OBJECTS, SETS, VARIANTS, INJECTABLES), partitions)
         self._mirroring = asyncio.Lock()
-        self._membership: Membership | None = None
-        self._stopping = asyncio.Event()
         self._table_reader = TableReader(bus, clock)
         self._jitter = jitter
         self._definitions = Definitions(cluster, clock, self._probe_all, jitter=jitter)
-        self._tasks: asyncio.TaskGroup | None = None
+        make = partial(IngestLease, clock=clock)
+        self._holder = LeaseHolder(self, make, bus, clock, self._table_reader, self._leases, jitter=jitter)
 
     # ------------------------------------------------------------ life
 
     async def run(self) -> None:
         try:
-            async with asyncio.TaskGroup() as tasks:
-                self._tasks = tasks
-                tasks.create_task(self._reading())
-                tasks.create_task(self._definitions.run())
-                self._membership = await self._bus.join(
-                    "pvbus-ingest", (WATCHES,), assigned=self._assigned, revoked=self._revoked
-                )
-                self._spare_from = self._clock.monotonic() + self._bus.session_seconds
-                tasks.create_task(watch_membership(self._membership, self._stopping))
-                await self._stopping.wait()
-                await self._membership.leave()
-                raise StoppedError
-        except* StoppedError:
-            pass
+            await self._holder.run(self.inputs, self._definitions.run())
         finally:
-            await self._table_reader.close()
             await self._mirror.close()
 
     def stop(self) -> None:
-        self._stopping.set()
+        self._holder.stop()
 
     @property
     def ready(self) -> bool:
-        """Whether every lease held is restored. A worker without leases after one session is a spare."""
-        if not self._leases:
-            return self._clock.monotonic() >= self._spare_from
-        return all(c.restored for c in self._leases.values())
+        return self._holder.ready
 
     @property
     def observed(self) -> bool:
@@ -133,68 +111,38 @@ class IngestWorker:
 
     # ------------------------------------------------------------ leases
 
-    async def _assigned(self, lease: Lease) -> None:
-        assert self._tasks is not None
-        opened = self._take_retained(lease) or IngestLease(lease, self._clock)
-        self._leases[lease.partition] = opened
-        opened.life = self._tasks.create_task(self._hold(lease))
-
-    async def _hold(self, lease: Lease) -> None:
-        """Observe the kinds of one lease; begin again whenever the bus could not be written."""
-        number = lease.partition
-        backoff = Backoff(*AGAIN_SECONDS, self._jitter)
-        while True:
-            opened = self._leases[number]
-            try:
-                await self._restore(opened)
-                backoff.reset()
-                await self._observe(opened)
-            except FencedError:
-                self._log.info("lease lost", partition=number, epoch=lease.epoch)
-                opened.end_watches()
-                return  # the group takes it back
-            except TransientError as exc:
-                self._log.warning("bus cannot be reached; beginning again", error=str(exc))
-                metrics.STEPS.labels(self.name, "unknown").inc()
-            except StaleError:
-                self._log.warning("behind for too long; beginning again", partition=number)
-            finally:
-                self._table_reader.unassign([(WATCHES, number)])
-            opened.end_watches()
-            again = IngestLease(lease, self._clock)
-            again.life = opened.life
-            self._leases[number] = again
-            await self._clock.sleep(backoff.next_seconds())
-
-    async def _observe(self, opened: IngestLease) -> None:
-        """Write, and follow requests, until one of the two fails; the watches are left running."""
-        parts = [
-            asyncio.ensure_future(self._steps.run(opened)),
-            asyncio.ensure_future(self._following(opened)),
-            asyncio.ensure_future(self._outdated(opened)),
-        ]
-        try:
-            done, _ = await asyncio.wait(parts, return_when=asyncio.FIRST_COMPLETED)
-            for part in done:
-                part.result()
-        finally:
-            for part in parts:
-                part.cancel()
-
-    @staticmethod
-    async def _outdated(opened: IngestLease) -> None:
-        await opened.outdated.wait()
-        raise StaleError
-
-    async def _restore(self, opened: IngestLease) -> None:
-        number = opened.lease.partition
+    async def restore(self, opened: IngestLease) -> None:
         await self._bus.committed(opened.lease, (WATCHES,))
-        if opened.resume_at is not None:
-            self._table_reader.assign({(WATCHES, number): opened.resume_at})
-            opened.resume_at = None
-            return
-        ends = await self._bus.end_offsets([(WATCHES, number)])
-        self._table_reader.assign(await self._table_reader.replay(ends, self._consume, opened.restoring))
+        positions = opened.positions
+        if positions is None:
+            opened.clear()
+            ends = await self._bus.end_offsets([(WATCHES, opened.lease.partition)])
+            positions = await self._table_reader.replay(ends, partial(self._load, opened), opened.restoring)
+        self._table_reader.assign(positions)
+        self._holder.spawn(opened, self._stepping(opened))
+        await self._definitions.wait_asked()
+        await self._catch_up_mirror()
+        opened.answers.update(
+            key
+            for key in self._mirror.headed(OBJECTS, CHECK_PREFIX[:-1])
+            if row_partition(WATCHES, key, self.partitions) == opened.lease.partition
+        )
+        await self._withdraw_unwanted(opened)
+        await self._follow(opened)
+        self._holder.spawn(opened, self._following(opened))
+
+    async def read(self) -> None:
+        await self._table_reader.poll(self._consume)
+
+    async def drain(self, opened: IngestLease) -> None:
+        """End the steps: one that began now would leave rows that are neither written nor pending."""
+        for task in opened.tasks:
+            task.cancel()
+        if opened.tasks:
+            await asyncio.wait(opened.tasks)
+
+    def close(self, opened: IngestLease) -> None:
+        opened.end_watches()
 
     async def _catch_up_mirror(self) -> None:
         """Read what the bus has of what is emitted; at the first time this is most of a restore."""
@@ -207,69 +155,12 @@ class IngestWorker:
         async with self._mirroring:
             await self._mirror.catch_up(progress)
 
-    async def _revoked(self, lease: Lease) -> None:
-        opened = self._leases.get(lease.partition)
-        if opened is None or opened.lease != lease:
-            return
-        del self._leases[lease.partition]
-        self._spare_from = self._clock.monotonic() + self._bus.session_seconds
-        opened.resume_at = self._table_reader.positions.get((WATCHES, lease.partition))
-        assert opened.life is not None
-        opened.life.cancel()  # takes the stepper along
-        try:
-            await asyncio.wait({opened.life})
-        finally:
-            # Not before: until then a step may begin, and its rows would be neither written nor pending.
-            if opened.life.done() and opened.can_wait and not self._stopping.is_set():
-                self._keep(opened)
-            else:
-                opened.end_watches()
-
-    def _keep(self, opened: IngestLease) -> None:
-        """Let the watches of a lease that goes wait for it."""
-        assert self._tasks is not None
-        opened.away = Stopwatch(self._clock)
-        self._retained[opened.lease.partition] = opened
-        self._tasks.create_task(self._forget(opened))
-
-    async def _forget(self, opened: IngestLease) -> None:
-        away = opened.away
-        await self._clock.sleep(KEEP_SECONDS)
-        if self._retained.get(opened.lease.partition) is opened and opened.away is away:
-            del self._retained[opened.lease.partition]
-            opened.end_watches()
-
-    def _take_retained(self, lease: Lease) -> IngestLease | None:
-        """Return the lease with its watches, if nobody can have written anything meanwhile."""
-        retained = self._retained.pop(lease.partition, None)
-        if retained is None:
-            return None
-        assert retained.away is not None
-        if retained.lease.epoch + 1 == lease.epoch and retained.away.seconds <= KEEP_SECONDS:
-            retained.lease = lease
-            return retained
-        retained.end_watches()
-        return None
-
     # ------------------------------------------------------------ requests
 
-    async def _reading(self) -> None:
-        backoff = Backoff(*AGAIN_SECONDS, self._jitter)
-        while True:
-            try:
-                await self._table_reader.poll(self._consume)
-                backoff.reset()
-            except TransientError as exc:
-                self._log.warning("bus cannot be read", error=str(exc))
-                await self._clock.sleep(backoff.next_seconds(exc))
-            except StaleError:
-                self._table_reader.unassign(list(self._table_reader.positions))
-                for opened in self._leases.values():
-                    opened.outdated.set()
-                for retained in self._retained.values():
-                    retained.end_watches()
-                self._retained.clear()
-            await asyncio.sleep(0)
+    def _load(self, opened: IngestLease, record: Record) -> None:
+        """Apply a record that was there before: what cannot be decoded had its dead letter."""
+        with contextlib.suppress(msgspec.MsgspecError, ValueError):
+            self._take_request(opened, record)
 
     def _consume(self, record: Record) -> None:
         opened = self._leases.get(record.partition)
@@ -278,10 +169,10 @@ class IngestWorker:
                 self._take_request(opened, record)
             except (msgspec.MsgspecError, ValueError) as exc:
                 self._dead_letter(opened, record, exc)
-            opened.progressed()
             opened.changed.set()
 
     def _take_request(self, opened: IngestLease, record: Record) -> None:
+        opened.progressed()
         key = checked_key(record, self.partitions)
         if key.startswith(CHECK_PREFIX):
             self._take_check(opened, key, record.value)
@@ -305,13 +196,12 @@ class IngestWorker:
             watched.watch.check(key, check)
 
     def _dead_letter(self, opened: IngestLease, record: Record, error: Exception) -> None:
-        """Keep bytes that mean nothing where a person can look at them; old ones had their letter."""
-        if opened.restored:
-            metrics.DEAD_LETTERS.labels(WATCHES).inc()
-            key = record.key.decode(errors="replace")
-            row_key = {"partition": record.partition, "offset": record.offset}
-            self._log.error("request cannot be decoded", key=key, error=str(error), **row_key)
-            self._emit(opened, Emission(DLQ, key, encode_row(dead_letter(record, error)), ""))
+        """Keep bytes that mean nothing where a person can look at them."""
+        metrics.DEAD_LETTERS.labels(WATCHES).inc()
+        key = record.key.decode(errors="replace")
+        row_key = {"partition": record.partition, "offset": record.offset}
+        self._log.error("request cannot be decoded", key=key, error=str(error), **row_key)
+        self._emit(opened, Emission(DLQ, key, encode_row(dead_letter(record, error)), ""))
 
     def _wanted(self, opened: IngestLease) -> dict[Kind, frozenset[tuple[str, str]]]:
         """Return the kinds of this lease, each with the objects whose content is asked for."""
@@ -332,31 +222,32 @@ class IngestWorker:
     def _partition_of(self, kind: Kind) -> int:
         return partition_of(str(kind), self.partitions)
 
+    async def _stepping(self, opened: IngestLease) -> None:
+        with self._holder.interrupting(opened):
+            await self._steps.run(opened)
+
     async def _following(self, opened: IngestLease) -> None:
         """Start, change and end watches as requests come and go."""
-        await self._definitions.wait_asked()
-        await self._catch_up_mirror()
-        opened.answers.update(
-            key
-            for key in self._mirror.headed(OBJECTS, CHECK_PREFIX[:-1])
-            if row_partition(WATCHES, key, self.partitions) == opened.lease.partition
-        )
-        await self._withdraw_unwanted(opened)
-        while True:
-            opened.changed.clear()
-            opened.following = True
-            wanted = self._wanted(opened)
-            for key in sorted(opened.answers - opened.checks.keys()):
-                self._emit(opened, Emission(OBJECTS, key, None, ""))
-            for kind in [kind for kind in opened.watches if kind not in wanted]:
-                watched = opened.watches.pop(kind)
-                await self._cancel(watched)
-                await self._withdraw(opened, kind, (*watched.watch.topics, INJECTABLES))
-            for kind, content in wanted.items():
-                await self._keep_watch(opened, kind, content)
-            opened.restored, opened.following = True, False
-            await opened.changed.wait()
-            await self._clock.sleep(SETTLE_SECONDS)
+        with self._holder.interrupting(opened):
+            while True:
+                await opened.changed.wait()
+                await self._clock.sleep(SETTLE_SECONDS)
+                await self._follow(opened)
+
+    async def _follow(self, opened: IngestLease) -> None:
+        """Bring the watches in line with the requests."""
+        opened.changed.clear()
+        opened.following = True
+        wanted = self._wanted(opened)
+        for key in sorted(opened.answers - opened.checks.keys()):
+            self._emit(opened, Emission(OBJECTS, key, None, ""))
+        for kind in [kind for kind in opened.watches if kind not in wanted]:
+            watched = opened.watches.pop(kind)
+            await self._cancel(watched)
+            await self._withdraw(opened, kind, (*watched.watch.topics, INJECTABLES))
+        for kind, content in wanted.items():
+            await self._keep_watch(opened, kind, content)
+        opened.following = False
 
     async def _keep_watch(self, opened: IngestLease, kind: Kind, content: frozenset[tuple[str, str]]) -> None:
         watched = opened.watches.get(kind)
@@ -398,8 +289,7 @@ class IngestWorker:
             checks=opened.checks_of(kind),
             jitter=self._jitter,
         )
-        assert self._tasks is not None
-        opened.watches[kind] = Watched(watch, self._tasks.create_task(watch.run()))
+        opened.watches[kind] = Watched(watch, self._holder.start(watch.run()))
 
     @staticmethod
     async def _cancel(watched: Watched) -> None:
@@ -446,7 +336,7 @@ class IngestWorker:
     def _probe_all(self, group: str) -> None:
         """Let the kinds of a group look at how they are served, and all others that are not served."""
         self._cluster.forget_resources()
-        for opened in (*self._leases.values(), *self._retained.values()):
+        for opened in (*self._leases.values(), *self._holder.retained.values()):
             for kind, watched in opened.watches.items():
                 if kind.group == group or not watched.watch.is_served:
                     watched.watch.probe()

@@ -19,7 +19,7 @@ from pvbus.ports.clock import Clock
 from pvbus.ports.cluster import Cluster
 from pvbus.runtime.backoff import Jitter, uniform
 from pvbus.runtime.ingest.worker import IngestWorker
-from pvbus.runtime.reconcile.leases import LeaseState
+from pvbus.runtime.reconcile.holder import HeldLease
 from pvbus.runtime.reconcile.worker import Worker
 
 INPUTS: Mapping[str, tuple[str, ...]] = {service: inputs_of(service) for service in SERVICES}
@@ -47,7 +47,7 @@ class Service(Protocol):
 
     def positions(self) -> Mapping[TopicPartition, int]: ...
 
-    def leases(self) -> Mapping[int, LeaseState]: ...
+    def leases(self) -> Mapping[int, HeldLease]: ...
 
 
 def build_service(

@@ -17,7 +17,7 @@ from pvbus.ports.bus import Bus, TopicPartition
 from pvbus.ports.clock import Clock
 from pvbus.runtime.ingest.worker import IngestWorker
 from pvbus.runtime.process.assembly import INPUTS, Service
-from pvbus.runtime.reconcile.leases import LeaseState
+from pvbus.runtime.reconcile.holder import HeldLease
 from pvbus.runtime.reconcile.worker import Worker
 from pvbus.telemetry.terminal import printable
 
@@ -153,7 +153,7 @@ class Observer:
         )
 
     def _report_lease(
-        self, lease: LeaseState, topic_partitions: list[TopicPartition], left: Mapping[TopicPartition, int]
+        self, lease: HeldLease, topic_partitions: list[TopicPartition], left: Mapping[TopicPartition, int]
     ) -> LeaseReport:
         is_known = lease.restored and all(tp in left for tp in topic_partitions)
         return LeaseReport(

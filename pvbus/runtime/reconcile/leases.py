@@ -4,17 +4,17 @@ Invariants: a key is never reconciled twice at once; a dirty mark set while a ke
 again; the offset that may be committed is the lowest whose keys are still dirty or busy.
 """
 
-import asyncio
 from collections import deque
 from collections.abc import Callable, Collection, Iterable, Mapping
-from typing import Any, NamedTuple, Protocol
+from typing import Any, NamedTuple
 
 from pvbus.core.codec import encode_row
 from pvbus.core.effects import Put
 from pvbus.core.topics import row_partition
-from pvbus.ports.bus import Bus, Lease, Membership, Output, TopicPartition
+from pvbus.ports.bus import Bus, Lease, Membership, Output
 from pvbus.ports.clock import Clock
-from pvbus.runtime.clock import Stopwatch
+from pvbus.runtime.reconcile.holder import HeldLease
+from pvbus.runtime.reconcile.states import LeaseState
 
 STEPS_WAITING_MAX = 4  # rows of so many steps may wait: enough to fill the next ones, and bounded memory
 
@@ -58,15 +58,6 @@ class StepLimits(NamedTuple):
         return cls(bus.step_records_max, bus.step_bytes_max)
 
 
-class Retained(NamedTuple):
-    """What the tables of a lease that went hold, in case it comes back. away: since it went."""
-
-    lease: Lease
-    positions: Mapping[TopicPartition, int]
-    dirty: frozenset[str]
-    away: Stopwatch
-
-
 class Running(NamedTuple):
     """A reconciliation under way. number: of those of its lease. began: monotonic seconds."""
 
@@ -74,55 +65,10 @@ class Running(NamedTuple):
     began: float
 
 
-class LeaseState(Protocol):
-    """What can be seen of a lease from outside.
+class OpenLease(HeldLease):
+    """One lease of a controller: plain data that the worker moves.
 
-    restored: whether its tables are what the bus says. progress_at: the monotonic second in which it last
-    got on: a record applied, a key done, a step, a part of the restore. restore: offsets read and offsets
-    to read; equal when it is restored. dirty_count: keys (ingest: rows) that wait, or are being worked on.
-    """
-
-    @property
-    def lease(self) -> Lease: ...
-
-    @property
-    def restored(self) -> bool: ...
-
-    @property
-    def progress_at(self) -> float: ...
-
-    @property
-    def restore(self) -> tuple[int, int]: ...
-
-    @property
-    def dirty_count(self) -> int: ...
-
-
-class Advancing:
-    """A lease that notes when it got on, and how far its restore is; see `ClaimState`."""
-
-    def __init__(self, clock: Clock) -> None:
-        self._clock = clock
-        self.progress_at = clock.monotonic()
-        self.restore = (0, 0)
-
-    def progressed(self) -> None:
-        self.progress_at = self._clock.monotonic()
-
-    def restoring(self, read: int, total: int) -> None:
-        """Note how far the restore is."""
-        if read > self.restore[0]:
-            self.progressed()
-        self.restore = (read, total)
-
-
-class OpenLease(Advancing):
-    """The shell's state for one lease. Plain data; the worker moves it. Implements `ClaimState`.
-
-    doubt: a step ended with an unknown outcome, so the tables must be restored before anything else
-    is decided. tasks: effects and steps under way; life: keeps the tables restored. kept: its tables are
-    there, from an earlier lease that came directly before. busy: the reconciliations under way, by key.
-    queue: the keys that are dirty and not busy.
+    busy: what is being reconciled, by key. queue: the keys that are dirty and not busy.
     """
 
     def __init__(
@@ -134,14 +80,9 @@ class OpenLease(Advancing):
         ended: Callable[[float], None] = lambda seconds: None,
     ) -> None:
         """ended: is called with the duration of each reconciliation whose outcome is committed."""
-        super().__init__(clock)
+        super().__init__(lease, clock)
         self._ended = ended
         self._reconciliations = 0
-        self.lease = lease
-        self.revoked = False
-        self.outcome_unknown = asyncio.Event()
-        self.life: asyncio.Task[None] | None = None
-        self.tasks: set[asyncio.Task[None]] = set()
         self.last_step = float("-inf")
         self._inputs = tuple(inputs)
         self._limits = limits
@@ -149,12 +90,9 @@ class OpenLease(Advancing):
 
     def clear(self) -> None:
         """Forget everything that came from the tables: they are about to be restored."""
-        self.restored = False
         self.restore = self.replayed = (0, 0)
-        self.outcome_unknown.clear()
         self.dirty: set[str] = set()
         self.busy: dict[str, Running] = {}
-        self.retained: Retained | None = None
         self.puts: list[Finished] = []
         self._waiting_records = self._waiting_bytes = 0
         self.stepping = False
@@ -272,30 +210,28 @@ class OpenLease(Advancing):
 
     @property
     def acts(self) -> bool:
-        """Whether keys may be decided: the tables are what the bus says, and the lease is held."""
-        return self.restored and not self.revoked and not self.outcome_unknown.is_set()
+        """Whether keys may be decided."""
+        return self.state is LeaseState.RUNNING
 
     def may_write(self, membership: Membership | None, now: float, seconds: float) -> bool:
         """Whether the cluster may be written to: a lease that may have been given away is silent.
 
         seconds: how long ago the last proof may be that it is ours, a heartbeat or a step.
         """
-        if membership is None or self.revoked or self.outcome_unknown.is_set():
+        if membership is None or not self.acts:
             return False
         is_ours = membership.leases().get(self.lease.partition) == self.lease
         return is_ours and now - max(membership.last_heartbeat(), self.last_step) <= seconds
 
     @property
     def in_flight(self) -> bool:
-        return bool(self.busy or self.puts or self.stepping) and not self.outcome_unknown.is_set()
+        """Whether something was decided that is not written yet, and still may be."""
+        return self.restored and bool(self.busy or self.puts or self.stepping)
 
     @property
     def is_settled(self) -> bool:
-        """Whether the tables are what the bus says: nothing was decided that is not written."""
-        return self.restored and not (
-            self.outcome_unknown.is_set() or self.busy or self.puts or self.stepping
-        )
+        return self.restored and not self.in_flight
 
     @property
     def idle(self) -> bool:
-        return self.acts and not (self.dirty or self.busy or self.puts or self.stepping)
+        return self.acts and not (self.dirty or self.in_flight)

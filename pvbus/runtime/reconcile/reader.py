@@ -134,7 +134,7 @@ class TableReader:
             self._reader.pause(sorted(self._held_back))
             raise
         if self.positions and self._fresh.seconds > self._stale_seconds:
-            raise StaleError
+            raise StaleError("behind for too long")
         for record in records:
             apply(record)
         for partition in self.positions:
@@ -191,7 +191,7 @@ class TableReader:
         finally:
             await reader.close()
         if begun.seconds > self._stale_seconds:
-            raise StaleError
+            raise StaleError("behind for too long")
         return reached
 
     async def _behind(

@@ -1,7 +1,7 @@
 """Steps of a worker's leases: outcomes gather while one step is under way, and go together into the next.
 
-Tables take over what was written after the step returned. When its outcome is unknown, the lease is in
-doubt: nothing is decided or written for it until its tables are restored.
+Tables take over what was written after the step returned. When its outcome is unknown, nothing is decided
+or written for the lease until its tables are restored.
 """
 
 from collections import Counter
@@ -16,6 +16,7 @@ from pvbus.ports.bus import Bus, Output
 from pvbus.ports.clock import Clock
 from pvbus.runtime.reconcile.leases import Finished, OpenLease, finished
 from pvbus.runtime.reconcile.narration import Line, Narrator
+from pvbus.runtime.reconcile.states import LeaseEvent
 from pvbus.runtime.reconcile.tables import Tables
 from pvbus.telemetry import logs, metrics
 
@@ -48,7 +49,7 @@ class Stepper:
 
     def flush(self, opened: OpenLease, *, offsets_only: bool = False) -> None:
         """See to it that what waits is written, if nothing is being written already."""
-        if (opened.puts or offsets_only) and not opened.stepping and not opened.outcome_unknown.is_set():
+        if (opened.puts or offsets_only) and opened.restored and not opened.stepping:
             opened.stepping = True
             self._spawn(opened, self._run(opened))
 
@@ -61,16 +62,16 @@ class Stepper:
                     return
         except FencedError:
             self._log.info("lease lost", partition=opened.lease.partition, epoch=opened.lease.epoch)
-            opened.revoked = True
+            opened.enter(LeaseEvent.FENCED)
         except TransientError as exc:
             self._log.warning("outcome of a step unknown", error=str(exc))
             metrics.STEPS.labels(self._name, "unknown").inc()
-            opened.outcome_unknown.set()
+            opened.enter(LeaseEvent.INTERRUPTED)
         except PermanentError as exc:  # a damaged file, or a right that was taken away: nothing may be lost
             self._log.error("the bus refuses to be written", error=str(exc))
             metrics.STEPS.labels(self._name, "unknown").inc()
             await self._clock.sleep(REFUSED_SECONDS)
-            opened.outcome_unknown.set()
+            opened.enter(LeaseEvent.INTERRUPTED)
         finally:
             opened.stepping = False
 

@@ -1,9 +1,8 @@
 """A controller's tables: filled from the bus, kept up to date, and emptied when they may be wrong.
 
 The tables of a lease are read from 0 to the ends that stood after the fence, then on until nothing is
-left to read, and only then trusted. Those of a lease that went are kept for a while: if it comes back and
-nobody held it meanwhile, they are still what the bus says, and only what was written to the inputs since
-is read.
+left to read, and only then trusted. Those of a lease that comes back, and that nobody held meanwhile, are
+still what the bus says: only what was written to the inputs since is read.
 """
 
 import asyncio
@@ -17,14 +16,12 @@ from pvbus.core.keys import reconciled_partition
 from pvbus.core.records import DLQ
 from pvbus.ports.bus import Bus, Record, TopicPartition
 from pvbus.ports.clock import Clock
-from pvbus.runtime.clock import Stopwatch
 from pvbus.runtime.reconcile.decoding import checked_key, dead_letter
-from pvbus.runtime.reconcile.leases import Finished, OpenLease, Retained, finished
+from pvbus.runtime.reconcile.leases import Finished, OpenLease, finished
 from pvbus.runtime.reconcile.reader import StaleError, TableReader
 from pvbus.telemetry import metrics
 from pvbus.telemetry.logs import get_logger
 
-KEEP_SECONDS = 30.0  # a rebalance takes no longer; for others' leases the memory is needed elsewhere
 AGAIN_SECONDS = 1.0
 
 
@@ -39,8 +36,9 @@ class Tables:
         *,
         partitions: int,
         leases: Mapping[int, OpenLease],
+        stale: Callable[[], None],
     ) -> None:
-        """make: gives a controller with empty tables."""
+        """make: gives a controller with empty tables. stale: called when all must be read again."""
         self.controller = make()
         self.table_reader = TableReader(bus, clock, pausable=self.controller.inputs)
         self._make = make
@@ -48,71 +46,17 @@ class Tables:
         self._clock = clock
         self.partitions = partitions
         self._leases = leases
+        self._stale = stale
         self._log = get_logger(self.controller.name)
         self._broadcast_ready = asyncio.Event()
         self._broadcast_restore = (0, 0)
         self._emptied = asyncio.Event()
-        self._retained: dict[int, Retained] = {}
         self._written_topics = frozenset((*self.controller.inputs, *self.controller.memory))
 
-    # ------------------------------------------------------------ leases come and go
-
-    def open(self, opened: OpenLease) -> None:
-        """Begin with empty tables, or with those that an earlier lease left here and nobody outdated."""
-        number = opened.lease.partition
-        retained = self._retained.pop(number, None)
-        if retained is not None:
-            if opened.lease.epoch == retained.lease.epoch + 1 and retained.away.seconds <= KEEP_SECONDS:
-                opened.retained = retained
-                return
-            self.controller.close(number)
-        self.controller.open(number)
-
-    def begin_again(self, opened: OpenLease) -> None:
-        """Drop what a lease's tables hold, to restore them."""
-        self.controller.close(opened.lease.partition)
-        self.controller.open(opened.lease.partition)
-        opened.clear()
-
-    def release(self, opened: OpenLease, *, keep: bool) -> None:
-        """End with a lease. keep: it may come back."""
-        number = opened.lease.partition
-        inputs = self._own(self.controller.inputs, number)
-        positions = {
-            tp: self.table_reader.positions[tp] for tp in inputs if tp in self.table_reader.positions
-        }
-        is_retained = keep and opened.is_settled
-        self.stop_reading(opened)
-        if is_retained:
-            self._retained[number] = Retained(
-                opened.lease, positions, frozenset(opened.dirty), Stopwatch(self._clock)
-            )
-        else:
-            self.controller.close(number)
-
-    def drop_retained(self) -> None:
-        """Drop the tables of leases that did not come back."""
-        for number, retained in list(self._retained.items()):
-            if retained.away.seconds > KEEP_SECONDS:
-                del self._retained[number]
-                self.controller.close(number)
-
-    def stop_reading(self, opened: OpenLease) -> None:
-        self.table_reader.unassign(self._own(self.controller.inputs, opened.lease.partition))
-        if opened.restored:
-            opened.restored = False
-            metrics.LEASES.labels(self.controller.name).dec()
-
     def empty(self) -> None:
-        """Drop everything, to be read again: it may lack what was deleted while nothing was read."""
-        self._log.warning("behind for too long: emptying the tables, reading them again")
-        self.table_reader.unassign(list(self.table_reader.positions))
+        """Drop everything, to be read again: the tables of leases are opened when they are restored."""
         self._broadcast_ready.clear()
-        self._retained.clear()
         self.controller = self._make()
-        for number, opened in self._leases.items():
-            self.controller.open(number)
-            opened.outcome_unknown.set()
         self._emptied.set()
 
     def _own(self, topics: Iterable[str], number: int) -> list[TopicPartition]:
@@ -126,19 +70,17 @@ class Tables:
     async def restore(self, opened: OpenLease) -> None:
         """Make a lease's tables what the bus says; then every key is dirty once.
 
-        Raises FencedError, TransientError and StaleError; then `begin_again`.
+        Raises FencedError, TransientError and StaleError.
         """
-        retained, opened.retained = opened.retained, None
-        dirty: Iterable[str] = ()
-        if retained is None:
+        dirty = sorted(opened.dirty)
+        opened.clear()
+        if opened.positions is None:
+            self.controller.open(opened.lease.partition)
             await self._read_own(opened)
         else:
-            dirty = retained.dirty
-            await self._take_up(opened, retained)
-        for key in (*self.controller.keys(opened.lease.partition), *sorted(dirty)):
+            await self._take_up(opened, opened.positions)
+        for key in (*self.controller.keys(opened.lease.partition), *dirty):
             opened.mark(key)
-        opened.restored = True
-        metrics.LEASES.labels(self.controller.name).inc()
 
     async def _read_own(self, opened: OpenLease) -> None:
         number, controller = opened.lease.partition, self.controller
@@ -155,16 +97,15 @@ class Tables:
             opened.start_at(topic, reached[topic, number], committed.get(topic, 0))
         self.table_reader.assign({tp: reached[tp] for tp in self._own(controller.inputs, number)})
 
-    async def _take_up(self, opened: OpenLease, retained: Retained) -> None:
-        """Go on with kept tables: of what this worker does not read itself nobody wrote anything."""
+    async def _take_up(self, opened: OpenLease, positions: Mapping[TopicPartition, int]) -> None:
+        """Go on with retained tables: of what this worker does not read itself nobody wrote anything."""
         number, controller = opened.lease.partition, self.controller
         committed = await self._bus.committed(opened.lease, controller.inputs)
-        inputs = self._own(controller.inputs, number)
-        for tp in inputs:
-            opened.start_at(tp[0], retained.positions[tp], committed.get(tp[0], 0))
-        self.table_reader.assign(retained.positions)
+        for topic in controller.inputs:
+            opened.start_at(topic, positions[topic, number], committed.get(topic, 0))
+        self.table_reader.assign(positions)
         await self._broadcast_ready.wait()
-        await self.table_reader.catch_up(inputs + self._whole(controller.broadcast))
+        await self.table_reader.catch_up([*positions, *self._whole(controller.broadcast)])
         self._log.info("lease came back, with its tables", partition=number)
 
     async def keep_broadcast(self) -> None:
@@ -179,7 +120,7 @@ class Tables:
                 await self._clock.sleep(AGAIN_SECONDS)
                 continue
             except StaleError:
-                self.empty()
+                self._stale()
                 continue
             if not self._emptied.is_set():
                 self.table_reader.assign(reached)
@@ -201,12 +142,8 @@ class Tables:
     # ------------------------------------------------------------ records
 
     async def read(self) -> bool:
-        """Read once, and mark what it dirties; tell whether there was anything. Raises TransientError."""
-        try:
-            return await self.table_reader.poll(self._consume)
-        except StaleError:
-            self.empty()
-            return False
+        """Read once, and mark what it dirties; tell whether there was anything. Raises as `poll` does."""
+        return await self.table_reader.poll(self._consume)
 
     def _load(self, record: Record, committed: Mapping[str, int] | None = None) -> list[str]:
         """Apply a record to the tables. committed: while restoring, where reading goes on."""

@@ -1,14 +1,13 @@
 """The shell of a service: consume, decide, apply effects, step. Hardly an `if` about the domain.
 
-One worker holds any number of leases of one group and runs one `Controller` over them. Two loops:
-*reading* applies records and marks keys (see `tables`); *dispatching* runs dirty keys and hands their
-outcomes to `stepping`. Effects run as tasks of their lease, which end with it.
+One worker holds any number of leases of one group (see `holder`) and runs one `Controller` over them. Records
+mark keys (see `tables`); *dispatching* runs dirty keys and hands their outcomes to `steps`. Effects run as
+tasks of their lease, which end with it.
 """
 
 import asyncio
-import math
 import traceback
-from collections.abc import Callable, Coroutine, Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 from pvbus.core.effects import (
@@ -22,16 +21,15 @@ from pvbus.core.effects import (
     Put,
     Reconciliation,
 )
-from pvbus.core.errors import ConflictError, FencedError, InvariantError, PermanentError, TransientError
-from pvbus.ports.bus import Bus, Lease, Membership, TopicPartition
+from pvbus.core.errors import ConflictError, InvariantError, PermanentError, TransientError
+from pvbus.ports.bus import Bus, Lease, TopicPartition
 from pvbus.ports.clock import Clock
 from pvbus.ports.cluster import Cluster
-from pvbus.runtime.failures import StoppedError, watch_membership
 from pvbus.runtime.reconcile.effects import perform
+from pvbus.runtime.reconcile.holder import LeaseHolder
 from pvbus.runtime.reconcile.leases import OpenLease, StepLimits, finished
 from pvbus.runtime.reconcile.narration import write_line
-from pvbus.runtime.reconcile.reader import StaleError
-from pvbus.runtime.reconcile.retries import BACKOFF_SECONDS, retry_of
+from pvbus.runtime.reconcile.retries import retry_of
 from pvbus.runtime.reconcile.steps import Stepper
 from pvbus.runtime.reconcile.tables import Tables
 from pvbus.runtime.reconcile.timers import Timers
@@ -64,28 +62,32 @@ class Worker:
     ) -> None:
         """make: gives a controller with empty tables, at first and whenever they must be emptied."""
         self.partitions = partitions
-        self._bus = bus
         self._cluster = cluster
         self._clock = clock
         self._drain_seconds = drain_seconds
         self._session_seconds = bus.session_seconds
         self._leases: dict[int, OpenLease] = {}
-        self._spare_from = math.inf
         self._wake = asyncio.Event()
-        self._stopping = asyncio.Event()
         self._timers = Timers[tuple[int, str]]()
         self._effects = 0
         self._turn = 0
         self._paused_until = 0.0
-        self._membership: Membership | None = None
-        self._tasks: asyncio.TaskGroup | None = None
-        self._limits = StepLimits.of(bus)
-        self._tables = Tables(make, bus, clock, partitions=partitions, leases=self._leases)
-        name = self.controller.name
+        self._tables = Tables(
+            make, bus, clock, partitions=partitions, leases=self._leases, stale=lambda: self._holder.empty()
+        )
+        self.name, self.inputs = name, inputs = self.controller.name, self.controller.inputs
         self._log = logs.get_logger(name)
-        self._stepper = Stepper(name, self._tables, bus, clock, spawn=self._spawn, stepped=self._wake.set)
-        self._outcomes = {word: metrics.RECONCILES.labels(name, word) for word in metrics.OUTCOMES}
         self._durations = metrics.RECONCILE_SECONDS.labels(name)
+        limits, reader = StepLimits.of(bus), self._tables.table_reader
+
+        def new_lease(lease: Lease) -> OpenLease:
+            return OpenLease(lease, inputs, clock, limits, self._durations.observe)
+
+        self._holder = LeaseHolder(self, new_lease, bus, clock, reader, self._leases, self._tables.empty)
+        self._stepper = Stepper(
+            name, self._tables, bus, clock, spawn=self._holder.spawn, stepped=self._wake.set
+        )
+        self._outcomes = {word: metrics.RECONCILES.labels(name, word) for word in metrics.OUTCOMES}
         self._dirty_gauge = metrics.DIRTY.labels(name)
         self._inflight_gauge = metrics.INFLIGHT.labels(name)
         self._evaluations = metrics.EVALUATIONS.labels(name)
@@ -95,29 +97,12 @@ class Worker:
 
     async def run(self) -> None:
         """Join the group and work until `stop`."""
-        try:
-            async with asyncio.TaskGroup() as tasks:
-                self._tasks = tasks
-                loops = (self._tables.keep_broadcast, self._reading, self._dispatching, self._keeping_time)
-                for loop in loops:
-                    tasks.create_task(loop())
-                topics = (*self.controller.inputs, *self.controller.memory)
-                self._membership = await self._bus.join(
-                    f"pvbus-{self.controller.name}", topics, assigned=self._assigned, revoked=self._revoked
-                )
-                self._spare_from = self._clock.monotonic() + self._session_seconds
-                tasks.create_task(watch_membership(self._membership, self._stopping))
-                await self._stopping.wait()
-                await self._membership.leave()
-                raise StoppedError  # what is still under way had its time: it may wait for ever
-        except* StoppedError:
-            pass
-        finally:
-            self._leases.clear()  # of a worker that failed nothing is left that could drain
-            await self._tables.table_reader.close()
+        topics = (*self.controller.inputs, *self.controller.memory)
+        loops = (self._tables.keep_broadcast, self._dispatching, self._keeping_time)
+        await self._holder.run(topics, *(loop() for loop in loops))
 
     def stop(self) -> None:
-        self._stopping.set()
+        self._holder.stop()
 
     @property
     def controller(self) -> Controller:
@@ -125,10 +110,7 @@ class Worker:
 
     @property
     def ready(self) -> bool:
-        """Whether every lease held is restored. A worker without leases after one session is a spare."""
-        if not self._leases:
-            return self._clock.monotonic() >= self._spare_from
-        return all(c.restored for c in self._leases.values())
+        return self._holder.ready
 
     @property
     def idle(self) -> bool:
@@ -162,76 +144,23 @@ class Worker:
 
     # ---------------------------------------------------------------- leases
 
-    async def _assigned(self, lease: Lease) -> None:
-        assert self._tasks is not None
-        opened = OpenLease(lease, self.controller.inputs, self._clock, self._limits, self._durations.observe)
-        self._leases[lease.partition] = opened
-        self._tables.open(opened)
-        opened.life = self._tasks.create_task(self._hold(opened))
+    async def restore(self, opened: OpenLease) -> None:
+        await self._tables.restore(opened)
+        self._wake.set()
 
-    async def _hold(self, opened: OpenLease) -> None:
-        """Restore the lease's tables, and again after each step of unknown outcome, until cancelled."""
-        number, attempt = opened.lease.partition, 0
-        while True:
-            try:
-                await self._tables.restore(opened)
-            except FencedError:
-                return  # the group takes it back
-            except TransientError as exc:
-                attempt += 1
-                self._log.warning("lease cannot be restored yet", partition=number, error=str(exc))
-            except StaleError:
-                self._log.warning("restoring took too long: beginning again", partition=number)
-            else:
-                attempt = 0
-                self._wake.set()
-                await opened.outcome_unknown.wait()
-            for task in opened.tasks:
-                task.cancel()
-            self._tables.stop_reading(opened)
-            await self._clock.sleep(min(BACKOFF_SECONDS[0] * 2.0 ** min(attempt, 20), self._session_seconds))
-            self._tables.begin_again(opened)
+    async def read(self) -> None:
+        if await self._tables.read():
+            self._wake.set()
+        self._balance()
 
-    async def _revoked(self, lease: Lease) -> None:
-        """Let what is in flight end, for a while; then drop the lease with all that belongs to it."""
-        opened = self._leases.get(lease.partition)
-        if opened is None or opened.lease != lease:
-            return
-        opened.revoked = True
+    async def drain(self, opened: OpenLease) -> None:
         deadline = self._clock.monotonic() + self._drain_seconds
-        try:
-            while opened.in_flight and self._clock.monotonic() < deadline:
-                self._stepper.flush(opened)
-                await self._clock.sleep(0.01)
-        finally:  # whoever is late is cut off here, and may not even wait any more
-            if self._leases.get(lease.partition) is opened:
-                del self._leases[lease.partition]
-                self._spare_from = self._clock.monotonic() + self._session_seconds
-                self._tables.release(opened, keep=not self._stopping.is_set())
-            for task in (*opened.tasks, opened.life):
-                if task is not None:
-                    task.cancel()
+        while opened.in_flight and self._clock.monotonic() < deadline:
+            self._stepper.flush(opened)
+            await self._clock.sleep(0.01)
 
-    def _spawn(self, opened: OpenLease, work: Coroutine[Any, Any, None]) -> "asyncio.Task[None]":
-        """Run something that ends with the lease."""
-        assert self._tasks is not None
-        task = self._tasks.create_task(work)
-        opened.tasks.add(task)
-        task.add_done_callback(opened.tasks.discard)
-        return task
-
-    # ---------------------------------------------------------------- reading
-
-    async def _reading(self) -> None:
-        while True:
-            try:
-                if await self._tables.read():
-                    self._wake.set()
-                    self._balance()
-            except TransientError as exc:
-                self._log.warning("bus cannot be read", error=str(exc))
-                await self._clock.sleep(1.0)
-            await asyncio.sleep(0)
+    def close(self, opened: OpenLease) -> None:
+        self.controller.close(opened.lease.partition)
 
     def _balance(self) -> None:
         """Read no more inputs while there is too much to do; go on when half of it is done."""
@@ -280,7 +209,7 @@ class Worker:
             self._failed(opened, key, exc)
         else:
             self._effects += 1
-            task = self._spawn(opened, self._with_effects(opened, key, steps, effect))
+            task = self._holder.spawn(opened, self._with_effects(opened, key, steps, effect))
             task.add_done_callback(self._effect_ended)
 
     def _effect_ended(self, _: object) -> None:
@@ -330,7 +259,7 @@ class Worker:
         while (pause := self._paused_until - self._clock.monotonic()) > 0:
             await self._clock.sleep(pause)
         if isinstance(effect, WRITES) and not opened.may_write(
-            self._membership, self._clock.monotonic(), self._session_seconds / 2
+            self._holder.membership, self._clock.monotonic(), self._session_seconds / 2
         ):
             raise UncertainLeaseError
         if isinstance(effect, Delete) and self._clock.now() > effect.not_after:
@@ -422,7 +351,6 @@ class Worker:
             for number, key in self._timers.due(now):
                 self._tables.mark(number, key)
                 self._wake.set()
-            self._tables.drop_retained()
             if now - committed_at > OFFSET_COMMIT_SECONDS:
                 committed_at = now
                 for opened in self._leases.values():

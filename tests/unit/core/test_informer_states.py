@@ -24,7 +24,6 @@ from pvbus.core.ingest.states import (
     Unserved,
     Watching,
     following,
-    transition_table,
 )
 from pvbus.core.records import CheckRequest
 from tests.unit.core.informing import FORBIDDEN, GONE, SILENT, TRANSIENT, Informed, World
@@ -221,13 +220,6 @@ def test_every_state_is_reached_and_left() -> None:
     after = {each for pairs in TRANSITIONS.values() for nexts in pairs.values() for each in nexts}
     assert after == set(STATES)
     assert all(set(itertools.chain(*pairs.values())) - {state} for state, pairs in TRANSITIONS.items())
-
-
-def test_the_table_can_be_printed() -> None:
-    lines = transition_table().splitlines()
-    assert lines[:2] == ["| state | event | next state |", "| --- | --- | --- |"]
-    assert "| Resolving | NotServed | Unserved |" in lines
-    assert len(lines) == 2 + sum(map(len, TRANSITIONS.values()))
 
 
 @pytest.mark.parametrize("state", [Resolving, Listing, Completing], ids=lambda each: each.__name__)

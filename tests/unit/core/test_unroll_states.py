@@ -10,7 +10,7 @@ from pvbus.core.errors import InvariantError
 from pvbus.core.records import UNROLL, ChildRow, ChildState
 from pvbus.core.unroll.children import Children
 from pvbus.core.unroll.state import SetState
-from pvbus.core.unroll.states import TRANSITIONS, ChildEvent, following, transition_table
+from pvbus.core.unroll.states import TRANSITIONS, ChildEvent, following
 from pvbus.core.unroll.view import Observed
 from tests.unit.core.unrolling import part
 
@@ -135,11 +135,3 @@ def test_every_state_is_reached_and_left() -> None:
     after = {each for pairs in TRANSITIONS.values() for each in pairs.values()}
     assert after == set(TRANSITIONS) == {None, *ChildState}
     assert all(set(pairs.values()) - {state} for state, pairs in TRANSITIONS.items())
-
-
-def test_the_table_can_be_printed() -> None:
-    lines = transition_table().splitlines()
-    assert lines[:2] == ["| state | event | next state |", "| --- | --- | --- |"]
-    assert "| held | hold ended | waiting |" in lines
-    assert "| gone | forgotten | (no row) |" in lines
-    assert len(lines) == 2 + len(POSSIBLE)

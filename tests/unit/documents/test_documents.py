@@ -118,6 +118,23 @@ def test_every_state_machine_is_printed_and_documented() -> None:
         assert f"<!-- generated: states-{machine.name} -->" in text(REPOSITORY / "ARCHITECTURE.md")
 
 
+@pytest.mark.parametrize(
+    ("name", "row"),
+    [
+        ("informer", "| Resolving | NotServed | Unserved |"),
+        ("child", "| held | hold ended | waiting |"),
+        ("child", "| gone | forgotten | (no row) |"),
+        ("lease", "| Restoring | Restored | Running |"),
+    ],
+)
+def test_a_state_machine_has_a_row_per_pair(name: str, row: str) -> None:
+    (machine,) = [each for each in states.MACHINES if each.name == name]
+    lines = machine.table().splitlines()
+    assert lines[:2] == ["| state | event | next state |", "| --- | --- | --- |"]
+    assert row in lines
+    assert len(lines) == 2 + sum(map(len, machine.transitions.values()))
+
+
 def test_generated_parts_are_up_to_date() -> None:
     """In a process of its own, as `make check` asks: other tests change what commands show by default."""
     command = [sys.executable, "-m", "docs.generate", "--check"]

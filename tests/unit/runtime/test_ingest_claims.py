@@ -16,9 +16,9 @@ from pvbus.core.markers import is_marker
 from pvbus.core.records import OBJECTS, WATCHES, WatchRequest
 from pvbus.core.topics import topic_specs
 from pvbus.ports.bus import Output, TopicSpec
-from pvbus.runtime.ingest import worker
 from pvbus.runtime.ingest.digests import DIGEST_HEADER, PublishedDigests
 from pvbus.runtime.ingest.lease import IngestLease
+from pvbus.runtime.reconcile.holder import KEEP_SECONDS
 from pvbus.runtime.reconcile.leases import StepLimits, output_bytes
 from tests.simulation import world as world_module
 from tests.simulation.world import PARTITIONS, SITE, World
@@ -74,7 +74,7 @@ def markers(world: World) -> Counter[str]:
 
 async def lose_session(world: World, *, between: list[int]) -> None:
     """Let the worker's claims be lost; somebody else holds some of them for a moment."""
-    member = int(world.of("ingest")._membership.member_id.rpartition("/")[2])
+    member = int(world.of("ingest")._holder.membership.member_id.rpartition("/")[2])
     store = world.bus._store
 
     def lose() -> None:
@@ -122,7 +122,7 @@ def test_a_row_that_comes_as_the_claim_goes_is_written_when_it_is_back(
 
         def add(topic: str, key: str, number: int, emission: Emission) -> None:
             if not going.done():  # comes to its turn before the stepper, which this row wakes
-                going.set_result(asyncio.create_task(worker._revoked(opened.lease)))
+                going.set_result(asyncio.create_task(worker._holder.revoked(opened.lease)))
             IngestLease.add(opened, topic, key, number, emission)
 
         monkeypatch.setattr(opened, "add", add)
@@ -183,7 +183,7 @@ def test_watches_whose_claim_does_not_come_back_end(monkeypatch: pytest.MonkeyPa
     async def scenario(world: World) -> None:
         before = watches(world)
         world.add_worker("ingest")
-        await asyncio.sleep(worker.KEEP_SECONDS + 20)
+        await asyncio.sleep(KEEP_SECONDS + 20)
         left = watches(world)
         assert 0 < len(left) < len(before)
         await world.converge(quiet=3)

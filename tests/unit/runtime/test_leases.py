@@ -1,7 +1,6 @@
 """One open claim: what it may decide and write, and which offsets are done."""
 
 from collections.abc import Mapping
-from itertools import product
 from typing import Any
 
 import pytest
@@ -11,9 +10,11 @@ from pvbus.core.errors import ConflictError, PermanentError, TransientError
 from pvbus.ports.bus import Lease
 from pvbus.runtime.reconcile.leases import OpenLease, StepLimits, finished
 from pvbus.runtime.reconcile.retries import BACKOFF_SECONDS, ECHO_SECONDS, PERMANENT_RETRY_SECONDS, retry_of
+from pvbus.runtime.reconcile.states import LeaseState
 from tests.unit.runtime.fakes import IN, OUT, PARTITIONS, Row
 
 LEASE = Lease(group="g", partition=0, epoch=5)
+RUNNING = LeaseState.RUNNING
 
 
 class StillClock:
@@ -43,36 +44,31 @@ class Member:
         return self._beat
 
 
-def opened(**state: Any) -> OpenLease:
+def opened(state: LeaseState = LeaseState.RUNNING) -> OpenLease:
     found = OpenLease(LEASE, (IN,), StillClock(), StepLimits(10, 1000))
-    found.restored = True
-    for name, value in state.items():
-        if name == "outcome_unknown":
-            if value:
-                found.outcome_unknown.set()
-        else:
-            setattr(found, name, value)
+    found.state = state
     return found
 
 
 @pytest.mark.parametrize(
     ("lease", "beat", "step", "state", "may", "reason"),
     [
-        (LEASE, 996.0, 0.0, {}, True, "a heartbeat is young"),
-        (LEASE, 990.0, 997.0, {}, True, "a step is young"),
-        (LEASE, 990.0, 990.0, {}, False, "both are older than half a session"),
-        (LEASE, 994.9, 0.0, {}, False, "a heartbeat is a bit too old"),
-        (LEASE, 995.0, 0.0, {}, True, "half a session is the limit"),
-        (None, 999.0, 999.0, {}, False, "the claim went"),
-        (Lease(group="g", partition=0, epoch=6), 999.0, 0.0, {}, False, "it came back with another epoch"),
-        (LEASE, 999.0, 999.0, {"revoked": True}, False, "it is being revoked"),
-        (LEASE, 999.0, 999.0, {"outcome_unknown": True}, False, "a step's outcome is unknown"),
+        (LEASE, 996.0, 0.0, RUNNING, True, "a heartbeat is young"),
+        (LEASE, 990.0, 997.0, RUNNING, True, "a step is young"),
+        (LEASE, 990.0, 990.0, RUNNING, False, "both are older than half a session"),
+        (LEASE, 994.9, 0.0, RUNNING, False, "a heartbeat is a bit too old"),
+        (LEASE, 995.0, 0.0, RUNNING, True, "half a session is the limit"),
+        (None, 999.0, 999.0, RUNNING, False, "the claim went"),
+        (Lease(group="g", partition=0, epoch=6), 999.0, 0.0, RUNNING, False, "it is back with another epoch"),
+        (LEASE, 999.0, 999.0, LeaseState.REVOKED, False, "it is being revoked"),
+        (LEASE, 999.0, 999.0, LeaseState.OUTCOME_UNKNOWN, False, "a step's outcome is unknown"),
+        (LEASE, 999.0, 999.0, LeaseState.LOST, False, "it is fenced"),
     ],
 )
 def test_who_may_write_to_the_cluster(
-    lease: Lease | None, beat: float, step: float, state: dict[str, Any], may: bool, reason: str
+    lease: Lease | None, beat: float, step: float, state: LeaseState, may: bool, reason: str
 ) -> None:
-    one = opened(**state)
+    one = opened(state)
     one.last_step = step
     member: Any = Member(lease, beat)
     assert one.may_write(member, 1000.0, 5.0) is may, reason
@@ -80,9 +76,8 @@ def test_who_may_write_to_the_cluster(
 
 
 def test_a_claim_acts_only_when_restored_held_and_not_in_doubt() -> None:
-    for restored, revoked, outcome_unknown in product((True, False), repeat=3):
-        one = opened(restored=restored, revoked=revoked, outcome_unknown=outcome_unknown)
-        assert one.acts is (restored and not revoked and not outcome_unknown)
+    for state in LeaseState:
+        assert opened(state).acts is (state is RUNNING)
 
 
 def outcome(key: str) -> Any:
@@ -91,9 +86,11 @@ def outcome(key: str) -> Any:
 
 def test_tables_are_settled_when_nothing_was_decided_that_is_not_written() -> None:
     assert opened().is_settled
-    assert not opened(restored=False).is_settled
-    assert not opened(outcome_unknown=True).is_settled
-    assert not opened(stepping=True).is_settled
+    for state in LeaseState:
+        assert opened(state).is_settled is (state in (RUNNING, LeaseState.REVOKED))
+    stepping = opened()
+    stepping.stepping = True
+    assert not stepping.is_settled
     waiting = opened()
     waiting.add(outcome("a"))
     assert not waiting.is_settled

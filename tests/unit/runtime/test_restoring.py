@@ -16,6 +16,7 @@ from pvbus.ports.bus import Lease, Record, TopicPartition, TopicSpec
 from pvbus.ports.cluster import GoneError
 from pvbus.runtime.reconcile.leases import OpenLease, StepLimits, finished
 from pvbus.runtime.reconcile.reader import StaleError, TableReader
+from pvbus.runtime.reconcile.states import LeaseEvent, LeaseState
 from pvbus.runtime.reconcile.steps import Stepper
 from pvbus.runtime.reconcile.tables import Tables
 from pvbus.runtime.reconcile.timers import Timers
@@ -111,11 +112,12 @@ class Reading:
 
 
 def restoring(log: Log) -> tuple[Tables, OpenLease, Reading]:
+    """Return tables, and a lease that nobody restores but the test."""
     reading = Reading()
     leases: dict[int, OpenLease] = {}
     bus: Any = log
     make: Any = lambda: reading  # noqa: E731 - the type of a controller is wider
-    tables = Tables(make, bus, SimulatedClock(), partitions=PARTITIONS, leases=leases)
+    tables = Tables(make, bus, SimulatedClock(), partitions=PARTITIONS, leases=leases, stale=lambda: None)
     opened = OpenLease(LEASE, ("own",), SimulatedClock(), StepLimits(10, 1000))
     leases[LEASE.partition] = opened
     return tables, opened, reading
@@ -139,10 +141,9 @@ def test_a_claim_is_not_restored_before_the_tables_that_all_have() -> None:
         keeping = asyncio.create_task(tables.keep_broadcast())
         task = asyncio.create_task(tables.restore(opened))
         await asyncio.sleep(20.0)
-        assert not opened.restored
+        assert not task.done()
         await asyncio.sleep(20.0)
         assert task.done()
-        assert opened.restored
         assert reading.loaded >= WIDE
         keeping.cancel()
 
@@ -180,14 +181,11 @@ def test_keys_that_were_dirty_when_a_claim_went_are_dirty_when_it_is_back() -> N
         keeping = asyncio.create_task(tables.keep_broadcast())
         await tables.restore(opened)
         opened.mark("default/a")
-        tables.release(opened, keep=True)
-        again = OpenLease(
-            Lease(group="g", partition=1, epoch=2), ("own",), SimulatedClock(), StepLimits(10, 1000)
-        )
-        tables.open(again)
+        opened.positions = {tp: tables.table_reader.positions[tp] for tp in [("own", 1)]}
+        tables.table_reader.unassign([("own", 1)])
         reading = asyncio.create_task(_read(tables))
-        await tables.restore(again)
-        assert again.take() == "default/a"
+        await tables.restore(opened)
+        assert opened.take() == "default/a"
         keeping.cancel()
         reading.cancel()
 
@@ -341,37 +339,18 @@ def test_a_list_with_new_versions_and_nothing_else_is_written() -> None:
     run_simulated(main())
 
 
-@pytest.mark.parametrize(("seconds", "is_retained"), [(29.0, True), (31.0, False)])
-def test_tables_of_long_ago_are_not_taken_up(seconds: float, is_retained: bool) -> None:
-    """Also where nothing dropped them in time, as in a process that stood still."""
-
-    async def main() -> None:
-        tables, opened, _ = restoring(Log({}))
-        keeping = asyncio.create_task(tables.keep_broadcast())
-        await tables.restore(opened)
-        tables.release(opened, keep=True)
-        await asyncio.sleep(seconds)
-        lease = Lease(group="g", partition=1, epoch=2)
-        again = OpenLease(lease, ("own",), SimulatedClock(), StepLimits(10, 1000))
-        tables.open(again)
-        assert (again.retained is not None) is is_retained
-        keeping.cancel()
-
-    run_simulated(main())
-
-
 @pytest.mark.parametrize(
-    ("error", "stored", "outcome_unknown", "revoked"),
+    ("error", "stored", "state"),
     [
-        (None, ["a"], False, False),
-        (TransientError("no answer"), [], True, False),
-        (FencedError("old epoch"), [], False, True),
-        (PermanentError("the file is damaged"), [], True, False),
+        (None, ["a"], LeaseState.RUNNING),
+        (TransientError("no answer"), [], LeaseState.OUTCOME_UNKNOWN),
+        (FencedError("old epoch"), [], LeaseState.LOST),
+        (PermanentError("the file is damaged"), [], LeaseState.OUTCOME_UNKNOWN),
     ],
     ids=["done", "unknown", "fenced", "refused"],
 )
 def test_tables_take_over_what_a_step_wrote_and_nothing_else(
-    error: Exception | None, stored: list[str], outcome_unknown: bool, revoked: bool
+    error: Exception | None, stored: list[str], state: LeaseState
 ) -> None:
     async def main() -> None:
         taken: list[str] = []
@@ -399,14 +378,15 @@ def test_tables_take_over_what_a_step_wrote_and_nothing_else(
             spawn=lambda opened, work: tasks.append(asyncio.ensure_future(work)),
             stepped=lambda: None,
         )
+        opened.enter(LeaseEvent.RESTORED)
         opened.mark("a")
         opened.take()
         opened.add(finished("a", (Put("own", "a", None),), PARTITIONS))
         stepper.flush(opened)
         await asyncio.gather(*tasks)
         assert taken == stored
-        assert (opened.outcome_unknown.is_set(), opened.revoked) == (outcome_unknown, revoked)
-        assert ("a" in opened.busy) is (outcome_unknown or revoked), (
+        assert opened.state is state
+        assert ("a" in opened.busy) is (state is not LeaseState.RUNNING), (
             "what is not known to be written is not done"
         )
 

@@ -3,7 +3,6 @@
 import asyncio
 from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import asynccontextmanager
-from typing import NamedTuple
 
 import aiohttp
 import msgspec
@@ -16,22 +15,35 @@ from pvbus.cli.supervisor import States
 from pvbus.core.errors import TransientError
 from pvbus.ports.bus import Lease, TopicPartition
 from pvbus.ports.clock import Clock
+from pvbus.runtime.clock import SystemClock
 from pvbus.runtime.process.health import HealthServer, _address, _measure
 from pvbus.runtime.process.state import LeaseReport, Observation, Observer, ProcessState
 from pvbus.runtime.reconcile import worker as worker_module
+from pvbus.runtime.reconcile.holder import HeldLease
+from pvbus.runtime.reconcile.states import LeaseState
 from tests.unit.runtime.fakes import IN, SEEN, FakeWorld
 
 INPUTS = {"toy": (IN,)}
 
 
-class Given(NamedTuple):
+class Given(HeldLease):
     """A claim in a state that a test wants."""
 
-    lease: Lease
-    restored: bool = True
-    progress_at: float = 0.0
-    restore: tuple[int, int] = (7, 7)
-    dirty_count: int = 0
+    dirty_count = 0
+    is_settled = True
+
+    def __init__(
+        self,
+        lease: Lease,
+        *,
+        restored: bool = True,
+        progress_at: float = 0.0,
+        restore: tuple[int, int] = (7, 7),
+        dirty_count: int = 0,
+    ) -> None:
+        super().__init__(lease, SystemClock())
+        self.state = LeaseState.RUNNING if restored else LeaseState.RESTORING
+        self.progress_at, self.restore, self.dirty_count = progress_at, restore, dirty_count
 
 
 class GivenService:

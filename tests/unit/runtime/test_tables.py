@@ -9,9 +9,10 @@ import pytest
 
 from pvbus.core.errors import TransientError
 from pvbus.core.keys import partition
-from pvbus.ports.bus import Output
-from pvbus.runtime.reconcile import tables
+from pvbus.ports.bus import Lease, Output
+from pvbus.runtime.reconcile import holder
 from pvbus.runtime.reconcile import worker as worker_module
+from pvbus.runtime.reconcile.leases import OpenLease
 from pvbus.runtime.reconcile.worker import Worker
 from tests.unit.runtime.fakes import (
     IN,
@@ -52,8 +53,9 @@ def count_reads(bus: FakeBus) -> Counter[str]:
 
 async def lose_session(world: FakeWorld, worker: Worker) -> None:
     """Let the group believe that a worker is dead; it finds out at its next heartbeat."""
-    assert worker._membership is not None
-    number = int(worker._membership.member_id.rpartition("/")[2])
+    membership = worker._holder.membership
+    assert membership is not None
+    number = int(membership.member_id.rpartition("/")[2])
     await world.bus._store.write(lambda: world.bus._store.remove_member(number))
 
 
@@ -86,7 +88,7 @@ def test_a_claim_that_comes_back_with_nobody_between_keeps_its_tables() -> None:
             await world.send(key, "a")
         worker, fake, _, bus = world.worker()
         await asyncio.sleep(5)
-        before = dict(worker.leases())
+        before = {n: c.lease.epoch for n, c in worker.leases().items()}
         opened = list(fake.opened)
         counted = count_reads(bus)
         await lose_session(world, worker)
@@ -94,10 +96,7 @@ def test_a_claim_that_comes_back_with_nobody_between_keeps_its_tables() -> None:
             await asyncio.sleep(0.1)
         await world.send(KEYS[0], "b")  # while nobody holds the claim
         await asyncio.sleep(5)
-        after = worker.leases()
-        assert {n: c.lease.epoch - 1 for n, c in after.items()} == {
-            n: c.lease.epoch for n, c in before.items()
-        }
+        assert {n: c.lease.epoch - 1 for n, c in worker.leases().items()} == before
         assert worker.ready
         assert fake.opened == opened
         assert counted[OUT] == 0  # a replay has its own reader, and this counts only new ones
@@ -165,7 +164,7 @@ def test_tables_of_a_claim_that_does_not_come_back_are_dropped() -> None:
         await asyncio.sleep(10)
         (number,) = worker.leases()
         assert sorted(fake.rows) == list(range(PARTITIONS))  # it might have come back
-        await asyncio.sleep(tables.KEEP_SECONDS)
+        await asyncio.sleep(holder.KEEP_SECONDS)
         assert list(fake.rows) == [number]
 
     simulated(scenario)
@@ -346,7 +345,7 @@ def test_inputs_go_on_when_the_claim_that_made_them_pause_is_gone(monkeypatch: p
         await asyncio.sleep(1)
         assert worker.dirty_keys > 20
         opened = worker.leases()[0]
-        await worker._revoked(opened.lease)
+        await worker._holder.revoked(opened.lease)
         other = next(k for k in (f"default/m{n}" for n in numbers) if partition(k, PARTITIONS) == 1)
         await world.send(other, "a")
         await asyncio.sleep(3)
@@ -361,13 +360,13 @@ def test_inputs_go_on_when_the_claim_that_made_them_pause_is_gone(monkeypatch: p
 @pytest.mark.parametrize("how", ["its callback failed", "it is just over"])
 def test_a_membership_that_ends_by_itself_ends_the_worker(how: str) -> None:
     async def scenario(world: FakeWorld) -> None:
-        _, fake, _, bus = world.worker()
+        worker, _, _, bus = world.worker()
         if how == "its callback failed":
 
-            def broken(number: int) -> None:
+            def broken(lease: Lease) -> OpenLease:
                 raise ValueError("no such table")
 
-            fake.open = broken  # type: ignore[method-assign]
+            worker._holder._make = broken
         await asyncio.sleep(3)
         if how == "it is just over":
             await bus.abandon()

@@ -1,0 +1,322 @@
+"""Holds a worker's leases: joins its group, restores, revokes and retains leases, and reads for them.
+
+`pvbus.runtime.reconcile.states` has the states of a lease. What a worker does with records, and with a lease
+that runs, is its own: see `LeaseWork`.
+"""
+
+import asyncio
+import math
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Coroutine, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from typing import Any, Generic, Protocol, TypeVar
+
+from pvbus.core.errors import FencedError, TransientError
+from pvbus.ports.bus import Bus, Lease, Membership, TopicPartition
+from pvbus.ports.clock import Clock
+from pvbus.runtime.backoff import Backoff, Jitter, uniform
+from pvbus.runtime.clock import Stopwatch
+from pvbus.runtime.reconcile.reader import StaleError, TableReader
+from pvbus.runtime.reconcile.states import LeaseEvent, LeaseState, after
+from pvbus.telemetry import metrics
+from pvbus.telemetry.logs import get_logger
+
+KEEP_SECONDS = 30.0  # how long a lease may be away: a rebalance takes no longer
+AGAIN_SECONDS = (0.2, 2.0)  # between two tries where the bus does not answer
+
+
+class HeldLease(ABC):
+    """A lease of a worker: its state, its tasks, and how it gets on.
+
+    tasks: what ends with it; life: keeps it restored. positions: of one that comes back, where reading goes
+    on. away: since it was retained. progress_at: the monotonic second in which it last got on: a record
+    applied, a key done, a step, a part of the restore. restore: offsets read and offsets to read; equal when
+    it is restored.
+    """
+
+    life: asyncio.Task[None]
+
+    def __init__(self, lease: Lease, clock: Clock) -> None:
+        self.lease = lease
+        self.state = LeaseState.RESTORING
+        self.tasks: set[asyncio.Task[None]] = set()
+        self.positions: Mapping[TopicPartition, int] | None = None
+        self.away = Stopwatch(clock)
+        self.progress_at = clock.monotonic()
+        self.restore = (0, 0)
+        self._clock = clock
+        self._moved = asyncio.Event()
+
+    @property
+    @abstractmethod
+    def dirty_count(self) -> int:
+        """How many keys (of ingest: rows) wait, or are being worked on."""
+
+    @property
+    @abstractmethod
+    def is_settled(self) -> bool:
+        """Whether its tables are what the bus says: nothing was decided that is not written."""
+
+    @property
+    def restored(self) -> bool:
+        """Whether its tables are what the bus says, or ahead of it by what is in flight."""
+        return self.state in (LeaseState.RUNNING, LeaseState.REVOKED)
+
+    def enter(self, event: LeaseEvent) -> None:
+        """Take the state that follows an event."""
+        self.state = after(self.state, event)
+        self._moved.set()
+
+    async def reaches(self, *states: LeaseState) -> None:
+        """Return when it is in one of these states."""
+        while self.state not in states:
+            self._moved.clear()
+            await self._moved.wait()
+
+    def progressed(self) -> None:
+        self.progress_at = self._clock.monotonic()
+
+    def restoring(self, read: int, total: int) -> None:
+        """Note how far the restore is."""
+        if read > self.restore[0]:
+            self.progressed()
+        self.restore = (read, total)
+
+
+L = TypeVar("L", bound=HeldLease)
+_L = TypeVar("_L", bound=HeldLease, contravariant=True)
+
+
+class LeaseWork(Protocol[_L]):
+    """What a worker does with its leases. inputs: the topics that are read for a lease.
+
+    restore: makes the tables of a lease what the bus says, from `positions` on if it came back.
+    drain: lets what is in flight end, for a while; may be cancelled. close: drops the tables; may come twice.
+    `restore` and `read` raise FencedError, TransientError and StaleError.
+    """
+
+    name: str
+    inputs: tuple[str, ...]
+
+    async def restore(self, opened: _L) -> None: ...
+
+    async def drain(self, opened: _L) -> None: ...
+
+    def close(self, opened: _L) -> None: ...
+
+    async def read(self) -> None: ...
+
+
+class LeaseHolder(Generic[L]):
+    """The membership of one worker, and its leases by partition."""
+
+    def __init__(
+        self,
+        work: LeaseWork[L],
+        make: Callable[[Lease], L],
+        bus: Bus,
+        clock: Clock,
+        table_reader: TableReader,
+        leases: dict[int, L],
+        emptied: Callable[[], None] = lambda: None,
+        jitter: Jitter = uniform,
+    ) -> None:
+        """leases: those held; filled here. emptied: called when everything must be read again."""
+        self.leases = leases
+        self.retained: dict[int, L] = {}
+        self.membership: Membership | None = None
+        self._work = work
+        self._make = make
+        self._bus = bus
+        self._clock = clock
+        self._table_reader = table_reader
+        self._emptied = emptied
+        self._jitter = jitter
+        self._spare_from = math.inf
+        self._stopping = asyncio.Event()
+        self._tasks = asyncio.TaskGroup()
+        self._log = get_logger(work.name)
+        self._gauge = metrics.LEASES.labels(work.name)
+
+    # ------------------------------------------------------------ life
+
+    async def run(self, topics: Sequence[str], *loops: Coroutine[Any, Any, None]) -> None:
+        """Join the group and hold leases until `stop`. topics: those it owns. loops: run meanwhile."""
+        try:
+            async with self._tasks:
+                for loop in (*loops, self._reading()):
+                    self.start(loop)
+                self.membership = await self._bus.join(
+                    f"pvbus-{self._work.name}", topics, assigned=self.assigned, revoked=self.revoked
+                )
+                self._spare_from = self._clock.monotonic() + self._bus.session_seconds
+                self.start(self._watch_membership(self.membership))
+                await self._stopping.wait()
+                await self.membership.leave()
+                raise _StoppedError  # what is still under way had its time: it may wait for ever
+        except* _StoppedError:
+            pass
+        finally:
+            self.leases.clear()  # of a worker that failed nothing is left that could drain
+            await self._table_reader.close()
+
+    def stop(self) -> None:
+        self._stopping.set()
+
+    @property
+    def ready(self) -> bool:
+        """Whether every lease held is restored. A worker without leases after one session is a spare."""
+        if not self.leases:
+            return self._clock.monotonic() >= self._spare_from
+        return all(opened.restored for opened in self.leases.values())
+
+    def start(self, work: Coroutine[Any, Any, None]) -> "asyncio.Task[None]":
+        """Run something that ends with the worker."""
+        return self._tasks.create_task(work)
+
+    def spawn(self, opened: L, work: Coroutine[Any, Any, None]) -> "asyncio.Task[None]":
+        """Run something that ends with the lease."""
+        task = self.start(work)
+        opened.tasks.add(task)
+        task.add_done_callback(opened.tasks.discard)
+        return task
+
+    @contextmanager
+    def interrupting(self, opened: L) -> Iterator[None]:
+        """Let errors of the bus interrupt the lease, not the worker."""
+        about = {"partition": opened.lease.partition, "epoch": opened.lease.epoch}
+        try:
+            yield
+        except FencedError:
+            self._log.info("lease lost", **about)
+            opened.enter(LeaseEvent.FENCED)
+        except (TransientError, StaleError) as exc:
+            self._log.warning("lease interrupted; restoring it again", error=str(exc), **about)
+            opened.enter(LeaseEvent.INTERRUPTED)
+
+    async def _watch_membership(self, membership: Membership) -> None:
+        """Fail when the worker is no member of its group any more, and was not told to stop."""
+        await membership.wait_left()
+        if not self._stopping.is_set():
+            raise TransientError("the membership in the group ended")
+
+    # ------------------------------------------------------------ leases
+
+    async def assigned(self, lease: Lease) -> None:
+        """Take a lease up, with the tables that an earlier lease left here if nobody outdated them."""
+        opened = self.leases[lease.partition] = self._take_retained(lease) or self._make(lease)
+        opened.life = self.start(self._hold(opened))
+
+    async def _hold(self, opened: L) -> None:
+        """Restore the lease, and again after each interruption, until it is lost or revoked."""
+        backoff = Backoff(*AGAIN_SECONDS, self._jitter)
+        while True:
+            self.spawn(opened, self._restore(opened, backoff))
+            await opened.reaches(LeaseState.OUTCOME_UNKNOWN, LeaseState.LOST)
+            self._end(opened)
+            await self._clock.sleep(backoff.next_seconds())
+            if opened.state is LeaseState.LOST:
+                return
+            opened.enter(LeaseEvent.RESTARTED)
+
+    async def _restore(self, opened: L, backoff: Backoff) -> None:
+        with self.interrupting(opened):
+            await self._work.restore(opened)
+            opened.enter(LeaseEvent.RESTORED)
+            backoff.reset()
+
+    async def revoked(self, lease: Lease) -> None:
+        """Let what is in flight end, for a while; then drop the lease, or retain it in case it comes back."""
+        opened = self.leases.get(lease.partition)
+        if opened is None or opened.lease != lease:
+            return
+        opened.enter(LeaseEvent.REVOKED)
+        try:
+            await self._work.drain(opened)
+        finally:  # whoever is late is cut off here, and may not even wait any more
+            if self.leases.get(lease.partition) is opened:
+                del self.leases[lease.partition]
+                self._spare_from = self._clock.monotonic() + self._bus.session_seconds
+                self._release(opened)
+            opened.life.cancel()
+
+    def _release(self, opened: L) -> None:
+        if opened.is_settled and not self._stopping.is_set():
+            opened.positions = {tp: self._table_reader.positions[tp] for tp in self._partitions(opened)}
+            opened.away = Stopwatch(self._clock)
+            opened.enter(LeaseEvent.RETAINED)
+            self._stop_reading(opened)
+            self.retained[opened.lease.partition] = opened
+            self.start(self._expire(opened, opened.lease))
+        else:
+            self._end(opened)
+            opened.enter(LeaseEvent.CLOSED)
+
+    def _end(self, opened: L) -> None:
+        """End all that goes on for a lease, and drop its tables."""
+        self._stop_reading(opened)
+        self._work.close(opened)
+        opened.positions = None
+
+    def _stop_reading(self, opened: L) -> None:
+        for task in opened.tasks:
+            task.cancel()
+        self._table_reader.unassign(self._partitions(opened))
+
+    def _partitions(self, opened: L) -> list[TopicPartition]:
+        return [(topic, opened.lease.partition) for topic in self._work.inputs]
+
+    # ------------------------------------------------------------ leases that may come back
+
+    async def _expire(self, opened: L, lease: Lease) -> None:
+        await self._clock.sleep(KEEP_SECONDS)
+        if self.retained.get(lease.partition) is opened and opened.lease == lease:
+            self._drop(opened)
+
+    def _take_retained(self, lease: Lease) -> L | None:
+        """Return what was retained, unless it is too old, or somebody else held the lease meanwhile."""
+        opened = self.retained.get(lease.partition)
+        if opened is None:
+            return None
+        if opened.lease.epoch + 1 != lease.epoch or opened.away.seconds > KEEP_SECONDS:
+            self._drop(opened)
+            return None
+        del self.retained[lease.partition]
+        opened.lease = lease
+        opened.enter(LeaseEvent.RETURNED)
+        return opened
+
+    def _drop(self, opened: L) -> None:
+        del self.retained[opened.lease.partition]
+        opened.enter(LeaseEvent.CLOSED)
+        self._work.close(opened)
+
+    # ------------------------------------------------------------ reading
+
+    async def _reading(self) -> None:
+        backoff = Backoff(*AGAIN_SECONDS, self._jitter)
+        while True:
+            try:
+                await self._work.read()
+                backoff.reset()
+            except TransientError as exc:
+                self._log.warning("bus cannot be read", error=str(exc))
+                await self._clock.sleep(backoff.next_seconds(exc))
+            except StaleError:
+                self.empty()
+            self._gauge.set(sum(opened.restored for opened in self.leases.values()))
+            await asyncio.sleep(0)
+
+    def empty(self) -> None:
+        """Drop everything, to be read again: it may lack what was deleted while nothing was read."""
+        self._log.warning("behind for too long; reading all tables again")
+        self._table_reader.unassign(list(self._table_reader.positions))
+        for opened in list(self.retained.values()):
+            self._drop(opened)
+        for opened in self.leases.values():
+            opened.enter(LeaseEvent.INTERRUPTED)
+        self._emptied()
+
+
+class _StoppedError(Exception):
+    """Ends the tasks of a worker that has left its group, those that would wait for ever included."""
