@@ -151,7 +151,7 @@ class Worker:
     async def read(self) -> None:
         if await self._tables.read():
             self._wake.set()
-        self._balance()
+            self._balance()
 
     async def drain(self, opened: OpenLease) -> None:
         deadline = self._clock.monotonic() + self._drain_seconds
