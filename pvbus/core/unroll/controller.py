@@ -210,20 +210,24 @@ class UnrollController:
         elapsed = self._elapsed()
         if state.children.taken:
             state.removal.note(elapsed)
-        if state.obj is not None and state.facts is None:
-            state.facts = facts_of(state.obj, number, self._limits)
-        puts = self._watch_puts(number, state)
-        if state.obj is None:
+        obj = state.obj
+        former = state.children.former(obj.metadata.uid) if obj is not None else []
+        is_leaving = obj is None or bool(former) or bool(obj.metadata.deletion_timestamp)
+        if state.removal.check is not None and not (is_leaving or caught_up):
+            if orders.is_answered(state, self.view):
+                if state.removal.answered_at is None:
+                    state.removal.answered_at = elapsed
+                return None
+        puts: list[Put] = []
+        if state.facts is None:
+            state.facts = facts_of(obj, number, self._limits) if obj is not None else None
+            puts = self._watch_puts(number, state)
+        if obj is None:
             return self._set_gone(number, state, puts)
-        former = state.children.former(state.obj.metadata.uid)
-        if former or state.obj.metadata.deletion_timestamp:
+        if is_leaving:
             puts += self._release(state, former or state.children.rows)
             state.forget_inputs()
             return Outcome(tuple(puts), "changed" if puts else "unchanged", again_after=0 if puts else None)
-        if state.removal.check is not None and orders.is_answered(state, self.view) and not caught_up:
-            if state.removal.answered_at is None:
-                state.removal.answered_at = elapsed
-            return None
         outcome = self._evaluate(state, self._turn(state, now, elapsed), puts, caught_up=caught_up)
         if caught_up and state.removal.answered_at is not None:
             state.removal.forget_check()  # the answer served this evaluation, whatever came of it
