@@ -344,8 +344,7 @@ def row_types() -> Iterator[type[msgspec.Struct]]:
 # ---------------------------------------------------------------- keys
 
 _RULES: dict[tuple[str, str, int], Rows] = {}
-_ANY: dict[str, Rows] = {}
-_NAMES = frozenset(topic.name for topic in TOPICS)
+_ANY: dict[str, Rows | None] = {topic.name: None for topic in TOPICS}
 _FOREIGN = Rows(msgspec.Struct, "<key>", str, is_any=True)
 """A topic that is not ours has keys of any form, and the whole key chooses the partition."""
 
@@ -361,17 +360,7 @@ for _topic in TOPICS:
 def rows_of(topic: str, key: str) -> Rows | None:
     """Return which rows of a topic have such a key, None where no rows do."""
     prefix = key[: key.index("|") + 1] if key.startswith(_PREFIXES) else ""
-    return _RULES.get((topic, prefix, key.count("|"))) or _ANY.get(topic)
-
-
-def require_rows(topic: str, key: str) -> Rows:
-    """Return which rows of a topic have such a key. Raises ValueError where none do."""
-    rows = rows_of(topic, key)
-    if rows is not None:
-        return rows
-    if topic in _NAMES:
-        raise ValueError(f"a key of {topic} does not look like {key!r}")
-    return _FOREIGN
+    return _RULES.get((topic, prefix, key.count("|"))) or _ANY.get(topic, _FOREIGN)
 
 
 def partition_key(topic: str, key: str) -> str:

@@ -5,6 +5,8 @@ such an object are not answered, or its old row would pass for what the API serv
 """
 
 from collections import Counter
+from collections.abc import Callable
+from contextlib import AbstractContextManager
 from itertools import islice
 from operator import attrgetter
 from typing import Any
@@ -24,7 +26,11 @@ _CHECK = CHECK_PREFIX.encode()
 class IngestSteps:
     """Writes the rows of any lease."""
 
-    def __init__(self, bus: Bus, log: Any) -> None:
+    def __init__(
+        self, bus: Bus, log: Any, interrupting: Callable[[IngestLease], AbstractContextManager[None]]
+    ) -> None:
+        """interrupting: lets errors of the bus interrupt a lease."""
+        self._interrupting = interrupting
         self.limits = StepLimits.of(bus)
         self._bus = bus
         self._log = log
@@ -32,21 +38,22 @@ class IngestSteps:
         self._steps_done = metrics.STEPS.labels("ingest", "done")
 
     async def run(self, opened: IngestLease) -> None:
-        """Write what waits, whenever something does, until cancelled or a step fails."""
-        while True:
-            await opened.wake.wait()
-            opened.wake.clear()
-            while opened.pending:
-                segment = opened.oldest_segment()
-                outputs = self._take(opened)
-                opened.stepping, opened.writing = segment, len(outputs)
-                self._number = opened.step = self._number + 1
-                await self._step(opened, outputs)
-                opened.stepping = opened.writing = 0
-                opened.progressed()
-                self._steps_done.inc()
-                for topic, count in Counter(map(attrgetter("topic"), outputs)).items():
-                    metrics.RECORDS_WRITTEN.labels(topic).inc(count)
+        """Write what waits, whenever something does, until cancelled or the lease is interrupted."""
+        with self._interrupting(opened):
+            while True:
+                await opened.wake.wait()
+                opened.wake.clear()
+                while opened.pending:
+                    segment = opened.oldest_segment()
+                    outputs = self._take(opened)
+                    opened.stepping, opened.writing = segment, len(outputs)
+                    self._number = opened.step = self._number + 1
+                    await self._step(opened, outputs)
+                    opened.stepping = opened.writing = 0
+                    opened.progressed()
+                    self._steps_done.inc()
+                    for topic, count in Counter(map(attrgetter("topic"), outputs)).items():
+                        metrics.RECORDS_WRITTEN.labels(topic).inc(count)
 
     def _take(self, opened: IngestLease) -> list[Output]:
         """Take the oldest rows, as many as one step should hold."""

@@ -59,7 +59,6 @@ class IngestWorker:
         self._clock = clock
         self._log = get_logger(self.name)
         self._leases: dict[int, IngestLease] = {}
-        self._steps = IngestSteps(bus, self._log)
         self._mirror = PublishedDigests(bus, clock, (OBJECTS, SETS, VARIANTS, INJECTABLES), partitions)
         self._mirroring = asyncio.Lock()
         self._table_reader = TableReader(bus, clock)
@@ -67,6 +66,7 @@ class IngestWorker:
         self._definitions = Definitions(cluster, clock, self._probe_all, jitter=jitter)
         make = partial(IngestLease, clock=clock)
         self._holder = LeaseHolder(self, make, bus, clock, self._table_reader, self._leases, jitter=jitter)
+        self._steps = IngestSteps(bus, self._log, self._holder.interrupting)
 
     # ------------------------------------------------------------ life
 
@@ -119,7 +119,7 @@ class IngestWorker:
             ends = await self._bus.end_offsets([(WATCHES, opened.lease.partition)])
             positions = await self._table_reader.replay(ends, partial(self._load, opened), opened.restoring)
         self._table_reader.assign(positions)
-        self._holder.spawn(opened, self._stepping(opened))
+        self._holder.spawn(opened, self._steps.run(opened))
         await self._definitions.wait_asked()
         await self._catch_up_mirror()
         opened.answers.update(
@@ -221,10 +221,6 @@ class IngestWorker:
 
     def _partition_of(self, kind: Kind) -> int:
         return partition_of(str(kind), self.partitions)
-
-    async def _stepping(self, opened: IngestLease) -> None:
-        with self._holder.interrupting(opened):
-            await self._steps.run(opened)
 
     async def _following(self, opened: IngestLease) -> None:
         """Start, change and end watches as requests come and go."""

@@ -300,13 +300,14 @@ class LeaseHolder(Generic[L]):
     # ------------------------------------------------------------ reading
 
     async def _reading(self) -> None:
-        backoff = Backoff(*AGAIN_SECONDS, self._jitter)
+        backoff: Backoff | None = None
         while True:
             try:
                 await self._work.read()
-                backoff.reset()
+                backoff = None
             except TransientError as exc:
                 self._log.warning("bus cannot be read", error=str(exc))
+                backoff = backoff or Backoff(*AGAIN_SECONDS, self._jitter)
                 await self._clock.sleep(backoff.next_seconds(exc))
             except StaleError:
                 self.empty()
