@@ -13,14 +13,14 @@ def encode_row(row: msgspec.Struct | None) -> bytes | None:
 
 
 def prepare_types() -> None:
-    """Make msgspec study every Struct that is defined by now.
+    """Make msgspec inspect every Struct defined so far.
 
-    Otherwise it does so at a type's first use, and lets other threads run meanwhile; one that uses the
-    type then meets it half studied, and the process dies (msgspec 0.22). Caller: whoever starts threads
-    that decode, once before.
+    Otherwise it does so at a type's first use, while other threads run; if one of them uses the
+    half-inspected type, the process crashes (msgspec 0.22). Caller: once, before it starts threads that
+    decode.
     """
     known = [msgspec.Struct]
     for struct in known:
         known += struct.__subclasses__()
-        with contextlib.suppress(TypeError, NameError):  # it is never decoded, only made
+        with contextlib.suppress(TypeError, NameError):  # it is only encoded, never decoded
             msgspec.json.Decoder(struct)

@@ -1,16 +1,18 @@
-"""The vocabulary between decisions and the world: what a controller may ask for, and what it answers.
+"""The interface between decisions and I/O: the effects a controller may request, and its outcome.
 
 A reconciliation is a generator: it yields effects one at a time, is sent each one's result, and
 returns an `Outcome`. It never awaits, so the same decisions run in the services, in `pvbus plan`
-and in simulations. An effect that fails is thrown into the generator as an error of
-`pvbus.core.errors`; what the generator does not catch, the shell treats by class: TransientError backs
-off, ConflictError waits for the echo, PermanentError is logged and tried again after a minute.
+and in simulations. The error of a failed effect is thrown into the generator as one of
+`pvbus.core.errors`; the shell handles uncaught ones by class: TransientError backs off, ConflictError
+waits for the echo, PermanentError is logged and retried after a minute.
 """
 
 from collections.abc import Generator, Iterable
 from typing import Any, NamedTuple, Protocol
 
 import msgspec
+
+from pvbus.core.errors import PermanentError
 
 
 class KindRef(NamedTuple):
@@ -39,7 +41,7 @@ class List(NamedTuple):
 
 
 class Create(NamedTuple):
-    """Result: the object as stored."""
+    """POST. Result: the object as stored."""
 
     kind: KindRef
     object: dict[str, Any]
@@ -54,7 +56,7 @@ class Update(NamedTuple):
 
 
 class Patch(NamedTuple):
-    """JSON merge patch; put uid and resourceVersion in it as preconditions. Result: the object."""
+    """JSON merge patch; uid and resourceVersion in it are preconditions. Result: the object."""
 
     kind: KindRef
     namespace: str
@@ -64,8 +66,8 @@ class Patch(NamedTuple):
 
 
 class Delete(NamedTuple):
-    """Result: False when there was nothing to delete. not_after: wall clock, seconds since the epoch; the
-    shell does not send it later, and fails with a ConflictError."""
+    """DELETE. Result: False if there was nothing to delete. not_after: wall clock, seconds since the epoch;
+    after that time the shell does not send it, and fails with a ConflictError."""
 
     kind: KindRef
     namespace: str
@@ -76,7 +78,7 @@ class Delete(NamedTuple):
 
 
 class CatchUp(NamedTuple):
-    """Read the end offsets of these topics now, and wait until everything before them was applied.
+    """Read the end offsets of these topics now, and wait until all records before them are applied.
 
     Result: None. The tables have changed meanwhile: evaluate again.
     """
@@ -100,10 +102,10 @@ class Put(NamedTuple):
 class Outcome(NamedTuple):
     """The end of one reconciliation.
 
-    puts become visible together with the consumed offset. again_after: seconds until the key is
-    looked at again, whatever happens. result: a word of a closed set, for logs and metrics.
-    waiting: what it waits for, in words. cause: when the work began that this outcome completes, in wall
-    seconds since the epoch; 0 when it completes none.
+    puts become visible together with the consumed offset. again_after: seconds until the next
+    reconciliation at the latest. result: a word of a closed set, for logs and metrics. waiting: the events
+    it waits for, in words. cause: start of the work that this outcome completes, in wall seconds since the
+    epoch; 0 if it completes none.
     """
 
     puts: tuple[Put, ...] = ()
@@ -125,7 +127,7 @@ class Controller(Protocol):
     """One service's tables, index and decisions; the shell in `pvbus.runtime` moves the data.
 
     Lease i holds partition i of `inputs` (consumed) and of `memory` (written only by this
-    controller: restored, then kept by `store`). `broadcast` topics are read whole.
+    controller: restored, then kept by `store`). `broadcast` topics are read in full.
     """
 
     @property
@@ -142,7 +144,7 @@ class Controller(Protocol):
 
     @property
     def evaluations(self) -> int:
-        """How many targets or templates were evaluated so far, for metrics."""
+        """Number of targets or templates evaluated so far, for metrics."""
         ...
 
     def open(self, partition: int) -> None:
@@ -154,8 +156,8 @@ class Controller(Protocol):
         ...
 
     def load(self, topic: str, partition: int, key: str, value: bytes | None) -> Iterable[str]:
-        """Take in one record and name the keys it dirties: those of its old and its new value, and
-        those that looked for it and did not find it. Raises msgspec.DecodeError on bad bytes."""
+        """Apply one record and return the keys it dirties: those of its old and its new value, and
+        those that looked it up without success. Raises msgspec.DecodeError on bad bytes."""
         ...
 
     def keys(self, partition: int) -> Iterable[str]:
@@ -167,14 +169,15 @@ class Controller(Protocol):
         ...
 
     def store(self, partition: int, put: Put) -> Iterable[str]:
-        """Take over a row after its step was committed; name the keys it dirties."""
+        """Apply a row after its step was committed; return the keys it dirties."""
         ...
 
-    def refused(self, partition: int, puts: tuple[Put, ...], error: str) -> Iterable[str]:
-        """Note that the bus does not take these rows: one is too large. Name the keys that must say so."""
+    def refused(self, partition: int, puts: tuple[Put, ...], error: PermanentError) -> Iterable[str]:
+        """Note that the bus refused these rows, as one is too large, for example. Return the keys that must
+        report it; rows without such keys are offered again, unless they are too large."""
         ...
 
     def failed(self, partition: int, key: str, message: str, now: float) -> tuple[Put, ...]:
-        """Return the rows that report a decision that failed by a bug of ours as a condition on the key's
-        object: none where that is reported already, or cannot be. The shell decides again in time."""
+        """Return the rows that report a failed decision, a bug of ours, as a condition of the key's object;
+        () if it is reported already, or cannot be. The shell retries the decision later."""
         ...

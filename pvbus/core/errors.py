@@ -1,11 +1,11 @@
-"""The five classes of failure, and what the shells do with each.
+"""The classes of failure, and the shells' reaction to each.
 
 Adapters translate foreign errors into these, each by one table beside it. Matching is by class and
 `reason`, never by text.
 """
 
 RETRY_AFTER_SECONDS_MAX = 300.0
-"""What a server may ask for: one wrong `Retry-After: 86400` must not stop a worker for a day."""
+"""Upper limit for a server's request: a wrong `Retry-After: 86400` must not stop a worker for a day."""
 
 
 class PvbusError(Exception):
@@ -15,8 +15,8 @@ class PvbusError(Exception):
 class TransientError(PvbusError):
     """The same input may work later: broker or API server away, timeout, 429, 5xx, 401, 403.
 
-    retry_after_seconds: what the other side asked for, at most `RETRY_AFTER_SECONDS_MAX`; None lets the
-    caller back off by itself.
+    retry_after_seconds: the delay that the server requested, at most `RETRY_AFTER_SECONDS_MAX`; None: the
+    caller chooses its own backoff.
     """
 
     def __init__(self, message: str, *, retry_after_seconds: float | None = None) -> None:
@@ -31,11 +31,11 @@ class ConflictError(PvbusError):
 
 
 class AlreadyExistsError(ConflictError):
-    """A create met an object of that name."""
+    """An object of that name exists already."""
 
 
 class NotOwnedError(ConflictError):
-    """A live object does not belong to whoever wants to write it; nothing was written."""
+    """A live object does not belong to the writer; nothing was written."""
 
 
 class PermanentError(PvbusError):

@@ -89,12 +89,12 @@ class ChildKey(NamedTuple):
 
 
 def is_child(key: str) -> bool:
-    """Tell a child's key from the key of its set."""
+    """Return whether a key is a child's, not its set's."""
     return "|" in key
 
 
 class TargetKey(NamedTuple):
-    """What a set wants of one variant: `<vkey>|<set>`."""
+    """A set's row for one variant: `<vkey>|<set>`."""
 
     vkey: str
     set_name: str
@@ -109,7 +109,7 @@ class TargetKey(NamedTuple):
 
 
 class SubjectKey(NamedTuple):
-    """An object that has conditions: `<Kind>|<namespace>/<name>`. name: `<namespace>/<name>`."""
+    """An object with conditions: `<Kind>|<namespace>/<name>`. name: `<namespace>/<name>`."""
 
     kind: str
     name: str
@@ -162,7 +162,7 @@ def check_key(group: str, kind: str, skey: str) -> str:
 
 
 def is_check(key: str) -> bool:
-    """Tell the key of a check request, or of its answer, from a row's."""
+    """Return whether a key is that of a check request or its answer."""
     return key.startswith(CHECK_PREFIX)
 
 
@@ -246,21 +246,21 @@ def variant_name(set_name: str, repository: str, package: str) -> str:
 
 
 def colliding_variant_name(set_name: str, repository: str, package: str) -> str:
-    """Return the name of a downstream whose Porch name is taken by another one of the set."""
+    """Return the PackageVariant name for a downstream whose Porch name another one of the set has."""
     head = f"{set_name}-{repository}-{package}".encode()[:NAME_HEAD_BYTES].decode(errors="ignore")
     return f"{head}-{sha1_head(f'{set_name}/{repository}/{package}')}"
 
 
 def revision_name(repository: str, package: str, workspace: str) -> str:
-    """Return the name Porch's server gives to a PackageRevision."""
+    """Return the name that Porch's server gives a PackageRevision."""
     return f"{repository}.{package.replace('/', '.')}.{workspace}"
 
 
 def next_workspace(workspaces: Iterable[str]) -> str:
     """Return `packagevariant-N`, N one above the highest in use.
 
-    A suffix counts as Go's strconv.Atoi reads it: a sign is part of the number, digits are ASCII, and what
-    is no number or does not fit into 64 bits is 0.
+    A suffix is read like Go's strconv.Atoi: a sign is part of the number, digits are ASCII. A suffix that is
+    not a number, or exceeds 64 bits, counts as 0.
     """
     highest = 0
     for workspace in workspaces:

@@ -4,7 +4,7 @@ from typing import NamedTuple
 
 
 class Kind(NamedTuple):
-    """A group and kind; versions do not identify anything."""
+    """A group and kind; the version is not part of a kind's identity."""
 
     group: str
     kind: str

@@ -11,7 +11,7 @@ _marker = msgspec.json.Decoder(SyncMarker)
 
 
 def is_marker(key: str) -> bool:
-    """Tell a marker's key from a row's."""
+    """Return whether a key is a marker's."""
     return key.startswith(SYNC_PREFIX)
 
 
@@ -21,10 +21,10 @@ def marker_kind(key: str) -> str:
 
 
 class SyncView:
-    """What a reader of one topic knows of each kind's completeness.
+    """The completeness of each kind, as seen by a reader of one topic.
 
-    partitions: those the reader sees: all of a broadcast topic, one of an owned topic. A kind is
-    ok when all of them say so with one epoch.
+    partitions: how many the reader sees: all of a broadcast topic, one of an owned topic. A kind is ok
+    if the markers of all of them are, with one epoch.
     """
 
     def __init__(self, partitions: int) -> None:
@@ -33,7 +33,7 @@ class SyncView:
         self._known: dict[str, SyncMarker | None] = {}
 
     def load(self, partition: int, key: str, value: bytes | None) -> bool:
-        """Take in a marker; True when the kind's state, as `state` tells it, changed."""
+        """Apply a marker; return whether the kind's combined marker changed."""
         kind = marker_kind(key)
         markers = self._markers.setdefault(kind, {})
         if value is None:
@@ -54,7 +54,7 @@ class SyncView:
         return SyncMarker(state="syncing", epoch=max(m.epoch for m in markers.values()))
 
     def marker(self, kind: str) -> SyncMarker | None:
-        """Return the marker all partitions agree on; None when the kind was never heard of."""
+        """Return a kind's combined marker: `syncing` if they differ, None until every partition has one."""
         return self._known.get(kind)
 
     def ok(self, kind: str) -> bool:

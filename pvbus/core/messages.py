@@ -1,19 +1,19 @@
-"""Texts for people that must not grow without limit: condition messages, and lists of names in them."""
+"""Limits the length of messages for users: of conditions, and of lists of names in them."""
 
 from collections.abc import Sequence
 
 MESSAGE_CHARACTERS_MAX = 32_000
-"""The definitions allow 32,768; a status with a longer message is refused as a whole. The rest is for the
-note that says how much was left out."""
+"""The CRDs allow 32,768; a status with a longer message is refused as a whole. The rest is for the note on
+the omitted part."""
 
-PART_CHARACTERS_MAX = 400  # of one part of a message that has several: three of them stay readable
+PART_CHARACTERS_MAX = 400  # of one part of a message: three of them stay readable
 SEPARATOR = "; "
 
 
 def cut(message: str, characters_max: int = MESSAGE_CHARACTERS_MAX) -> str:
-    """Shorten a message that is too long, and say how much is missing.
+    """Shorten a message that is too long, and note how much is missing.
 
-    A list of problems, which are joined with "; ", ends after a whole one and says how many more there are.
+    A list of problems joined by "; " ends after a whole one, with the number of the others.
     """
     if len(message) <= characters_max:
         return message
@@ -30,7 +30,7 @@ def part(text: str, characters_max: int = PART_CHARACTERS_MAX) -> str:
 
 
 def first_of(names: Sequence[str], shown_max: int, *, total: int | None = None) -> str:
-    """Name the first ones and count the others. total: how many there are, when names are only some."""
+    """List the first names and count the others. total: number of all names, if `names` is incomplete."""
     shown = ", ".join(names[:shown_max])
     hidden = (len(names) if total is None else total) - min(len(names), shown_max)
     return f"{shown} and {hidden} more" if hidden > 0 else shown

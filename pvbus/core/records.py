@@ -1,9 +1,9 @@
-"""What travels on the bus: one Struct per kind of row.
+"""The rows on the bus: one Struct per kind of row.
 
 Rows are JSON. New fields have defaults, types never change, unknown fields are allowed. A row
-carries the uid of the object it speaks of; a row of another uid is not acted upon. Rows of `sets`
-and `variants` are the objects themselves (`pvbus.core.api.variants`) without managedFields. Which rows a
-topic has, and under which keys, says `pvbus.core.topics`.
+carries the uid of its object; a row of another uid is ignored. Rows of `sets` and `variants` are the
+objects themselves (`pvbus.core.api.variants`) without managedFields. `pvbus.core.topics` defines the
+rows and keys of each topic.
 """
 
 from collections.abc import Mapping
@@ -33,13 +33,13 @@ SCHEMA_VERSION = 1
 
 
 class _Row(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, rename="camel", gc=False):
-    """Options shared by all rows. gc: frozen plain data makes no cycles, so there is nothing to look for."""
+    """Options shared by all rows. gc=False: frozen plain data has no cycles to collect."""
 
 
 class MetaRow(_Row, frozen=True, kw_only=True, omit_defaults=False):
     """The installation: written once, compared by every worker at its start. Key: `installation`.
 
-    Defaults are written out: a version left out would later read as the version of then.
+    Defaults are written out: an omitted version would later be read as the newer default.
     """
 
     partitions: int
@@ -48,11 +48,11 @@ class MetaRow(_Row, frozen=True, kw_only=True, omit_defaults=False):
 
 
 class SyncMarker(_Row, frozen=True, kw_only=True):
-    """How complete a kind's rows are in this partition.
+    """The completeness of a kind's rows in this partition.
 
-    state `ok`: every object of the kind that exists has its row. `syncing`: rows may be missing or
+    state `ok`: every existing object of the kind has its row. `syncing`: rows may be missing or
     stale. `unavailable`: the kind is not served, or may not be read (`message` in the API's words).
-    `unwatched`: nobody asked for it any more. versions: those served, preferred one first.
+    `unwatched`: no service requests it any more. versions: the served ones, preferred one first.
     """
 
     state: Literal["syncing", "ok", "unavailable", "unwatched"]
@@ -70,7 +70,7 @@ class ObjectOwner(_Row, frozen=True, kw_only=True):
 
 
 class RevisionFacts(_Row, frozen=True, kw_only=True):
-    """What a PackageRevision adds. `lock_*`: status.upstreamLock.git; `self_*`: status.selfLock.git."""
+    """Facts of a PackageRevision. `lock_*`: status.upstreamLock.git; `self_*`: status.selfLock.git."""
 
     repository: str
     package: str
@@ -90,7 +90,7 @@ class RevisionFacts(_Row, frozen=True, kw_only=True):
 
 
 class ObjectRow(_Row, frozen=True, kw_only=True):
-    """Metadata of an observed object, and the few facts of its kind that others need. ready: the condition
+    """Metadata of an observed object, and a few facts of its kind that services need. ready: the condition
     Ready of a Repository."""
 
     uid: str
@@ -110,8 +110,8 @@ class ObjectRow(_Row, frozen=True, kw_only=True):
 
 
 class InjectableRow(_Row, frozen=True, kw_only=True):
-    """Content of an object somebody asked for by name; or, with an empty name in the key, whether
-    the namespace has any object of the kind. exists False: looked for and not there.
+    """Content of an object requested by name; or, with an empty name in the key, whether the
+    namespace has any object of the kind. exists False: it was looked up and not found.
 
     content: `spec`, or `data` of a core ConfigMap; UNSET when the object has no such field.
     """
@@ -123,7 +123,7 @@ class InjectableRow(_Row, frozen=True, kw_only=True):
 
 
 class WatchRequest(_Row, frozen=True, kw_only=True):
-    """One lease's wish to see a kind (metadata), or the content of one object of it."""
+    """One lease's request for a kind (metadata), or for the content of one object of it."""
 
     group: str
     kind: str
@@ -134,11 +134,11 @@ class WatchRequest(_Row, frozen=True, kw_only=True):
 
 
 class CheckRequest(_Row, frozen=True, kw_only=True):
-    """A set's question whether the rows of a kind are up to date, before it orders removals.
+    """A set's request to confirm that the rows of a kind are up to date, before it orders removals.
 
-    The holder of the kind's watch answers after a consistent read that began after it consumed the
-    request, and after everything that the read found different was committed. nonce: 128 random bits,
-    repeated by the answer. names: `<namespace>/<name>` of the objects to read; empty: the whole kind.
+    The worker that watches the kind answers after a consistent read that began after it consumed the
+    request, and after every difference that the read found was committed. nonce: 128 random bits,
+    repeated in the answer. names: `<namespace>/<name>` of the objects to read; empty: the whole kind.
     """
 
     group: str
@@ -171,13 +171,12 @@ class ChildState(StrEnum):
 class ChildRow(_Row, frozen=True, kw_only=True):
     """A set's record of one child.
 
-    since: when the state began, seconds since the epoch, for people only. digest: that of the present row
+    since: start of the state, seconds since the epoch, for display only. digest: that of the present row
     in `targets`, "" while render has another row or none. created, unwanted: numbers of the set's passes in
-    which it was created, and last became unwanted; 0: before any, or long ago; where a row waits on hold,
-    it was never compared with the targets. hold: id of the hold that
-    holds it, or that was confirmed. cancelled: token of the last order that was withdrawn; the next order
-    waits until render has written it. generation: of the set at the order. on_hold: render was told to
-    write nothing for it.
+    which it was created, and last became unwanted; 0: before any, or long ago; for a row that waits on
+    hold: it was never compared with the targets. hold: id of the hold that holds it, or that was
+    confirmed. cancelled: token of the last withdrawn order; the next order waits until render has written
+    it. generation: of the set at the order. on_hold: the row for render is on hold: it writes nothing.
     """
 
     set_uid: str
@@ -196,7 +195,7 @@ class ChildRow(_Row, frozen=True, kw_only=True):
 
 
 class Root(_Row, frozen=True, kw_only=True):
-    """One CEL root, cut down to what the expressions read. repo, package: a list target's."""
+    """One CEL root, cut down to the fields that the expressions read. repo, package: of a list target."""
 
     name: str = ""
     namespace: str = ""
@@ -207,11 +206,11 @@ class Root(_Row, frozen=True, kw_only=True):
 
 
 class TargetRow(_Row, frozen=True, kw_only=True):
-    """Everything render needs for one PackageVariant, or the order to remove it.
+    """Render's input for one PackageVariant, or the order to remove it.
 
-    state `present`: make it. `removed`: the order to delete it. `withdrawn`: write nothing but the
-    annotation that withdraws an order. digest covers what the result depends on, never the set's
-    generation. cancelled: token of the last withdrawn order; the living PackageVariant must carry it in its
+    state `present`: make it. `removed`: the order to delete it. `withdrawn`: write only the annotation
+    that withdraws an order. digest: of the inputs of the result, never of the set's generation.
+    cancelled: token of the last withdrawn order; the living PackageVariant must carry it in its
     annotation, so that a DELETE decided earlier fails on its precondition. generation, ordered: of the
     set and the time of the order (seconds since the epoch), only with `removed`: render deletes while the
     live set is at that generation and the order is fresh. on_hold: the set has the hold annotation.
@@ -237,13 +236,13 @@ class TargetRow(_Row, frozen=True, kw_only=True):
 
 
 class DesiredRow(_Row, frozen=True, kw_only=True):
-    """What render last decided for a PackageVariant.
+    """Render's last decision for a PackageVariant.
 
     outcome: `applied` (the PackageVariant has spec_digest), `error` (the template), `refused` (by the
-    API server), `conflict`, `held`, `waiting` (for the former one to go), `removed`, `expired` (an order
-    that was too old), `withdrawn` (nothing but the withdrawal of an order is written), `defect`
-    (a bug of ours). told: digest of what each set was last told, by set name. on_hold: the set that makes
-    it has the hold annotation, so nobody writes anything for this PackageVariant.
+    API server), `conflict`, `held`, `waiting` (until the former one is gone), `removed`, `expired` (the
+    order was too old), `withdrawn` (only the withdrawal of an order is written), `defect` (a bug of
+    ours). reported: digest of the last report to each set, by set name. on_hold: the set has the hold
+    annotation, so no service writes anything for this PackageVariant.
     """
 
     set_name: str = ""
@@ -269,13 +268,12 @@ class DesiredRow(_Row, frozen=True, kw_only=True):
 
 
 class ChildResult(_Row, frozen=True, kw_only=True):
-    """What render reports to a set about one child.
+    """Render's report to a set about one child.
 
     evaluated, applied: digests of the target row. expression_failed: the template could not be evaluated.
-    ready: the living PackageVariant's own Ready, False while it does not answer for its present
-    generation; unready: why not; failing: it reports a failure, not work in progress.
-    cancelled: token that the living PackageVariant carries. expired: time of the order that was too
-    old to be carried out.
+    ready: the living PackageVariant's own Ready, False while its conditions are of an earlier generation;
+    unready: why not; failing: it reports a failure, not work in progress. cancelled: token that the living
+    PackageVariant carries. expired: time of an order that was too old to carry out.
     """
 
     set_uid: str
@@ -301,7 +299,7 @@ class Counts(_Row, frozen=True, kw_only=True):
 
 
 class ChildFailure(_Row, frozen=True, kw_only=True):
-    """A child that is not ready, or a target that fails: its name, and why."""
+    """A child that is not ready, or a failing target: its name and the reason."""
 
     name: str
     reason: str = ""
@@ -309,9 +307,9 @@ class ChildFailure(_Row, frozen=True, kw_only=True):
 
 
 class Hold(_Row, frozen=True, kw_only=True):
-    """Removals of a set that the guard holds. id: of this hold, never used again. token: confirms the
-    count removals behind it; "" while they are being collected. generation: of the set whose change
-    began the hold, 0 when targets changed; additions of that generation wait."""
+    """Removals of a set that the guard holds. id: of this hold, never reused. token: confirms its `count`
+    removals; "" while they are being collected. generation: of the set whose change began the hold, 0 if
+    targets changed; additions of that generation wait."""
 
     id: str
     token: str = ""
@@ -320,11 +318,11 @@ class Hold(_Row, frozen=True, kw_only=True):
 
 
 class SetResult(_Row, frozen=True, kw_only=True):
-    """A set's roll-up. reason: of Stalled, `Valid` when it is not stalled; on_hold: the user's annotation.
+    """A set's roll-up. reason: of Stalled, `Valid` if it is not stalled; on_hold: the user's annotation.
 
-    hold: removals that the guard holds, None without any. released: id of the hold that was confirmed
-    last. waiting: what removals wait for, in words. unready: the first three children that are not ready,
-    or targets that fail.
+    hold: removals that the guard holds, None if there are none. released: id of the last confirmed hold.
+    waiting: the event that removals wait for, in words. unready: the first three children that are not
+    ready, or targets that fail.
     """
 
     uid: str
@@ -340,7 +338,7 @@ class SetResult(_Row, frozen=True, kw_only=True):
 
 
 class InjectedObject(_Row, frozen=True, kw_only=True):
-    """One injection point and what became of it. hash: of the injected content, "" if none."""
+    """One injection point and its outcome. hash: of the injected content, "" if none."""
 
     file: str
     group: str
@@ -355,12 +353,12 @@ class InjectedObject(_Row, frozen=True, kw_only=True):
 
 
 class ResultRow(_Row, frozen=True, kw_only=True):
-    """What inject last did for a PackageVariant, and what it must remember.
+    """Inject's last result for a PackageVariant, and its durable state.
 
-    input_digest: over everything the outcome depends on; equal means nothing to do. downstreams:
-    every (repo, package) that ever had a revision of ours and may still have one.
-    requests: keys in `watches` that this variant needs. waiting: what it waits for, in words. cause:
-    wall time in seconds at which the attempt began that answered the last change.
+    input_digest: of all inputs of the outcome; if equal, there is nothing to do. downstreams: every
+    (repo, package) that ever had a revision of ours and may still have one. requests: keys in `watches`
+    that this variant needs. waiting: the events it waits for, in words. cause: start of the last attempt
+    that followed a change, in wall seconds.
     """
 
     uid: str
@@ -382,11 +380,10 @@ class ConditionEvent(_Row, frozen=True, kw_only=True):
     """The data of a public event: one condition of one object changed.
 
     Sent as CloudEvents 1.0 over Kafka, binary mode (attributes are `ce_` headers). id: the event's
-    `ce_id`, made from the change and the id of the event before it, so a repeated step sends the
-    same one. previous: the status before, "" for a new condition. time: of the event, in UTC with
-    milliseconds; it never goes back within one key. variant: the PackageVariant that owns a
-    PackageRevision. The lifecycle of such a revision is its condition `Published`, with the lifecycle
-    as the reason.
+    `ce_id`, made from the change and its time. previous: the status before, "" for a new condition.
+    time: of the event, in UTC with milliseconds; it never goes back within one key. variant: the
+    PackageVariant that owns a PackageRevision. The lifecycle of such a revision is its condition
+    `Published`, with the lifecycle as the reason.
     """
 
     kind: str
@@ -401,7 +398,7 @@ class ConditionEvent(_Row, frozen=True, kw_only=True):
 
 
 class DeadLetter(_Row, frozen=True, kw_only=True):
-    """Bytes that could not be decoded, and where they came from."""
+    """A record that could not be decoded, and its position."""
 
     topic: str
     partition: int

@@ -1,11 +1,11 @@
-"""The topic table: what is on each topic, under which keys, in which partition, and whose it is.
+"""The topic table: the rows, keys, partition rule, producers and owners of each topic.
 
-This is the one place that says so. The shells route and check records by it, controllers take their topics
-from it, `schemas/topics.yaml` and the AsyncAPI document are generated from it.
+It is the only definition. The shells route and check records by it, controllers take their topics from it,
+`schemas/topics.yaml` and the AsyncAPI document are generated from it.
 
 The form of a key is its parts in angle brackets, joined by bars; the names in them have no bars. Forms of one
-topic differ in their prefix (`check|`, `!sync|`) or in their number of parts, which is how a key is told from
-others without decoding it.
+topic differ in their prefix (`check|`, `!sync|`) or in their number of parts, so the form of a key is known
+without decoding it.
 """
 
 from collections.abc import Callable, Iterator
@@ -60,7 +60,7 @@ from pvbus.core.records import (
 )
 
 PARTITIONS = 12
-TOMBSTONE_SECONDS = 86_400  # whoever was away for less than half of it still sees every deletion
+TOMBSTONE_SECONDS = 86_400  # a reader that was away for less than half of it still sees every deletion
 _DAY_SECONDS = 86_400
 _PREFIXES = (CHECK_PREFIX, SYNC_PREFIX)
 
@@ -68,10 +68,10 @@ SERVICES = ("ingest", "unroll", "render", "inject", "conditions")
 
 
 class TopicSpec(msgspec.Struct, frozen=True, kw_only=True):
-    """A topic as a bus needs to know it.
+    """A topic's settings on the bus.
 
-    cleanup: "compact" keeps the last record of a key, and drops a tombstone `tombstone_seconds`
-    after it was written at the earliest, and later where nobody writes on; "delete" drops records after
+    cleanup: "compact" keeps the last record of a key, and drops a tombstone `tombstone_seconds` after
+    its write at the earliest, and later if there are no further writes; "delete" drops records after
     `retention_seconds`.
     """
 
@@ -85,10 +85,9 @@ class TopicSpec(msgspec.Struct, frozen=True, kw_only=True):
 class Rows:
     """Rows of one type within a topic, and the codec of their keys.
 
-    form: of the keys, see the module. parse: decodes such a key (ValueError for what is none); `str` of the
-    result encodes it. by: the part that chooses the partition, "" for the whole key. decoder: where
-    controllers keep the bytes and decode them later, it shows on arrival whether they can. is_any: keys of
-    any form.
+    form: of the keys, see the module. parse: decodes such a key (ValueError for an invalid one); `str` of the
+    result encodes it. by: the part that chooses the partition, "" for the whole key. decoder: if controllers
+    keep the bytes and decode them later, it validates them on arrival. is_any: keys have any form.
     """
 
     __slots__ = ("by", "chooser", "decoder", "form", "is_any", "parse", "type")
@@ -119,10 +118,10 @@ class Rows:
 
 
 class Topic(msgspec.Struct, frozen=True, kw_only=True):
-    """One topic: what is on it, who writes it, who acts upon it and who reads it.
+    """One topic: its rows, producers, owners and readers.
 
-    owners: services whose lease i covers partition i: only they act upon it. readers: services (and programs)
-    that read every partition. public: part of the contract with programs outside of pvbus.
+    owners: services whose lease i covers partition i. readers: services (and programs) that read every
+    partition. public: part of the contract with programs outside of pvbus.
     """
 
     spec: TopicSpec
@@ -144,14 +143,14 @@ class Topic(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def key(self) -> str:
-        """Describe how keys look."""
+        """Describe the forms of the keys."""
         everywhere = " in every partition"
         forms = [f"`{r.form}`{everywhere if r.type is SyncMarker else ''}" for r in self.rows]
         return "; ".join(dict.fromkeys(forms))
 
     @property
     def partitioned_by(self) -> str:
-        """Describe what chooses a row's partition (a marker is in every one)."""
+        """Describe the partition rule of the rows (a marker is in every partition)."""
         if self.spec.partitions == 1:
             return "one partition"
         rules = [f"`{r.by}`" if r.by else "the key" for r in self.rows if r.type is not SyncMarker]
@@ -207,7 +206,7 @@ TOPICS: tuple[Topic, ...] = (
     ),
     Topic(
         spec=_compacted(SETS),
-        description="The PackageVariantSets as they are in the cluster, without managedFields.",
+        description="The cluster's PackageVariantSets, without managedFields.",
         rows=(Rows(PackageVariantSet, _SKEY, Key.parse, by=_SKEY, keeps_bytes=True), _MARKERS),
         producers=("ingest",),
         owners=("unroll", "conditions"),
@@ -215,7 +214,7 @@ TOPICS: tuple[Topic, ...] = (
     ),
     Topic(
         spec=_compacted(VARIANTS),
-        description="The PackageVariants as they are in the cluster, without managedFields.",
+        description="The cluster's PackageVariants, without managedFields.",
         rows=(Rows(PackageVariant, _VKEY, Key.parse, by=_VKEY, keeps_bytes=True), _MARKERS),
         producers=("ingest",),
         owners=("render", "inject", "conditions"),
@@ -223,7 +222,7 @@ TOPICS: tuple[Topic, ...] = (
     ),
     Topic(
         spec=_compacted(WATCHES),
-        description="Kinds to watch, and single objects whose content is wanted, one row per wish.",
+        description="Kinds to watch, and single objects whose content is needed, one row per request.",
         rows=(
             Rows(WatchRequest, _WATCH, WatchKey.parse, by=_KIND),
             Rows(WatchRequest, f"{_WATCH}|<namespace>|<name>", WatchKey.parse, by=_KIND),
@@ -235,35 +234,35 @@ TOPICS: tuple[Topic, ...] = (
     ),
     Topic(
         spec=_compacted(UNROLL),
-        description="What each set remembers of each of its children.",
+        description="The state of each child of a set.",
         rows=(Rows(ChildRow, f"{_SKEY}|<variant>", ChildKey.parse, by=_SKEY),),
         producers=("unroll",),
         owners=("unroll",),
     ),
     Topic(
         spec=_compacted(TARGETS),
-        description="Everything that is needed to render one PackageVariant, or the order to remove it.",
+        description="The input to render one PackageVariant, or the order to remove it.",
         rows=(Rows(TargetRow, f"{_VKEY}|<set>", TargetKey.parse, by=_VKEY),),
         producers=("unroll",),
         owners=("render",),
     ),
     Topic(
         spec=_compacted(DESIRED),
-        description="What was last decided for each PackageVariant of a set.",
+        description="The last decision for each PackageVariant of a set.",
         rows=(Rows(DesiredRow, _VKEY, Key.parse, by=_VKEY),),
         producers=("render",),
         owners=("render", "inject"),
     ),
     Topic(
         spec=_compacted(RESULTS),
-        description="What was last done for each PackageVariant, and what must be remembered of it.",
+        description="The last result for each PackageVariant, and its durable state.",
         rows=(Rows(ResultRow, _VKEY, Key.parse, by=_VKEY, keeps_bytes=True),),
         producers=("inject",),
         owners=("inject", "conditions"),
     ),
     Topic(
         spec=_compacted(SETRESULTS),
-        description="What became of each child of a set, and the roll-up of the set.",
+        description="The result of each child of a set, and the roll-up of the set.",
         rows=(
             Rows(ChildResult, f"{_SKEY}|<variant>", ChildKey.parse, by=_SKEY, keeps_bytes=True),
             Rows(SetResult, _SKEY, Key.parse, by=_SKEY, keeps_bytes=True),
@@ -284,7 +283,7 @@ TOPICS: tuple[Topic, ...] = (
     ),
     Topic(
         spec=_compacted(LATEST),
-        description="The last event of each condition: where a program that listens starts from.",
+        description="The last event of each condition: the starting point of a new consumer.",
         rows=(Rows(ConditionEvent, f"<Kind>|{_NAME}|<condition type>", ConditionKey.parse, by=_NAME),),
         producers=("conditions",),
         owners=("conditions",),
@@ -293,7 +292,7 @@ TOPICS: tuple[Topic, ...] = (
     ),
     Topic(
         spec=_kept_for(DLQ, days=30),
-        description="Records that could not be decoded, with the place they came from.",
+        description="Records that could not be decoded, with their position.",
         rows=(Rows(DeadLetter, "<key of the record that could not be decoded>", str, is_any=True),),
         producers=SERVICES,
         readers=("people",),
@@ -321,23 +320,23 @@ def owned_topics(service: str) -> tuple[str, ...]:
 
 
 def memory_of(service: str) -> tuple[str, ...]:
-    """Return the owned topics that only the service itself writes: it restores from them what it did."""
+    """Return the changelog topics of a service: owned ones that only itself writes, to restore its state."""
     return tuple(t.name for t in TOPICS if service in t.owners and t.producers == (service,))
 
 
 def inputs_of(service: str) -> tuple[str, ...]:
-    """Return the owned topics that a lease of a service consumes: others write them, too."""
+    """Return the owned topics that a lease of a service consumes: other services write them, too."""
     memory = memory_of(service)
     return tuple(name for name in owned_topics(service) if name not in memory)
 
 
 def broadcast_of(service: str) -> tuple[str, ...]:
-    """Return the tables that every worker of a service has whole; the installation is read once, at start."""
+    """Return the tables that every worker of a service reads in full; `pvbus.meta` is read once, at start."""
     return tuple(t.name for t in TOPICS if service in t.readers and t.name != META)
 
 
 def row_types() -> Iterator[type[msgspec.Struct]]:
-    """Yield every type of rows once, whole API objects included."""
+    """Yield every row type once, API objects included."""
     yield from dict.fromkeys(rows.type for topic in TOPICS for rows in topic.rows)
 
 
@@ -358,7 +357,7 @@ for _topic in TOPICS:
 
 
 def rows_of(topic: str, key: str) -> Rows | None:
-    """Return which rows of a topic have such a key, None where no rows do."""
+    """Return the rows of a topic with this form of key, None if there are none."""
     prefix = key[: key.index("|") + 1] if key.startswith(_PREFIXES) else ""
     return _RULES.get((topic, prefix, key.count("|"))) or _ANY.get(topic, _FOREIGN)
 
@@ -366,8 +365,8 @@ def rows_of(topic: str, key: str) -> Rows | None:
 def partition_key(topic: str, key: str) -> str:
     """Return the part of a key that chooses its partition (markers go to every partition).
 
-    That is the whole key where no rows of the topic have such a key: a tombstone for what another program
-    wrote, for example.
+    That is the whole key if no rows of the topic have this form of key, for example in a tombstone for the
+    row of another program.
     """
     rows = rows_of(topic, key)
     return key if rows is None else rows.partition_key(key)
@@ -380,7 +379,7 @@ def row_partition(topic: str, key: str, partitions: int) -> int:
 
 
 def child_of(topic: str, key: str) -> str:
-    """Return the PackageVariant's name that unroll's row of a child speaks of, "" for any other row."""
+    """Return the name of the PackageVariant in a key that unroll writes for a child, "" for other rows."""
     if topic == UNROLL:
         return ChildKey.parse(key).variant
     if topic == TARGETS:

@@ -1,11 +1,11 @@
-"""The bus port: compacted tables in partitions, read by anybody, written by fenced leases.
+"""The bus port: partitioned, compacted tables that any worker reads and fenced leases write.
 
 A *topic* is N partitions of records in offset order. A *group* is the workers of one service; a
 *lease* is partition i of all topics the group owns: one holder, one epoch. Everything a service
 writes goes through `step`: outputs and consumed offsets become visible together or not at all.
 
-Membership and reading are apart on purpose: `join` says which leases this worker holds, `reader`
-reads whatever it is told to, whether a lease's partitions, a broadcast table or a topic to print.
+Membership and reading are separate on purpose: `join` assigns leases to this worker, `reader` reads
+any partition: a lease's, a broadcast table's or one of a topic to print.
 """
 
 from collections.abc import Awaitable, Callable, Mapping, Sequence
@@ -20,7 +20,7 @@ TopicPartition = tuple[str, int]
 
 
 class Record(NamedTuple):
-    """What a reader sees. `value` None is a tombstone. Offsets rise within a partition, with gaps."""
+    """A record read from the bus. `value` None is a tombstone. Offsets rise within a partition, with gaps."""
 
     topic: str
     partition: int
@@ -42,7 +42,7 @@ class Output(NamedTuple):
 
 
 class TopicState(msgspec.Struct, frozen=True, kw_only=True):
-    """A declared topic beside what is there. problems: what differs, and for each what to do."""
+    """A declared topic, compared with the bus. problems: each difference, and what to do about it."""
 
     name: str
     is_there: bool
@@ -52,8 +52,7 @@ class TopicState(msgspec.Struct, frozen=True, kw_only=True):
 class Lease(msgspec.Struct, frozen=True, kw_only=True):
     """The right to step for partition `partition` of a group's topics, until a higher epoch exists.
 
-    A lease whose epoch is just one above that of an earlier one of this partition came directly after it:
-    nobody held the partition between the two.
+    If the epochs of two leases of a partition differ by one, no worker held it between them.
     """
 
     group: str
@@ -62,14 +61,14 @@ class Lease(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class PartitionState(NamedTuple):
-    """One partition of a group. owner: a member's id, "" for nobody. committed: next offset by topic."""
+    """One partition of a group. owner: a member's id, "" for none. committed: next offset by topic."""
 
     owner: str
     committed: Mapping[str, int]
 
 
 class GroupState(NamedTuple):
-    """A group as anybody sees it. members: what each, by its id, tells of itself (its bus's `label`)."""
+    """The public state of a group. members: by id, the `label` of each member's bus."""
 
     members: Mapping[str, str]
     partitions: Mapping[int, PartitionState]
@@ -78,17 +77,17 @@ class GroupState(NamedTuple):
 Assigned = Callable[[Lease], Awaitable[None]]
 """Called with a lease this worker now holds, already fenced: older epochs cannot step any more.
 
-Cancelled if the lease goes while it runs; `revoked` follows then, too. For each partition of a group
-the two never run at once, nor for a newer lease before the older one's `revoked` has ended.
+It is cancelled if the lease is lost while it runs; `revoked` follows then, too. For each partition of a
+group the two never run at once, nor for a newer lease before the older one's `revoked` has ended.
 """
 
 Revoked = Callable[[Lease], Awaitable[None]]
-"""Called before a lease goes to somebody else, who gets it only after this returned (or after the
-drain deadline). Also called when it was lost: then a step raises FencedError."""
+"""Called before a lease moves to another worker, which gets it only after this returned (or after the
+drain deadline). Also called for a lost lease: then a step raises FencedError."""
 
 
 class Membership(Protocol):
-    """This worker's place in a group."""
+    """This worker's membership in a group."""
 
     @property
     def member_id(self) -> str: ...
@@ -98,17 +97,17 @@ class Membership(Protocol):
         ...
 
     def last_heartbeat(self) -> float:
-        """Return the monotonic time in seconds of the last heartbeat known to have succeeded."""
+        """Return the monotonic time in seconds of the last heartbeat that is known to have succeeded."""
         ...
 
     async def leave(self) -> None:
-        """Revoke everything (the callbacks run) and leave, so that others need not wait."""
+        """Revoke all leases (the callbacks run) and leave, so that other workers need not wait."""
         ...
 
     async def wait_left(self) -> None:
-        """Return when this worker has left. Raises an ExceptionGroup of what a callback raised.
+        """Return once this worker has left. Raises an ExceptionGroup of the callbacks' errors.
 
-        A callback that raises (FencedError apart) ends the membership: its leases go to others.
+        A callback that raises anything but FencedError ends the membership: its leases move to others.
         """
         ...
 
@@ -121,7 +120,7 @@ class Reader(Protocol):
         ...
 
     def unassign(self, partitions: Sequence[TopicPartition]) -> None:
-        """Stop reading these."""
+        """Stop reading these partitions."""
         ...
 
     def pause(self, partitions: Sequence[TopicPartition]) -> None:
@@ -135,10 +134,10 @@ class Reader(Protocol):
         ...
 
     async def poll(self, *, timeout_seconds: float, max_records: int = 2000) -> list[Record]:
-        """Return committed records as soon as there are any, at most `max_records`, else [] in time.
+        """Return committed records as soon as there are any, at most `max_records`; [] after the timeout.
 
         Records of one partition come in offset order; no partition starves another. May return []
-        before its time when positions moved over what compaction left empty.
+        earlier if positions moved over offsets that compaction removed.
         """
         ...
 
@@ -146,45 +145,45 @@ class Reader(Protocol):
 
 
 class Bus(Protocol):
-    """A started bus. All methods raise TransientError when the bus cannot be reached.
+    """A started bus. All methods raise TransientError if the bus cannot be reached.
 
-    label: what members that join from here tell of themselves to whoever asks `describe`; set it before.
+    label: description of this bus's members, which `describe` returns; set it before `join`.
     """
 
     label: str
 
     @property
     def step_records_max(self) -> int:
-        """How many records a step should have at most, where they can be told apart. More is slower only."""
+        """Recommended maximum of records per step. A larger step is only slower."""
         ...
 
     @property
     def step_bytes_max(self) -> int:
-        """How many bytes (keys, values, headers) a step should have at most. More is slower only."""
+        """Recommended maximum of bytes (keys, values, headers) per step. A larger step is only slower."""
         ...
 
     @property
     def record_bytes_max(self) -> int:
-        """How many bytes (key, value, headers) a record may have; `step` refuses a larger one."""
+        """Maximum of bytes (key, value, headers) per record; `step` refuses a larger one."""
         ...
 
     @property
     def session_seconds(self) -> float:
-        """How long a member may be silent before its leases go to others."""
+        """Time without a heartbeat after which a member's leases move to others."""
         ...
 
     async def create_topics(self, topics: Sequence[TopicSpec]) -> None:
-        """Create what is missing. Raises PermanentError when an existing topic differs."""
+        """Create the missing topics. Raises PermanentError if an existing topic differs."""
         ...
 
     async def check_topics(self, topics: Sequence[TopicSpec]) -> list[TopicState]:
-        """Compare topics with what is there, in their order. Changes nothing."""
+        """Compare topics with those on the bus, in their order. Changes nothing."""
         ...
 
     async def topics(self) -> Mapping[str, TopicSpec]: ...
 
     def how_to_empty(self) -> str:
-        """Return what a person does, with all services stopped, to start with an empty bus."""
+        """Return the instruction for a user to empty the bus while all services are stopped."""
         ...
 
     async def join(
@@ -192,31 +191,31 @@ class Bus(Protocol):
     ) -> Membership:
         """Become a member. `topics` share one partition count; partition i of all is one lease.
 
-        Raises PermanentError when they do not, or when the group was made for another count.
+        Raises PermanentError if they do not, or if the group was created for another count.
         """
         ...
 
     async def describe(self, group: str, topics: Sequence[str]) -> GroupState:
-        """Return who holds what in a group that owns these topics, and what is committed. Changes nothing.
+        """Return the owners and committed offsets of a group that owns these topics. Changes nothing.
 
-        Every partition of the topics is there, also of a group that nobody ever joined; offsets are 0
-        where none was committed. Who was killed counts until the others notice. Raises TransientError
-        while leases change hands, if that takes more than some seconds.
+        The result has every partition of the topics, even if no worker ever joined; offsets are 0 if none
+        was committed. A killed member counts until its session ends. Raises TransientError while leases
+        move, if that takes more than some seconds.
         """
         ...
 
     async def committed(self, lease: Lease, topics: Sequence[str]) -> Mapping[str, int]:
-        """Return the next offset per topic, 0 where none was ever committed.
+        """Return the next offset per topic, 0 if none was ever committed.
 
-        Raises FencedError for an old epoch: read after the fence, so no older step can follow.
+        Offsets are read after the fence, so no older step can follow. Raises FencedError for an old epoch.
         """
         ...
 
     async def end_offsets(self, partitions: Sequence[TopicPartition]) -> Mapping[TopicPartition, int]:
         """Return the offset after the last committed record of each partition, or a later one.
 
-        Whoever reads up to there has read every step that had returned before the call; for what was
-        being committed at that moment the reader waits.
+        A reader that reaches it has read every step that had returned before the call; for a step in
+        progress at that moment the reader waits.
         """
         ...
 
@@ -227,16 +226,16 @@ class Bus(Protocol):
     ) -> None:
         """Make outputs and the lease's next offsets (topic -> offset) visible, all or nothing.
 
-        Other workers may see the parts some milliseconds apart, but never one without the others to come.
+        Other workers may see the parts some milliseconds apart, but never a part whose rest does not follow.
         Raises FencedError (an epoch is newer: nothing is visible), TooLargeError (nothing is
-        visible, the bus stays usable), TransientError (outcome unknown: restore the lease). As
-        bugs of the caller, with nothing visible: InvariantError where an offset would go back,
-        PermanentError for a topic or partition that does not exist.
+        visible, the bus stays usable), TransientError (outcome unknown: restore the lease). For bugs of
+        the caller, with nothing visible: InvariantError if an offset would go back, PermanentError for a
+        topic or partition that does not exist.
         """
         ...
 
     def peer(self) -> "Bus":
-        """Return what another worker of this process is to use; it ends with this one."""
+        """Return a bus for another worker of this process; it closes with this one."""
         ...
 
     async def close(self) -> None: ...

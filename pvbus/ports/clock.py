@@ -1,4 +1,4 @@
-"""Time, as the shells see it. The core takes `now` as an argument instead."""
+"""The clock of the shells. The core takes `now` as an argument instead."""
 
 from typing import Protocol
 
@@ -11,9 +11,9 @@ class Clock(Protocol):
         ...
 
     def monotonic(self) -> float:
-        """Return a time that never goes back; only differences mean something."""
+        """Return a time that never goes back; only differences are meaningful."""
         ...
 
     async def sleep(self, seconds: float) -> None:
-        """Wait. A simulated clock advances by itself when everybody waits."""
+        """Wait. A simulated clock advances by itself when all tasks wait."""
         ...

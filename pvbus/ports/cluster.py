@@ -3,8 +3,8 @@
 Objects are plain JSON values (`dict`), as the API server sends them, unless `metadata_only` asks
 for PartialObjectMetadata. Errors are those of `pvbus.core.errors`: 404 is None where a value is
 returned; ConflictError (409, failed precondition; AlreadyExistsError for a create);
-PermanentError (400, 403, 405, 413, 422, business rules; `reason` is the Status reason); an update of
-what is not there is a ConflictError too;
+PermanentError (400, 403, 405, 413, 422, business rules; `reason` is the Status reason); an update of a
+missing object is a ConflictError, too;
 TransientError (401, 429, 5xx, timeouts, connection; `retry_after_seconds` from Retry-After).
 """
 
@@ -18,7 +18,7 @@ Object = dict[str, Any]
 
 
 class Resource(NamedTuple):
-    """How a kind is served: its preferred version, or the version asked for."""
+    """A served kind, at its preferred or the requested version."""
 
     group: str
     version: str
@@ -32,7 +32,7 @@ class Resource(NamedTuple):
 
 
 class Listing(NamedTuple):
-    """A complete, consistent list. resource_version is where a watch continues ("" if none)."""
+    """A complete, consistent list. resource_version: start of a following watch ("" if none)."""
 
     resource_version: str
     items: list[Object]
@@ -48,14 +48,14 @@ class GoneError(Exception):
 
 
 class SilentError(TransientError):
-    """A watch was begun, and then nothing came for so long that its connection may be dead."""
+    """A running watch received nothing for so long that its connection may be dead."""
 
 
 class Cluster(Protocol):
     """One API server."""
 
     async def resource(self, kind: Kind, *, version: str | None = None) -> Resource | None:
-        """Find how a kind is served, None if it is not. Cached until `forget_resources`."""
+        """Return the resource of a kind, None if it is not served. Cached until `forget_resources`."""
         ...
 
     async def versions(self, kind: Kind) -> tuple[str, ...]:
@@ -83,13 +83,13 @@ class Cluster(Protocol):
     ) -> AsyncIterator[WatchEvent]:
         """Watch all namespaces from a resourceVersion on, with bookmarks.
 
-        Ends when the server ends the stream. Raises GoneError on 410. Raises SilentError when nothing
-        came for longer than bookmarks take.
+        Ends when the server ends the stream. Raises GoneError on 410. Raises SilentError if nothing came
+        for longer than the bookmark interval.
         """
         ...
 
     async def get(self, resource: Resource, namespace: str, name: str) -> Object | None:
-        """Read one object, consistently. None only if the server says that this object is not there."""
+        """Read one object, consistently. None only if the server reports that this object does not exist."""
         ...
 
     async def create(self, resource: Resource, obj: Object) -> Object: ...
@@ -107,7 +107,7 @@ class Cluster(Protocol):
         *,
         subresource: str = "",
     ) -> Object:
-        """JSON merge patch; put metadata.resourceVersion (and uid) into it as a precondition."""
+        """JSON merge patch; metadata.resourceVersion (and uid) in it are preconditions."""
         ...
 
     async def delete(
@@ -120,7 +120,7 @@ class Cluster(Protocol):
         resource_version: str = "",
         propagation: str = "Background",
     ) -> bool:
-        """Delete with preconditions; False when there was nothing."""
+        """Delete with preconditions; return False if there was no such object."""
         ...
 
     async def close(self) -> None: ...

@@ -1,4 +1,4 @@
-"""The clock of the running services (it lives with the adapters, which need it too), and a stopwatch."""
+"""The clock of the running services (defined with the adapters, which need it, too), and a stopwatch."""
 
 from pvbus.adapters.clock import SystemClock
 from pvbus.ports.clock import Clock
@@ -7,10 +7,10 @@ __all__ = ["Stopwatch", "SystemClock"]
 
 
 class Stopwatch:
-    """Tells how long ago it was made, sleep of the machine included.
+    """Measures the seconds since its creation, including the machine's sleep.
 
-    A monotonic clock stands still while a machine sleeps, a wall clock may be set back: the one that says
-    more counts.
+    A monotonic clock stands still while a machine sleeps, a wall clock may be set back: the larger value
+    counts.
     """
 
     def __init__(self, clock: Clock) -> None:

@@ -1,4 +1,4 @@
-"""Errors of several tasks at once."""
+"""Errors of concurrent tasks."""
 
 from collections.abc import Iterator
 

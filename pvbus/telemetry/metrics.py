@@ -59,7 +59,7 @@ LEASE_RESTORE = Gauge(
     "pvbus_lease_restore_ratio", "Share of a partition's tables that is read: 1 when it is restored.", _LEASE
 )
 MEASURED = (LAG, LEASE_HELD, LEASE_LAG, LEASE_DIRTY, LEASE_PROGRESS, LEASE_RESTORE)
-"""What is measured anew for each scrape: labels of leases that went away must not stay."""
+"""The gauges that are cleared before each scrape: labels of lost leases must not stay."""
 
 WATCH_RESTARTS = Counter(
     "pvbus_watch_restarts_total",

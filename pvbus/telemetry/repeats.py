@@ -1,7 +1,7 @@
 """Repeated failures in the log: the first one at once, further ones with a growing interval and a count.
 
-A failure that lasts is tried again for as long as it lasts. Without this, every try is a line, and a full
-disk gets fuller.
+A lasting failure is retried all the time. Without this limit, every attempt logs a line, and may fill the
+disk.
 """
 
 import re
@@ -16,17 +16,17 @@ INTERVAL_SECONDS = (60.0, 3600.0)
 """Between two lines of one failure: the first interval and the longest; each is twice the last."""
 
 FORGET_SECONDS = 600.0
-"""A failure that was away for so long is a new one. Retries are 60 s apart at most."""
+"""A failure not seen for this long counts as new. Retries are 60 s apart at most."""
 
-FAILURES_MAX = 10_000  # remembered at once, 300 bytes each; the oldest goes first, and is then a new one
+FAILURES_MAX = 10_000  # stored at once, 300 bytes each; the oldest is dropped, and counts as new afterwards
 
 _VOLATILE = frozenset(
     ("timestamp", "seconds", "retry_seconds", "duration_seconds", "offset", "attempt", "trace", "exc_info")
 )
-"""Fields that differ from one try to the next, or say again what the others say."""
+"""Fields that differ between attempts, or repeat other fields."""
 
 _NAMES = frozenset(("key", "name", "namespace", "item", "path", "partition", "repository", "kind"))
-"""Fields whose numbers tell objects apart."""
+"""Fields whose numbers identify objects."""
 
 _TRACES = ("trace", "exc_info")
 _NUMBER = re.compile(r"0x[0-9a-f]+|\d+")
@@ -50,7 +50,7 @@ class Repeats:
         self._failures: OrderedDict[Hashable, _Failure] = OrderedDict()
 
     def count(self, failure: Hashable) -> int | None:
-        """Return how often a failure came since its last line, this time included; None: leave it out."""
+        """Return how often a failure occurred since its last line, this time included; None: log nothing."""
         now = self._clock()
         known = self._failures.get(failure)
         if known is None or now - known.seen > FORGET_SECONDS:
@@ -71,7 +71,7 @@ class Repeats:
     def process(
         self, logger: object, method: str, event: structlog.typing.EventDict
     ) -> structlog.typing.EventDict:
-        """Be a structlog processor: warnings and errors pass as `count` says; a repeated one has no trace."""
+        """Filter warnings and errors by `count`, as a structlog processor; repeated ones lose their trace."""
         if method not in ("warning", "error", "critical", "exception"):
             return event
         raised = sys.exc_info()[1] if event.get("exc_info") else None
@@ -94,5 +94,5 @@ def _text(raised: BaseException | None) -> str:
 
 
 def without_numbers(text: str) -> str:
-    """Return what stays the same of a message from one try to the next."""
+    """Return a message with its numbers replaced: the part that is equal in every attempt."""
     return _NUMBER.sub("#", text)

@@ -1,7 +1,7 @@
-"""Text that is safe to show: names and messages come from others, and a terminal obeys what is in them.
+"""Makes text safe to print: names and messages are foreign, and a terminal obeys escape sequences.
 
-Escape sequences can move the cursor, hide or replace what was printed before, and set the title or the
-clipboard; marks of writing direction can make a name look like another one.
+Those can move the cursor, hide or replace printed text, and set the title or the clipboard; marks of
+writing direction can make a name look like another one.
 """
 
 import io
@@ -12,27 +12,27 @@ from typing import Any, TextIO
 _UNSAFE = re.compile(
     "[\x00-\x08\x0b-\x1f\x7f-\x9f\u061c\u200e\u200f\u2028-\u202e\u2066-\u2069\ud800-\udfff\ufeff]"
 )
-"""Control characters but line feed and tab, marks of direction, other line ends, and halves of characters."""
+"""Control characters except line feed and tab, marks of direction, other line ends, and lone surrogates."""
 
 
 def printable(text: str) -> str:
-    """Return text with what a terminal would obey as `\\uXXXX`, which JSON and quoted YAML read back."""
+    """Escape unsafe characters as `\\uXXXX`, which JSON and quoted YAML read back."""
     return _UNSAFE.sub(lambda found: f"\\u{ord(found[0]):04x}", text)
 
 
 def one_line(text: str) -> str:
-    """Return printable text of one line, for a cell of a table."""
+    """Return printable text on one line, for a table cell."""
     return printable(text.replace("\t", " ").replace("\n", "\\n"))
 
 
 _COLOR = re.compile("(\x1b\\[(?:0|1|2|3[1-7]|9[1-7])?m)")
-"""Colours as our own tables have them: all that they can change is how the text after them looks."""
+"""The colour sequences of our own tables, which change only the look of the text after them."""
 
 
 class PrintableStream(io.TextIOWrapper):
-    """A stream to a terminal, a file or a pipe, through which only printable text goes.
+    """A stream to a terminal, a file or a pipe that passes only printable text.
 
-    On a terminal colours pass. unfiltered: the stream below, for other escapes of our own.
+    On a terminal, colours pass. unfiltered: the underlying stream, for our other escape sequences.
     """
 
     def __init__(self, stream: TextIO) -> None:
@@ -52,11 +52,11 @@ class PrintableStream(io.TextIOWrapper):
         return len(text)
 
     def close(self) -> None:
-        """Leave the stream below open: it is somebody else's."""
+        """Leave the underlying stream open: it is not ours."""
 
 
 def filter_streams() -> None:
-    """Let this process print through filters from now on."""
+    """Replace stdout and stderr of this process by filtering streams."""
     for name in ("stdout", "stderr"):
         stream: Any = getattr(sys, name)
         if isinstance(stream, io.TextIOWrapper) and not isinstance(stream, PrintableStream):
@@ -64,5 +64,5 @@ def filter_streams() -> None:
 
 
 def unfiltered(stream: TextIO) -> TextIO:
-    """Return the stream to which escapes of our own may go."""
+    """Return the stream for our own escape sequences."""
     return stream.unfiltered if isinstance(stream, PrintableStream) else stream

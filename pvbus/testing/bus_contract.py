@@ -1,8 +1,8 @@
-"""What every bus must do: checks that any adapter's tests run, unchanged.
+"""The bus contract: checks that the tests of every bus adapter run, unchanged.
 
 A check is a coroutine function that takes a `Harness` (a fresh, empty bus of the adapter, and the
-means to do to its workers what happens to processes) and raises AssertionError. Its docstring is the
-lease. This module has the checks of the log; those of groups are in `bus_contract_groups` and
+means to kill, freeze and thaw its workers) and raises AssertionError. Its docstring states the
+requirement. This module has the checks of the log; those of groups are in `bus_contract_groups` and
 `bus_contract_churn`.
 """
 
@@ -29,14 +29,13 @@ SUSPENSIONS_MAX = 200
 
 
 class Harness(Protocol):
-    """One empty bus, and what can happen to its workers.
+    """One empty bus, and the control of its workers.
 
-    handover_seconds: how long at most until leases have found their new owners, once the old ones are
-    known to be gone or willing. expiry_seconds: how long after its time a record may still be there.
-    wake_seconds: how long after a step a waiting reader may still wait. visible_within_seconds: how
-    much later than one part of a step another part may be seen (0: never). margin_seconds: for the work
-    itself, where time is real: callbacks, commits, reading. suspensions_min: at how many points, at least, a
-    contended step can be cut.
+    handover_seconds: longest time until leases have new owners, once the old ones are known to be gone or
+    have released them. expiry_seconds: longest delay until an expired record is removed. wake_seconds:
+    longest delay from a step to a waiting reader. visible_within_seconds: longest delay between the
+    visible parts of a step (0: none). margin_seconds: allowance for callbacks, commits and reading in real
+    time. suspensions_min: least number of points at which a contended step can be cancelled.
     """
 
     record_bytes_max: int
@@ -50,32 +49,32 @@ class Harness(Protocol):
     suspensions_min: int
 
     async def open(self) -> Bus:
-        """Return a bus of one more worker, as good as one more process."""
+        """Return the bus of one more worker, as if in another process."""
         ...
 
     async def kill(self, bus: Any) -> None:
-        """End a worker (a bus that `open` returned) as kill -9 does."""
+        """End a worker (a bus that `open` returned) like kill -9."""
         ...
 
     def freeze(self, bus: Any) -> None:
-        """Stop a worker as SIGSTOP does."""
+        """Stop a worker like SIGSTOP."""
         ...
 
     def thaw(self, bus: Any) -> None: ...
 
     def contended(self) -> AbstractAsyncContextManager[None]:
-        """Make steps take their longest way, with every wait there is."""
+        """Make steps take their slowest path, with every possible wait."""
         ...
 
 
 Check = Callable[[Harness], Coroutine[Any, Any, None]]
 
 
-# What the checks are made of
+# Helpers of the checks
 
 
 async def settled(is_so: Callable[[], bool | Awaitable[bool]], within_seconds: float, lease: str) -> None:
-    """Wait until something is so; fail when it is not in time."""
+    """Wait until a condition holds; fail after `within_seconds`."""
     loop = asyncio.get_running_loop()
     deadline = loop.time() + within_seconds
     while True:
@@ -87,20 +86,20 @@ async def settled(is_so: Callable[[], bool | Awaitable[bool]], within_seconds: f
 
 
 async def turns(number: int) -> None:
-    """Let the others run for so many turns of the loop."""
+    """Let other tasks run for this number of loop iterations."""
     for _ in range(number):
         await asyncio.sleep(0)
 
 
 async def ignore(lease: Lease) -> None:
-    """A callback with nothing to do."""
+    """Do nothing: a callback."""
 
 
 @asynccontextmanager
 async def holder(
     harness: Harness, topics: Sequence[str] = ("table",)
 ) -> AsyncIterator[tuple[Bus, list[Lease]]]:
-    """A worker that holds all leases, by partition."""
+    """Yield a worker's bus and all leases, which the worker holds, by partition."""
     bus = await harness.open()
     await bus.create_topics(TOPICS)
     membership = await bus.join(GROUP, topics, assigned=ignore, revoked=ignore)
@@ -138,7 +137,7 @@ def fold(records: Sequence[Record]) -> dict[bytes, bytes]:
 
 
 class cut_at:  # noqa: N801  (reads as a verb: `await cut_at(...)`)
-    """Await a coroutine, but cancel it at its n-th suspension (from 0); tell whether it had ended before."""
+    """Await a coroutine, but cancel it at its n-th suspension (from 0); return whether it ended before."""
 
     def __init__(self, coroutine: Coroutine[Any, Any, None], suspension: int) -> None:
         self._coroutine = coroutine
@@ -159,14 +158,14 @@ class cut_at:  # noqa: N801  (reads as a verb: `await cut_at(...)`)
             self._coroutine.throw(asyncio.CancelledError())
         except (StopIteration, asyncio.CancelledError):
             return False
-        raise AssertionError("step went on after it was cancelled")
+        raise AssertionError("step continued after it was cancelled")
 
 
 # The log
 
 
 async def check_order_per_key(harness: Harness) -> None:
-    """A reader sees the values of a key in the order of their steps, and the last one in the end."""
+    """A reader sees the values of a key in the order of their steps, up to the last one."""
     rng = random.Random(1)
     async with holder(harness) as (bus, leases):
         reader = (await harness.open()).reader(everything("out"))
@@ -191,7 +190,7 @@ async def check_order_per_key(harness: Harness) -> None:
 
 
 async def check_offsets_rise(harness: Harness) -> None:
-    """Within a partition offsets rise, and every record carries what was written."""
+    """Within a partition offsets rise, and every record has the written content."""
     async with holder(harness) as (bus, leases):
         headers = (("cause", b"table/1/2"), ("empty", b""))
         await bus.step(leases[1], [Output("out", 1, b"a", b"1", headers), Output("out", 1, b"b", None)])
@@ -254,7 +253,7 @@ async def check_oversize_record(harness: Harness) -> None:
 
 
 async def check_crash_at_every_await(harness: Harness) -> None:
-    """A step that is cancelled, wherever it waits, is visible whole or not at all."""
+    """A step that is cancelled at any suspension is visible whole or not at all."""
     async with holder(harness) as (bus, leases):
         for suspension in range(SUSPENSIONS_MAX):
             outputs = [Output("out", n, b"%d-%d" % (suspension, n), b"v") for n in range(PARTITIONS)]
@@ -274,7 +273,7 @@ async def check_crash_at_every_await(harness: Harness) -> None:
 
 
 async def check_outputs_and_offset_together(harness: Harness) -> None:
-    """Whoever sees a step's output sees its offset, and the other way round."""
+    """An observer that sees a step's output sees its offset, and vice versa."""
     steps = 200
     rng = random.Random(3)
     async with holder(harness) as (bus, leases):
@@ -321,7 +320,7 @@ async def check_offsets_are_monotone(harness: Harness) -> None:
 
 
 async def check_end_offsets_count_what_is_committed(harness: Harness) -> None:
-    """Reading up to the end offsets gives all that was committed before them, of each partition."""
+    """Reading up to the end offsets returns every record committed before the call, in each partition."""
     async with holder(harness) as (bus, leases):
         other = await harness.open()
         empty = await other.end_offsets([("out", 0), ("out", 1)])
@@ -339,7 +338,7 @@ async def check_end_offsets_count_what_is_committed(harness: Harness) -> None:
 
 
 async def check_restore_equals_fold(harness: Harness) -> None:
-    """What a table is after reading it from 0 is what all its steps say, in order."""
+    """A table read from offset 0 equals the result of all its steps in order."""
     rng = random.Random(2)
     model: dict[bytes, bytes] = {}
     async with holder(harness) as (bus, leases):
@@ -358,13 +357,13 @@ async def check_restore_equals_fold(harness: Harness) -> None:
 
 
 async def check_tombstones_stay_and_go(harness: Harness) -> None:
-    """A tombstone outlives compaction for its time, then goes; its key does not come back."""
+    """A tombstone survives compaction for its time, then is removed; its key does not come back."""
     async with holder(harness) as (bus, leases):
         await bus.step(leases[0], [Output("table", 0, b"kept", b"1"), Output("table", 0, b"gone", b"1")])
         await bus.step(leases[0], [Output("table", 0, b"gone", None)])
 
         async def write_on(seconds: float) -> None:
-            """Compaction may need that: no record is taken from the end of a log."""
+            """Keep writing: compaction may not remove records at the end of a log."""
             for _ in range(10):
                 await asyncio.sleep(seconds / 10)
                 await bus.step(leases[0], [Output("table", 0, b"kept", b"1")])
@@ -380,7 +379,7 @@ async def check_tombstones_stay_and_go(harness: Harness) -> None:
 
 
 async def check_retention(harness: Harness) -> None:
-    """A topic with retention keeps every record of a key for its time; offsets are never used twice."""
+    """A topic with retention keeps every record of a key for that time; offsets are never reused."""
     async with holder(harness) as (bus, leases):
         for number in range(3):
             await bus.step(leases[0], [Output("events", 2, b"same", b"%d" % number)])
@@ -397,7 +396,7 @@ async def check_retention(harness: Harness) -> None:
 
 
 async def check_readers_wake_at_once(harness: Harness) -> None:
-    """A reader that waits gets a record as soon as it is committed; one with nothing waits its time."""
+    """A waiting reader gets a record as soon as it is committed; an idle one waits until its timeout."""
     loop = asyncio.get_running_loop()
     async with holder(harness) as (bus, leases):
         readers = [(await harness.open()).reader(everything("out")) for _ in range(3)]
@@ -417,7 +416,7 @@ async def check_readers_wake_at_once(harness: Harness) -> None:
 
 
 async def check_pause_assign_unassign(harness: Harness) -> None:
-    """A paused partition keeps its position, an unassigned one is gone, an assigned one starts where told."""
+    """A paused partition keeps its position, an unassigned one ends, an assigned one starts as given."""
     async with holder(harness) as (bus, leases):
         reader = bus.reader({("out", 0): 0, ("out", 1): 0})
 
@@ -449,7 +448,7 @@ async def check_pause_assign_unassign(harness: Harness) -> None:
 
 
 async def check_no_partition_starves(harness: Harness) -> None:
-    """A long backlog of one partition does not keep another one's record waiting for its end."""
+    """A long backlog in one partition does not delay the records of another."""
     async with holder(harness) as (bus, leases):
         for number in range(20):
             await bus.step(leases[0], [Output("out", 0, b"%d-%d" % (number, i), b"v") for i in range(50)])
@@ -460,7 +459,7 @@ async def check_no_partition_starves(harness: Harness) -> None:
             polls += 1
             records = await reader.poll(timeout_seconds=1, max_records=100)
             if polls == 1:
-                await asyncio.sleep(harness.wake_seconds)  # until the others have come in, too
+                await asyncio.sleep(harness.wake_seconds)  # until the other partitions' records are there
             assert 0 < len(records) <= 100
             if any(record.key == b"single" for record in records):
                 break
@@ -468,7 +467,7 @@ async def check_no_partition_starves(harness: Harness) -> None:
 
 
 async def check_topics(harness: Harness) -> None:
-    """Creating topics again changes nothing; other settings are told and refused; all workers see them."""
+    """Topics can be created twice; different settings are reported and refused; all workers see them."""
     bus, other = await harness.open(), await harness.open()
     await bus.create_topics(TOPICS)
     await other.create_topics(TOPICS)

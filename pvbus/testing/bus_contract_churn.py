@@ -1,4 +1,4 @@
-"""What every bus must do while its workers come, go, die and freeze at random."""
+"""The bus contract while workers join, leave, crash and freeze at random."""
 
 import asyncio
 import random
@@ -13,7 +13,7 @@ CHURN_STEPS = 40
 
 
 class Churn:
-    """Workers that come, go, die and freeze at random, while all step as fast as they can."""
+    """Workers that join, leave, crash and freeze at random, while all of them step."""
 
     def __init__(self, harness: Harness, seed: int) -> None:
         self.harness = harness
@@ -27,7 +27,7 @@ class Churn:
         self.violations: list[str] = []
 
     async def read_epochs(self, bus: Bus) -> None:
-        """Collect, in order, the epochs that were written, as long as this task is let."""
+        """Collect the written epochs in order, until this task is cancelled."""
         reader = bus.reader(everything("events"))
         while True:
             for record in await reader.poll(timeout_seconds=10):
@@ -39,7 +39,7 @@ class Churn:
         async def assigned(lease: Lease) -> None:
             others = self.open[lease.partition] - {worker}
             if others and not any(self._was_frozen(one) for one in (worker, *others)):
-                self.violations.append(f"{lease} was given while {len(others)} others held it")
+                self.violations.append(f"{lease} was assigned while {len(others)} other workers held it")
             self.open[lease.partition].add(worker)
             await asyncio.sleep(self.rng.uniform(0, 0.5) * self.harness.drain_seconds)
 
@@ -53,13 +53,13 @@ class Churn:
         self.stepping[worker] = asyncio.create_task(self._step(worker))
 
     async def _step(self, worker: Worker) -> None:
-        """Write the epoch of each lease into the log, again and again."""
+        """Write the epoch of each lease to the log repeatedly."""
         while True:
             for number, lease in worker.leases().items():
                 try:
                     await worker.bus.step(lease, [Output("events", number, b"epoch", b"%d" % lease.epoch)])
                 except FencedError:
-                    continue  # that is what it is for
+                    continue  # the fence works as intended
             await asyncio.sleep(0.3)
 
     async def remove(self, worker: Worker, *, is_killed: bool) -> None:
@@ -82,19 +82,20 @@ class Churn:
         self.harness.thaw(worker.bus)
 
     def _was_frozen(self, worker: Worker) -> bool:
-        """Whether it may still act on answers from before it was frozen: for a session it need not know that
-        the group went on without it. Its epochs are what protects the others then."""
+        """Return whether the worker is frozen, or was thawed less than a session ago: so long it may act on
+        responses from before the freeze, and only the fence protects the others."""
         since = self.thawed.get(worker)
         now = asyncio.get_running_loop().time()
         return worker in self.frozen or (since is not None and now - since < self.harness.session_seconds)
 
     def _excuse(self, worker: Worker) -> None:
-        """One that cannot answer is not asked to let go: its epochs are what protects the others."""
+        """Stop counting the worker as a holder: it cannot answer a revocation, so only the fence protects
+        the others."""
         for holders in self.open.values():
             holders.discard(worker)
 
     def all_write(self) -> bool:
-        """Whether the last epoch that was written to each partition is its holder's."""
+        """Return whether the last epoch written to each partition is its holder's."""
         leases = (lease for worker in self.workers for lease in worker.leases().values())
         return all(self.epochs[lease.partition][-1:] == [lease.epoch] for lease in leases)
 
@@ -118,7 +119,7 @@ class Churn:
 
 def churn(seed: int) -> Check:
     async def check(harness: Harness) -> None:
-        """At every moment a partition has one live holder at most, and in bounded time again one."""
+        """A partition always has at most one live holder, and gets a new one in bounded time."""
         world = Churn(harness, seed)
         bus = await harness.open()
         await bus.create_topics(TOPICS)
@@ -127,7 +128,7 @@ def churn(seed: int) -> Check:
             await world.run()
             bound = harness.session_seconds + 3 * (harness.handover_seconds + harness.drain_seconds)
             await all_owned(world.workers, bound)
-            await asyncio.sleep(1)  # all step, and what they write is read
+            await asyncio.sleep(1)  # all workers step, and their records are read
             await settled(world.all_write, harness.handover_seconds, "each holder was the last to write")
             for task in (reading, *world.stepping.values()):
                 assert not task.done(), task

@@ -1,7 +1,7 @@
-"""What every bus must do, continued: groups, leases, fencing and handing over.
+"""The bus contract, continued: groups, leases, fencing and handover.
 
-The checks run workers whose callbacks take their time, and watch two things: when which callback of
-which worker ran, and, in the log itself, that no epoch writes after a newer one did.
+The checks run workers with slow callbacks, and watch two things: the order of the workers' callbacks,
+and, in the log itself, that no epoch writes after a newer one.
 """
 
 import asyncio
@@ -27,7 +27,7 @@ from pvbus.testing.bus_contract_worker import Worker, all_owned
 
 
 async def check_leases_are_shared_and_stay(harness: Harness) -> None:
-    """A worker that joins gets its share; leases that need not move keep their epochs and are not called."""
+    """A joining worker gets its share; leases that need not move keep their epochs and get no callbacks."""
     first = await (await Worker.open(harness)).join()
     await first.holds(PARTITIONS, harness.handover_seconds)
     before = first.leases()
@@ -46,7 +46,7 @@ async def check_leases_are_shared_and_stay(harness: Harness) -> None:
 
 
 async def check_leaving_hands_over_at_once(harness: Harness) -> None:
-    """When a worker leaves, its callbacks run, and others have its leases without waiting for a session."""
+    """When a worker leaves, its callbacks run, and others get its leases without waiting for a session."""
     first = await (await Worker.open(harness)).join()
     second = await (await Worker.open(harness)).join()
     await all_owned([first, second], 2 * harness.handover_seconds)
@@ -60,7 +60,7 @@ async def check_leaving_hands_over_at_once(harness: Harness) -> None:
 
 
 async def check_epochs_tell_who_was_between(harness: Harness) -> None:
-    """A lease that comes back has the next epoch if nobody else had it meanwhile, else a later one."""
+    """A lease that comes back has the next epoch if no other worker held it meanwhile, else a later one."""
     first = await (await Worker.open(harness)).join()
     await first.holds(PARTITIONS, harness.handover_seconds)
     before = first.leases()
@@ -78,7 +78,7 @@ async def check_epochs_tell_who_was_between(harness: Harness) -> None:
 
 
 async def check_killed_worker_is_replaced(harness: Harness) -> None:
-    """The leases of a killed worker find new owners when its session is over, at the latest."""
+    """The leases of a killed worker have new owners at the latest when its session is over."""
     first = await (await Worker.open(harness)).join()
     second = await (await Worker.open(harness)).join()
     await all_owned([first, second], 2 * harness.handover_seconds)
@@ -94,7 +94,7 @@ async def check_killed_worker_is_replaced(harness: Harness) -> None:
 
 
 async def check_old_lease_cannot_step(harness: Harness) -> None:
-    """Once a lease is given to another worker, the old one cannot step or read offsets, at any time."""
+    """Once a lease has moved to another worker, the old holder can neither step nor read offsets."""
     first = await (await Worker.open(harness)).join()
     await first.holds(PARTITIONS, harness.handover_seconds)
     old = first.leases()
@@ -126,7 +126,7 @@ async def check_old_lease_cannot_step(harness: Harness) -> None:
 
 
 async def check_frozen_worker_comes_back(harness: Harness) -> None:
-    """A worker that was frozen past its session is told that it lost its leases, and gets its share again."""
+    """A worker frozen past its session gets `revoked` for its lost leases, and then a share again."""
     first = await (await Worker.open(harness)).join()
     await first.holds(PARTITIONS, harness.handover_seconds)
     old = first.leases()
@@ -146,7 +146,7 @@ async def check_frozen_worker_comes_back(harness: Harness) -> None:
 
 
 async def check_offsets_are_read_after_the_fence(harness: Harness) -> None:
-    """What the old holder commits to the very end, the new one starts from."""
+    """The new holder starts from the last offsets that the old one committed."""
     first = await Worker.open(harness)
 
     async def last_words(lease: Lease) -> None:
@@ -174,7 +174,7 @@ async def check_offsets_are_read_after_the_fence(harness: Harness) -> None:
 
 
 async def check_revoke_barrier(harness: Harness) -> None:
-    """A lease is given to the next worker only when the last one's `revoked` has returned."""
+    """A lease is assigned to the next worker only after the previous one's `revoked` has returned."""
     first, second = await Worker.open(harness), await Worker.open(harness)
     revoking: set[int] = set()
     violations: list[int] = []
@@ -200,7 +200,7 @@ async def check_revoke_barrier(harness: Harness) -> None:
 
 
 async def check_drain_has_a_deadline(harness: Harness) -> None:
-    """A `revoked` that never returns delays the next holder for the drain time only, and is fenced."""
+    """A `revoked` that never returns delays the next holder only for the drain time, and is fenced."""
     first = await Worker.open(harness)
     ended: list[int] = []
 
@@ -223,7 +223,7 @@ async def check_drain_has_a_deadline(harness: Harness) -> None:
 
 
 async def check_assigned_is_cut_short(harness: Harness) -> None:
-    """A lease that goes while `assigned` still runs: that is cancelled, and `revoked` follows."""
+    """If a lease is lost while `assigned` runs, `assigned` is cancelled and `revoked` follows."""
     first = await Worker.open(harness)
     cancelled: list[int] = []
 
@@ -243,7 +243,7 @@ async def check_assigned_is_cut_short(harness: Harness) -> None:
 
 
 async def check_failing_callback_ends_the_membership(harness: Harness) -> None:
-    """An error in a callback is not swallowed: the worker is out and says why, others take over."""
+    """An error in a callback is not swallowed: the worker leaves with that error, others take over."""
     first = await Worker.open(harness)
 
     async def fail(lease: Lease) -> None:
@@ -273,7 +273,7 @@ async def check_two_groups_are_apart(harness: Harness) -> None:
 
 
 async def check_groups_are_described(harness: Harness) -> None:
-    """Anybody sees who holds what, what they tell of themselves, and how far they are; nobody is ""."""
+    """Any bus can describe a group: owners, labels and committed offsets; no owner is ""."""
     observer = await harness.open()
     await observer.create_topics(TOPICS)
     numbers = range(PARTITIONS)
@@ -295,7 +295,7 @@ async def check_groups_are_described(harness: Harness) -> None:
         wanted = {number: held[number].bus.label if number in held else "" for number in numbers}
         return group.members == staying and owners == wanted
 
-    await settled(is_reported, harness.handover_seconds, "labels and owners are told")
+    await settled(is_reported, harness.handover_seconds, "labels and owners are reported")
     for worker in workers:
         for number, lease in worker.leases().items():
             await worker.bus.step(lease, [], {"table": number + 5})
@@ -305,10 +305,10 @@ async def check_groups_are_described(harness: Harness) -> None:
         committed = {number: dict(each.committed) for number, each in group.partitions.items()}
         return committed == {number: {"table": number + 5, "out": 0} for number in numbers}
 
-    await settled(is_committed, harness.visible_within_seconds, "offsets are told")
+    await settled(is_committed, harness.visible_within_seconds, "offsets are reported")
     for worker in reversed(workers):
         await worker.leave()
-        await settled(is_reported, 2 * harness.handover_seconds, "who left is told")
+        await settled(is_reported, 2 * harness.handover_seconds, "a worker that left is reported")
         assert await is_committed()
     assert (await observer.describe(GROUP, ["table"])).members == {}
 

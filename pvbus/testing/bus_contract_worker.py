@@ -1,4 +1,4 @@
-"""A member of a group, as the checks of every bus use it."""
+"""A group member for the checks of the bus contract."""
 
 from collections.abc import Awaitable, Callable, Sequence
 
@@ -7,7 +7,7 @@ from pvbus.testing.bus_contract import GROUP, PARTITIONS, TOPICS, Harness, ignor
 
 
 class Worker:
-    """A member that notes which leases it was given, and lets a check take part in its callbacks."""
+    """A member that records its assigned and revoked leases, and runs a check's code in its callbacks."""
 
     def __init__(self, harness: Harness, bus: Bus) -> None:
         self.harness = harness
@@ -50,7 +50,7 @@ class Worker:
 
 
 async def all_owned(workers: Sequence[Worker], within_seconds: float) -> None:
-    """Wait until every partition has one holder among these workers, and loads differ by one at most."""
+    """Wait until every partition has one holder among these workers, and loads differ by at most one."""
 
     def is_so() -> bool:
         held = [number for worker in workers for number in worker.leases()]

@@ -1,17 +1,18 @@
-"""Faults from one seed: a cluster and a bus that misbehave as real ones do, one view per worker.
+"""Faults from one seed: a cluster and a bus that misbehave like real ones, one view per worker.
 
-What the real thing promises stays true: preconditions hold, one key's events stay in order, a watch
-resumes where it ended. Everything else may go wrong, and `Faults.calm` ends it.
+The real guarantees stay true: preconditions hold, one key's events stay in order, a watch resumes where it
+ended. Everything else may go wrong; `Faults.calm` ends the faults.
 
-A request is on its way once it was sent: the server carries it out outside of the process that sent it,
-which may be frozen or killed meanwhile. What a process sends after it was killed reaches nobody.
-Readers see the partitions of the bus at different times: a partition that has grown may lag.
+Once a request is sent, the server carries it out independently of the sending process, which may be frozen
+or killed meanwhile. A killed process sends nothing. Readers see the partitions of the bus at different
+times: a partition that has grown may lag.
 """
 
 import asyncio
 import contextvars
 import itertools
 import random
+from collections import Counter
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from typing import Any, TypeVar
 
@@ -27,40 +28,44 @@ from pvbus.ports.cluster import GoneError, Kind, Listing, Object, Resource, Watc
 
 T = TypeVar("T")
 LATE_SECONDS = (5.0, 40.0)
-"""When a request that its sender has given up is carried out after all."""
+"""Delay until a request that its sender has given up is carried out after all."""
 LAG_SECONDS = (0.1, 4.0)
-"""How much later than others a partition may show what was written to it."""
+"""Delay until a lagging partition shows its new records."""
 
 
 class Faults:
-    """How often what goes wrong: shares of calls, 0 to 1, the same for all workers.
+    """The rates of the faults: shares of calls, 0 to 1, the same for all workers.
 
-    The names say what the caller meets; `lost` is a write that was applied and answered with an error,
-    `late` one that is applied long after its sender was told that it failed. lag: of a partition that has
-    grown, for one reader. replays: watches of Porch's aggregated kinds ignore the version they are given
-    and begin with all objects, its lists have no version; so is that server, and `calm` leaves it.
-    partial: of its lists that lack an object.
+    Each is named after its effect on the caller; `lost` is a write that was applied and answered with an
+    error, `late` one that is applied long after its sender got an error. lag: of a partition that has
+    grown, for one reader. replays: watches of Porch's aggregated kinds ignore the given version and begin
+    with all objects, and its lists have no version; the real server does so, and `calm` leaves it on.
+    partial: of its lists that lack an object. counts: what went wrong, by name.
+    refuses: whether the bus refuses a record, as one does whose file is damaged where the record belongs;
+    neither `storm` nor `calm` changes it.
     """
 
     def __init__(self, seed: int) -> None:
         self.random = random.Random(seed)
         self.readers = itertools.count()
+        self.counts: Counter[str] = Counter()
         self.conflict = self.throttled = self.unavailable = self.lost = self.late = self.slow = 0.0
         self.ended = self.gone = self.repeated = self.bus = self.lag = self.partial = 0.0
         self.replays = False
+        self.refuses: Callable[[Output], bool] = lambda output: False
         self.throttled_until: dict[str, float] = {}
         self.broken: list[str] = []
         self.tasks: set[asyncio.Task[Any]] = set()
 
     def storm(self) -> None:
-        """Make everything go wrong now and then."""
+        """Set every fault to a small rate."""
         self.conflict = self.throttled = self.unavailable = self.lost = 0.03
         self.late, self.slow, self.ended, self.repeated = 0.02, 0.05, 0.05, 0.1
         self.gone, self.bus, self.lag = 0.02, 0.01, 0.2
         self.partial = 0.1
 
     def calm(self) -> None:
-        """End all faults. What was sent late may still arrive; `settle` waits for it."""
+        """End all faults. Late requests may still arrive; `settle` waits for them."""
         self.conflict = self.throttled = self.unavailable = self.lost = self.late = self.slow = 0.0
         self.ended = self.gone = self.repeated = self.bus = self.lag = self.partial = 0.0
 
@@ -72,7 +77,7 @@ class Faults:
         return share > 0 and self.random.random() < share
 
     def served(self, serving: "asyncio.Task[Any]") -> None:
-        """Forget a request; its error is its sender's, who may be gone."""
+        """Forget a request; its sender handles the error, unless it is gone."""
         self.tasks.discard(serving)
         if not serving.cancelled():
             serving.exception()
@@ -83,7 +88,7 @@ class Faults:
             try:
                 await work
             except (ConflictError, PermanentError, TransientError):
-                return  # nobody listens any more
+                return  # the sender no longer waits
 
         task = outside(arrive())
         self.tasks.add(task)
@@ -93,8 +98,8 @@ class Faults:
 class FaultyCluster:
     """One worker's view of a cluster. Implements `pvbus.ports.cluster.Cluster`.
 
-    worker: its name. strict: whether it must honour Retry-After and never write one object twice at once.
-    on_send: called when the worker sends a write, before it can be delayed: (verb, object, subresource).
+    strict: whether the worker must honour Retry-After and never write one object twice at once. on_send:
+    called when the worker sends a write, before any delay: (verb, object, subresource).
     """
 
     def __init__(
@@ -118,11 +123,11 @@ class FaultyCluster:
         self.calls = 0
 
     async def _call(self, work: Callable[[], Awaitable[T]], *, write: bool) -> T:
-        """Send a request, and wait for its answer as long as it takes."""
+        """Send a request, and wait for its response without a timeout."""
         faults, now = self._faults, self._clock.monotonic()
         self.calls += 1
         if self._strict and now < faults.throttled_until.get(self._worker, 0.0):
-            faults.broken.append(f"{self._worker} sent a request while told to wait, at {now:.3f}")
+            faults.broken.append(f"{self._worker} sent a request before its Retry-After passed, at {now:.3f}")
         await asyncio.sleep(faults.random.uniform(0.001, 0.02))  # frozen here: sent later
         if self._process.dead:
             raise TransientError("the process was killed")
@@ -138,7 +143,7 @@ class FaultyCluster:
             raise
 
     async def _serve(self, work: Callable[[], Awaitable[T]], *, write: bool) -> T:
-        """Do the network's and the server's part, whatever becomes of the sender."""
+        """Do the network's and the server's part, independently of the sender."""
         faults = self._faults
         await asyncio.sleep(faults.random.uniform(0.001, 0.02))
         if faults.hits(faults.slow):
@@ -152,7 +157,7 @@ class FaultyCluster:
             raise ConflictError("409 Conflict")
         if write and faults.hits(faults.late):
             faults.later(work())
-            raise TransientError("timeout, and the request is still under way")
+            raise TransientError("timeout, and the request is still in flight")
         result = await work()
         await asyncio.sleep(faults.random.uniform(0.001, 0.02))
         if write and faults.hits(faults.lost):
@@ -211,9 +216,10 @@ class FaultyCluster:
         return self._faults.replays and resource.group == PORCH_GROUP
 
     def _as_porch_lists(self, found: Listing) -> Listing:
-        """Porch's lists have no version; while a repository cannot be read they lack objects."""
+        """Return a list like Porch's: without a version, and sometimes without an object."""
         items = list(found.items)
         if items and not self._strict and self._faults.hits(self._faults.partial):
+            self._faults.counts["lists without an object"] += 1
             del items[self._faults.random.randrange(len(items))]
         return Listing("", items)
 
@@ -229,6 +235,7 @@ class FaultyCluster:
         if faults.hits(faults.gone):
             raise GoneError("410: too old resource version")
         if self._is_replayed(resource):
+            faults.counts["watches replayed"] += 1
             listing = await self._cluster.list(resource)
             version = listing.resource_version
             for obj in listing.items:
@@ -250,7 +257,7 @@ class FaultyCluster:
                 raise GoneError("410: too old resource version")
 
     async def _events(self, resource: Resource, version: str) -> Sequence[WatchEvent]:
-        """Wait for events, at most a minute; none of a server that stopped serving the kind."""
+        """Wait for events, at most a minute; stop if the server stops serving the kind."""
         found: list[WatchEvent] = []
         kind = Kind(resource.group, resource.kind)
 
@@ -272,7 +279,7 @@ class FaultyCluster:
         return found
 
     def _mixed(self, batch: Sequence[WatchEvent]) -> Sequence[WatchEvent]:
-        """Let keys overtake each other, and repeat what was told before; one key stays in order."""
+        """Reorder events of different keys, and repeat some; events of one key stay in order."""
         faults = self._faults
         if not faults.hits(faults.repeated * 5):
             return list(batch)
@@ -350,7 +357,7 @@ class FaultyCluster:
 
 
 class FaultyReader(SqliteReader):
-    """A reader of a bus that cannot be reached now and then, and whose partitions lag, each by itself."""
+    """A reader of a bus that is sometimes unreachable, and whose partitions lag independently."""
 
     faults: Faults
 
@@ -360,17 +367,18 @@ class FaultyReader(SqliteReader):
         self.number = 0
 
     def __hash__(self) -> int:
-        return self.number  # the store has a set of readers: its order must not depend on addresses
+        return self.number  # the store keeps readers in a set: its order must not depend on addresses
 
     __eq__ = object.__eq__
 
     def grown(self, lane: int) -> None:
-        """Show that a lane has grown, now or later. A lane keeps its order: it only shows it later."""
+        """Show a lane's new records, now or after a lag. The order within a lane stays."""
         if lane in self._lagging:
             return
         if not self.faults.hits(self.faults.lag):
             super().grown(lane)
             return
+        self.faults.counts["partitions lagging"] += 1
         self._lagging.add(lane)
         seconds = self.faults.random.uniform(*LAG_SECONDS)
         loop = asyncio.get_running_loop()
@@ -389,10 +397,10 @@ class FaultyReader(SqliteReader):
 
 
 class FaultyBus(SqliteBus):
-    """A peer whose steps fail now and then, before or after they were committed.
+    """A peer bus whose steps sometimes fail, before or after their commit.
 
-    process: whose peer it is; None outside of all. on_step: called with the outputs of each step that
-    was committed. step_records_max: what one step should hold; few records make outcomes come in chunks.
+    process: the process of this peer; None outside of all. on_step: called with the outputs of each
+    committed step. step_records_max: recommended size of a step; a small one splits outcomes into chunks.
     """
 
     faults: Faults
@@ -422,6 +430,8 @@ class FaultyBus(SqliteBus):
         self._alive()
         if self.faults.hits(self.faults.bus):
             raise TransientError("bus: not sent")
+        if any(map(self.faults.refuses, outputs)):
+            raise PermanentError("the bus's file is damaged", reason="Corrupt")
         await super().step(lease, outputs, offsets)
         self.on_step(lease, outputs)
         if self.faults.hits(self.faults.bus):

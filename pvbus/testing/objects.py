@@ -1,8 +1,8 @@
-"""Stored objects in memory: what hooks and background tasks of the embedded server work on.
+"""Stored objects in memory, for the hooks and background tasks of the embedded server.
 
-Behaves as the server's own store does where the package store can tell: opaque resource versions that
-only real changes raise, writes that are visible at once, watches that begin with what is there.
-`create`, `update` and `delete` stand for the server's handlers, with hooks called as it calls them.
+Behaves like the server's own store wherever the package store notices: opaque resource versions that
+only real changes raise, writes that are visible at once, watches that begin with the existing objects.
+`create`, `update` and `delete` replace the server's handlers and call the hooks in the same way.
 """
 
 import asyncio

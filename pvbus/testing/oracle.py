@@ -1,9 +1,9 @@
-"""What must come out: the PackageVariants that a converged system has, computed naively.
+"""The expected result: the PackageVariants of a converged system, computed naively.
 
 No indexes, no increments, no time: every set looks at every object. Removals count as confirmed and
-done. What the final inputs cannot tell is an input of its own: the names that were given before, and
-the PackageVariants that exist. Templates are evaluated by `pvbus.core.render.template`, which has tests of
-its own; everything around it is written again here.
+done. State that the final inputs do not determine is an input of its own: the names assigned earlier,
+and the existing PackageVariants. Templates are evaluated by `pvbus.core.render.template`, which has its
+own tests; everything around it is implemented a second time here.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
@@ -37,7 +37,7 @@ from pvbus.core.unroll.validation import validate_set
 
 SET_KIND = "PackageVariantSet"
 Names = Mapping[str, Mapping[str, Downstream]]
-"""skey -> name of the PackageVariant -> its downstream, as the sets remember them."""
+"""skey -> name of the PackageVariant -> its downstream, as stored by the sets."""
 
 
 class Thing(NamedTuple):
@@ -56,16 +56,16 @@ class Thing(NamedTuple):
 
 
 class Expected(NamedTuple):
-    """A PackageVariant that must exist. owner: uid of its set, "" where it belongs to none."""
+    """A PackageVariant that must exist. owner: uid of its set, "" if it belongs to none."""
 
     spec: PackageVariantSpec
     owner: str
 
 
 class _Plan:
-    """What one set wants, by name; a spec of None claims the name and keeps what exists there.
+    """One set's PackageVariants by name; a spec of None reserves the name and keeps the existing object.
 
-    complete: everything could be evaluated, so that children nobody wants may go.
+    complete: everything could be evaluated, so unwanted children may be removed.
     """
 
     def __init__(self, obj: PackageVariantSet) -> None:
@@ -86,7 +86,7 @@ def expected_variants(
 ) -> dict[str, Expected]:
     """Return every PackageVariant by vkey.
 
-    objects: other than Repositories and PackageRevisions, which can be selected as well.
+    objects: all but Repositories and PackageRevisions, which can be selected as well.
     unknown_kinds: `<group>/<Kind>` that the cluster does not serve.
     """
     repositories, revisions = list(repositories), list(revisions)
@@ -114,7 +114,7 @@ class _World(NamedTuple):
     templates: TemplateCache
 
     def upstream(self, obj: PackageVariantSet) -> Thing | None:
-        """Find the first revision, by name, that has every half that is given."""
+        """Return the first revision, by name, that matches the given revision number and workspace."""
         wanted = obj.spec.upstream
         assert wanted is not None
         found = [
@@ -164,7 +164,7 @@ def _plan(
 
 
 def _selected(target: Target, namespace: str, world: _World) -> Sequence[Thing] | Sequence[Downstream] | None:
-    """Return a target's objects by name, or its listed places; None for a kind that is not served."""
+    """Return a target's objects by name, or its listed downstreams; None for a kind that is not served."""
     chosen: Any = target.repository_selector or target.object_selector
     if target.repository_selector is not None:
         kind, name = f"{CONFIG_GROUP}/Repository", None
@@ -206,7 +206,7 @@ def _holds(requirement: LabelSelectorRequirement, labels: Mapping[str, str]) -> 
 def _rows(
     obj: PackageVariantSet, number: int, things: Sequence[Thing] | Sequence[Downstream], upstream: Root
 ) -> Iterable[TargetRow]:
-    """Yield what render needs for each context of a target, before its downstream is known."""
+    """Yield render's input for each object of a target, before its downstream is known."""
     assert obj.spec.upstream is not None
     for thing in things:
         listed = isinstance(thing, Downstream)
@@ -230,7 +230,7 @@ def _rows(
 def _placed(
     row: TargetRow, template: CompiledTemplate | None, world: _World, namespace: str
 ) -> TargetRow | None:
-    """Return the row with its downstream and the Repository of it; None where that fails."""
+    """Return the row with its downstream and that one's Repository; None if that fails."""
     identity = Downstream(repo=row.repo_default, package=row.package_default)
     if template is None:
         return replace(row, downstream=identity)
@@ -263,7 +263,7 @@ def _names(
     remembered: Mapping[str, Downstream],
     existing: Mapping[Key, PackageVariant],
 ) -> dict[Downstream, str]:
-    """Name every downstream: as remembered, as it exists, else in the order of the targets."""
+    """Name every downstream: as stored, else as it exists, else in the order of the targets."""
     names = {downstream: name for name, downstream in remembered.items()}
     taken = dict(remembered)
     for key, child in sorted(existing.items()):
@@ -282,9 +282,9 @@ def _names(
 def _settled(
     plans: list[_Plan], existing: Mapping[Key, PackageVariant], uids: set[str]
 ) -> dict[str, Expected]:
-    """Let the sets agree: a name goes to the set whose child lives there, else to the oldest.
+    """Resolve conflicts: a name goes to the set whose child has it, else to the oldest set.
 
-    A set that loses a name keeps nothing for it: its other removals go on.
+    A set that loses a name keeps nothing for it; its other removals proceed.
     """
     plans = sorted(plans, key=lambda p: (p.obj.metadata.creation_timestamp or "", p.obj.metadata.uid))
     settled = {
@@ -308,7 +308,7 @@ def _held(child: PackageVariant | None) -> bool:
 
 
 def _may_go(plan: _Plan, key: Key, child: PackageVariant) -> bool:
-    """Whether a set that knows all it wants does not want this child of its own."""
+    """Return whether a fully evaluated set may remove this child of its own."""
     mine = key.namespace == plan.obj.metadata.namespace and _is_child(plan.obj, child)
     return plan.complete and mine and not _held(child) and key.name not in plan.wishes
 
@@ -321,7 +321,7 @@ def _is_child(obj: PackageVariantSet, child: PackageVariant) -> bool:
 
 
 def _owner(child: PackageVariant, uids: set[str]) -> str | None:
-    """Return the uid of the set that controls it, "" for a person's, None when that set is gone."""
+    """Return the uid of the controlling set, "" for a user's object, None if that set is gone."""
     owner = next((o for o in child.metadata.owner_references if o.controller), None)
     if owner is None or owner.kind != SET_KIND:
         return ""

@@ -50,6 +50,10 @@ ALWAYS = (
     "variants copied",
     "notes too large",
     "clock jumps",
+    "partitions lagging",
+    "watches replayed",
+    "lists without an object",
+    "objects injected",
 )
 """What must have happened in many schedules."""
 

@@ -8,6 +8,7 @@ import msgspec
 
 from pvbus.core.codec import encode_row
 from pvbus.core.effects import CatchUp, Outcome, Put
+from pvbus.core.errors import TooLargeError
 from pvbus.core.ingest.rows import rows_of, topics_of
 from pvbus.core.keys import sync_key
 from pvbus.core.kinds import Kind
@@ -191,7 +192,7 @@ class UnrollPart:
         for put in outcome.puts:
             if put not in refused:
                 self._store(put)
-        self.dirty |= bool(list(self.controller.refused(0, tuple(refused), "too large")))
+        self.dirty |= bool(list(self.controller.refused(0, tuple(refused), TooLargeError("too large"))))
         return outcome
 
     def _store(self, put: Put) -> None:

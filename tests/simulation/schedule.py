@@ -449,7 +449,7 @@ async def live_through(seed: int) -> Counter[str]:
     check_generations(world)
     await check_restart(world)
     await world.close()
-    return world.watcher.counts
+    return world.watcher.counts + world.faults.counts
 
 
 @contextmanager

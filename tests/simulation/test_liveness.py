@@ -11,7 +11,9 @@ import pytest
 
 from pvbus.adapters.memory.virtual_time import run_simulated
 from pvbus.core.keys import HOLD
+from pvbus.core.records import DESIRED, RESULTS, SETRESULTS, TARGETS, UNROLL
 from pvbus.core.unroll.removal import RemovalLimits
+from pvbus.ports.bus import Output
 from tests.simulation.outcome import check_variants, check_watched
 from tests.simulation.schedule import NOTE, RECORD_BYTES, seeded
 from tests.simulation.world import REPOSITORY, SET, SITE, VARIANT, Options, World
@@ -92,6 +94,51 @@ def test_a_value_that_the_bus_just_takes_leaves_its_variant_in_hand(removes: boo
             assert world.variants()[vkey]["spec"]["packageContext"]["data"] == {"note": "short"}
 
     played(scenario, options=Options(record_bytes=RECORD_BYTES))
+
+
+def test_rows_that_a_damaged_bus_refuses_fail_their_variant_alone_until_it_is_repaired() -> None:
+    """The set says so and is not Ready; others are made and changed as before."""
+
+    def is_damaged(output: Output) -> bool:
+        return output.topic in (UNROLL, TARGETS) and b"alpha-r1-s9" in output.key
+
+    async def scenario(world: World) -> None:
+        await inventory(world, 9)
+        world.faults.refuses = is_damaged
+        for number in (9, 10, 11):
+            label(world, number, "prod")
+        await world.converge()
+        assert set(world.variants()) == {f"default/alpha-r1-s{n}" for n in range(12) if n != 9}
+        rollup = world.rollup("alpha")
+        assert rollup is not None
+        assert (rollup.counts.desired, rollup.counts.applied, rollup.counts.failed) == (12, 11, 1)
+        assert (rollup.reason, rollup.message) == ("BusRefused", "Site default/s9: the bus's file is damaged")
+        conditions = {c["type"]: c for c in world.objects(SET)[0]["status"]["conditions"]}
+        assert (conditions["Ready"]["status"], conditions["Stalled"]["status"]) == ("False", "True")
+        label(world, 12, "prod")
+        await asyncio.sleep(100.0)
+        assert len(world.variants()) == 12
+        assert "default/alpha-r1-s9" not in world.variants()
+        world.faults.refuses = lambda output: False
+        await world.converge(quiet=70.0)
+        assert len(world.variants()) == 13
+
+    played(scenario)
+
+
+def test_a_bus_that_refuses_every_row_for_a_while_loses_none() -> None:
+    async def scenario(world: World) -> None:
+        await inventory(world, 3)
+        world.faults.refuses = lambda output: output.topic in (UNROLL, TARGETS, SETRESULTS, DESIRED, RESULTS)
+        for number in range(3, 30):
+            label(world, number, "prod")
+        await asyncio.sleep(100.0)
+        assert len(world.variants()) == 3
+        world.faults.refuses = lambda output: False
+        await world.converge(quiet=70.0)
+        assert len(world.variants()) == 30
+
+    played(scenario)
 
 
 def test_a_dropped_entry_of_targets_removes_its_variants() -> None:

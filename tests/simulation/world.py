@@ -20,6 +20,7 @@ from pvbus.adapters.memory.cluster import Write
 from pvbus.adapters.memory.virtual_time import Process, ProcessClock, SimulatedClock
 from pvbus.core.api.packages import PackageRevision, Repository
 from pvbus.core.api.variants import PackageVariant, PackageVariantSet
+from pvbus.core.inject.mutations.injection import INJECTED
 from pvbus.core.keys import CONFIRM_DELETION, Key
 from pvbus.core.records import DESIRED, META, SETRESULTS, TARGETS, UNROLL, ChildRow, SetResult
 from pvbus.core.topics import SERVICES, topic_specs
@@ -63,6 +64,11 @@ __all__ = [
     "Options",
     "World",
 ]
+
+
+def is_injected(text: str) -> bool:
+    """Whether a file of a package has content that inject took from an object."""
+    return INJECTED in text
 
 
 def defects() -> float:
@@ -255,6 +261,8 @@ class World:
             self.watcher.counts[f"creates of {obj['kind']}"] += 1
         if verb == "delete" and obj["kind"] == "PackageVariant":
             self.watcher.deleted(obj)
+        if obj["kind"] == RESOURCES.kind and any(map(is_injected, obj["spec"]["resources"].values())):
+            self.watcher.counts["objects injected"] += 1
         if subresource == "status":
             self.watcher.status(obj)
 

@@ -53,7 +53,7 @@ def test_every_problem_is_told() -> None:
 @pytest.mark.parametrize(
     ("text", "words"),
     [
-        ("a: [", "cannot be read"),
+        ("a: [", "cannot read"),
         ("- a", "must be a mapping"),
         ("removalMax: 1", "removalMax: unknown setting; did you mean"),
     ],

@@ -48,6 +48,12 @@ def connections_max() -> int:
     return min(CONNECTIONS_MAX, max(16, resource.getrlimit(resource.RLIMIT_NOFILE)[0] // 2))
 
 
+def backlog() -> int:
+    """Return how many connections may wait to be accepted. asyncio accepts so many at once, before the
+    limit of connections is looked at: with few descriptors they would run out."""
+    return 512
+
+
 class Limits:
     """Counts what is held at the moment."""
 

@@ -28,6 +28,7 @@ from pvbus.controlplane.apiserver.connections import (
     Connections,
     Limits,
     abort,
+    backlog,
     read_body,
     refusal,
     send,
@@ -161,7 +162,7 @@ class ApiServer:
         asked = self._asked_port or self._folder.kept_port()
         host = ANY_HOST if self._advertise else HOST
         context = certificates.context if certificates else None
-        site = web.TCPSite(self._runner, host, asked, ssl_context=context, backlog=512)
+        site = web.TCPSite(self._runner, host, asked, ssl_context=context, backlog=backlog())
         try:
             await site.start()
         except OSError as exc:

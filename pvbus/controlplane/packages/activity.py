@@ -1,4 +1,4 @@
-"""What the keepers of one store share."""
+"""State that the repository syncs of one store share."""
 
 from collections.abc import Mapping
 
@@ -7,7 +7,7 @@ from pvbus.controlplane.packages.gitrepo import File
 
 FILES_BYTES_MAX = 64 * 1024 * 1024
 FILE_OVERHEAD_BYTES = 300
-"""Content of packages in memory: thousands of usual packages, ten of the largest."""
+"""Package content in memory: thousands of usual packages, ten of the largest."""
 
 
 def _bytes_of(files: Mapping[str, File]) -> int:
@@ -15,8 +15,7 @@ def _bytes_of(files: Mapping[str, File]) -> int:
 
 
 class StoreActivity:
-    """How many keepers there are, how many requests are under way, and the
-    content of packages that was read last."""
+    """The number of repository syncs and of requests in progress, and a cache of package content."""
 
     def __init__(self) -> None:
         self.files: SizedCache[str, Mapping[str, File]] = SizedCache(FILES_BYTES_MAX, _bytes_of)

@@ -1,11 +1,11 @@
-"""The answers a client gets, by what happened; texts and codes are Porch's where it has them."""
+"""Error responses to clients; texts and codes are Porch's where it has them."""
 
 from pvbus.controlplane.apiserver.hooks import StatusError
 from pvbus.controlplane.packages.gitcommand import Failure, GitError
 from pvbus.core.api.variants import CONFIG_GROUP, PORCH_GROUP
 
 RETRY_SECONDS = 5
-"""When a client should try again while a remote is away: the store itself retries about as often."""
+"""Retry-After for an unreachable remote: the store itself retries about as often."""
 
 PLURAL = f"packagerevisions.{PORCH_GROUP}"
 
@@ -27,7 +27,7 @@ def conflict(name: str, message: str, *, plural: str = PLURAL) -> StatusError:
 
 
 def modified(name: str, *, plural: str = PLURAL) -> StatusError:
-    """The precondition of a write does not hold any more."""
+    """Report a failed precondition of a write."""
     return conflict(
         name,
         "the object has been modified; please apply your changes to the latest version and try again",
@@ -46,7 +46,7 @@ def invalid(name: str, field: str, message: str, *, kind: str = "PackageRevision
 
 
 def internal(message: str) -> StatusError:
-    """A business rule of the package store: 500, as Porch answers."""
+    """Report a violated rule of the package store, with Porch's code, 500."""
     return StatusError(500, "InternalError", f"Internal error occurred: {message}")
 
 
@@ -55,7 +55,7 @@ def unavailable(message: str) -> StatusError:
 
 
 def of_git_error(error: GitError, name: str) -> StatusError:
-    """Nothing was changed in git when this is sent."""
+    """Convert a git error; nothing was changed in git."""
     match error.failure:
         case Failure.MOVED:
             return conflict(name, str(error))

@@ -1,7 +1,7 @@
-"""What a package may be: limits on what is read from git and written to it.
+"""Limits of a package, when it is read from git and when it is written.
 
-A repository is pushed to by others. Whatever is in it must cost bounded time and memory here, and a
-package beyond a limit fails alone, with a message that names the limit.
+Other programs push to a repository. Its content must cost bounded time and memory here, and a package
+beyond a limit fails alone, with a message that names the limit.
 """
 
 import posixpath
@@ -9,7 +9,7 @@ import unicodedata
 from collections.abc import Iterable, Mapping
 
 PACKAGE_BYTES_MAX = 6 * 1024 * 1024
-"""All files of one package. A request that writes a package holds no more either."""
+"""All files of one package. A request that writes a package has the same limit."""
 
 FILES_MAX = 10_000
 """Files of one package; the largest catalogs known have some hundred."""
@@ -17,32 +17,32 @@ FILES_MAX = 10_000
 PATH_BYTES_MAX = 1024
 NAME_BYTES_MAX = 255
 DEPTH_MAX = 64
-"""Length of a path, of one of its names, and folders inside each other: what file systems can hold when
-somebody checks the repository out."""
+"""Length of a path, of one of its names, and depth of folders: limits of file systems, for a checkout of the
+repository."""
 
 KPTFILE_BYTES_MAX = 512 * 1024
-"""A Kptfile is read for every revision there is."""
+"""A Kptfile is read for every revision."""
 
 FACTS_BYTES_MAX = 256 * 1024
-"""What a PackageRevision repeats of its Kptfile: as much as the annotations of an object may have."""
+"""The Kptfile's facts in a PackageRevision: as much as an object's annotations may have."""
 
 MESSAGE_BYTES_MAX = 64 * 1024
-"""How much of a commit message is read; the `kpt:` line of a task has less than one."""
+"""The part of a commit message that is read; the `kpt:` line of a task has less than one KiB."""
 
 FOLDERS_MAX = 100_000
-"""Folders of a branch that are looked through for packages. A tree that contains itself many times over
-looks like billions of them."""
+"""Folders of a branch that are searched for packages. A tree that contains itself many times over looks like
+billions of them."""
 
 
 class ContentError(Exception):
-    """The content of one package is beyond a limit. The message says which, for people."""
+    """The content of one package is beyond a limit. The message names it for users."""
 
 
 def path_problem(paths: Iterable[str], kptfile: str) -> str | None:
-    """Return why these cannot be the files of a package, None when they can."""
+    """Return why these cannot be the files of a package, None if they can."""
     known = list(paths)
     if len(known) > FILES_MAX:
-        return f"a package has {FILES_MAX} files at most, these are {len(known)}"
+        return f"a package can have at most {FILES_MAX} files, these are {len(known)}"
     folders: set[str] = set()
     by_folded: dict[str, str] = {}
     for path in known:
@@ -55,34 +55,34 @@ def path_problem(paths: Iterable[str], kptfile: str) -> str | None:
         if path in folders and other != path and other not in folders:
             continue
         if other != path:
-            return f"{path!r} and {other!r} differ in case only: not every file system can hold both"
+            return f"{path!r} and {other!r} differ only in case: some file systems cannot hold both"
     for path in known:
         if path in folders:
-            return f"{path!r} is a file and a folder at once"
+            return f"{path!r} is both a file and a folder"
     if kptfile not in known:
         return "a package needs a Kptfile at its root"
     return None
 
 
 def one_path_problem(path: str) -> str | None:
-    """Return why a path cannot be one inside a package or repository, None when it can."""
+    """Return why a path is invalid inside a package or repository, None if it is valid."""
     parts = path.split("/")
     if any(part in ("", ".", "..") or _is_git_folder(part) for part in parts):
-        return f"{shortened(path)} is no path inside a package"
+        return f"{shortened(path)} is not a path inside a package"
     if any(unicodedata.category(char) in ("Cc", "Cs") for char in path):
         return f"{shortened(path)} has characters that no file name may have"
     if len(path.encode()) > PATH_BYTES_MAX or any(len(part.encode()) > NAME_BYTES_MAX for part in parts):
         return (
-            f"{shortened(path)} is too long: a path has {PATH_BYTES_MAX} bytes at most, and {NAME_BYTES_MAX} "
+            f"{shortened(path)} is too long: a path has at most {PATH_BYTES_MAX} bytes, and {NAME_BYTES_MAX} "
             "between slashes"
         )
     if len(parts) > DEPTH_MAX:
-        return f"{shortened(path)} has {len(parts)} folders inside each other, {DEPTH_MAX} are allowed"
+        return f"{shortened(path)} has {len(parts)} nested folders, at most {DEPTH_MAX} are allowed"
     return None
 
 
 def _is_git_folder(name: str) -> bool:
-    """Tell a name that some file system takes for `.git`: by case, ignored characters, short names."""
+    """Return whether a file system may take a name for `.git`: case, ignored characters, short names."""
     visible = "".join(char for char in name if unicodedata.category(char) != "Cf")
     plain = visible.casefold().partition(":")[0].rstrip(" .\\")
     return plain in (".git", "git~1") or plain.startswith(".git\\") or "\\.git" in plain
@@ -93,7 +93,7 @@ def shortened(text: str) -> str:
 
 
 def link_problem(links: Mapping[str, bytes]) -> str | None:
-    """Return which symbolic link leads out of its package, None where none does. links: path -> target."""
+    """Return the problem of a link that leads out of its package, None without one. links: path -> target."""
     for path, target in links.items():
         where = target.decode(errors="replace")
         end = posixpath.normpath(posixpath.join(posixpath.dirname(path), where))

@@ -1,4 +1,4 @@
-"""A cache that is limited by what it holds, not by how many: packages differ a thousandfold in size."""
+"""A cache with a limit in bytes, not in entries: packages differ a thousandfold in size."""
 
 import threading
 from collections import OrderedDict
@@ -10,10 +10,10 @@ _V = TypeVar("_V")
 
 
 class SizedCache(Generic[_K, _V]):
-    """Keeps what was used last. Safe to use from several threads."""
+    """Keeps the most recently used values. Thread-safe."""
 
     def __init__(self, bytes_max: int, size_of: Callable[[_V], int]) -> None:
-        """size_of: returns about how many bytes a value takes; one above the limit is not kept."""
+        """size_of: returns the approximate bytes of a value; one above the limit is not kept."""
         self._bytes_max = bytes_max
         self._size_of = size_of
         self._lock = threading.Lock()
@@ -24,7 +24,7 @@ class SizedCache(Generic[_K, _V]):
         return len(self._entries)
 
     def get(self, key: _K, make: Callable[[], _V]) -> _V:
-        """Return the value of a key; made anew where there is none, by several threads at worst."""
+        """Return the value of a key; make it if it is missing, at worst in several threads."""
         with self._lock:
             found = self._entries.get(key)
             if found is not None:

@@ -1,4 +1,4 @@
-"""What a draft's commit message says to people: what was done, and which variant it was done for."""
+"""The readable lines of a draft's commit message: the change, and the variant it is for."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -12,7 +12,7 @@ NAMED_MAX = 5
 def of_creation(
     task: Mapping[str, Any], source: Revision | None, metadata: Mapping[str, Any]
 ) -> tuple[str, ...]:
-    """source: the revision that was cloned or copied, None for a package from nothing."""
+    """Name the task and its source. source: the cloned or copied revision, None for a new package."""
     kind = task.get("type", "")
     if kind == "clone":
         name = (((task.get("clone") or {}).get("upstreamRef") or {}).get("upstreamRef") or {}).get("name", "")
@@ -25,7 +25,7 @@ def of_creation(
 
 
 def of_update(before: Files, after: Files, metadata: Mapping[str, Any]) -> tuple[str, ...]:
-    """Name the files that differ."""
+    """Name the changed files."""
     changed = sorted(path for path in before.keys() | after.keys() if before.get(path) != after.get(path))
     named = ", ".join(_line(path) for path in changed[:NAMED_MAX])
     more = f" (and {len(changed) - NAMED_MAX} more)" if len(changed) > NAMED_MAX else ""

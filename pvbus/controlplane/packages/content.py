@@ -1,4 +1,4 @@
-"""The files of a new or changed package, as text: what each task makes of them.
+"""The files of a new or changed package, as text, and their changes by each task.
 
 Pure. Kptfiles and resources are edited in place, so that comments and layout stay.
 
@@ -55,7 +55,7 @@ def _context(name: str, path: str | None) -> str:
 def with_package_context(texts: Mapping[str, str], package_path: str) -> dict[str, str]:
     """Generate the package context of a deployment repository from scratch.
 
-    Every context there is goes, wherever it lies; one is made beside each Kptfile.
+    Every existing context is removed, in any folder; a new one is made beside each Kptfile.
     """
     result = {}
     for path, text in texts.items():
@@ -84,10 +84,10 @@ def _is_context(value: Any) -> bool:
 
 
 def with_origins(texts: Mapping[str, str]) -> dict[str, str]:
-    """Record in every resource what it is called upstream, so that an upgrade finds it again.
+    """Record in every resource its upstream name, so that an upgrade finds it again.
 
-    A record that is already there stays: it names the same object on both sides of a later merge.
-    A file that is no YAML stays as it is; rendering reports it.
+    An existing record stays: it names the same object on both sides of a later merge. A file that is not
+    YAML stays as it is; rendering reports it.
     """
     return {path: _origin_file(text) if _is_yaml(path) else text for path, text in texts.items()}
 
@@ -124,7 +124,7 @@ def _is_yaml(path: str) -> bool:
 def _document(text: str) -> Document:
     documents = editor.parse(text)
     if not documents or not isinstance(documents[0].value, dict):
-        raise editor.YamlError("it holds no object")
+        raise editor.YamlError("it contains no object")
     return documents[0]
 
 
@@ -132,7 +132,7 @@ def edit_kptfile(texts: Mapping[str, str], *edits: Callable[[Document], Document
     """Apply edits to the package's Kptfile. Raises: YamlError."""
     documents = editor.parse(texts[KPTFILE])
     if not documents or not isinstance(documents[0].value, dict):
-        raise editor.YamlError("Kptfile holds no object")
+        raise editor.YamlError("Kptfile contains no object")
     first = documents[0]
     for edit in edits:
         first = edit(first)
@@ -158,7 +158,7 @@ def derived_from(lock: Mapping[str, Any]) -> Callable[[Document], Document]:
 
 
 def with_metadata(field: str, wanted: Mapping[str, str], *, exact: bool) -> Callable[[Document], Document]:
-    """Set metadata.labels or .annotations: exactly these, or these over those that are there."""
+    """Set metadata.labels or .annotations: exactly these, or merged into the present ones."""
     path = ("metadata", field)
 
     def edit(kptfile: Document) -> Document:
@@ -171,7 +171,7 @@ def with_metadata(field: str, wanted: Mapping[str, str], *, exact: bool) -> Call
 
 
 def with_gates(gates: Sequence[Mapping[str, Any]]) -> Callable[[Document], Document]:
-    """Make the readiness gates exactly these."""
+    """Set the readiness gates to exactly these."""
     wanted = {str(gate["conditionType"]): {"conditionType": gate["conditionType"]} for gate in gates}
     return lambda kptfile: _with_list(kptfile, ("info", "readinessGates"), "conditionType", wanted)
 
@@ -179,7 +179,7 @@ def with_gates(gates: Sequence[Mapping[str, Any]]) -> Callable[[Document], Docum
 def with_conditions(
     conditions: Sequence[Mapping[str, Any]], rendered: Mapping[str, Any] | None
 ) -> Callable[[Document], Document]:
-    """Make the conditions exactly these, but `Rendered` what rendering made it (None: absent)."""
+    """Set the conditions to exactly these, except `Rendered`, which is the given one (None: absent)."""
     wanted = {str(item["type"]): item for item in conditions if item["type"] != RENDERED}
     if rendered is not None:
         wanted[RENDERED] = rendered
@@ -189,7 +189,7 @@ def with_conditions(
 def _with_list(
     kptfile: Document, path: tuple[str, ...], key: str, wanted: Mapping[str, Mapping[str, Any]]
 ) -> Document:
-    """Make a list of keyed entries hold exactly the wanted ones; those that stay keep their place."""
+    """Set a list of keyed entries to exactly the wanted ones; those that stay keep their position."""
     present = editor.get(kptfile.value, path)
     present = present if isinstance(present, list) else []
     if not wanted:
@@ -208,5 +208,5 @@ def _with_list(
 
 
 def path_problem(paths: Sequence[str]) -> str | None:
-    """Return why these cannot be the files of a package, None when they can."""
+    """Return why these cannot be the files of a package, None if they can."""
     return bounds.path_problem(paths, KPTFILE)

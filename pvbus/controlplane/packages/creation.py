@@ -1,7 +1,7 @@
-"""What a new package revision starts with: its task checked, its first files made.
+"""Creates package revisions: checks the task, makes the first files.
 
-Raises StatusError with Porch's texts. The rules that compare with other revisions use the whole
-path; Porch compares its last element only, and so lets some duplicates through.
+Raises StatusError with Porch's texts. Rules that compare with other revisions use the whole path;
+Porch compares only its last element, and so accepts some duplicates.
 """
 
 from collections.abc import Mapping
@@ -18,14 +18,14 @@ from pvbus.core.yaml import editor
 from pvbus.ports.cluster import Object
 
 ORIGINS_BYTES_MAX = 32 * 1024 * 1024
-"""Upstream packages whose annotated files are remembered: a fleet follows few of them."""
+"""Cache of upstream packages' annotated files: a fleet follows few of them."""
 
 
 TEXT_OVERHEAD_BYTES = 200
 
 
 class Wanted(NamedTuple):
-    """A PackageRevision to be created, its form checked."""
+    """A PackageRevision to create, with its form checked."""
 
     namespace: str
     repository: str
@@ -40,7 +40,7 @@ class Wanted(NamedTuple):
 
 
 class Start(NamedTuple):
-    """The first files. base: what they were made from, for what is no text; texts: the text files."""
+    """The first files. base: the source's files, for those that are not text; texts: the text files."""
 
     base: Files
     texts: dict[str, str]
@@ -54,7 +54,7 @@ class Finder(Protocol):
 
 
 def parse(obj: Object) -> Wanted:
-    """Check what can be checked without looking at anything else."""
+    """Check the object by itself, without other objects or git."""
     metadata, spec = obj["metadata"], obj.get("spec") or {}
     repository, package = spec.get("repository", ""), spec.get("packageName", "")
     workspace, lifecycle = spec.get("workspaceName", ""), spec.get("lifecycle", "")
@@ -93,8 +93,7 @@ def latest_label(name: str) -> StatusError:
 def check_place(wanted: Wanted, sync: RepositorySync, directory: str, *, is_leftover: bool) -> None:
     """Check a new revision against those of its repository.
 
-    is_leftover: of the package there is nothing but the folder that its deletion left on the branch;
-    a new package takes its place.
+    is_leftover: only the folder on the branch is left of a deleted package; a new package replaces it.
     """
     present = sync.catalog.by_directory
     siblings = present.get(directory, {})
@@ -124,7 +123,7 @@ def check_place(wanted: Wanted, sync: RepositorySync, directory: str, *, is_left
         if nested:
             raise answers.internal(
                 f'package path "{wanted.package}" of repo "{wanted.repository}" overlaps with the existing '
-                f'package "{nested[0]}": packages cannot lie inside each other'
+                f'package "{nested[0]}": packages cannot be nested'
             )
 
 
@@ -228,7 +227,7 @@ class Creation:
 
 
 def first_files(wanted: Wanted, start: Start) -> dict[str, str]:
-    """Put what the request says about the Kptfile into it. Raises: YamlError."""
+    """Write the request's metadata and readiness gates into the Kptfile. Raises: YamlError."""
     package_metadata = wanted.spec.get("packageMetadata") or {}
     edits = [
         content.with_metadata(field, package_metadata[field], exact=False)

@@ -11,7 +11,7 @@ SECRET = Kind("", "Secret")
 
 
 def credentials_of(objects: Objects, settings: RepositorySettings) -> Credentials | None:
-    """Return the credentials, None where the Repository names none. Raises: GitError."""
+    """Return the credentials, None if the Repository names none. Raises: GitError."""
     name = settings.secret
     if not name:
         return None

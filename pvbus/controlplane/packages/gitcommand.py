@@ -1,8 +1,8 @@
-"""The git executable: everything that talks to a remote repository.
+"""Runs the git executable for all communication with remote repositories.
 
-Never asks a question, never runs forever, and never runs the user's hooks or signs anything: the
-mirror it works in is ours. A remote's own hooks and settings do apply; they belong to the remote.
-Every failure becomes a GitError that says what failed and what to do.
+It never prompts, never runs forever, and never runs the user's hooks or signs anything: it works in our
+own mirror. A remote's own hooks and settings do apply. Every failure becomes a GitError that says what
+failed and what to do.
 """
 
 import base64
@@ -19,17 +19,17 @@ from typing import NamedTuple
 from pvbus.controlplane.packages import programs
 
 NETWORK_SECONDS_MAX = 120.0
-"""A fetch of a large repository over a slow line still ends within it; a dead line is given up."""
+"""Enough for a fetch of a large repository over a slow line; a dead connection is given up."""
 
 STALE_LOCK_SECONDS = 30.0
-"""Age of a lock file that nobody can still hold: git holds one for milliseconds, and on a disk that
-hangs for seconds. Longer, and a package whose push was killed waits longer."""
+"""Age of a stale lock file: git holds one for milliseconds, or for seconds on a hanging disk. With a higher
+value, a package whose push was killed waits longer."""
 
 OUTPUT_BYTES_MAX = 4 * 1024 * 1024
-"""What git may print: a push of 64 changes prints some 20 KB."""
+"""Limit of git's output: a push of 64 changes prints some 20 KB."""
 
 OUTPUT_CHARACTERS_MAX = 20_000
-"""How much of what git printed is looked at for its cause. Most of it comes from the remote."""
+"""The part of git's output that is searched for the cause. Most of it comes from the remote."""
 
 _SETTINGS = {
     "core.hooksPath": "/dev/null",
@@ -38,7 +38,7 @@ _SETTINGS = {
     "fetch.writeCommitGraph": "false",
     "gc.auto": "0",  # no surprise pauses under load; the mirror is packed when it is opened
     "maintenance.auto": "false",
-    "pack.threads": "1",  # our packs are a few small objects: looking for deltas costs more than it saves
+    "pack.threads": "1",  # our packs are a few small objects: searching deltas costs more than it saves
     "pack.window": "0",
     "protocol.file.allow": "always",  # paths come from Repository objects, not from foreign packages
     "push.followTags": "false",
@@ -47,7 +47,7 @@ _SETTINGS = {
 }
 
 _LOCAL_RECEIVER = "git -c core.alternateRefsCommand=true receive-pack"
-"""On this machine the receiving git would start one more git to list refs it does not need: a quarter
+"""On this machine, the receiving git would start another git to list refs that it does not need: a quarter
 of the time of a push."""
 
 
@@ -55,15 +55,15 @@ _URL_USER = re.compile(r"://[^/@\s']{1,500}@")
 
 
 class Failure(Enum):
-    """What kind of thing went wrong, as far as a caller reacts differently."""
+    """The classes of failure that callers handle differently."""
 
-    MOVED = "moved"  # the remote's refs are not what we thought: fetch and decide again
-    REFUSED = "refused"  # the remote will not take this update
-    UNREACHABLE = "unreachable"  # nothing at all can be done with the remote now
+    MOVED = "moved"  # the remote's refs have changed: fetch and decide again
+    REFUSED = "refused"  # the remote does not accept this update
+    UNREACHABLE = "unreachable"  # no operation on the remote is possible now
 
 
 class GitError(Exception):
-    """A git operation failed. The message is one for people and says what to do."""
+    """A git operation failed. The message is for users and says what to do."""
 
     def __init__(self, failure: Failure, message: str) -> None:
         super().__init__(message)
@@ -76,7 +76,7 @@ class Credentials(NamedTuple):
 
 
 class RefUpdate(NamedTuple):
-    """Move a ref from what it must be (None: absent) to what it is to be (None: deleted)."""
+    """Move a ref from its expected commit (None: absent) to a new one (None: delete it)."""
 
     ref: str
     old: str | None
@@ -84,12 +84,12 @@ class RefUpdate(NamedTuple):
 
 
 def is_path(repository: str) -> bool:
-    """Tell a path of this machine from a URL (`scheme://...` or `host:path`)."""
+    """Return whether a repository is a path on this machine, not a URL (`scheme://...` or `host:path`)."""
     return "://" not in repository and not re.match(r"[^/]+:", repository)
 
 
 class Git:
-    """Runs git. Used from worker threads; `interrupt` may be called from any other."""
+    """Runs git, from worker threads; `interrupt` may be called from any thread."""
 
     def __init__(self, credentials: Credentials | None = None) -> None:
         self._environment = _environment(credentials)
@@ -124,14 +124,14 @@ class Git:
             raise GitError(
                 Failure.UNREACHABLE,
                 f"git {arguments[0]} did not end within {seconds_max:g} s: "
-                "check that the remote answers; it is tried again",
+                "check that the remote answers; it will be retried",
             )
         output, errors = (text.decode(errors="replace") for text in (outcome.out, outcome.err))
         if outcome.excess:
             raise GitError(
                 Failure.UNREACHABLE,
                 f"git {arguments[0]}: the remote sent more than {OUTPUT_BYTES_MAX} bytes of messages: "
-                f"check what it is ({self._redacted(_essence(output + errors))})",
+                f"check the remote ({self._redacted(_essence(output + errors))})",
             )
         if outcome.code:
             raise explain(arguments[0], self._redacted(output + errors))
@@ -144,7 +144,7 @@ class Git:
         return _URL_USER.sub("://***@", text[:OUTPUT_CHARACTERS_MAX])
 
     def fetch(self, mirror: Path, url: str) -> None:
-        """Make the mirror's branches and tags those of the remote."""
+        """Update the mirror's branches and tags to those of the remote."""
         command = (
             "fetch", "--quiet", "--prune", "--no-tags", "--force", "--no-write-fetch-head",
             "--", url, "+refs/heads/*:refs/heads/*", "+refs/tags/*:refs/tags/*",
@@ -152,7 +152,7 @@ class Git:
         self._run_past_locks(command, mirror, url)
 
     def push(self, mirror: Path, url: str, updates: Sequence[RefUpdate]) -> None:
-        """Move refs of the remote, all or none, each only if it still is what we believe."""
+        """Move refs of the remote atomically, each only if it still has the expected value."""
         receiver = [f"--receive-pack={_LOCAL_RECEIVER}"] if is_path(url) else []
         leases = [f"--force-with-lease={update.ref}:{update.old or ''}" for update in updates]
         refspecs = [f"{update.new or ''}:{update.ref}" for update in updates]
@@ -162,7 +162,7 @@ class Git:
         self._run_past_locks(command, mirror, url)
 
     def _run_past_locks(self, command: Sequence[str], mirror: Path, url: str) -> None:
-        """Run a command; where a lock that a killed git left is in the way, remove it and run again."""
+        """Run a command; if it fails on a stale lock of a killed git, remove the lock and run it again."""
         try:
             self.run(*command, directory=mirror)
         except GitError as error:
@@ -172,7 +172,7 @@ class Git:
             self.run(*command, directory=mirror)
 
     def interrupt(self) -> None:
-        """End what runs and start nothing more."""
+        """Kill the running commands and start no more."""
         with self._lock:
             self._stopped = True
             for process in self._running:
@@ -182,8 +182,8 @@ class Git:
 def remove_stale_locks(message: str, folders: Sequence[Path]) -> bool:
     """Remove the lock files that a message of git names, if they are in these folders and old.
 
-    git holds a lock for milliseconds; one that is older than STALE_LOCK_SECONDS was left by a git that
-    was killed, and would stand for ever. Returns whether any was removed.
+    git holds a lock for milliseconds; one that is older than STALE_LOCK_SECONDS was left by a killed git,
+    and would stay forever. Return whether any was removed.
     """
     removed = False
     for name in re.findall(r"Unable to create '([^']+\.lock)': File exists", message):
@@ -194,7 +194,7 @@ def remove_stale_locks(message: str, folders: Sequence[Path]) -> bool:
                 lock.unlink()
                 removed = True
         except FileNotFoundError:
-            removed = True  # its holder was alive and is done
+            removed = True  # its owner has finished meanwhile
     return removed
 
 
@@ -203,7 +203,7 @@ def _token(credentials: Credentials) -> str:
 
 
 def _secrets(credentials: Credentials | None) -> tuple[str, ...]:
-    """Return the texts that no message may show; a password of few letters would be in every word."""
+    """Return the secrets to remove from messages; a very short password would match in ordinary words."""
     if credentials is None:
         return ()
     return (_token(credentials), *([credentials.password] if len(credentials.password) > 3 else []))
@@ -216,7 +216,7 @@ def _environment(credentials: Credentials | None) -> Mapping[str, str]:
             environment[name] = os.environ[name]
     settings = dict(_SETTINGS)
     if credentials is not None:
-        # In the environment and not on the command line, where every user could read it.
+        # In the environment, not on the command line, where every user could read it.
         token = _token(credentials)
         settings["http.extraHeader"] = f"Authorization: Basic {token}"
     environment["GIT_CONFIG_COUNT"] = str(len(settings))
@@ -242,18 +242,18 @@ _KNOWN: tuple[tuple[str, Failure, str], ...] = (
     (
         r"hook declined",
         Failure.REFUSED,
-        "a hook of the remote repository refused the push: correct the hook or what it checks",
+        "a hook of the remote repository refused the push: correct the hook, or the content it checks",
     ),
     (
         r"exists; cannot create",
         Failure.REFUSED,
-        "another branch or tag is in the way of the package's: rename or delete it",
+        "another branch or tag conflicts with the package's: rename or delete it",
     ),
     (
         r"stale info|fetch first|non-fast-forward|reference already exists|cannot lock ref|failed to lock"
         r"|incorrect old value|remote ref (?:updated|changed)",
         Failure.MOVED,
-        "somebody else changed the remote repository at the same time: read again and retry",
+        "the remote repository was changed at the same time: read again and retry",
     ),
     (
         r"does not appear to be a git repository|Repository not found|repository .* not found"
@@ -277,19 +277,19 @@ _KNOWN: tuple[tuple[str, Failure, str], ...] = (
         r"Could not resolve host|Connection (?:refused|timed out|reset)|Failed to connect|unable to access"
         r"|Could not read from remote|early EOF|hung up|Network is unreachable|No route to host",
         Failure.UNREACHABLE,
-        "the remote cannot be reached: check the address and the network; it is tried again",
+        "cannot reach the remote: check the address and the network; it will be retried",
     ),
     (
         r"No space left|File too large|Disk quota|unable to write|insufficient permission|Permission denied",
         Failure.REFUSED,
-        "the repository cannot be written: check its disk space and permissions",
+        "cannot write to the repository: check its disk space and permissions",
     ),
     (r"remote rejected|failed to push", Failure.REFUSED, "the remote repository refused the push"),
 )
 
 
 def explain(command: str, output: str) -> GitError:
-    """Turn what git printed into an error for people."""
+    """Convert git's output to an error for users."""
     output = output[:OUTPUT_CHARACTERS_MAX]
     detail = _essence(output)
     for pattern, failure, advice in _KNOWN:
@@ -299,7 +299,7 @@ def explain(command: str, output: str) -> GitError:
 
 
 def _essence(output: str) -> str:
-    """Keep the lines that say something: what a hook printed, and git's errors."""
+    """Return the relevant lines: a hook's output, and git's errors."""
     lines = [" ".join(line.split()) for line in output.splitlines()]
     telling = [
         line

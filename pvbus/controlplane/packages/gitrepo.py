@@ -2,11 +2,10 @@
 
 The mirror's branches and tags are the remote's as of the last fetch or push; `refs` holds them in
 memory. Objects are written into the mirror first and reach the remote by one atomic push that
-names, for every ref it moves, the value it must still have there.
+names, for every ref it moves, its expected value there.
 
-Safe to use from several threads: one lock guards pygit2 and `refs`. Git commands run outside of it,
-so that reading goes on during a push; only one of `fetch` and `push` may run at a time, which is the
-caller's duty.
+Thread-safe: one lock guards pygit2 and `refs`. Git commands run outside of it, so reads continue during
+a push; the caller must ensure that only one of `fetch` and `push` runs at a time.
 """
 
 import shutil
@@ -29,16 +28,16 @@ pygit2.option(pygit2.enums.Option.SET_OWNER_VALIDATION, False)
 pygit2.settings.cache_max_size(32 * 1024 * 1024)  # of trees and commits, all mirrors together
 
 LOOSE_SAMPLE_MAX = 27
-"""Objects in one of 256 folders: 6,700 in all, git's own limit for tidying up."""
+"""Loose objects in one of 256 folders: 6,700 in all, git's own limit for a gc."""
 
 LOOSE_REFS_MAX = 256
-"""Refs moved between two tidyings, which cost some 20 ms; 3,000 loose ones cost every push 140 ms."""
+"""Refs moved between two pack-refs, which cost some 20 ms; 3,000 loose refs cost every push 140 ms."""
 
 TREES_MAX = 4 * bounds.FOLDERS_MAX
-"""Trees whose kind is remembered, at 100 bytes each; those of former commits are among them."""
+"""Trees in the caches of package and empty trees, at 100 bytes each, including those of former commits."""
 
 SECONDS_MAX = 253_402_300_799
-"""The last second of the year 9999: the last one that RFC 3339 can write."""
+"""The last second of the year 9999, the limit of RFC 3339."""
 
 _REGULAR = (FileMode.BLOB, FileMode.BLOB_EXECUTABLE)
 
@@ -51,12 +50,12 @@ class File(NamedTuple):
 
     @property
     def text(self) -> str | None:
-        """Its text as clients see it; None for what is no regular file (a symbolic link)."""
+        """The text that clients see; None if it is not a regular file (a symbolic link)."""
         return self.data.decode(errors="replace") if self.mode in _REGULAR else None
 
 
 Files = Mapping[str, File]
-"""The content of a package: paths from its folder on."""
+"""The content of a package, by path relative to its folder."""
 
 
 def texts(files: Files) -> dict[str, str]:
@@ -65,7 +64,7 @@ def texts(files: Files) -> dict[str, str]:
 
 
 def replaced(files: Files, wanted: Mapping[str, str]) -> dict[str, File]:
-    """Replace the regular files. A file whose text stays keeps its bytes and mode, text or not."""
+    """Replace the regular files. A file whose text is unchanged keeps its bytes and mode."""
     result = {path: file for path, file in files.items() if file.text is None and path not in wanted}
     for path, text in wanted.items():
         old = files.get(path)
@@ -78,7 +77,7 @@ def replaced(files: Files, wanted: Mapping[str, str]) -> dict[str, File]:
 
 
 class Commit(NamedTuple):
-    """What is read of a commit. authored: RFC 3339 UTC."""
+    """The fields of a commit that are read. authored: RFC 3339 UTC."""
 
     id: str
     parents: tuple[str, ...]
@@ -93,10 +92,10 @@ class Author(NamedTuple):
 
 
 class BareMirror:
-    """One bare mirror. `url` is what git is given: a URL or an absolute path."""
+    """One bare mirror. `url` is passed to git: a URL or an absolute path."""
 
     def __init__(self, path: Path, url: str, git: Git) -> None:
-        """Open the mirror, or make a new one when there is none for this URL."""
+        """Open the mirror, or create one if there is none for this URL."""
         self.path = path
         self.url = url
         self._git = git
@@ -115,11 +114,11 @@ class BareMirror:
         self.refs: Mapping[str, str] = self._read_refs()
 
     def use(self, git: Git) -> None:
-        """Run later commands by this one: the credentials changed."""
+        """Use this Git for later commands: the credentials changed."""
         self._git = git
 
     def pack(self) -> None:
-        """Let git tidy the mirror if it has grown ragged: some 7,000 loose objects, as git counts."""
+        """Run `git gc` on the mirror if it has more than some 7,000 loose objects, by git's own estimate."""
         sample = self.path / "objects" / "17"
         if sample.is_dir() and sum(1 for _ in sample.iterdir()) > LOOSE_SAMPLE_MAX:
             self._git.run("gc", "--quiet", directory=self.path)
@@ -127,11 +126,11 @@ class BareMirror:
     # Remote.
 
     def fetch(self) -> None:
-        """Take over the remote's refs. Raises: GitError."""
+        """Update the refs from the remote. Raises: GitError."""
         if is_path(self.url) and not Path(self.url).exists():
             raise GitError(
                 Failure.UNREACHABLE,
-                f"git fetch: there is nothing at {self.url}: create the repository "
+                f"git fetch: {self.url} does not exist: create the repository "
                 f"(git init --bare {self.url}), or correct spec.git.repo",
             )
         self._git.fetch(self.path, self.url)
@@ -140,9 +139,9 @@ class BareMirror:
         self._tidy(abs(len(self.refs) - len(before)))
 
     def push(self, updates: Sequence[RefUpdate]) -> None:
-        """Move refs at the remote, all or none. Raises: GitError.
+        """Move refs at the remote atomically. Raises: GitError.
 
-        Here they move in memory only: the next fetch writes them down, and after a crash too.
+        In the mirror they move in memory only: the next fetch writes them to disk, also after a crash.
         """
         self._git.push(self.path, self.url, updates)
         with self._lock:
@@ -156,15 +155,15 @@ class BareMirror:
         self._tidy(len(updates))
 
     def _tidy(self, moved: int) -> None:
-        """Put many loose refs into one file, here and in a repository on this machine.
+        """Pack many loose refs into one file, in the mirror and in a repository on this machine.
 
-        Every push reads all refs on both sides; loose ones are a file each.
+        Every push reads all refs on both sides; each loose one is a file.
         """
         self._loose_refs += moved
         if self._loose_refs < LOOSE_REFS_MAX:
             return
         self._loose_refs = 0
-        with suppress(GitError):  # it saves time and nothing else
+        with suppress(GitError):  # it only saves time
             self._git.run("pack-refs", "--all", directory=self.path)
             if is_path(self.url):
                 self._git.run("pack-refs", "--all", directory=Path(self.url))
@@ -181,7 +180,7 @@ class BareMirror:
     # Reading.
 
     def commit_of(self, oid: str) -> str | None:
-        """Return the commit an object id (of a commit, or an annotated tag) stands for."""
+        """Return the commit of an object id (a commit's, or an annotated tag's)."""
         with self._lock:
             try:
                 return str(self._repository[oid].peel(pygit2.Commit).id)
@@ -189,7 +188,7 @@ class BareMirror:
                 return None
 
     def commit(self, oid: str) -> Commit | None:
-        """Read a commit leniently: whoever pushed it may have written its fields in any way."""
+        """Read a commit leniently: a foreign client may have written its fields in any form."""
         with self._lock:
             found = self._repository.get(oid)
             if not isinstance(found, pygit2.Commit):
@@ -207,7 +206,7 @@ class BareMirror:
             )
 
     def tree_of(self, commit: str | None, directory: str = "") -> str | None:
-        """Return the tree of a folder of a commit; None when there is no such folder."""
+        """Return the tree of a folder of a commit; None if there is no such folder."""
         with self._lock:
             found = self._repository.get(commit) if commit else None
             if not isinstance(found, pygit2.Commit):
@@ -236,7 +235,7 @@ class BareMirror:
         return int(self._repository.odb.read_header(pygit2.Oid(hex=blob))[1])
 
     def files(self, tree: str) -> dict[str, File]:
-        """Read all files below a tree. Raises: ContentError when they are no package one can serve."""
+        """Read all files below a tree. Raises: ContentError if they exceed a package's limits."""
         found: dict[str, File] = {}
         bytes_left = bounds.PACKAGE_BYTES_MAX
         with self._lock:
@@ -285,7 +284,7 @@ class BareMirror:
 
     def _blobs(self, tree: str, prefix: str, depth: int) -> Iterator[tuple[str, str, int]]:
         if depth > bounds.DEPTH_MAX:
-            raise ContentError(f"the package has more than {bounds.DEPTH_MAX} folders inside each other")
+            raise ContentError(f"the package has more than {bounds.DEPTH_MAX} nested folders")
         for entry in self._tree(tree):
             path = f"{prefix}{_raw_name(entry).decode(errors='backslashreplace')}"
             if entry.type == ObjectType.TREE:
@@ -303,7 +302,7 @@ class BareMirror:
             raise GitError(
                 Failure.UNREACHABLE,
                 f"the branch has more than {bounds.FOLDERS_MAX} folders: set spec.git.directory of a new "
-                "Repository to the one that holds the packages",
+                "Repository to the folder with the packages",
             )
         if tree in self._package_trees and directory:
             yield directory, tree
@@ -389,12 +388,12 @@ def _raw_name(entry: pygit2.Object) -> bytes:
 
 
 def _is_text(name: str) -> bool:
-    """Tell a name from one with bytes that are not UTF-8, which no API can show."""
+    """Return whether a name is valid UTF-8; no API can show any other."""
     return not any("\ud800" <= char <= "\udfff" for char in name)
 
 
 def _rfc3339(seconds: int) -> str:
-    """Return a time as the API writes it; what lies before 1970 or after 9999 becomes the nearest."""
+    """Return a time as the API writes it, limited to the years 1970 to 9999."""
     seconds = min(max(seconds, 0), SECONDS_MAX)
     return datetime.fromtimestamp(seconds, UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
 
@@ -402,8 +401,8 @@ def _rfc3339(seconds: int) -> str:
 def ref_fingerprint(repository: Path) -> int | None:
     """Return a number that changes whenever a ref of a repository on this machine does.
 
-    None when it cannot be told. Reads the times of folders only: git replaces a ref by renaming a
-    lock file in its folder, so no ref changes without its folder.
+    None if that is unknown. Reads the times of folders only: git replaces a ref by renaming a lock file
+    in its folder, so no ref changes without its folder.
     """
     folder = repository / ".git"
     if folder.is_file():

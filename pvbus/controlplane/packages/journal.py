@@ -1,9 +1,9 @@
-"""What must outlive a crash between git and the API server.
+"""Metadata of drafts that must survive a crash between git and the API server.
 
-A draft is pushed first and stored as an object second; its owner, labels and annotations are only in
-the object. They are noted in a file before the push, so that a draft found without an object after
-a crash comes back with its owner. The same is done for the package revisions of a Repository that is
-deleted: it may come back, and with it the drafts that are still in git.
+A draft is first pushed, then stored as an object; its owner, labels and annotations are only in the
+object. They are written to a file before the push, so that a draft without an object after a crash gets
+its owner back. The same is done for the package revisions of a deleted Repository: it may be recreated,
+and with it the drafts that are still in git.
 """
 
 from pathlib import Path
@@ -13,14 +13,14 @@ import msgspec
 
 
 class Note(NamedTuple):
-    """metadata: of the PackageRevision; commit: its first when it is being created, else its last."""
+    """A journal entry. metadata: of the PackageRevision; commit: its first during creation, else its last."""
 
     commit: str
     metadata: dict[str, Any]
 
 
 class Journal:
-    """One small file per draft that is being created."""
+    """A folder with one small file per noted draft."""
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder

@@ -1,4 +1,4 @@
-"""What the API shows of a Kptfile."""
+"""Reads the facts of a Kptfile that the API shows."""
 
 from collections.abc import Iterable
 from typing import Any
@@ -12,7 +12,7 @@ RENDERED = "Rendered"
 
 
 class KptfileFacts(msgspec.Struct, frozen=True, kw_only=True):
-    """What the API shows of a Kptfile, as plain JSON."""
+    """The facts of a Kptfile that the API shows, as plain JSON."""
 
     labels: dict[str, str] = {}
     annotations: dict[str, str] = {}
@@ -27,7 +27,7 @@ class KptfileFacts(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def facts_of(text: str) -> KptfileFacts:
-    """Read a Kptfile leniently: what is not as it should be counts as absent."""
+    """Read a Kptfile leniently: invalid fields count as absent."""
     try:
         value = editor.values(text)[0]
     except editor.YamlError as exc:
@@ -43,8 +43,8 @@ def facts_of(text: str) -> KptfileFacts:
 
 
 def unreadable_kptfile(problem: str) -> KptfileFacts:
-    """Return the facts of a Kptfile that cannot be read: a condition that says so."""
-    message = f"the Kptfile cannot be read: {problem}"
+    """Return the facts of an unreadable Kptfile: a condition with the problem."""
+    message = f"cannot read the Kptfile: {problem}"
     condition = {"type": RENDERED, "status": "False", "reason": "InvalidKptfile", "message": message}
     return KptfileFacts(conditions=(condition,))
 

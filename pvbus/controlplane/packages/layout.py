@@ -1,9 +1,9 @@
 """Porch's git layout: names, refs and commit messages, as pure text.
 
-A package revision lives in git as a branch (drafts, proposals, proposed deletions), as a tag (what
-was published), or as a folder on the main branch (the placeholder). Everything the API shows about
-it is read from the ref's name, the folder and the `kpt:` lines of commit messages, so a repository
-can change hands between Porch and this store.
+A package revision is stored in git as a branch (drafts, proposals, proposed deletions), as a tag
+(published revisions), or as a folder on the main branch (the placeholder). Everything that the API
+shows is read from the ref's name, the folder and the `kpt:` lines of commit messages, so a repository
+can move between Porch and this store.
 
 Here `directory` is a package's folder from the root of the git tree: the Repository's own directory
 followed by the package's path.
@@ -49,12 +49,12 @@ TITLE_BY_TASK = {
 }
 RENDER_TITLE = "Rendering package"
 CAUSE = "pvbus.dev/cause"
-"""Annotation of a request that makes or saves a draft: who writes, and why."""
+"""Annotation of a request that creates or saves a draft: the writer and the reason."""
 CAUSE_CHARACTERS_MAX = 300
 
 
 class RevisionName(NamedTuple):
-    """A PackageRevision's name taken apart. package has dots where its path has slashes."""
+    """The parts of a PackageRevision's name. package has dots instead of the path's slashes."""
 
     repository: str
     package: str
@@ -62,7 +62,7 @@ class RevisionName(NamedTuple):
 
 
 def parse_revision_name(name: str) -> RevisionName | None:
-    """Take a PackageRevision's name apart; None when it has fewer than three parts."""
+    """Parse a PackageRevision's name; None if it has fewer than three parts."""
     repository, _, rest = name.partition(".")
     if _VERSION_WORKSPACE.search(rest):
         package, separator, tail = rest.rpartition(".v")
@@ -82,7 +82,7 @@ def revision_uid(namespace: str, name: str) -> str:
 
 
 def label_problem(text: str) -> str | None:
-    """Return what keeps a text from being an RFC 1123 label, None when it is one."""
+    """Return why a text is not an RFC 1123 label, None if it is one."""
     if len(text) > keys.NAME_BYTES_MAX:
         return f"must be no more than {keys.NAME_BYTES_MAX} characters"
     if not _LABEL.fullmatch(text):
@@ -94,7 +94,7 @@ def label_problem(text: str) -> str | None:
 
 
 def package_problem(path: str) -> str | None:
-    """Return what keeps a text from being a package path, None when it is one."""
+    """Return why a text is not a package path, None if it is one."""
     parents, _, name = path.rpartition("/")
     if problem := label_problem(name):
         return problem
@@ -106,7 +106,7 @@ def package_problem(path: str) -> str | None:
 
 
 def join(directory: str, path: str) -> str:
-    """Join a folder and a path below it; slashes at the ends do not count."""
+    """Join a folder and a path below it, without leading and trailing slashes."""
     return "/".join(part for part in (directory.strip("/"), path.strip("/")) if part)
 
 
@@ -123,17 +123,17 @@ def tag_ref(directory: str, tag: str) -> str:
 
 
 def deletion_ref(directory: str, identifier: str) -> str:
-    """Name the marker of a proposed deletion; identifier is `vN`, or the workspace without one."""
+    """Return the ref that marks a proposed deletion. identifier: `vN`, else the workspace."""
     return f"{DELETIONS}{directory}/{identifier}"
 
 
 def short_ref(ref: str) -> str:
-    """Return a ref as locks name it: without `refs/heads/` or `refs/tags/`."""
+    """Return a ref's name in locks: without `refs/heads/` or `refs/tags/`."""
     return ref.removeprefix(HEADS).removeprefix(TAGS)
 
 
 class PackageRef(NamedTuple):
-    """What a ref's name says. identifier: a workspace, or for tags and deletions mostly `vN`."""
+    """The parts of a ref's name. identifier: a workspace, or for tags and deletions mostly `vN`."""
 
     kind: Literal["draft", "proposed", "tag", "deletion"]
     directory: str
@@ -149,7 +149,7 @@ _PREFIXES: tuple[tuple[str, Literal["draft", "proposed", "tag", "deletion"]], ..
 
 
 def parse_ref(ref: str) -> PackageRef | None:
-    """Read a ref's name; None when it is not of a package."""
+    """Parse a ref's name; None if it is not a package's."""
     for prefix, kind in _PREFIXES:
         if ref.startswith(prefix):
             directory, separator, identifier = ref.removeprefix(prefix).rpartition("/")
@@ -158,12 +158,12 @@ def parse_ref(ref: str) -> PackageRef | None:
 
 
 def is_foreign_branch(ref: str) -> bool:
-    """Tell a branch that people made from the branches of package revisions."""
+    """Return whether a ref is a branch, but not a package revision's."""
     return ref.startswith(HEADS) and not ref.startswith((DRAFTS, PROPOSALS, DELETIONS))
 
 
 def package_path(directory: str, base: str) -> str | None:
-    """Return a folder relative to the Repository's directory; None when it lies elsewhere."""
+    """Return a folder relative to the Repository's directory; None if it is outside."""
     base = base.strip("/")
     if not base:
         return directory
@@ -171,13 +171,13 @@ def package_path(directory: str, base: str) -> str | None:
 
 
 def revision_number(tag: str) -> int:
-    """Return N of `vN`; -1 for every other tag, and where N is no 64-bit integer."""
+    """Return N of `vN`; -1 for every other tag, and for N with more than 18 digits."""
     match = re.fullmatch(r"v([0-9]{1,18})", tag)
     return int(match[1]) if match else PLACEHOLDER_REVISION
 
 
 class Annotation(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, rename="camel"):
-    """The JSON behind `kpt:` in a commit message. package is the package's `directory`."""
+    """The JSON after `kpt:` in a commit message. package is the package's `directory`."""
 
     package: str = ""
     workspace_name: str = ""
@@ -186,10 +186,10 @@ class Annotation(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, 
 
 
 class RenderNote(NamedTuple):
-    """What became of the pipeline of the content of a draft's commit.
+    """The pipeline's outcome for the content of a draft's commit.
 
-    A line of our own in the commit message, so that it outlives us and travels with the draft:
-    state `done`, `failed` or `deferred`; digest: of the pipeline's inputs, "" when deferred.
+    A line of our own in the commit message, so it is stored with the draft. state: `done`, `failed` or
+    `deferred`; digest: of the pipeline's inputs, "" if deferred.
     """
 
     state: str
@@ -200,7 +200,7 @@ _RENDER_LINE = re.compile(r"pvbus-render: (done|failed|deferred)(?: ([0-9a-f]+))
 
 
 def cause_line(text: str) -> tuple[str, ...]:
-    """Return who writes, and why, as a request says it, as one line that is no annotation of kpt."""
+    """Return a request's cause as one line that cannot be a `kpt:` annotation; () if it is empty."""
     words = " ".join("".join(c if c.isprintable() else " " for c in text).split())[:CAUSE_CHARACTERS_MAX]
     return (f"Cause: {words}",) if words else ()
 
@@ -208,7 +208,7 @@ def cause_line(text: str) -> tuple[str, ...]:
 def draft_message(
     title: str, annotation: Annotation, note: RenderNote | None = None, cause: Sequence[str] = ()
 ) -> str:
-    """Return the message of a draft's commit. cause: lines for people, who and what made it."""
+    """Return the message of a draft's commit. cause: readable lines with its author and reason."""
     body = "".join(f"{line}\n" for line in cause)
     lines = f"{title}\n\n{body}\nkpt:{msgspec.json.encode(annotation).decode()}\n"
     if note is None:
@@ -231,7 +231,7 @@ def title_of_task(task: dict[str, Any]) -> str:
 
 
 def _annotation(text: str) -> Annotation:
-    """Raises: DecodeError, RecursionError; also for a task that is none, which others would rely on."""
+    """Parse an annotation. Raises: DecodeError, RecursionError; also for an invalid task."""
     annotation = msgspec.json.decode(text, type=Annotation)
     if annotation.task is not None:
         msgspec.convert(annotation.task, Task)
@@ -259,10 +259,10 @@ def parse_render_note(message: str) -> RenderNote | None:
 
 
 def is_content_task(task: dict[str, Any] | None) -> bool:
-    """Tell a task that made a revision from those that only changed it (render, push)."""
+    """Return whether a task made a revision, and did not only change it (render, push)."""
     return task is not None and task.get("type") in _CONTENT_TASKS
 
 
 def starts_history(task: dict[str, Any]) -> bool:
-    """Tell whether nothing of this package revision can be older than this task."""
+    """Return whether this task is the first in a package revision's history."""
     return task.get("type") in ("init", "clone")

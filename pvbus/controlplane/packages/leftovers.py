@@ -1,9 +1,9 @@
 """Folders that deleted packages left on a Repository's branch.
 
-Deleting a published revision removes its tag and not its folder on the branch, as Porch does, so a
-tool that deploys the branch goes on deploying the package. Such a folder shows as a placeholder
-revision alone. It is a leftover only if its content was put there by an approval: a folder that a
-person pushed, or changed after the approval, belongs to that person.
+Like in Porch, deleting a published revision removes its tag but not its folder on the branch, so a tool
+that deploys the branch still deploys the package. Such a folder has only a placeholder revision. It is
+a leftover only if its content comes from an approval: a folder that a user pushed, or changed after the
+approval, belongs to that user.
 """
 
 import threading
@@ -14,8 +14,8 @@ from pvbus.controlplane.packages.gitrepo import BareMirror
 from pvbus.controlplane.packages.reporting import REMOVE_LAST_REVISION
 
 COMMITS_MAX = 20_000
-"""How far back approvals are looked for, once per start, at about 20 us each. A package whose last
-approval is further back counts as a person's: then a new clone of it is refused."""
+"""Commits that are searched for approvals, once per start, at about 20 us each. A package whose last
+approval is older counts as a user's: then a new clone of it is refused."""
 
 NAMED_MAX = 3
 CONDITION = "LeftoverFolders"
@@ -23,7 +23,7 @@ _MANY = ("folders of deleted packages are", "them")
 
 
 class Approvals:
-    """The content that approvals put on a branch. Safe to use from several threads."""
+    """The content that approvals wrote to a branch. Thread-safe."""
 
     def __init__(self, mirror: BareMirror) -> None:
         self._mirror = mirror
@@ -32,7 +32,7 @@ class Approvals:
         self._read_to: str | None = None
 
     def leftovers(self, head: str | None, folders: Iterable[tuple[str, str]]) -> list[str]:
-        """Return those of (directory, tree) whose content an approval on the branch `head` made."""
+        """Return the directories of (directory, tree) pairs whose tree comes from an approval on `head`."""
         candidates = list(folders)
         if head is None or not candidates:
             return []
@@ -43,7 +43,7 @@ class Approvals:
             )
 
     def _read(self, head: str) -> None:
-        """Follow the branch's own line back to where it was read before."""
+        """Read the first-parent history of a branch, back to the last commit read before."""
         current: str | None = head
         for _ in range(COMMITS_MAX):
             commit = self._mirror.commit(current) if current and current != self._read_to else None
@@ -59,9 +59,9 @@ class Approvals:
 
 
 def condition(repository: str, branch: str, packages: list[str]) -> dict[str, str] | None:
-    """Return the condition that counts leftover folders, None where there are none.
+    """Return the condition that counts leftover folders, None if there are none.
 
-    packages: their paths as PackageRevisions name them.
+    packages: their paths, as in PackageRevisions.
     """
     if not packages:
         return None
@@ -76,9 +76,9 @@ def condition(repository: str, branch: str, packages: list[str]) -> dict[str, st
         "status": "True",
         "reason": "PackagesDeleted",
         "message": (
-            f'{count} {subject} still on branch "{branch}", and what deploys the branch goes on deploying '
+            f'{count} {subject} still on branch "{branch}", so a tool that deploys the branch still deploys '
             f"{them}: {named}. To remove one, propose and approve the deletion of its PackageRevision, such "
-            f"as {first}. To have the folder removed with the last revision from now on, set the annotation "
+            f"as {first}. To remove the folder with the last revision from now on, set the annotation "
             f'{REMOVE_LAST_REVISION}: "true" on this Repository'
         ),
     }

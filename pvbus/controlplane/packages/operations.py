@@ -1,8 +1,8 @@
-"""What each change of a package revision does to branches and tags.
+"""Applies the changes of package revisions to branches and tags.
 
-Every function takes the refs as they are (and as earlier changes of the same push leave them), and
-stages new values; `commit_all` pushes them, or calls again on refs that moved. What was decided
-before is therefore checked here once more: a revision that is no longer where it was is a conflict.
+Every function takes the present refs (including earlier changes of the same push) and stages new
+values; `commit_all` pushes them, or calls again after refs have moved. Earlier decisions are therefore
+checked again here: a revision whose ref has moved is a conflict.
 """
 
 from typing import Any, NamedTuple
@@ -15,7 +15,7 @@ from pvbus.controlplane.packages.staging import Staging
 
 
 class Branch(NamedTuple):
-    """Where a Repository's packages live in its mirror, and who commits there."""
+    """The branch of a Repository in its mirror, and the author of its commits."""
 
     mirror: BareMirror
     branch_ref: str
@@ -25,7 +25,7 @@ class Branch(NamedTuple):
 class Draft(NamedTuple):
     """The content of a draft's next commit.
 
-    task: what made it, as the API has it; cause: the same for people, with whom it was made for.
+    task: of the API; cause: the readable lines for the commit message.
     """
 
     files: Files
@@ -43,7 +43,7 @@ RENDER_TASK: dict[str, Any] = {"type": "render"}
 
 
 def create_draft(branch: Branch, refs: Staging, directory: str, workspace: str, draft: Draft) -> str:
-    """Commit a new draft on top of the branch; returns the commit."""
+    """Commit a new draft on top of the branch; return the commit."""
     ref = layout.draft_ref(directory, workspace)
     if refs.get(ref) is not None or refs.get(layout.proposed_ref(directory, workspace)) is not None:
         raise answers.internal(
@@ -61,7 +61,7 @@ def create_draft(branch: Branch, refs: Staging, directory: str, workspace: str, 
 
 
 def update_draft(branch: Branch, refs: Staging, name: str, revision: Revision, draft: Draft) -> str:
-    """Commit new content on top of a draft; returns the commit."""
+    """Commit new content on top of a draft; return the commit."""
     _expect(refs, name, revision)
     mirror = branch.mirror
     root = mirror.graft(revision.commit, revision.directory, mirror.write_files(draft.files))
@@ -72,7 +72,7 @@ def update_draft(branch: Branch, refs: Staging, name: str, revision: Revision, d
 
 
 def move(refs: Staging, name: str, revision: Revision, lifecycle: str, commit: str) -> None:
-    """Propose a draft, or reject a proposal: put its newest commit under the other name."""
+    """Propose a draft, or reject a proposal: move its newest commit to the other ref."""
     if refs.get(revision.ref) != commit:
         raise answers.modified(name)
     ref = layout.proposed_ref if lifecycle == layout.PROPOSED else layout.draft_ref
@@ -81,10 +81,10 @@ def move(refs: Staging, name: str, revision: Revision, lifecycle: str, commit: s
 
 
 def approve(branch: Branch, refs: Staging, name: str, revision: Revision, number: int) -> int:
-    """Merge a proposal into the branch and tag it; returns its revision number.
+    """Merge a proposal into the branch and tag it; return its revision number.
 
-    number: the lowest free one as far as the caller knows. Inside the package's folder the proposal
-    wins over what the branch has; everything else is the branch's.
+    number: the lowest free one known to the caller. The proposal replaces the package's folder;
+    everything else is the branch's.
     """
     _expect(refs, name, revision)
     directory = revision.directory
@@ -103,7 +103,7 @@ def approve(branch: Branch, refs: Staging, name: str, revision: Revision, number
 
 
 def set_deletion_proposed(refs: Staging, name: str, revision: Revision, lifecycle: str) -> None:
-    """Propose the deletion of a published revision, or take that back."""
+    """Propose the deletion of a published revision, or withdraw the proposal."""
     if not revision.is_placeholder:
         _expect(refs, name, revision)
     proposed = lifecycle == layout.DELETION_PROPOSED
@@ -112,9 +112,9 @@ def set_deletion_proposed(refs: Staging, name: str, revision: Revision, lifecycl
 
 
 def delete(branch: Branch, refs: Staging, revision: Revision, *, with_folder: bool = False) -> None:
-    """Delete a revision. A published one stays in the branch's folder; the placeholder is the folder.
+    """Delete a revision. A published one leaves its folder on the branch; the placeholder is that folder.
 
-    with_folder: the last published revision of a package takes the folder along.
+    with_folder: deleting the last published revision of a package also deletes the folder.
     """
     marker = layout.deletion_ref(revision.directory, revision.deletion_identifier)
     if revision.is_published and refs.get(marker) is not None:
@@ -137,7 +137,7 @@ def delete(branch: Branch, refs: Staging, revision: Revision, *, with_folder: bo
 
 
 def create_branch(branch: Branch, refs: Staging) -> None:
-    """Make a repository's branch, with nothing but a README in it."""
+    """Create a repository's branch with only a README."""
     if refs.get(branch.branch_ref) is not None:
         return
     tree = branch.mirror.write_files(README)
@@ -157,7 +157,7 @@ def _expect(refs: Staging, name: str, revision: Revision) -> None:
 
 
 def allowed(old: str, new: str, *, approval: bool) -> bool:
-    """Tell whether a package revision may go from one lifecycle to another."""
+    """Return whether a package revision may go from one lifecycle to another."""
     if old == new:
         return True
     if approval:

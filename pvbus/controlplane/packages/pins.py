@@ -1,4 +1,4 @@
-"""What the stored objects remember of a Repository's branch; of use before the first look only."""
+"""The state of a Repository's branch in the stored objects, for use before the first fetch only."""
 
 from collections.abc import Iterable
 from typing import NamedTuple
@@ -9,15 +9,15 @@ from pvbus.ports.cluster import Object
 
 
 class Pins(NamedTuple):
-    """had_branch: an empty remote has lost it, rather than never had it; commits: directory -> the
-    commit its placeholder was last shown at."""
+    """The stored state. had_branch: True if an empty remote has lost its branch; commits: directory -> the
+    last commit of its placeholder."""
 
     had_branch: bool
     commits: dict[str, str]
 
 
 def pins_of(settings: RepositorySettings, repository: Object | None, revisions: Iterable[Object]) -> Pins:
-    """revisions: the stored PackageRevisions of the Repository."""
+    """Read the stored state. revisions: the stored PackageRevisions of the Repository."""
     had_branch = bool(((repository or {}).get("status") or {}).get("gitCommitHash"))
     commits = {}
     for obj in revisions:

@@ -1,4 +1,4 @@
-"""Running other programs so that whatever they do ends, and costs bounded memory here."""
+"""Runs other programs with a time limit, and with bounded memory in this process."""
 
 import errno
 import os
@@ -13,7 +13,7 @@ from typing import IO, NamedTuple
 
 CHUNK_BYTES = 64 * 1024
 LAST_WORDS_SECONDS = 2.0
-"""How long output is waited for once a program is gone: a child that left its group may hold the pipe."""
+"""How long to wait for output after a program's end: a child that left its group may hold the pipe."""
 
 
 _LIMITED = """
@@ -22,14 +22,14 @@ ulimit -d "$1"; ulimit -f "$2"; ulimit -c 0
 shift 2; unset PWD OLDPWD
 exec "$@" 2>&3 3>&-
 """
-"""Sets the limits of a program in its own process, and becomes the program. A limit that the system does not
-allow stays as it is, without a word: the shell's errors go nowhere until it becomes the program."""
+"""Sets the limits of a program in its own process, then executes the program. A limit that the system does
+not allow is silently left unchanged: the shell's errors are discarded until the exec."""
 _ULIMIT_DATA_BYTES = 1024
 _ULIMIT_FILE_BYTES = 512
 
 
 class Limits(NamedTuple):
-    """What a program and each of its children may take.
+    """Resource limits of a program and of each of its children.
 
     memory_bytes: of private memory (on Linux only). file_bytes: of one file that it writes.
     """
@@ -39,7 +39,7 @@ class Limits(NamedTuple):
 
 
 class Outcome(NamedTuple):
-    """code: None after the time limit; excess: whether it wrote more than it may, and was killed."""
+    """The end of a program. code: None after the time limit; excess: killed because of too much output."""
 
     code: int | None
     out: bytes
@@ -68,7 +68,7 @@ class _Reader(threading.Thread):
                 self._chunks.append(chunk)
                 self._size += len(chunk)
         except (OSError, ValueError):
-            return  # closed under it
+            return  # another thread closed the pipe
         finally:
             self._pipe.close()
 
@@ -77,9 +77,9 @@ class _Reader(threading.Thread):
 
 
 def run(process: "subprocess.Popen[bytes]", given: bytes, *, seconds_max: float, bytes_max: int) -> Outcome:
-    """Feed a program that was started in a session of its own with pipes, and wait until it is over.
+    """Write the input of a program that `start` started, and wait until it ends.
 
-    Its whole process group is gone afterwards. bytes_max: of each of its outputs.
+    Its whole process group is killed afterwards. bytes_max: of each of its outputs.
     """
 
     def end() -> None:
@@ -107,14 +107,14 @@ def run(process: "subprocess.Popen[bytes]", given: bytes, *, seconds_max: float,
 def _feed(process: "subprocess.Popen[bytes]", given: bytes) -> None:
     if process.stdin is None:
         return
-    with suppress(OSError, ValueError):  # it does not read
+    with suppress(OSError, ValueError):  # the program does not read its input
         process.stdin.write(given)
     with suppress(OSError, ValueError):
         process.stdin.close()
 
 
 def kill_group(process: "subprocess.Popen[bytes]") -> None:
-    """End a program with its children."""
+    """Kill a program with its children."""
     try:
         os.killpg(process.pid, signal.SIGKILL)
     except (ProcessLookupError, PermissionError):
@@ -129,10 +129,10 @@ def start(
     with_input: bool,
     limits: Limits | None = None,
 ) -> "subprocess.Popen[bytes]":
-    """Start a program in a session of its own: it has no terminal, and one group to end.
+    """Start a program in a session of its own: without a terminal, and with one process group to kill.
 
-    limits: hold from the program's first instruction on; it has no core dumps then. The program is found by
-    `PATH` of the environment. Raises: OSError, ValueError when it cannot be started.
+    limits: apply from the program's first instruction on, and disable core dumps. The program is searched in
+    `PATH` of the environment. Raises: OSError, ValueError if it cannot be started.
     """
     return subprocess.Popen(
         command if limits is None else _limited(command, folder, environment, limits),
@@ -148,10 +148,10 @@ def start(
 def _limited(
     command: Sequence[str], folder: Path | str, environment: dict[str, str], limits: Limits
 ) -> list[str]:
-    """Return the command that starts a program with limits. Raises: OSError for one that is not there.
+    """Return the command that starts a program with limits. Raises: OSError if it does not exist.
 
-    A shell between fork and exec sets them: `preexec_fn` may deadlock beside threads, and `prlimit` from
-    here would come when the program runs already.
+    A shell between fork and exec sets them: `preexec_fn` may deadlock with threads, and `prlimit` from here
+    would be too late, as the program runs already.
     """
     program = str(Path(folder, command[0])) if os.path.dirname(command[0]) else command[0]
     found = shutil.which(program, path=environment.get("PATH"))

@@ -1,11 +1,10 @@
-"""Rendering a package: the pipelines of its Kptfiles, on its files.
+"""Renders a package: runs the pipelines of its Kptfiles on its files.
 
-Nothing here knows where packages are kept. A package's fault (a file that is no Kubernetes object, an
-image nobody can run, a function that fails) is a result, not an exception.
+This module does not depend on where packages are stored. A package's fault (a file that is not a
+Kubernetes object, an unknown image, a failing function) is a result, not an exception.
 
 A pipeline need not be idempotent: rendering a rendered package again may change it again. So a result
-carries the digests of what went in and of what came out, and whoever keeps packages renders only what
-has neither.
+has the digests of its input and output, and the package store renders only files that have neither.
 """
 
 import hashlib
@@ -31,11 +30,11 @@ SAVE_ON_FAILURE = "kpt.dev/save-on-render-failure"
 
 
 RESULTS_MAX = 50
-"""Results of one function that a Kptfile repeats: it is read for every revision there is."""
+"""Results of one function that a Kptfile stores: it is read for every revision."""
 
 
 class StepReport(msgspec.Struct, frozen=True, kw_only=True):
-    """What one function that ran said. note: about the choice of the function, for the log."""
+    """The report of one executed function. note: about the choice of the function, for the log."""
 
     package: str
     step: str
@@ -48,11 +47,11 @@ class StepReport(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class RenderResult(msgspec.Struct, frozen=True, kw_only=True):
-    """The outcome. resources: all files, the root Kptfile's condition `Rendered` set.
+    """The outcome. resources: all files, with the condition `Rendered` set in the root Kptfile.
 
-    digest, output_digest: of the files before and after, without the Kptfile's status. Not rendered:
-    message says why in one sentence; image and step (`pipeline.mutators[3]`, of the sub-package
-    `package`) name the function at fault, empty where it is none.
+    digest, output_digest: of the files before and after, without the Kptfile's status. If not rendered,
+    message gives the reason in one sentence; image and step (`pipeline.mutators[3]`, of the sub-package
+    `package`) name the failing function, empty if none failed.
     """
 
     resources: Mapping[str, str]
@@ -68,12 +67,12 @@ class RenderResult(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def results(self) -> tuple[Result, ...]:
-        """Everything the functions reported, in order."""
+        """The results of all functions, in order."""
         return tuple(result for report in self.steps for result in report.results)
 
     @property
     def notes(self) -> tuple[str, ...]:
-        """What a person should know although nothing failed."""
+        """The notes for users that are not failures."""
         return tuple(report.note for report in self.steps if report.note)
 
 
@@ -96,7 +95,7 @@ class _Run:
         self._next_id = len(self.items)
 
     def run(self) -> None:
-        """Run every pipeline. Raises: _StepError, PermanentError; `items` then holds what was done."""
+        """Run every pipeline. Raises: _StepError, PermanentError; `items` then has the changes so far."""
         for step in self._steps():
             try:
                 self._run_step(step)
@@ -132,7 +131,7 @@ class _Run:
         self._report(step, results=output.results, note=function.note)
 
     def _replace(self, scope: Sequence[Item], merged: Sequence[Item]) -> None:
-        """Put the items of a package where they were among those of all packages."""
+        """Replace a package's items in place within the items of all packages."""
         in_scope = {item.id for item in scope}
         known: dict[int | None, Item] = {item.id: item for item in merged if item.id is not None}
         retained = [
@@ -161,10 +160,10 @@ class _Run:
 def render(
     resources: Mapping[str, str], *, registry: FunctionRegistry, keep_partial: bool = False
 ) -> RenderResult:
-    """Run the pipelines of a package and its sub-packages; blocks while executables run.
+    """Run the pipelines of a package and its sub-packages; block while executables run.
 
-    After a failure the files are as they came, but for the condition; with `keep_partial`, or the
-    Kptfile's annotation `kpt.dev/save-on-render-failure`, what the functions before it did is kept.
+    After a failure the files are unchanged except for the condition; with `keep_partial`, or with the
+    Kptfile's annotation `kpt.dev/save-on-render-failure`, the changes of earlier functions are kept.
     """
     failure: _StepError | PermanentError | None = None
     written: Mapping[str, str] = resources
@@ -205,7 +204,7 @@ def render(
 
 
 def input_digest(resources: Mapping[str, str]) -> str:
-    """Return a digest of everything a pipeline can depend on: all files less the Kptfiles' status."""
+    """Return a digest of all inputs of a pipeline: the files, without the Kptfiles' status."""
     whole = hashlib.sha256()
     for file in sorted(resources):
         text = (
@@ -218,7 +217,7 @@ def input_digest(resources: Mapping[str, str]) -> str:
 
 
 def render_status(reports: Sequence[StepReport], message: str) -> dict[str, Any] | None:
-    """Return what a Kptfile says of the functions that ran, as kpt writes it; None where none did."""
+    """Return the Kptfile's `renderStatus` of the executed functions, in kpt's form; None if none ran."""
     status: dict[str, Any] = {}
     for phase, field in (("mutators", "mutationSteps"), ("validators", "validationSteps")):
         steps = [_step_status(report) for report in reports if report.step.startswith(f"pipeline.{phase}[")]
@@ -247,10 +246,10 @@ def _step_status(report: StepReport) -> dict[str, Any]:
 def with_condition(
     resources: Mapping[str, str], condition: Condition, render_status: Mapping[str, Any] | None = None
 ) -> dict[str, str]:
-    """Return the files with a condition set, as the last one, in the root Kptfile's status.
+    """Return the files with this condition as the last one in the root Kptfile's status.
 
-    render_status: takes the place of the former one. A Kptfile that cannot be read stays as it is: its
-    fault is the render's message already.
+    render_status: replaces the former one. An unreadable Kptfile stays as it is: the render's message
+    reports the problem already.
     """
     try:
         package = files.read({files.KPTFILE: resources[files.KPTFILE]})
@@ -295,7 +294,7 @@ def _saves_on_failure(items: Sequence[Item]) -> bool:
 
 
 def _children_first(directory: str) -> tuple[str, ...]:
-    """Sort key: what is below a directory comes before it."""
+    """Sort key: subdirectories come before their parent."""
     return (*(directory.split("/") if directory else ()), "\U0010ffff")
 
 

@@ -1,7 +1,7 @@
-"""When a package's pipeline runs, and what is kept of its outcome.
+"""Decides when a package's pipeline runs, and stores its outcome.
 
-A pipeline need not be idempotent, so it runs when its inputs are neither what it last ran on nor what
-it last gave. The outcome is a condition in the Kptfile and a note in the draft's commit message.
+A pipeline need not be idempotent, so it runs only if its input is neither the last input nor the last
+output. The outcome is a condition in the Kptfile and a note in the draft's commit message.
 """
 
 import inspect
@@ -18,7 +18,7 @@ from pvbus.core.api.variants import Condition
 from pvbus.ports.cluster import Object
 
 Render = Callable[[Mapping[str, str]], RenderResult | Awaitable[RenderResult]]
-"""Runs in a worker thread; an awaitable it returns is awaited on the loop."""
+"""A render function. It runs in a worker thread; if it returns an awaitable, the event loop awaits it."""
 
 DEFERRED = Condition(
     type=RENDERED,
@@ -29,7 +29,7 @@ DEFERRED = Condition(
 
 
 class Rendering(NamedTuple):
-    """texts: the files with the condition `Rendered` set; status: renderStatus of the API, if any."""
+    """A rendered package. texts: the files with the condition `Rendered`; status: the API's renderStatus."""
 
     texts: Mapping[str, str]
     note: RenderNote | None
@@ -37,12 +37,12 @@ class Rendering(NamedTuple):
 
 
 def defer(texts: Mapping[str, str]) -> Rendering:
-    """Leave the pipeline to the next update."""
+    """Defer the pipeline to the next update."""
     return Rendering(with_condition(texts, DEFERRED), RenderNote("deferred", ""))
 
 
 def is_needed(texts: Mapping[str, str], stored: Mapping[str, str], note: RenderNote | None) -> bool:
-    """Tell whether these files must be rendered, given what is stored and how it came about."""
+    """Return whether these files must be rendered. note: of the stored files."""
     if note is not None and note.state != "done":
         return True
     digest = input_digest(texts)
@@ -50,18 +50,18 @@ def is_needed(texts: Mapping[str, str], stored: Mapping[str, str], note: RenderN
 
 
 def is_source_of_stored(texts: Mapping[str, str], note: RenderNote | None) -> bool:
-    """Tell whether what is stored is already the outcome of exactly these files."""
+    """Return whether the stored files were rendered from exactly these files."""
     return note is not None and note.state == "done" and input_digest(texts) == note.digest
 
 
 async def run(render: Render, texts: Mapping[str, str], executor: Executor) -> Rendering:
-    """Run the pipeline; a package it cannot render is kept as it came, and says why."""
+    """Run the pipeline; a package that cannot be rendered keeps its files and records the error."""
     outcome = await get_running_loop().run_in_executor(executor, render, texts)
     return rendering_of(await outcome if inspect.isawaitable(outcome) else outcome)
 
 
 def rendering_of(result: RenderResult) -> Rendering:
-    """Return what is stored of a pipeline's result."""
+    """Return the part of a pipeline's result that is stored."""
     note = RenderNote("done" if result.rendered else "failed", result.digest)
     return Rendering(result.resources, note, _status(result))
 

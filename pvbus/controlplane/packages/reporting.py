@@ -10,8 +10,8 @@ from pvbus.ports.cluster import Kind, Object
 
 REPOSITORY = Kind(CONFIG_GROUP, "Repository")
 REMOVE_LAST_REVISION = "pvbus.dev/remove-last-revision"
-"""Annotation of a Repository: `"true"` removes a package's folder from the branch together with the
-last published revision of the package."""
+"""Annotation of a Repository: `"true"` removes a package's folder from the branch together with its last
+published revision."""
 
 
 async def report(
@@ -21,7 +21,7 @@ async def report(
     conditions: Sequence[Mapping[str, str]],
     extra: Mapping[str, Any],
 ) -> None:
-    """Make these the conditions of a Repository's status, unless it says so already."""
+    """Set the conditions of a Repository's status; write only if they differ."""
     now = datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
 
     def reported(stored: Object) -> Object:

@@ -1,9 +1,8 @@
-"""Keeps one Repository: its mirror, its package revisions as objects, its condition.
+"""Syncs one Repository: its mirror, its package revisions as objects, its condition.
 
-One task does everything that touches the remote, one thing after the other: changes that wait
-together are pushed together, and in between the remote is looked at. Objects follow the catalog;
-one whose request is still under way is left to it (`writes`) and looked at again afterwards.
-Nothing is removed because a remote cannot be reached.
+One task does all work on the remote in sequence: waiting changes are pushed together, and in between
+the remote is checked. Objects follow the catalog; an object with a request in progress is left to that
+request (`writes`) and checked again afterwards. Nothing is removed because a remote is unreachable.
 """
 
 import asyncio
@@ -44,19 +43,19 @@ MIRROR = "mirror.git"
 JOURNAL = "creating"
 
 BATCH_MAX = 64
-"""Changes in one push: more would lengthen the wait of the first, fewer gain nothing (2 ms each)."""
+"""Changes in one push: more would delay the first, fewer gain nothing (2 ms each)."""
 
 GATHER_SECONDS = 0.015
-"""How long a push waits for requests that are still being prepared: half of what one more push costs.
-A request that is alone never waits."""
+"""How long a push waits for requests in preparation: half the cost of one more push. A single request
+never waits."""
 
 CROWD = 100
-"""Keepers that may look at their folders at full pace, for one or two percent of a core."""
+"""Repository syncs that may check their folders at the full rate, for one or two percent of a core."""
 
 LATER_SECONDS = 0.2
-"""When objects whose requests were under way are looked at again."""
+"""Delay until objects with requests in progress are checked again."""
 
-ERROR_CHARACTERS_MAX = 1_000  # of a logged error: a rejected object may be in it as a whole
+ERROR_CHARACTERS_MAX = 1_000  # of a logged error: it may contain a whole rejected object
 _log = structlog.get_logger(__name__)
 _T = TypeVar("_T")
 
@@ -67,7 +66,7 @@ class _Change(NamedTuple):
 
 
 class RepositorySync:
-    """Start with `start`, end with `stop`. All methods are for the event loop's thread."""
+    """The sync of one Repository, between `start` and `stop`. Call all methods on the event loop's thread."""
 
     def __init__(
         self,
@@ -105,15 +104,15 @@ class RepositorySync:
         self._ran_once_at = self._running_once_at = observed_run_once_at(self._stored())
         self._logged = {"namespace": settings.facts.namespace, "repository": settings.facts.name}
 
-    # Life.
+    # Life cycle.
 
     def start(self, after: "RepositorySync | None" = None) -> None:
-        """after: a keeper of the same folder that is being stopped."""
+        """Start the task. after: the stopping sync of the same folder, to wait for."""
         self._load.keepers += 1
         self._task = asyncio.create_task(self._run(after), name=f"repository {self.settings.facts.name}")
 
     async def stop(self) -> None:
-        """End the task and whatever git runs for it; waiting requests get 503."""
+        """End the task and its git processes; waiting requests get 503."""
         if not self._stopped:
             self._load.keepers -= 1
         self._stopped = True
@@ -130,12 +129,12 @@ class RepositorySync:
                 change.future.set_exception(answers.unavailable("the package store is shutting down"))
 
     async def report_last(self) -> None:
-        """After `stop`, write the status that the next look would have: so the next start need not."""
+        """After `stop`, write the current status, so that the next start need not."""
         if self._catalog is not None and not self.problem:
             await self._report("True", "Ready", self.catalog.readiness())
 
     async def ready(self) -> None:
-        """Wait for the first look at the remote. Raises: StatusError where there is nothing to use."""
+        """Wait for the first sync with the remote. Raises: StatusError if there is no catalog yet."""
         with suppress(TimeoutError):
             await asyncio.wait_for(self._first_sync.wait(), self._options.first_sync_seconds)
         if self._catalog is None:
@@ -153,14 +152,14 @@ class RepositorySync:
         return self._mirror
 
     async def is_leftover(self, directory: str) -> bool:
-        """Tell whether nothing is in a directory but what a deleted package left on the branch."""
+        """Return whether a directory has only the folder that a deleted package left on the branch."""
         present = self.catalog.by_directory.get(directory, {}).values()
         if not present or not all(item.is_placeholder for item in present):
             return False
         return bool(await self.in_thread(self.catalog.leftovers, directory))
 
     def removes_last_revision(self) -> bool:
-        """Tell whether the last revision of a package takes the folder on the branch along."""
+        """Return whether deleting a package's last revision also deletes its folder on the branch."""
         annotations = ((self._stored() or {}).get("metadata") or {}).get("annotations") or {}
         return annotations.get(REMOVE_LAST_REVISION) == "true"
 
@@ -171,7 +170,7 @@ class RepositorySync:
         return await asyncio.get_running_loop().run_in_executor(self._executor, function, *arguments)
 
     async def _exclusive(self, function: Callable[..., _T], *arguments: Any) -> _T:
-        """Run what touches the remote in a thread, and let `stop` wait until it has let go of it."""
+        """Run work on the remote in a thread; `stop` waits until it is done."""
         work = asyncio.get_running_loop().run_in_executor(self._executor, function, *arguments)
         self._work = work
         return await asyncio.shield(work)
@@ -179,7 +178,7 @@ class RepositorySync:
     async def files(self, revision: Revision) -> Mapping[str, File]:
         """Read the content of a revision. The mapping is shared: do not change it.
 
-        Raises: StatusError for content beyond what a package may be.
+        Raises: StatusError for content beyond the limits of a package.
         """
         try:
             return await self.in_thread(self._read_files, revision.tree)
@@ -191,10 +190,10 @@ class RepositorySync:
         return self._load.files.get(tree, lambda: self.mirror.files(tree))
 
     async def change(self, name: str, build: Callable[[Staging], _T]) -> _T:
-        """Change refs of the remote; returns what the last call of `build` returned.
+        """Change refs of the remote; return the result of the last call of `build`.
 
         build: runs in a thread, perhaps several times, and only stages. Raises: StatusError; then
-        nothing of this change is at the remote.
+        no part of this change is at the remote.
         """
         if self._stopped:
             raise answers.unavailable("the package store is shutting down")
@@ -205,7 +204,7 @@ class RepositorySync:
         except GitError as exc:
             raise answers.of_git_error(exc, name) from exc
         except (OSError, pygit2.GitError) as exc:
-            raise answers.internal(f"{self._folder} cannot be written ({exc}): check the disk") from exc
+            raise answers.internal(f"cannot write to {self._folder} ({exc}): check the disk") from exc
         return result
 
     def _version(self, name: str) -> str:
@@ -229,20 +228,20 @@ class RepositorySync:
                 if time.monotonic() >= self._next_look:
                     await self._look()
             except Exception as exc:
-                # One bad repository must not end the others; the next look starts over.
+                # One bad repository must not stop the others; the next check starts over.
                 error = str(exc)[:ERROR_CHARACTERS_MAX]
                 _log.error("repository pass failed", error=error, exc_info=exc, **self._logged)
                 await self._pass_failed(exc)
 
     def wake(self) -> None:
-        """Let the task look at its Repository object anew: it may ask for a sync."""
-        if self._catalog is not None:  # else the first look is still to come
+        """Make the task read its Repository object again: it may request a sync."""
+        if self._catalog is not None:  # else the first sync is still to come
             future: asyncio.Future[object] = asyncio.get_running_loop().create_future()
             future.add_done_callback(lambda done: done.cancelled() or done.exception())
             self._queue.put_nowait(_Change(lambda refs: None, future))
 
     def _sync_if_asked(self) -> None:
-        """Make the next look a full one now, or at the time that spec.sync.runOnceAt names."""
+        """If spec.sync.runOnceAt requests a sync, do a full one at that time."""
         wanted = run_once_at(self._stored())
         is_new = wanted not in ("", self._ran_once_at, self._running_once_at)
         seconds = seconds_until(wanted) if is_new else None
@@ -252,13 +251,13 @@ class RepositorySync:
                 self._next_full, self._running_once_at = 0.0, wanted
 
     async def _pass_failed(self, error: Exception) -> None:
-        """Say so in the condition, if that can be stored, and look again at everything later."""
-        self.problem = f"reading it failed unexpectedly ({type(error).__name__}); the log says more"
+        """Report the failure in the condition, if that can be stored, and do a full sync later."""
+        self.problem = f"reading it failed unexpectedly ({type(error).__name__}); see the log"
         self._first_sync.set()
         self._failures += 1
         self._next_full = 0.0
         self._next_look = time.monotonic() + self._pause_after_failure()
-        with suppress(StoreError):  # the disk is full, which is what the log says already
+        with suppress(StoreError):  # the disk is full, which the log reports already
             await self._report("False", "Error", self.problem)
 
     def _pause_after_failure(self) -> float:
@@ -285,7 +284,7 @@ class RepositorySync:
         except BaseException as exc:
             for item in batch:
                 if not item.future.done():
-                    item.future.set_exception(answers.unavailable(f"the change was given up: {exc}"))
+                    item.future.set_exception(answers.unavailable(f"the change was abandoned: {exc}"))
             raise
         for item, outcome in zip(batch, outcomes, strict=True):
             if item.future.done():
@@ -296,7 +295,7 @@ class RepositorySync:
                 item.future.set_result(outcome)
         await self._follow(changed)
         if not self.problem and any(self.catalog.find(*each) is None for each in changed):
-            await self._report("True", "Ready", self.catalog.readiness())  # a folder may be left over
+            await self._report("True", "Ready", self.catalog.readiness())  # there may be a leftover folder
 
     def _commit_in_thread(
         self, builds: list[Callable[[Staging], object]]
@@ -308,7 +307,7 @@ class RepositorySync:
         return outcomes, changed
 
     async def _look(self) -> None:
-        """See whether the remote moved, and take over what did."""
+        """Check whether the remote has changed, and sync the changes."""
         now = time.monotonic()
         local = self.settings.local
         full = now >= self._next_full
@@ -337,7 +336,7 @@ class RepositorySync:
         else:
             await self._follow(changed)
         await self._report("True", "Ready", self.catalog.readiness())
-        # A look at a repository of many refs must not become the work of the day.
+        # Checking a repository with many refs must not take most of the time.
         cost = time.monotonic() - now
         pause = self._poll_seconds() if local is not None else self._options.fetch_seconds
         self._next_look = time.monotonic() + max(pause, 20 * cost)
@@ -380,8 +379,8 @@ class RepositorySync:
         elif had_branch or any(layout.is_foreign_branch(ref) for ref in mirror.refs):
             raise GitError(
                 Failure.UNREACHABLE,
-                f'branch "{branch}" is not in the git repository of "{name}": push it, or create the '
-                "Repository anew with another spec.git.branch or with createBranch: true",
+                f'branch "{branch}" is not in the git repository of "{name}": push it, or recreate the '
+                "Repository with another spec.git.branch or with createBranch: true",
             )
 
     def _pins_now(self) -> Pins:
@@ -403,7 +402,7 @@ class RepositorySync:
         ]
 
     async def _follow_all(self) -> None:
-        """Compare every object with git, and clear away notes that are not needed any more."""
+        """Compare every object with git, and remove journal notes that are no longer needed."""
         facts = self.settings.facts
         present = {
             name_of(item, facts): (item.directory, item.workspace) for item in self.catalog.revisions()
@@ -418,7 +417,7 @@ class RepositorySync:
                 self.journal.drop(name)
 
     async def _follow(self, changed: set[tuple[str, str]]) -> None:
-        """Make the objects of these revisions what git says, now or once their requests are done."""
+        """Update the objects of these revisions from git, now or once their requests are done."""
         todo = changed | self._later
         self._later = set()
         facts = self.settings.facts
@@ -433,14 +432,14 @@ class RepositorySync:
             elif self._version(name):
                 await self._objects.remove(PACKAGE_REVISION, facts.namespace, name)
             if count % 200 == 199:
-                await asyncio.sleep(0)  # let requests in
+                await asyncio.sleep(0)  # let requests run
 
     async def _put_alone(self, name: str, revision: Revision) -> None:
-        """Show one revision; if that cannot be done, the others are shown all the same."""
+        """Store the object of one revision; a failure is logged and does not stop the others."""
         try:
             await self._put(name, revision)
         except StoreError:
-            raise  # the disk: none of the others could be stored
+            raise  # the disk failed: the others could not be stored, either
         except Exception as exc:  # one revision must not hide the others
             error = str(exc)[:ERROR_CHARACTERS_MAX]
             _log.error("package revision not shown", error=error, exc_info=exc, revision=name, **self._logged)
@@ -461,7 +460,7 @@ class RepositorySync:
         return note.metadata
 
     def shown(self, revision: Revision, metadata: Mapping[str, Any]) -> Object:
-        """Return the PackageRevision of a revision; a deferral that is over loses its annotation."""
+        """Return the PackageRevision of a revision, without the annotation of a finished deferral."""
         annotations = metadata.get("annotations") or {}
         deferred = revision.note is not None and revision.note.state == "deferred"
         if DEFER_RENDER in annotations and not deferred:

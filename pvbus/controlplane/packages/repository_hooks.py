@@ -1,4 +1,4 @@
-"""Checks of Repository objects, and what must not change in them."""
+"""Checks of Repository objects and of their immutable fields."""
 
 from pvbus.controlplane.apiserver.hooks import Objects
 from pvbus.controlplane.packages import answers, layout
@@ -10,7 +10,7 @@ from pvbus.ports.cluster import Object
 
 
 class RepositoryHooks:
-    """The KindHooks of Repository. The work itself follows the stored objects."""
+    """The KindHooks of Repository. The store acts on the stored objects."""
 
     def __init__(self, objects: Objects) -> None:
         self._objects = objects
@@ -33,15 +33,15 @@ class RepositoryHooks:
         ):
             if one != other:
                 raise answers.invalid(name, field, "field is immutable", kind="Repository")
-        if before.git != after.git:  # what was stored before a check came must still be deletable
+        if before.git != after.git:  # an object stored before a check existed must stay deletable
             self._check_git(name, after)
         return new
 
     async def on_delete(self, obj: Object) -> None:
-        """Any Repository may be deleted: nothing in git goes with it."""
+        """Any Repository may be deleted: git is not changed."""
 
     async def on_removed(self, obj: Object) -> None:
-        """The store sees the object go and lets go of it."""
+        """Do nothing: the store watches Repositories and releases this one."""
 
     def _check(self, obj: Object) -> None:
         metadata = obj["metadata"]
@@ -60,7 +60,7 @@ class RepositoryHooks:
                 raise answers.invalid(
                     name,
                     "spec.git",
-                    f'Repository "{other_name}" already holds the directory "{present[2] or "/"}" of the '
+                    f'Repository "{other_name}" already has the directory "{present[2] or "/"}" of the '
                     "same repository and branch",
                     kind="Repository",
                 )
@@ -77,7 +77,7 @@ class RepositoryHooks:
 
 
 def _git(spec: RepositorySpec) -> tuple[str, str, str]:
-    """Return address, branch and directory, in the form they are compared in."""
+    """Return address, branch and directory, normalized for comparison."""
     if spec.git is None:
         return "", "", ""
     return spec.git.repo, spec.git.branch or "main", spec.git.directory.strip("/")

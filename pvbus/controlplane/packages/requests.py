@@ -1,4 +1,4 @@
-"""What the hooks share: the keepers by Repository, one writer per revision, the renderer."""
+"""Shared by the hooks: the syncs by Repository, one writer per revision, the renderer."""
 
 from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import Executor
@@ -29,7 +29,7 @@ class RevisionRequests:
         sync_of: Callable[[Object], RepositorySync | None],
         load: StoreActivity,
     ) -> None:
-        """keeper_of: returns a Repository's keeper, started; None for one that is no git repository."""
+        """sync_of: returns a Repository's started sync; None if it is not a git repository."""
         self.objects = objects
         self._render = render
         self._executor = executor
@@ -39,7 +39,7 @@ class RevisionRequests:
 
     @contextmanager
     def busy(self, namespace: str, name: str, subject: str = "") -> Iterator[None]:
-        """Hold a revision for one request; a second one is turned away, as Porch does."""
+        """Hold a revision for one request; reject a second one, as Porch does."""
         key = (namespace, name)
         if key in self._busy:
             subject = subject or f'package revision "{namespace}/{name}"'
@@ -53,7 +53,7 @@ class RevisionRequests:
             self._busy.discard(key)
 
     async def sync(self, namespace: str, repository: str) -> RepositorySync:
-        """Return a Repository's keeper once its packages are known. Raises: StatusError."""
+        """Return a Repository's sync once its packages are known. Raises: StatusError."""
         obj = self.objects.get(REPOSITORY, namespace, repository)
         if obj is None:
             raise answers.not_found(repository, plural=REPOSITORIES)
@@ -72,14 +72,14 @@ class RevisionRequests:
         return self.objects.get(REPOSITORY, namespace, revision["spec"]["repository"]) is not None
 
     async def located(self, obj: Object) -> tuple[RepositorySync, Revision | None]:
-        """Find the revision that an object shows; None when git has it no more."""
+        """Return the sync and the revision of an object; the revision is None if git no longer has it."""
         spec = obj["spec"]
         sync = await self.sync(obj["metadata"].get("namespace", ""), spec["repository"])
         directory = layout.join(sync.settings.directory, spec["packageName"])
         return sync, sync.catalog.find(directory, spec["workspaceName"])
 
     async def current(self, obj: Object) -> tuple[RepositorySync, Revision]:
-        """As `located`; a conflict when git has gone on since the object was written."""
+        """Like `located`, but raise a conflict if git has changed since the object was written."""
         sync, revision = await self.located(obj)
         shown = obj.get("status", {}).get("selfLock", {}).get("git", {}).get("commit")
         if revision is None or revision.commit != shown:
@@ -99,15 +99,15 @@ class RevisionRequests:
     async def made(
         self, wanted: Mapping[str, str], stored: Mapping[str, str], revision: Revision
     ) -> Rendering:
-        """Return what a draft's new files become: rendered, unless they have been already.
+        """Return a draft's new files, rendered if they need it.
 
         stored: the draft's files now.
         """
         note = revision.note
         if rendering.is_needed(wanted, stored, note):
             return await self.rendered(wanted)
-        # Only the conditions can differ: take them from what is wanted, and the rest from where it is
-        # rendered, those files themselves or what was made of them before.
+        # Only the conditions can differ: take them from the wanted files, and the rest from the rendered
+        # files: the wanted ones themselves, or the stored ones that were rendered from them.
         base = stored if rendering.is_source_of_stored(wanted, note) else wanted
         conditions = facts_of(wanted[layout.KPTFILE]).conditions
         try:

@@ -29,7 +29,7 @@ class ResourcesKind:
         return await self._read(obj)
 
     async def list(self, namespace: str | None) -> list[Object]:
-        """List all; one whose content cannot be served has none, and says why in its status."""
+        """List all; one with unreadable content has no files, and the error in its status."""
         found: list[Object] = []
         for obj in self._requests.objects.list(PACKAGE_REVISION, namespace):
             if not self._requests.has_repository(obj):

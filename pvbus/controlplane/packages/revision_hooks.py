@@ -1,6 +1,6 @@
-"""What writing a PackageRevision does: create, lifecycle, approval, delete.
+"""The writes of a PackageRevision: create, lifecycle, approval, delete.
 
-Departures from Porch's server: an update that only touches the object's own metadata makes no commit;
+Departures from Porch's server: an update that only changes the object's own metadata makes no commit;
 a pipeline that fails does not fail the request, but its package can be neither proposed nor approved;
 `pvbus.dev/defer-render: "true"` on a new revision leaves rendering to the first update of its files.
 """
@@ -56,7 +56,7 @@ class RevisionHooks:
             directory = layout.join(sync.settings.directory, wanted.package)
             check_place(wanted, sync, directory, is_leftover=await sync.is_leftover(directory))
             if self._requests.objects.get(PACKAGE_REVISION, wanted.namespace, wanted.name) is not None:
-                raise answers.conflict(wanted.name, "a deleted revision of this name has not gone yet")
+                raise answers.conflict(wanted.name, "a deleted revision of this name still exists")
             return await self._create(obj["metadata"], wanted, sync, directory, user)
 
     async def _create(
@@ -92,7 +92,7 @@ class RevisionHooks:
     ) -> Object:
         revision = sync.catalog.find(directory, workspace)
         if revision is None:
-            raise answers.modified(name)  # somebody removed it the moment it was there
+            raise answers.modified(name)  # it was removed right after its creation
         return sync.shown(revision, metadata)
 
     # Update.
@@ -116,7 +116,7 @@ class RevisionHooks:
             return result
 
     def _touches_git(self, old: Object, new: Object) -> bool:
-        """Tell a write that reaches the package from one of labels, owners and the like."""
+        """Return whether an update changes the package, and not only labels, owners and the like."""
         if _lifecycle(old) != _lifecycle(new):
             return True
         if _lifecycle(old) != layout.DRAFT:
@@ -168,7 +168,7 @@ class RevisionHooks:
     async def _edited(
         self, sync: RepositorySync, revision: Revision, new: Object
     ) -> tuple[Draft | None, Revision]:
-        """Return what a draft's next commit holds, None without changes, and the revision it makes."""
+        """Return a draft's next commit, None without changes, and the revision after it."""
         files = await sync.files(revision)
         stored = texts(files)
         deferred = revision.note is not None and revision.note.state == "deferred"
@@ -211,7 +211,7 @@ class RevisionHooks:
     async def on_removed(self, obj: Object) -> None:
         name, namespace = obj["metadata"]["name"], obj["metadata"].get("namespace", "")
         if not self._requests.has_repository(obj):
-            return  # its Repository is gone: the object goes, git stays as it is
+            return  # its Repository is gone: the object is removed, git stays as it is
         sync, revision = await self._requests.located(obj)
         if revision is None:
             return
@@ -256,12 +256,12 @@ def _check_update(name: str, old: Object, new: Object, *, approval: bool) -> Non
         for field in spec_before.keys() | spec_after.keys():
             if field != "lifecycle" and spec_before.get(field) != spec_after.get(field):
                 raise answers.invalid(
-                    name, f"spec.{field}", "a published package revision may change in its lifecycle only"
+                    name, f"spec.{field}", "only the lifecycle of a published package revision may change"
                 )
 
 
 def _edits(new: Object, facts: KptfileFacts) -> Sequence[_Edit]:
-    """Return how the request changes the Kptfile."""
+    """Return the request's edits of the Kptfile."""
     edits: list[_Edit] = []
     package_metadata = _part(new, "spec", "packageMetadata") or {}
     for field, present in (("labels", facts.labels), ("annotations", facts.annotations)):

@@ -1,8 +1,8 @@
-"""Package revisions as git holds them: found from refs and folders, shown as API objects.
+"""Package revisions in git: found from refs and folders, converted to API objects.
 
-`Catalog` follows one mirror: `apply` takes the refs that changed and says which revisions did.
-What a ref and its commit mean is read once and remembered, so that a change costs what changed, not
-what is there.
+`Catalog` follows one mirror: `apply` takes the changed refs and returns the changed revisions. The
+revision at a ref and commit is read once and cached, so the cost depends on the size of a change, not of
+the repository.
 """
 
 from collections.abc import Iterable, Mapping
@@ -23,20 +23,20 @@ from pvbus.core.keys import revision_name
 from pvbus.ports.cluster import Object
 
 HISTORY_COMMITS_MAX = 200
-"""How far back a revision's own commits are looked for: more edits of one draft than this lose its
-task in the listing, fewer would make unannotated histories slow to read."""
+"""Commits that are searched for a revision's task: with more edits than this, a draft has no task in the
+listing; with a higher limit, histories without annotations would be slow to read."""
 
 UNPACKAGED_SHOWN_MAX = 3
 
 FACTS_CACHE_BYTES_MAX = 4 * 1024 * 1024
-"""Kptfiles of one Repository that were read last: most revisions of a package have the same one."""
+"""Cache of one Repository's Kptfiles: most revisions of a package have the same one."""
 
 _UNREADABLE = (ContentError, LookupError, ValueError, RecursionError, AssertionError, pygit2.GitError)
 
 
 class Revision(msgspec.Struct, frozen=True, kw_only=True):
-    """One package revision. ref: the branch or tag it is on; oid: what that ref holds, the commit or
-    an annotated tag of it; tree: of the package's folder."""
+    """One package revision. ref: its branch or tag; oid: the target of that ref, the commit or an
+    annotated tag of it; tree: of the package's folder."""
 
     package: str
     directory: str
@@ -56,7 +56,7 @@ class Revision(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def is_placeholder(self) -> bool:
-        """The folder on the Repository's branch, as opposed to a draft or a tag."""
+        """Whether it is the folder on the Repository's branch, not a draft or a tag."""
         return not self.ref.startswith((layout.TAGS, layout.DRAFTS, layout.PROPOSALS))
 
     @property
@@ -76,8 +76,8 @@ class Catalog:
     """The package revisions of one Repository."""
 
     def __init__(self, mirror: BareMirror, base: str, branch: str, pins: Mapping[str, str]) -> None:
-        """base: the Repository's directory; pins: directory -> commit that a placeholder was last
-        seen at, kept while the folder is the same there."""
+        """base: the Repository's directory; pins: directory -> last commit of its placeholder, which
+        stays while the folder's tree is the same."""
         self._mirror = mirror
         self._base = base.strip("/")
         self._branch = branch
@@ -93,7 +93,7 @@ class Catalog:
         self.by_directory: dict[str, dict[str, Revision]] = {}
 
     def revisions(self) -> Iterable[Revision]:
-        for found in list(self.by_directory.values()):  # a worker thread may add to it meanwhile
+        for found in list(self.by_directory.values()):  # a worker thread may change it meanwhile
             yield from found.values()
 
     def find(self, directory: str, workspace: str) -> Revision | None:
@@ -104,7 +104,7 @@ class Catalog:
         return f"{layout.HEADS}{self._branch}"
 
     def leftovers(self, directory: str | None = None) -> list[str]:
-        """Return the directories that deleted packages left on the branch; of one, or of all."""
+        """Return the directories that deleted packages left on the branch, checking one or all."""
         directories = list(self._folders) if directory is None else [directory]
         alone = [
             (each, placeholder.tree)
@@ -115,12 +115,12 @@ class Catalog:
         return self._approvals.leftovers(self._mirror.commit_of(head) if head else None, alone)
 
     def _only_placeholder(self, directory: str) -> Revision | None:
-        """Return a package's placeholder if nothing of the package was published besides it."""
+        """Return a package's placeholder if it is the package's only published revision."""
         published = [item for item in self.by_directory.get(directory, {}).values() if item.is_published]
         return published[0] if len(published) == 1 and published[0].is_placeholder else None
 
     def readiness(self) -> str:
-        """Say that the repository is ready, and what in it looks like a package but is none."""
+        """Return the message of the condition Ready, with refs that look like packages but are not."""
         missing = self._without_kptfile()
         broken = sorted(
             f"{ref} ({problem})"
@@ -129,16 +129,16 @@ class Catalog:
         )
         unreadable = (
             f"; {len(broken)} branches or tags cannot be read: {', '.join(broken[:UNPACKAGED_SHOWN_MAX])}. "
-            "Delete them, or push them anew"
+            "Delete them, or push them again"
             if broken
             else ""
         )
         if not missing:
             return f"Repository Ready{unreadable}"
         return (
-            f"Repository Ready; {len(missing)} branches or tags name a folder without a Kptfile, which is no "
-            f"package: {', '.join(missing[:UNPACKAGED_SHOWN_MAX])}. Add a Kptfile there (kpt pkg init) and "
-            f"commit or tag it anew{unreadable}"
+            f"Repository Ready; {len(missing)} branches or tags name a folder without a Kptfile, which is "
+            f"not a package: {', '.join(missing[:UNPACKAGED_SHOWN_MAX])}. Add a Kptfile (kpt pkg init) and "
+            f"commit or tag it again{unreadable}"
         )
 
     def _without_kptfile(self) -> list[str]:
@@ -154,15 +154,15 @@ class Catalog:
         return sorted(found)
 
     def apply(self, refs: Mapping[str, str]) -> set[tuple[str, str]]:
-        """Take over the mirror's refs; returns (directory, workspace) of every revision that is
-        new, different or gone."""
+        """Apply the mirror's refs; return (directory, workspace) of every revision that is new, changed
+        or gone."""
         moved = {ref for ref, oid in refs.items() if self._refs.get(ref) != oid}
         moved |= self._refs.keys() - refs.keys()
         return self.apply_moved(refs, moved)
 
     def apply_moved(self, refs: Mapping[str, str], moved: Iterable[str]) -> set[tuple[str, str]]:
-        """As `apply`, where the caller knows which refs may have moved."""
-        directories = self._undone  # where an error ended it, the next call goes on
+        """Like `apply`, for a caller that knows which refs may have moved."""
+        directories = self._undone  # after an error, the next call continues
         for ref in moved:
             if ref == self.branch_ref:
                 directories |= self._read_branch(refs.get(ref))
@@ -194,7 +194,7 @@ class Catalog:
         return {(directory, key) for key in old.keys() | new.keys() if old.get(key) != new.get(key)}
 
     def _read_directory(self, directory: str) -> dict[str, Revision]:
-        """Later entries win: a published revision over a draft that was left behind."""
+        """Read a directory's revisions by workspace; a published one replaces a leftover draft."""
         found: dict[str, Revision] = {}
         if (placeholder := self._placeholder(directory)) is not None:
             found[placeholder.workspace] = placeholder
@@ -231,7 +231,7 @@ class Catalog:
         )
 
     def _read_branch(self, oid: str | None) -> set[str]:
-        """Read the packages on the branch; returns the folders that differ from before."""
+        """Read the packages on the branch; return the changed folders."""
         head = self._mirror.commit_of(oid) if oid else None
         folders = self._mirror.packages(head, self._base) if head else {}
         touched = {
@@ -253,7 +253,7 @@ class Catalog:
         return touched
 
     def _at(self, ref: str, oid: str) -> Revision | None:
-        """Read the revision at a branch or tag; remembered, as neither ever means another one."""
+        """Return the revision at a ref with this oid; cached, as it never changes."""
         key = (ref, oid)
         if key not in self._tips:
             try:
@@ -266,7 +266,7 @@ class Catalog:
                 AssertionError,
                 pygit2.GitError,
             ) as exc:
-                # Whatever is pushed there, the other packages go on.
+                # A bad push to one ref must not affect the other packages.
                 self._tips[key] = None
                 self._unreadable[key] = (str(exc) or type(exc).__name__)[:200]
         return self._tips[key]
@@ -275,7 +275,7 @@ class Catalog:
         parsed = layout.parse_ref(ref)
         tip = self._mirror.commit_of(oid)
         if parsed is not None and tip is None:
-            raise ContentError("it is no commit that git can read")
+            raise ContentError("it is not a commit that git can read")
         commit = self._mirror.commit(tip) if tip else None
         if parsed is None or commit is None:
             return None
@@ -328,7 +328,7 @@ class Catalog:
         )
 
     def _task(self, directory: str, workspace: str, commit: Commit) -> dict[str, Any] | None:
-        """Find what the revision was made by, following its own line of commits.
+        """Return the task that made the revision, from its own history.
 
         An approval merges the draft into the branch, so the draft is the last parent.
         """
@@ -358,12 +358,12 @@ def _is_about(note: Annotation, directory: str, workspace: str) -> bool:
 
 
 def _is_workspace(text: str) -> bool:
-    """Workspaces that Porch would not create, such as the tag suffix v1.2, can still be read."""
+    """Return whether a text is a workspace; also one that Porch would not create, such as the tag v1.2."""
     return all(layout.label_problem(part) is None for part in text.split("."))
 
 
 class RepositoryFacts(msgspec.Struct, frozen=True, kw_only=True):
-    """What objects of a Repository's package revisions repeat of it."""
+    """The fields of a Repository that its PackageRevisions repeat."""
 
     namespace: str
     name: str
@@ -372,12 +372,12 @@ class RepositoryFacts(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def lock_address(address: str) -> str:
-    """Return the repository as locks name it: URLs end in `.git`, paths are left alone."""
+    """Return the repository's address in locks: URLs end in `.git`, paths are unchanged."""
     return f"{address}.git" if "://" in address and not address.endswith(".git") else address
 
 
 def lock_of(revision: Revision, repository: RepositoryFacts) -> dict[str, Any]:
-    """Return where a revision is in git, as locks say it."""
+    """Return the lock of a revision: its position in git."""
     return {
         "type": "git",
         "git": {
@@ -394,7 +394,7 @@ def name_of(revision: Revision, repository: RepositoryFacts) -> str:
 
 
 def to_object(revision: Revision, repository: RepositoryFacts, metadata: Mapping[str, Any]) -> Object:
-    """Show a revision as a PackageRevision. metadata: what is kept of the object's own metadata."""
+    """Convert a revision to a PackageRevision. metadata: the object's own metadata to keep."""
     name = name_of(revision, repository)
     labels = {
         key: value for key, value in (metadata.get("labels") or {}).items() if key != layout.LATEST_LABEL
@@ -448,9 +448,9 @@ def _status(revision: Revision, repository: RepositoryFacts) -> dict[str, Any]:
 def _shown_lock(lock: Mapping[str, Any]) -> Mapping[str, Any]:
     """Return a lock as the API shows it: with a slash in its ref.
 
-    The lock of a package that was cloned from a branch has the branch's short name, as kpt wants it.
-    `porchctl rpkg upgrade --discover` takes what is behind the last slash for the revision, and fails
-    for the whole namespace where there is none.
+    The lock of a package that was cloned from a branch has the branch's short name, as kpt requires.
+    `porchctl rpkg upgrade --discover` takes the text after the last slash as the revision, and fails for
+    the whole namespace if there is no slash.
     """
     git = lock.get("git") or {}
     ref = git.get("ref", "")
@@ -458,22 +458,22 @@ def _shown_lock(lock: Mapping[str, Any]) -> Mapping[str, Any]:
 
 
 def rendered_problem(revision: Revision) -> str | None:
-    """Return why a revision may be neither proposed nor approved, None when it may."""
+    """Return why a revision may be neither proposed nor approved, None if it may."""
     if revision.note is not None and revision.note.state == "deferred":
         return (
-            "the package has not been rendered yet: its PackageRevisionResources must be updated once, "
-            "or remove the annotation pvbus.dev/defer-render"
+            "the package has not been rendered yet: update its PackageRevisionResources once, or remove "
+            "the annotation pvbus.dev/defer-render"
         )
     condition = revision.kptfile.rendered
     if condition is not None and condition.get("status") != "True":
         return f"the package is not rendered: {condition.get('message') or condition.get('reason', '')}"
     if revision.note is not None and revision.note.state == "failed":
-        return "the package is not rendered: its Kptfile cannot be read"
+        return "the package is not rendered: cannot read its Kptfile"
     return None
 
 
 def blocking_references(name: str, others: Iterable[Object]) -> list[str]:
-    """Return the names of the package revisions that were cloned from this one or upgraded to it."""
+    """Return the names of the package revisions that were cloned from this one, or upgraded to it."""
     found = []
     for other in others:
         if other["spec"].get("revision") == layout.PLACEHOLDER_REVISION:

@@ -1,4 +1,4 @@
-"""A Repository object as the store uses it."""
+"""The settings of a Repository object, checked and converted for the store."""
 
 from collections.abc import Mapping
 from pathlib import Path
@@ -15,15 +15,15 @@ from pvbus.core.errors import PermanentError
 
 SCHEMES = ("https", "http", "ssh", "git", "file")
 TEXT_CHARACTERS_MAX = 1_000
-"""Length of an address, a branch or a name: git itself takes no longer names of refs."""
+"""Length of an address, a branch or a name: git itself accepts no longer ref names."""
 
 
 class StoreOptions(msgspec.Struct, frozen=True, kw_only=True):
-    """How closely remotes are followed.
+    """Intervals of the syncs with remotes.
 
     fetch_seconds: between fetches of a URL, and between full comparisons of a path; poll_seconds:
-    between looks at the refs of a path, which cost a stat per folder; first_sync_seconds: how long a
-    request waits for a Repository that was created a moment ago.
+    between checks of the refs of a path, which cost a stat per folder; first_sync_seconds: how long a
+    request waits for a newly created Repository.
     """
 
     fetch_seconds: float = 60.0
@@ -32,7 +32,7 @@ class StoreOptions(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class RepositorySettings(msgspec.Struct, frozen=True, kw_only=True):
-    """url: what git is given; local: the path, where it is on this machine."""
+    """A Repository's settings. url: passed to git; local: the path of a repository on this machine."""
 
     facts: RepositoryFacts
     url: str
@@ -53,7 +53,7 @@ class RepositorySettings(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def spec_of(repository: Mapping[str, Any]) -> RepositorySpec:
-    """Raises: PermanentError."""
+    """Return the spec of a Repository object. Raises: PermanentError."""
     try:
         return msgspec.convert(repository.get("spec") or {}, RepositorySpec)
     except msgspec.ValidationError as exc:
@@ -61,7 +61,7 @@ def spec_of(repository: Mapping[str, Any]) -> RepositorySpec:
 
 
 def git_problem(spec: RepositorySpec) -> tuple[str, str] | None:
-    """Return the field of spec.git that cannot be used and why, None when all can."""
+    """Return the first invalid field of spec.git and the reason, None if all are valid."""
     git = spec.git
     if git is None:
         return None
@@ -90,13 +90,13 @@ def _address_problem(address: str) -> str | None:
     if not separator:
         return "must name a host before the colon" if address.startswith(":") else None
     if scheme not in SCHEMES:
-        return f"must be a path, or a URL of {', '.join(SCHEMES)}, and not of {shortened(scheme)}"
+        return f"must be a path, or a URL of {', '.join(SCHEMES)}, not of {shortened(scheme)}"
     if scheme == "file":
-        return None if rest.startswith("/") else "must have an absolute path behind file://"
+        return None if rest.startswith("/") else "must have an absolute path after file://"
     user, at, _ = rest.partition("/")[0].rpartition("@")
     if at and ":" in user:
         return (
-            "must not contain a password, which everybody who reads the Repository would see: put it into a "
+            "must not contain a password, which every reader of the Repository would see: put it into a "
             "Secret and name that in spec.git.secretRef"
         )
     if rest.startswith("-"):
@@ -109,9 +109,9 @@ def _branch_problem(branch: str) -> str | None:
     parts = branch.split("/")
     bad = any(not part or part.startswith(".") or part.endswith((".", ".lock")) for part in parts)
     if bad or branch.startswith("-") or branch == "@" or ".." in branch or "@{" in branch:
-        return "is no name of a branch (git check-ref-format --branch)"
+        return "is not a valid branch name (git check-ref-format --branch)"
     if set(branch) & set(" ~^:?*[\\"):
-        return "is no name of a branch: it must not contain spaces or any of ~^:?*[\\"
+        return "is not a valid branch name: it must not contain spaces or any of ~^:?*[\\"
     if not layout.is_foreign_branch(ref):
         return "must not be one of the branches drafts/, proposed/ or deletionProposed/, which packages use"
     return None
@@ -122,7 +122,7 @@ def _directory_problem(directory: str) -> str | None:
 
 
 def settings_of(repository: Mapping[str, Any]) -> RepositorySettings:
-    """Raises: PermanentError, for what is no git repository."""
+    """Return a Repository's settings. Raises: PermanentError if it is not a valid git repository."""
     spec = spec_of(repository)
     metadata = repository["metadata"]
     if spec.type != "git" or spec.git is None or not spec.git.repo:

@@ -1,16 +1,16 @@
-"""Changes of refs that are pushed together: collected, pushed, and built anew when the remote moved."""
+"""Changes of refs that are pushed together: collected, pushed, and rebuilt if the remote has moved."""
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 
 from pvbus.controlplane.packages.gitcommand import Failure, GitError, RefUpdate
 from pvbus.controlplane.packages.gitrepo import BareMirror
 
-# A change of refs, built on what the refs are at that moment; it may be built again.
+# A change of refs, built on the present refs; it may be built again.
 Build = Callable[["Staging"], object]
 
 
 class Staging:
-    """Refs as they will be once the updates collected here are pushed."""
+    """The refs after a push of the updates collected here."""
 
     def __init__(self, refs: Mapping[str, str]) -> None:
         self._refs = refs
@@ -23,7 +23,7 @@ class Staging:
         self._new[ref] = oid
 
     def names(self, folder: str) -> Iterator[str]:
-        """Yield the refs directly in a folder of refs, which ends in a slash."""
+        """Yield the refs directly in a folder. folder: with a final slash."""
         for ref in {**self._refs, **self._new}:
             if ref.startswith(folder) and "/" not in ref[len(folder) :] and self.get(ref) is not None:
                 yield ref
@@ -43,15 +43,15 @@ class Staging:
 
 
 ATTEMPTS_MAX = 4
-"""The first and three more: somebody who pushes faster than this wins, and the caller is told."""
+"""The first attempt and three more: against faster pushes of other clients, the caller gets an error."""
 
 
 def commit_all(mirror: BareMirror, builds: Sequence[Build]) -> list[object]:
     """Build changes one after the other on the mirror's refs and push them together.
 
-    Returns, in order, what each build returned or the exception it failed with. When the remote has
-    moved, it is fetched and everything is built anew. When the remote refuses the whole, each change
-    is tried alone, so that one bad change does not fail the others.
+    Return, in order, the result of each build or its exception. If the remote has moved, it is fetched
+    and everything is rebuilt. If the remote refuses the push, each change is pushed alone, so that one
+    bad change does not fail the others.
     """
     error = GitError(Failure.MOVED, "not pushed")
     outcomes: list[object] = []
@@ -71,7 +71,7 @@ def commit_all(mirror: BareMirror, builds: Sequence[Build]) -> list[object]:
         except GitError as exc:
             return [exc if not isinstance(outcome, Exception) else outcome for outcome in outcomes]
         if all(mirror.refs.get(update.ref) == update.new for update in updates):
-            return outcomes  # the answer was lost, not the push
+            return outcomes  # the response was lost, not the push
         if error.failure is not Failure.MOVED:
             break
     if len(builds) == 1 or error.failure is Failure.UNREACHABLE:
@@ -83,6 +83,6 @@ def _built(build: Build, staging: Staging) -> object:
     before = staging.snapshot()
     try:
         return build(staging)
-    except Exception as exc:  # whoever asked for this build gets it; the others of the batch go on
+    except Exception as exc:  # the build's caller gets it; the rest of the batch continues
         staging.restore(before)
         return exc

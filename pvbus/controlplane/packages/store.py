@@ -1,9 +1,9 @@
-"""The package store: package revisions in git, behind an API server that keeps the objects.
+"""The package store: package revisions in git, behind an API server that stores the objects.
 
 `package_revisions` and `repositories` are the hooks of those kinds and `resources` is the kind
-PackageRevisionResources. Between `start` and `stop` a keeper follows the git repository of every
-Repository object. Git holds everything of a package; the objects hold only the metadata that git has
-no place for (labels, annotations, owners, finalizers).
+PackageRevisionResources. Between `start` and `stop`, a RepositorySync follows the git repository of every
+Repository object. Git stores the whole package; the objects store only the metadata that git cannot
+(labels, annotations, owners, finalizers).
 """
 
 import asyncio
@@ -33,13 +33,13 @@ from pvbus.core.errors import PermanentError
 from pvbus.ports.cluster import Object
 
 THREADS_MAX = 8
-"""Most of the time a thread waits for git; more would only queue at the interpreter's lock."""
+"""Threads mostly wait for git; more would only queue at the interpreter's lock."""
 
 _log = structlog.get_logger(__name__)
 
 
 class PackageStore:
-    """See the module. All methods are for the event loop's thread."""
+    """The package store; see the module. Call all methods on the event loop's thread."""
 
     def __init__(
         self,
@@ -49,7 +49,7 @@ class PackageStore:
         render: Render,
         options: StoreOptions | None = None,
     ) -> None:
-        """data: the folder that mirrors are kept in, below `repositories`."""
+        """data: the data folder; mirrors are in its subfolder `repositories`."""
         self._objects = objects
         self._folder = data / "repositories"
         self._options = options or StoreOptions()
@@ -66,18 +66,18 @@ class PackageStore:
         self.resources = ResourcesKind(requests)
 
     async def start(self) -> None:
-        """Begin to follow the Repository objects; their first look goes on behind this."""
+        """Begin to follow the Repository objects; their first sync runs in the background."""
         self._folder.mkdir(parents=True, exist_ok=True)
         self._task = asyncio.create_task(self._follow(), name="package store")
 
     async def stop(self) -> None:
-        """End all tasks, and git where it runs. Requests that wait get 503."""
+        """End all tasks and git processes. Waiting requests get 503."""
         self._stopped = True
         if self._task is not None:
             self._task.cancel()
             await asyncio.gather(self._task, return_exceptions=True)
         await asyncio.gather(*(sync.stop() for sync in self._keepers.values()), *self._ending)
-        with contextlib.suppress(StoreError):  # the disk is full: the next start tells
+        with contextlib.suppress(StoreError):  # the disk is full: the next start reports it
             await asyncio.gather(*(sync.report_last() for sync in self._keepers.values()))
         self._keepers.clear()
         self._executor.shutdown(wait=True, cancel_futures=True)
@@ -93,7 +93,7 @@ class PackageStore:
                             await self._release(event.object)
                         case "BOOKMARK":
                             await self._remove_orphans()
-            except Exception as exc:  # one failed look must not end the following of all
+            except Exception as exc:  # one failure must not stop following the others
                 _log.error("following repositories failed", error=str(exc), exc_info=exc)
             await asyncio.sleep(1.0)
 
@@ -111,7 +111,7 @@ class PackageStore:
             sync.wake()
 
     def _sync_of(self, repository: Object) -> RepositorySync | None:
-        """Return the keeper of a Repository as it is now, started."""
+        """Return the started sync for a Repository's present settings, None if they are invalid."""
         key = _key(repository)
         present = self._keepers.get(key)
         try:
@@ -137,13 +137,14 @@ class PackageStore:
         task.add_done_callback(self._ending.discard)
 
     async def _release(self, repository: Object) -> None:
-        """Forget a Repository that was deleted: its objects and its mirror, but nothing in git.
+        """Remove a deleted Repository's objects and mirror; git is not changed.
 
-        What only the objects know is noted, so that drafts have their owners again when it comes back.
+        The metadata that only the objects have is noted, so that drafts get their owners back if the
+        Repository is recreated.
         """
         key = _key(repository)
         if self._objects.get(REPOSITORY, *key) is not None:
-            return  # created anew in the meantime
+            return  # recreated meanwhile
         sync = self._keepers.pop(key, None)
         if sync is not None:
             await sync.stop()
@@ -158,7 +159,7 @@ class PackageStore:
         return self._folder / (namespace or "_") / name
 
     async def _forget(self, revisions: Sequence[Object]) -> None:
-        """Note the metadata of package revisions, and then remove them; git keeps its part."""
+        """Note the metadata of package revisions, then remove the objects; git is not changed."""
         loop = asyncio.get_running_loop()
         await loop.run_in_executor(self._executor, self._note, revisions)
         for obj in revisions:
@@ -177,7 +178,7 @@ class PackageStore:
                 journals[folder_key].write(metadata["name"], Note(commit, metadata))
 
     async def _remove_orphans(self) -> None:
-        """Remove package revisions whose Repository went while nobody looked."""
+        """Remove package revisions whose Repository was deleted while the store was stopped."""
         await self._forget(
             [obj for obj in self._objects.list(PACKAGE_REVISION) if not self._has_repository(obj)]
         )

@@ -1,4 +1,4 @@
-"""Which objects requests are writing just now, so that the keeper leaves them alone."""
+"""Tracks the objects that requests are writing, so that the sync does not write them."""
 
 import asyncio
 import time
@@ -7,27 +7,27 @@ from contextlib import contextmanager
 from typing import NamedTuple
 
 PENDING_SECONDS = 5.0
-"""How long an answered request may take until its object is stored; then git decides."""
+"""How long after a request's response its object may be stored; after that, git decides."""
 
 
 class _Pending(NamedTuple):
-    """An object that a request is about to write. resource_version: before it."""
+    """An object that a request is about to write. resource_version: before the write."""
 
     resource_version: str
     until: float
 
 
 class Writes:
-    """All methods are for the event loop's thread."""
+    """The pending writes of one Repository. Call all methods on the event loop's thread."""
 
     def __init__(self, version: Callable[[str], str]) -> None:
-        """version: returns the resourceVersion of the object of a name, "" where there is none."""
+        """version: returns the resourceVersion of an object by name, "" if there is none."""
         self._version = version
         self._pending: dict[str, _Pending] = {}
 
     @contextmanager
     def writing(self, name: str) -> Iterator[None]:
-        """Leave an object alone while a request writes it, until the server has stored it."""
+        """Reserve an object for a request's write, until the server has stored it."""
         self._pending[name] = _Pending(self._version(name), float("inf"))
         try:
             yield
@@ -37,12 +37,12 @@ class Writes:
         self._pending[name] = self._pending[name]._replace(until=time.monotonic() + PENDING_SECONDS)
 
     def written(self, name: str) -> None:
-        """The request is over and its object is what it will be."""
+        """End a write: the object will not change any more."""
         self._pending.pop(name, None)
 
     async def settled(self, name: str) -> None:
         """Wait until an earlier request's object is stored."""
-        # What ends it is the server's own write, of which it tells nobody.
+        # The server's own write ends the wait, and it sends no notification.
         while self.is_pending(name):  # noqa: ASYNC110 - there is no event to wait for
             await asyncio.sleep(0.005)
 

@@ -1,7 +1,7 @@
 """CEL as Porch uses it: compile once, evaluate many times, string results only.
 
-There is one evaluator, our own: lexer, parser, type check and evaluation follow cel-go v0.26.1. A table
-of cel-go's answers is its test; other implementations of CEL check it in the tests only.
+There is one evaluator, our own: lexer, parser, type check and evaluation follow cel-go v0.26.1. Its test
+is a table of cel-go's answers; other implementations of CEL are used in the tests only.
 """
 
 from collections.abc import Mapping
@@ -48,8 +48,8 @@ _PROGRAMS_KEPT = (
 class Program:
     """A compiled expression. Immutable, and safe to share.
 
-    roots: the variables it reads. reads: the same as far as it is known which part of them, for
-    example `("target", "labels", "region")`; nothing else of the inputs changes the outcome.
+    roots: the variables it reads. reads: the paths it reads, as far as they are known, for example
+    `("target", "labels", "region")`; no other part of the inputs changes the outcome.
     """
 
     __slots__ = ("_evaluate", "reads", "roots", "text")
@@ -61,11 +61,11 @@ class Program:
         self._evaluate = evaluation(checked)
 
     def evaluate(self, inputs: Mapping[str, Any]) -> str:
-        """Evaluate for these variables; one that is missing fails only where it is used.
+        """Evaluate with these variables; a missing one fails only where it is used.
 
         Raises:
-            CelEvalError: it does not work for these inputs, or its loops take too long.
-            CelConvertError: the result is no string.
+            CelEvalError: it fails for these inputs, or its loops exceed a limit.
+            CelConvertError: the result is not a string.
         """
         return result_string(self._evaluate(inputs))
 
@@ -74,7 +74,7 @@ def compile_expression(text: str, *, variables: tuple[str, ...] = ROOTS) -> Prog
     """Compile an expression; the same text is compiled once.
 
     Raises:
-        CelCompileError: its text begins with `ERROR: ` and tells every problem.
+        CelCompileError: the text begins with `ERROR: ` and lists every problem.
     """
     return _compiled(text, variables)
 
@@ -86,5 +86,5 @@ def _compiled(text: str, variables: tuple[str, ...]) -> Program:
 
 
 def compilations() -> int:
-    """Return how many compilations were started in this process: a measure for tests and benchmarks."""
+    """Return the number of compilations started in this process, for tests and benchmarks."""
     return _compiled.cache_info().misses

@@ -1,6 +1,6 @@
-"""Type check of a syntax tree, as cel-go does it with Porch's settings.
+"""Type-checks a syntax tree like cel-go with Porch's settings.
 
-Standard library and macros only, homogeneous list and map literals. The evaluator only sees trees that
+Standard library and macros only, homogeneous list and map literals. The evaluator gets only trees that
 passed this check.
 """
 
@@ -33,7 +33,7 @@ _LITERALS: dict[type, Type] = {
 class Checked(msgspec.Struct, frozen=True, eq=False, kw_only=True):
     """An expression that compiles.
 
-    sources: for conversions whose overloads the checker narrowed, the kinds it left.
+    sources: for conversions whose overloads the checker narrowed, the remaining argument kinds.
     type_names: the nodes that name a type, such as `int` or `google.protobuf.Timestamp`.
     types: of every node, with variables resolved.
     """
@@ -50,7 +50,7 @@ def check(text: str, variables: dict[str, Type]) -> Checked:
     """Parse and check an expression.
 
     Raises:
-        CelCompileError: it can never work; all problems found are told.
+        CelCompileError: it can never work; the text lists all problems found.
     """
     if len(text.encode()) > EXPRESSION_BYTES_MAX:
         raise reported("", [CompileProblem(0, f"expression is longer than {EXPRESSION_BYTES_MAX} bytes")])
@@ -90,7 +90,7 @@ class _Checker:
         return t.substitute(self._bindings, kind, free_to_dyn=True)
 
     def require_homogeneous(self) -> None:
-        """Report literals of mixed types; told only when all else is right, as in cel-go."""
+        """Report literals of mixed types, but only if there is no other problem, as in cel-go."""
         if self.problems:
             return
         for literal in self._literals:
@@ -286,7 +286,7 @@ class _Checker:
 
 
 def _variables(overload: Overload) -> list[Type]:
-    """The type variables of an overload, in the order of their first use."""
+    """Return the type variables of an overload, in the order of their first use."""
     found: dict[Type, None] = {}
 
     def visit(kind: Type) -> None:

@@ -10,14 +10,14 @@ from pvbus.core.cel.values import NUMERIC, Value, equal, no_overload, type_name
 
 
 class _Flag(Enum):
-    """A boolean as a key: Python takes True for 1."""
+    """A boolean as a key: as a Python dict key, True equals 1."""
 
     FALSE = False
     TRUE = True
 
 
 def map_key(key: Value) -> Any:
-    """Return what stands for a key in the dict of a map."""
+    """Return the dict key that represents a map key."""
     kind = type(key)
     if kind is bool:
         return _Flag(key)
@@ -27,7 +27,7 @@ def map_key(key: Value) -> Any:
 
 
 def keys_of(value: Mapping[Any, Value]) -> list[Value]:
-    """Return the keys in the order in which loops take them: strings sorted, as no order is promised."""
+    """Return the keys in the order of loops. Strings are sorted: CEL promises no order."""
     keys = [key.value if isinstance(key, _Flag) else key for key in value]
     return sorted(keys) if all(type(key) is str for key in keys) else keys
 
@@ -63,7 +63,7 @@ def _shown(value: Value) -> str:
 
 
 def contains(item: Value, container: Value) -> bool:
-    """Tell whether `item in container`."""
+    """Return whether `item in container`."""
     kind = type_name(container)
     if kind == "map":
         return type_name(item) not in ("list", "map") and map_key(item) in container

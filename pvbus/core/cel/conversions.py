@@ -1,7 +1,6 @@
 """Conversions between values of CEL: the functions named after types, and the parts of times.
 
-Named time zones come from the system's database: the only thing an expression reads besides its
-variables.
+Named time zones come from the system's database, the only input besides an expression's variables.
 """
 
 import math
@@ -137,7 +136,7 @@ def _fraction(nanos: int) -> str:
 
 
 def _duration_text(nanos: int) -> str:
-    """Write seconds as a double has them: beyond 104 days the last digits are lost."""
+    """Write seconds with the precision of a double: beyond 104 days the last digits are lost."""
     whole, rest = divmod(abs(nanos), NANOS)
     seconds = format(Decimal(repr(float(whole) + rest / NANOS)), "f").removesuffix(".0")
     return f"{'-' if nanos < 0 else ''}{seconds}s"
@@ -303,7 +302,7 @@ DURATION_PARTS = tuple(_OF_DURATION)
 
 
 def time_part(name: str, value: Value, *zone: Value) -> int:
-    """Return a part of a timestamp (in UTC, or in the zone named) or of a duration."""
+    """Return a part of a timestamp (in UTC, or in the given zone) or of a duration."""
     kind = type_name(value)
     if kind == "google.protobuf.Timestamp" and all(type(name) is str for name in zone):
         moment = _local(value, _zone(zone[0]) if zone else UTC)

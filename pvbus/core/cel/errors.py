@@ -1,15 +1,15 @@
-"""What can go wrong with an expression, in the three classes that a person must tell apart."""
+"""Errors of expressions, in the three classes that a user must distinguish."""
 
-EXPRESSION_BYTES_MAX = 4096  # an expression that needs more is a program; etcd objects end at 1.5 MB
-EXPRESSIONS_MAX = 64  # per template: bounds what one target can cost
+EXPRESSION_BYTES_MAX = 4096  # a longer expression is a program; etcd limits objects to 1.5 MB
+EXPRESSIONS_MAX = 64  # per template: bounds the cost of one target
 ITERATIONS_MAX = 10_000  # of all loops of one evaluation: about 10 ms
-LOOP_TEXT_MAX = 1_048_576  # characters built inside loops; four times what an object's annotations may hold
+LOOP_TEXT_MAX = 1_048_576  # characters built inside loops; four times the limit of an object's annotations
 BRACKETS_MAX = 64  # brackets within brackets: the parser takes seven stack frames for each
 DEPTH_MAX = 128  # levels of a syntax tree: checker and evaluator recurse, Python's own limit is 1000
 
 
 class CelError(Exception):
-    """Base of the three; the text is for people, begins as cel-go's would and names no field."""
+    """Base of the three; the text is for users, begins like cel-go's and names no field."""
 
 
 class CelCompileError(CelError):
@@ -21,11 +21,11 @@ class CelEvalError(CelError):
 
 
 class CelConvertError(CelError):
-    """The result is no string."""
+    """The result is not a string."""
 
 
 class CompileProblem(Exception):  # noqa: N818 - never leaves this package
-    """A compile problem at an offset of the text; collected and told together."""
+    """A compile problem at an offset of the text; problems are collected and reported together."""
 
     def __init__(self, offset: int, message: str) -> None:
         super().__init__(message)
@@ -34,7 +34,7 @@ class CompileProblem(Exception):  # noqa: N818 - never leaves this package
 
 
 def reported(text: str, problems: list[CompileProblem]) -> CelCompileError:
-    """Word problems as cel-go does: place, message, the line, and a caret below it."""
+    """Format problems like cel-go: position, message, the line, and a caret below it."""
     parts = []
     for problem in sorted(problems, key=lambda p: p.offset):
         before = text[: problem.offset]

@@ -110,7 +110,7 @@ class _Builder:
             try:
                 return value[field]
             except (KeyError, TypeError):
-                return containers.index(value, field)  # tells what is wrong
+                return containers.index(value, field)  # raises the error that fits
 
         return select
 
@@ -186,8 +186,8 @@ def _metered(step: Step) -> Step:
 
 
 def _absorbing(results: "list[CelEvalError]", decisive: bool, step: Step, scope: Scope) -> bool:
-    """Take one term of a logical operation; True when it decides the whole. A term that fails, or
-    is no bool, is remembered: another term may still decide."""
+    """Evaluate one term of a logical operation; return whether it decides the whole. The error of a
+    term that fails or is not a bool is collected: another term may still decide."""
     try:
         value = step(scope)
     except CelEvalError as error:

@@ -1,4 +1,4 @@
-"""The standard library at run time: what each operator and function does with values.
+"""The standard library at run time: the implementation of each operator and function.
 
 The logical operators and the conditional are not here: they do not evaluate all their arguments.
 """
@@ -15,7 +15,7 @@ from pvbus.core.cel import conversions as convert
 from pvbus.core.cel import values as v
 from pvbus.core.cel.errors import CelEvalError
 
-BUILDERS = frozenset(["_+_", "string", "bytes"])  # what makes a value that is as large as its arguments
+BUILDERS = frozenset(["_+_", "string", "bytes"])  # their result is as large as their arguments
 
 
 def _of_strings(function: Callable[[str, str], bool]) -> Callable[[v.Value, v.Value], bool]:
@@ -31,7 +31,7 @@ _KIND_NAMES = {"timestamp": "google.protobuf.Timestamp", "duration": "google.pro
 
 
 def narrowed(name: str, kinds: frozenset[str]) -> Callable[[v.Value], v.Value]:
-    """Return a conversion that takes only the kinds of values which the checker left."""
+    """Return a conversion that accepts only the kinds of values that the checker left."""
     function = FUNCTIONS[name]
     allowed = frozenset(_KIND_NAMES.get(kind, kind) for kind in kinds)
 
@@ -43,7 +43,7 @@ def narrowed(name: str, kinds: frozenset[str]) -> Callable[[v.Value], v.Value]:
     return call
 
 
-# RE2's words for what is wrong with a pattern, and those of Go's regexp package, which users of Porch know.
+# RE2's messages for a bad pattern, and those of Go's regexp package, which users of Porch know.
 _PATTERN_REASONS = {
     "missing )": "missing closing )",
     "missing ]": "missing closing ]",
@@ -52,7 +52,7 @@ _PATTERN_REASONS = {
     "invalid repetition size": "invalid repeat count",
     "invalid perl operator": "invalid or unsupported Perl syntax",
 }
-_ANY_BYTE = re.compile(r"(?<!\\)(?:\\\\)*\\C")  # RE2 takes a single byte of UTF-8 for a match, Go never does
+_ANY_BYTE = re.compile(r"(?<!\\)(?:\\\\)*\\C")  # RE2 matches a single byte of UTF-8, Go never does
 
 
 def _pattern(text: str) -> Any:

@@ -1,6 +1,6 @@
-"""Tokens of CEL: the lexical grammar of the language, with cel-go's choices where it leaves some.
+"""Tokens of CEL: the lexical grammar of the language, with cel-go's choices where the grammar is open.
 
-Source: CEL language definition, section "Syntax"; choices seen by running cel-go v0.26.1.
+Source: CEL language definition, section "Syntax"; the choices were observed on cel-go v0.26.1.
 """
 
 import re
@@ -30,8 +30,8 @@ _SIMPLE = {"a": 7, "b": 8, "f": 12, "n": 10, "r": 13, "t": 9, "v": 11}
 
 
 class Token(NamedTuple):
-    """kind: `name`, `const`, `number` (a magnitude whose sign is not known yet), `end`, or the sign
-    itself."""
+    """A token. kind: `name`, `const`, `number` (a magnitude whose sign is not known yet), `end`, or the
+    operator itself."""
 
     kind: str
     text: str
@@ -40,10 +40,10 @@ class Token(NamedTuple):
 
 
 def tokens(text: str) -> list[Token]:
-    """Cut a text into tokens, closed by one of kind `end`.
+    """Split a text into tokens; the last one has the kind `end`.
 
     Raises:
-        CompileProblem: no token begins here, or a literal has no value.
+        CompileProblem: at an offset no token begins, or a literal has no value.
     """
     found: list[Token] = []
     at = 0
@@ -93,7 +93,7 @@ def _unquoted(match: re.Match[str], at: int) -> str | bytes:
 
 
 def _plain(piece: str, as_bytes: bool) -> str:
-    """Of bytes every byte is carried as the character of its number, until the end."""
+    """Return a piece of a literal; in a bytes literal, each byte becomes one Latin-1 character."""
     return piece.encode().decode("latin-1") if as_bytes else piece
 
 

@@ -1,6 +1,6 @@
 """Signatures of CEL's standard library: functions, their overloads in cel-go's order, type names.
 
-The order matters: where an argument's type is an unbound variable the first overload binds it.
+The order matters: if an argument's type is an unbound variable, the first overload binds it.
 """
 
 from typing import NamedTuple
@@ -14,7 +14,7 @@ LIST, MAP = t.list_of(A), t.map_of(A, B)
 
 
 class Overload(NamedTuple):
-    """params: the receiver of a member first."""
+    """One signature. params: a member's receiver is the first."""
 
     params: tuple[Type, ...]
     result: Type
@@ -88,7 +88,7 @@ FUNCTIONS: dict[str, list[Overload]] = {
     **_TIME,
 }  # fmt: skip
 
-# Conversions are bound per overload, so only the types that the checker left are taken at run time.
+# Conversions are bound per overload, so only the types that the checker left are accepted at run time.
 CONVERSIONS = frozenset(["bool", "bytes", "double", "duration", "int", "string", "timestamp", "uint"])
 
 TYPES: dict[str, Type] = {

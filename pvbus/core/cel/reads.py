@@ -1,4 +1,4 @@
-"""What an expression reads of its variables, found on the tree."""
+"""Finds the parts of its variables that an expression reads, from the syntax tree."""
 
 from pvbus.core.cel.checker import Checked
 from pvbus.core.cel.syntax import (
@@ -16,7 +16,7 @@ Path = tuple[str, ...]  # a variable, then the keys below it that are known
 
 
 def paths(checked: Checked) -> frozenset[Path]:
-    """Return the shortest paths that cover all reads; none is the beginning of another."""
+    """Return the shortest paths that cover all reads; none is a prefix of another."""
     found: set[Path] = set()
     _visit(checked.tree, checked, frozenset(), found)
     return frozenset(p for p in found if not any(p[:n] in found for n in range(1, len(p))))

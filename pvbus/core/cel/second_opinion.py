@@ -1,8 +1,8 @@
-"""A second opinion on syntax: cel-python's grammar beside our parser.
+"""A second opinion on syntax: compares cel-python's grammar with our parser.
 
-Our parser decides. A disagreement is worth a warning: the expression may not work in another
-implementation of CEL, or our parser has a defect. cel-python checks no types and no names before it
-evaluates, so only the syntax is compared.
+Our parser decides. A disagreement gives a warning: the expression may fail in another implementation
+of CEL, or our parser has a defect. cel-python checks no types and no names before it evaluates, so
+only the syntax is compared.
 
 This is the only module that imports celpy, which takes 250 ms. Import it where it is used.
 """
@@ -34,7 +34,7 @@ def _is_parsed(text: str) -> bool:
 
 
 def _refusal(text: str) -> str:
-    """Return where cel-python's grammar refuses the text, "" if it does not."""
+    """Return the position where cel-python's grammar refuses the text, "" if it accepts it."""
     try:
         _grammar.parse(text)
     except CELParseError as error:

@@ -1,8 +1,8 @@
 """The syntax tree of an expression and the parser that makes it.
 
-The standard macros are part of the tree (`Macro`, and a `Select` that only tests), not expanded:
-checker and evaluator know them. Every node carries the offset at which cel-go would report
-a problem with it. Nodes are compared by identity, so they can key what the checker found out.
+The standard macros are nodes of the tree (`Macro`, and a `Select` that only tests), not expanded:
+checker and evaluator know them. Every node has the offset at which cel-go would report a problem
+with it. Nodes are compared by identity, so they are the keys of the checker's results.
 """
 
 import msgspec
@@ -24,7 +24,7 @@ _LEVELS = {
 
 
 class Node(msgspec.Struct, frozen=True, eq=False, kw_only=True):
-    """offset: where a problem with this node is told. depth: levels of the tree below and with it."""
+    """offset: where a problem with this node is reported. depth: levels of its subtree, itself included."""
 
     offset: int
     depth: int = 1
@@ -39,7 +39,7 @@ class Ident(Node, frozen=True, eq=False, kw_only=True):
 
 
 class Select(Node, frozen=True, eq=False, kw_only=True):
-    """test: the argument of has()."""
+    """A field selection. test: it is the argument of has()."""
 
     operand: Node
     field: str
@@ -47,7 +47,7 @@ class Select(Node, frozen=True, eq=False, kw_only=True):
 
 
 class Call(Node, frozen=True, eq=False, kw_only=True):
-    """function: a name, or an operator as cel-go names it (`_+_`, `_[_]`, `@in`). The logical
+    """A call. function: a name, or cel-go's name of an operator (`_+_`, `_[_]`, `@in`). The logical
     operators have two or more arguments."""
 
     function: str
@@ -64,8 +64,8 @@ class MapLiteral(Node, frozen=True, eq=False, kw_only=True):
 
 
 class Macro(Node, frozen=True, eq=False, kw_only=True):
-    """name: all, exists, exists_one, filter or map. condition: of filter and of a map with three
-    arguments; body: of all others."""
+    """A macro. name: all, exists, exists_one, filter or map. condition: of filter, and of map with three
+    arguments; body: of all but filter."""
 
     name: str
     range: Node
@@ -78,7 +78,7 @@ def parse(text: str) -> Node:
     """Parse an expression.
 
     Raises:
-        CompileProblem: the text is no expression, or its tree is too deep.
+        CompileProblem: the text is not an expression, or its tree is too deep.
     """
     return _Parser(tokens(text)).whole()
 
@@ -140,7 +140,7 @@ class _Parser:
         return condition
 
     def _binary(self, lowest: int) -> Node:
-        """Take operators of a level and above. A chain of one logical operator is one call."""
+        """Parse operators of this level and above. A chain of one logical operator is one call."""
         node = self._unary()
         chain = ""
         while (level := _LEVELS.get(self._next.text if self._next.kind != "const" else "", 0)) >= lowest:
@@ -156,7 +156,7 @@ class _Parser:
         return node
 
     def _unary(self) -> Node:
-        """An even number of signs is none at all, as in cel-go: `!!x` is x."""
+        """Parse a signed operand. An even number of signs cancels out, as in cel-go: `!!x` is x."""
         mark = self._next
         if mark.kind not in ("!", "-") or self._signed_number():
             return self._member()

@@ -1,16 +1,16 @@
 """Types of CEL at compile time and their unification.
 
-The rules are those of cel-go's checker, oddities included: they decide which overload an argument
-of unknown type ends up with, and users see that (`int(m['k'])` works for no string, because the
-first overload of int() binds the unknown value type of `m` to int).
+The rules are those of cel-go's checker, oddities included: they decide the overload for an argument
+of unknown type, and users notice it (`int(m['k'])` fails for every string, because the first
+overload of int() binds the unknown value type of `m` to int).
 """
 
 from typing import NamedTuple
 
 
 class Type(NamedTuple):
-    """kind: a simple type's name, `list`, `map`, `type`, `dyn`, `error`, or `var` (then name tells
-    which variable)."""
+    """A type. kind: a simple type's name, `list`, `map`, `type`, `dyn`, `error`, or `var` (then name is
+    the variable's)."""
 
     kind: str
     params: tuple["Type", ...] = ()
@@ -66,7 +66,7 @@ _NULLABLE = frozenset(["null", "timestamp", "duration"])
 
 
 def substitute(bindings: Bindings, given: Type, *, free_to_dyn: bool = False) -> Type:
-    """Replace bound variables, and free ones by dyn where wanted."""
+    """Replace bound variables, and with `free_to_dyn` the free ones by dyn."""
     bound = bindings.get(given)
     if bound is not None:
         return substitute(bindings, bound, free_to_dyn=free_to_dyn)
@@ -119,7 +119,7 @@ def _fits(bindings: Bindings, one: Type, other: Type) -> bool:
 
 
 def _bind(bindings: Bindings, given: Type, var: Type) -> tuple[bool, bool]:
-    """Bind a variable; returns whether the type is a valid binding, and whether it had one."""
+    """Bind a variable; return whether the type is a valid binding, and whether the variable was bound."""
     if given == var:
         return True, True
     bound = bindings.get(var)

@@ -1,10 +1,9 @@
-"""Values of CEL at run time, and what the operators do to them.
+"""Values of CEL at run time, and the operators on them.
 
-A value is the Python object that comes closest: str, bytes, bool, int, float, None, list and dict
-are themselves; the types below are what Python lacks. Inputs therefore need no conversion.
+A value is the closest Python object: str, bytes, bool, int, float, None, list and dict represent
+themselves; the types below are missing in Python. Inputs therefore need no conversion.
 
-Results and texts of errors are those of cel-go v0.26.1, which the tests hold up against its own
-answers.
+Results and error texts are those of cel-go v0.26.1; the tests compare them with its answers.
 """
 
 import math
@@ -30,7 +29,7 @@ class Duration(NamedTuple):
 
 
 class Timestamp(NamedTuple):
-    """An instant, and the offset from UTC in seconds it was written with (only string() tells)."""
+    """An instant, and its written offset from UTC in seconds, which only string() shows."""
 
     nanos: int
     offset: int = 0
@@ -67,7 +66,7 @@ def result_string(value: Value) -> str:
     """Return the result of an expression.
 
     Raises:
-        CelConvertError: it is no string.
+        CelConvertError: it is not a string.
     """
     if type(value) is str:
         return value
@@ -87,7 +86,7 @@ def result_string(value: Value) -> str:
 
 
 def equal(left: Value, right: Value) -> bool:
-    """Tell whether two values are equal; values of different types are unequal, numbers are one type."""
+    """Return whether two values are equal. Different types are unequal; all numbers are one type."""
     if type(left) is str and type(right) is str:
         return left == right
     one, other = type_name(left), type_name(right)

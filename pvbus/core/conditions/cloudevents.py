@@ -1,7 +1,7 @@
 """The envelope of public events: CloudEvents 1.0 in the Kafka binding's binary mode.
 
 The record value is the event's data as JSON; the attributes are record headers, named `ce_` and the
-attribute. A consumer needs no library for it, and drops repetitions by `ce_id`.
+attribute. A consumer needs no library, and drops duplicates by `ce_id`.
 """
 
 from collections.abc import Mapping
@@ -12,9 +12,9 @@ CONDITION_CHANGED = "dev.pvbus.condition.changed.v1"
 
 ATTRIBUTES: Mapping[str, str] = {
     "ce_specversion": "Version of CloudEvents: 1.0.",
-    "ce_id": "Tells events apart. The same change has the same id, however often it is sent.",
+    "ce_id": "Unique id of the change. An event that is sent again has the same id.",
     "ce_source": "The installation that sent the event, as a URI reference.",
-    "ce_type": f"What happened: `{CONDITION_CHANGED}`.",
+    "ce_type": f"Type of the event: `{CONDITION_CHANGED}`.",
     "ce_subject": "The object: `<Kind>/<namespace>/<name>/<condition type>`.",
     "ce_time": "When the event was made (RFC 3339); the condition has the time of its last transition.",
     "content-type": "Type of the value: application/json.",
@@ -24,7 +24,7 @@ ATTRIBUTES: Mapping[str, str] = {
 def condition_headers(event: ConditionEvent, *, event_id: str, source: str) -> tuple[tuple[str, bytes], ...]:
     """Return the record headers of a condition event, in the order of ATTRIBUTES.
 
-    event_id: a function of the change alone, so that a repeated step sends the same one.
+    event_id: unique per change; a repeated step sends the same id.
     """
     values = {
         "ce_specversion": "1.0",

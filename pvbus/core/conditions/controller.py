@@ -1,12 +1,12 @@
 """Conditions: from results to status subresources and public events.
 
 A key is `<Kind>|<namespace>/<name>`. A transition is published first, in one step with its row in
-`pvbus.conditions.latest`; the status is written after that step has returned. So whatever a status ever
-said was published before, in the same order, wherever a worker dies; an event may be a moment ahead of the
-status. A message that only counts is in the status at once, and is published now and then.
+`pvbus.conditions.latest`; the status is written after that step has returned. So every status was
+published before, in the same order, wherever a worker crashes; an event may be a moment ahead of the
+status. A message that only changes its counts is in the status at once, and is published less often.
 
-Others write the status of Repositories and of variants' package revisions; here they only have events (see
-`pvbus.core.conditions.subjects`). Conditions that are not ours stay as they are.
+Other programs write the status of Repositories and of variants' package revisions; here they only have
+events (see `pvbus.core.conditions.subjects`). Foreign conditions stay as they are.
 """
 
 from collections.abc import Iterable, Mapping
@@ -26,6 +26,7 @@ from pvbus.core.conditions.publishing import DELETED, WITHDRAWN, Publisher, stam
 from pvbus.core.conditions.sets import SET_OPTIONAL_TYPES, set_conditions
 from pvbus.core.conditions.subjects import GROUPS, REVISION, Subjects
 from pvbus.core.effects import KindRef, Outcome, Put, Reconciliation, Update
+from pvbus.core.errors import PermanentError
 from pvbus.core.keys import ConditionKey, Key, SubjectKey, is_child
 from pvbus.core.markers import SyncView, is_marker
 from pvbus.core.messages import cut
@@ -54,7 +55,7 @@ _event = msgspec.json.Decoder(ConditionEvent)
 
 
 class _Caused(msgspec.Struct):
-    """What `_cause` reads of a ResultRow."""
+    """The field of a ResultRow that `_cause` reads."""
 
     cause: float = 0.0
 
@@ -63,7 +64,7 @@ _caused = msgspec.json.Decoder(_Caused)
 
 
 class ObjectState:
-    """One object: as it is observed, what its result says, and what was last published of it."""
+    """One object: as observed, its result, and its last published events by condition type."""
 
     __slots__ = ("expires", "latest", "raw", "response", "result")
 
@@ -75,7 +76,7 @@ class ObjectState:
         self.latest: dict[str, ConditionEvent] = {}
 
     def stored(self, now: float) -> bytes:
-        """Return the object as last seen: our own write's response stands in for the echo."""
+        """Return the object as last seen: the response to our own write counts until its echo."""
         if self.response is not None and now >= self.expires:
             self.response = None
         raw = self.response if self.response is not None else self.raw
@@ -93,7 +94,7 @@ class ConditionsController:
     evaluations = 0
 
     def __init__(self, *, source: str, partitions: int, children_report: bool = True) -> None:
-        """source: the installation, as the `ce_source` of its events. children_report: see
+        """source: `ce_source` of the installation's events. children_report: see
         `pvbus.core.conditions.sets.set_conditions`."""
         self._publisher = Publisher(source)
         self._children_report = children_report
@@ -128,7 +129,7 @@ class ConditionsController:
         if topic == LATEST:
             return (self._remember(partition, key, _event.decode(value) if value is not None else None),)
         if topic == SETRESULTS and is_child(key):
-            return ()  # a child's row: the roll-up has its sum
+            return ()  # a child's row: the roll-up counts it
         kind = "PackageVariant" if topic in (RESULTS, VARIANTS) else "PackageVariantSet"
         subject = str(SubjectKey(kind, key))
         state = states.setdefault(subject, ObjectState())
@@ -154,7 +155,7 @@ class ConditionsController:
         return () if changed is None else (changed,)
 
     def _remember(self, partition: int, key: str, event: ConditionEvent | None) -> str:
-        """Take in a row of `latest`; returns the key of its object."""
+        """Apply a row of `latest`; return the key of its object."""
         owner, condition = ConditionKey.parse(key)
         state = self._states[partition].setdefault(owner, ObjectState())
         if event is None:
@@ -169,11 +170,11 @@ class ConditionsController:
         event = put.row if isinstance(put.row, ConditionEvent) else None
         return (self._remember(partition, put.key, event),)  # now its status may be written
 
-    def refused(self, partition: int, puts: tuple[Put, ...], error: str) -> Iterable[str]:
-        return ()  # messages are cut far below what the bus takes; the shell logs it
+    def refused(self, partition: int, puts: tuple[Put, ...], error: PermanentError) -> Iterable[str]:
+        return ()  # messages are cut far below the bus's limit; the shell logs it
 
     def failed(self, partition: int, key: str, message: str, now: float) -> tuple[Put, ...]:
-        return ()  # conditions are published here alone; the shell logs it
+        return ()  # only this controller publishes conditions; the shell logs it
 
     # ------------------------------------------------------------ deciding
 
@@ -190,7 +191,7 @@ class ConditionsController:
         if state.raw is None:
             return self._gone(partition, kind, key, state, now)
         outcome = yield from self._publish(kind, Key.parse(name), state, now)
-        if state.response is not None:  # should its echo have come before, there may be no other one
+        if state.response is not None:  # its echo may have come before the response, so do not rely on it
             again = max(state.expires - now, 0.1)
             if outcome.again_after is not None:
                 again = min(again, outcome.again_after)
@@ -198,7 +199,7 @@ class ConditionsController:
         return outcome
 
     def _observe(self, partition: int, kind: str, key: str, now: float) -> Outcome:
-        """Publish what others wrote into an object, and its end."""
+        """Publish a condition that another program wrote, and its end."""
         states = self._states[partition]
         state, subject = states.get(key) or ObjectState(), self._subjects.of(partition, key)
         if subject is not None and subject.condition is not None:
@@ -226,7 +227,7 @@ class ConditionsController:
         return Outcome(puts, "changed")
 
     def _gone(self, partition: int, kind: str, key: str, state: ObjectState, now: float) -> Outcome:
-        """The object is not there: once that is certain, the last events go too."""
+        """Publish the last events of an absent object, once its kind's list is complete."""
         topic = VARIANTS if kind == "PackageVariant" else SETS
         if not self._sync[partition][topic].ok(f"{CONFIG_GROUP}/{kind}"):
             return Outcome(result="waiting", waiting=("objects are being listed",))
@@ -236,13 +237,13 @@ class ConditionsController:
         return Outcome(puts, "changed" if puts else "unchanged")
 
     def _publish(self, kind: str, key: Key, state: ObjectState, now: float) -> Reconciliation:
-        """Publish the transitions; with none left to publish, write the status."""
+        """Publish the transitions; if there are none, write the status."""
         raw = state.stored(now)
         obj: PackageVariant | PackageVariantSet
         obj = _variant.decode(raw) if kind == "PackageVariant" else _set.decode(raw)
         uid, subject = obj.metadata.uid, str(SubjectKey(kind, str(key)))
         desired, extra = self._desired(kind, key, obj, state)
-        if desired is None:  # what is known of a former object of this name says nothing of this one
+        if desired is None:  # the rows belong to a former object of this name
             gone = [event for event in state.latest.values() if event.uid != uid]
             puts = self._publisher.ended(subject, gone, state.latest, now)
             return Outcome(puts, "changed" if puts else "waiting", waiting=("no result yet",))
@@ -267,8 +268,8 @@ class ConditionsController:
     def _desired(
         self, kind: str, key: Key, obj: PackageVariant | PackageVariantSet, state: ObjectState
     ) -> tuple[tuple[Condition, ...] | None, dict[str, Any]]:
-        """Return the conditions the result asks for, and what else its status holds; a result of
-        another uid (or older than what is published) is not acted upon."""
+        """Return the conditions of the result, and the other status fields. None: there is no result, or it
+        has another uid, or is older than the present status."""
         if state.result is None:
             return None, {}
         if kind == "PackageVariantSet":
@@ -294,8 +295,8 @@ class ConditionsController:
 
 
 def _cause(state: ObjectState, before: Iterable[Condition], after: Iterable[Condition]) -> float:
-    """Return when the attempt began after which a written status says Ready, of this generation, for the
-    first time; 0 for any other write, and for sets, whose results name no such time."""
+    """Return the start of the attempt if this status is the first Ready one of its generation; else 0,
+    and 0 for sets, whose results have no such time."""
     old = next((c for c in before if c.type == "Ready"), None)
     new = next((c for c in after if c.type == "Ready"), None)
     if new is None or new.status != "True" or state.result is None:
@@ -306,13 +307,13 @@ def _cause(state: ObjectState, before: Iterable[Condition], after: Iterable[Cond
 
 
 def _transitions(state: ObjectState, uid: str) -> dict[str, Condition]:
-    """Return the conditions of this very object as they were last published."""
+    """Return the last published conditions of this very object, by type."""
     return {kind: event.condition for kind, event in state.latest.items() if event.uid == uid}
 
 
 def _as_stored(target: DownstreamTarget) -> dict[str, Any]:
-    """Return a target as an API server keeps it: the definition has no fields for the metadata of a
-    FunctionResultList, so they are dropped, and comparing with them would never end."""
+    """Return a target as an API server stores it: the CRD has no fields for the metadata of a
+    FunctionResultList, so the server prunes them, and a comparison with them would never be equal."""
     stored: dict[str, Any] = msgspec.to_builtins(target)
     result = (stored.get("renderStatus") or {}).get("result") or {}
     if result.get("metadata"):
@@ -332,11 +333,11 @@ def merge(
     now: float,
     published: Mapping[str, Condition] | None = None,
 ) -> tuple[Condition, ...]:
-    """Put the desired conditions in place of their types, keep foreign ones, and move
-    lastTransitionTime only where the status changed.
+    """Replace the desired conditions by type, keep foreign ones, and move lastTransitionTime only where
+    the status changed.
 
-    published: as they were last published, by type. They are ahead of a status that could not be written, or
-    whose echo is still to come; without them the status as it is says what was before.
+    published: the last published conditions, by type. They are ahead of a status that was not written, or
+    whose echo is not here yet; without them, the present status is the previous state.
     """
     wanted = {condition.type: condition for condition in desired}
     published = published or {}
@@ -353,9 +354,9 @@ def merge(
         if new is not None:
             result.append(timed(new))
         elif old.type not in SET_OPTIONAL_TYPES:
-            last = published.get(old.type, old)  # the same again is not published: then the status is newer
+            last = published.get(old.type, old)  # equal ones are not published again: the status is newer
             result.append(old if (last.status, last.reason) == (old.status, old.reason) else last)
     result += [timed(new) for new in wanted.values()]
     known = {condition.type for condition in result} | SET_OPTIONAL_TYPES
-    result += [last for last in published.values() if last.type not in known]  # its status is on the way
+    result += [last for last in published.values() if last.type not in known]  # its status is not written yet
     return tuple(result)

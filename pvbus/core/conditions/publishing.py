@@ -1,7 +1,7 @@
-"""Makes the public events of an object's conditions, and decides which changes are worth one.
+"""Makes the public events of an object's conditions, and decides which changes get one.
 
 The last event of each condition is a row of `pvbus.conditions.latest`, written in the same step as the
-event. What comes next is derived from it alone: the status before, the id, and the time, which never goes
+event. The next event is derived from it alone: the previous status, the id, and the time, which never goes
 back.
 """
 
@@ -17,22 +17,22 @@ from pvbus.core.effects import Put
 from pvbus.core.keys import ConditionKey, Key, SubjectKey, sha1_head
 from pvbus.core.records import CONDITIONS, LATEST, ConditionEvent
 
-WITHDRAWN = "Withdrawn"  # the reason of a condition's last event: its object does not have it any more
-DELETED = "Deleted"  # the same, of the lifecycle of a package revision that is gone
+WITHDRAWN = "Withdrawn"  # the reason of a condition's last event: its object no longer has it
+DELETED = "Deleted"  # the same, for the lifecycle of a package revision that is gone
 LAST_REASONS = frozenset({WITHDRAWN, DELETED})
 
 COUNTING_TYPES = frozenset({"TargetsApplied", "Removing"})
 COUNTING_REASONS = frozenset({"Reconciling", "VariantsNotReady", "DeletionHeld"})
 COUNTING_SECONDS = 10.0
-"""Messages with counts change with every target; they are published this often at most. A longer time, and
-what consumers know last would be wrong for longer than people wait."""
+"""Messages with counts change with every target; this is the shortest time between two events. With a
+longer time, consumers would show wrong counts for too long."""
 
 Latest = Mapping[str, ConditionEvent]
 """The last event of each condition of one object, by type."""
 
 
 class News(NamedTuple):
-    """puts: the events to publish now. again_after: seconds until there is more, None if there is not."""
+    """puts: the events to publish now. again_after: seconds until the next event, None if there is none."""
 
     puts: tuple[Put, ...]
     again_after: float | None = None
@@ -53,7 +53,7 @@ class Publisher:
         now: float,
         variant: str = "",
     ) -> News:
-        """Return the events of those conditions that say something new.
+        """Return the events of the conditions that changed.
 
         key: `<Kind>|<namespace>/<name>`.
         """
@@ -64,7 +64,7 @@ class Publisher:
         }
         if not waits or min(waits.values()) > 0:
             return News((), min(waits.values(), default=None))
-        puts: list[Put] = []  # with a transition the counts go, too: those of before would contradict it
+        puts: list[Put] = []  # counts go with a transition: the old ones would contradict it
         for condition in conditions:
             if condition.type in waits:
                 puts += self._event(key, uid, condition, latest, now, variant)
@@ -92,7 +92,7 @@ class Publisher:
     def ended(
         self, key: str, gone: Iterable[ConditionEvent], latest: Latest, now: float, reason: str = WITHDRAWN
     ) -> tuple[Put, ...]:
-        """Publish that conditions are no more: unknown, as Kubernetes reads an absent one."""
+        """Publish the end of conditions: status Unknown, as Kubernetes reads an absent one."""
         puts: list[Put] = []
         time = self._time(latest, now)
         for last in sorted(gone, key=lambda event: event.condition.type):
@@ -115,8 +115,8 @@ class Publisher:
 
     @staticmethod
     def _time(latest: Latest, now: float) -> str:
-        """Return the time of an event, later than all before: another worker's clock may be ahead of ours.
-        The same time again could give a condition that ends and comes back the id that it had before."""
+        """Return the time of an event, later than all before it: another worker's clock may be ahead of
+        ours, and an equal time could give a returning condition its former id."""
         last = max((event.time for event in latest.values()), default="")
         time = _precise(now)
         return time if time > last else _precise(_seconds(last) + 0.001)
@@ -131,9 +131,9 @@ class Publisher:
 
 
 def _seconds_until_news(last: ConditionEvent | None, uid: str, new: Condition, now: float) -> float | None:
-    """Return how long a change has to wait, 0 when it is to be published; None: nothing has changed.
+    """Return the seconds until a change is published, 0 for now; None: nothing has changed.
 
-    A change of status or reason is a transition. A message that counts is published now and then.
+    A change of status or reason is a transition. A message with counts is published less often.
     """
     if last is None or last.uid != uid:
         return 0
@@ -148,14 +148,14 @@ def _seconds_until_news(last: ConditionEvent | None, uid: str, new: Condition, n
 
 
 def _event_id(uid: str, condition: Condition, time: str) -> str:
-    """Make an id from the change and its time, which no other event of the object has."""
+    """Make an id from the change and its time, which is unique per object."""
     seed = [uid, condition.type, condition.status, condition.reason]
     seed += [condition.last_transition_time or "", time]
     return sha1_head("\n".join([*seed, condition.message])) + sha1_head("/".join(seed))
 
 
 def stamp(now: float) -> str:
-    """Return a time as conditions have it: RFC 3339 in UTC, whole seconds."""
+    """Return a condition's timestamp: RFC 3339 in UTC, whole seconds."""
     return datetime.fromtimestamp(now, UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
 
 
@@ -164,5 +164,5 @@ def _precise(now: float) -> str:
 
 
 def _seconds(time: str) -> float:
-    """Return a time that `_precise` wrote as seconds; 0 for an event of a release that wrote none."""
+    """Return the seconds of a `_precise` timestamp; 0 for an event of a release that wrote none."""
     return datetime.fromisoformat(time).timestamp() if time else 0.0

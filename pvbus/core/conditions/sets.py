@@ -11,7 +11,7 @@ from pvbus.core.records import Counts, SetResult
 
 COUNTS_TYPE = "TargetsApplied"
 SET_OPTIONAL_TYPES = frozenset({"OnHold", "DeletionHeld", "Removing", COUNTS_TYPE})
-"""Ours, but absent while they have nothing to say."""
+"""Ours, and absent while they do not apply."""
 
 
 def set_conditions(
@@ -19,7 +19,7 @@ def set_conditions(
 ) -> tuple[Condition, ...]:
     """Return the conditions of a set from its roll-up.
 
-    children_report: False where nobody reports whether a child is Ready, so that applied alone decides.
+    children_report: False if no service reports whether a child is Ready; then applied alone decides.
     """
     key = Key(namespace, name)
     found = [*_root(result, children_report=children_report), *_removal(result, key), *_counts(result)]
@@ -41,7 +41,7 @@ def _condition(result: SetResult, kind: str, status: bool, reason: str, message:
 
 
 def _root(result: SetResult, *, children_report: bool) -> list[_Fields]:
-    """Return Ready, and what stops everything."""
+    """Return Ready, and the condition that blocks the set: OnHold or Stalled."""
     if result.on_hold:
         message = "nothing is written for this set while it has the annotation pvbus.dev/hold"
         return [("OnHold", True, "Annotation", message), ("Ready", False, "OnHold", message)]
@@ -85,7 +85,7 @@ def _unready(result: SetResult) -> str:
 
 
 def _removal(result: SetResult, key: Key) -> list[_Fields]:
-    """Return what is held, and what is being removed."""
+    """Return DeletionHeld and Removing, where they apply."""
     found: list[_Fields] = []
     if result.hold is not None:
         number = result.hold.count if result.hold.token else result.counts.held + result.counts.removing
@@ -97,14 +97,14 @@ def _removal(result: SetResult, key: Key) -> list[_Fields]:
             )
         else:
             message += (
-                "the list of them is still being written; the command that confirms them follows when "
-                "none was added for some seconds"
+                "the list of them is still being written; the command that confirms them follows once "
+                "it has not grown for some seconds"
             )
         found.append(("DeletionHeld", True, "TooManyDeletions", message))
     if result.counts.removing:
         message = f"{result.counts.removing} variants are to be removed"
         if result.waiting:
-            message += f"; that waits for {part(result.waiting)}"
+            message += f"; waiting for {part(result.waiting)}"
         found.append(("Removing", True, "Waiting" if result.waiting else "InProgress", message))
     return found
 
@@ -120,7 +120,7 @@ def _counts(result: SetResult) -> list[_Fields]:
     if result.reason != "Valid" and counts == Counts():
         return []
     all_applied = counts.applied == counts.desired
-    if counts == Counts():  # that nothing is selected is shown as well
+    if counts == Counts():  # an empty selection is reported, too
         advice = "no target selects anything; check kind, name and labels in spec.targets"
         return [(COUNTS_TYPE, all_applied, "NothingSelected", f"{tally(counts)}: {advice}")]
     return [(COUNTS_TYPE, all_applied, "AllApplied" if all_applied else "InProgress", tally(counts))]

@@ -1,7 +1,7 @@
-"""Objects whose status others write, but which have events: Repositories, and the revisions of variants.
+"""Objects with events whose status other programs write: Repositories, and the revisions of variants.
 
-Their rows come from `pvbus.objects`, which every worker reads in full. The worker of the partition that
-`<namespace>/<name>` falls into publishes an object's events, as it does for sets and variants: so each row of
+Their rows come from `pvbus.objects`, which every worker reads in full. The worker of the partition of
+`<namespace>/<name>` publishes an object's events, as for sets and variants. So each row of
 `pvbus.conditions.latest` has one writer, and an object one order of events, whichever variant owns it.
 """
 
@@ -19,17 +19,17 @@ REPOSITORY = "Repository"
 REVISION = "PackageRevision"
 GROUPS = {REPOSITORY: CONFIG_GROUP, REVISION: PORCH_GROUP}
 LIFECYCLE_TYPE = "Published"
-"""The condition that stands for a revision's lifecycle. True while it is published: `Published` and
+"""The condition that represents a revision's lifecycle. True while it is `Published` or
 `DeletionProposed`. The reason is the lifecycle."""
 
 _PUBLISHED = ("Published", "DeletionProposed")
-_PLACEHOLDER = -1  # the revision that stands for a branch: it has no lifecycle of its own
+_PLACEHOLDER = -1  # the revision number of a branch placeholder, which has no lifecycle of its own
 _row = msgspec.json.Decoder(ObjectRow)
 
 
 class ConditionSubject(NamedTuple):
-    """An object that exists. condition: what consumers hear of; None while there is nothing to say.
-    variant: the PackageVariant that owns a revision."""
+    """An existing object. condition: the one that is published; None if there is none. variant: the
+    PackageVariant that owns a revision."""
 
     uid: str
     condition: Condition | None
@@ -45,7 +45,7 @@ class Subjects:
         self._tables: list[dict[str, ConditionSubject]] = [{} for _ in range(partitions)]
 
     def load(self, partition: int, key: str, value: bytes | None) -> str | None:
-        """Take in a record of the objects topic; returns the key that it concerns."""
+        """Apply a record of the objects topic; return the event key of its object."""
         if not key.startswith(_PREFIXES):
             return None
         name = ObjectKey.parse(key)
@@ -58,7 +58,7 @@ class Subjects:
         return key
 
     def load_marker(self, partition: int, key: str, value: bytes | None) -> str | None:
-        """Take in a sync marker; returns the kind whose completeness changed."""
+        """Apply a sync marker; return the kind whose completeness changed."""
         kind = marker_kind(key).rpartition("/")[2]
         if marker_kind(key) != f"{GROUPS.get(kind)}/{kind}":
             return None
@@ -68,11 +68,11 @@ class Subjects:
         return self._tables[partition].get(key)
 
     def keys(self, partition: int) -> Iterable[str]:
-        """Return the keys of a partition that have something to say."""
+        """Return the keys of a partition that have a condition."""
         return [key for key, subject in self._tables[partition].items() if subject.condition is not None]
 
     def is_listed(self, kind: str) -> bool:
-        """Tell whether what is not here does not exist."""
+        """Return whether the kind's list is complete, so that a missing object does not exist."""
         return self._sync.ok(f"{GROUPS[kind]}/{kind}")
 
 

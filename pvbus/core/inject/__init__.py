@@ -1,8 +1,8 @@
 """Injection: one PackageVariant, one draft with context, pipeline and configuration in it.
 
-`view` holds revisions, Repositories and injectable objects with their reverse maps, `requests` whose
-content is asked for, `attempts` what is remembered of one, `ensure` the state machine that makes and
-mutates drafts, `owning` how revisions are checked, written, taken over and let go, `former` whose they
-were, `holding` what the hold annotation stops, `report` what is told, `controller` the decision for one
-key.
+`view` holds revisions, Repositories and injectable objects with their reverse maps, `requests` the
+requests for injectable content, `attempts` the records of past attempts, `ensure` the state machine that
+makes and mutates drafts. `owning` checks, writes, adopts and releases revisions, `former` finds their
+former owners, `holding` implements the hold annotation, `report` builds the result row, `controller`
+decides for one key.
 """

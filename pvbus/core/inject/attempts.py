@@ -1,4 +1,4 @@
-"""What is remembered of an attempt: what it went by, what it wrote, how it was refused."""
+"""Records of an attempt: its inputs, its writes, its refusal."""
 
 from collections.abc import Iterable
 from typing import NamedTuple
@@ -7,21 +7,21 @@ from pvbus.core.keys import digest
 
 
 class Inputs(NamedTuple):
-    """What an outcome depends on, at one moment. revisions: name and digest; others: digest of the rest."""
+    """The inputs of an outcome at one moment. revisions: (name, digest); others: digest of the rest."""
 
     revisions: tuple[tuple[str, str], ...]
     others: str
 
     def digest(self, without: Iterable[str] = ()) -> str:
-        """Return one digest over it all; without: names of revisions left out."""
+        """Return one digest of all inputs. without: names of revisions to leave out."""
         return digest([[r for r in self.revisions if r[0] not in without], self.others])
 
 
 class Written(NamedTuple):
-    """Revisions we wrote and whose echo is awaited until a time.
+    """Revisions we wrote, whose watch echo is awaited.
 
-    others: digest of all else that the outcome depends on. versions: of each revision, as they
-    followed one another.
+    others: digest of all other inputs. versions: the resourceVersions of each revision, in order.
+    until: end of the wait, in elapsed seconds.
     """
 
     others: str
@@ -30,7 +30,7 @@ class Written(NamedTuple):
 
 
 class RefusedAttempt(NamedTuple):
-    """An attempt on these inputs that failed for good, as far as anybody knows, until a time. error: why."""
+    """An attempt that failed permanently; it is not repeated on the same inputs before `until`."""
 
     inputs: str
     error: str

@@ -1,8 +1,8 @@
-"""The decision for one PackageVariant: what it waits for, and when its downstream needs a look.
+"""Decides for one PackageVariant: what it waits for, and when to reconcile its downstream.
 
-The result row remembers a digest over everything an outcome depends on: the spec, the upstream's
-identity, the revisions at its places and the content of injected objects. An equal digest means
-nothing is read or written, which is what makes a restart silent.
+The result row stores a digest of all inputs of the outcome: the spec, the upstream's identity, the
+revisions of the downstream and the content of injected objects. If the digest is equal, nothing is
+read or written, so a restart writes nothing.
 """
 
 from collections import OrderedDict
@@ -11,7 +11,7 @@ from typing import Any
 
 import msgspec
 
-from pvbus.core.api.variants import CONFIG_GROUP, Downstream, PackageVariant
+from pvbus.core.api.variants import CONFIG_GROUP, Downstream, PackageVariant, Upstream
 from pvbus.core.effects import INTERNAL_ERROR, Effect, Get, Outcome, Put, Reconciliation
 from pvbus.core.errors import ConflictError, PermanentError, TransientError
 from pvbus.core.inject import report
@@ -38,6 +38,7 @@ from pvbus.core.inject.view import (
 )
 from pvbus.core.keys import FINALIZER, digest, okey, sha1_head, watch_key
 from pvbus.core.markers import SyncView, is_marker
+from pvbus.core.missing import missing_part, no_repository
 from pvbus.core.records import (
     DESIRED,
     INJECTABLES,
@@ -52,13 +53,13 @@ from pvbus.core.records import (
 from pvbus.core.topics import broadcast_of, inputs_of, memory_of
 
 VARIANT_KIND = f"{CONFIG_GROUP}/PackageVariant"
-POINTS_KEPT = 256  # upstream contents whose injection points are remembered
+POINTS_KEPT = 256  # upstream contents whose injection points are cached
 REFUSED_RETRY_SECONDS = 60.0
 TERMINATING_RETRY_SECONDS = 5.0
-ECHO_SECONDS = 10.0  # how long an echo of our own write is believed to be on its way
-WAIT_REPORTED_SECONDS = 2.0  # shorter waits are part of every change; telling them would make Ready flap
-LIST_REPORTED_SECONDS = 10.0  # the first list of a large cluster takes a while, and holds everybody up
-TROUBLE_REPORTED_SECONDS = 5.0  # shorter trouble is a restart of somebody else
+ECHO_SECONDS = 10.0  # longest wait for the watch echo of our own write
+WAIT_REPORTED_SECONDS = 2.0  # shorter waits are part of every change; reporting them would make Ready flap
+LIST_REPORTED_SECONDS = 10.0  # the first list of a large cluster takes a while, and blocks every key
+TROUBLE_REPORTED_SECONDS = 5.0  # shorter trouble is the restart of another component
 BACKOFF_SECONDS = (0.2, 60.0)
 
 _variant = msgspec.json.Decoder(PackageVariant)
@@ -76,7 +77,7 @@ class InjectController:
     evaluations = 0
 
     def __init__(self, *, partitions: int, elapsed: Callable[[], float]) -> None:
-        """elapsed: seconds of a clock that cannot go back."""
+        """elapsed: seconds of a monotonic clock."""
         self.view = InjectView(partitions)
         self._elapsed = elapsed
         self._keys: dict[int, dict[str, InjectState]] = {}
@@ -139,8 +140,8 @@ class InjectController:
         elif seen.raw is None and seen.desired is None:
             del table[key]
 
-    def refused(self, partition: int, puts: tuple[Put, ...], error: str) -> Iterable[str]:
-        return ()  # nothing here grows with its input beyond what the bus takes; the shell logs it
+    def refused(self, partition: int, puts: tuple[Put, ...], error: PermanentError) -> Iterable[str]:
+        return ()  # no row here grows with its input beyond the bus's limit; the shell logs it
 
     def failed(self, partition: int, key: str, message: str, now: float) -> tuple[Put, ...]:
         seen = self._keys[partition].get(key)
@@ -187,7 +188,7 @@ class InjectController:
         for kind in (REVISION_KIND, REPOSITORY_KIND):
             if not self.view.sync.ok(kind):
                 words = (f"the list of {kind}",)
-                if one.result is not None:  # what is known stays true: a relist is no news of this variant
+                if one.result is not None:  # a relist says nothing new about this variant
                     return Outcome(result="waiting", waiting=words)
                 return self._waits(one, words, reported_after=LIST_REPORTED_SECONDS)
         if one.variant.metadata.deletion_timestamp:
@@ -218,7 +219,7 @@ class InjectController:
         return Outcome(tuple(puts), "changed" if puts else "unchanged")
 
     def _terminate(self, one: Pass) -> Reconciliation:
-        """Let the revisions go, and the finalizer when all are gone."""
+        """Release the revisions; remove the finalizer when all are gone."""
         if FINALIZER not in one.variant.metadata.finalizers:
             return Outcome(result="waiting", waiting=("its other finalizers",))
         downstreams = dict.fromkeys(one.result.downstreams if one.result is not None else ())
@@ -247,7 +248,8 @@ class InjectController:
         upstream = self.view.upstream(one.namespace, spec.upstream)
         if upstream is None:
             self.view.use(one.key, one.uid, downstreams=downstreams)
-            conditions = report.invalid_conditions(one.variant, report.upstream_missing(spec.upstream))
+            message = report.upstream_missing(spec.upstream, self._missing(one.namespace, spec.upstream))
+            conditions = report.invalid_conditions(one.variant, message)
             return self._ended(one, conditions, waiting=(report.upstream_wanted(spec.upstream),))
         names = yield from self._content_names(one, upstream)
         puts, unknown = self._gather(one, names, downstreams)
@@ -257,15 +259,24 @@ class InjectController:
             return Outcome(tuple(puts), "changed", again_after=0)
         return (yield from self._look(one, upstream))
 
+    def _missing(self, namespace: str, upstream: Upstream) -> str:
+        revisions = self.view.at(namespace, Downstream(repo=upstream.repo, package=upstream.package))
+        return missing_part(
+            upstream,
+            namespace,
+            has_repository=self.view.has_repository(namespace, upstream.repo),
+            revisions=[revision.facts for revision in revisions],
+        )
+
     def _look(self, one: Pass, upstream: ObservedRevision) -> Reconciliation:
-        """Compare the inputs with those of the last attempt, and make another one if they differ."""
+        """Compare the inputs with those of the last attempt; make another attempt if they differ."""
         seen = one.seen
         inputs = self._inputs(one, upstream)
         if one.result is not None and one.result.input_digest == inputs.digest():
             seen.waiting_since = seen.trouble = seen.refused = None
             if one.result.generation == one.variant.metadata.generation:
                 return Outcome()
-            row = report.of_generation(one.result, one.variant, one.now)  # a change was set back, perhaps
+            row = report.of_generation(one.result, one.variant, one.now)  # a change was reverted
             return Outcome((Put(RESULTS, one.key, row),), "changed")
         if (
             seen.refused is not None
@@ -280,7 +291,7 @@ class InjectController:
         return (yield from self._attempt(one, upstream, inputs))
 
     def _echo(self, one: Pass, inputs: Inputs, written: Written) -> Outcome | None:
-        """Tell whether all that changed is our own writing; None when something else did."""
+        """Return an outcome if only our own writes changed the inputs, None if anything else did."""
         observed = {r.name: r.row.resource_version for r in self._revisions(one)}
         versions = {name: observed.get(name, "") for name in written.versions}
         known = all(not v or v in written.versions[name] for name, v in versions.items())
@@ -296,7 +307,7 @@ class InjectController:
         return Outcome((Put(RESULTS, one.key, row),), "changed")
 
     def _attempt(self, one: Pass, upstream: ObservedRevision, inputs: Inputs) -> Reconciliation:
-        """inputs: as they are before it begins; what changes while it runs must be another attempt."""
+        """inputs: as of its start; a change during the attempt needs another attempt."""
         seen = one.seen
         reported = one.result.targets if one.result is not None else one.variant.status.downstream_targets
         before = {target.name: target for target in reported}
@@ -310,7 +321,8 @@ class InjectController:
         except ConflictError:
             raise
         except PermanentError as error:
-            seen.refused = RefusedAttempt(inputs.digest(), str(error), one.elapsed + REFUSED_RETRY_SECONDS)
+            message = self._explained(one, error)
+            seen.refused = RefusedAttempt(inputs.digest(), message, one.elapsed + REFUSED_RETRY_SECONDS)
             return self._refused(one, upstream, seen.refused)
         seen.content, seen.refused = (), None
         outcome = self._ended(
@@ -327,9 +339,17 @@ class InjectController:
             seen.written = Written(others, dict(ensured.written), one.elapsed + ECHO_SECONDS)
         return outcome
 
+    def _explained(self, one: Pass, error: PermanentError) -> str:
+        """Name the likely cause of an error that the server's own words do not explain to a person."""
+        assert one.variant.spec.downstream is not None
+        repo = one.variant.spec.downstream.repo
+        if self.view.has_repository(one.namespace, repo):
+            return str(error)
+        return f"{no_repository(repo, one.namespace)}: {error}"
+
     def _refused(self, one: Pass, upstream: ObservedRevision, refused: RefusedAttempt) -> Outcome:
-        """Report an attempt that failed for good, again if something else was reported since: a change was
-        made and set back, for example."""
+        """Report a permanent failure; report it again if another result was reported since, for example
+        after a change that was reverted."""
         outcome = self._ended(one, report.failed_conditions(one.variant, refused.error), upstream=upstream)
         return outcome._replace(result="failed", again_after=refused.until - one.elapsed)
 
@@ -338,8 +358,8 @@ class InjectController:
     def _content_names(
         self, one: Pass, upstream: ObservedRevision
     ) -> Generator[Effect, Any, tuple[ContentName, ...]]:
-        """Return what may be injected: for the points of the package as it was last seen, else as the
-        upstream has it."""
+        """Return the objects that may be injected: for the points of the last result, and for those of
+        the upstream if it is new."""
         injectors = one.variant.spec.injectors
         if not injectors:
             return ()
@@ -372,7 +392,7 @@ class InjectController:
     def _gather(
         self, one: Pass, names: tuple[ContentName, ...], downstreams: list[PackageKey]
     ) -> tuple[list[Put], list[str]]:
-        """Ask for what may be injected; returns the requests to write, and what is not known yet."""
+        """Request the objects that may be injected; return the requests to write, and the unknown objects."""
         one.seen.names = names
         requests: dict[str, WatchRequest] = {}
         objects: set[str] = set()
@@ -419,7 +439,7 @@ class InjectController:
     def _ended(
         self, one: Pass, conditions: report.Conditions, *, waiting: tuple[str, ...] = (), **facts: Any
     ) -> Outcome:
-        """End with what is to be told. facts: see `report.result_row`."""
+        """End with these conditions. facts: see `report.result_row`."""
         one.seen.trouble = one.seen.written = one.seen.waiting_since = None
         requests = self._requests.of(one.partition, one.key)
         old = one.result
@@ -436,7 +456,7 @@ class InjectController:
         *,
         reported_after: float = WAIT_REPORTED_SECONDS,
     ) -> Outcome:
-        """Wait; a wait that lasts is told in the conditions."""
+        """Wait; report a long wait in the conditions."""
         seen = one.seen
         if seen.waiting_since is None:
             seen.waiting_since = one.elapsed
@@ -449,7 +469,7 @@ class InjectController:
         return Outcome((*puts, *reported.puts), "waiting", None, waiting)
 
     def _troubled(self, one: Pass, error: ConflictError | TransientError) -> Outcome | None:
-        """Tell of errors that may pass once they have gone on for a while; None: the shell backs off."""
+        """Report transient errors that last; None if they are recent: the shell backs off."""
         seen = one.seen
         since, attempts = seen.trouble or (one.elapsed, 0)
         trouble = (since, attempts + 1)

@@ -1,12 +1,12 @@
-"""The state machine of one PackageVariant's downstream: which revisions there are, what they need.
+"""The state machine of one PackageVariant's downstream: which revisions exist, what they need.
 
 NO_DOWNSTREAM clones, UPSTREAM_CHANGED makes an upgrade draft from the published revision,
 MUTATIONS_CHANGED edits the open draft in place or makes an edit draft, UP_TO_DATE writes nothing.
-Revisions are never approved or published here. Everything is a generator of effects, and may stop
-after any of them: the next run finds what is there, live before it creates anything.
+Revisions are never approved or published here. Each step is a generator of effects and may stop after
+any of them: the next run continues from the existing revisions, and lists live before it creates one.
 
 Source: Porch v1.5.8, packagevariant_controller.go; departures: a Proposed revision is not written
-to, the upstream is compared by identity, an upgrade of an open draft is waited for.
+to, the upstream is compared by identity, an open draft is not upgraded.
 """
 
 from collections.abc import Generator, Iterable, Mapping
@@ -44,9 +44,9 @@ DEFER_RENDER = "pvbus.dev/defer-render"
 not be idempotent. Porch's own server does not know the annotation, and renders."""
 
 CAUSE = "pvbus.dev/cause"
-"""On a clone, and on the files that are saved: which variant writes, and why. It is meant for the package
-store's commit message; Porch's own server ignores it. Other new revisions say by their task what they are
-made from, and Porch's controller sets no annotation on them."""
+"""On a clone and on saved files: which variant writes, and why. The package store puts it into the commit
+message; Porch's own server ignores it. Other new revisions name their source in their task, and Porch's
+controller sets no annotation on them."""
 
 PLACEHOLDER = former.PLACEHOLDER
 
@@ -55,11 +55,10 @@ ContentName = tuple[str, str, str, str]
 
 
 class Ensured(NamedTuple):
-    """What became of the downstream.
+    """The outcome for the downstream.
 
-    problem: (reason, message) that keeps it from being ready. unrendered: why a target's pipeline
-    could not run, by the target's name. written: resourceVersions of each revision that was written,
-    as they followed one another.
+    problem: (reason, message) that keeps it from being ready. unrendered: by target name, the error of
+    its pipeline. written: by name of a written revision, its resourceVersions in order.
     """
 
     targets: tuple[DownstreamTarget, ...]
@@ -70,7 +69,7 @@ class Ensured(NamedTuple):
 
 
 class ContentNeededError(Exception):
-    """A revision of ours has injection points that the upstream has not: their candidates must be
+    """One of our revisions has injection points that the upstream lacks: their candidates must be
     known first."""
 
     def __init__(self, names: tuple[ContentName, ...]) -> None:
@@ -79,11 +78,11 @@ class ContentNeededError(Exception):
 
 
 class NotYetError(Exception):
-    """Nothing can be done until something else has happened; the text says what."""
+    """The step must wait for another event, which the text names."""
 
 
 class DownstreamReconciler:
-    """Makes one PackageVariant's downstream what it should be, once."""
+    """Brings one PackageVariant's downstream to its desired state, once."""
 
     def __init__(
         self,
@@ -94,8 +93,7 @@ class DownstreamReconciler:
         known: Iterable[ContentName],
         before: Mapping[str, DownstreamTarget],
     ) -> None:
-        """candidates: what can be injected, of the objects that are known. before: targets as they
-        were last reported, by name."""
+        """candidates: the known objects that can be injected. before: the last reported targets, by name."""
         assert variant.spec.downstream is not None
         self.variant = variant
         self.upstream = upstream
@@ -128,7 +126,7 @@ class DownstreamReconciler:
         return Ensured(tuple(targets), tuple(self._injected), self._problem, self._unrendered, written)
 
     def _observed(self) -> Generator[Effect, Any, list[Object]]:
-        """Read those of the observed revisions that are to be updated; adopt the others' first."""
+        """Read the observed revisions to update, after adopting those that are to be taken over."""
         revisions = []
         for revision in self.view.at(self.namespace, self.downstream):
             if revision.row.deleted:
@@ -148,7 +146,7 @@ class DownstreamReconciler:
         return found
 
     def _found_live(self, live: list[Object]) -> Generator[Effect, Any, list[Object]]:
-        """Choose among what is there now: a worker before us may have made it, its echo not here yet."""
+        """Choose among the live revisions: a previous worker may have made one whose echo is not here yet."""
         mine = [obj for obj in live if belongs_to(obj, self.variant)]
         going = [obj["metadata"]["name"] for obj in mine if is_terminating(obj)]
         for obj in live:
@@ -162,7 +160,7 @@ class DownstreamReconciler:
         return chosen
 
     def _republished(self, revision: ObservedRevision) -> Effects:
-        """Take back the deletion that we proposed when the downstream was another one."""
+        """Withdraw the deletion that we proposed while the downstream was another one."""
         try:
             restored = yield from republish(revision.name, self.variant)
         except NotOwnedError:
@@ -170,13 +168,13 @@ class DownstreamReconciler:
         self._wrote(revision.name, revision.row.resource_version, restored)
 
     def _takes(self, trace: former.Trace) -> bool:
-        """Tell whether a revision that is not ours is taken over: by the policy, or as our own of before."""
+        """Return whether to adopt a foreign revision: by policy, or as a former variant's of this name."""
         if self.variant.spec.adoption_policy == "adoptExisting":
             return trace.revision != PLACEHOLDER
         return former.made(trace, self.variant)
 
     def _taken(self, name: str) -> Generator[Effect, Any, Object | None]:
-        """Take a revision over if it still is to be; None when it is not."""
+        """Adopt a revision if it still qualifies, and return it; None if it does not."""
         obj = yield Get(REVISION, self.namespace, name)
         if obj is None or is_terminating(obj):
             return None
@@ -189,7 +187,7 @@ class DownstreamReconciler:
         return updated
 
     def _leave_other_places(self) -> Effects:
-        """Treat our revisions of a former downstream as the deletion policy says."""
+        """Release our revisions of a former downstream by the deletion policy."""
         for revision in self.view.owned(self.namespace, self.uid):
             here = (revision.facts.repository, revision.facts.package)
             if here == (self.downstream.repo, self.downstream.package) or revision.row.deleted:
@@ -201,10 +199,10 @@ class DownstreamReconciler:
                 continue
             try:
                 yield from release(revision.name, self.variant)
-            except NotOwnedError:  # somebody has taken it over, or it is gone: there is nothing to release
+            except NotOwnedError:  # it has another owner or is gone: there is nothing to release
                 continue
-            except PermanentError as error:  # the new place must not wait for the old one
-                self._problem = ("Error", f"{revision.name} of the former downstream stays: {error}")
+            except PermanentError as error:  # the new downstream must not wait for the old one
+                self._problem = ("Error", f"cannot release {revision.name} of the former downstream: {error}")
 
     # ------------------------------------------------------------ making
 
@@ -235,7 +233,7 @@ class DownstreamReconciler:
     def _made(
         self, live: list[Object], spec: Object, annotations: Mapping[str, str] = MappingProxyType({})
     ) -> Generator[Effect, Any, Object]:
-        """Create a revision in our name."""
+        """Create a revision that the variant owns."""
         workspace = next_workspace(obj["spec"].get("workspaceName", "") for obj in live)
         metadata: Object = {
             "namespace": self.namespace,
@@ -261,9 +259,8 @@ class DownstreamReconciler:
         return created
 
     def _draft_from(self, source: Object, task: Object) -> Generator[Effect, Any, Object]:
-        """Make an upgrade or edit draft: the source's spec with another workspace and task. A draft of
-        ours that nobody has observed yet is taken instead. Raises: NotOwnedError if the source is not
-        ours any more."""
+        """Make an upgrade or edit draft: the source's spec with another workspace and task. If we have an
+        unobserved draft, return that one instead. Raises: NotOwnedError if the source is no longer ours."""
         live = yield from list_package(self.namespace, self.downstream)
         mine = [obj for obj in live if belongs_to(obj, self.variant)]
         for obj in mine:
@@ -292,14 +289,14 @@ class DownstreamReconciler:
             self._problem = (
                 "UpstreamChanged",
                 f'the upstream is now {self.upstream.name}, but "{name}" is {lifecycle_of(obj)}: publish it, '
-                "or delete it to have it made anew",
+                "or delete it to have it recreated",
             )
             return self._target(obj)
         draft = yield from self._draft_from(obj, self._upgrade_task(obj))
         return (yield from self._mutated(draft))
 
     def _is_up_to_date(self, obj: Object) -> bool:
-        """Compare the upstream in use with the one recorded; where nothing is recorded, believe it.
+        """Compare the upstream in use with the recorded one; without a record, assume they are equal.
 
         A placeholder and a draft are compared by commit, a published revision by number, repository
         and directory.
@@ -351,7 +348,7 @@ class DownstreamReconciler:
         return (yield from self._mutated(draft))
 
     def _mutated(self, obj: Object) -> Generator[Effect, Any, DownstreamTarget]:
-        """Apply the mutations to a draft; a deferred render is run by saving, changed or not."""
+        """Apply the mutations to a draft and save it if it changed, or if its first render is deferred."""
         name = obj["metadata"]["name"]
         resources = yield Get(RESOURCES, self.namespace, name)
         if resources is None:
@@ -361,7 +358,7 @@ class DownstreamReconciler:
         if not mutation.changed and not _is_deferred(obj):
             return self._target(obj, resources)
         if lifecycle_of(obj) != "Draft":
-            what = f'"{name}" is {lifecycle_of(obj)} and would have to change: reject it, or publish it'
+            what = f'"{name}" is {lifecycle_of(obj)}, but needs a change: reject it, or publish it'
             self._problem = self._problem or ("NotDraft", what)
             return self._target(obj, resources)
         before = _version(resources)
@@ -371,7 +368,7 @@ class DownstreamReconciler:
             CAUSE: self._cause(", ".join(mutation.causes) or "first render"),
         }
         saved = yield from write_owned(self.variant, name, lambda _: Update(RESOURCES, resources))
-        if before == _version(obj):  # the server versions both as one
+        if before == _version(obj):  # both kinds share one resourceVersion
             self._wrote(name, before, saved)
         status = render_status(saved)
         if status and status["error"]:
@@ -386,7 +383,7 @@ class DownstreamReconciler:
                 raise ContentNeededError(names)
         return mutate(files, self.variant, self.candidates, revision_name=name, namespace=self.namespace)
 
-    # ------------------------------------------------------------ telling
+    # ------------------------------------------------------------ reporting
 
     def _cause(self, what: str) -> str:
         return f"PackageVariant {self.namespace}/{self.variant.metadata.name}: {what}"
@@ -399,8 +396,8 @@ class DownstreamReconciler:
                 versions.append(version)
 
     def _target(self, obj: Object, resources: Object | None = None) -> DownstreamTarget:
-        """Return the target of a revision that was not saved now: what its content records of the last run,
-        else what its last save answered, unless somebody else has saved it better since."""
+        """Return the target of a revision that was not saved now. Its render status is the one in its
+        content, else the one of our last save; an error that a later save has mended is dropped."""
         name = obj["metadata"]["name"]
         reported = self._before.get(name, DownstreamTarget(name=name))
         if status := render_status(resources or {}):
@@ -418,7 +415,7 @@ class DownstreamReconciler:
 def choose(found: list[Any], facts: Any) -> list[Any]:
     """Pick all drafts if there are any, else the published revision with the highest number.
 
-    facts: tells (lifecycle, revision number) of one.
+    facts: returns (lifecycle, revision number) of an element.
     """
     drafts = [one for one in found if facts(one)[0] not in PUBLISHED]
     if drafts:
@@ -439,12 +436,12 @@ def _condition(obj: Object, name: str) -> Mapping[str, Any]:
 
 
 def _is_deferred(obj: Object) -> bool:
-    """Whether the package store waits for the first save to run the pipeline. The annotation alone
-    does not tell: Porch's own server keeps it and has rendered long ago."""
+    """Return whether the package store defers the pipeline to the first save. The annotation alone is
+    not enough: Porch's own server keeps it, although it has rendered."""
     return _condition(obj, "Rendered").get("reason") == "Deferred"
 
 
 def _number(ref: str) -> int:
-    """Return the revision a lock's ref names: the integer behind the last slash, else -1."""
+    """Return the revision number in a lock's ref: the integer after the last slash, else -1."""
     tail = ref.rpartition("/")[2].removeprefix("v")
     return int(tail) if tail.isdigit() else PLACEHOLDER

@@ -1,11 +1,11 @@
-"""Packages of former PackageVariants: whose a revision was, and why a package cannot be made.
+"""Former owners of package revisions, and the reasons why a package cannot be created.
 
-Deleting a PackageVariant leaves its published revisions behind, without an owner. Two annotations say
-whose they were, so that the variant that is made again takes its own package up and no other one:
-`pvbus.dev/made-by` is set on a clone, and on any other published revision when the variant lets it go;
+Deleting a PackageVariant leaves its published revisions behind, without an owner. Two annotations name
+the former owner, so that a recreated variant takes over its own package and no other: `pvbus.dev/made-by`
+is set on a clone, and on any other published revision when the variant releases it;
 `pvbus.dev/deletion-proposed-by` when the variant proposes its deletion. Both hold
-`[<set>/]<variant>@<uid>`. The uid tells a variant that was made again from the very one whose revision
-somebody else has taken over on purpose; it is left out when the variant itself has let the revision go.
+`[<set>/]<variant>@<uid>`. The uid distinguishes a recreated variant from the original, whose revision
+another owner may have taken over on purpose; it is left out when the variant itself released the revision.
 """
 
 from collections.abc import Iterable, Mapping
@@ -20,13 +20,13 @@ MADE_BY = "pvbus.dev/made-by"
 PROPOSED_BY = "pvbus.dev/deletion-proposed-by"
 PUBLISHED = ("Published", "DeletionProposed")
 PLACEHOLDER = -1
-"""Revision of what stands for the branch: never created, adopted or owned by a variant."""
+"""Revision number of a branch's placeholder, which a variant never creates, adopts or owns."""
 
 Object = dict[str, Any]
 
 
 class ControllerReference(NamedTuple):
-    """An owner reference that controls."""
+    """A controlling owner reference."""
 
     kind: str
     name: str
@@ -34,7 +34,7 @@ class ControllerReference(NamedTuple):
 
 
 class Trace(NamedTuple):
-    """What tells whose a revision was. has_owners: owner references that do not control count, too."""
+    """The facts that identify a former owner. has_owners: owner references that do not control count, too."""
 
     lifecycle: str
     revision: int
@@ -76,7 +76,7 @@ def trace_of_row(revision: ObservedRevision) -> Trace:
 
 
 def record_of(variant: PackageVariant) -> str:
-    """Return what the annotations say of a variant."""
+    """Return the annotation value that names a variant."""
     return f"{_identity(variant)}@{variant.metadata.uid}"
 
 
@@ -88,10 +88,10 @@ def _identity(variant: PackageVariant) -> str:
 
 
 def made(trace: Trace, variant: PackageVariant) -> bool:
-    """Tell whether a published revision is left from a former variant of this name and set.
+    """Return whether a published revision is left from a former variant of this name and set.
 
-    The record decides. Without one, an owner reference to a former object of the name does; without
-    that, a proposed deletion of a revision that no one owns and whose workspace a variant named.
+    The record decides. Without one, an owner reference to a former object of this name does; without
+    that, a proposed deletion of a revision that has no owner and a variant's workspace name.
     """
     if trace.lifecycle not in PUBLISHED or trace.revision == PLACEHOLDER:
         return False
@@ -113,19 +113,19 @@ def made(trace: Trace, variant: PackageVariant) -> bool:
 
 
 def is_proposed_by(trace: Trace, variant: PackageVariant) -> bool:
-    """Tell whether it was the variant itself that proposed the deletion of a revision."""
+    """Return whether this very variant proposed the deletion of a revision."""
     proposer = trace.annotations.get(PROPOSED_BY)
     return trace.lifecycle == "DeletionProposed" and proposer == record_of(variant)
 
 
 def _record(trace: Trace) -> str:
-    """Return the record that counts: who left a revision owned it after whoever made it."""
+    """Return the record that counts: the proposer of the deletion is a later owner than the maker."""
     return trace.annotations.get(PROPOSED_BY) or trace.annotations.get(MADE_BY, "")
 
 
 def take_up(live: Object, variant: PackageVariant) -> None:
-    """Record the variant on a revision that a former one made, and publish it again if that one had
-    proposed its deletion. A proposal of a person stays."""
+    """Record the variant on a revision of a former variant, and publish it again if that variant had
+    proposed its deletion. A user's proposal stays."""
     trace = trace_of(live)
     proposed = trace.annotations.get(PROPOSED_BY) or not _record(trace)
     if trace.lifecycle == "DeletionProposed" and proposed:
@@ -138,8 +138,8 @@ def take_up(live: Object, variant: PackageVariant) -> None:
 
 
 def note_release(live: Object, variant: PackageVariant) -> None:
-    """Record on a published revision that the variant, which made it, lets it go. One that somebody else
-    made, and that was only adopted, gets no record."""
+    """Record on a published revision that the variant made it and now releases it. A revision that was
+    only adopted gets no record."""
     trace = trace_of(live)
     maker = trace.annotations.get(MADE_BY)
     if maker is None:
@@ -151,7 +151,7 @@ def note_release(live: Object, variant: PackageVariant) -> None:
 
 
 def note_proposal(live: Object, variant: PackageVariant) -> None:
-    """Record on a revision whose deletion is proposed that the variant does so."""
+    """Record the variant as the proposer of a revision's deletion."""
     annotations = live["metadata"].get("annotations") or {}
     live["metadata"]["annotations"] = {**annotations, PROPOSED_BY: record_of(variant)}
 
@@ -168,10 +168,10 @@ def forget_proposal(live: Object) -> None:
 def why_refused(
     error: PermanentError, live: Iterable[Object], variant: PackageVariant, downstream: Downstream
 ) -> PermanentError | ConflictError:
-    """Return what to raise when the server does not clone into a package because it exists.
+    """Return the error to raise when the server refuses to clone into an existing package.
 
-    live: the package's revisions; without any the list was not complete, or somebody was faster. Where
-    only the placeholder of its branch is left, deleting that one helps; any other package is not ours.
+    live: the package's revisions; if empty, the list was incomplete, or another client was faster. If only
+    the placeholder of its branch is left, the message says how to delete it; any other package is foreign.
     """
     revisions = list(live)
     if not revisions:
@@ -187,13 +187,13 @@ def why_refused(
         )
         message = (
             f"{what}: its revisions were deleted, but its folder is still on the branch, as placeholder "
-            f"PackageRevision {', '.join(names)}; delete it to have the package made again: {commands}"
+            f"PackageRevision {', '.join(names)}; delete it to have the package recreated: {commands}"
         )
         return PermanentError(message, reason="LeftoverPackage")
     others = [obj for obj in revisions if obj["spec"].get("revision") != PLACEHOLDER]
     present = ", ".join(_described(obj, variant) for obj in others)
     message = (
-        f"{what} exists and is not of PackageVariant {namespace}/{variant.metadata.name}: {present}; "
+        f"{what} exists and is not owned by PackageVariant {namespace}/{variant.metadata.name}: {present}; "
         "set adoptionPolicy: adoptExisting in its spec to take the package over, or choose another "
         "downstream"
     )
@@ -202,10 +202,10 @@ def why_refused(
 
 def _described(obj: Object, variant: PackageVariant) -> str:
     trace = trace_of(obj)
-    words = "no record of who made it"
+    words = "no record of its maker"
     record = _record(trace)
     if record == record_of(variant):
-        words = "made by this variant, whose owner reference somebody took off"
+        words = "made by this variant, but its owner reference was removed"
     elif record:
         verb = "left" if PROPOSED_BY in trace.annotations else "made"
         words = f"{verb} by {_maker(record.rpartition('@')[0])}"

@@ -14,10 +14,10 @@ SET_KIND = "PackageVariantSet"
 
 
 def holder_of(variant: PackageVariant, desired: DesiredRow | None) -> str:
-    """Return the object whose annotation holds a variant, "" when none does.
+    """Return the object whose annotation holds a variant, "" if none does.
 
-    desired: the row of the variant's set. It counts if it is of this very object, or if that set owns the
-    object: one that was made by hand under a name of the set is not held with it.
+    desired: the row of the variant's set. It counts if it has this object's uid, or if that set owns the
+    object: a variant created by hand under a name of the set is not held with it.
     """
     meta = variant.metadata
     if meta.annotations.get(HOLD) == "true":
@@ -31,9 +31,9 @@ def holder_of(variant: PackageVariant, desired: DesiredRow | None) -> str:
 
 
 def until_held(steps: Reconciliation, holder: Callable[[], str]) -> Reconciliation:
-    """Go through a decision, but stop before the next write once its variant is on hold.
+    """Run a decision, but stop before the next write once its variant is on hold.
 
-    holder: who holds it now. The record of the hold has the key decided again.
+    holder: returns the current holder. The record that sets the hold makes the key dirty again.
     """
     following: Callable[[], Effect] = partial(next, steps)
     while True:

@@ -1,8 +1,8 @@
-"""Ownership of package revisions: finding ours live, taking over, and letting go.
+"""Ownership of package revisions: live lookup, adoption and release.
 
 A revision is the variant's if it lies in the variant's namespace and an owner reference has the
 variant's uid. Rows are hints: `write_owned` and `write_variant` read the object again right before
-each write, so that nothing is written to an object that somebody else has taken over meanwhile.
+each write, so that nothing is written to an object that has got another owner meanwhile.
 """
 
 from collections.abc import Callable, Generator, Iterable
@@ -32,7 +32,7 @@ def is_terminating(obj: Object) -> bool:
 
 
 def belongs_to(obj: Object, variant: PackageVariant) -> bool:
-    """Tell whether a revision is the variant's: namespace and uid of an owner reference."""
+    """Return whether a revision is the variant's, by namespace and by uid of an owner reference."""
     meta, uid = obj["metadata"], variant.metadata.uid
     owners = meta.get("ownerReferences") or ()
     return meta.get("namespace") == variant.metadata.namespace and any(
@@ -51,7 +51,7 @@ def owner_reference(variant: PackageVariant) -> Object:
 
 
 def list_package(namespace: str, downstream: Downstream) -> Generator[Effect, Any, list[Object]]:
-    """List live the revisions of one package; the answer is checked, as selectors are not exact."""
+    """List the revisions of one package live, and filter them: field selectors are not exact."""
     selector = f"spec.repository={downstream.repo},spec.packageName={downstream.package}"
     items = yield List(REVISION, namespace, field_selector=selector)
     return [
@@ -68,11 +68,11 @@ def list_package(namespace: str, downstream: Downstream) -> Generator[Effect, An
 def write_owned(
     variant: PackageVariant, name: str, effect_of: Callable[[Object], Effect | None]
 ) -> Generator[Effect, Any, Any]:
-    """Read a revision live and, if it is the variant's, carry out the write that is made of it.
+    """Read a revision live and, if it is the variant's, write to it.
 
-    effect_of: returns the write, with the versions of what it is given as preconditions; None: there is
-    nothing to write. Returns the answer to the write, else the revision. All writes and deletes of
-    revisions that exist go through here, but for an adoption, which makes its own check.
+    effect_of: takes the revision, returns the write with its version as precondition, or None for no write.
+    Returns the response to the write, else the revision. All writes and deletes of existing revisions go
+    through here, except adoption, which has its own check.
 
     Raises: NotOwnedError if it is gone or does not belong to the variant.
     """
@@ -87,14 +87,14 @@ def write_owned(
 
 
 def write_variant(variant: PackageVariant, change: Callable[[Object], bool]) -> Effects:
-    """Read the variant live and write what `change` makes of it, unless that says False.
+    """Read the variant live, change it in place and write it, unless `change` returns False.
 
-    Raises: ConflictError if it is gone, is another object of the name, or went on hold.
+    Raises: ConflictError if it is gone, has another uid, or went on hold.
     """
     meta = variant.metadata
     live = yield Get(VARIANT, meta.namespace, meta.name)
     if live is None or live["metadata"].get("uid") != meta.uid:
-        raise ConflictError(f"{_words(variant)} is not there any more")
+        raise ConflictError(f"{_words(variant)} is gone")
     if (live["metadata"].get("annotations") or {}).get(HOLD) == "true":
         raise ConflictError(f"{_words(variant)} went on hold")
     if change(live):
@@ -125,13 +125,13 @@ def _words(variant: PackageVariant) -> str:
     return f"PackageVariant {variant.metadata.namespace}/{variant.metadata.name}"
 
 
-# ------------------------------------------------------------ taking over
+# ------------------------------------------------------------ adoption
 
 
 def living_owner(obj: Object, variant: PackageVariant) -> Generator[Effect, Any, str]:
-    """Return the words for another controller that a revision belongs to, "" when there is none.
+    """Return the kind and name of a revision's other controller, "" if there is none.
 
-    A PackageVariant is looked up live: one that is gone, or came anew with another uid, owns nothing.
+    A PackageVariant is looked up live: one that is gone, or was recreated with another uid, owns nothing.
     """
     for owner in obj["metadata"].get("ownerReferences") or ():
         if not owner.get("controller") or owner.get("uid") == variant.metadata.uid:
@@ -148,8 +148,8 @@ def living_owner(obj: Object, variant: PackageVariant) -> Generator[Effect, Any,
 def adopt(obj: Object, variant: PackageVariant) -> Generator[Effect, Any, Object]:
     """Take over a revision that was just read: owner reference, labels, annotations.
 
-    One that a former variant of this name made also gets the variant's record, and is published again if
-    that one had proposed its deletion. Raises: PermanentError if it has an owner that lives.
+    A revision of a former variant of this name also gets the variant's record, and is published again if
+    that variant had proposed its deletion. Raises: PermanentError if it has an existing owner.
     """
     meta = obj["metadata"]
     owner = yield from living_owner(obj, variant)
@@ -169,12 +169,13 @@ def adopt(obj: Object, variant: PackageVariant) -> Generator[Effect, Any, Object
     return updated
 
 
-# ------------------------------------------------------------ letting go
+# ------------------------------------------------------------ release
 
 
 def release(name: str, variant: PackageVariant) -> Effects:
-    """Let one of our revisions go as the deletion policy says; nothing is deleted by a policy that
-    nobody can read. Returns the object afterwards, None when it was deleted. Raises: NotOwnedError."""
+    """Release one of our revisions by the deletion policy; an unknown policy deletes nothing.
+
+    Returns the object after the write, None if it was deleted. Raises: NotOwnedError."""
     deleted = False
 
     def effect(live: Object) -> Effect | None:
@@ -204,7 +205,7 @@ def release(name: str, variant: PackageVariant) -> Effects:
 
 
 def republish(name: str, variant: PackageVariant) -> Generator[Effect, Any, Object]:
-    """Take the proposal to delete one of our revisions back. Raises: NotOwnedError."""
+    """Withdraw the proposed deletion of one of our revisions. Raises: NotOwnedError."""
 
     def effect(live: Object) -> Effect | None:
         if lifecycle_of(live) != "DeletionProposed":
@@ -227,10 +228,10 @@ def _disowned(live: Object, variant: PackageVariant) -> Update:
 def terminate(
     variant: PackageVariant, downstreams: Iterable[Downstream]
 ) -> Generator[Effect, Any, list[str]]:
-    """Let all our revisions go, look again live, and only then take the finalizer off.
+    """Release all our revisions, list live again, and only then remove the finalizer.
 
-    places: every package that ever had a revision of ours. Returns what is left to wait for, in words;
-    [] when the finalizer is off.
+    downstreams: every package that ever had a revision of ours. Returns the revisions left to wait for,
+    in words; [] once the finalizer is removed.
     """
     downstreams = list(downstreams)
     problems: dict[str, str] = {}
@@ -242,11 +243,11 @@ def terminate(
         try:
             after = yield from release(name, variant)
             if after is not None and lifecycle_of(after) == "DeletionProposed" and belongs_to(after, variant):
-                # else it would be collected without approval
+                # else garbage collection would delete it without approval
                 yield from write_owned(variant, name, lambda live: _disowned(live, variant))
-        except NotOwnedError:  # taken over since the list: it is not ours to let go
+        except NotOwnedError:  # it has got another owner since the list
             continue
-        except PermanentError as error:  # the others go all the same
+        except PermanentError as error:  # the others are released all the same
             problems[name] = f": {error}"
     if left:
         left = yield from _owned(variant, downstreams)

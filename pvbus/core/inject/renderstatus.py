@@ -1,7 +1,7 @@
-"""How the last run of a package's pipeline ended, in the form of `status.downstreamTargets[].renderStatus`.
+"""The result of a package's last pipeline run, in the form of `status.downstreamTargets[].renderStatus`.
 
-A package server answers a save with it, and answers it only once. kpt records the same in the Kptfile, where
-a worker that died behind its save finds it again; so the Kptfile comes first, for both to give one value.
+A package server returns it only once, in the response to the save. kpt records the same in the Kptfile, where
+a worker that restarts after its save finds it; so the Kptfile is read first, and both ways give one value.
 """
 
 from collections.abc import Iterator, Mapping
@@ -33,14 +33,14 @@ class _Recorded(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
 
 
 def render_status(resources: Object) -> dict[str, Any] | None:
-    """Return the render status of a PackageRevisionResources; None where no function reported anything."""
+    """Return the render status of a PackageRevisionResources; None if no function reported anything."""
     files = (resources.get("spec") or {}).get("resources") or {}
     status = recorded(files.get(kptfile.FILE, ""))
     return status if status is not None else reported((resources.get("status") or {}).get("renderStatus"))
 
 
 def reported(status: Mapping[str, Any] | None) -> dict[str, Any] | None:
-    """Return a renderStatus with what the API requires of one; None for an empty one."""
+    """Return a renderStatus with the fields that the API requires; None for an empty one."""
     if not status:
         return None
     complete = {"error": "", **status}
@@ -53,15 +53,14 @@ def reported(status: Mapping[str, Any] | None) -> dict[str, Any] | None:
 
 
 def recorded(text: str) -> dict[str, Any] | None:
-    """Return what a Kptfile records of the last run; None where it records no run, or no function reported
-    anything."""
+    """Return the render status in a Kptfile; None if it has none, or if no function reported anything."""
     try:
         status = kptfile.read(text).status
         run = msgspec.convert(status.render_status or {}, _Recorded)
     except (PermanentError, msgspec.ValidationError):
         return None  # not in kpt's form
     if not any(each.type == RENDERED and each.status in ("True", "False") for each in status.conditions):
-        return None  # it is of the package that this one was cloned from
+        return None  # it belongs to the package that this one was cloned from
     items = list(_items(run))
     if not items and not run.error_summary:
         return None

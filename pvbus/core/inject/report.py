@@ -1,6 +1,6 @@
-"""What is told about a PackageVariant: its conditions, and the row that remembers them.
+"""Builds the conditions of a PackageVariant, and the result row that stores them.
 
-Source of types, reasons and messages of Stalled and Ready: Porch v1.5.8; the others are ours.
+Source of the types, reasons and messages of Stalled and Ready: Porch v1.5.8; the others are ours.
 """
 
 from collections.abc import Sequence
@@ -28,7 +28,7 @@ def condition(kind: str, status: bool, reason: str, message: str, variant: Packa
 
 
 def ensured_conditions(variant: PackageVariant, ensured: Ensured) -> Conditions:
-    """Return the conditions after everything was done that can be."""
+    """Return the conditions after a completed attempt."""
     if ensured.problem is not None:
         ready = condition("Ready", False, *ensured.problem, variant)
     elif ensured.unrendered:
@@ -56,7 +56,7 @@ def _injection(variant: PackageVariant, injected: Sequence[Injected]) -> Conditi
 
 
 def invalid_conditions(variant: PackageVariant, message: str) -> Conditions:
-    """Return the conditions of a spec that cannot be followed, or whose upstream is not there."""
+    """Return the conditions of an invalid spec or a missing upstream."""
     stalled = condition("Stalled", True, "ValidationError", message, variant)
     ready = condition("Ready", False, "Error", "invalid packagevariant object", variant)
     return [stalled, ready, *_incomplete(variant, message)]
@@ -78,7 +78,7 @@ def terminating_conditions(variant: PackageVariant, left: Sequence[str]) -> Cond
 
 
 def held_conditions(variant: PackageVariant, holder: str) -> Conditions:
-    """holder: the object that has the annotation."""
+    """Return the conditions of a held variant. holder: the object with the annotation."""
     message = f'nothing is written for this variant while {holder} has the annotation {HOLD}: "true"'
     return [
         condition("OnHold", True, "Annotation", message, variant),
@@ -87,7 +87,7 @@ def held_conditions(variant: PackageVariant, holder: str) -> Conditions:
 
 
 def unheld(holder: str) -> str:
-    return f"the annotation {HOLD} to be taken off {holder}"
+    return f"the removal of the annotation {HOLD} from {holder}"
 
 
 def _incomplete(variant: PackageVariant, message: str) -> Conditions:
@@ -96,8 +96,9 @@ def _incomplete(variant: PackageVariant, message: str) -> Conditions:
     return [condition("ConfigInjected", False, "Incomplete", message, variant)]
 
 
-def upstream_missing(upstream: Upstream) -> str:
-    return f"could not find upstream {_upstream(upstream)}"
+def upstream_missing(upstream: Upstream, part: str) -> str:
+    """part: what of it is missing."""
+    return f"could not find upstream {_upstream(upstream)}: {part}"
 
 
 def upstream_wanted(upstream: Upstream) -> str:
@@ -113,10 +114,10 @@ def _upstream(upstream: Upstream) -> str:
 
 
 def awaited(ensured: Ensured) -> tuple[str, ...]:
-    """Return what would change the outcome if it came: an action of a person, an object to inject."""
+    """Return the events that would change the outcome: an action of a user, an object to inject."""
     found = [ensured.problem[1]] if ensured.problem is not None else []
     missing = [one for one in ensured.injected if one.required and one.source_name is None]
-    return (*found, *(f"something to inject for {one.condition_type}: {one.explanation}" for one in missing))
+    return (*found, *(f"an object to inject for {one.condition_type}: {one.explanation}" for one in missing))
 
 
 def result_row(
@@ -131,8 +132,8 @@ def result_row(
     waiting: tuple[str, ...] = (),
     cause: float = 0,
 ) -> ResultRow:
-    """Return the row after an attempt; old: the row before, of the same object. What the attempt did not
-    get to stays as it was; on a new bus, as the variant's status tells."""
+    """Return the row after an attempt. old: the previous row of the same object. Fields that the attempt did
+    not reach keep their value; on a new bus, that of the variant's status."""
     row = old or ResultRow(uid=variant.metadata.uid, targets=variant.status.downstream_targets)
     downstream = variant.spec.downstream
     if upstream is not None and downstream is not None and downstream not in row.downstreams:
@@ -158,7 +159,7 @@ def result_row(
 
 
 def of_generation(row: ResultRow, variant: PackageVariant, now: float) -> ResultRow:
-    """Return a row whose inputs are those of the variant's present generation, and says so."""
+    """Return the row for the variant's present generation, whose inputs are the same."""
     generation = variant.metadata.generation
     conditions = tuple(msgspec.structs.replace(c, observed_generation=generation) for c in row.conditions)
     return msgspec.structs.replace(row, generation=generation, conditions=conditions, cause=now)

@@ -1,8 +1,8 @@
-"""Whose content is asked for: rows of `watches`, counted by the variants that need them.
+"""Requests for object content: rows of `watches`, with a count of the variants that need them.
 
-Several variants of a lease may need one object; its request is made with the first and withdrawn with
-the last of them. A variant's result row remembers its requests, so a lease that moves or restarts can
-still withdraw what nobody needs any more.
+Several variants of a lease may need one object; its request is written for the first and withdrawn with
+the last of them. A variant's result row stores its requests, so a lease that moves or restarts can
+still withdraw the unused ones.
 """
 
 from collections.abc import Iterable, Mapping
@@ -18,13 +18,13 @@ _PREFIX = "inject-"
 
 
 def requester(partition: int) -> str:
-    """Return the name that a lease makes its requests under."""
+    """Return the requester name of a lease."""
     return f"{_PREFIX}{partition}"
 
 
 class _LeaseRequests:
-    """asked: what the bus has, or will have once the puts handed out are there; None until the first
-    change, by when the lease is restored and all that is on the bus is known."""
+    """asked: the requests on the bus, including the puts returned but not yet written. It is None until
+    the first change, when the lease is restored and the bus's rows are known."""
 
     __slots__ = ("asked", "needs", "users")
 
@@ -35,7 +35,7 @@ class _LeaseRequests:
 
 
 class Requests:
-    """The requests of the leases held."""
+    """The requests of the held leases."""
 
     def __init__(self) -> None:
         self._on_bus: dict[str, set[str]] = {}
@@ -45,7 +45,7 @@ class Requests:
         self._leases.pop(partition, None)
 
     def load(self, key: str, value: bytes | None) -> None:
-        """Take in a record of `watches`."""
+        """Apply a record of `watches`."""
         if is_check(key):
             return
         owner = WatchKey.parse(key).requester
@@ -56,15 +56,15 @@ class Requests:
             self._on_bus.setdefault(owner, set()).add(key)
 
     def of(self, partition: int, vkey: str) -> tuple[str, ...]:
-        """Return the keys of what a variant needs, sorted."""
+        """Return the keys of a variant's requests, sorted."""
         return tuple(sorted(self._lease(partition).needs.get(vkey, ())))
 
     def remember(self, partition: int, vkey: str, keys: Iterable[str]) -> None:
-        """Take over what a variant needed when its result was written."""
+        """Restore a variant's requests from its result row."""
         self._needs(self._lease(partition), vkey, frozenset(keys))
 
     def change(self, partition: int, vkey: str, wanted: Mapping[str, WatchRequest]) -> list[Put]:
-        """Say what a variant needs from now on; the rows returned must be written."""
+        """Replace a variant's requests; the caller must write the returned rows."""
         lease = self._lease(partition)
         asked = lease.asked
         if asked is None:
@@ -81,7 +81,7 @@ class Requests:
 
     @staticmethod
     def _needs(lease: _LeaseRequests, vkey: str, keys: frozenset[str]) -> set[str]:
-        """Count the users anew; returns the requests that have none any more."""
+        """Replace a variant's requests; return those that have no user left."""
         before = lease.needs.pop(vkey, frozenset())
         if keys:
             lease.needs[vkey] = keys

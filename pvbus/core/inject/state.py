@@ -1,4 +1,4 @@
-"""What inject holds of one variant key, and of one reconciliation of it."""
+"""The state of one variant key, and of one reconciliation of it."""
 
 from typing import NamedTuple
 
@@ -9,10 +9,10 @@ from pvbus.core.records import DesiredRow, ResultRow
 
 
 class InjectState:
-    """One variant key: the object, its set's decision, and what was last done.
+    """One variant key: the object, its set's decision, and the last attempt.
 
-    waiting_since, trouble: since when it waits, or (since, attempts) it meets with errors that may
-    pass. content: names that only a revision of ours made known.
+    waiting_since: start of the wait. trouble: (start, attempts) of transient errors. content: objects
+    that only the injection points of our revisions name. Times are elapsed seconds.
     """
 
     __slots__ = (
@@ -40,7 +40,7 @@ class InjectState:
 
 
 class Pass(NamedTuple):
-    """One reconciliation: whose, and when. now: wall clock. elapsed: of a clock that cannot go back."""
+    """One reconciliation of a key. now: wall clock; elapsed: monotonic clock; both in seconds."""
 
     partition: int
     key: str
@@ -59,6 +59,6 @@ class Pass(NamedTuple):
 
     @property
     def result(self) -> ResultRow | None:
-        """What was last done for this very object; a row of another uid is not acted upon."""
+        """The last result of this very object; a row of another uid is ignored."""
         row = self.seen.result
         return row if row is not None and row.uid == self.uid else None

@@ -1,7 +1,7 @@
-"""The broadcast tables of inject, and from every input the variants that it can change.
+"""The broadcast tables of inject, and a reverse map from every input to the variants that use it.
 
 Upstream packages, downstream packages and their repositories, owners and injected objects are
-indexed whether they were found or not, so a change touches exactly the variants that looked for it.
+indexed whether they exist or not, so a change affects exactly the variants that looked it up.
 """
 
 from collections.abc import Iterable
@@ -23,11 +23,11 @@ _injectable = msgspec.json.Decoder(InjectableRow)
 PackageKey = tuple[str, str, str]
 """(namespace, repository, package)."""
 Owning = tuple[str, str]
-"""(namespace, uid) of a variant: a reference from another namespace does not make an owner."""
+"""(namespace, uid) of a variant: owner references do not cross namespaces."""
 
 
 class Uses(NamedTuple):
-    """What a variant looks at. objects: okeys; kinds: `<group>/<kind>`."""
+    """The inputs that a variant uses. objects: okeys; kinds: `<group>/<kind>`."""
 
     owning: Owning
     packages: frozenset[PackageKey]
@@ -45,12 +45,12 @@ class ObservedRevision(NamedTuple):
 
     @property
     def is_placeholder(self) -> bool:
-        """Whether it stands for the branch: revision -1, workspace = branch (contract 4.5)."""
+        """Whether it is the branch placeholder: revision -1, workspace = branch."""
         return self.facts.revision == -1
 
     @property
     def identity(self) -> str:
-        """Return what makes this upstream this upstream: a placeholder's is its commit."""
+        """A string that changes when the upstream does; a placeholder's includes its commit."""
         commit = self.facts.self_commit if self.is_placeholder else ""
         return f"{self.name}@{self.row.uid}@{commit}@{self.facts.revision}"
 
@@ -78,7 +78,7 @@ class InjectView:
     # ------------------------------------------------------------ records in
 
     def load_object(self, partition: int, key: str, value: bytes | None) -> Iterable[str] | None:
-        """Apply a record of the objects topic; None: every key may look again (a kind's sync)."""
+        """Apply a record of the objects topic; None: every key is dirty (a kind's sync changed)."""
         if is_marker(key):
             kind = marker_kind(key)
             if kind in (REVISION_KIND, REPOSITORY_KIND) and self.sync.load(partition, key, value):
@@ -132,7 +132,7 @@ class InjectView:
             self._injectables[key] = value
         return self._object_users.get(key, set())
 
-    # ------------------------------------------------------------ interest
+    # ------------------------------------------------------------ uses
 
     def use(
         self,
@@ -143,7 +143,7 @@ class InjectView:
         objects: Iterable[str] = (),
         kinds: Iterable[str] = (),
     ) -> None:
-        """Say what a variant looks at, in place of what it looked at before."""
+        """Replace the inputs that a variant uses."""
         owning = (Key.parse(vkey).namespace, uid)
         packages = frozenset(downstreams)
         repositories = {_repository_key(namespace, repository) for namespace, repository, _ in packages}
@@ -194,8 +194,8 @@ class InjectView:
     def upstream(self, namespace: str, upstream: Upstream) -> ObservedRevision | None:
         """Find the upstream revision.
 
-        A revision above 0 and a workspace, when both are given, must both match; one alone decides;
-        with neither it is the workspace `main`, which normally is the branch placeholder.
+        If both a revision above 0 and a workspace are given, both must match; one alone decides. With
+        neither, it is the workspace `main`, normally the branch placeholder.
         """
         workspace = upstream.workspace_name
         if not workspace and upstream.revision <= 0:
@@ -211,12 +211,12 @@ class InjectView:
     # ------------------------------------------------------------ injectables
 
     def injectable(self, group: str, kind: str, namespace: str, name: str) -> InjectableRow | None:
-        """Return what is known of an object; None when ingest has not answered yet."""
+        """Return the row of an object; None if ingest has not answered yet."""
         value = self._injectables.get(okey(group, kind, namespace, name))
         return _injectable.decode(value) if value is not None else None
 
     def unavailable(self, group: str, version: str, kind: str) -> str:
-        """Return why objects of a kind cannot be had, "" if they can or it is not known yet."""
+        """Return why a kind is unavailable, "" if it is available or not known yet."""
         marker = self.content_sync.marker(f"{group}/{kind}")
         asked = f"{group}/{version}" if group else version
         unknown = f'no matches for kind "{kind}" in version "{asked}"'
@@ -240,10 +240,10 @@ def _package(revision: ObservedRevision) -> PackageKey:
 
 
 class ViewCandidates:
-    """`pvbus.core.inject.mutations.Candidates` over the view as it is now, for one namespace and some names.
+    """`pvbus.core.inject.mutations.Candidates`: a snapshot of the view, for one namespace and some names.
 
-    An attempt takes a while, and its outcome is remembered under the inputs that it began with: it must not
-    see what came, or went and came back, meanwhile.
+    An attempt takes a while, and its outcome is stored under the digest of its first inputs: it must not
+    see later changes.
     """
 
     def __init__(self, view: InjectView, namespace: str, names: Iterable[tuple[str, str, str, str]]) -> None:
@@ -270,5 +270,5 @@ class ViewCandidates:
                 objects[name] = None if content is msgspec.UNSET else msgspec.json.decode(content)
         presence = self._view.injectable(group, kind, self._namespace, "")
         if not objects and presence is not None and presence.exists:
-            objects[""] = None  # there are some, but none that an injector names
+            objects[""] = None  # there are objects, but none that an injector names
         return CandidateListing(objects)

@@ -1,9 +1,9 @@
 """Render: from the targets' rows to PackageVariants, one decision per variant key.
 
-All rows for one PackageVariant are held here, so two sets that want the same name are settled in
+All rows for one PackageVariant are held here, so conflicts between two sets over a name are decided in
 one place. The living PackageVariant's owner wins while it has a row: present, or the order to remove
-it, which frees the name. Where there is no owner, the older set wins. What belongs to nobody, to a
-person or to a former set is never overwritten.
+it, which frees the name. If there is no PackageVariant, the older set wins. One that has no owner, or
+another owner, is never overwritten.
 """
 
 from collections.abc import Generator, Iterable
@@ -58,16 +58,16 @@ from pvbus.core.topics import broadcast_of, inputs_of, memory_of
 VARIANT = KindRef(CONFIG_GROUP, "PackageVariant", "v1alpha1")
 SET = KindRef(CONFIG_GROUP, "PackageVariantSet", "v1alpha2")
 VARIANT_KIND = f"{CONFIG_GROUP}/PackageVariant"
-ECHO_SECONDS = 10.0  # how long a response stands in for the observed object
-REFUSED_RETRY_SECONDS = 60.0  # what the API server refuses may be allowed later (rights, webhooks)
-LOOK_AGAIN_SECONDS = 10.0  # at a set that changed after it ordered: its withdrawal may still come
-ORDER_SECONDS = 60.0  # how long an order may be carried out: what it was decided on is older by then
-SKEW_SECONDS = 5.0  # an order from further ahead in time has an unknown age
+ECHO_SECONDS = 10.0  # how long a response replaces the observed object
+REFUSED_RETRY_SECONDS = 60.0  # a write that the API server refuses may be allowed later (RBAC, webhooks)
+LOOK_AGAIN_SECONDS = 10.0  # at a set that changed after its order: the withdrawal may still come
+ORDER_SECONDS = 60.0  # how long an order is valid: the data behind it gets older
+SKEW_SECONDS = 5.0  # an order from further in the future has an unknown age
 SPEC_SHARE = 0.5
-"""The share of a record of the bus that the spec of a PackageVariant may take. The rest is for its metadata,
-its status and what people add. A row that does not fit is left out: the bus keeps an old one, and no service
-sees the deletion, the hold or the resourceVersion of the PackageVariant any more."""
-SPEC_BYTES_MAX = 500_000  # that share of a bus with the default limit
+"""The share of a bus record for the spec of a PackageVariant. The rest is for its metadata, its status and
+the users' additions. A row that is too large is not written: the bus keeps the old one, and no service sees
+the deletion, the hold or the resourceVersion of the PackageVariant any more."""
+SPEC_BYTES_MAX = 500_000  # that share of the default record limit
 REASONS = {
     "error": "UnexpectedError",
     "refused": "UnexpectedError",
@@ -88,7 +88,7 @@ class RenderController:
     broadcast = broadcast_of(name)
 
     def __init__(self, *, spec_bytes_max: int = SPEC_BYTES_MAX) -> None:
-        """spec_bytes_max: of a PackageVariant, as JSON; see `SPEC_SHARE`."""
+        """spec_bytes_max: limit for a PackageVariant's spec as JSON; see `SPEC_SHARE`."""
         self.evaluations = 0
         self._spec_bytes_max = spec_bytes_max
         self._templates = TemplateCache()
@@ -138,8 +138,8 @@ class RenderController:
             seen.desired = put.row if isinstance(put.row, DesiredRow) else None
         return ()
 
-    def refused(self, partition: int, puts: tuple[Put, ...], error: str) -> Iterable[str]:
-        return ()  # nothing here grows with its input beyond what the bus takes; the shell logs it
+    def refused(self, partition: int, puts: tuple[Put, ...], error: PermanentError) -> Iterable[str]:
+        return ()  # no row here grows with its input beyond the bus's limit; the shell logs it
 
     def failed(self, partition: int, key: str, message: str, now: float) -> tuple[Put, ...]:
         seen = self._keys[partition].get(key)
@@ -168,12 +168,12 @@ class RenderController:
         else:
             outcome = self._release(key, seen)
         if seen.response is not None and outcome.again_after is None:
-            # Should its echo have come before the response did, there may be no other one.
+            # Its echo may have come before the response, so do not rely on it.
             return outcome._replace(again_after=max(seen.expires - now, 0.1))
         return outcome
 
     def _release(self, key: str, seen: RenderState) -> Outcome:
-        """No set speaks of this key any more: forget it, touch nothing."""
+        """Drop the rows of a key that no set has a row for; leave the PackageVariant alone."""
         desired = seen.desired
         assert desired is not None
         rows = [_result_key(Key.parse(key), name) for name in desired.reported]
@@ -181,7 +181,7 @@ class RenderController:
         return Outcome(tuple(puts), "changed")
 
     def _claimed(self, key: Key, seen: RenderState, now: float) -> Reconciliation:
-        """Decide between the rows of all sets: what the owner of the living object says comes first."""
+        """Decide between the rows of all sets: the owner of the living object comes first."""
         living = seen.living(now)
         owner = _owner(seen, living) if living is not None else None
         if owner is not None and seen.claims[owner].state != "present":
@@ -231,7 +231,7 @@ class RenderController:
     def _not_written(
         self, key: Key, seen: RenderState, winner: TargetRow, now: float, *, outcome: str, error: str
     ) -> Reconciliation:
-        """End with why the spec is not written; what withdraws an order is written all the same."""
+        """Report why the spec is not written; the withdrawal of an order is written all the same."""
         living, refused = yield from self._withdraw(seen, winner, now)
         reported = self._reported(key, seen, winner, living, outcome=outcome, error=error)
         if refused or outcome == "refused":
@@ -245,8 +245,8 @@ class RenderController:
         winner: TargetRow,
         living: PackageVariant,
     ) -> Outcome:
-        """Wait for the former PackageVariant to go, but evaluate: what hangs must not hold up others,
-        whose removal waits until every target of the set was evaluated."""
+        """Wait until the former PackageVariant is gone, but evaluate the template: removals wait until
+        every target of the set was evaluated, so one stuck deletion must not block them."""
         try:
             self.evaluations += 1
             render_row(winner, self._templates)
@@ -272,9 +272,9 @@ class RenderController:
         living: PackageVariant | None,
         now: float,
     ) -> Generator[Effect, Any, dict[str, Any] | None]:
-        """Create, or replace the spec of the object as it was seen; nothing where it is equal.
+        """Create the object, or replace its spec as last seen; write nothing if it is equal.
 
-        Raises: PermanentError for what the API server refuses, and for a spec that is too large.
+        Raises: PermanentError if the API server refuses the write, or if the spec is too large.
         """
         raw = seen.stored(now)
         is_same = living is not None and digest(living.spec) == digest(spec)
@@ -303,7 +303,7 @@ class RenderController:
 
     def _conflict(self, key: Key, seen: RenderState, living: PackageVariant) -> Outcome:
         owners = [f"{o.kind} {o.name}" for o in living.metadata.owner_references if o.controller]
-        owner = owners[0] if owners else "nobody (made by hand?)"
+        owner = owners[0] if owners else "no controller (created by hand?)"
         error = (
             f'PackageVariant "{key.name}" exists and belongs to {owner}; delete or rename it, or '
             "change this set's downstream"
@@ -322,7 +322,7 @@ class RenderController:
         outcome: str = "applied",
         error: str = "",
     ) -> Outcome:
-        """End with a result for every set that has a row, and the record of this decision."""
+        """Report the result to every set that has a row, and record the decision."""
         ready, unready, failing = readiness(living)
         result = ChildResult(
             set_uid=winner.set_uid,
@@ -341,7 +341,7 @@ class RenderController:
             set_uid=winner.set_uid,
             input_digest="" if outcome in ("refused", "defect") else winner.digest,
             spec_digest=spec_digest or (seen.desired.spec_digest if seen.desired else ""),
-            outcome=outcome,  # type: ignore[arg-type]  # callers pass words of the field's type
+            outcome=outcome,  # type: ignore[arg-type]  # callers pass values of the field's type
             uid=living.metadata.uid if living is not None else "",
             error=error,
         )
@@ -358,8 +358,8 @@ class RenderController:
     ) -> Outcome:
         """Report to every set that has a row, and record the decision.
 
-        results: of the sets that this decision was about; the others hear what their rows came to.
-        conflict: why no set may write, if none may.
+        results: by set, for the sets of this decision; the others get a result for their own row.
+        conflict: why no set may write, "" if one may.
         """
         living = seen.variant is not None or seen.response is not None
         puts: list[Put] = []
@@ -371,7 +371,7 @@ class RenderController:
                 result = ChildResult(
                     set_uid=claim.set_uid, evaluated=claim.digest, reason="TargetConflict", error=other
                 )
-            elif result is None:  # nothing of this set lives here: there is nothing to withdraw
+            elif result is None:  # this set has no object here: there is nothing to withdraw
                 result = ChildResult(set_uid=claim.set_uid, cancelled=claim.cancelled)
             reported[name] = digest(result)
             if seen.desired is None or seen.desired.reported.get(name) != reported[name]:
@@ -389,7 +389,7 @@ class RenderController:
     # ------------------------------------------------------------ removing
 
     def _withdrawn(self, key: Key, seen: RenderState, name: str, now: float) -> Reconciliation:
-        """Write nothing but the annotation that withdraws the last order."""
+        """Write only the annotation that withdraws the last order."""
         claim = seen.claims[name]
         living, error = yield from self._withdraw(seen, claim, now)
         outcome = "held" if claim.on_hold else "withdrawn"
@@ -397,7 +397,7 @@ class RenderController:
         row = DesiredRow(
             set_name=claim.set_name,
             set_uid=claim.set_uid,
-            outcome=outcome,  # type: ignore[arg-type]  # one of two words of the field's type
+            outcome=outcome,  # type: ignore[arg-type]  # one of two values of the field's type
             uid=living.metadata.uid if living is not None else "",
             error=error,
             on_hold=claim.on_hold,
@@ -409,9 +409,9 @@ class RenderController:
     def _withdraw(
         seen: RenderState, claim: TargetRow, now: float
     ) -> Generator[Effect, Any, tuple[PackageVariant | None, str]]:
-        """Write the annotation that a row asks for, where the living object lacks it.
+        """Write the withdrawal annotation of a row, if the living object lacks it.
 
-        Returns the object afterwards, and why the API server refuses the write, "" if it does not.
+        Returns the object afterwards, and the API server's error if it refuses the write, else "".
         """
         raw, living = seen.stored(now), seen.living(now)
         if raw is None or living is None or living.metadata.deletion_timestamp:
@@ -430,8 +430,8 @@ class RenderController:
         return seen.living(now), ""
 
     def _removed(self, key: Key, seen: RenderState, name: str, now: float) -> Reconciliation:
-        """Delete what a set ordered to remove: only its own, only while the order is fresh, and only after a
-        live look at the set."""
+        """Carry out a set's order to delete: only on its own object, only while the order is fresh, and only
+        after a live read of the set."""
         order, living = seen.claims[name], seen.living(now)
         assert living is not None
         result = ChildResult(set_uid=order.set_uid, cancelled=carried(order, living))
@@ -471,7 +471,7 @@ class RenderController:
 
 
 def _result_key(key: Key, set_name: str) -> str:
-    """Return the key under which a set learns of its child."""
+    """Return the key of the row that reports a child to its set."""
     return str(ChildKey(f"{key.namespace}/{set_name}", key.name))
 
 

@@ -1,4 +1,4 @@
-"""What render holds of one variant key."""
+"""The state that render holds for one variant key."""
 
 import msgspec
 
@@ -9,7 +9,7 @@ _variant = msgspec.json.Decoder(PackageVariant)
 
 
 class RenderState:
-    """One variant key: its claims, the living PackageVariant, and what was last decided."""
+    """One variant key: the sets' rows, the living PackageVariant, and the last decision."""
 
     __slots__ = ("claims", "desired", "expires", "response", "variant")
 
@@ -21,7 +21,7 @@ class RenderState:
         self.desired: DesiredRow | None = None
 
     def stored(self, now: float) -> bytes | None:
-        """Return the object as last seen: our own write's response stands in for the echo."""
+        """Return the object as last seen: the response to our own write counts until its echo."""
         if self.response is not None and now >= self.expires:
             self.response = None
         return self.response if self.response is not None else self.variant

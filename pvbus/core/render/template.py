@@ -1,9 +1,9 @@
-"""From a set's template to the spec of a PackageVariant.
+"""Renders a set's template to the spec of a PackageVariant.
 
-Two services share this: unroll compiles a set, asks each target's template for its downstream and
-cuts the inputs down to what the rest reads; render turns such a row into the spec. Expressions see
-four fields of an object (name, namespace, labels, annotations), or repo and package of a listed
-target, and nothing else.
+Two services share this: unroll compiles a set, gets each target's downstream from its template and
+cuts the inputs down to the parts that the rest reads; render turns such a row into the spec.
+Expressions see four fields of an object (name, namespace, labels, annotations), or repo and package
+of a listed target, and nothing else.
 
 Source of order, overlay and error prefixes: Porch v1.5.8, packagevariantset/render.go.
 """
@@ -39,10 +39,11 @@ from pvbus.core.cel import (
     Program,
     compile_expression,
 )
+from pvbus.core.missing import no_repository
 from pvbus.core.records import Root, TargetRow
 
 Roots = Mapping[str, Root]
-TEMPLATES_KEPT = 1024  # compiled templates that render keeps: one per target of the sets it is busy with
+TEMPLATES_KEPT = 1024  # compiled templates in render's cache: one per target of the active sets
 
 
 class RenderError(Exception):
@@ -50,9 +51,9 @@ class RenderError(Exception):
 
 
 class TargetInputs(NamedTuple):
-    """What one target's expressions are evaluated against, but for its Repository.
+    """The inputs of one target's expressions, except its Repository.
 
-    list_target: the target is an entry of a list, so only repo and package of it are seen.
+    list_target: the target is an entry of a list, so expressions see only its repo and package.
     """
 
     repo_default: str
@@ -71,7 +72,7 @@ class _MapEntry(NamedTuple):
 
 
 class _Expressions:
-    """Compiles the expressions of one template, and keeps what went wrong with which field."""
+    """Compiles the expressions of one template, and collects the errors by field."""
 
     def __init__(self) -> None:
         self.count = 0
@@ -96,7 +97,7 @@ class _Expressions:
         return tuple(self._entry(expr, f"{field}[{n}]") for n, expr in enumerate(exprs))
 
     def _entry(self, expr: MapExpr, field: str) -> _MapEntry:
-        """An empty expression is compiled all the same, and fails."""
+        """Compile an entry; an empty expression is compiled, too, and fails."""
         key, value = expr.key or "", expr.value or ""
         return _MapEntry(
             field,
@@ -108,9 +109,8 @@ class _Expressions:
 class CompiledTemplate:
     """A template whose expressions are compiled. Immutable once made.
 
-    errors: of the expressions that do not compile, each with its field. They fail whoever evaluates the
-    template: `identity` by those of the downstream, `spec` by all of them, so that a target whose labels
-    are wrong still has a known downstream.
+    errors: of the expressions that do not compile, each with its field. `identity` fails on those of the
+    downstream, `spec` on all of them, so that a target with wrong labels still has a known downstream.
     """
 
     def __init__(self, template: VariantTemplate) -> None:
@@ -123,7 +123,7 @@ class CompiledTemplate:
         self._package = _part(
             made, downstream.package, downstream.package_expr, "template.downstream.packageExpr"
         )
-        made.programs.clear()  # what identity reads is not needed again
+        made.programs.clear()  # the downstream is not evaluated again
         self._identity_errors = tuple(made.errors)
         self._labels = made.entries(template.label_exprs, "template.labelExprs")
         self._annotations = made.entries(template.annotation_exprs, "template.annotationExprs")
@@ -148,7 +148,7 @@ class CompiledTemplate:
     def identity(self, inputs: TargetInputs, repository: Callable[[str], Root | None]) -> Downstream:
         """Return the downstream of a target.
 
-        repository: looks up the Repository of a name in the set's namespace. repoExpr is evaluated
+        repository: looks up a Repository by name in the set's namespace. repoExpr is evaluated
         without it, packageExpr may read it.
 
         Raises:
@@ -160,7 +160,7 @@ class CompiledTemplate:
         repo = _evaluated(self._repo, "template.downstream.repoExpr", roots) or inputs.repo_default
         found = repository(repo)
         if found is None:
-            raise RenderError(f'repository "{repo}" could not be loaded')
+            raise RenderError(no_repository(repo, inputs.upstream.namespace))  # the set's, as the upstream's
         roots["repository"] = _object(found)
         package = _evaluated(self._package, "template.downstream.packageExpr", roots)
         return Downstream(repo=repo, package=package or inputs.package_default)
@@ -170,7 +170,7 @@ class CompiledTemplate:
     def spec(
         self, upstream: Upstream | None, downstream: Downstream, variables: Mapping[str, Any]
     ) -> PackageVariantSpec:
-        """Return the spec for a downstream that is known.
+        """Return the spec for a known downstream.
 
         Raises:
             RenderError: an expression fails or does not compile.
@@ -214,7 +214,7 @@ class CompiledTemplate:
     # --- inputs
 
     def slim_roots(self, inputs: TargetInputs, repository: Root | None) -> Roots:
-        """Return the objects that `spec` needs, each with only what its expressions read."""
+        """Return the objects that `spec` needs, each cut down to the fields that its expressions read."""
         given = {"upstream": inputs.upstream, "target": inputs.target, "repository": repository}
         slim = {}
         for name, extract in self._extracts.items():
@@ -229,24 +229,24 @@ def _broken(errors: tuple[str, ...]) -> RenderError:
 
 
 class CompiledSet(NamedTuple):
-    """targets: by index; None where a target has no template."""
+    """The compiled templates of a set. targets: by index; None if a target has no template."""
 
     targets: tuple[CompiledTemplate | None, ...]
 
     def errors(self) -> list[str]:
-        """Return each compile error once, in the order of the targets, whatever the number of targets."""
+        """Return each compile error once, in the order of the targets."""
         return list(dict.fromkeys(error for t in self.targets if t is not None for error in t.errors))
 
 
 def compile_targets(spec: PackageVariantSetSpec) -> CompiledSet:
-    """Compile every template of a set. What does not compile fails its own target, when that is evaluated."""
+    """Compile every template of a set. A compile error fails only its target, on evaluation."""
     return CompiledSet(
         tuple(CompiledTemplate(t.template) if t.template is not None else None for t in spec.targets)
     )
 
 
 class TemplateCache:
-    """Compiled templates by content, the least recently used ones forgotten."""
+    """LRU cache of compiled templates, by content."""
 
     def __init__(self) -> None:
         self._retained: OrderedDict[bytes, CompiledTemplate] = OrderedDict()
@@ -265,7 +265,7 @@ class TemplateCache:
 
 
 def render_row(row: TargetRow, templates: TemplateCache) -> PackageVariantSpec:
-    """Return the spec that a present row asks for.
+    """Return the spec for a row in the state `present`.
 
     Raises:
         RenderError: an expression fails for this target.
@@ -276,7 +276,7 @@ def render_row(row: TargetRow, templates: TemplateCache) -> PackageVariantSpec:
 
 
 def row_variables(row: TargetRow) -> dict[str, Any]:
-    """Return what the expressions of a present row see, cut down to what they read."""
+    """Return the variables of a present row's expressions, cut down to the fields they read."""
     variables: dict[str, Any] = {"repoDefault": row.repo_default, "packageDefault": row.package_default}
     for name, root in row.roots.items():
         variables[name] = _listed(root) if name == "target" and row.list_target else _object(root)
@@ -348,7 +348,7 @@ def _cut(root: Root, extract: _Extract) -> Root:
 
 
 def _part(made: _Expressions, value: str | None, expr: str | None, field: str) -> str | Program:
-    """Empty is absent, for the value as for the expression."""
+    """Compile the expression, else return the value; empty counts as absent for both."""
     return made.compile(expr, field) if expr else value or ""
 
 
@@ -364,12 +364,12 @@ def _evaluated(part: str | Program, field: str, variables: Mapping[str, Any]) ->
 def _overlaid(
     static: Mapping[str, str], entries: tuple[_MapEntry, ...], variables: Mapping[str, Any]
 ) -> Mapping[str, str]:
-    """Lay the results over the static map, later entries over earlier ones."""
+    """Overlay the static map with the results; later entries replace earlier ones."""
     if not entries:
         return static
     made = dict(static)
     for field, key, value in entries:
-        name = _evaluated(key, f"{field}.keyExpr", variables)
+        name = key if isinstance(key, str) else _evaluated(key, f"{field}.keyExpr", variables)
         made[name] = _evaluated(value, f"{field}.valueExpr", variables)
     return made
 

@@ -1,4 +1,4 @@
-"""A PackageVariant as render makes and judges it: owner, readiness, the withdrawal that it carries."""
+"""Builds and reads PackageVariants for render: owner, readiness, withdrawal annotation."""
 
 from typing import Any
 
@@ -19,12 +19,12 @@ def cancel(obj: dict[str, Any], token: str) -> None:
 
 
 def is_cancelled(claim: TargetRow, living: PackageVariant) -> bool:
-    """Whether the living object carries the withdrawal that a row asks for, if it asks for one."""
+    """Return whether the living object has the withdrawal token of a row, or the row has none."""
     return not claim.cancelled or living.metadata.annotations.get(REMOVAL_CANCELLED) == claim.cancelled
 
 
 def carried(claim: TargetRow, living: PackageVariant | None) -> str:
-    """Return the token that the living object carries; without one, there is nothing to withdraw."""
+    """Return the living object's withdrawal token; without an object, the row's counts as written."""
     return living.metadata.annotations.get(REMOVAL_CANCELLED, "") if living is not None else claim.cancelled
 
 
@@ -33,8 +33,8 @@ def variant_on_hold(key: Key) -> str:
 
 
 def readiness(living: PackageVariant | None) -> tuple[bool, str, bool]:
-    """Return whether a PackageVariant is ready at its present generation, else why not (`Reason: message`),
-    and whether it reports a failure."""
+    """Return whether a PackageVariant is ready at its present generation, why not (`Reason: message`), and
+    whether it reports a failure."""
     if living is None:
         return False, "", False
     found = {condition.type: condition for condition in living.status.conditions}
@@ -53,7 +53,7 @@ def readiness(living: PackageVariant | None) -> tuple[bool, str, bool]:
 
 
 def controller_uid(obj: PackageVariant) -> str:
-    """Return the uid of the owner that controls an object, "" if none does."""
+    """Return the uid of an object's controller, "" if it has none."""
     for reference in obj.metadata.owner_references:
         if reference.controller:
             return reference.uid

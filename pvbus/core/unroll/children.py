@@ -5,6 +5,7 @@ perhaps `held` and `confirmed`, then `ordered` and `gone`. Which state follows w
 child moves between them is decided in `removal`.
 """
 
+from collections import Counter
 from collections.abc import Iterable
 from typing import Any
 
@@ -15,6 +16,7 @@ from pvbus.core.effects import Put
 from pvbus.core.keys import Key, colliding_variant_name, digest, sha1_head, variant_name
 from pvbus.core.records import TARGETS, UNROLL, ChildResult, ChildRow, ChildState, TargetRow
 from pvbus.core.unroll.contexts import Context, Contexts
+from pvbus.core.unroll.names import SortedNames
 from pvbus.core.unroll.states import ChildEvent, following
 from pvbus.core.unroll.view import Observed
 
@@ -24,7 +26,8 @@ class Children:
 
     leaving: names of the rows that are not present. returned: names of present rows whose removal was
     wanted not long ago. on_hold: names of the rows under which render writes nothing. taken: names whose rows
-    changed and that nobody has looked at since. passes: the number of the current pass, one more than any row
+    changed and that nobody has looked at since. doubtful: names whose row or PackageVariant changed since
+    somebody looked whether they are gone. passes: the number of the current pass, one more than any row
     was written in.
     """
 
@@ -37,9 +40,13 @@ class Children:
         self.returned: set[str] = set()
         self.on_hold: set[str] = set()
         self.taken: set[str] = set()
-        self._in_state: dict[ChildState, set[str]] = {
-            state: set() for state in ChildState if state is not ChildState.PRESENT
+        self.doubtful = SortedNames()
+        self._in_state: dict[ChildState, SortedNames] = {
+            state: SortedNames() for state in ChildState if state is not ChildState.PRESENT
         }
+        self._unevaluated: dict[str, None] = {}
+        self._expired: set[str] = set()
+        self._orders: Counter[int] = Counter()
         self.passes = 1
         self._names: dict[Downstream, dict[str, None]] = {}
         self._named: dict[str, Downstream] = {}
@@ -51,16 +58,22 @@ class Children:
         """Take over a row, restored or just written."""
         old = self.rows.pop(name, None)
         self.taken.add(name)
+        self.doubtful.add(name)
         if old is not None:
             self._unname(name)
             self._uids[old.set_uid] -= 1
             if old.state is not ChildState.PRESENT:
                 self._in_state[old.state].discard(name)
+            if old.state is ChildState.ORDERED:
+                self._orders[old.generation] -= 1
         self.leaving.discard(name)
         self.returned.discard(name)
         self.on_hold.discard(name)
-        if row is None:
-            return
+        if row is not None:
+            self._put(name, row)
+        self._judge(name)
+
+    def _put(self, name: str, row: ChildRow) -> None:
         self.rows[name] = row
         if row.on_hold:
             self.on_hold.add(name)
@@ -73,6 +86,29 @@ class Children:
             self._in_state[row.state].add(name)
         elif row.unwanted:
             self.returned.add(name)
+        if row.state is ChildState.ORDERED:
+            self._orders[row.generation] += 1
+
+    def take_result(self, name: str, result: ChildResult | None) -> None:
+        """Take over what render reported of a child."""
+        if result is None:
+            self.results.pop(name, None)
+        else:
+            self.results[name] = result
+        self._judge(name)
+
+    def _judge(self, name: str) -> None:
+        """Compare a row with what render reported of it."""
+        row, result = self.rows.get(name), self.results.get(name)
+        self._unevaluated.pop(name, None)
+        self._expired.discard(name)
+        if row is None:
+            return
+        if row.state is ChildState.PRESENT:
+            if result is None or result.evaluated != row.digest or result.expression_failed:
+                self._unevaluated[name] = None
+        elif row.state is ChildState.ORDERED and result is not None and result.expired == row.since:
+            self._expired.add(name)
 
     # ------------------------------------------------------------ names
 
@@ -340,12 +376,18 @@ class Children:
     def unevaluated(self) -> str | None:
         """Return the name of a present child that render has not evaluated at its current digest, or
         whose expressions fail; None when there is none."""
-        for name, row in self.rows.items():
-            if row.state is ChildState.PRESENT:
-                result = self.results.get(name)
-                if result is None or result.evaluated != row.digest or result.expression_failed:
-                    return name
-        return None
+        return next(iter(self._unevaluated), None)
+
+    def overdue(self, generation: int, *, failing: bool) -> list[str]:
+        """Return the children whose order may not stand: the set is at another generation, an expression
+        fails, or render found the order too old."""
+        if failing or any(count for former, count in self._orders.items() if former != generation):
+            return [
+                name
+                for name in self._in_state[ChildState.ORDERED]
+                if failing or name in self._expired or self.rows[name].generation != generation
+            ]
+        return sorted(self._expired)
 
     def former(self, uid: str) -> list[str]:
         """Return the children of a deleted set of the same name; costs nothing where there are none."""
@@ -364,7 +406,16 @@ class Children:
 
     def in_state(self, *states: ChildState) -> list[str]:
         """Return the names of the rows in these states, of those that are not present, in order."""
+        if len(states) == 1:
+            return list(self._in_state[states[0]])
         return sorted(name for state in states for name in self._in_state[state])
+
+    def first_in_state(self, state: ChildState, count: int) -> list[str]:
+        """Return the first of the names in a state, as many as there are up to count."""
+        return self._in_state[state].first(count)
+
+    def has_any(self, *states: ChildState) -> bool:
+        return any(self._in_state[state] for state in states)
 
 
 def is_undecided(row: ChildRow) -> bool:

@@ -11,6 +11,7 @@ import msgspec
 
 from pvbus.core.api.variants import Downstream, PackageVariantSet
 from pvbus.core.effects import INTERNAL_ERROR, CatchUp, Outcome, Put, Reconciliation
+from pvbus.core.errors import PermanentError, TooLargeError
 from pvbus.core.keys import HOLD, ChildKey, WatchKey, is_check, is_child
 from pvbus.core.markers import SyncView, is_marker
 from pvbus.core.records import (
@@ -119,9 +120,9 @@ class UnrollController:
                 state.rollup = _rollup.decode(value) if value is not None else None
             return ()
         elif value is None:
-            state.children.results.pop(name, None)
+            state.children.take_result(name, None)
         else:
-            state.children.results[name] = _result.decode(value)
+            state.children.take_result(name, _result.decode(value))
         return (skey,)
 
     @property
@@ -174,14 +175,13 @@ class UnrollController:
             self._state(partition, put.key).rollup = put.row
         return ()
 
-    def refused(self, partition: int, puts: tuple[Put, ...], error: str) -> Iterable[str]:
+    def refused(self, partition: int, puts: tuple[Put, ...], error: PermanentError) -> Iterable[str]:
         for put in puts:
             if put.topic == UNROLL and isinstance(put.row, ChildRow) and partition in self._sets:
                 skey, name = ChildKey.parse(put.key)
-                row = put.row
-                self._state(partition, skey).refused[name] = RefusedRows(
-                    row.digest, row.target, row.okey, error
-                )
+                row, reason = put.row, "TooLarge" if isinstance(error, TooLargeError) else "BusRefused"
+                refused = RefusedRows(row.digest, row.target, row.okey, reason, str(error))
+                self._state(partition, skey).refused[name] = refused
                 yield skey
 
     def failed(self, partition: int, key: str, message: str, now: float) -> tuple[Put, ...]:
@@ -284,7 +284,9 @@ class UnrollController:
         if state.touched:
             return Outcome(tuple(puts), "changed", again_after=0)
         state.backlog = False
-        if has_removals and not puts:
+        if not (has_removals or puts):
+            children.doubtful.clear()  # whoever is removed later is doubtful again
+        elif not puts:
             puts += orders.seen_gone(state, owned, turn)
             if not puts:
                 puts += orders.orders(state, self.view, owned, turn, caught_up=caught_up)
@@ -328,6 +330,7 @@ class UnrollController:
             state.undecided = set()
         if state.seen:
             state.touched.add(children.adopt_names(state.seen, owned))
+            children.doubtful.update(state.seen)
             state.seen.clear()
         puts: list[Put] = []
         removing = False

@@ -5,6 +5,7 @@ settled before.
 """
 
 from collections.abc import Callable, Iterator, Mapping
+from itertools import islice
 from typing import NamedTuple
 
 from msgspec.structs import replace
@@ -14,7 +15,7 @@ from pvbus.core.keys import HOLD, ObjectKey, check_key
 from pvbus.core.records import SETRESULTS, WATCHES, CheckRequest, ChildState, Hold
 from pvbus.core.unroll.children import is_undecided
 from pvbus.core.unroll.contexts import Contexts, selected_kinds
-from pvbus.core.unroll.removal import Check, RemovalLimits, confirmed_tokens, hold_of, overdue
+from pvbus.core.unroll.removal import Check, RemovalLimits, confirmed_tokens, hold_of
 from pvbus.core.unroll.report import EVALUATION, roll_up
 from pvbus.core.unroll.state import SetState
 from pvbus.core.unroll.view import REPOSITORY_KIND, REVISION_KIND, SET_KIND, Observed, UnrollView
@@ -68,7 +69,7 @@ def withdrawals(state: SetState, turn: Turn, *, failing: bool) -> list[Put]:
     """Withdraw the orders that may not stand. failing: the set cannot be evaluated completely."""
     assert state.obj is not None
     puts: list[Put] = []
-    for name in overdue(state.children, state.obj.metadata.generation, failing=failing):
+    for name in state.children.overdue(state.obj.metadata.generation, failing=failing):
         puts += state.children.taken_back(state.obj, name, turn.now)
         if len(puts) >= turn.puts_max:
             break
@@ -85,27 +86,31 @@ def guard(state: SetState, owned: dict[str, Observed], turn: Turn) -> list[Put]:
     assert state.obj is not None
     children, removal = state.children, state.removal
     hold, released = hold_of(state.rollup, state.obj.metadata.uid)
-    puts = list(_follow(state, hold, released, turn))[: turn.puts_max]
-    if puts:
-        return puts
-    waiting = children.in_state(ChildState.WAITING)
+    decided = (hold.id if hold is not None else "", released)
+    if removal.followed != decided:
+        puts = list(islice(_follow(state, hold, released, turn), turn.puts_max))
+        if puts:
+            return puts
+        removal.followed = decided
+    waiting = children.first_in_state(ChildState.WAITING, turn.puts_max)
     if hold is None:
         if not waiting or not removal.exceeds(turn.limits, turn.elapsed):
             return []
         removal.forget_check()
         removal.note_token(turn.elapsed)
-        by_change = any(name in removal.changed for name in waiting)
+        by_change = any(name in removal.changed for name in children.in_state(ChildState.WAITING))
         hold = Hold(id=turn.nonce()[:8], generation=state.obj.metadata.generation if by_change else 0)
         return [_rolled_up(state, hold, released)]
     if hold.token and hold.token in confirmed_tokens(state.obj):
         return [_rolled_up(state, None, hold.id)]
-    has_held = bool(children.in_state(ChildState.HELD))
-    if not has_held and (hold.token or not waiting):
+    if not children.has_any(ChildState.HELD) and (hold.token or not waiting):
         return [_rolled_up(state, None, released)]
     if waiting and not hold.token:
-        return [children.held(name, hold.id, turn.now) for name in waiting[: turn.puts_max]]
+        return [children.held(name, hold.id, turn.now) for name in waiting]
+    if removal.token_in(hold, turn.limits, turn.elapsed) > 0:
+        return []
     fresh = removal.token(hold, owned)
-    if (fresh == hold and not waiting) or removal.token_in(hold, turn.limits, turn.elapsed) > 0:
+    if fresh == hold and not waiting:
         return []
     removal.note_token(turn.elapsed)
     return [_rolled_up(state, replace(hold, token="") if hold.token else fresh, released)]
@@ -144,10 +149,16 @@ def seen_gone(state: SetState, owned: dict[str, Observed], turn: Turn) -> list[P
     """
     children = state.children
     puts: list[Put] = []
-    leaving = (ChildState.WAITING, ChildState.HELD, ChildState.CONFIRMED, ChildState.ORDERED)
-    for name in children.in_state(*leaving):
-        if name not in owned:
+    for name in children.doubtful:
+        if (
+            name in children.leaving
+            and children.rows[name].state is not ChildState.GONE
+            and name not in owned
+        ):
             puts += children.gone(name, turn.now)
+            if len(puts) >= turn.puts_max:
+                return puts
+        children.doubtful.discard(name)
     puts += [children.forget_removal(name) for name in state.removal.forgotten(turn.elapsed)]
     return puts[: turn.puts_max]
 
@@ -162,6 +173,10 @@ def orders(
     obj, removal, children = state.obj, state.removal, state.children
     assert obj is not None
     hold, _ = hold_of(state.rollup, obj.metadata.uid)
+    if removal.cleared and not caught_up:
+        puts = _more_orders(state, view, owned, turn, hold)
+        if puts:
+            return puts
     due = children.in_state(ChildState.CONFIRMED)
     if hold is None:
         due += children.in_state(ChildState.WAITING)
@@ -179,7 +194,7 @@ def orders(
             removal.cleared = [name for name in due if name in check.names and children.is_acknowledged(name)]
     if not due or state.waiting:
         removal.cleared = []
-        if not due and children.in_state(ChildState.ORDERED):
+        if not due and children.has_any(ChildState.ORDERED):
             state.waiting = "render to delete what it was ordered to"
         elif not due and kept_back:
             state.waiting = f'PackageVariant "{kept_back[0]}" to lose its annotation {HOLD}'
@@ -193,6 +208,21 @@ def orders(
     asked = sorted({request.kind for request in check.requests.values()})
     state.waiting = f"an answer of ingest to the check of {', '.join(asked)}"
     return _request_puts(state, view, check.requests)
+
+
+def _more_orders(
+    state: SetState, view: UnrollView, owned: dict[str, Observed], turn: Turn, hold: Hold | None
+) -> list[Put]:
+    """Order the next of the children that were cleared, if nothing has come in the way: then all that are
+    due are looked at."""
+    cleared, rows = state.removal.cleared, state.children.rows
+    due_states = {ChildState.CONFIRMED} if hold is not None else {ChildState.CONFIRMED, ChildState.WAITING}
+    batch = cleared[: _orders_max(turn)]
+    due = [n for n in batch if n in rows and rows[n].state in due_states and not owned[n].on_hold]
+    if not due or _waits_for(state, due, turn):
+        return []
+    cleared[: len(batch)] = due
+    return drop_requests(state, view) + _ordered(state, turn)
 
 
 def _waits_for(state: SetState, due: list[str], turn: Turn) -> str:
@@ -215,10 +245,15 @@ def _waits_for(state: SetState, due: list[str], turn: Turn) -> str:
     return ""
 
 
+def _orders_max(turn: Turn) -> int:
+    """Return how many orders a pass may give: each is two rows."""
+    return max(1, turn.puts_max // 2)
+
+
 def _ordered(state: SetState, turn: Turn) -> list[Put]:
     obj = state.obj
     assert obj is not None
-    count = max(1, turn.puts_max // 2)
+    count = _orders_max(turn)
     batch, state.removal.cleared = state.removal.cleared[:count], state.removal.cleared[count:]
     return [put for name in batch for put in state.children.ordered(obj, name, turn.now)]
 

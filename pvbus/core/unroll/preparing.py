@@ -4,6 +4,7 @@ from collections.abc import Iterable, Mapping
 from itertools import islice
 
 from pvbus.core.keys import digest
+from pvbus.core.missing import missing_part
 from pvbus.core.records import ObjectRow
 from pvbus.core.render.template import compile_targets
 from pvbus.core.unroll.contexts import Contexts, root_of
@@ -85,13 +86,10 @@ class Preparing:
             f"could not find upstream package revision '{upstream.package}/{upstream.revision}' "
             f"in repo '{upstream.repo}'"
         )
-        if self._view.repository(namespace, upstream.repo) is None:
-            return f'{message}: no Repository named "{upstream.repo}" in namespace "{namespace}"'
-        others = self._view.revisions_of(namespace, upstream)
-        if not others:
-            return f'{message}: the repository has no package "{upstream.package}"'
-        shown = ", ".join(others[:5]) + (f" and {len(others) - 5} more" if len(others) > 5 else "")
-        return f"{message}: the package has {shown}"
+        has_repository = self._view.repository(namespace, upstream.repo) is not None
+        revisions = self._view.revisions_of(namespace, upstream)
+        part = missing_part(upstream, namespace, has_repository=has_repository, revisions=revisions)
+        return f"{message}: {part}"
 
     def _require_ok(self, kinds: Iterable[str]) -> None:
         for kind in kinds:

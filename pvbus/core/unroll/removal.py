@@ -6,7 +6,8 @@ Elapsed seconds come from a clock that cannot go back, counted since this holder
 restored the row, so a wall clock that jumps changes nothing, and a lease that moves starts waits again.
 """
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
+from itertools import takewhile
 from typing import NamedTuple, Self
 
 from pvbus.core.api.variants import PackageVariantSet
@@ -70,7 +71,8 @@ class Removal:
 
     check: the open question. answered_at: when its last answer was seen. cleared: children that may be
     ordered: they passed everything, and the orders are being written. changed: children whose removal came
-    with the last change of the set itself.
+    with the last change of the set itself. followed: the ids of the hold and of the confirmation that every
+    held row has followed.
     """
 
     def __init__(self, children: Children) -> None:
@@ -78,6 +80,7 @@ class Removal:
         self.answered_at: float | None = None
         self.cleared: list[str] = []
         self.changed: set[str] = set()
+        self.followed: tuple[str, str] | None = None
         self._children = children
         self._since: dict[str, tuple[ChildState, int, float]] = {}
         self._added_at = float("-inf")
@@ -97,6 +100,7 @@ class Removal:
                 continue
             before = self._since.get(name)
             if before is None or before[:2] != (row.state, row.unwanted):
+                self._since.pop(name, None)  # the oldest ones stay first
                 self._since[name] = (row.state, row.unwanted, elapsed)
                 if row.state in (ChildState.WAITING, ChildState.CONFIRMED):
                     self._added_at = elapsed
@@ -123,26 +127,29 @@ class Removal:
     def quiet_in(self, limits: RemovalLimits, elapsed: float) -> float:
         """Return the seconds until waiting removals are quiet, 0 when they are."""
         quiet = self._added_at + self._quiet_seconds(limits) - elapsed
+        if quiet <= 0:
+            return 0.0
         waiting = [self._age(name, elapsed) for name in self._children.in_state(ChildState.WAITING)]
         longest = WAIT_SECONDS_MAX - max(waiting, default=0.0)
         return max(0.0, min(quiet, longest))
 
     def forgotten(self, elapsed: float) -> list[str]:
         """Return the children, gone or returned, whose removal was wanted longer ago than the window."""
-        names = (*self._children.in_state(ChildState.GONE), *sorted(self._children.returned))
-        return [name for name in names if self._age(name, elapsed) >= WINDOW_SECONDS]
+        old = takewhile(lambda name: self._age(name, elapsed) >= WINDOW_SECONDS, self._since)
+        rows, returned = self._children.rows, self._children.returned
+        return sorted(name for name in old if rows[name].state is ChildState.GONE or name in returned)
 
     def next_look(self, limits: RemovalLimits, hold: Hold | None, elapsed: float) -> float | None:
         """Return the seconds until the clock alone changes something; None when it never does."""
         times = []
         if self._children.leaving or self._children.returned:
-            oldest = min(since for _, _, since in self._since.values()) if self._since else elapsed
+            oldest = next(iter(self._since.values()))[2] if self._since else elapsed
             times.append(max(oldest + WINDOW_SECONDS - elapsed, TOKEN_SECONDS))
         if hold is not None:
             token = self.token_in(hold, limits, elapsed)
             if token > 0:  # at 0 the guard has acted already, and only an event changes the hold
                 times.append(token + 0.01)
-        if self._children.in_state(ChildState.WAITING, ChildState.CONFIRMED):
+        if self._children.has_any(ChildState.WAITING, ChildState.CONFIRMED):
             quiet = self.quiet_in(limits, elapsed)
             if quiet > 0:
                 times.append(quiet + 0.01)
@@ -215,13 +222,3 @@ def hold_of(rollup: SetResult | None, uid: str) -> tuple[Hold | None, str]:
     if rollup is None or rollup.uid != uid:
         return None, ""
     return rollup.hold, rollup.released
-
-
-def overdue(children: Children, generation: int, *, failing: bool) -> Iterable[str]:
-    """Yield the children whose order may not stand: the set is at another generation, an expression fails,
-    or render found the order too old."""
-    for name in children.in_state(ChildState.ORDERED):
-        row, result = children.rows[name], children.results.get(name)
-        expired = result is not None and result.expired == row.since
-        if failing or expired or row.generation != generation:
-            yield name

@@ -116,7 +116,7 @@ def _count(
         tally["desired"] += name not in children.rows
         tally["failed"] += 1
         who = _error_name(refused.okey, name)
-        errors.append(_Failure(refused.target, refused.okey, "TooLarge", refused.message, who))
+        errors.append(_Failure(refused.target, refused.okey, refused.reason, refused.message, who))
         failed.append(errors[-1]._replace(name=name))
     return errors, failed, working
 

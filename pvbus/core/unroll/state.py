@@ -59,6 +59,7 @@ class RefusedRows(NamedTuple):
     digest: str
     target: int
     okey: str
+    reason: str
     message: str
 
 

@@ -12,7 +12,7 @@ import msgspec
 from pvbus.core.api.variants import CONFIG_GROUP, PORCH_GROUP, Downstream, Upstream
 from pvbus.core.keys import HOLD, SET_UID_LABEL, CheckKey, ObjectKey, is_check, okey
 from pvbus.core.markers import SyncView, is_marker, marker_kind
-from pvbus.core.records import CheckAnswer, CheckRequest, ObjectRow
+from pvbus.core.records import CheckAnswer, CheckRequest, ObjectRow, RevisionFacts
 from pvbus.core.unroll.index import SelectorIndex, TargetSelector
 
 VARIANT_KIND = f"{CONFIG_GROUP}/PackageVariant"
@@ -220,14 +220,11 @@ class UnrollView:
     def repository(self, namespace: str, name: str) -> ObjectRow | None:
         return self.objects.get(okey(CONFIG_GROUP, "Repository", namespace, name))
 
-    def revisions_of(self, namespace: str, upstream: Upstream) -> list[str]:
-        """Return what an upstream's package has: `revision 1`, `workspace v2` (of a draft), highest first."""
-        found = []
-        for key in self._revisions.get((namespace, upstream.repo, upstream.package), ()):
-            facts = self.objects[key].revision
-            if facts is not None:
-                found.append((-facts.revision, facts.workspace))
-        return [f"revision {-n}" if n < 0 else f"workspace {workspace}" for n, workspace in sorted(found)]
+    def revisions_of(self, namespace: str, upstream: Upstream) -> list[RevisionFacts]:
+        """Return what an upstream's package has, in no order."""
+        keys = self._revisions.get((namespace, upstream.repo, upstream.package), ())
+        found = (self.objects[key].revision for key in keys)
+        return [facts for facts in found if facts is not None]
 
     def upstream(self, namespace: str, upstream: Upstream) -> tuple[str, ObjectRow] | None:
         """Find the upstream revision: every half that is given must be equal.

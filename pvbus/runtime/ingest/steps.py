@@ -44,7 +44,7 @@ class IngestSteps:
                 await opened.wake.wait()
                 opened.wake.clear()
                 while opened.pending:
-                    segment = opened.oldest_segment()
+                    segment = next(iter(opened.pending))[3]
                     outputs = self._take(opened)
                     opened.stepping, opened.writing = segment, len(outputs)
                     self._number = opened.step = self._number + 1

@@ -1,8 +1,8 @@
-"""What a package server does with PackageRevisions, for a cluster in memory that stands in for a real one.
+"""The package server's handling of PackageRevisions, for a simulated cluster in memory.
 
-The rules and the files are those of the embedded package store, by its own functions; no git is involved.
-A server that is not ours is taken to be Porch's, which also merges: an upgrade draft starts here as a copy
-of the local revision, and `unmerged` names it.
+Rules and files come from the functions of the embedded package store; no git is involved. A server that is
+not ours is assumed to be Porch, which also merges: an upgrade draft starts here as a copy of the local
+revision, and `unmerged` names it.
 """
 
 from collections.abc import Mapping, Sequence
@@ -46,7 +46,7 @@ class StoreRules:
     """Implements `PackageRules` over the objects of a cluster in memory.
 
     is_embedded: whether the server is pvbus' own, which cannot upgrade. registry: the functions that it can
-    run. unmerged: names of upgrade drafts whose files are those of the local revision.
+    run. unmerged: `<namespace>/<name>` of upgrade drafts whose files are those of the local revision.
     """
 
     def __init__(self, cluster: MemoryCluster, registry: FunctionRegistry, *, is_embedded: bool) -> None:
@@ -230,7 +230,7 @@ class StoreRules:
         return Rendering(edited, note)
 
     def _note(self, revision: Object) -> RenderNote | None:
-        """Return how the files came about; for a revision of the live system, as its conditions say."""
+        """Return the render note of a revision; for one of the live system, from its conditions."""
         key = (_namespace(revision), revision["metadata"]["name"])
         if key in self._notes:
             return self._notes[key]
@@ -242,13 +242,13 @@ class StoreRules:
         return None
 
     def _run(self, texts: Mapping[str, str]) -> Rendering:
-        """Run the pipeline; a package it cannot render is kept as it came, and says why."""
+        """Run the pipeline; a package that cannot be rendered keeps its files and records the error."""
         return rendering_of(run_pipeline(texts, registry=self._registry))
 
-    # ------------------------------------------------------------ shown
+    # ------------------------------------------------------------ status
 
     def _files(self, revision: Object, made: Rendering) -> Files:
-        """Show in the revision what its Kptfile says."""
+        """Copy the facts of the Kptfile to the revision's status."""
         facts = facts_of(made.texts.get(layout.KPTFILE, ""))
         status = dict(revision.get("status") or {})
         status.pop("conditions", None)
@@ -266,7 +266,7 @@ def _tasks(obj: Object) -> Sequence[Mapping[str, Any]]:
 
 
 def _commit(texts: Mapping[str, str]) -> str:
-    """Return what stands for a commit: it changes with the files."""
+    """Return a stand-in for a commit, a digest of the files."""
     return sha1_head(msgspec.json.encode(dict(texts), order="sorted").decode())
 
 
@@ -275,6 +275,6 @@ def _namespace(obj: Object) -> str:
 
 
 def _refuse(status: StatusError, method: str) -> NoReturn:
-    """Raise what the HTTP adapter would make of the answer."""
+    """Raise the error that the HTTP adapter raises for this response."""
     body = msgspec.json.encode({"message": status.message, "reason": status.reason})
     raise error_of(status.code, body, method=method) from status

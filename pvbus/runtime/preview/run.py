@@ -1,8 +1,8 @@
-"""What would happen: the services over a cluster in memory and a bus in memory, in virtual time.
+"""Previews changes: runs the services on a cluster and a bus in memory, in virtual time.
 
-The same controllers decide as in production, so a preview cannot drift from them. Nothing outside
-the given objects is read or written. Changes are applied once the services have settled on the objects
-without them, so that a removal meets a set that has had its children for a while, as on a live system.
+The controllers are those of production, so a preview cannot drift from them. Nothing outside the given
+objects is read or written. Changes are applied once the services have settled on the objects without
+them, so a set has had its children for a while before a removal, as on a live system.
 """
 
 import asyncio
@@ -30,11 +30,11 @@ from pvbus.runtime.process.assembly import Service, build_service, run_all, sett
 
 Only = Literal["sets", "variants"]
 QUIET_SECONDS = 30.0
-"""Virtual. Whatever is going to happen by itself (removals that wait, checks, retries after a wait) leaves
-no longer gaps without a write or a record; what comes later is a retry of what has failed."""
-STEP_SECONDS = 0.5  # virtual: how often the world is looked at
+"""Virtual. No pause between two writes or records of pending work (waiting removals, checks, retries after a
+wait) is longer; later writes are retries of failures."""
+STEP_SECONDS = 0.5  # virtual: how often the state is checked
 LIMIT_SECONDS = 3_600.0  # virtual: an evaluation that has not settled by then never will
-AGE_SECONDS = 3_600.0  # virtual: how old the newest object is at the beginning; the guard counts 10 minutes
+AGE_SECONDS = 3_600.0  # virtual: age of the newest object at the start; the guard counts 10 minutes
 SERVICES_OF: dict[Only | None, tuple[str, ...]] = {
     None: ("ingest", "unroll", "render", "inject", "conditions"),
     "sets": ("ingest", "unroll", "render", "conditions"),
@@ -51,15 +51,15 @@ class ObjectName(NamedTuple):
 
 
 class Changes(NamedTuple):
-    """What a user would do to a system that has settled."""
+    """A user's changes to a settled system."""
 
     put: Sequence[Object] = ()
     delete: Sequence[ObjectName] = ()
 
 
 class World(NamedTuple):
-    """The system to preview. resources: kinds that are served besides those of the objects. server: who keeps
-    the packages; None copies files and checks nothing."""
+    """The system to preview. resources: kinds that are served besides those of the objects. server: the
+    package server; None copies files and checks nothing."""
 
     objects: Sequence[Object]
     resources: Sequence[Resource] = ()
@@ -68,7 +68,7 @@ class World(NamedTuple):
 
 
 class PreviewChild(NamedTuple):
-    """What a set last decided on one PackageVariant. okey: of the object that makes it a target."""
+    """A set's last decision on one PackageVariant. okey: of the object that makes it a target."""
 
     skey: str
     name: str
@@ -79,9 +79,9 @@ class PreviewChild(NamedTuple):
 class Preview(NamedTuple):
     """The writes in order, and the cluster afterwards.
 
-    pending: how many of the writes come without the changes. defects: decisions that failed by a bug, in
-    words. unserved, without_files: what was asked for and is not among the objects. unmerged: upgrade
-    drafts whose merge is not computed.
+    pending: number of writes that happen without the changes. defects: decisions that failed by a bug, in
+    words. unserved, without_files: kinds and revisions that were requested, but are missing in the input.
+    unmerged: upgrade drafts whose merge is not computed.
     """
 
     writes: list[Write]
@@ -110,7 +110,7 @@ def preview(
     running = _Run(given, only, limits, progress)
     try:
         return run_simulated(running.result(changes))
-    except Exception as exc:  # a defect of ours is part of the answer, and ends the command with 1
+    except Exception as exc:  # a defect of ours is part of the result, and gives exit code 1
         return running.failed(exc)
 
 
@@ -132,7 +132,7 @@ class _Run:
         self._cluster.before_write = self._said
 
     def _said(self, _verb: str, _obj: Object) -> None:
-        """Report progress: virtual time stands still as long as there is work."""
+        """Report progress: virtual time stands still while there is work."""
         self._progress(f"{len(self._cluster.writes)} writes so far")
 
     def _stamp(self) -> str:
@@ -175,7 +175,7 @@ class _Run:
         return self._preview(children)
 
     def failed(self, error: Exception) -> Preview:
-        """Return what there is after the services ended with a defect."""
+        """Return the preview so far, after the services ended with a defect."""
         self._defects.update(dict.fromkeys(f"{type(e).__name__}: {e}" for e in _leaves(error)))
         return self._preview(())
 
@@ -193,7 +193,7 @@ class _Run:
         )
 
     async def _settle(self, services: Sequence[Service], bus: Bus) -> None:
-        """Wait until nothing has been written anywhere for a while, and nobody is at work."""
+        """Wait until nothing has been written for a while, and all services are idle."""
         began = quiet_since = self._clock.monotonic()
         before: tuple[int, int] | None = None
         while self._clock.monotonic() - quiet_since < QUIET_SECONDS:
@@ -210,7 +210,7 @@ class _Run:
 
 
 class _Observed:
-    """A controller whose defects are noted; everything else passes through."""
+    """Wraps a controller to record its defects; everything else passes through."""
 
     def __init__(self, controller: Controller, defects: dict[str, None]) -> None:
         self._controller = controller
@@ -227,14 +227,14 @@ class _Observed:
             return (yield from steps)
         except _EXPECTED_ERRORS:
             raise
-        except Exception as exc:  # noted, then treated as the shell treats it
+        except Exception as exc:  # recorded, then handled by the shell
             text = f"{self._controller.name} failed to decide on {key} ({type(exc).__name__}: {exc})"
             self._defects[f"{text}; this is a bug in pvbus, please report it with the input"] = None
             raise
 
 
 def lay_over(cluster: MemoryCluster, changes: Changes) -> None:
-    """Apply a user's changes, as an API server would. Whatever is not there cannot be deleted again."""
+    """Apply a user's changes like an API server. Deletions of missing objects are skipped."""
     for obj in changes.put:
         cluster.put(replaced(obj, _present(cluster, obj)))
     for kind, namespace, name in changes.delete:
@@ -251,8 +251,8 @@ def _present(cluster: MemoryCluster, obj: Object) -> Object | None:
 
 
 def replaced(obj: Object, live: Object | None) -> Object:
-    """Return a live object with everything that a file says in its place; what only servers and controllers
-    write stays, unless the file says it."""
+    """Return a live object replaced by that of a file; fields that only servers and controllers write stay,
+    unless the file sets them."""
     new: Object = copy_of(obj)
     if live is None:
         return new
@@ -277,7 +277,7 @@ async def _records(bus: Bus) -> int:
 
 
 async def _children(bus: Bus) -> tuple[PreviewChild, ...]:
-    """Read what the sets last decided on their children."""
+    """Read the sets' last decisions on their children."""
     count = next(spec.partitions for spec in topic_specs() if spec.name == UNROLL)
     ends = await bus.end_offsets([(UNROLL, number) for number in range(count)])
     rows: dict[str, bytes | None] = {}
@@ -298,7 +298,7 @@ async def _children(bus: Bus) -> tuple[PreviewChild, ...]:
 
 
 def _epoch(objects: Sequence[Object]) -> float:
-    """Return when the evaluation begins: after everything was created, and the same for the same objects."""
+    """Return the start of the evaluation: after every creation, and equal for equal objects."""
     latest = EPOCH
     for obj in objects:
         created = obj["metadata"].get("creationTimestamp")

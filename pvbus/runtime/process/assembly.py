@@ -1,4 +1,4 @@
-"""The five services put together: what `python -m services.<name>`, `pvbus up` and `plan` share."""
+"""Builds the five services, for `python -m services.<name>`, `pvbus up` and `plan`."""
 
 import asyncio
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -66,10 +66,9 @@ def build_service(
 ) -> Service:
     """Build one worker of a service.
 
-    partitions: of the bus; None takes the contract's. nonce, jitter: where random hex digits and the
-    randomness of ingest's waits come from; a simulation gives its own. children_report: whether a service
-    runs that reports if a PackageVariant is Ready. observe: wraps the controller, for whoever wants to see
-    its decisions.
+    partitions: of the bus; None takes the default. nonce, jitter: sources of random hex digits and of
+    the randomness of ingest's waits; a simulation passes its own. children_report: whether a service runs
+    that reports if a PackageVariant is Ready. observe: wraps the controller, to see its decisions.
     """
     count = partitions or partition_count()
     if name == "ingest":
@@ -89,17 +88,17 @@ def build_service(
         ),
     }
     if name not in makers:
-        raise UsageError(f'no service is called "{name}"; there are {", ".join(SERVICES)}')
+        raise UsageError(f'unknown service "{name}": expected one of {", ".join(SERVICES)}')
     return Worker(lambda: observe(makers[name]()), bus, cluster, clock, partitions=count)
 
 
 def partition_count() -> int:
-    """Return the partition count of the contract's topics (all but `pvbus.meta` share one)."""
+    """Return the default partition count of the topics (all but `pvbus.meta` share one)."""
     return next(spec.partitions for spec in topic_specs() if spec.name != META)
 
 
 async def settled(services: Iterable[Service], bus: Bus, *, horizon_seconds: float = 0.0) -> bool:
-    """Tell whether nothing is left to do: all idle, all records read, and no timer within the horizon."""
+    """Return whether nothing is left to do: all idle, all records read, and no timer within the horizon."""
     for service in services:
         if not service.idle:
             return False

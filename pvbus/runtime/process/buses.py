@@ -1,4 +1,4 @@
-"""Which bus an address names: `sqlite:PATH`, a file on this machine, or `kafka://HOST:PORT...`, a cluster."""
+"""Opens the bus of a URL: `sqlite:PATH`, a file on this machine, or `kafka://HOST:PORT...`, a cluster."""
 
 from pathlib import Path
 
@@ -15,7 +15,7 @@ KAFKA = "kafka://"
 
 
 def bus_file(url: str) -> Path | None:
-    """Return the file of a SQLite bus, None for a Kafka. Raises UsageError for what names no bus."""
+    """Return the file of a SQLite bus, None for Kafka. Raises UsageError for an invalid URL."""
     if url.startswith(KAFKA):
         return None
     if url.startswith(SQLITE) and url != SQLITE:
@@ -29,14 +29,14 @@ def bus_file(url: str) -> Path | None:
 async def open_bus(config: ServiceConfig, *, create: bool = True) -> Bus:
     """Open the bus of these settings.
 
-    create: make the file of a SQLite bus where there is none; without it that is a UsageError. Raises
-    TransientError when no broker of a Kafka answers.
+    create: create a missing file of a SQLite bus; if False, that is a UsageError. Raises TransientError
+    if no Kafka broker answers.
     """
     path = bus_file(config.bus)
     if path is None:
         return await KafkaBus.open(kafka_settings(config))
     if not create and not path.exists():
-        raise UsageError(f"there is no bus at {path}: start `pvbus up`, or name its folder with --data")
+        raise UsageError(f"no bus at {path}: start `pvbus up`, or give its folder with --data")
     if path.exists():
         open_plain(path).close()
     path.parent.mkdir(parents=True, exist_ok=True)

@@ -1,11 +1,11 @@
-"""Python's search for cycles of garbage, as rare as suits processes whose tables are plain data."""
+"""Settings of Python's garbage collector for processes whose tables are plain data."""
 
 import gc
 
 THRESHOLDS = (50_000, 50, 100)
-"""Python's own, (700, 10, 10), look for cycles every few variants: a sixth of a service's CPU, and of its
-start, and find next to nothing, as tables are plain data. Higher, and what exceptions leave in cycles would
-stay for longer."""
+"""Python's defaults, (700, 10, 10), search for cycles every few variants: this takes a sixth of a service's
+CPU, also at start, and finds almost nothing, as tables are plain data. With higher values, the cycles that
+exceptions leave would stay for longer."""
 
 
 def relax_collector() -> None:

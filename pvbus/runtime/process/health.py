@@ -1,8 +1,8 @@
 """/metrics, /state, /healthz and /readyz of a process, over plain HTTP.
 
-`healthz` says that the event loop turns; `readyz` that every service holds its leases, has restored its
-tables and can decide every key, or else which leases are being restored and which keys fail; `state` how far
-each lease is (see `pvbus.runtime.process.state`).
+`healthz` reports that the event loop runs; `readyz` that every service holds its leases, has restored its
+tables and can decide every key, or else the leases in restore and the failing keys; `state` the progress of
+each lease (see `pvbus.runtime.process.state`).
 """
 
 import contextlib
@@ -22,10 +22,10 @@ from pvbus.telemetry import metrics
 
 
 class HealthServer:
-    """An async context manager; `url` is known inside."""
+    """Serves the endpoints within an async context, in which `url` is set."""
 
     def __init__(self, observer: Observer, *, host: str, port: int) -> None:
-        """port: 0 takes a free one."""
+        """port: 0 takes any free one."""
         self._observer = observer
         self._host = host
         self._port = port
@@ -82,7 +82,7 @@ class HealthServer:
 
 def _readiness(service: Service) -> str:
     if service.ready:
-        return "ready" if service.leases() else "ready, a spare one: others hold every lease"
+        return "ready" if service.leases() else "ready, as a spare: other workers hold every lease"
     restoring = [
         f"partition {number} ({lease.restore[0]} of {lease.restore[1]})"
         for number, lease in sorted(service.leases().items())
@@ -92,7 +92,7 @@ def _readiness(service: Service) -> str:
 
 
 def _measure(observation: Observation) -> None:
-    """Set the gauges. Nothing waits between here and the answer, so no scrape sees half of them."""
+    """Set the gauges. There is no await between here and the response, so no scrape sees half of them."""
     for gauge in metrics.MEASURED:
         gauge.clear()
     for (topic, number), records in observation.behind.items():
@@ -110,7 +110,7 @@ def _measure(observation: Observation) -> None:
 
 
 def _address(host: str) -> str:
-    """Return where others find what listens on `host`: on all addresses, by the one of our name."""
+    """Return the address for clients of a server on `host`; if it listens on all, that of our host name."""
     if ipaddress.ip_address(host).is_unspecified:
         with contextlib.suppress(OSError):
             host = socket.gethostbyname(socket.gethostname())

@@ -1,4 +1,4 @@
-"""One process that runs services: bus, installation, cluster, health, signals, and an orderly end."""
+"""Runs services in one process: bus, installation, cluster, health, signals, orderly shutdown."""
 
 import asyncio
 import os
@@ -36,7 +36,7 @@ from pvbus.telemetry import logs
 from pvbus.telemetry.terminal import printable
 
 BUS_SECONDS_MAX = 60.0
-"""How long a start waits for the bus: services and brokers are started together, and in any order."""
+"""How long a start waits for the bus: services and brokers may start together, in any order."""
 
 BUS_RETRY_SECONDS = 1.0
 
@@ -44,7 +44,7 @@ T = TypeVar("T")
 
 
 class Host(NamedTuple):
-    """Services that are ready to run, and what they share. bus is for looking only."""
+    """Services that are ready to run, and their shared resources. bus is for reading only."""
 
     services: Mapping[str, Service]
     bus: Bus
@@ -53,7 +53,7 @@ class Host(NamedTuple):
     observer: Observer
 
     async def run(self, stop: asyncio.Event) -> None:
-        """Run until `stop` is set, then drain. Raises what a service failed with."""
+        """Run until `stop` is set, then drain. Raises a failing service's error."""
 
         async def wait() -> None:
             await stop.wait()
@@ -69,10 +69,10 @@ class Host(NamedTuple):
 
 @asynccontextmanager
 async def hosted(names: Sequence[str], config: ServiceConfig) -> AsyncIterator[Host]:
-    """Open everything that these services need. They begin with `Host.run`."""
+    """Open all resources of these services. `Host.run` starts them."""
     unknown = [name for name in names if name not in SERVICES]
     if unknown or not names:
-        raise UsageError(f"no service is called {', '.join(unknown)!r}; there are {', '.join(SERVICES)}")
+        raise UsageError(f"unknown service {', '.join(unknown)!r}: expected some of {', '.join(SERVICES)}")
     relax_collector()
     async with grounded(config) as (bus, cluster, partitions):
         clock = SystemClock()
@@ -97,7 +97,7 @@ async def hosted(names: Sequence[str], config: ServiceConfig) -> AsyncIterator[H
 
 
 class Ground(NamedTuple):
-    """What services stand on."""
+    """The resources that all services share."""
 
     bus: Bus
     cluster: Cluster
@@ -106,7 +106,7 @@ class Ground(NamedTuple):
 
 @asynccontextmanager
 async def grounded(config: ServiceConfig) -> AsyncIterator[Ground]:
-    """Open bus and cluster, and record the installation or compare with it."""
+    """Open bus and cluster; record the installation, or compare with the recorded one."""
     bus = await _in_time(config, lambda: open_bus(config))
     try:
         partitions = partition_count()
@@ -122,7 +122,7 @@ async def grounded(config: ServiceConfig) -> AsyncIterator[Ground]:
 
 
 async def _in_time(config: ServiceConfig, attempt: Callable[[], Awaitable[T]]) -> T:
-    """Try it until the bus answers. That one of its brokers does is no sign that all of them do."""
+    """Retry until the bus answers: after one of its brokers has answered, another may still not."""
     log = logs.get_logger("host")
     deadline = asyncio.get_running_loop().time() + BUS_SECONDS_MAX
     while True:
@@ -131,7 +131,7 @@ async def _in_time(config: ServiceConfig, attempt: Callable[[], Awaitable[T]]) -
         except TransientError as exc:
             if asyncio.get_running_loop().time() > deadline:
                 raise PermanentError(
-                    f"the bus {config.bus} has not answered for {BUS_SECONDS_MAX:.0f} s: {exc}",
+                    f"the bus {config.bus} did not answer within {BUS_SECONDS_MAX:.0f} s: {exc}",
                     reason="NoBus",
                 ) from exc
             log.warning("the bus does not answer yet", bus=config.bus, error=str(exc))
@@ -142,9 +142,9 @@ async def _in_time(config: ServiceConfig, attempt: Callable[[], Awaitable[T]]) -
 def stop_on_signals(stop: asyncio.Event) -> Iterator[Callable[[], None]]:
     """Set `stop` at SIGTERM and SIGINT; a second signal ends the process at once.
 
-    Yields what to call when all has begun. Whoever still begins does not look at `stop`, and may wait for
-    longer than anybody gives a process to end: until then a signal cancels the block, which ends without
-    an error.
+    Yields a function to call once the start is complete. Code that is still starting does not check `stop`,
+    and may wait for longer than the grace period of a process: until then a signal cancels the block, which
+    ends without an error.
     """
     loop = asyncio.get_running_loop()
     task = asyncio.current_task()
@@ -177,7 +177,7 @@ def stop_on_signals(stop: asyncio.Event) -> Iterator[Callable[[], None]]:
 
 
 async def serve(names: Sequence[str], config: ServiceConfig) -> None:
-    """Run services until a signal ends them: what `python -m services.<name>` and `pvbus run` do."""
+    """Run services until a signal ends them, for `python -m services.<name>` and `pvbus run`."""
     logs.configure(config.log_level, config.log_format)
     log = logs.get_logger("host")
     stop = asyncio.Event()
@@ -190,7 +190,7 @@ async def serve(names: Sequence[str], config: ServiceConfig) -> None:
 
 
 def run_process(name: str, config: type[ServiceConfig], arguments: Sequence[str], about: str) -> int:
-    """Be a service's process: settings, services, exit code. It takes no arguments but --help."""
+    """Run a service's process and return its exit code. Its only argument is --help."""
     if arguments:
         return _answer(name, config, arguments, about)
     os.umask(PRIVATE_UMASK)
@@ -207,7 +207,7 @@ def run_process(name: str, config: type[ServiceConfig], arguments: Sequence[str]
 
 def _answer(name: str, config: type[ServiceConfig], arguments: Sequence[str], about: str) -> int:
     if set(arguments) <= {"-h", "--help"}:
-        print(f"{about.strip()}\n\nSettings, with what they are if not given:\n\n{settings_text(config)}")
+        print(f"{about.strip()}\n\nSettings, with their defaults:\n\n{settings_text(config)}")
         return 0
     print(
         f"error: unexpected argument {arguments[0]!r}: settings are environment variables "

@@ -1,7 +1,7 @@
-"""`pvbus.meta`: what an installation was made with, written at its first start, compared at each.
+"""`pvbus.meta`: the settings of an installation, written at its first start, compared at each start.
 
-Two workers that disagree about the partitions would put one key in two partitions; so a worker that
-differs refuses to start.
+Two workers that disagree about the partition count would put one key in two partitions; so a worker
+with another count refuses to start.
 """
 
 import asyncio
@@ -22,7 +22,7 @@ _row = msgspec.json.Decoder(MetaRow)
 
 
 async def read_installation(bus: Bus) -> MetaRow | None:
-    """Return what is recorded, None on a bus that nobody has used yet."""
+    """Return the recorded installation, None on an unused bus."""
     if META not in await bus.topics():
         return None
     end = (await bus.end_offsets([(META, 0)]))[META, 0]
@@ -39,9 +39,9 @@ async def read_installation(bus: Bus) -> MetaRow | None:
 
 
 async def ensure_installation(bus: Bus, *, partitions: int) -> MetaRow:
-    """Record this installation, or compare with what is recorded. Creates the topics.
+    """Record this installation, or compare with the recorded one. Creates the topics.
 
-    Raises PermanentError that says what differs and what to do.
+    Raises PermanentError that names the difference and what to do.
     """
     present = await read_installation(bus)
     if present is None:
@@ -55,7 +55,7 @@ async def ensure_installation(bus: Bus, *, partitions: int) -> MetaRow:
 
 
 async def _record(bus: Bus, wanted: MetaRow) -> MetaRow:
-    """Write the row unless somebody else was faster; the group of one lease makes sure of one writer."""
+    """Write the row unless another worker was faster; the group's single lease ensures one writer."""
     done: asyncio.Future[MetaRow] = asyncio.get_running_loop().create_future()
 
     async def assigned(lease: Lease) -> None:
@@ -67,7 +67,7 @@ async def _record(bus: Bus, wanted: MetaRow) -> MetaRow:
             done.set_result(row)
 
     async def revoked(lease: Lease) -> None:
-        """Nothing is kept for the lease."""
+        """Do nothing: the lease has no state."""
 
     membership = await bus.join(GROUP, (META,), assigned=assigned, revoked=revoked)
     left = asyncio.create_task(membership.wait_left())
@@ -80,7 +80,7 @@ async def _record(bus: Bus, wanted: MetaRow) -> MetaRow:
 
 
 def _pass_on(left: "asyncio.Task[None]", done: "asyncio.Future[MetaRow]") -> None:
-    """A membership that ended before the row was written is the end of the wait, too."""
+    """End the wait, too, if the membership ends before the row is written."""
     if done.done() or left.cancelled():
         return
     done.set_exception(left.exception() or TransientError("the bus was closed"))
@@ -89,36 +89,36 @@ def _pass_on(left: "asyncio.Task[None]", done: "asyncio.Future[MetaRow]") -> Non
 def _check(row: MetaRow, partitions: int, how_to_empty: str) -> None:
     if row.schema_version > SCHEMA_VERSION:
         raise PermanentError(
-            f"the bus holds tables of version {row.schema_version}, and this pvbus knows version "
+            f"the bus holds tables of version {row.schema_version}, but this pvbus knows version "
             f"{SCHEMA_VERSION}: run the pvbus that wrote them, or a newer one",
             reason="NewerData",
         )
     if row.schema_version < SCHEMA_VERSION:
         raise PermanentError(
-            f"the bus holds tables of version {row.schema_version}, and this pvbus writes version "
-            f"{SCHEMA_VERSION}. The tables are made from the API server: {_anew(how_to_empty)}",
+            f"the bus holds tables of version {row.schema_version}, but this pvbus writes version "
+            f"{SCHEMA_VERSION}. The tables can be rebuilt from the API server: {_anew(how_to_empty)}",
             reason="OlderData",
         )
     if row.partitions != partitions:
         raise PermanentError(
-            f"this installation has {row.partitions} partitions, this worker wants {partitions}: start all "
-            "workers with the release of pvbus that the installation was made with; or change the number: "
+            f"this installation has {row.partitions} partitions, this worker expects {partitions}: start all "
+            "workers with the pvbus release that created the installation; or change the number: "
             f"{_anew(how_to_empty)}",
             reason="PartitionsDiffer",
         )
 
 
 async def check_completeness(bus: Bus, partitions: int) -> None:
-    """Refuse to make a lost topic anew: its rows are only written where another table does not remember them.
+    """Refuse to recreate a lost topic: rows that other tables record as written are not written again.
 
-    Caller: whoever is about to make topics of an installation that is recorded. Raises PermanentError.
-    An installation has all topics before it is recorded, and a pvbus with other ones has another version.
+    Caller: before it creates topics of a recorded installation. Raises PermanentError. An installation
+    has all topics before it is recorded, and a pvbus with other topics has another schema version.
     """
     lost = [state.name for state in await bus.check_topics(topic_specs(partitions)) if not state.is_there]
     if lost:
         raise PermanentError(
-            f"the bus has lost {', '.join(lost)}. Other tables remember what was written there, and "
-            f"all are made from the API server: {_anew(bus.how_to_empty())}",
+            f"the bus has lost {', '.join(lost)}. Other tables record the lost rows as written, so all "
+            f"tables must be rebuilt from the API server: {_anew(bus.how_to_empty())}",
             reason="TopicsLost",
         )
 

@@ -1,9 +1,9 @@
-"""What each program may do at a Kafka: its ACLs, made from the topic table.
+"""Kafka ACLs of each program, generated from the topic table.
 
-A role is a service, or `operator`: whoever makes the topics and looks at the bus with the commands. The
-list is the least that works. Kafka takes Describe as given to whoever may Read or Write, and a transactional
-producer needs no right at the cluster. That every worker compares all topics with their declarations at
-start is why it may Describe, and read the settings of, those that it never opens.
+A role is a service, or `operator`, which creates the topics and inspects the bus with the commands. The
+list is the least that works. Read or Write implies Describe in Kafka, and a transactional producer needs no
+right on the cluster. At start every worker compares all topics with their declarations, so it may Describe
+even those that it never opens, and read their settings.
 """
 
 import shlex
@@ -20,10 +20,10 @@ PRINCIPAL = "User:pvbus-{role}"
 
 
 class Access(NamedTuple):
-    """One operation on some resources of a type: a command's worth of ACLs.
+    """One operation on some resources of a type: the ACLs of one command.
 
-    resource: `topic`, `group` or `transactional-id`. pattern: `literal`, or `prefixed` when the names are
-    what names begin with.
+    resource: `topic`, `group` or `transactional-id`. pattern: `literal`, or `prefixed` if the names are
+    prefixes.
     """
 
     role: str
@@ -34,12 +34,12 @@ class Access(NamedTuple):
 
 
 def access_lists(settings: KafkaSettings) -> list[Access]:
-    """Return what every role may do, those that are missing are denied."""
+    """Return the permissions of every role; all others are denied."""
     return [access for role in ROLES for access in access_of(role, settings)]
 
 
 def access_of(role: str, settings: KafkaSettings) -> Iterator[Access]:
-    """Yield what one role may do."""
+    """Yield the permissions of one role."""
 
     def some(
         resource: str, operation: str, names: Sequence[str], pattern: str = "literal"
@@ -72,7 +72,7 @@ def _reads(service: str, topic: Topic) -> bool:
 
 
 def _writes(service: str, topic: Topic) -> bool:
-    """A topic whose producers are no services is written by whichever service starts first."""
+    """Return whether a service writes a topic; one without a producing service, the first to start writes."""
     return service in topic.producers or not set(topic.producers) & set(SERVICES)
 
 
@@ -81,7 +81,7 @@ def principal_of(role: str, template: str) -> str:
 
 
 def commands(lists: Sequence[Access], bootstrap: str, principal: str, *options: str) -> Iterator[str]:
-    """Yield a shell script that grants all of it. options: more for each command."""
+    """Yield the lines of a shell script that grants the permissions. options: added to each command."""
     shown = None
     for access in lists:
         if access.role != shown:
@@ -97,7 +97,7 @@ def commands(lists: Sequence[Access], bootstrap: str, principal: str, *options: 
 
 
 def bindings(lists: Sequence[Access], principal: str) -> list[dict[str, str]]:
-    """Return one plain value for each ACL."""
+    """Return one dict of plain values for each ACL."""
     return [
         {
             "role": access.role,

@@ -1,4 +1,4 @@
-"""Settings of a process as those of the Kafka bus: what contradicts itself is refused before connecting."""
+"""Converts a process's settings to those of the Kafka bus; refuses contradictions before connecting."""
 
 import ssl
 from pathlib import Path
@@ -14,13 +14,13 @@ _SCRAM_ONLY = ("kafka_username", "kafka_password_file")
 
 
 def kafka_settings(config: ServiceConfig) -> KafkaSettings:
-    """Return how to reach the Kafka that `bus` names. Reads files; raises UsageError with every problem."""
+    """Return the Kafka settings for the URL in `bus`. Reads files; raises UsageError with every problem."""
     settings = settings_of(config.bus)
     problems: list[str] = []
     tls = _tls(config, problems)
     sasl = _sasl(config, problems)
     if problems:
-        raise UsageError("the configuration of Kafka is wrong:\n  " + "\n  ".join(problems))
+        raise UsageError("invalid Kafka configuration:\n  " + "\n  ".join(problems))
     return msgspec.structs.replace(
         settings,
         tls=tls,
@@ -57,7 +57,7 @@ def _tls(config: KafkaConfig, problems: list[str]) -> Tls | None:
             ssl_context(tls)
         except (ssl.SSLError, ValueError) as exc:
             given = ", ".join(variable_of(field) for field in _TLS_ONLY if getattr(config, field))
-            problems.append(f"{given}: no PEM files that belong together: {exc}")
+            problems.append(f"{given}: not valid PEM files that belong together: {exc}")
     return tls
 
 
@@ -73,8 +73,8 @@ def _sasl(config: KafkaConfig, problems: list[str]) -> Scram | OAuthBearer | Non
         case "oauthbearer":
             if not config.kafka_tls:
                 problems.append(
-                    f"{sasl}=oauthbearer needs {variable_of('kafka_tls')}=true: who listens to a "
-                    "connection that is not encrypted has the token"
+                    f"{sasl}=oauthbearer needs {variable_of('kafka_tls')}=true: an unencrypted "
+                    "connection would expose the token"
                 )
             _secret(config, "kafka_token_file", problems)
             return OAuthBearer(token_file=config.kafka_token_file)
@@ -91,7 +91,7 @@ def _useless(config: KafkaConfig, fields: tuple[str, ...], reason: str) -> list[
 
 
 def _secret(config: KafkaConfig, field: str, problems: list[str]) -> str:
-    """Return the content of a file less the line's end, which editors add; nothing is no secret."""
+    """Return a file's content without the final line end, which editors add; an empty file is a problem."""
     if not getattr(config, field):
         problems.append(f"{variable_of('kafka_sasl')}={config.kafka_sasl} needs {variable_of(field)}")
         return ""
@@ -107,6 +107,6 @@ def _content(config: KafkaConfig, field: str, problems: list[str]) -> str:
     try:
         return Path(path).read_text(encoding="utf-8")
     except (OSError, UnicodeDecodeError) as exc:
-        reason = exc.strerror if isinstance(exc, OSError) else "it is no text"
-        problems.append(f"{variable_of(field)}: {path} cannot be read: {reason}")
+        reason = exc.strerror if isinstance(exc, OSError) else "it is not text"
+        problems.append(f"{variable_of(field)}: cannot read {path}: {reason}")
         return ""

@@ -1,8 +1,8 @@
 """Settings of the processes: read once, at start, from `PVBUS_*` variables and an optional file.
 
 A field `log_level` is the variable `PVBUS_LOG_LEVEL` and the key `logLevel` of the YAML file that
-`PVBUS_CONFIG` names; a variable goes before the file. Everything that is wrong is reported at once, names
-that are nearly a setting's, too. Several services may share one file: each takes its own fields of it.
+`PVBUS_CONFIG` names; a variable overrides the file. All problems are reported at once, including misspelt
+names. Several services may share one file: each takes its own fields.
 """
 
 import os
@@ -19,7 +19,7 @@ from pvbus.adapters.files import open_plain
 from pvbus.core.errors import UsageError
 from pvbus.core.unroll.removal import RemovalLimits
 
-FILE_BYTES_MAX = 1 << 20  # what settings are a thousandth of
+FILE_BYTES_MAX = 1 << 20  # a thousand times the size of usual settings
 CONFIG_VARIABLE = "PVBUS_CONFIG"
 _PREFIX = "PVBUS_"
 
@@ -31,10 +31,10 @@ Sasl = Literal["", "scram-sha-256", "scram-sha-512", "oauthbearer"]
 
 
 class ProcessConfig(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
-    """What every process needs.
+    """Settings of every process.
 
-    log_level: `debug` tells of conflicts and waiting, too. log_format: `auto` is columns on a terminal,
-    JSON elsewhere.
+    log_level: `debug` also logs conflicts and waits. log_format: `auto` is columns on a terminal, JSON
+    elsewhere.
     """
 
     log_level: LogLevel = "info"
@@ -42,20 +42,20 @@ class ProcessConfig(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
 
 
 class KafkaConfig(ProcessConfig, frozen=True, kw_only=True, rename="camel"):
-    """How to reach a Kafka; nothing here matters to a bus in a file.
+    """Connection to Kafka; ignored for a bus in a file.
 
-    kafka_tls: whether connections are encrypted; the three files below need it. kafka_ca_file: PEM of who
-    signed the brokers' certificates, "" for the machine's own authorities. kafka_certificate_file,
-    kafka_key_file: ours, for brokers that want one; kafka_key_password_file where the key has a password.
-    kafka_sasl: how to log in, "" for not at all; SCRAM takes kafka_username and kafka_password_file, and
-    oauthbearer kafka_token_file, which is read again for each connection, as tokens are replaced.
-    Secrets stand in files and never in a variable: a process's environment is inherited by every program
-    that it starts, and shown by `docker inspect`, by /proc and in crash reports; a file has an owner.
+    kafka_tls: whether connections are encrypted; the files below need it. kafka_ca_file: PEM of the CA of
+    the brokers' certificates, "" for the machine's own CAs. kafka_certificate_file, kafka_key_file: ours,
+    for brokers that require one; kafka_key_password_file if the key has a password. kafka_sasl: the
+    authentication, "" for none; SCRAM takes kafka_username and kafka_password_file, and oauthbearer
+    kafka_token_file, which is read again for each connection, as tokens are replaced. Secrets are in files
+    and never in a variable: a process's environment is inherited by every program that it starts, and
+    shown by `docker inspect`, by /proc and in crash reports; a file has an owner.
 
-    kafka_replication: copies of each topic; 0 is three, or as many as there are brokers. With fewer than
-    two, what was answered goes with a disk. kafka_session_seconds: how long a worker may be silent before
-    its leases go to others; shorter, and a pause of its machine costs a restore; longer, and the keys of
-    a dead worker wait. Brokers take 6 to 1800 if not told otherwise.
+    kafka_replication: copies of each topic; 0 is three, or the number of brokers if that is less. With
+    fewer than two, a disk failure loses acknowledged records. kafka_session_seconds: how long a worker may
+    send no heartbeat before its leases move to others; if shorter, a pause of its machine costs a restore;
+    if longer, the keys of a dead worker wait. Brokers accept 6 to 1800 by default.
     """
 
     kafka_tls: bool = False
@@ -72,13 +72,13 @@ class KafkaConfig(ProcessConfig, frozen=True, kw_only=True, rename="camel"):
 
 
 class ServiceConfig(KafkaConfig, frozen=True, kw_only=True, rename="camel"):
-    """What every service needs.
+    """Settings of every service.
 
-    bus: `sqlite:<path>`, or `kafka://HOST:PORT[,HOST:PORT...][/PREFIX]`, where installations that share a
-    Kafka have a prefix each. kubeconfig: "" takes the pod's own account, else
-    $KUBECONFIG or ~/.kube/config; context: of it, "" the current one. health_host, health_port: where
-    /metrics, /healthz and /readyz are served; loopback, as nothing there is secret but nothing there is
-    anybody else's business either; port 0 takes a free one, which the log tells.
+    bus: `sqlite:<path>`, or `kafka://HOST:PORT[,HOST:PORT...][/PREFIX]`; installations that share a Kafka
+    cluster each have a prefix. kubeconfig: "" takes the pod's service account, else $KUBECONFIG or
+    ~/.kube/config; context: of the kubeconfig, "" for the current one. health_host, health_port: address
+    of /metrics, /healthz and /readyz; loopback by default, as they are not secret, but internal; port 0
+    takes any free one, which the log names.
     """
 
     bus: str = "sqlite:.pvbus/bus.db"
@@ -95,10 +95,10 @@ class IngestConfig(ServiceConfig, frozen=True, kw_only=True, rename="camel"):
 class UnrollConfig(ServiceConfig, frozen=True, kw_only=True, rename="camel"):
     """Limits of removals, for all sets; a set's annotations may replace those of the guard.
 
-    removal_quiet_seconds: how long no removal may have been added to a set before its removals are
-    ordered; shorter, and an accident that goes on is not seen whole; longer, and removals lag.
-    removals_max, removals_share: more removals within ten minutes than both (the share is of the children
-    that the set had before) are held for confirmation.
+    removal_quiet_seconds: removals of a set are ordered once none was added for this long; if shorter, an
+    ongoing accident is not seen as a whole; if longer, removals lag. removals_max, removals_share: if a set
+    has more removals within ten minutes than both (the share is of its children before), they are held for
+    confirmation.
     """
 
     removal_quiet_seconds: Annotated[float, msgspec.Meta(ge=0, le=600)] = 5.0
@@ -119,13 +119,13 @@ class InjectConfig(ServiceConfig, frozen=True, kw_only=True, rename="camel"):
 
 
 class ConditionsConfig(ServiceConfig, frozen=True, kw_only=True, rename="camel"):
-    """source: `ce_source` of the events, a URI reference that tells installations apart."""
+    """source: `ce_source` of the events, a URI reference that identifies the installation."""
 
     source: str = "/pvbus"
 
 
 class ServicesConfig(UnrollConfig, frozen=True, kw_only=True, rename="camel"):
-    """Several services in one process, as `pvbus run` and `pvbus up` have them."""
+    """Several services in one process, for `pvbus run` and `pvbus up`."""
 
     source: str = "/pvbus"
 
@@ -134,9 +134,9 @@ class ApiServerConfig(ProcessConfig, frozen=True, kw_only=True, rename="camel"):
     """The embedded API server with its package store.
 
     functions: image (with or without its tag, or its bare name) to a command line, or to
-    `builtin:<name>`; in a variable as YAML. allow_exec: whether a Kptfile may name a command line by
-    itself, which then runs with the rights of this process. fetch_seconds: between fetches of a remote;
-    poll_seconds: between looks at the refs of a repository on this machine.
+    `builtin:<name>`; in a variable as YAML. allow_exec: whether a Kptfile may name a command line itself,
+    which then runs with the rights of this process. fetch_seconds: between fetches of a remote;
+    poll_seconds: between checks of the refs of a repository on this machine.
     """
 
     functions: Mapping[str, str] = {}
@@ -177,12 +177,12 @@ def load_config(type_: type[_C], environment: Mapping[str, str] | None = None) -
         except msgspec.ValidationError as exc:
             problems.append(f"{where}: {_wanted(field.type) or exc} (given: {value!r})")
     if problems:
-        raise UsageError("the configuration is wrong:\n  " + "\n  ".join(problems))
+        raise UsageError("invalid configuration:\n  " + "\n  ".join(problems))
     return type_(**values)
 
 
 def settings_text(type_: type[ProcessConfig]) -> str:
-    """Return a line for each setting of a process: the variable, and its default where it has one."""
+    """Return a line for each setting of a process: its variable, and its default if it has one."""
     fields = msgspec.structs.fields(type_)
     width = max(len(variable_of(field.name)) for field in fields)
     lines = [f"  {variable_of(field.name):{width}}  {_shown(field.default)}".rstrip() for field in fields]
@@ -194,7 +194,7 @@ def _shown(default: object) -> str:
 
 
 def variable_of(field: str) -> str:
-    """Return the variable that a setting is read from."""
+    """Return the environment variable of a setting."""
     return _PREFIX + field.upper()
 
 
@@ -203,7 +203,7 @@ def _read(path: str, problems: list[str]) -> Mapping[str, Any]:
         with open_plain(Path(path)) as stream:
             found = yaml.safe_load(stream.read(FILE_BYTES_MAX).decode())
     except (OSError, UnicodeDecodeError, yaml.YAMLError, UsageError) as exc:
-        problems.append(f"{CONFIG_VARIABLE}: {path} cannot be read: {exc}")
+        problems.append(f"{CONFIG_VARIABLE}: cannot read {path}: {exc}")
         return {}
     if found is None:
         return {}
@@ -225,14 +225,14 @@ def _fields() -> Iterator[msgspec.structs.FieldInfo]:
 
 _KAFKA_PREFIX = _PREFIX + "KAFKA_"
 _LINK = re.compile(_KAFKA_PREFIX + r"(SERVICE|PORT)(_|$)")
-"""What Kubernetes gives every pod, where a Service is called `pvbus-kafka`."""
+"""Variables that Kubernetes sets in every pod if there is a Service `pvbus-kafka`."""
 
 
 def _mistyped(environment: Mapping[str, str]) -> Iterator[str]:
-    """Yield what is wrong with names of variables.
+    """Yield the problems of variable names.
 
-    One that is left out by mistake can cost encryption or the guard of removals. What is unlike every setting
-    is somebody else's, but of a Kafka: there it may be what another client calls a setting.
+    A misspelt variable can disable encryption or the guard of removals. A name unlike every setting belongs
+    to another program, except under PVBUS_KAFKA_: there it may be a setting's name in another Kafka client.
     """
     known = {variable_of(field.name) for field in _fields()} | {CONFIG_VARIABLE}
     for name in sorted(name for name in environment if name.startswith(_PREFIX) and name not in known):
@@ -242,14 +242,14 @@ def _mistyped(environment: Mapping[str, str]) -> Iterator[str]:
 
 
 def _meant(name: str, known: set[str]) -> str:
-    """Begin of names must not make them alike."""
+    """Return a suggestion for a misspelt name, "" if none is close; the common prefix does not count."""
     names = {each.removeprefix(_PREFIX): each for each in known}
     close = get_close_matches(name.removeprefix(_PREFIX), sorted(names), n=1, cutoff=0.8)
     return f"; did you mean {names[close[0]]}?" if close else ""
 
 
 def _wanted(type_: Any) -> str:
-    """Say in words what a setting takes, where its type alone does not tell it to a person."""
+    """Return the valid values of a setting in words, "" if msgspec's error is clear enough."""
     if type_ is bool:
         return "must be true or false"
     if get_origin(type_) is Literal:
@@ -258,7 +258,7 @@ def _wanted(type_: Any) -> str:
 
 
 def _from_text(text: str, type_: Any) -> Any:
-    """A variable is the value's text; a mapping is written as YAML."""
+    """Return the value in a variable: its text; a mapping is YAML."""
     if get_origin(type_) is Mapping:
         try:
             return yaml.safe_load(text)

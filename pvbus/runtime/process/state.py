@@ -1,7 +1,7 @@
-"""What a process tells about its services: which leases it holds, and how far each of them is.
+"""Reports the services of a process: their leases, and the progress of each.
 
-`GET /state` answers with a `ProcessState` as JSON, `/metrics` shows the same numbers, and `pvbus lag`
-reads the former. Fields may be added; those that are here keep their names and meanings.
+`GET /state` returns a `ProcessState` as JSON, `/metrics` the same numbers, and `pvbus lag` reads the
+former. Fields may be added; existing ones keep their names and meanings.
 """
 
 import asyncio
@@ -22,21 +22,20 @@ from pvbus.runtime.reconcile.worker import Worker
 from pvbus.telemetry.terminal import printable
 
 ENDS_SECONDS_MAX = 1.0
-"""How long the bus is asked where partitions end: what else there is to tell must not wait for it. Below
-the two seconds that `pvbus lag` waits, and the ten of Prometheus."""
+"""Timeout for the partitions' end offsets: the rest of the report must not wait for the bus. Below the two
+seconds that `pvbus lag` waits, and the ten of Prometheus."""
 
 
-DEFECTS_SHOWN_MAX = 10  # a bug may fail every key alike
+DEFECTS_SHOWN_MAX = 10  # one bug may fail every key
 
 
 class LeaseReport(msgspec.Struct, frozen=True, kw_only=True):
     """One lease.
 
-    restored: its tables are what the bus says, and it works. restore: offsets read of those to read. lag:
-    records of the service's inputs that are not read yet; None while that goes on, and while the bus
-    does not answer. dirty: keys (of ingest: rows) that wait, or are being worked on.
-    seconds_since_progress: since a record was applied, a key done, a step made or a part restored; it
-    grows, too, when there is nothing to do.
+    restored: its tables equal the bus, and it reconciles. restore: (offsets read, offsets to read). lag:
+    records of the service's inputs that are not read yet; None during the restore, and while the bus does
+    not answer. dirty: keys (of ingest: rows) that wait, or are in progress. seconds_since_progress: since
+    the last record applied, key done, step made or part restored; it also grows while idle.
     """
 
     partition: int
@@ -49,18 +48,18 @@ class LeaseReport(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def restore_share(self) -> float:
-        """0 to 1."""
+        """Restored share of the tables, 0 to 1."""
         read, total = self.restore
         return 1.0 if self.restored else read / total if total else 0.0
 
 
 class ServiceReport(msgspec.Struct, frozen=True, kw_only=True):
-    """One service. ready: every lease is restored, and there is one. idle: and nothing is under way.
+    """One service. ready: it has a lease, and all are restored. idle: ready, with nothing in progress.
 
-    next_timer_seconds: until a key is looked at by itself, None where none waits for a time. dirty: of all
-    its leases. behind: records of all that it reads, whole tables too, that are not read yet; None while
-    the bus does not answer. observed: of ingest, whether every kind that its leases watch was listed.
-    defects: keys whose decision fails by a bug of ours, and with what error; DEFECTS_SHOWN_MAX of them.
+    next_timer_seconds: until the next key is due, None if no key waits for a time. dirty: of all its
+    leases. behind: unread records of all its topics, broadcast tables included; None while the bus does
+    not answer. observed: of ingest, whether every kind that its leases watch was listed. defects: keys
+    whose decision fails by a bug of ours, with the error; DEFECTS_SHOWN_MAX of them.
     """
 
     ready: bool
@@ -80,27 +79,27 @@ class ProcessState(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def defects_of(service: Service) -> Mapping[str, str]:
-    """Return some of the keys whose decision fails by a bug of ours, and with what."""
+    """Return some of the keys whose decision fails by a bug of ours, with the error."""
     found = service.defects if isinstance(service, Worker) else {}
     return dict(islice(sorted(found.items()), DEFECTS_SHOWN_MAX))
 
 
 def defect_lines(name: str, defects: Mapping[str, str]) -> list[str]:
-    """Say in words which decisions of a service fail. defects: of its report."""
+    """Return a line for each failing decision of a service. defects: of its report."""
     return [f"{name}: {printable(key)}: {DEFECT}: {printable(error)}" for key, error in defects.items()]
 
 
 class Observation(NamedTuple):
-    """behind: records not read yet, of each partition that is read here, by its slowest reader."""
+    """The state of a process. behind: unread records of each partition, for its slowest reader here."""
 
     state: ProcessState
     behind: Mapping[TopicPartition, int]
 
 
 class Observer:
-    """Looks at the services of this process.
+    """Observes the services of this process.
 
-    inputs: topics that a lease of each service consumes; what it reads besides is nobody's lag but its own.
+    inputs: topics that a lease of each service consumes; the other topics do not count for a lease's lag.
     """
 
     def __init__(
@@ -130,7 +129,7 @@ class Observer:
         return Observation(ProcessState(services=reports), behind)
 
     async def _ends(self, topic_partitions: set[TopicPartition]) -> Mapping[TopicPartition, int]:
-        """Nothing where the bus does not answer: that there is no lag to see is what tells of it."""
+        """Return the end offsets, or `{}` if the bus does not answer. The missing lag is the signal."""
         try:
             async with asyncio.timeout(ENDS_SECONDS_MAX):
                 return await self._bus.end_offsets(sorted(topic_partitions))

@@ -96,6 +96,8 @@ class OpenLease(HeldLease):
         self.puts: list[Finished] = []
         self._waiting_records = self._waiting_bytes = 0
         self.stepping = False
+        self.refusals = 0  # parts of outcomes that the bus refused since it took the last one
+        self.will_offer_again = False
         self.attempts: dict[str, int] = {}
         self.defects: dict[str, str] = {}  # keys whose decision fails by a bug of ours, and with what
         self.next_offsets: dict[str, int] = {}

@@ -20,6 +20,8 @@ from pvbus.runtime.reconcile.states import LeaseEvent
 from pvbus.runtime.reconcile.tables import Tables
 from pvbus.telemetry import logs, metrics
 
+REPAIR_SECONDS = 60.0  # between two offers of single rows that were refused: a person must act meanwhile
+REFUSALS_MAX = 10  # in a row, each alone: with more of them it is not the rows that are at fault
 REFUSED_SECONDS = 5.0  # before tables are restored and the step is tried again: a person must act meanwhile
 
 
@@ -86,9 +88,10 @@ class Stepper:
             return
         try:
             await self._bus.step(opened.lease, outputs, offsets)
-        except TooLargeError as exc:
+        except PermanentError as exc:
             await self._step_each(opened, batch, exc)
             return
+        opened.refusals = 0
         opened.last_step = self._clock.monotonic()
         opened.committed(offsets)
         opened.progressed()
@@ -117,25 +120,54 @@ class Stepper:
     def _fields(self, opened: OpenLease, outcome: Finished) -> dict[str, Any]:
         return {"service": self._name, **opened.log_fields(outcome.key)}
 
-    async def _step_each(self, opened: OpenLease, batch: list[Finished], error: TooLargeError) -> None:
-        """Write what can be written: outcome by outcome, then, of one that is too large, child by child."""
-        for outcome in batch:
-            parts = [outcome] if len(batch) > 1 else by_child(outcome, self._tables.partitions)
-            if len(parts) == 1 and len(batch) == 1:
-                self._refuse(opened, outcome, error)
-                return
-            for part in parts:
+    async def _step_each(self, opened: OpenLease, batch: list[Finished], error: PermanentError) -> None:
+        """Write what can be written: outcome by outcome, then, of one that is refused, child by child."""
+        if not batch:
+            raise error
+        parts = batch if len(batch) > 1 else by_child(batch[0], self._tables.partitions)
+        if len(parts) == 1:
+            self._refuse(opened, parts[0], error)
+            return
+        unreported: PermanentError | None = None
+        for part in parts:
+            try:
                 await self._step(opened, [part])
+            except PermanentError as exc:
+                if opened.refusals > REFUSALS_MAX:
+                    raise
+                unreported = exc
+        if unreported is not None:
+            raise unreported
 
-    def _refuse(self, opened: OpenLease, outcome: Finished, error: TooLargeError) -> None:
-        """Leave out what no step can hold, and let the controller say so."""
+    def _refuse(self, opened: OpenLease, outcome: Finished, error: PermanentError) -> None:
+        """Leave out what the bus does not take, and let the controller say so.
+
+        Raises PermanentError where no object can say so, or where the bus seems to take nothing at all:
+        nothing may be lost. What is too large is left out all the same, as it stays so.
+        """
+        is_reported = self._tables.refused(opened, outcome, error)
+        if not isinstance(error, TooLargeError):
+            opened.refusals += 1
+            if not is_reported or opened.refusals > REFUSALS_MAX:
+                raise error
+            self._offer_again(opened)
         keys = sorted({f"{put.topic}: {put.key}" for put in outcome.puts})
         with logs.bound(self._fields(opened, outcome)):
             self._log.error("rows cannot be written", rows=keys, error=str(error))
         metrics.RECONCILES.labels(self._name, "failed").inc()
-        self._tables.refused(opened, outcome, str(error))
         opened.done(outcome.key)
         self._stepped()
+
+    def _offer_again(self, opened: OpenLease) -> None:
+        """Restore the tables in a while, after which what is missing is decided and offered again."""
+
+        async def restore() -> None:
+            await self._clock.sleep(REPAIR_SECONDS)
+            opened.enter(LeaseEvent.INTERRUPTED)
+
+        if not opened.will_offer_again:
+            opened.will_offer_again = True
+            self._spawn(opened, restore())
 
 
 def by_child(outcome: Finished, partitions: int) -> list[Finished]:

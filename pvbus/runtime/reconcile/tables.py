@@ -12,7 +12,7 @@ from typing import Any
 import msgspec
 
 from pvbus.core.effects import Controller, Put
-from pvbus.core.errors import TransientError
+from pvbus.core.errors import PermanentError, TransientError
 from pvbus.core.keys import reconciled_partition
 from pvbus.core.records import DLQ
 from pvbus.ports.bus import Bus, Record, TopicPartition
@@ -193,10 +193,12 @@ class Tables:
                 for key in self.controller.store(opened.lease.partition, put):
                     opened.mark(key)
 
-    def refused(self, opened: OpenLease, outcome: Finished, error: str) -> None:
-        """Tell the controller that the bus does not take rows of an outcome."""
-        for key in self.controller.refused(opened.lease.partition, outcome.puts, error):
+    def refused(self, opened: OpenLease, outcome: Finished, error: PermanentError) -> bool:
+        """Tell the controller that the bus does not take rows of an outcome; whether it says so anywhere."""
+        keys = list(self.controller.refused(opened.lease.partition, outcome.puts, error))
+        for key in keys:
             opened.mark(key)
+        return bool(keys)
 
     async def catch_up(self, opened: OpenLease, topics: Iterable[str]) -> None:
         """Wait until everything that these topics hold now was applied."""

@@ -232,10 +232,10 @@ class Worker:
         self._stepper.flush(opened)  # its task inherits what is bound
 
     def _fields(self, opened: OpenLease, key: str) -> dict[str, Any]:
-        return {"service": self.controller.name, **opened.log_fields(key)}
+        return {"service": self.name, **opened.log_fields(key)}
 
     def _count_evaluations(self) -> None:
-        seen, now = self._evaluations_seen, self.controller.evaluations
+        seen, now = self._evaluations_seen, self._tables.controller.evaluations
         if now != seen:  # fewer: the tables were emptied, and the controller is a new one
             self._evaluations.inc(now - seen if now > seen else now)
             self._evaluations_seen = now

@@ -121,7 +121,7 @@ def test_without_a_worker_nobody_holds_anything(installation: Installation, end:
 def test_where_there_is_no_bus_it_says_so(tmp_path: Path) -> None:
     """And what to do, with 2 where the address is wrong and 1 where nobody answers."""
     for arguments, code, words in (
-        (("--data", str(tmp_path)), 2, f"there is no bus at {tmp_path}/bus.db: start `pvbus up`"),
+        (("--data", str(tmp_path)), 2, f"no bus at {tmp_path}/bus.db: start `pvbus up`"),
         (("--bus", "kafka://127.0.0.1:1"), 1, "connecting to 127.0.0.1:1: nobody listens there"),
         (("--bus", "nats://x"), 2, 'invalid bus URL "nats://x"'),
     ):

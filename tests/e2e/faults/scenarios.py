@@ -198,7 +198,7 @@ async def repository_vanishes(world: World) -> Reported:
     remote = await _one_draft(world)
     draft = git(remote, "rev-parse", DRAFT)
     await world.delete(REPOSITORY, "edge")
-    text = await world.reported(VARIANT, "s-edge-a", r"Ready=False.*edge.*not found")
+    text = await world.reported(VARIANT, "s-edge-a", r'Ready=False.*no Repository named "edge"')
     lost = missing({"s-edge-a"}, await world.names(VARIANT), "variant")
     lost += missing({DRAFT}, set(branches(remote)), "branch")
     await world.register("edge", remote, deployment=True)
@@ -237,8 +237,8 @@ async def remote_is_down(world: World) -> Reported:
     await world.register("far", f"http://127.0.0.1:{port}/far.git")
     downstreams = [{"name": "far", "packageNames": ["a"]}, {"name": "edge", "packageNames": ["b"]}]
     await world.make_set("s", {"repositories": downstreams})
-    repository = await world.reported(REPOSITORY, "far", r"Ready=False.*cannot be reached")
-    variant = await world.reported(VARIANT, "s-far-a", r"Ready=False.*cannot be reached")
+    repository = await world.reported(REPOSITORY, "far", r"Ready=False.*cannot reach the remote")
+    variant = await world.reported(VARIANT, "s-far-a", r"Ready=False.*cannot reach the remote")
     await world.variants_ready("s-edge-b")
     return Reported(f"{repository}\nvariant: {variant}")
 

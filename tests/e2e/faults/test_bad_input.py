@@ -282,7 +282,7 @@ FAULTS = (
         "a Repository that vanishes",
         scenarios.repository_vanishes,
         "condition Ready of the variant",
-        ("Ready=False", 'repositories.config.porch.kpt.dev "edge" not found'),
+        ("Ready=False", 'no Repository named "edge" in namespace'),
         "the variant and its branch; no second draft when it comes back",
     ),
     Fault(
@@ -301,9 +301,9 @@ FAULTS = (
         "condition Ready of the Repository and of the variant",
         (
             "Ready=False",
-            "the remote cannot be reached: check the address",
+            "cannot reach the remote: check the address",
             "variant: Ready=False",
-            "cannot be reached",
+            "cannot reach the remote",
         ),
         "the variants of other repositories are made",
     ),
@@ -311,7 +311,7 @@ FAULTS = (
         "a git repository that is moved away",
         scenarios.remote_moves_away,
         "condition Ready of the Repository",
-        ("Ready=False", "there is nothing at", "correct spec.git.repo"),
+        ("Ready=False", "does not exist: create the repository", "correct spec.git.repo"),
         "variants and drafts, in the API and in git",
     ),
     Fault(

@@ -2,8 +2,10 @@
 
 import asyncio
 import contextlib
+import sys
 from collections.abc import AsyncIterator
-from typing import Any
+from pathlib import Path
+from typing import Any, NamedTuple
 
 import pytest
 
@@ -57,8 +59,15 @@ class Wire:
         self._writer.close()
 
 
+class Address(NamedTuple):
+    """Of a server in another process."""
+
+    url: str
+    token: str
+
+
 @contextlib.asynccontextmanager
-async def wires(server: ApiServer, count: int) -> AsyncIterator[list[Wire]]:
+async def wires(server: ApiServer | Address, count: int) -> AsyncIterator[list[Wire]]:
     host, port = server.url.removeprefix("http://").split(":")
     opened = [Wire(*await asyncio.open_connection(host, int(port)), server.token) for _ in range(count)]
     try:
@@ -222,3 +231,58 @@ async def test_a_watcher_that_takes_nothing_holds_little(target: tuple[ApiServer
     async with api.watch(f"{MAPS}?watch=1") as watch:
         names = {(await watch.next())["object"]["metadata"]["name"] for _ in range(41)}
     assert names == {"last", *(f"m{n}" for n in range(40))}
+
+
+FEW_DESCRIPTORS = """
+import asyncio, resource, sys
+from pathlib import Path
+from pvbus.controlplane.apiserver.server import ApiServer
+
+async def main():
+    server = ApiServer(Path(sys.argv[1]), tls=False)
+    await server.start()
+    print(server.url, server.token, flush=True)
+    await asyncio.to_thread(sys.stdin.read)
+    await server.stop()
+
+resource.setrlimit(resource.RLIMIT_NOFILE, (64, 64))
+asyncio.run(main())
+"""
+"""A server in a process of its own, which ends with its standard input."""
+
+
+@contextlib.asynccontextmanager
+async def few_descriptors(folder: Path) -> AsyncIterator[tuple[Address, asyncio.subprocess.Process]]:
+    pipe = asyncio.subprocess.PIPE
+    with (folder / "errors").open("w") as errors:  # nobody would read a pipe while the server writes
+        process = await asyncio.create_subprocess_exec(
+            *(sys.executable, "-c", FEW_DESCRIPTORS, folder), stdin=pipe, stdout=pipe, stderr=errors
+        )
+    assert process.stdout is not None
+    async with asyncio.timeout(60):
+        url, token = (await process.stdout.readline()).decode().split()
+    try:
+        yield Address(url, token), process
+    finally:
+        if process.returncode is None:
+            process.kill()
+            await process.wait()
+
+
+async def test_a_process_with_few_descriptors_goes_on_answering(tmp_path: Path) -> None:
+    """64 of them, and 150 silent connections: some are closed for a new one, and it never runs out."""
+
+    async def answers(server: Address) -> int:
+        async with wires(server, 1) as (wire,):
+            wire.head("GET", "/api/v1/namespaces")
+            return await wire.code(10.0)
+
+    async with few_descriptors(tmp_path) as (server, process):
+        async with wires(server, 150):
+            assert await answers(server) == 200
+        assert await answers(server) == 200
+        assert process.stdin is not None
+        process.stdin.close()
+        async with asyncio.timeout(20):
+            await process.wait()
+        assert (process.returncode, (tmp_path / "errors").read_text()) == (0, "")

@@ -66,7 +66,7 @@ async def test_another_number_of_partitions(settings: KafkaSettings) -> None:
     before = await start(settings, 3)
     error = await refused(settings, 2)
     assert error.reason == "PartitionsDiffer"
-    assert "has 3 partitions, this worker wants 2" in str(error)
+    assert "has 3 partitions, this worker expects 2" in str(error)
     assert await start(settings, 3) == before
     reported = re.search(r"delete the topics \((.*?)\)", str(error))
     assert reported is not None, error
@@ -92,7 +92,7 @@ def test_a_service_process_refuses(kafka_one: KafkaCluster, settings: KafkaSetti
     asyncio.run(start(settings, 3))
     result = pvbus("run", "render", "--bus", url, "--kubeconfig", "/nonexistent")
     assert (result.returncode, len(result.stderr.splitlines())) == (1, 1), result.stderr
-    assert "has 3 partitions, this worker wants 12: start all workers with" in result.stderr
+    assert "has 3 partitions, this worker expects 12: start all workers with" in result.stderr
 
 
 def test_the_topics_commands(kafka_one: KafkaCluster, settings: KafkaSettings) -> None:

@@ -180,7 +180,7 @@ async def test_a_host_that_is_not_there_is_named_in_the_condition(world: World) 
     await world.add_repository("far", "http://127.0.0.1:9/nothing.git")
     condition = world.condition("far")
     assert condition["status"] == "False"
-    assert "cannot be reached" in condition["message"]
+    assert "cannot reach the remote" in condition["message"]
 
 
 async def test_a_secret_that_is_missing_is_named_in_the_condition(world: World) -> None:
@@ -201,7 +201,7 @@ async def test_a_branch_in_the_way_of_drafts_is_named(world: World, edge: Path) 
     push_files(edge, {"file": "x"}, branch="main")
     git(edge, "branch", "drafts", "main")
     await world.add_repository("edge", edge)
-    with pytest.raises(StatusError, match=r"another branch or tag is in the way.*drafts") as refused:
+    with pytest.raises(StatusError, match=r"another branch or tag conflicts.*drafts") as refused:
         await world.create(revision("edge", "app", "ws"))
     assert refused.value.code == 500
 

@@ -123,7 +123,9 @@ async def test_one_bad_package_of_each_kind_leaves_the_others_alone(world: World
         }
     assert [line for line in lines if line["log_level"] == "error"] == []
     assert set(shown) == {"app", *bad} - {"noclock"}
-    assert "refs/tags/noclock/v1 (it is no commit that git can read)" in (world.condition("blue")["message"])
+    assert (
+        "refs/tags/noclock/v1 (it is not a commit that git can read)" in (world.condition("blue")["message"])
+    )
     assert msgspec.json.encode(list(shown.values()))
     assert shown["far"]["metadata"]["creationTimestamp"] == "9999-12-31T23:59:59Z"
     assert shown["past"]["metadata"]["creationTimestamp"] == "1970-01-01T00:00:00Z"
@@ -138,7 +140,7 @@ async def test_one_bad_package_of_each_kind_leaves_the_others_alone(world: World
         "big": (422, "more than 6291456 bytes"),
         "wide": (500, "Kptfile"),
         "named": (422, "not UTF-8"),
-        "nest": (422, "folders inside each other"),
+        "nest": (422, "nested folders"),
         "deep": (500, "nested too deeply"),
         "link": (500, "symbolic link 'out' leads out of the package"),
     }

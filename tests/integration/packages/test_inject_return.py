@@ -130,7 +130,7 @@ async def test_a_foreign_package_is_explained_with_the_way_out(
             await world.converge()
             status, _, message = world.condition()
             assert status == "False"
-            assert "blue.app.v1 (Published, no record of who made it)" in message
+            assert "blue.app.v1 (Published, no record of its maker)" in message
             assert "adoptionPolicy: adoptExisting" in message
         finally:
             await cluster.close()

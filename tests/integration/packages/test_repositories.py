@@ -208,7 +208,7 @@ async def test_a_missing_branch_is_named_and_can_be_created(world: World, tmp_pa
 async def test_a_repository_that_is_not_there_is_named_and_found_later(world: World, tmp_path: Path) -> None:
     remote = tmp_path / "not yet.git"
     await world.add_repository("late", remote)
-    assert f"there is nothing at {remote}" in world.condition("late")["message"]
+    assert f"{remote} does not exist" in world.condition("late")["message"]
     with pytest.raises(StatusError, match="is not ready") as refused:
         await world.create(revision("late", "app", "ws"))
     assert refused.value.code == 503
@@ -263,8 +263,8 @@ async def test_a_repository_in_a_working_copy_works_and_its_checked_out_branch_i
 @pytest.mark.parametrize(
     ("spec", "words"),
     [
-        ({"git": {"directory": "sub"}}, "already holds the directory"),
-        ({}, "already holds the directory"),
+        ({"git": {"directory": "sub"}}, "already has the directory"),
+        ({}, "already has the directory"),
     ],
 )
 async def test_two_repositories_cannot_hold_the_same_packages(

@@ -249,11 +249,11 @@ async def test_only_drafts_take_files(fleet: World) -> None:
     ("changes", "words"),
     [
         ({"Kptfile": None}, "needs a Kptfile"),
-        ({"../out.yaml": "a: b"}, "no path inside"),
-        ({"/etc/x": "a"}, "no path inside"),
-        ({"a/.git/config": "x"}, "no path inside"),
+        ({"../out.yaml": "a: b"}, "not a path inside"),
+        ({"/etc/x": "a"}, "not a path inside"),
+        ({"a/.git/config": "x"}, "not a path inside"),
         ({"a": "x", "a/b": "y"}, "file and a folder"),
-        ({"": "x"}, "no path inside"),
+        ({"": "x"}, "not a path inside"),
     ],
 )
 async def test_files_that_are_no_package_are_refused(

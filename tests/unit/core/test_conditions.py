@@ -136,7 +136,7 @@ def test_removals_say_what_they_wait_for_and_then_go_from_the_status() -> None:
     removing = Counts(desired=3, applied=3, ready=3, removing=2)
     found = named(rolled(counts=removing, waiting="an answer to the check of Clusters"))["Removing"]
     assert (found.status, found.reason) == ("True", "Waiting")
-    assert found.message == "2 variants are to be removed; that waits for an answer to the check of Clusters"
+    assert found.message == "2 variants are to be removed; waiting for an answer to the check of Clusters"
     assert table(rolled(counts=removing))["Removing"] == ("True", "InProgress")
     assert "Removing" not in table(rolled(counts=ALL))
 

@@ -239,6 +239,47 @@ async def test_a_missing_upstream_stalls_and_its_appearance_is_enough_to_go_on()
     assert world.lifecycles() == {FIRST: "Draft"}
 
 
+async def test_a_missing_upstream_says_which_of_repository_package_and_revision_is_missing() -> None:
+    """In the words of a set, as the parts come one after the other."""
+    world = await settled(variant())
+    missing = 'could not find upstream package revision of package "app" in repository "blue" (workspace v1)'
+
+    async def said_with(*objects: Object) -> str:
+        for obj in objects:
+            world.cluster.put(obj)
+        await world.settle()
+        return world.reported("Stalled")[2]
+
+    assert await said_with() == f'{missing}: no Repository named "blue" in namespace "default"'
+    assert await said_with(repository("blue")) == f'{missing}: the repository has no package "app"'
+    others = [*package("blue", "app", "v2"), *package("blue", "app", "v3", lifecycle="Published", revision=3)]
+    assert await said_with(*others) == f"{missing}: the package has revision 3, workspace v2"
+    assert await said_with(*upstream()) == "all validation checks passed"
+
+
+async def test_a_write_that_fails_without_the_repository_names_the_repository() -> None:
+    """The server's words follow; with the Repository there, they are all that is said."""
+    words = "404 Not Found: the server's own words"
+    world = World([*upstream(), variant()])
+
+    def refuse(verb: str, obj: Object) -> None:
+        if verb == "create":
+            raise PermanentError(words, reason="NotFound")
+
+    world.cluster.before_write = refuse
+    await world.settle()
+    message = f'no Repository named "edge" in namespace "default": {words}'
+    assert world.reported() == ("False", "Error", message)
+    world.cluster.put(repository("edge"))
+    await world.settle()
+    assert world.reported() == ("False", "Error", words)
+
+
+def repository(name: str) -> Object:
+    metadata = {"name": name, "namespace": NAMESPACE}
+    return {"apiVersion": "config.porch.kpt.dev/v1alpha1", "kind": "Repository", "metadata": metadata}
+
+
 def _placeholder(commit: str) -> list[Object]:
     lock = {"selfLock": {"git": {"repo": "r", "directory": "app", "ref": "main", "commit": commit}}}
     return package("blue", "app", "main", lifecycle="Published", revision=-1, status=lock)
@@ -327,7 +368,7 @@ async def test_an_object_that_disappears_leaves_its_content_and_turns_the_condit
     assert world.files(FIRST)["site.yaml"] == before
     assert world.reported("ConfigInjected")[:2] == ("False", "RequiredNotInjected")
     (awaited,) = world.result().waiting
-    assert awaited.startswith("something to inject for config.injection.Site.site: no in-cluster resources")
+    assert awaited.startswith("an object to inject for config.injection.Site.site: no in-cluster resources")
     assert 'status: "False"' in world.files(FIRST)["Kptfile"]
     world.cluster.put(site("s", "east"))
     await world.settle()
@@ -341,7 +382,7 @@ async def test_an_object_that_disappears_leaves_its_content_and_turns_the_condit
         ({"name": "s"}, 'there are resources of type example.com/v1.Site, but none is named "s"'),
         (
             {"name": "s", "kind": "Zone"},
-            'no injector is for type example.com/v1.Site: "s" is for kind "Zone"',
+            'no injector selects type example.com/v1.Site: "s" is for kind "Zone"',
         ),
     ],
 )
@@ -510,7 +551,7 @@ async def test_nothing_is_written_for_a_held_variant_not_even_its_deletion() -> 
     assert len(world.writes()) == writes
     assert world.reported("OnHold")[:2] == ("True", "Annotation")
     assert world.result().waiting == (
-        "the annotation pvbus.dev/hold to be taken off PackageVariant default/v",
+        "the removal of the annotation pvbus.dev/hold from PackageVariant default/v",
     )
     world.change(annotations={})
     await world.settle()

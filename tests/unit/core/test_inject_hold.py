@@ -135,7 +135,7 @@ async def test_nothing_is_written_on_hold_and_all_is_done_when_it_goes(
     message = f'nothing is written for this variant while {holder} has the annotation {HOLD}: "true"'
     assert world.reported("OnHold") == ("True", "Annotation", message)
     assert world.reported() == ("False", "OnHold", message)
-    assert world.result().waiting == (f"the annotation {HOLD} to be taken off {holder}",)
+    assert world.result().waiting == (f"the removal of the annotation {HOLD} from {holder}",)
     hold(world, False)
     await world.settle()
     assert snapshot(world) == snapshot(plain)

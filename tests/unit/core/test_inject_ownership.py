@@ -86,7 +86,7 @@ async def test_a_published_revision_that_was_taken_over_is_not_taken_back() -> N
     await world.settle()
     assert world.owners(FIRST) == []
     assert world.reported()[:2] == ("False", "Error")
-    assert f"{FIRST} (Published, made by this variant, whose owner reference" in world.reported()[2]
+    assert f"{FIRST} (Published, made by this variant, but its owner reference" in world.reported()[2]
 
 
 async def test_a_deletion_proposed_revision_that_was_taken_over_is_not_published_again() -> None:

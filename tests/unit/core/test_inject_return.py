@@ -206,7 +206,7 @@ async def test_a_foreign_package_is_left_alone_until_the_policy_says_adopt() -> 
     status, reason, message = world.reported()
     assert (status, reason) == ("False", "Error")
     assert 'package "app" in repository "edge"' in message
-    assert "edge.app.v1 (Published, no record of who made it)" in message
+    assert "edge.app.v1 (Published, no record of its maker)" in message
     assert "adoptionPolicy: adoptExisting" in message
     assert world.writes() == []
     world.change(adoptionPolicy="adoptExisting")

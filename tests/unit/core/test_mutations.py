@@ -431,7 +431,7 @@ def test_twice_is_once(
         (
             [{"name": "a", "kind": "Other", "group": ""}, {"name": "b", "version": "v2"}],
             CandidateListing(),
-            'no injector is for type hr.example.com/v1alpha1.Team: "a" is for group "", kind "Other"; '
+            'no injector selects type hr.example.com/v1alpha1.Team: "a" is for group "", kind "Other"; '
             '"b" is for version "v2"',
         ),
         ([{"name": "b"}], CandidateListing(), ""),

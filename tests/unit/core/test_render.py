@@ -89,7 +89,7 @@ def test_an_empty_template_needs_the_repository(render: Render) -> None:
     assert render({}) == PackageVariantSpec(
         upstream=UPSTREAM, downstream=Downstream(repo="edge-01", package="pkg")
     )
-    with pytest.raises(RenderError, match=r'^repository "nowhere" could not be loaded$'):
+    with pytest.raises(RenderError, match=r'^no Repository named "nowhere" in namespace "default"$'):
         render({}, OBJECT._replace(repo_default="nowhere"))
 
 

@@ -1,5 +1,7 @@
 """The guard: an accident is held whole, at every speed and size, and only a person releases it."""
 
+import cProfile
+from collections.abc import Iterator
 from itertools import pairwise
 from typing import Any
 
@@ -7,7 +9,7 @@ import pytest
 
 from pvbus.core.conditions.sets import set_conditions
 from pvbus.core.keys import CONFIRM_DELETION
-from pvbus.core.records import SetResult
+from pvbus.core.records import ChildRow, SetResult
 from pvbus.core.unroll.removal import RemovalLimits
 from tests.simulation.parts import SITE, UnrollPart, site
 from tests.unit.core.unrolling import change, delete_ordered, fleet, live_on, part, relabel, selecting
@@ -59,6 +61,47 @@ def test_a_typo_in_the_selector_is_one_hold_and_one_confirmation_in_chunks() -> 
     live_on(found, 30)
     assert counts(found) == {"ordered": 3_000}
     assert max(len(step.puts) for step in found.steps) <= 200 + 4  # the requests of a check go with the first
+
+
+class VisitedRows(dict[str, ChildRow]):
+    """Rows each visit of which is a call, so that a profile counts it."""
+
+    def __getitem__(self, name: str) -> ChildRow:
+        return super().__getitem__(name)
+
+    def __iter__(self) -> Iterator[str]:
+        yield from super().__iter__()
+
+    def items(self) -> Any:
+        yield from super().items()
+
+    def values(self) -> Any:
+        yield from super().values()
+
+
+def removal_calls(number: int, chunk_puts: int) -> int:
+    """Remove all variants of a set, from the accident to the last row; return the calls that it took."""
+    found = fleet(number, chunk_puts=chunk_puts)
+    children = found.controller._states["default/alpha"].children
+    children.rows = VisitedRows(children.rows)
+    found.steps.clear()
+    profile = cProfile.Profile()
+    profile.enable()
+    change(found, NOWHERE, generation=2)
+    live_on(found, 15)
+    confirm(found, token(found), selector=NOWHERE, generation=2)
+    live_on(found, 15)
+    assert delete_ordered(found) == number
+    profile.disable()
+    assert counts(found) == {"gone": number}
+    assert max(len(step.puts) for step in found.steps) <= chunk_puts + 4
+    return sum(entry.callcount for entry in profile.getstats())
+
+
+def test_the_work_of_removals_is_in_proportion_to_their_number() -> None:
+    """Each pass costs what it writes, so it does not matter how many chunks there are: 5,000 in chunks of 250
+    are as many as 20,000 in those of the service."""
+    assert removal_calls(5_000, chunk_puts=250) <= 10.5 * removal_calls(500, chunk_puts=250)
 
 
 def test_bringing_everything_back_forgets_the_hold() -> None:

@@ -592,3 +592,48 @@ def test_a_hold_that_is_lifted_lets_removals_go() -> None:
         found.rendered(f"default/alpha|{name}", found.children[name])
     live_on(found)
     assert found.states() == {"alpha-r1-s1": "ordered", "alpha-r1-s2": "present"}
+
+
+# ------------------------------------------------------------ many at once
+
+
+def in_chunks() -> UnrollPart:
+    """Twelve removals of which two are ordered, and the others cleared."""
+    found = fleet(30, chunk_puts=4, limits=RemovalLimits(removals_max=30))
+    relabel(found, *range(12))
+    found.now += 6
+    while "ordered" not in found.states().values():
+        found.run_once()
+    assert list(found.states().values()).count("ordered") == 2
+    return found
+
+
+def test_orders_in_chunks_stop_when_something_comes_in_the_way() -> None:
+    """Whatever was cleared before: a target that fails withdraws all of them, too."""
+    found = in_chunks()
+    fail_another(found)
+    found.run()
+    assert set(found.states().values()) == {"present", "waiting"}
+
+
+def test_orders_in_chunks_wait_for_render_as_the_first_ones_did() -> None:
+    found = in_chunks()
+    found.rendered("default/alpha|alpha-r1-s0020", found.children["alpha-r1-s0020"], expression_failed=True)
+    live_on(found)
+    assert list(found.states().values()).count("ordered") == 2
+
+
+@pytest.mark.parametrize("fate", ["on hold", "wanted", "gone"])
+def test_orders_in_chunks_leave_out_what_changed_meanwhile(fate: str) -> None:
+    found = in_chunks()
+    name = "alpha-r1-s0006"
+    if fate == "on hold":
+        found.made(name, annotations={HOLD: "true"})
+    elif fate == "wanted":
+        found.tell(SITE, site("s0006", env="prod"))
+    else:
+        found.unmade(name)
+    live_on(found)
+    states = found.states()
+    assert states.pop(name) == {"on hold": "waiting", "wanted": "present", "gone": "gone"}[fate]
+    assert list(states.values()).count("ordered") == 11

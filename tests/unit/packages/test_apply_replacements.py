@@ -194,7 +194,7 @@ def test_the_namespace_of_a_cluster_scoped_kind_is_not_compared() -> None:
         ("fieldPath: data.parts, options: {delimiter: '-', index: -1}", "fieldPaths: [a]", "out of bounds"),
         ("fieldPath: data.map, options: {delimiter: '-'}", "fieldPaths: [a]", "needs a scalar"),
         ("fieldPath: data.plain", "fieldPaths: [l], options: {delimiter: '-'}", "needs a scalar"),
-        ("fieldPath: data.plain", "fieldPaths: ['l.*']", "no element of a list"),
+        ("fieldPath: data.plain", "fieldPaths: ['l.*']", "not an element of a list"),
         ("fieldPath: data.plain", "fieldPaths: ['a.b']", "does not fit"),
     ],
 )

@@ -115,10 +115,10 @@ def test_results_are_read_in_both_shapes(results: str) -> None:
             "print(json.dumps({'kind': 'ResourceList', 'results': [{'message': 'bad spec'}]})); sys.exit(3)",
             "exit code 3: bad spec",
         ),
-        ("sys.exit(2)", "exit code 2: it said nothing"),
+        ("sys.exit(2)", "exit code 2: no output"),
         ("list_ = {'kind': 'Other'}", "kind is not ResourceList"),
-        ("list_['items'] = 'x'", "items is no list"),
-        ("print('{')", "the output is no ResourceList"),
+        ("list_['items'] = 'x'", "items is not a list"),
+        ("print('{')", "the output is not a ResourceList"),
     ],
 )
 def test_failures_say_what_the_program_said(program: str, message: str) -> None:
@@ -128,7 +128,7 @@ def test_failures_say_what_the_program_said(program: str, message: str) -> None:
 
 
 def test_a_program_that_is_not_there_is_named() -> None:
-    with pytest.raises(PermanentError, match="/no/such/program cannot be started"):
+    with pytest.raises(PermanentError, match="cannot start /no/such/program"):
         run_executable(["/no/such/program"], (), None, timeout_seconds=5)
 
 

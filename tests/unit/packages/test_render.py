@@ -302,7 +302,7 @@ def test_what_was_done_before_a_failure_is_kept_on_request(by_annotation: bool) 
             f"{thing('a')}---\na: b\n",
             "a.yaml: resource 1 has no `apiVersion`, `kind`, `metadata.name`",
         ),
-        ("a.yaml", "- a\n", "a.yaml: a document is no YAML mapping"),
+        ("a.yaml", "- a\n", "a.yaml: a document is not a YAML mapping"),
         ("a.yaml", "a: [\n", "a.yaml: yaml: line"),
         ("x/b.json", "{", "x/b.json: yaml"),
     ],

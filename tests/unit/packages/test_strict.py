@@ -36,11 +36,11 @@ def rendered(kptfile: str, **files: str) -> RenderResult:
         ),
         (
             KPTFILE + "pipeline: {mutators: [{image: 'set-labels:v0.2', configMap: {app: [a, b]}}]}\n",
-            "configMap.app is a list, and must be a text",
+            "configMap.app is a list, but must be a string",
         ),
         (
             KPTFILE + "pipeline: {mutators: [{image: 'set-labels:v0.2', configMap: {app: {a: b}}}]}\n",
-            "configMap.app is a map, and must be a text",
+            "configMap.app is a map, but must be a string",
         ),
         (
             KPTFILE + "pipeline: {mutators: [{image: 'set-labels:v0.2', configPath: sub/s.yaml}]}\n",
@@ -52,7 +52,7 @@ def rendered(kptfile: str, **files: str) -> RenderResult:
         ),
         (
             KPTFILE.replace("kpt.dev/v1", "kpt.dev/v1alpha2"),
-            "is kpt.dev/v1alpha2 Kptfile, and must be kpt.dev/v1",
+            "is kpt.dev/v1alpha2 Kptfile, but must be kpt.dev/v1",
         ),
         (KPTFILE.replace("kind: Kptfile", "kind: ConfigMap"), "must be kpt.dev/v1 Kptfile"),
     ],

@@ -10,7 +10,7 @@ import msgspec
 from pvbus.adapters.memory.virtual_time import FreezableClock, run_simulated
 from pvbus.adapters.sqlite.bus import SqliteBus
 from pvbus.core.effects import CatchUp, Create, KindRef, Outcome, Put, Reconciliation
-from pvbus.core.errors import TransientError
+from pvbus.core.errors import PermanentError, TransientError
 from pvbus.core.keys import partition
 from pvbus.ports.bus import Output, TopicSpec
 from pvbus.ports.cluster import Kind, Object, Resource
@@ -96,8 +96,8 @@ class Fake:
         self.written[put.key] = put.row.text
         return ()
 
-    def refused(self, number: int, puts: tuple[Put, ...], error: str) -> Iterable[str]:
-        self.refusals += [(put.key, error) for put in puts]
+    def refused(self, number: int, puts: tuple[Put, ...], error: PermanentError) -> Iterable[str]:
+        self.refusals += [(put.key, str(error)) for put in puts]
         return ()
 
     def failed(self, number: int, key: str, message: str, now: float) -> tuple[Put, ...]:

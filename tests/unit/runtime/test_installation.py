@@ -68,7 +68,7 @@ ROW = MetaRow(partitions=12, incarnation="0" * 16)
         (
             msgspec.structs.replace(ROW, partitions=3),
             "PartitionsDiffer",
-            "the release of pvbus that the installation was made with",
+            "the pvbus release that created the installation",
         ),
         (msgspec.structs.replace(ROW, schema_version=SCHEMA_VERSION + 1), "NewerData", "or a newer one"),
         (

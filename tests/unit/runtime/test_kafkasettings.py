@@ -93,7 +93,7 @@ def test_certificates(tmp_path: Path, secret: Path, password: bytes | None) -> N
         ),
         (
             {"sasl": "scram-sha-256", "username": "u", "password_file": "missing"},
-            ["PVBUS_KAFKA_PASSWORD_FILE: missing cannot be read: No such file"],
+            ["PVBUS_KAFKA_PASSWORD_FILE: cannot read missing: No such file"],
         ),
         (
             {"sasl": "scram-sha-256", "username": "u", "password_file": "/dev/null"},
@@ -103,10 +103,10 @@ def test_certificates(tmp_path: Path, secret: Path, password: bytes | None) -> N
             {"tls": "true", "certificate_file": __file__, "key_password_file": "missing"},
             [
                 "PVBUS_KAFKA_CERTIFICATE_FILE and PVBUS_KAFKA_KEY_FILE belong together",
-                "PVBUS_KAFKA_KEY_PASSWORD_FILE: missing cannot be read",
+                "PVBUS_KAFKA_KEY_PASSWORD_FILE: cannot read missing",
             ],
         ),
-        ({"tls": "true", "ca_file": __file__}, ["PVBUS_KAFKA_CA_FILE: no PEM files that belong together"]),
+        ({"tls": "true", "ca_file": __file__}, ["PVBUS_KAFKA_CA_FILE: not valid PEM files that belong"]),
         (
             {"ca_file": "ca.pem", "sasl": "scram-sha-512"},
             ["PVBUS_KAFKA_CA_FILE needs", "needs PVBUS_KAFKA_USERNAME", "needs PVBUS_KAFKA_PASSWORD_FILE"],
@@ -129,14 +129,14 @@ def test_a_key_of_another_certificate(tmp_path: Path) -> None:
     other = tmp_path / "other"
     other.mkdir()
     _, key = make_pair(other)
-    with pytest.raises(UsageError, match="PVBUS_KAFKA_CERTIFICATE_FILE, PVBUS_KAFKA_KEY_FILE: no PEM files"):
+    with pytest.raises(UsageError, match="PVBUS_KAFKA_CERTIFICATE_FILE, PVBUS_KAFKA_KEY_FILE: not valid PEM"):
         settings(tls="true", certificate_file=certificate, key_file=key)
 
 
 def test_a_locked_key_without_its_password(tmp_path: Path) -> None:
     """Nobody is asked for it at a terminal: a service has none."""
     certificate, key = make_pair(tmp_path, b"s3cret")
-    with pytest.raises(UsageError, match="PVBUS_KAFKA_KEY_FILE: no PEM files that belong together"):
+    with pytest.raises(UsageError, match="PVBUS_KAFKA_KEY_FILE: not valid PEM files that belong together"):
         settings(tls="true", certificate_file=certificate, key_file=key)
 
 

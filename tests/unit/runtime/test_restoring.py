@@ -14,7 +14,7 @@ from pvbus.core.keys import partition
 from pvbus.core.records import SyncMarker
 from pvbus.ports.bus import Lease, Record, TopicPartition, TopicSpec
 from pvbus.ports.cluster import GoneError
-from pvbus.runtime.reconcile.leases import OpenLease, StepLimits, finished
+from pvbus.runtime.reconcile.leases import Finished, OpenLease, StepLimits, finished
 from pvbus.runtime.reconcile.reader import StaleError, TableReader
 from pvbus.runtime.reconcile.states import LeaseEvent, LeaseState
 from pvbus.runtime.reconcile.steps import Stepper
@@ -357,6 +357,12 @@ def test_tables_take_over_what_a_step_wrote_and_nothing_else(
         tasks: list[asyncio.Task[None]] = []
 
         class Storing:
+            partitions = PARTITIONS
+
+            @staticmethod
+            def refused(opened: OpenLease, outcome: Finished, error: PermanentError) -> bool:
+                return False
+
             @staticmethod
             def store(opened: OpenLease, puts: Sequence[Put]) -> None:
                 taken.extend(put.key for put in puts)

@@ -1,8 +1,8 @@
 """apply-replacements: copy a field of one object into fields of others.
 
 Source: functions/go/apply-replacements v0.1.1 of the krm-functions-catalog with kustomize api v0.10.1.
-What later versions changed is not here: a target field that is missing is passed over, names are no
-patterns, there is no wildcard, and the whole node is written, with the source's quotes and comment.
+Changes of later versions are not included: a missing target field is skipped, names are not patterns,
+there is no wildcard, and the whole node is written, with the source's quotes and comment.
 """
 
 from collections.abc import Iterator, Sequence
@@ -50,7 +50,7 @@ class _Config(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class _Match(NamedTuple):
-    """The part `[key=value]` of a field path: a list's first such element. key '': a scalar element."""
+    """The part `[key=value]` of a field path: the first matching list element. key '': a scalar element."""
 
     key: str
     value: str
@@ -64,7 +64,7 @@ class _Match(NamedTuple):
 
 
 class _Source(NamedTuple):
-    """What is copied: a value, and its spelling where it is a scalar."""
+    """The copied value, and its spelling if it is a scalar."""
 
     value: Any
     scalar: Scalar | None
@@ -74,7 +74,7 @@ _Part = str | _Match
 
 
 def apply_replacements(items: Sequence[Item], config: Value | None) -> FunctionOutput:
-    """Apply each replacement on the result of the one before it."""
+    """Apply each replacement to the result of the previous one."""
     config = config or {}
     if (config.get("apiVersion"), config.get("kind")) != ("fn.kpt.dev/v1alpha1", "ApplyReplacements"):
         raise _fault(
@@ -96,7 +96,7 @@ def apply_replacements(items: Sequence[Item], config: Value | None) -> FunctionO
 
 
 def parse_path(text: str) -> tuple[_Part, ...]:
-    """Split a field path at its dots: `\\.` is a dot inside a key, brackets hold what has dots."""
+    """Split a field path at its dots: `\\.` is a dot inside a key, brackets enclose a part with dots."""
     parts: list[_Part] = []
     current, position = "", 0
     while position <= len(text):
@@ -109,7 +109,7 @@ def parse_path(text: str) -> tuple[_Part, ...]:
             inner = text[position + 1 : end]
             key, equals, value = inner.partition("=")
             parts.append(_Match(key, value) if equals else inner)
-            # A dot behind the bracket belongs to it.
+            # A dot after the bracket belongs to it.
             position = end + (2 if text[end + 1 : end + 2] in (".", "") else 1)
         elif char in (".", ""):
             if current or char:
@@ -193,7 +193,7 @@ def _written_into(item: Item, parts: tuple[_Part, ...], options: _Options, sourc
 
 
 def _joined(item: Item, path: Path, options: _Options, source: _Source) -> Scalar:
-    """Put the source into the place of one part of the target's text."""
+    """Replace one part of the target's text by the source."""
     present = lookup(item.value, path)
     if isinstance(present, (dict, list)):
         raise _fault(f"{item}: the target option `delimiter` needs a scalar")
@@ -211,9 +211,9 @@ def _joined(item: Item, path: Path, options: _Options, source: _Source) -> Scala
 
 
 def _locate(value: Any, parts: tuple[_Part, ...], *, create: bool) -> tuple[Path, Any] | None:
-    """Return the path of keys and indices, and the value with what `create` had to make.
+    """Return the path of keys and indices, and the value with the parts that `create` added.
 
-    None where something is missing. Raises: PermanentError where a part does not fit what is there.
+    None if a part is missing. Raises: PermanentError if a part does not fit the value.
     """
     if not parts:
         return None if value is None and not create else ((), value)
@@ -230,7 +230,7 @@ def _locate(value: Any, parts: tuple[_Part, ...], *, create: bool) -> tuple[Path
         key = part if create or part in value else None
         value = value if part in value or not create else {**value, part: None}
     else:
-        raise _fault(f"`{part}` of a field path does not fit what is there")
+        raise _fault(f"`{part}` of a field path does not fit the value")
     if key is None:
         return None
     inner = _locate(value[key], rest, create=create)
@@ -248,7 +248,7 @@ def _indices(value: list[Any], part: _Part) -> Iterator[int]:
     elif part.isascii() and part.isdigit() and len(part) < 10:
         yield from (int(part),) if int(part) < len(value) else ()
     else:
-        raise _fault(f"`{part}` of a field path is no element of a list")
+        raise _fault(f"`{part}` of a field path is not an element of a list")
 
 
 def _written(value: Any) -> str:

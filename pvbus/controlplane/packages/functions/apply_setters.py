@@ -1,4 +1,4 @@
-"""apply-setters: fill values into the fields that carry a setter's comment.
+"""apply-setters: set the fields that have a setter's comment.
 
 Source: functions/go/apply-setters v0.2.0 of the krm-functions-catalog. The comment `# kpt-set: ` holds a
 pattern such as `${image}:${tag}`; names that were not given are read back from the present value.
@@ -33,7 +33,7 @@ _NOT_A_LIST = "input to array setter must be an array of values, but found {!r}"
 
 
 class _List(NamedTuple):
-    """A list with a setter's comment on its key's line, or behind it where it is a flow list."""
+    """A list with a setter's comment on its key's line, or after it if it is a flow list."""
 
     path: Path
     key: yaml.ScalarNode
@@ -88,14 +88,14 @@ def _pattern(comment: str) -> str:
 
 
 class SetterPattern(NamedTuple):
-    """A pattern taken apart: a literal before each name, and one behind the last."""
+    """A parsed pattern: a literal before each name, and one after the last."""
 
     literals: tuple[str, ...]
     names: tuple[str, ...]
 
 
 def split_pattern(pattern: str) -> SetterPattern:
-    """Take a pattern apart at its `${name}`, in one pass."""
+    """Split a pattern at its `${name}`, in one pass."""
     literals: list[str] = []
     names: list[str] = []
     position = 0
@@ -107,7 +107,7 @@ def split_pattern(pattern: str) -> SetterPattern:
 
 
 def _innermost_names(text: str) -> set[str]:
-    """Return the names that replacing could find; of `${a${b}` that is b."""
+    """Return the names that a replacement can match; in `${a${b}` that is b."""
     return {before.rpartition("${")[2] for before in text.split("}")[:-1] if "${" in before}
 
 
@@ -134,11 +134,10 @@ def _filled(pattern: str, present: str, setters: Mapping[str, str]) -> str:
 
 
 def read_back(pattern: str, present: str) -> dict[str, str]:
-    """Return the values that the pattern's names have in the present text; all of them or none.
+    """Return the values of the pattern's names in the present text; all of them or none.
 
-    Each name stands for as much of one line as leaves the rest a match, the first name first, as a
-    greedy `(.*)` in its place would. So the literals are found from the end of the line, each as far
-    behind as it can be, which takes time in proportion to the text.
+    Each name matches like a greedy `(.*)` within one line, the first name first. So the literals are
+    searched from the end of the line, each at its last possible position, which takes linear time.
     """
     literals, names = split_pattern(pattern)
     for line in present.split("\n") if names else ():
@@ -152,8 +151,8 @@ def read_back(pattern: str, present: str) -> dict[str, str]:
 
 
 def _values(line: str, literals: Sequence[str]) -> list[str] | None:
-    """Return what stands before each literal, the literals as far behind as they can be."""
-    # Backwards, because only `find` is linear whatever it looks for.
+    """Return the text before each literal, with each literal at its last possible position."""
+    # Reversed, because only `find` takes linear time for every text.
     backwards = line[::-1]
     values: list[str] = []
     position = end = 0
@@ -202,7 +201,7 @@ def _with_list(item: Item, found: _List, setters: Mapping[str, str]) -> Item:
         if not found.in_flow and same(load(written), meant):
             return msgspec.structs.replace(item, text=written, value=meant)
     except YamlError:
-        pass  # an anchor or a tag inside the list: the values count more than the spelling
+        pass  # an anchor or a tag inside the list: values take precedence over spelling
     return item.with_value(meant)
 
 

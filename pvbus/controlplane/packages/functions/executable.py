@@ -1,8 +1,8 @@
-"""Running a program as a function: a ResourceList on its standard input, another on its output.
+"""Runs a program as a function: a ResourceList on its standard input, another on its output.
 
 Source of the protocol: kustomize cmd/config/docs/api-conventions/functions-spec.md, and kpt v1.0.0-beta.62
-for the annotations: paths are those inside the package an object belongs to. Old libraries read the
-names without `internal.`, so both are written and none is kept.
+for the annotations: paths are relative to the object's package. Old libraries read the names without
+`internal.`, so both are written, and both are removed afterwards.
 """
 
 import posixpath
@@ -29,12 +29,11 @@ from pvbus.core.yaml.editor import YamlError
 
 TIMEOUT_SECONDS = 300.0
 OUTPUT_BYTES_MAX = 32 * 1024 * 1024
-"""Of a program's answer: five times the largest package."""
+"""Limit of a program's output: five times the largest package."""
 MEMORY_BYTES_MAX = 2 * 1024**3
 FILE_BYTES_MAX = 256 * 1024**2
-"""What a program may allocate, and write into one file: enough for any function known, and not so much
-that one of them takes the machine."""
-# Nothing of ours reaches the program: no credentials, no proxies, no settings.
+"""Limits of a program's memory and of one file: enough for any known function, but not the whole machine."""
+# The program inherits nothing of ours: no credentials, no proxies, no settings.
 ENVIRONMENT = {"PATH": "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin", "LANG": "C.UTF-8"}
 _STDERR_CHARACTERS_MAX = 2000
 
@@ -52,17 +51,17 @@ _ANNOTATIONS = ("metadata", "annotations")
 def run_executable(
     command: Sequence[str], items: Sequence[Item], config: Value | None, *, timeout_seconds: float
 ) -> FunctionOutput:
-    """Run a program on the items; blocks until it ends. Raises: PermanentError when it fails."""
+    """Run a program on the items; block until it ends. Raises: PermanentError if it fails."""
     with untimed():
         code, out, err = _run(command, encode(items, config), timeout_seconds)
     if code:
         reported = [result.message for result in _results_of(out) if result.severity == "error"]
-        said = "; ".join(reported) or err.strip()[-_STDERR_CHARACTERS_MAX:] or "it said nothing"
+        said = "; ".join(reported) or err.strip()[-_STDERR_CHARACTERS_MAX:] or "no output"
         raise _fault(f"exit code {code}: {said}")
     try:
         return decode(out, items)
     except YamlError as exc:
-        raise _fault(f"the output is no ResourceList: {exc}") from exc
+        raise _fault(f"the output is not a ResourceList: {exc}") from exc
 
 
 def encode(items: Sequence[Item], config: Value | None) -> str:
@@ -79,18 +78,18 @@ def encode(items: Sequence[Item], config: Value | None) -> str:
         if load(text)["items"] == values:
             return text
     except (YamlError, KeyError):
-        pass  # a text that cannot be nested, such as one with directives: its values can
+        pass  # a text that cannot be nested, such as one with directives: write its values
     return dump({**head, "items": values})
 
 
 def decode(text: str, items: Sequence[Item]) -> FunctionOutput:
-    """Read a ResourceList back: objects that were sent keep their text where it still holds."""
+    """Read a returned ResourceList: objects that were sent keep the unchanged parts of their text."""
     resources = load(text)
     if not isinstance(resources, dict) or resources.get("kind") != "ResourceList":
         raise YamlError("kind is not ResourceList")
     given = resources.get("items") or []
     if not isinstance(given, list) or not all(isinstance(value, dict) for value in given):
-        raise YamlError("items is no list of objects")
+        raise YamlError("items is not a list of objects")
     return FunctionOutput(
         items=tuple(_returned(value, items) for value in given), results=_results(resources)
     )
@@ -108,9 +107,9 @@ def _run(command: Sequence[str], text: str, timeout_seconds: float) -> tuple[int
                 limits=programs.Limits(MEMORY_BYTES_MAX, FILE_BYTES_MAX),
             )
         except OSError as exc:
-            raise _fault(f"{command[0]} cannot be started: {exc.strerror}") from exc
+            raise _fault(f"cannot start {command[0]}: {exc.strerror}") from exc
         except ValueError as exc:
-            raise _fault(f"{command[0]!r} cannot be started: {exc}") from exc
+            raise _fault(f"cannot start {command[0]!r}: {exc}") from exc
         outcome = programs.run(
             process, text.encode(), seconds_max=timeout_seconds, bytes_max=OUTPUT_BYTES_MAX
         )
@@ -178,7 +177,7 @@ def _results_of(text: str) -> tuple[Result, ...]:
 
 
 def _results(resources: Mapping[str, Any]) -> tuple[Result, ...]:
-    """Read results in either of their shapes: a list, or a map with the list in `items`."""
+    """Read results in either shape: a list, or a map with the list in `items`."""
     given = resources.get("results") or resources.get("result") or []
     if isinstance(given, dict):
         given = given.get("items") or []

@@ -1,4 +1,4 @@
-"""Changing every map that a path with wildcards leads to."""
+"""Changes every map at a path with wildcards."""
 
 from collections.abc import Callable
 from typing import Any
@@ -12,14 +12,14 @@ Change = Callable[[dict[str, Any] | None], dict[str, Any] | None]
 
 
 def update_maps(value: Any, path: FieldPath, change: Change, *, kept_absent: frozenset[str]) -> Any:
-    """Return `value` with every map at `path` changed; `change` gets None where there is none yet.
+    """Return `value` with every map at `path` changed; `change` gets None for a missing map.
 
-    kept_absent: parts that are not created; below an absent one nothing happens. A `change` that
-    returns None or an equal map changes nothing.
+    kept_absent: parts that are not created; nothing below them is, either. A `change` that returns None
+    or an equal map changes nothing.
     """
     if not path:
         if value is not None and not isinstance(value, dict):
-            raise PermanentError("a field that must be a map is none", reason="InvalidResource")
+            raise PermanentError("a field that must be a map is not one", reason="InvalidResource")
         changed = change(value)
         return value if changed is None or changed == value else changed
     part, rest = path[0], path[1:]
@@ -28,7 +28,7 @@ def update_maps(value: Any, path: FieldPath, change: Change, *, kept_absent: fro
             return value
         return [update_maps(each, rest, change, kept_absent=kept_absent) for each in value]
     if value is not None and not isinstance(value, dict):
-        raise PermanentError(f"what holds `{part}` is not a map", reason="InvalidResource")
+        raise PermanentError(f"the parent of `{part}` is not a map", reason="InvalidResource")
     inner = (value or {}).get(part)
     if inner is None and part in kept_absent:
         return value

@@ -1,7 +1,7 @@
-"""A package's files as items, and items as files again.
+"""Converts a package's files to items, and items back to files.
 
-A file that holds no changed object keeps its bytes; so do comments and documents without an object
-between those that do.
+A file without a changed object keeps its bytes; so do comments and documents without an object in
+changed files.
 """
 
 import posixpath
@@ -23,7 +23,7 @@ _KUSTOMIZATIONS = ("kustomization.yaml", "kustomization.yml", "Kustomization")
 
 
 class _Piece(NamedTuple):
-    """A part of a file's text. id: the item it holds, None for comments alone."""
+    """A part of a file's text. id: of its item, None for comments only."""
 
     text: str
     id: int | None
@@ -46,7 +46,7 @@ def within(directory: str, file: str) -> bool:
 
 
 def read(resources: Mapping[str, str]) -> Package:
-    """Read what functions see: YAML and JSON files and Kptfiles. Raises: PermanentError naming the file."""
+    """Read the files that functions see: YAML, JSON, Kptfiles. Raises: PermanentError that names the file."""
     hidden = ignored(resources) - {KPTFILE}
     packages = package_dirs(file for file in resources if file not in hidden)
     ids = count()
@@ -73,7 +73,7 @@ def read(resources: Mapping[str, str]) -> Package:
 
 
 def check_krm(item: Item) -> None:
-    """Raises: PermanentError where an object lacks what every Kubernetes object has."""
+    """Check apiVersion, kind and name, which every Kubernetes object has. Raises: PermanentError."""
     if posixpath.basename(item.file) in _KUSTOMIZATIONS:
         return
     missing = [
@@ -86,7 +86,7 @@ def check_krm(item: Item) -> None:
         if not present
     ]
     if missing:
-        where = item.file or "an object that a function made"
+        where = item.file or "an object that a function created"
         raise PermanentError(
             f"{where}: resource {max(item.index, 0)} has no `{'`, `'.join(missing)}`",
             reason="InvalidResource",
@@ -94,7 +94,7 @@ def check_krm(item: Item) -> None:
 
 
 def placed(item: Item, package: str) -> Item:
-    """Give a new object a file of the package whose function made it, as kpt names such files."""
+    """Assign a new object to a file in the package of its function, named like kpt does."""
     if item.file:
         file = item.file if item.package else posixpath.join(package, item.file)
         return msgspec.structs.replace(item, package=item.package or package, file=file)
@@ -104,7 +104,7 @@ def placed(item: Item, package: str) -> Item:
 
 
 def write(resources: Mapping[str, str], package: Package, items: Sequence[Item]) -> dict[str, str]:
-    """Return the files with these items in place of those that were read."""
+    """Return the files with these items instead of those that were read."""
     by_file: dict[str, list[Item]] = {}
     for item in items:
         by_file.setdefault(item.file, []).append(item)
@@ -130,7 +130,7 @@ def _objects(file: str, text: str) -> Iterable[Item | str]:
         elif document.value is None and compose(document.text) is None:
             yield document.text
         else:
-            raise PermanentError(f"{file}: a document is no YAML mapping", reason="InvalidResource")
+            raise PermanentError(f"{file}: a document is not a YAML mapping", reason="InvalidResource")
 
 
 def _text(pieces: Sequence[_Piece], items: Sequence[Item]) -> str:

@@ -1,7 +1,7 @@
-"""`.krmignore`: files of a package that functions do not see, named by patterns as in a `.gitignore`.
+"""`.krmignore`: files of a package that functions do not see, with patterns like in a `.gitignore`.
 
-A pattern counts from the folder of its file on. The last one that matches decides; what a matching
-folder holds is ignored with it. Matching takes time in proportion to pattern and name.
+A pattern applies below the folder of its file. The last matching pattern decides; the content of a
+matching folder is ignored with it. Matching takes time in proportion to pattern and name.
 """
 
 from collections.abc import Iterable, Mapping
@@ -9,11 +9,11 @@ from typing import NamedTuple
 
 IGNORE_FILE = ".krmignore"
 PATTERNS_MAX = 1_000
-"""Of one file; more are a mistake, and every path is compared with each."""
+"""Per file; every path is compared with each pattern, and more are a mistake."""
 
 
 class _Rule(NamedTuple):
-    """parts: of the pattern; anchored: it counts from the folder of its file only."""
+    """One pattern. parts: split at slashes; anchored: it matches from the folder of its file only."""
 
     parts: tuple[str, ...]
     anchored: bool
@@ -69,7 +69,7 @@ def _matches(rule: _Rule, names: tuple[str, ...]) -> bool:
 
 
 def _path_matches(parts: tuple[str, ...], names: tuple[str, ...]) -> bool:
-    """Match part by part; `**` stands for any number of folders."""
+    """Match part by part; `**` matches any number of folders."""
     reached = {0}
     for part in parts:
         if part == "**":
@@ -80,7 +80,7 @@ def _path_matches(parts: tuple[str, ...], names: tuple[str, ...]) -> bool:
 
 
 def _glob(pattern: str, name: str) -> bool:
-    """Match one name: `*` any characters, `?` one. Goes back to the last `*` only."""
+    """Match one name: `*` any characters, `?` one. Backtracks to the last `*` only."""
     at = star = mark = 0
     has_star = False
     for_pattern = 0

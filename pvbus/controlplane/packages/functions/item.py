@@ -1,9 +1,9 @@
-"""One object of a package, as text and as values, and what a function gives back.
+"""One object of a package, as text and as values, and the output of a function.
 
-An item keeps the text it was read from. Functions that compute values hand over new values and the
-difference is edited into the text; functions that care about spelling (a scalar's quotes, the comment
-behind it) work on scalars and splice them. Both paths read the result back and compare it with what
-was meant: where a splice would change anything else, the values win over the spelling.
+An item keeps its source text. Functions that compute values return new values, and the difference is
+edited into the text; functions that care about spelling (a scalar's quotes, the comment after it)
+replace scalars in the text. Both ways parse the result and compare it with the intended value: if a
+replaced scalar would change anything else, the values take precedence over the spelling.
 """
 
 import json
@@ -28,15 +28,15 @@ _LINE_COMMENT = re.compile(r"[ \t]+(#[^\r\n]*)")
 _ABSENT = object()
 
 REMEMBERED_CHARACTERS_MAX = 200
-"""Length of a scalar whose look is remembered: names and numbers come again, long texts do not."""
+"""Longest scalar in the cache of plain scalars: names and numbers repeat, long texts do not."""
 
 
 class Item(msgspec.Struct, frozen=True, kw_only=True):
     """One object: never changed in place, `value` included.
 
-    package, file: the directory of the Kptfile it belongs to and its file, both from the root of the
-    rendered package; an empty file lets the renderer choose one. index: its place in the file, -1 not
-    chosen. id: the renderer's mark, None on items that a function made.
+    package, file: the directory of its Kptfile and its file, both relative to the root of the rendered
+    package; with an empty file the renderer chooses one. index: its position in the file, -1 if not
+    chosen. id: set by the renderer, None on items that a function created.
     """
 
     text: str
@@ -101,10 +101,10 @@ class Item(msgspec.Struct, frozen=True, kw_only=True):
         return msgspec.structs.replace(self, text=text, value=value)
 
     def with_scalars(self, changes: Sequence[tuple[Path, "Scalar"]]) -> "Item":
-        """Return the item as `with_scalar` makes it, one change after the other.
+        """Return the item after `with_scalar` for each change.
 
-        The paths are in the order of the text. All are spliced at once where nothing hinders it: the
-        document is then read once and not once per change.
+        The paths are in the order of the text. If possible, all are replaced at once, so that the document
+        is parsed once and not once per change.
         """
         meant: Any = self.value
         root = None if self.file.endswith(".json") else compose(self.text)
@@ -118,7 +118,7 @@ class Item(msgspec.Struct, frozen=True, kw_only=True):
             meant = replaced(meant, path, scalar.value)
             start = node.start_mark.index
             if node.end_mark.index > end:
-                break  # an alias: its text was spliced already
+                break  # an alias: its text was replaced already
             pieces.append(self.text[node.end_mark.index : end])
             pieces.append(_placed(self.text, start, scalar.written()))
             length += len(scalar.text)
@@ -135,9 +135,9 @@ class Item(msgspec.Struct, frozen=True, kw_only=True):
         return item
 
     def with_scalar(self, path: Path, scalar: "Scalar") -> "Item":
-        """Return the item with the scalar at `path` written as given: its quotes, its comment.
+        """Return the item with the scalar at `path` written as given, with its quotes and comment.
 
-        A scalar without comment leaves the comment that is there.
+        A scalar without a comment keeps the present comment.
         """
         check_time()
         meant = replaced(self.value, path, scalar.value)
@@ -151,7 +151,7 @@ class Item(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Scalar(NamedTuple):
-    """A scalar as it is written. text: its content without quotes; style: YAML's indicator, '' plain."""
+    """A scalar with its spelling. text: content without quotes; style: YAML's indicator, '' for plain."""
 
     text: str
     style: str = ""
@@ -160,11 +160,11 @@ class Scalar(NamedTuple):
 
     @property
     def value(self) -> Any:
-        """Return what a reader gets: untyped plain scalars are resolved."""
+        """The parsed value: untyped plain scalars are resolved."""
         return self.text if self.style or self.is_string or not _is_plain(self.text) else load(self.text)
 
     def written(self) -> str:
-        """Return the scalar for a place inside a line; quoted where plain would mean something else."""
+        """Return the scalar's text inside a line; quoted if the plain text had another meaning."""
         if self.style == "'" and "\n" not in self.text:
             return "'" + self.text.replace("'", "''") + "'"
         if self.style != '"' and _is_plain(self.text) and (not self.is_string or _is_text(self.text)):
@@ -173,7 +173,7 @@ class Scalar(NamedTuple):
 
 
 class Result(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, rename="camel"):
-    """One line of a function's report, as the ResourceList protocol shapes it."""
+    """One result of a function, in the form of the ResourceList protocol."""
 
     message: str
     severity: str = "info"
@@ -183,7 +183,7 @@ class Result(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, rena
 
 
 class FunctionOutput(msgspec.Struct, frozen=True, kw_only=True):
-    """What a function gave back. With an error the items are the input's and nobody uses them."""
+    """The output of a function. With an error, the items are the input's and are not used."""
 
     items: tuple[Item, ...]
     results: tuple[Result, ...] = ()
@@ -191,7 +191,7 @@ class FunctionOutput(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def find(node: yaml.Node | None, path: Path) -> yaml.Node | None:
-    """Return the node at a path, None where there is none."""
+    """Return the node at a path, None if there is none."""
     for part in path:
         if isinstance(node, yaml.MappingNode):
             node = next((value for key, value in node.value if key.value == part), None)
@@ -203,7 +203,7 @@ def find(node: yaml.Node | None, path: Path) -> yaml.Node | None:
 
 
 def index_nodes(node: yaml.Node | None) -> dict[Path, yaml.ScalarNode]:
-    """Return the scalars below a node by path; of keys that are there twice the first, as `find`."""
+    """Return the scalars below a node by path; for duplicate keys the first one, like `find`."""
     found: dict[Path, yaml.ScalarNode] = {}
     for path, scalar in scalars(node):
         found.setdefault(path, scalar)
@@ -211,7 +211,7 @@ def index_nodes(node: yaml.Node | None) -> dict[Path, yaml.ScalarNode]:
 
 
 def scalar_at(item: Item, path: Path) -> Scalar | None:
-    """Return the scalar at a path with its spelling, None where another kind of node is."""
+    """Return the scalar at a path with its spelling, None if there is another kind of node."""
     node = find(compose(item.text), path)
     if not isinstance(node, yaml.ScalarNode):
         return None
@@ -222,7 +222,7 @@ def scalar_at(item: Item, path: Path) -> Scalar | None:
 
 
 def line_comment(text: str, node: yaml.Node) -> str:
-    """Return the comment behind a node on its last line, '' where there is none."""
+    """Return the comment after a node on its last line, '' if there is none."""
     if isinstance(node, yaml.ScalarNode) and node.style in ("|", ">"):
         return ""
     match = _LINE_COMMENT.match(text, node.end_mark.index)
@@ -230,7 +230,7 @@ def line_comment(text: str, node: yaml.Node) -> str:
 
 
 def scalars(node: yaml.Node | None, path: Path = ()) -> Iterator[tuple[Path, yaml.ScalarNode]]:
-    """Yield every scalar value below a node with its path, in the order of the text; keys are none."""
+    """Yield every scalar value (not key) below a node with its path, in the order of the text."""
     if isinstance(node, yaml.ScalarNode):
         yield path, node
     elif isinstance(node, yaml.SequenceNode):
@@ -242,7 +242,7 @@ def scalars(node: yaml.Node | None, path: Path = ()) -> Iterator[tuple[Path, yam
 
 
 def lookup(value: Any, path: Path, default: Any = None) -> Any:
-    """Return what is at a path of values, `default` where there is nothing."""
+    """Return the value at a path, `default` if there is none."""
     for part in path:
         if isinstance(value, dict):
             value = value.get(part, _ABSENT)
@@ -256,20 +256,20 @@ def lookup(value: Any, path: Path, default: Any = None) -> Any:
 
 
 def replaced(value: Any, path: Path, new: Any) -> Any:
-    """Return `value` with `new` at a path; only what leads there is copied, missing maps are made."""
+    """Return `value` with `new` at a path; only the path is copied, missing maps are created."""
     if not path:
         return new
     part, rest = path[0], path[1:]
     if isinstance(part, int) and isinstance(value, list):
         return [*value[:part], replaced(value[part], rest, new), *value[part + 1 :]]
     if value is not None and not isinstance(value, dict):
-        raise PermanentError(f"{part!r} cannot be set: what holds it is not a map", reason="InvalidResource")
+        raise PermanentError(f"cannot set {part!r}: its parent is not a map", reason="InvalidResource")
     inner = (value or {}).get(part)
     return {**(value or {}), part: replaced(inner, rest, new)}
 
 
 def text_of(value: Any) -> str:
-    """Return a scalar as YAML writes it, '' for nothing."""
+    """Return a scalar as YAML writes it, '' for None."""
     if value is None:
         return ""
     if isinstance(value, bool):
@@ -291,12 +291,12 @@ def _spliced(text: str, node: yaml.ScalarNode, scalar: Scalar) -> str:
 
 
 def _placed(text: str, start: int, written: str) -> str:
-    """Return what is written at a position; behind a colon only with a space."""
+    """Return the text to write at a position; after a colon it needs a space."""
     return f" {written}" if start and text[start - 1] == ":" else written
 
 
 def _is_plain(text: str) -> bool:
-    """Whether a text can stand without quotes and be read back as itself, of whatever type."""
+    """Return whether YAML reads the unquoted text as one scalar with the same text, of any type."""
     return _looked_plain(text) if len(text) <= REMEMBERED_CHARACTERS_MAX else _looks_plain(text)
 
 

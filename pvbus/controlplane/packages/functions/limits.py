@@ -1,7 +1,7 @@
-"""How long one render may compute, and how large a text may become.
+"""Limits of one render: computing time, and the size of texts.
 
-Editing a document reads it again after each change, so a hostile package can make a render quadratic.
-Functions that are built in cannot be killed as programs are; they look at the clock at every edit.
+Editing a document parses it again after each change, so a hostile package can make a render quadratic.
+Built-in functions cannot be killed like programs; they check the clock at every edit.
 """
 
 import threading
@@ -14,15 +14,15 @@ from pvbus.core.errors import PermanentError
 from pvbus.core.yaml.editor import DEPTH_MAX
 
 RENDER_SECONDS_MAX = 60.0
-"""Time of a whole render less that of programs, which have their own limit. The largest packages known
-take a second; more would let eight bad packages hold all threads of the store for longer."""
+"""Time of a whole render without its programs, which have their own limit. The largest known packages take
+a second; with a higher limit, eight bad packages would block all threads of the store for longer."""
 
 TEXT_CHARACTERS_MAX = 8_000_000
-"""Length of a text that a function makes of others: more than any request may hold (6 MiB)."""
+"""Length of a text that a function composes: more than the largest request (6 MiB)."""
 
 GROWTH_CHARACTERS_MAX = 32_000_000
-"""How much longer all texts of a package may become in one render. A value of a megabyte that is copied
-into each of ten thousand objects would take all memory there is."""
+"""Growth of all texts of a package in one render. A value of a megabyte that is copied into each of ten
+thousand objects would use all memory."""
 
 
 NODES_MAX = 100_000
@@ -40,7 +40,7 @@ _state = _State()
 
 @contextmanager
 def render_limits(seconds: float | None = None) -> Iterator[None]:
-    """Count time and growth on this thread from here on, for the checks below."""
+    """Measure time and growth on this thread within the block, for the checks below."""
     before = _state.until, _state.seconds, _state.growth
     seconds = RENDER_SECONDS_MAX if seconds is None else seconds
     _state.until, _state.seconds, _state.growth = time.monotonic() + seconds, seconds, 0
@@ -52,7 +52,7 @@ def render_limits(seconds: float | None = None) -> Iterator[None]:
 
 @contextmanager
 def untimed() -> Iterator[None]:
-    """Do not count the time of this block, which has a limit of its own."""
+    """Exclude the time of this block, which has its own limit."""
     began = time.monotonic()
     try:
         yield
@@ -62,17 +62,17 @@ def untimed() -> Iterator[None]:
 
 
 def check_time() -> None:
-    """Raises: PermanentError when the time of the render is over."""
+    """Check the time of the render. Raises: PermanentError."""
     if _state.until is not None and time.monotonic() > _state.until:
         raise PermanentError(
             f"the built-in functions did not end within {_state.seconds:g} s: make the package smaller, or "
-            "its functions change fewer fields",
+            "let its functions change fewer fields",
             reason="RenderTimeout",
         )
 
 
 def check_value(value: Any) -> None:
-    """Raises: PermanentError for a value that is too large or too deep to be written."""
+    """Check that a value is not too large or too deep to write. Raises: PermanentError."""
     nodes = 0
 
     def visit(item: Any, depth: int) -> None:
@@ -95,7 +95,7 @@ def check_value(value: Any) -> None:
 
 
 def check_length(characters: int) -> None:
-    """Raises: PermanentError for a text that would be too long."""
+    """Check the length of a text. Raises: PermanentError."""
     if characters > TEXT_CHARACTERS_MAX:
         raise PermanentError(
             f"a value would have {characters} characters, at most {TEXT_CHARACTERS_MAX} are allowed",
@@ -104,7 +104,7 @@ def check_length(characters: int) -> None:
 
 
 def check_growth(before: int, after: int) -> None:
-    """Raises: PermanentError for a text that becomes too long, or that makes the package so."""
+    """Check the length of a text, and the growth of the package. Raises: PermanentError."""
     check_length(after)
     _state.growth += max(0, after - before)
     if _state.growth > GROWTH_CHARACTERS_MAX:

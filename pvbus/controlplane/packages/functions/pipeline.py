@@ -1,4 +1,4 @@
-"""The pipeline of a Kptfile: which function runs when, on what, with which configuration."""
+"""The pipeline of a Kptfile: the order, input and configuration of its functions."""
 
 import posixpath
 from collections.abc import Mapping, Sequence
@@ -16,7 +16,7 @@ PHASES: tuple[Phase, ...] = ("mutators", "validators")
 
 
 class Selector(msgspec.Struct, frozen=True, kw_only=True, rename="camel", forbid_unknown_fields=True):
-    """Objects that have every given field; a map asks for each of its pairs."""
+    """Selects objects that have every given field, and every pair of a given map."""
 
     api_version: str = ""
     kind: str = ""
@@ -36,7 +36,7 @@ class Selector(msgspec.Struct, frozen=True, kw_only=True, rename="camel", forbid
 
 
 class Entry(msgspec.Struct, frozen=True, kw_only=True, rename="camel", forbid_unknown_fields=True):
-    """One function of a pipeline, as the Kptfile has it."""
+    """One function of a pipeline, as in the Kptfile."""
 
     image: str = ""
     tag: str = ""
@@ -58,12 +58,12 @@ class Step(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def path(self) -> str:
-        """Where the Kptfile names the function."""
+        """The function's path in the Kptfile."""
         return f"pipeline.{self.phase}[{self.index}]"
 
     @property
     def image(self) -> str:
-        """What runs, in the Kptfile's words."""
+        """The image or command line in the Kptfile."""
         return self.entry.image or self.entry.exec
 
     def __str__(self) -> str:
@@ -72,7 +72,7 @@ class Step(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class InvalidStepError(PermanentError):
-    """An entry of a pipeline that cannot be run, whatever the objects are."""
+    """An entry of a pipeline that cannot run on any objects."""
 
     def __init__(self, step: Step, message: str) -> None:
         super().__init__(message, reason="InvalidPipeline")
@@ -83,13 +83,13 @@ def parse_steps(kptfile: Item) -> list[Step]:
     """Return a Kptfile's functions in the order they run. Raises: PermanentError."""
     if (kptfile.api_version, kptfile.kind) != (API_VERSION, "Kptfile"):
         raise PermanentError(
-            f"{kptfile.file}: is {kptfile.api_version or 'of no version'} {kptfile.kind}, and must be "
+            f"{kptfile.file}: is {kptfile.api_version or 'of no version'} {kptfile.kind}, but must be "
             f"{API_VERSION} Kptfile",
             reason="InvalidPipeline",
         )
     pipeline = kptfile.value.get("pipeline") or {}
     if not isinstance(pipeline, dict):
-        raise PermanentError(f"{kptfile.file}: pipeline is no map", reason="InvalidPipeline")
+        raise PermanentError(f"{kptfile.file}: pipeline is not a map", reason="InvalidPipeline")
     if unknown := sorted(map(str, pipeline.keys() - set(PHASES))):
         raise PermanentError(
             f"{kptfile.file}: pipeline.{unknown[0]}: unknown field, expected {' or '.join(PHASES)}",
@@ -99,7 +99,7 @@ def parse_steps(kptfile: Item) -> list[Step]:
     for phase in PHASES:
         entries = pipeline.get(phase) or []
         if not isinstance(entries, list):
-            raise PermanentError(f"{kptfile.file}: pipeline.{phase} is no list", reason="InvalidPipeline")
+            raise PermanentError(f"{kptfile.file}: pipeline.{phase} is not a list", reason="InvalidPipeline")
         for index, given in enumerate(entries):
             step = Step(package=kptfile.package, phase=phase, index=index, entry=Entry())
             try:
@@ -114,7 +114,7 @@ def parse_steps(kptfile: Item) -> list[Step]:
 def config_of(step: Step, items: Sequence[Item], originals: Sequence[Item]) -> Value | None:
     """Return a function's configuration.
 
-    A mutator sees what the functions before it made of the file; a validator sees what was read.
+    A mutator sees the file as previous functions changed it; a validator sees the original file.
     """
     entry = step.entry
     if entry.config_map is not None:
@@ -129,7 +129,7 @@ def config_of(step: Step, items: Sequence[Item], originals: Sequence[Item]) -> V
     ]
     if outside := [item for item in found if item.package != step.package]:
         raise PermanentError(
-            f"configPath `{entry.config_path}` is in the sub-package {outside[0].package}, and must be a "
+            f"configPath `{entry.config_path}` is in the sub-package {outside[0].package}, but must be a "
             "file of the package itself",
             reason="InvalidPipeline",
         )
@@ -143,7 +143,7 @@ def config_of(step: Step, items: Sequence[Item], originals: Sequence[Item]) -> V
 
 
 def select(step: Step, items: Sequence[Item]) -> list[Item]:
-    """Return what a function gets: an object that two selectors match comes twice."""
+    """Return a function's input: an object that two selectors match is included twice."""
     entry = step.entry
     if entry.selectors:
         items = [item for item in items for selector in entry.selectors if selector.matches(item)]
@@ -151,9 +151,9 @@ def select(step: Step, items: Sequence[Item]) -> list[Item]:
 
 
 def merge(step: Step, items: Sequence[Item], selected: Sequence[Item], output: Sequence[Item]) -> list[Item]:
-    """Put a function's output where its input was; new objects go to the end.
+    """Replace a function's input by its output; new objects go to the end.
 
-    Raises: PermanentError where an object is no Kubernetes object or two claim one place in a file.
+    Raises: PermanentError if an object is not a Kubernetes object, or two have one position in a file.
     """
     given = {item.id for item in selected}
     returned: Mapping[int | None, Item] = {item.id: item for item in output if item.id is not None}
@@ -180,7 +180,7 @@ def _check(step: Step) -> None:
     for key, value in (entry.config_map or {}).items():
         if isinstance(value, dict | list):
             kind = "map" if isinstance(value, dict) else "list"
-            raise InvalidStepError(step, f"configMap.{key} is a {kind}, and must be a text")
+            raise InvalidStepError(step, f"configMap.{key} is a {kind}, but must be a string")
     if entry.config_path and (
         posixpath.isabs(entry.config_path) or ".." in posixpath.normpath(entry.config_path).split("/")
     ):

@@ -1,4 +1,4 @@
-"""Which function an image stands for: built in, or a program that the installation names."""
+"""Finds the function for an image: a built-in one, or a program that the installation configures."""
 
 import re
 import shlex
@@ -20,14 +20,14 @@ Function = Callable[[Sequence[Item], Value | None], FunctionOutput]
 
 
 class Builtin(NamedTuple):
-    """A function of ours and the newest version whose behaviour it has."""
+    """A function of ours, and the newest version with the same behaviour."""
 
     run: Function
     version: tuple[int, ...]
 
 
 class Resolved(NamedTuple):
-    """A function, and what a person should know about the choice ('' nothing)."""
+    """A function, and a note for the user about the choice ('' for none)."""
 
     run: Function
     note: str = ""
@@ -46,8 +46,8 @@ class FunctionRegistry:
     """Finds the function of an image.
 
     images: image, with or without its tag or as its bare name, to a command line, split like a shell
-    line, or to `builtin:<name>`; it goes before the built-in functions. A command line runs with the
-    rights of this process. allow_exec: whether a Kptfile may name a command line by itself.
+    line, or to `builtin:<name>`; it overrides the built-in functions. A command line runs with the
+    rights of this process. allow_exec: whether a Kptfile may name a command line itself.
     """
 
     def __init__(
@@ -57,13 +57,13 @@ class FunctionRegistry:
         allow_exec: bool = False,
         timeout_seconds: float = TIMEOUT_SECONDS,
     ) -> None:
-        """Raises: UsageError where an entry names nothing that could run."""
+        """Raises: UsageError if an entry names nothing that can run."""
         self._allow_exec = allow_exec
         self._timeout_seconds = timeout_seconds
         self._images = {image: self._configured(image, target) for image, target in (images or {}).items()}
 
     def resolve(self, image: str) -> Resolved:
-        """Return the function of an image. Raises: PermanentError where there is none."""
+        """Return the function of an image. Raises: PermanentError if there is none."""
         name, tag = split_image(image)
         untagged = image.removesuffix(f":{tag}") if tag else image
         for key in (image, untagged, name):
@@ -78,20 +78,20 @@ class FunctionRegistry:
         return Resolved(builtin.run, _version_note(image, tag, builtin.version))
 
     def resolve_exec(self, command_line: str) -> Resolved:
-        """Return the function of a Kptfile's `exec`. Raises: PermanentError where that is not allowed."""
+        """Return the function of a Kptfile's `exec`. Raises: PermanentError if that is not allowed."""
         if not self._allow_exec:
             raise PermanentError("functions by `exec` are not allowed here", reason="ExecNotAllowed")
         try:
             return Resolved(self._program(shlex.split(command_line)))
         except (ValueError, UsageError) as exc:
-            raise PermanentError(f"`exec` is no command line: {exc}", reason="InvalidPipeline") from exc
+            raise PermanentError(f"`exec` is not a command line: {exc}", reason="InvalidPipeline") from exc
 
     def _configured(self, image: str, target: str | list[str]) -> Function:
         if isinstance(target, str) and target.startswith(BUILTIN_PREFIX):
             name = target.removeprefix(BUILTIN_PREFIX)
             if name not in BUILTINS:
                 raise UsageError(
-                    f"function {image}: there is no built-in {name!r}; there are {', '.join(BUILTINS)}"
+                    f"function {image}: unknown built-in {name!r}: expected one of {', '.join(BUILTINS)}"
                 )
             return BUILTINS[name].run
         try:

@@ -1,4 +1,4 @@
-"""Label selectors in Kubernetes' string form, and matching objects by id."""
+"""Label selectors in Kubernetes' string form, and selectors of objects by their identity."""
 
 from collections.abc import Mapping
 from functools import lru_cache
@@ -14,7 +14,7 @@ from pvbus.core.errors import PermanentError
 SELECTOR_CHARACTERS_MAX = 10_000
 """Length of a selector: one of a thousand terms still fits."""
 
-# In linear time whatever it looks at: selectors come from packages.
+# RE2, for linear time on any input: selectors come from packages.
 _TERM = re2.compile(
     r"\s*(?:(?P<absent>!)\s*(?P<without>[\w./-]+)"
     r"|(?P<key>[\w./-]+)\s*(?:(?P<operator>==|=|!=)\s*(?P<value>[\w.-]*)"
@@ -23,7 +23,7 @@ _TERM = re2.compile(
 
 
 class Requirement(NamedTuple):
-    """One term of a selector. values None: only presence counts. wanted: whether it must match."""
+    """One term of a selector. values None: only presence counts. wanted: False negates the term."""
 
     key: str
     values: frozenset[str] | None
@@ -63,7 +63,7 @@ def parse_selector(text: str) -> tuple[Requirement, ...]:
 
 
 class ObjectSelector(msgspec.Struct, frozen=True, kw_only=True, rename="camel", forbid_unknown_fields=False):
-    """Which objects: an empty field is any. Names and kinds are compared whole, they are no patterns."""
+    """Selects objects; an empty field matches any. Names and kinds are compared whole, not as patterns."""
 
     group: str = ""
     version: str = ""

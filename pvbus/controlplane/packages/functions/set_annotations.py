@@ -1,7 +1,7 @@
-"""set-annotations: put annotations on objects and on the pods they make.
+"""set-annotations: set annotations on objects and on their pod templates.
 
-Source: functions/go/set-annotations v0.1.4 of the krm-functions-catalog. Unlike its sisters it does not
-spare the objects that are for the package itself, the Kptfile included.
+Source: functions/go/set-annotations v0.1.4 of the krm-functions-catalog. Unlike the other functions, it
+also changes the objects that are for the package itself, the Kptfile included.
 """
 
 from collections.abc import Mapping, Sequence
@@ -13,7 +13,7 @@ from pvbus.core.errors import PermanentError
 
 
 class _Field(NamedTuple):
-    """A map of annotations. Empty group, version or kind: any, except that `core` is no group at all."""
+    """A map of annotations. Empty group, version or kind: any; group `core` is the empty API group."""
 
     path: FieldPath
     kind: str = ""
@@ -65,12 +65,12 @@ def _configured(config: Value | None) -> tuple[dict[str, str], list[_Field]]:
             raise _fault("`fieldSpecs` and `additionalAnnotationFields` cannot be used together")
         specs = config.get("additionalAnnotationFields") or config.get("fieldSpecs") or []
         if not isinstance(specs, list):
-            raise _fault("`additionalAnnotationFields` is no list")
+            raise _fault("`additionalAnnotationFields` is not a list")
         extra = [_field(spec) for spec in specs]
     else:
         raise _fault(f"functionConfig is {kind[1] or 'absent'}, expected `SetAnnotations` or `ConfigMap`")
     if not annotations or not isinstance(annotations, dict):
-        raise _fault("there are no annotations in the functionConfig")
+        raise _fault("the functionConfig has no annotations")
     return {key: text_of(annotations[key]) for key in sorted(annotations)}, extra
 
 

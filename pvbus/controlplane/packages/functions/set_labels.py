@@ -1,7 +1,7 @@
-"""set-labels: put labels on objects, on the pods they make and on the selectors that find those.
+"""set-labels: set labels on objects, on their pod templates and on the selectors of those pods.
 
-Source: branch set-labels/v0.2 of the krm-functions-catalog. Selectors inside pod affinity are not
-touched there although they are listed, and so they are not here.
+Source: branch set-labels/v0.2 of the krm-functions-catalog. Like there, selectors inside pod affinity
+are not changed, although they are listed.
 """
 
 from collections.abc import Mapping, Sequence
@@ -13,7 +13,7 @@ from pvbus.core.errors import PermanentError
 
 
 class _Kind(NamedTuple):
-    """Kinds a field path belongs to. group None: of any group."""
+    """A kind that has a field path. group None: of any group."""
 
     group: str | None
     kind: str
@@ -23,7 +23,7 @@ class _Kind(NamedTuple):
 
 
 class _Field(NamedTuple):
-    """A map of labels in some kinds. add: create what is missing, else only overwrite keys there are."""
+    """A map of labels in some kinds. add: also create missing keys; False: only overwrite present ones."""
 
     kinds: tuple[_Kind, ...]
     path: FieldPath
@@ -62,15 +62,15 @@ _FIELDS = (
     _Field(_POLICY, ("spec", "ingress", EACH, "from", EACH, "podSelector", "matchLabels"), False),
     _Field(_POLICY, ("spec", "egress", EACH, "to", EACH, "podSelector", "matchLabels"), False),
 )
-# Nothing is created below one of these where it is absent: that would invent a workload.
+# If one of these is absent, nothing is created below it: that would invent a workload.
 _NEVER_CREATED = frozenset({"spec", "template", "jobTemplate", EACH})
 
 
 def set_labels(items: Sequence[Item], config: Value | None) -> FunctionOutput:
-    """Write the configured labels into every object but those for the package itself."""
+    """Write the configured labels to every object except those for the package itself."""
     labels = _configured(config)
     if not labels:
-        message = "the labels of the functionConfig are empty, nothing was changed"
+        message = "the labels of the functionConfig are empty; nothing was changed"
         return FunctionOutput(items=tuple(items), results=(Result(message=message, severity="warning"),))
     changed = tuple(item if item.is_local_config else _labelled(item, labels) for item in items)
     return FunctionOutput(items=changed, results=(Result(message=f"set {len(labels)} label(s) in total"),))
@@ -88,7 +88,7 @@ def _configured(config: Value | None) -> dict[str, str]:
             reason="InvalidFunctionConfig",
         )
     if labels is not None and not isinstance(labels, dict):
-        raise PermanentError("the labels of the functionConfig are no map", reason="InvalidFunctionConfig")
+        raise PermanentError("the labels of the functionConfig are not a map", reason="InvalidFunctionConfig")
     return {key: text_of(value) for key, value in sorted((labels or {}).items())}
 
 

@@ -1,7 +1,7 @@
-"""set-namespace: put the package's objects into one namespace.
+"""set-namespace: set the namespace of the package's objects.
 
-Source: functions/go/set-namespace v0.4.1 of the krm-functions-catalog. Its later versions work on one
-origin namespace and are different functions under the same name.
+Source: functions/go/set-namespace v0.4.1 of the krm-functions-catalog. Later versions replace one original
+namespace: they are different functions under the same name.
 """
 
 import re
@@ -29,7 +29,7 @@ _DEPENDS_ON_NAMESPACED = re.compile(r"([^/]*)/namespaces/([^/]+)/([^/]+)/([^/]+)
 
 
 def set_namespace(items: Sequence[Item], config: Value | None) -> FunctionOutput:
-    """Write the configured namespace everywhere a namespace of the package is named."""
+    """Write the configured namespace to every field that names a namespace of the package."""
     namespace = _configured(config)
     old: set[str] = set()
     count = 0
@@ -69,7 +69,7 @@ def _configured(config: Value | None) -> str:
 
 
 def _paths(item: Item) -> Iterator[Path]:
-    """Yield where an object names its own namespace or one it serves in."""
+    """Yield the paths where an object names its own namespace or that of a service."""
     kind = (item.api_version, item.kind)
     if kind == ("v1", "Namespace"):
         yield ("metadata", "name")
@@ -87,7 +87,7 @@ def _paths(item: Item) -> Iterator[Path]:
 
 
 def _with_dependencies(items: Sequence[Item], old: set[str], namespace: str) -> list[Item]:
-    """Follow the move in depends-on annotations that name an object of this package."""
+    """Update the namespace in depends-on annotations that name an object of this package."""
     present = {(item.group, item.kind, item.name) for item in items}
     moved: list[Item] = []
     for item in items:
@@ -102,7 +102,7 @@ def _with_dependencies(items: Sequence[Item], old: set[str], namespace: str) -> 
 
 
 def _results(items: Sequence[Item], old: set[str], namespace: str, count: int) -> tuple[Result, ...]:
-    """Report; two objects that became one are an error result although the function succeeds."""
+    """Return the results; objects that became duplicates give an error result, but no failure."""
     seen: set[tuple[str, str, str, str]] = set()
     results: list[Result] = []
     for item in items:

@@ -1,4 +1,4 @@
-"""Texts of one YAML document: their values, their nodes, and other values edited into them."""
+"""The text of one YAML document: parses its values and nodes, and edits new values into it."""
 
 from difflib import SequenceMatcher
 from functools import lru_cache
@@ -11,11 +11,11 @@ from pvbus.core.yaml.editor import Document, YamlError, assign, delete, get, ins
 from pvbus.core.yaml.writer import Style, block
 
 REMEMBERED_CHARACTERS_MAX = 100_000
-"""Length of a text whose graph is remembered; a graph takes a hundred times the memory of its text."""
+"""Longest text in the cache of graphs; a graph takes a hundred times the memory of its text."""
 
 COMPARISONS_MAX = 250_000
-"""Pairs of elements that are compared to keep what stays of a list: some 0.1 s. Longer lists that differ
-throughout are written anew."""
+"""Pairs of elements that are compared to keep a list's unchanged elements: some 0.1 s. Larger differences
+rewrite the whole list."""
 
 Path = tuple[str | int, ...]
 """Keys of maps and indices of lists, from the root of a document."""
@@ -24,7 +24,7 @@ _Loader = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
 
 
 def load(text: str) -> Any:
-    """Return the value of a text of one document. Raises: yamledit.YamlError."""
+    """Return the value of a text of one document. Raises: YamlError."""
     documents = parse(text)
     return documents[0].value if documents else None
 
@@ -37,12 +37,12 @@ def dump(value: Any) -> str:
 def compose(text: str) -> yaml.Node | None:
     """Return the node graph of a text of one document that `load` accepts; marks count its characters.
 
-    Nobody may change the graph. Its implicit tags are YAML 1.1's and mean nothing here.
+    The graph is shared: do not change it. Its implicit tags are YAML 1.1's and have no meaning here.
     """
     return _composed_before(text) if len(text) <= REMEMBERED_CHARACTERS_MAX else _composed(text)
 
 
-# The same text is asked for a few times in a row; graphs are large, so few are kept.
+# The same text is composed a few times in a row; graphs are large, so few are cached.
 @lru_cache(maxsize=8)
 def _composed_before(text: str) -> yaml.Node | None:
     return _composed(text)
@@ -57,9 +57,9 @@ def _composed(text: str) -> yaml.Node | None:
 
 
 def with_value(text: str, old: Any, new: Any) -> str:
-    """Return the text, whose value is `old`, with the value `new`: it changes only where they differ.
+    """Return the text, whose value is `old`, edited to the value `new`: it changes only where they differ.
 
-    Elements of a list that are equal stay as they are, wherever others came or went between them.
+    Equal elements of a list keep their text, even if others were added or removed between them.
     """
     return _merged(Document(text, old), (), new).text
 
@@ -82,13 +82,13 @@ def _merged(document: Document, path: Path, new: Any) -> Document:
 
 
 def _common(one: list[str], other: list[str]) -> int:
-    """Return how many elements two lists begin with alike."""
+    """Return the length of the common prefix of two lists."""
     pairs = enumerate(zip(one, other, strict=False))
     return next((index for index, (a, b) in pairs if a != b), min(len(one), len(other)))
 
 
 def _merged_list(document: Document, path: Path, old: list[Any], new: list[Any]) -> Document:
-    """Edit from the end, so that the indices of what is still to do hold."""
+    """Edit a list from its end, so that the indices of the remaining edits stay valid."""
     one, other = [repr(each) for each in old], [repr(each) for each in new]
     head = _common(one, other)
     tail = _common(one[head:][::-1], other[head:][::-1])

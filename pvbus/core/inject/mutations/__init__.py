@@ -1,7 +1,7 @@
-"""What a PackageVariant changes in a package: context, pipeline functions, injected configuration.
+"""A PackageVariant's changes to a package: context, pipeline functions, injected configuration.
 
 Pure: files in, files out. Applying a mutation twice gives the same files as applying it once, byte
-for byte, and a file that nothing changes is the very text that came in.
+for byte, and an unchanged file keeps its exact text.
 """
 
 from collections.abc import Mapping
@@ -41,9 +41,9 @@ __all__ = [
 
 
 class Mutation(NamedTuple):
-    """The files afterwards, whether they are worth a write, and the outcome of each injection point.
+    """The resulting files, whether they differ from the input, and the outcome of each injection point.
 
-    causes: what changed them, in words.
+    causes: the changes, in words.
     """
 
     resources: dict[str, str]
@@ -63,7 +63,7 @@ def mutate(
     """Apply a variant to the files of a package revision; the Kptfile's pipeline is not run here.
 
     A Kptfile whose known content stays the same keeps its text: Porch would not save it either.
-    Raises: PermanentError, in Porch's words, when the package has not what the variant needs.
+    Raises: PermanentError, in Porch's words, if the package lacks what the variant needs.
     """
     where = f"{namespace}/{revision_name}"
     if not resources:
@@ -87,7 +87,7 @@ def mutate(
 def _injections(
     before: Mapping[str, str], after: Mapping[str, str], injected: tuple[Injected, ...]
 ) -> list[str]:
-    """Return which objects were injected into files that changed, or that only conditions did."""
+    """Return, in words, the objects injected into changed files, or that only conditions changed."""
     done = [
         f"{one.kind} {one.source_name} into {one.file}"
         for one in injected

@@ -29,7 +29,7 @@ def with_context(resources: dict[str, str], context: PackageContext | None, *, w
 
 
 def _documents(resources: dict[str, str], where: str) -> tuple[tuple[editor.Document, ...], int]:
-    """Return the documents of the file and which of them is the package context, after checks."""
+    """Check the file; return its documents and the index of the package context."""
     if FILE not in resources:
         raise _invalid(f"\"{FILE}\" not found in PackageRevisionResources '{where}'")
     try:

@@ -1,10 +1,10 @@
-"""Config injection: in-cluster objects' content into a package's annotated objects.
+"""Injects the content of in-cluster objects into a package's annotated objects.
 
-An injection point is an object with the annotation `kpt.dev/config-injection`. Of the in-cluster
-objects of its group, version and kind the first that an injector names is taken; its `spec`, or the
-`data` of a core ConfigMap, replaces that of the point. The outcome of each point is a condition of
-the Kptfile, and a required point is a readiness gate. The hash of what was injected is in the
-result only: inside the package it would make every change of the object a change of two fields.
+An injection point is an object with the annotation `kpt.dev/config-injection`. The first in-cluster
+object of its group, version and kind that an injector names is chosen; its `spec`, or the `data` of a
+core ConfigMap, replaces that of the point. The outcome of each point is a condition of the Kptfile,
+and a required point is a readiness gate. The hash of the injected content is in the result only: in
+the package, every change of the object would change two fields.
 
 Source: Porch v1.5.8, injection.go.
 """
@@ -22,7 +22,7 @@ from pvbus.core.yaml import editor
 POINT = "kpt.dev/config-injection"
 INJECTED = "kpt.dev/injected-resource"
 INJECTED_ALIAS = "kpt.dev/injected-resource-name"
-"""The spelling of the design document: read, and replaced when something is injected."""
+"""The spelling of the design document: read, and replaced on injection."""
 
 
 UNMATCHED = "no resource matched any injection selector for this injection point"
@@ -69,7 +69,7 @@ class CandidateListing(NamedTuple):
 
 
 class Candidates(Protocol):
-    """What can be injected."""
+    """The in-cluster objects that can be injected."""
 
     def listing(self, group: str, version: str, kind: str) -> CandidateListing: ...
 
@@ -94,12 +94,12 @@ class Injected(NamedTuple):
 
     @property
     def explanation(self) -> str:
-        """The message of the Kptfile's condition, which is Porch's, and what there is to say beyond it."""
+        """Porch's message, which is that of the Kptfile's condition, and our detail."""
         return f"{self.message}: {self.detail}" if self.detail else self.message
 
 
 def injection_points(resources: Mapping[str, str]) -> InjectionPoints:
-    """Find the injection points, before anything is cloned or written."""
+    """Return the injection points of a package's files."""
     points: list[InjectionPoint] = []
     problems: list[str] = []
     files: dict[str, str] = {}
@@ -130,7 +130,7 @@ def _is_yaml(file: str) -> bool:
 def _points_of(file: str, text: str) -> tuple[tuple[InjectionPoint, str], ...]:
     """Return the points of a file, with the value of their annotation.
 
-    Remembered, since a fleet's packages share most of their files, and parsing is what takes long.
+    Cached, since a fleet's packages share most of their files, and parsing is slow.
     """
     found = []
     for number, document in enumerate(editor.parse(text)):
@@ -175,9 +175,9 @@ def injected_from(value: Any) -> str | None:
 def with_injection(
     resources: dict[str, str], injectors: tuple[Injector, ...], candidates: Candidates
 ) -> tuple[dict[str, str], tuple[Injected, ...]]:
-    """Inject what can be, and keep conditions and gates of the Kptfile. Raises: PermanentError.
+    """Fill the injection points; update conditions and gates of the Kptfile. Raises: PermanentError.
 
-    A point for which nothing is found keeps what it has; conditions of points that are gone stay.
+    A point without a match keeps its content; conditions of removed points stay.
     """
     points, problem = injection_points(resources)
     if problem:
@@ -205,7 +205,7 @@ def _fits(injector: Injector, point: InjectionPoint) -> bool:
 def _choose(
     point: InjectionPoint, injectors: tuple[Injector, ...], candidates: Candidates
 ) -> tuple[Injected, Any]:
-    """Find what is injected into a point, and the content."""
+    """Return the outcome of a point and the content to inject."""
     if not injectors:
         return _not_injected(point, "no injectors defined"), None
     listing = candidates.listing(point.group, point.version, point.kind)
@@ -221,7 +221,7 @@ def _choose(
             names = ", ".join(f'"{one}"' for one in dict.fromkeys(fitting))
             detail = f"there are resources of type {what}, but none is named {names}"
         else:
-            detail = f"no injector is for type {what}: {'; '.join(map(_selector, injectors))}"
+            detail = f"no injector selects type {what}: {'; '.join(map(_selector, injectors))}"
         return _not_injected(point, UNMATCHED)._replace(detail=detail), None
     content = listing.objects[name]
     if content is None:
@@ -231,7 +231,7 @@ def _choose(
 
 
 def _selector(injector: Injector) -> str:
-    """Return the words for what an injector selects."""
+    """Return an injector's selector in words."""
     fields = (("group", injector.group), ("version", injector.version), ("kind", injector.kind))
     asked = [f'{field} "{value}"' for field, value in fields if value is not None]
     return f'"{injector.name}" is for {", ".join(asked) or "any kind"}'

@@ -1,7 +1,7 @@
 """Functions that a PackageVariant puts first in the Kptfile's pipeline.
 
-They are told apart from the package's own by their name, `PackageVariant.<variant>.<function>.<index>`.
-The variant's name is known, so it may hold dots; a function's name may not (validation), and an
+Their name, `PackageVariant.<variant>.<function>.<index>`, distinguishes them from the package's own.
+The variant's name is known, so it may contain dots; a function's name may not (validation), and an
 entry whose function part has one is not ours.
 
 Source: Porch v1.5.8, packagevariant_controller.go, ensureKRMFunctions; the dots are our departure.
@@ -22,12 +22,12 @@ _FUNCTION_AND_INDEX = re.compile(r"[^.]*\.[+-]?[0-9]+")
 
 
 def function_name(variant: str, function: str, index: int) -> str:
-    """Return the name an own function gets in the Kptfile."""
+    """Return the name of a variant's function in the Kptfile."""
     return f"{PREFIX}.{variant}.{function}.{index}"
 
 
 def is_own(entry: Any, variant: str) -> bool:
-    """Tell whether an entry of a pipeline was put there by this variant."""
+    """Return whether an entry of a pipeline was put there by this variant."""
     name = entry.get("name") if isinstance(entry, dict) else None
     head = f"{PREFIX}.{variant}."
     return (
@@ -40,10 +40,10 @@ def is_own(entry: Any, variant: str) -> bool:
 def with_pipeline(
     resources: dict[str, str], pipeline: Pipeline | None, *, variant: str, where: str
 ) -> dict[str, str]:
-    """Take the variant's former functions out, and put its present ones first, in their order.
+    """Remove the variant's former functions, and put its present ones first, in their order.
 
-    Foreign entries keep their order and their text. A list that gets empty goes, and so does an
-    empty pipeline. where: namespace/name of the package's files, for messages. Raises: PermanentError.
+    Foreign entries keep their order and their text. An emptied list is removed, and so is an empty
+    pipeline. where: namespace/name of the package's files, for messages. Raises: PermanentError.
     """
     if FILE not in resources:
         raise PermanentError(
@@ -69,7 +69,7 @@ def _with_functions(
     path = ("pipeline", field)
     present = editor.get(document.value, path) or []
     if not isinstance(present, list):
-        raise editor.YamlError(f"pipeline.{field} is no list")
+        raise editor.YamlError(f"pipeline.{field} is not a list")
     own = [index for index, entry in enumerate(present) if is_own(entry, variant)]
     wanted = [_entry(function, variant, index) for index, function in enumerate(functions)]
     if own == list(range(len(wanted))) and editor.same(present[: len(own)], wanted):
@@ -84,8 +84,8 @@ def _with_functions(
 
 
 def _entry(function: Function, variant: str, index: int) -> dict[str, Any]:
-    """Return the entry as it stands in the Kptfile: the name first, nothing that is empty."""
+    """Return the Kptfile's entry: the name first, no empty fields."""
     named = msgspec.structs.replace(function, name=function_name(variant, function.name, index))
-    # By way of JSON: the YAML writer takes lists, and to_builtins leaves tuples as they are.
+    # Via JSON: the YAML writer needs lists, and to_builtins keeps tuples.
     entry: dict[str, Any] = msgspec.json.decode(msgspec.json.encode(named))
     return entry

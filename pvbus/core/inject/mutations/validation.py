@@ -1,7 +1,7 @@
 """Validation of a PackageVariant's spec: every problem at once, in Porch's words and order.
 
-Source: Porch v1.5.8, packagevariant_controller.go, validatePackageVariant. Dots in names of functions
-are refused by us, as Porch refuses them in a set.
+Source: Porch v1.5.8, packagevariant_controller.go, validatePackageVariant. We also refuse dots in
+function names, as Porch does in a set.
 """
 
 import json
@@ -15,7 +15,7 @@ RESERVED_KEYS = ("name", "package-path")
 
 
 def validate_variant(spec: PackageVariantSpec) -> list[str]:
-    """Return what is wrong with a spec, [] when nothing is."""
+    """Return the problems of a spec, [] if it is valid."""
     return list(_problems(spec))
 
 
