@@ -25,6 +25,7 @@ from pvbus.core.keys import (
     SubjectKey,
     TargetKey,
     WatchKey,
+    partition,
 )
 from pvbus.core.records import (
     CONDITIONS,
@@ -342,8 +343,7 @@ def row_types() -> Iterator[type[msgspec.Struct]]:
 # ---------------------------------------------------------------- keys
 
 _RULES: dict[tuple[str, str, int], Rows] = {}
-_ANY: dict[str, Rows] = {}
-_NAMES = frozenset(topic.name for topic in TOPICS)
+_ANY: dict[str, Rows | None] = {topic.name: None for topic in TOPICS}
 _FOREIGN = Rows(msgspec.Struct, "<key>", str, is_any=True)
 """A topic that is not ours has keys of any form, and the whole key chooses the partition."""
 
@@ -359,17 +359,7 @@ for _topic in TOPICS:
 def rows_of(topic: str, key: str) -> Rows | None:
     """Return the rows of a topic with this form of key, None if there are none."""
     prefix = key[: key.index("|") + 1] if key.startswith(_PREFIXES) else ""
-    return _RULES.get((topic, prefix, key.count("|"))) or _ANY.get(topic)
-
-
-def require_rows(topic: str, key: str) -> Rows:
-    """Return the rows of a topic with this form of key. Raises ValueError if there are none."""
-    rows = rows_of(topic, key)
-    if rows is not None:
-        return rows
-    if topic in _NAMES:
-        raise ValueError(f"a key of {topic} does not look like {key!r}")
-    return _FOREIGN
+    return _RULES.get((topic, prefix, key.count("|"))) or _ANY.get(topic, _FOREIGN)
 
 
 def partition_key(topic: str, key: str) -> str:
@@ -380,6 +370,12 @@ def partition_key(topic: str, key: str) -> str:
     """
     rows = rows_of(topic, key)
     return key if rows is None else rows.partition_key(key)
+
+
+def row_partition(topic: str, key: str, partitions: int) -> int:
+    """Return the partition of a row."""
+    rows = rows_of(topic, key)
+    return partition(key if rows is None or not rows.by else rows.partition_key(key), partitions)
 
 
 def child_of(topic: str, key: str) -> str:

@@ -12,18 +12,9 @@ from collections.abc import AsyncIterator, Mapping
 from typing import Any, Literal, NamedTuple, Protocol
 
 from pvbus.core.errors import TransientError
+from pvbus.core.kinds import Kind as Kind
 
 Object = dict[str, Any]
-
-
-class Kind(NamedTuple):
-    """A group and kind; the version is not part of a kind's identity."""
-
-    group: str
-    kind: str
-
-    def __str__(self) -> str:
-        return f"{self.group}/{self.kind}"
 
 
 class Resource(NamedTuple):

@@ -109,7 +109,8 @@ class EchoCluster:
         }
         stored = {**obj, "metadata": meta}
         for row in rows_of(VARIANT, stored, TOPICS):
-            self.created_bytes_max = max(self.created_bytes_max, len(row.value))
-            self._pending.append(self._writer.output(row.topic, row.key, row.value))
+            value = row.value or b""
+            self.created_bytes_max = max(self.created_bytes_max, len(value))
+            self._pending.append(self._writer.output(row.topic, row.key, value))
         self._wake.set()
         return stored

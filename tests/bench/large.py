@@ -11,8 +11,9 @@ from typing import Any
 
 from pvbus.adapters.sqlite.bus import SqliteBus
 from pvbus.core.codec import encode_row
-from pvbus.core.ingest.rows import REPOSITORY, REVISION, SET, VARIANT, KindName, rows_of, topics_of
+from pvbus.core.ingest.rows import REPOSITORY, REVISION, SET, VARIANT, rows_of, topics_of
 from pvbus.core.keys import sync_key
+from pvbus.core.kinds import Kind
 from pvbus.core.records import OBJECTS, SETS, VARIANTS, SyncMarker
 from pvbus.ports.bus import Output
 from pvbus.runtime.process.assembly import partition_count
@@ -24,13 +25,13 @@ from tests.bench.report import Row
 from tests.bench.scenarios import fleet_target
 
 NAME = "large"
-CONFIG_MAP = KindName("", "ConfigMap")
+CONFIG_MAP = Kind("", "ConfigMap")
 BATCH = 5_000
 OBJECT_BYTES_MAX = 100_000
 SECONDS_MAX = 900.0
 
 
-def observed(kind: KindName, obj: dict[str, Any], number: int) -> dict[str, Any]:
+def observed(kind: Kind, obj: dict[str, Any], number: int) -> dict[str, Any]:
     """Return an object as an API server has it."""
     meta = {
         **obj["metadata"],
@@ -45,7 +46,7 @@ def observed(kind: KindName, obj: dict[str, Any], number: int) -> dict[str, Any]
 async def write_world(writer: BusWriter, count: int) -> None:
     """Write everything but the set: markers, upstream, Repository, targets."""
 
-    def rows(kind: KindName, obj: dict[str, Any], number: int) -> list[Output]:
+    def rows(kind: Kind, obj: dict[str, Any], number: int) -> list[Output]:
         stored = observed(kind, obj, number)
         return [
             writer.output(row.topic, row.key, row.value)

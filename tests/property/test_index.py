@@ -167,10 +167,13 @@ def test_selectors_before_objects_and_objects_before_selectors_end_alike(
     name=st.sampled_from(NAMES),
     labels=labels_of,
 )
-def test_a_selector_alone_judges_one_object_as_the_definition_does(
+def test_a_selector_judges_one_object_as_the_definition_does(
     selector: TargetSelector, kind: str, space: str, name: str, labels: dict[str, str]
 ) -> None:
-    assert selector.matches(kind, space, name, labels) == selects(selector, (kind, space, name), labels)
+    index = SelectorIndex()
+    index.set_selectors("o", [selector])
+    found = bool(index.put_object(kind, space, name, labels))
+    assert found == selects(selector, (kind, space, name), labels)
 
 
 def test_an_unknown_operator_is_refused_and_the_owner_keeps_its_selectors() -> None:

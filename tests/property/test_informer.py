@@ -15,7 +15,7 @@ from hypothesis.stateful import RuleBasedStateMachine, precondition, rule
 from pvbus.core.ingest import events
 from pvbus.core.ingest.commands import Operation
 from pvbus.core.ingest.events import Event
-from pvbus.core.ingest.published import Emission
+from pvbus.core.ingest.rows import Emission
 from pvbus.core.keys import CHECK_PREFIX, parse_okey
 from pvbus.core.markers import SyncView, is_marker
 from pvbus.core.records import OBJECTS, ObjectRow

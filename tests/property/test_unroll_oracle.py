@@ -17,8 +17,9 @@ from pvbus.core.api.packages import PackageRevision, Repository
 from pvbus.core.api.variants import PackageVariant, PackageVariantSet
 from pvbus.core.codec import encode_row
 from pvbus.core.effects import CatchUp, Create, Delete, Get, Update
-from pvbus.core.ingest.rows import KindName, rows_of, topics_of
+from pvbus.core.ingest.rows import rows_of, topics_of
 from pvbus.core.keys import SET_UID_LABEL, colliding_variant_name, digest, sync_key
+from pvbus.core.kinds import Kind
 from pvbus.core.records import OBJECTS, UNROLL, WATCHES, CheckAnswer, CheckRequest, ChildRow, SyncMarker
 from pvbus.core.render.controller import RenderController
 from pvbus.core.topics import partition_key
@@ -27,12 +28,12 @@ from pvbus.core.unroll.removal import RemovalLimits
 from pvbus.testing.oracle import Names, Thing, expected_variants
 
 Object = dict[str, Any]
-SITE = KindName("example.org", "Site")
+SITE = Kind("example.org", "Site")
 KINDS = {
-    "PackageVariantSet": KindName("config.porch.kpt.dev", "PackageVariantSet"),
-    "PackageVariant": KindName("config.porch.kpt.dev", "PackageVariant"),
-    "Repository": KindName("config.porch.kpt.dev", "Repository"),
-    "PackageRevision": KindName("porch.kpt.dev", "PackageRevision"),
+    "PackageVariantSet": Kind("config.porch.kpt.dev", "PackageVariantSet"),
+    "PackageVariant": Kind("config.porch.kpt.dev", "PackageVariant"),
+    "Repository": Kind("config.porch.kpt.dev", "Repository"),
+    "PackageRevision": Kind("porch.kpt.dev", "PackageRevision"),
     "Site": SITE,
 }
 UNLIMITED = RemovalLimits(removals_max=1_000_000)

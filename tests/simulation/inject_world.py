@@ -17,7 +17,6 @@ from pvbus.core.ingest.rows import (
     REPOSITORY,
     REVISION,
     VARIANT,
-    KindName,
     injectable_row,
     presence_row,
     rows_of,
@@ -25,6 +24,7 @@ from pvbus.core.ingest.rows import (
 )
 from pvbus.core.inject.controller import InjectController
 from pvbus.core.keys import FINALIZER, sync_key
+from pvbus.core.kinds import Kind
 from pvbus.core.records import (
     INJECTABLES,
     OBJECTS,
@@ -35,7 +35,7 @@ from pvbus.core.records import (
     SyncMarker,
     WatchRequest,
 )
-from pvbus.ports.cluster import Kind, Object
+from pvbus.ports.cluster import Object
 from pvbus.runtime.reconcile.effects import perform
 
 NAMESPACE = "default"
@@ -147,7 +147,7 @@ class World:
         self.dirty: dict[str, None] = {}
         self.effects: list[Any] = []
         self.ran: list[str] = []
-        self.unserved: set[KindName] = set()
+        self.unserved: set[Kind] = set()
         self.controller = self._new_controller()
 
     # ------------------------------------------------------------ the controller's side
@@ -177,7 +177,7 @@ class World:
 
     def observe(self) -> None:
         """Let every echo arrive, and ingest answer every request."""
-        wanted: dict[tuple[str, str], bytes] = {}
+        wanted: dict[tuple[str, str], bytes | None] = {}
         for kind in (REVISION, REPOSITORY, VARIANT):
             topics = topics_of(kind, requested=False)
             for obj in self.all(Kind(*kind)):
@@ -191,13 +191,13 @@ class World:
         for (topic, key), value in wanted.items():
             self._load(topic, key, value)
 
-    def _answers(self) -> dict[tuple[str, str], bytes]:
-        found = {}
+    def _answers(self) -> dict[tuple[str, str], bytes | None]:
+        found: dict[tuple[str, str], bytes | None] = {}
         for topic, key in list(self.rows):
             if topic != WATCHES:
                 continue
             request = msgspec.json.decode(self.rows[topic, key], type=WatchRequest)
-            kind = KindName(request.group, request.kind)
+            kind = Kind(request.group, request.kind)
             if kind in self.unserved:
                 version = "v1"
                 marker = SyncMarker(state="unavailable", epoch=2, message=f"no matches for {kind} {version}")

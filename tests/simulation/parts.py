@@ -9,8 +9,9 @@ import msgspec
 from pvbus.core.codec import encode_row
 from pvbus.core.effects import CatchUp, Outcome, Put
 from pvbus.core.errors import TooLargeError
-from pvbus.core.ingest.rows import KindName, rows_of, topics_of
+from pvbus.core.ingest.rows import rows_of, topics_of
 from pvbus.core.keys import sync_key
+from pvbus.core.kinds import Kind
 from pvbus.core.records import (
     OBJECTS,
     SETRESULTS,
@@ -33,11 +34,11 @@ from pvbus.core.unroll.controller import CHUNK_PUTS, UnrollController
 from pvbus.core.unroll.removal import RemovalLimits
 
 Object = dict[str, Any]
-SET = KindName("config.porch.kpt.dev", "PackageVariantSet")
-VARIANT = KindName("config.porch.kpt.dev", "PackageVariant")
-REPOSITORY = KindName("config.porch.kpt.dev", "Repository")
-REVISION = KindName("porch.kpt.dev", "PackageRevision")
-SITE = KindName("example.org", "Site")
+SET = Kind("config.porch.kpt.dev", "PackageVariantSet")
+VARIANT = Kind("config.porch.kpt.dev", "PackageVariant")
+REPOSITORY = Kind("config.porch.kpt.dev", "Repository")
+REVISION = Kind("porch.kpt.dev", "PackageRevision")
+SITE = Kind("example.org", "Site")
 KINDS = (SET, VARIANT, REPOSITORY, REVISION, SITE)
 
 
@@ -47,7 +48,7 @@ def marker(state: Any, epoch: int = 1, versions: tuple[str, ...] = ("v1", "v1alp
     return value
 
 
-def obj(kind: KindName, name: str, **fields: Any) -> Object:
+def obj(kind: Kind, name: str, **fields: Any) -> Object:
     meta = {
         "name": name,
         "namespace": "default",
@@ -119,7 +120,7 @@ class UnrollPart:
         for kind in KINDS:
             self.mark(kind, "ok")
 
-    def mark(self, kind: KindName, state: str, epoch: int = 1) -> None:
+    def mark(self, kind: Kind, state: str, epoch: int = 1) -> None:
         for topic in {OBJECTS, SETS} if kind == SET else {OBJECTS}:
             self._load(topic, sync_key(*kind), marker(state, epoch))
 
@@ -128,12 +129,12 @@ class UnrollPart:
         self.log.append((topic, key, value))
         self.controller.load(topic, 0, key, value)
 
-    def tell(self, kind: KindName, thing: Object) -> None:
+    def tell(self, kind: Kind, thing: Object) -> None:
         for row in rows_of(kind, thing, topics_of(kind, requested=True)):
             if row.topic in (OBJECTS, SETS):
                 self._load(row.topic, row.key, row.value)
 
-    def tell_gone(self, kind: KindName, thing: Object) -> None:
+    def tell_gone(self, kind: Kind, thing: Object) -> None:
         for row in rows_of(kind, thing, topics_of(kind, requested=True)):
             if row.topic in (OBJECTS, SETS):
                 self._load(row.topic, row.key, None)

@@ -26,8 +26,8 @@ from pvbus.adapters.memory.cluster import MemoryCluster
 from pvbus.adapters.memory.virtual_time import SimulatedClock, run_simulated
 from pvbus.core.effects import WRITES, List, Outcome, Reconciliation
 from pvbus.core.errors import ConflictError
-from pvbus.core.ingest.published import Emission, KindRows
-from pvbus.core.ingest.rows import rows_of, topics_of
+from pvbus.core.ingest.published import KindRows
+from pvbus.core.ingest.rows import Emission, rows_of, topics_of
 from pvbus.core.inject.controller import InjectController
 from pvbus.core.keys import FINALIZER, partition, sync_key
 from pvbus.core.markers import SyncView, is_marker

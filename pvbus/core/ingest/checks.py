@@ -11,7 +11,8 @@ from collections.abc import Iterator, Mapping
 import msgspec
 
 from pvbus.core.backoff import Jitter
-from pvbus.core.ingest.published import Emission, Name
+from pvbus.core.ingest.published import Name
+from pvbus.core.ingest.rows import Emission
 from pvbus.core.records import OBJECTS, CheckAnswer, CheckRequest
 
 CHECK_SECONDS = 10.0  # a removal waits longer than this anyway; a list of 100,000 objects takes seconds

@@ -6,7 +6,8 @@ from typing import Any, Literal
 import msgspec
 
 from pvbus.core.ingest.events import Purpose
-from pvbus.core.ingest.published import Emission, Name
+from pvbus.core.ingest.published import Name
+from pvbus.core.ingest.rows import Emission
 
 
 class _Command(msgspec.Struct, frozen=True, kw_only=True, gc=False):

@@ -31,7 +31,7 @@ from pvbus.core.ingest.checks import Batch, Checks, named_in, names_of, retry_se
 from pvbus.core.ingest.commands import Command
 from pvbus.core.ingest.events import Event, Fault, Purpose
 from pvbus.core.ingest.published import Name
-from pvbus.core.ingest.rows import WHOLE_KINDS, KindName
+from pvbus.core.ingest.rows import WHOLE_KINDS
 from pvbus.core.ingest.states import (
     BackingOff,
     BackOffReason,
@@ -49,6 +49,7 @@ from pvbus.core.ingest.states import (
 )
 from pvbus.core.ingest.view import KindView, name_of
 from pvbus.core.ingest.waits import ListTimes, ProbeTimes, WatchTimes
+from pvbus.core.kinds import Kind
 from pvbus.core.records import SyncMarker
 
 NAMES_MAX = 10  # so many objects are read by name, or this share of the kind: beyond, a list costs less
@@ -63,7 +64,7 @@ class Informer:
 
     def __init__(
         self,
-        kind: KindName,
+        kind: Kind,
         *,
         partitions: int,
         topics: tuple[str, ...],
@@ -78,7 +79,7 @@ class Informer:
         self._commands: list[Command] = []
         self.view = KindView(
             kind,
-            lambda emission: self._commands.append(emission),
+            self._commands.append,
             partitions=partitions,
             topics=topics,
             known=known,
@@ -142,12 +143,13 @@ class Informer:
 
         Raises InvariantError when the state that follows is not in the table.
         """
-        self._now, self._rng, self._commands = now, rng, []
+        self._now, self._rng = now, rng
+        self._commands.clear()
         before = type(self.state)
         self._take(event)
         if type(self.state) not in following(before, type(event)):
             raise InvariantError(f"{before.__name__} -> {type(event).__name__} -> {self.state}")
-        return self._commands
+        return [*self._commands]
 
     def _take(self, event: Event) -> None:
         match event:

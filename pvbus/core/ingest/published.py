@@ -5,25 +5,16 @@ cannot write it begins again with what the bus has. Pure.
 """
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from typing import Literal, NamedTuple
+from typing import Literal
 
 import msgspec
 
-from pvbus.core.ingest.rows import KindName, ObservedRow
+from pvbus.core.ingest.rows import Emission
 from pvbus.core.keys import parse_okey, sync_key
+from pvbus.core.kinds import Kind
 from pvbus.core.records import OBJECTS, SyncMarker
 
 MarkerState = Literal["syncing", "ok", "unavailable", "unwatched"]
-
-
-class Emission(NamedTuple):
-    """A row to write. partition None: to its key's partition; else to this one (markers)."""
-
-    topic: str
-    key: str
-    value: bytes | None
-    digest: str
-    partition: int | None = None
 
 
 Emit = Callable[[Emission], None]
@@ -36,7 +27,7 @@ class KindRows:
 
     def __init__(
         self,
-        kind: KindName,
+        kind: Kind,
         emit: Emit,
         *,
         partitions: int,
@@ -62,7 +53,7 @@ class KindRows:
         for emission in _to_all_partitions(topic, self._kind, marker, self._partitions):
             self._emit(emission)
 
-    def replace(self, topic: str, rows: dict[str, ObservedRow]) -> None:
+    def replace(self, topic: str, rows: dict[str, Emission]) -> None:
         """Write the difference to a complete list, between `syncing` and `ok`; nothing if there is none."""
         known = self._known[topic]
         fresh = [row for row in rows.values() if known.get(row.key) != row.digest]
@@ -78,13 +69,14 @@ class KindRows:
                 self.tombstone(topic, key)
             self.mark(topic, "ok")
 
-    def is_written(self, row: ObservedRow) -> bool:
+    def is_written(self, row: Emission) -> bool:
         return self._known[row.topic].get(row.key) == row.digest
 
-    def upsert(self, row: ObservedRow) -> None:
-        if not self.is_written(row):
-            self._known[row.topic][row.key] = row.digest
-            self._emit(Emission(row.topic, row.key, row.value, row.digest))
+    def upsert(self, row: Emission) -> None:
+        known = self._known[row.topic]
+        if known.get(row.key) != row.digest:
+            known[row.key] = row.digest
+            self._emit(row)
 
     def tombstone(self, topic: str, key: str) -> None:
         if self._known[topic].pop(key, None) is not None:
@@ -122,14 +114,14 @@ def agreed(markers: Mapping[int, SyncMarker], partitions: int) -> SyncMarker | N
 
 
 def unwanted(
-    markers: Iterable[tuple[str, KindName, SyncMarker]], wanted: Mapping[KindName, Iterable[str]]
-) -> dict[KindName, list[str]]:
+    markers: Iterable[tuple[str, Kind, SyncMarker]], wanted: Mapping[Kind, Iterable[str]]
+) -> dict[Kind, list[str]]:
     """Return the topics, per kind, whose markers and rows no watch will keep up to date.
 
     markers: (topic, kind, marker). wanted: the topics of the kinds that are to be watched. What is
     `unwatched` already is not returned.
     """
-    left: dict[KindName, list[str]] = {}
+    left: dict[Kind, list[str]] = {}
     for topic, kind, marker in markers:
         if topic not in wanted.get(kind, ()) and marker.state != "unwatched":
             left.setdefault(kind, []).append(topic)
@@ -137,7 +129,7 @@ def unwanted(
 
 
 def withdrawal(
-    topic: str, kind: KindName, marker: SyncMarker, keys: Iterable[str], partitions: int
+    topic: str, kind: Kind, marker: SyncMarker, keys: Iterable[str], partitions: int
 ) -> Iterator[Emission]:
     """Yield the rows that withdraw a kind from a topic: `unwatched` first, then a tombstone per key.
 
@@ -149,7 +141,7 @@ def withdrawal(
         yield Emission(topic, key, None, "")
 
 
-def _to_all_partitions(topic: str, kind: KindName, marker: SyncMarker, partitions: int) -> Iterator[Emission]:
+def _to_all_partitions(topic: str, kind: Kind, marker: SyncMarker, partitions: int) -> Iterator[Emission]:
     value, key = msgspec.json.encode(marker), sync_key(*kind)
     for partition in range(partitions):
         yield Emission(topic, key, value, "", partition)

@@ -18,6 +18,7 @@ import msgspec
 
 from pvbus.core.api.variants import CONFIG_GROUP, PORCH_GROUP, Condition, Downstream
 from pvbus.core.keys import okey
+from pvbus.core.kinds import Kind
 from pvbus.core.records import (
     INJECTABLES,
     OBJECTS,
@@ -33,35 +34,27 @@ _canonical = msgspec.json.Encoder(order="sorted")
 _LAST_APPLIED = "kubectl.kubernetes.io/last-applied-configuration"
 
 
-class KindName(NamedTuple):
-    """A group and kind."""
-
-    group: str
-    kind: str
-
-    def __str__(self) -> str:
-        return f"{self.group}/{self.kind}"
-
-
-SET = KindName(CONFIG_GROUP, "PackageVariantSet")
-VARIANT = KindName(CONFIG_GROUP, "PackageVariant")
-REPOSITORY = KindName(CONFIG_GROUP, "Repository")
-REVISION = KindName(PORCH_GROUP, "PackageRevision")
-CRD = KindName("apiextensions.k8s.io", "CustomResourceDefinition")
+SET = Kind(CONFIG_GROUP, "PackageVariantSet")
+VARIANT = Kind(CONFIG_GROUP, "PackageVariant")
+REPOSITORY = Kind(CONFIG_GROUP, "Repository")
+REVISION = Kind(PORCH_GROUP, "PackageRevision")
+CRD = Kind("apiextensions.k8s.io", "CustomResourceDefinition")
 STATIC_KINDS = (CRD, REPOSITORY, REVISION, VARIANT, SET)
 WHOLE_KINDS = frozenset({SET, VARIANT, REPOSITORY, REVISION, CRD})
 
 
-class ObservedRow(NamedTuple):
-    """One encoded row; digest decides whether it is news."""
+class Emission(NamedTuple):
+    """A row to write. digest: decides whether it is news. partition None: to its key's partition; else to
+    this one (markers)."""
 
     topic: str
     key: str
-    value: bytes
+    value: bytes | None
     digest: str
+    partition: int | None = None
 
 
-def topics_of(kind: KindName, *, requested: bool) -> tuple[str, ...]:
+def topics_of(kind: Kind, *, requested: bool) -> tuple[str, ...]:
     """Return the topics a kind's rows and markers go to."""
     if kind == SET:
         return (SETS, OBJECTS) if requested else (SETS,)
@@ -70,7 +63,7 @@ def topics_of(kind: KindName, *, requested: bool) -> tuple[str, ...]:
     return (OBJECTS,)
 
 
-def rows_of(kind: KindName, obj: Mapping[str, Any], topics: tuple[str, ...]) -> list[ObservedRow]:
+def rows_of(kind: Kind, obj: Mapping[str, Any], topics: tuple[str, ...]) -> list[Emission]:
     """Return an object's rows in the given topics."""
     meta = obj["metadata"]
     namespace, name = meta.get("namespace", ""), meta["name"]
@@ -84,7 +77,7 @@ def rows_of(kind: KindName, obj: Mapping[str, Any], topics: tuple[str, ...]) -> 
             if topic == SETS and _LAST_APPLIED in _map(meta.get("annotations")):
                 written["annotations"] = _annotations(meta)
             value = _canonical.encode({**obj, "metadata": written})
-            rows.append(ObservedRow(topic, f"{namespace}/{name}", value, _hash(value)))
+            rows.append(Emission(topic, f"{namespace}/{name}", value, _hash(value)))
     return rows
 
 
@@ -104,27 +97,21 @@ def _text(value: Any) -> str:
     return value if isinstance(value, str) else ""
 
 
-def _annotations(meta: Mapping[str, Any]) -> dict[str, Any]:
-    return {k: v for k, v in _map(meta.get("annotations")).items() if k != _LAST_APPLIED}
+def _annotations(meta: Mapping[str, Any]) -> Mapping[str, Any]:
+    annotations = _map(meta.get("annotations"))
+    if _LAST_APPLIED not in annotations:
+        return annotations
+    return {k: v for k, v in annotations.items() if k != _LAST_APPLIED}
 
 
-def _object_row(kind: KindName, obj: Mapping[str, Any], meta: Mapping[str, Any], key: str) -> ObservedRow:
+def _object_row(kind: Kind, obj: Mapping[str, Any], meta: Mapping[str, Any], key: str) -> Emission:
     row = ObjectRow(
         uid=meta.get("uid", ""),
         created=meta.get("creationTimestamp") or "",
         deleted=meta.get("deletionTimestamp") or "",
         labels=meta.get("labels") or {},
         annotations=_annotations(meta),
-        owners=tuple(
-            ObjectOwner(
-                api_version=o.get("apiVersion", ""),
-                kind=o.get("kind", ""),
-                name=o.get("name", ""),
-                uid=o.get("uid", ""),
-                controller=bool(o.get("controller")),
-            )
-            for o in meta.get("ownerReferences") or ()
-        ),
+        owners=tuple(map(_owner, meta.get("ownerReferences") or ())),
         revision=_revision(obj) if kind == REVISION else None,
         deployment=bool(_map(obj.get("spec")).get("deployment")) if kind == REPOSITORY else None,
         downstream=_downstream(obj) if kind == VARIANT else None,
@@ -140,7 +127,17 @@ def _object_row(kind: KindName, obj: Mapping[str, Any], meta: Mapping[str, Any],
         generation=meta.get("generation", 0),
         digest=digest,
     )
-    return ObservedRow(OBJECTS, key, msgspec.json.encode(full), digest)
+    return Emission(OBJECTS, key, msgspec.json.encode(full), digest)
+
+
+def _owner(reference: Mapping[str, Any]) -> ObjectOwner:
+    return ObjectOwner(
+        api_version=reference.get("apiVersion", ""),
+        kind=reference.get("kind", ""),
+        name=reference.get("name", ""),
+        uid=reference.get("uid", ""),
+        controller=bool(reference.get("controller")),
+    )
 
 
 def _downstream(obj: Mapping[str, Any]) -> Downstream:
@@ -209,12 +206,12 @@ def _clone_upstream(spec: Mapping[str, Any]) -> str:
     return ""
 
 
-def content_field(kind: KindName) -> str:
+def content_field(kind: Kind) -> str:
     """Return the field that configuration injection takes: `data` of a core ConfigMap, else `spec`."""
-    return "data" if kind == KindName("", "ConfigMap") else "spec"
+    return "data" if kind == Kind("", "ConfigMap") else "spec"
 
 
-def injectable_row(kind: KindName, namespace: str, name: str, obj: Mapping[str, Any] | None) -> ObservedRow:
+def injectable_row(kind: Kind, namespace: str, name: str, obj: Mapping[str, Any] | None) -> Emission:
     """Return the row of a requested object, present or looked for in vain."""
     key = okey(*kind, namespace, name)
     if obj is None:
@@ -225,10 +222,10 @@ def injectable_row(kind: KindName, namespace: str, name: str, obj: Mapping[str, 
         digest = "" if raw is msgspec.UNSET else _hash(bytes(raw))
         row = InjectableRow(exists=True, uid=obj["metadata"].get("uid", ""), content=raw, digest=digest)
     value = msgspec.json.encode(row)
-    return ObservedRow(INJECTABLES, key, value, _hash(value))
+    return Emission(INJECTABLES, key, value, _hash(value))
 
 
-def presence_row(kind: KindName, namespace: str, *, exists: bool) -> ObservedRow:
+def presence_row(kind: Kind, namespace: str, *, exists: bool) -> Emission:
     """Return the row that tells whether a namespace has any object of a kind."""
     value = msgspec.json.encode(InjectableRow(exists=exists))
-    return ObservedRow(INJECTABLES, okey(*kind, namespace, ""), value, _hash(value))
+    return Emission(INJECTABLES, okey(*kind, namespace, ""), value, _hash(value))

@@ -4,15 +4,9 @@ from collections.abc import Iterable, Mapping
 from typing import Any
 
 from pvbus.core.ingest.published import Emit, KindRows, Name
-from pvbus.core.ingest.rows import (
-    WHOLE_KINDS,
-    KindName,
-    ObservedRow,
-    injectable_row,
-    presence_row,
-    rows_of,
-)
+from pvbus.core.ingest.rows import WHOLE_KINDS, Emission, injectable_row, presence_row, rows_of
 from pvbus.core.keys import okey
+from pvbus.core.kinds import Kind
 from pvbus.core.records import INJECTABLES, SyncMarker
 
 
@@ -21,7 +15,7 @@ class KindView:
 
     def __init__(
         self,
-        kind: KindName,
+        kind: Kind,
         emit: Emit,
         *,
         partitions: int,
@@ -79,7 +73,7 @@ class KindView:
     def replace(self, versions: tuple[str, ...], items: Iterable[Mapping[str, Any]]) -> None:
         """Write the difference to a complete list, under markers."""
         self._rows.versions = versions
-        rows: dict[str, dict[str, ObservedRow]] = {topic: {} for topic in self.topics}
+        rows: dict[str, dict[str, Emission]] = {topic: {} for topic in self.topics}
         contents: dict[Name, Mapping[str, Any]] = {}
         self._versions_seen = {}
         for obj in items:
@@ -109,8 +103,9 @@ class KindView:
             self._rows.upsert(self._presence(namespace))
 
     def _see(self, obj: Mapping[str, Any]) -> Name:
-        namespace, name = name_of(obj)
-        self._versions_seen.setdefault(namespace, {})[name] = obj["metadata"].get("resourceVersion", "")
+        meta = obj["metadata"]
+        namespace, name = meta.get("namespace", ""), meta["name"]
+        self._versions_seen.setdefault(namespace, {})[name] = meta.get("resourceVersion", "")
         return namespace, name
 
     # ------------------------------------------------------------ content
@@ -152,7 +147,7 @@ class KindView:
         if self.content:
             self._rows.mark(INJECTABLES, "ok")
 
-    def _presence(self, namespace: str) -> ObservedRow:
+    def _presence(self, namespace: str) -> Emission:
         return presence_row(self.kind, namespace, exists=bool(self._versions_seen.get(namespace)))
 
 

@@ -145,10 +145,13 @@ class RenderController:
         seen = self._keys[partition].get(key)
         if seen is None:
             return ()
-        present = {name: row for name, row in seen.claims.items() if row.state == "present"}
         living = seen.living(now)
-        winner = self._winner(present, living) if present else None
-        if winner is None:
+        if living is None:
+            present = (row for row in seen.claims.values() if row.state == "present")
+            winner = min(present, key=_age, default=None)
+        else:
+            winner = seen.claims.get(_owner(seen, living) or "")
+        if winner is None or winner.state != "present":
             return ()
         return self._reported(Key.parse(key), seen, winner, living, outcome="defect", error=message).puts
 
@@ -180,32 +183,25 @@ class RenderController:
     def _claimed(self, key: Key, seen: RenderState, now: float) -> Reconciliation:
         """Decide between the rows of all sets: the owner of the living object comes first."""
         living = seen.living(now)
-        owner = controller_uid(living) if living is not None else ""
-        of_owner = next((name for name, row in seen.claims.items() if living and row.set_uid == owner), None)
-        if of_owner is not None and seen.claims[of_owner].state != "present":
-            act = self._removed if seen.claims[of_owner].state == "removed" else self._withdrawn
-            return (yield from act(key, seen, of_owner, now))
-        present = {name: row for name, row in seen.claims.items() if row.state == "present"}
+        owner = _owner(seen, living) if living is not None else None
+        if owner is not None and seen.claims[owner].state != "present":
+            act = self._removed if seen.claims[owner].state == "removed" else self._withdrawn
+            return (yield from act(key, seen, owner, now))
+        present = [row for row in seen.claims.values() if row.state == "present"]
         if not present:
             return self._end(key, seen, DesiredRow(outcome="removed", on_hold=_on_hold(seen)), {})
-        return (yield from self._present(key, seen, present, now))
-
-    @staticmethod
-    def _winner(present: dict[str, TargetRow], living: PackageVariant | None) -> TargetRow | None:
-        """Return the row that may write; None if the living object belongs to none of the sets."""
-        if living is not None:
-            owner = controller_uid(living)
-            return next((row for row in present.values() if row.set_uid == owner), None)
-        return min(present.values(), key=lambda row: (row.set_created, row.set_uid))
+        if living is None:
+            winner = min(present, key=_age)
+        elif owner is not None:
+            winner = seen.claims[owner]
+        else:
+            return self._conflict(key, seen, living)
+        return (yield from self._present(key, seen, winner, living, now))
 
     def _present(
-        self, key: Key, seen: RenderState, present: dict[str, TargetRow], now: float
+        self, key: Key, seen: RenderState, winner: TargetRow, living: PackageVariant | None, now: float
     ) -> Reconciliation:
-        living = seen.living(now)
-        winner = self._winner(present, living)
-        if winner is None:
-            assert living is not None
-            return self._conflict(key, seen, living)
+        """Bring the PackageVariant in line with the claim that may write."""
         if living is not None and living.metadata.deletion_timestamp:
             return self._terminating(key, seen, winner, living)
         if living is not None and living.metadata.annotations.get(HOLD) == "true":
@@ -281,12 +277,13 @@ class RenderController:
         Raises: PermanentError if the API server refuses the write, or if the spec is too large.
         """
         raw = seen.stored(now)
-        if living is None or digest(living.spec) != digest(spec):
+        is_same = living is not None and digest(living.spec) == digest(spec)
+        if not is_same:
             self._require_size(spec)
         if living is None or raw is None:
             created: dict[str, Any] = yield Create(VARIANT, new_variant(key, winner, spec))
             return created
-        if digest(living.spec) == digest(spec) and is_cancelled(winner, living):
+        if is_same and is_cancelled(winner, living):
             return None
         obj = msgspec.json.decode(raw)
         obj["spec"] = msgspec.to_builtins(spec)
@@ -476,6 +473,20 @@ class RenderController:
 def _result_key(key: Key, set_name: str) -> str:
     """Return the key of the row that reports a child to its set."""
     return str(ChildKey(f"{key.namespace}/{set_name}", key.name))
+
+
+def _owner(seen: RenderState, living: PackageVariant) -> str | None:
+    """Return the name of the set that controls the living object, if it has a row."""
+    uid = controller_uid(living)
+    for name, claim in seen.claims.items():
+        if claim.set_uid == uid:
+            return name
+    return None
+
+
+def _age(claim: TargetRow) -> tuple[str, str]:
+    """Order claims by their sets, the oldest first."""
+    return claim.set_created, claim.set_uid
 
 
 def _on_hold(seen: RenderState) -> bool:

@@ -9,7 +9,7 @@ Source of order, overlay and error prefixes: Porch v1.5.8, packagevariantset/ren
 """
 
 from collections import OrderedDict
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any, NamedTuple
 
 import msgspec
@@ -141,6 +141,7 @@ class CompiledTemplate:
         self._mutators = _config_maps(made, pipeline.mutators, "mutators")
         self.errors = tuple(made.errors)
         self.reads: frozenset[Path] = frozenset(path for program in made.programs for path in program.reads)
+        self._extracts = _extracts(self.reads)
 
     # --- identity
 
@@ -153,7 +154,8 @@ class CompiledTemplate:
         Raises:
             RenderError: an expression fails or does not compile, or there is no such Repository.
         """
-        _fail(self._identity_errors)
+        if self._identity_errors:
+            raise _broken(self._identity_errors)
         roots = variables_of(inputs, None)
         repo = _evaluated(self._repo, "template.downstream.repoExpr", roots) or inputs.repo_default
         found = repository(repo)
@@ -173,8 +175,10 @@ class CompiledTemplate:
         Raises:
             RenderError: an expression fails or does not compile.
         """
-        _fail(self.errors)
+        if self.errors:
+            raise _broken(self.errors)
         template = self._template
+        context, pipeline = template.package_context, template.pipeline
         return PackageVariantSpec(
             upstream=upstream,
             downstream=downstream,
@@ -182,27 +186,25 @@ class CompiledTemplate:
             deletion_policy=template.deletion_policy or "",
             labels=_overlaid(template.labels, self._labels, variables),
             annotations=_overlaid(template.annotations, self._annotations, variables),
-            package_context=self._package_context(template.package_context, variables),
+            package_context=self._package_context(context, variables) if context is not None else None,
             injectors=tuple(
                 _injector(injector, name, f"template.injectors[{n}]", variables)
                 for n, (injector, name) in enumerate(zip(template.injectors, self._injectors, strict=True))
             ),
-            pipeline=self._pipeline(template.pipeline, variables),
+            pipeline=self._pipeline(pipeline, variables) if pipeline is not None else None,
         )
 
     def _package_context(
-        self, context: PackageContextTemplate | None, variables: Mapping[str, Any]
-    ) -> PackageContext | None:
-        if context is None:
-            return None
+        self, context: PackageContextTemplate, variables: Mapping[str, Any]
+    ) -> PackageContext:
         data = _overlaid(context.data, self._data, variables)
         removed = {*context.remove_keys}
         for field, program in self._remove_keys:
             removed.add(_evaluated(program, field, variables))
         return PackageContext(data=data, remove_keys=tuple(sorted(removed, key=str.encode)))
 
-    def _pipeline(self, pipeline: PipelineTemplate | None, variables: Mapping[str, Any]) -> Pipeline | None:
-        if pipeline is None or not (pipeline.validators or pipeline.mutators):
+    def _pipeline(self, pipeline: PipelineTemplate, variables: Mapping[str, Any]) -> Pipeline | None:
+        if not (pipeline.validators or pipeline.mutators):
             return None
         return Pipeline(
             validators=_functions(pipeline.validators, self._validators, variables),
@@ -215,16 +217,15 @@ class CompiledTemplate:
         """Return the objects that `spec` needs, each cut down to the fields that its expressions read."""
         given = {"upstream": inputs.upstream, "target": inputs.target, "repository": repository}
         slim = {}
-        for name, root in given.items():
-            paths = [path[1:] for path in self.reads if path[0] == name]
-            if paths and root is not None:
-                slim[name] = root if () in paths else _cut(root, paths)
+        for name, extract in self._extracts.items():
+            root = given[name]
+            if root is not None:
+                slim[name] = root if extract is None else _cut(root, extract)
         return slim
 
 
-def _fail(errors: tuple[str, ...]) -> None:
-    if errors:
-        raise RenderError("; ".join(errors))
+def _broken(errors: tuple[str, ...]) -> RenderError:
+    return RenderError("; ".join(errors))
 
 
 class CompiledSet(NamedTuple):
@@ -251,11 +252,7 @@ class TemplateCache:
         self._retained: OrderedDict[bytes, CompiledTemplate] = OrderedDict()
 
     def get(self, template: VariantTemplate) -> CompiledTemplate:
-        """Return the compiled template.
-
-        Raises:
-            RenderError: it does not compile.
-        """
+        """Return the compiled template; what does not compile fails when it is evaluated."""
         key = msgspec.msgpack.encode(template)
         found = self._retained.get(key)
         if found is None:
@@ -264,7 +261,6 @@ class TemplateCache:
                 self._retained.popitem(last=False)
         else:
             self._retained.move_to_end(key)
-        _fail(found.errors)
         return found
 
 
@@ -313,19 +309,41 @@ def _listed(root: Root) -> dict[str, Any]:
     return {"repo": root.repo, "package": root.package}
 
 
-def _cut(root: Root, paths: list[Path]) -> Root:
-    """Keep the fields in paths, and the read keys of labels and annotations if all of them are known."""
+class _Extract(NamedTuple):
+    """What expressions read of an object. fields: whole ones. keys: of labels and annotations."""
+
+    fields: tuple[str, ...]
+    keys: tuple[tuple[str, tuple[str, ...]], ...]
+
+
+def _extracts(reads: Iterable[Path]) -> dict[str, _Extract | None]:
+    """Return what is read of each object; None for all of it."""
+    by_root: dict[str, set[Path]] = {"upstream": set(), "target": set(), "repository": set()}
+    for name, *path in reads:
+        if name in by_root:
+            by_root[name].add(tuple(path))
+    return {name: None if () in paths else _extract(paths) for name, paths in by_root.items() if paths}
+
+
+def _extract(paths: Iterable[Path]) -> _Extract:
+    fields: set[str] = set()
+    keys: dict[str, set[str]] = {}
+    for field, *below in paths:
+        if field in ("labels", "annotations") and below:
+            keys.setdefault(field, set()).add(below[0])
+        elif field in Root.__struct_fields__:
+            fields.add(field)
+    parts = [(field, tuple(sorted(names))) for field, names in keys.items() if field not in fields]
+    return _Extract(tuple(sorted(fields)), tuple(parts))
+
+
+def _cut(root: Root, extract: _Extract) -> Root:
     retained: dict[str, Any] = {}
-    for field in ("name", "namespace", "repo", "package"):
-        if any(path[0] == field for path in paths):
-            retained[field] = getattr(root, field)
-    for field in ("labels", "annotations"):
-        below = [path[1:] for path in paths if path[0] == field]
+    for field in extract.fields:
+        retained[field] = getattr(root, field)
+    for field, keys in extract.keys:
         whole = getattr(root, field)
-        if () in below:
-            retained[field] = whole
-        elif below:
-            retained[field] = {key: whole[key] for key in sorted({path[0] for path in below}) if key in whole}
+        retained[field] = {key: whole[key] for key in keys if key in whole}
     return Root(**retained)
 
 
@@ -351,7 +369,7 @@ def _overlaid(
         return static
     made = dict(static)
     for field, key, value in entries:
-        name = _evaluated(key, f"{field}.keyExpr", variables)
+        name = key if isinstance(key, str) else _evaluated(key, f"{field}.keyExpr", variables)
         made[name] = _evaluated(value, f"{field}.valueExpr", variables)
     return made
 

@@ -54,7 +54,10 @@ def readiness(living: PackageVariant | None) -> tuple[bool, str, bool]:
 
 def controller_uid(obj: PackageVariant) -> str:
     """Return the uid of an object's controller, "" if it has none."""
-    return next((o.uid for o in obj.metadata.owner_references if o.controller), "")
+    for reference in obj.metadata.owner_references:
+        if reference.controller:
+            return reference.uid
+    return ""
 
 
 def new_variant(key: Key, row: TargetRow, spec: PackageVariantSpec) -> dict[str, Any]:

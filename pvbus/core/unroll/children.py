@@ -33,6 +33,7 @@ class Children:
 
     def __init__(self, skey: str) -> None:
         self.skey = skey
+        self._key = Key.parse(skey)
         self.rows: dict[str, ChildRow] = {}
         self.results: dict[str, ChildResult] = {}
         self.leaving: set[str] = set()
@@ -123,26 +124,27 @@ class Children:
             if not holders:
                 del self._names[downstream]
 
-    def name_of(self, downstream: Downstream) -> str | None:
-        """Return the name of the child with this downstream: of several, the one that is present, then the
-        one with a row, then the first by name."""
+    def names_of(self, downstream: Downstream) -> tuple[str | None, list[str]]:
+        """Return the name of the child with this downstream, and those of its copies.
+
+        The child is the one that is present, then the one with a row, then the first by name.
+        """
         holders = self._names.get(downstream)
         if not holders:
-            return None
+            return None, []
+        if len(holders) == 1:
+            return next(iter(holders)), []
 
         def rank(name: str) -> tuple[int, str]:
             row = self.rows.get(name)
             return (2 if row is None else row.state is not ChildState.PRESENT, name)
 
-        return min(holders, key=rank) if len(holders) > 1 else next(iter(holders))
+        child = min(holders, key=rank)
+        return child, sorted(holders.keys() - {child})
 
     def has_row(self, downstream: Downstream) -> bool:
         """Whether a child with this downstream is there, or was when it was last recorded."""
         return bool(self._names.get(downstream))
-
-    def names_of(self, downstream: Downstream) -> list[str]:
-        """Return every name with this downstream, copies included."""
-        return sorted(self._names.get(downstream, ()))
 
     def adopt_names(self, names: Iterable[str], owned: dict[str, Observed]) -> list[Downstream]:
         """Record those of the named living children that no row knows, under the names they have.
@@ -194,8 +196,7 @@ class Children:
         return Put(UNROLL, f"{self.skey}|{name}", row)
 
     def target_put(self, name: str, row: TargetRow | None) -> Put:
-        skey = Key.parse(self.skey)
-        return Put(TARGETS, f"{skey.namespace}/{name}|{skey.name}", row)
+        return Put(TARGETS, f"{self._key.namespace}/{name}|{self._key.name}", row)
 
     # ------------------------------------------------------------ wanted
 

@@ -4,7 +4,7 @@ Only identity (repoExpr, packageExpr) is evaluated here. After the first pass on
 object, Repository or selection changed are evaluated again.
 """
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from typing import NamedTuple
 
 from pvbus.core.api.variants import (
@@ -13,7 +13,7 @@ from pvbus.core.api.variants import (
     PackageVariantSetSpec,
     Target,
 )
-from pvbus.core.keys import ObjectKey, okey
+from pvbus.core.keys import ObjectKey
 from pvbus.core.records import ObjectRow, Root
 from pvbus.core.render.template import CompiledSet, RenderError, Roots, TargetInputs
 from pvbus.core.unroll.index import TargetSelector
@@ -26,11 +26,13 @@ ContextKey = tuple[int, str]
 class Context(NamedTuple):
     """One candidate child. downstream is None when its identity cannot be told: `error` says why.
 
+    object: the okey of its target, "" for a listed one. namespace: of the object, whose name is repo_default.
     repository: the one its template looked up, found or not.
     """
 
     key: ContextKey
     object: str
+    namespace: str
     repo_default: str
     package_default: str
     downstream: Downstream | None = None
@@ -47,7 +49,11 @@ def describe_object(okey: str) -> str:
 def root_of(key: str, row: ObjectRow) -> Root:
     """Return what CEL may see of an object: four fields, nothing else."""
     name = ObjectKey.parse(key)
-    return Root(name=name.name, namespace=name.namespace, labels=row.labels, annotations=row.annotations)
+    return _root(name.namespace, name.name, row)
+
+
+def _root(namespace: str, name: str, row: ObjectRow) -> Root:
+    return Root(name=name, namespace=namespace, labels=row.labels, annotations=row.annotations)
 
 
 def selector_of(target: Target, namespace: str) -> TargetSelector | None:
@@ -101,6 +107,7 @@ class Contexts:
         self.by_downstream: dict[Downstream, dict[ContextKey, None]] = {}
         self.by_repository: dict[str, set[ContextKey]] = {}
         self.by_object: dict[str, set[ContextKey]] = {}
+        self._repositories: dict[str, Root | None] = {}  # those that were looked up, until they change
         self.failed: dict[ContextKey, None] = {}
         self.duplicated: dict[Downstream, None] = {}
         self._selectors = {
@@ -132,49 +139,59 @@ class Contexts:
         package = self.spec.upstream.package if self.spec.upstream else ""
         for i, repository in enumerate(target.repositories or ()):
             for j, name in enumerate(repository.package_names or (package,)):
-                yield Context((number, f"#{i:06}.{j:06}"), "", repository.name, name)
+                yield Context((number, f"#{i:06}.{j:06}"), "", "", repository.name, name)
 
     def _selected(self, number: int, key: str) -> Context:
         package = self.spec.upstream.package if self.spec.upstream else ""
-        return Context((number, key), key, ObjectKey.parse(key).name, package)
+        name = ObjectKey.parse(key)
+        return Context((number, key), key, name.namespace, name.name, package)
 
-    def refresh(self, objects: Iterable[str], repositories: Iterable[str]) -> tuple[set[Downstream], int]:
-        """Evaluate what changed; return the downstreams touched, and how many targets it took."""
+    def refresh(
+        self, objects: Mapping[str, Mapping[int, bool]], repositories: Iterable[str]
+    ) -> tuple[set[Downstream], int]:
+        """Evaluate what changed; return the downstreams touched, and how many targets it took.
+
+        objects: the okeys of those that changed, each with the selectors that it entered (True) or left, by
+        position. repositories: the names of those that changed.
+        """
         touched: set[Downstream] = set()
         again: set[ContextKey] = set()
-        for key in objects:
-            present = set(self.by_object.get(key, ()))
-            wanted = {(number, key) for number in self._matching(key)}
-            for gone in present - wanted:
-                touched |= self._drop(gone)
-            again |= wanted
+        for key, moves in objects.items():
+            again |= self.by_object.get(key, set())
+            for position, is_selected in moves.items():
+                context_key = (self._positions[position], key)
+                if is_selected:
+                    again.add(context_key)
+                else:
+                    again.discard(context_key)
+                    touched |= self._drop(context_key)
         for name in repositories:
+            self._repositories.pop(name, None)
             again |= self.by_repository.get(name, set())
         for context_key in sorted(again):
             old = self.by_key.get(context_key)
-            touched |= self._drop(context_key)
-            number, key = context_key
-            fresh = old._replace(downstream=None, error="") if old else self._selected(number, key)
-            touched |= self._put(fresh)
+            if old is None:
+                touched |= self._put(self._selected(*context_key))
+            else:
+                fresh = self._evaluated(old._replace(downstream=None, error=""))
+                touched |= self._unindex(old)
+                touched |= self._index(fresh)
         return touched, len(again)
 
-    def _matching(self, key: str) -> Iterator[int]:
-        row = self.view.objects.get(key)
-        if row is None:
-            return
-        name = ObjectKey.parse(key)
-        kind = f"{name.group}/{name.kind}"
-        for number, selector in self._selectors.items():
-            if selector.matches(kind, name.namespace, name.name, row.labels):
-                yield number
-
     def _put(self, context: Context) -> set[Downstream]:
+        """Evaluate and add a context; return the downstream it wants."""
         context = self._evaluated(context)
+        if context.object:
+            self.by_object.setdefault(context.object, set()).add(context.key)
+            self.view.use_object(context.object, self.skey)
+        return self._index(context)
+
+    def _index(self, context: Context) -> set[Downstream]:
+        """Put the outcome of a context into the tables; return the downstream it wants."""
         key = context.key
         self.by_key[key] = context
-        if context.object:
-            self.by_object.setdefault(context.object, set()).add(key)
-            self.view.use_object(context.object, self.skey)
+        if context.repository:
+            self.by_repository[context.repository].add(key)
         if context.downstream is None:
             self.failed[key] = None
             return set()
@@ -185,18 +202,24 @@ class Contexts:
         return {context.downstream}
 
     def _drop(self, key: ContextKey) -> set[Downstream]:
+        """Remove a context; return the downstream it wanted."""
         context = self.by_key.pop(key, None)
         if context is None:
             return set()
-        self.failed.pop(key, None)
-        if context.repository:
-            self.by_repository[context.repository].discard(key)
         if context.object:
             users = self.by_object.get(context.object, set())
             users.discard(key)
             if not users:
                 self.by_object.pop(context.object, None)
                 self.view.drop_object(context.object, self.skey)
+        return self._unindex(context)
+
+    def _unindex(self, context: Context) -> set[Downstream]:
+        """Take the outcome of a context out of the tables; return the downstream it wanted."""
+        key = context.key
+        self.failed.pop(key, None)
+        if context.repository:
+            self.by_repository[context.repository].discard(key)
         if context.downstream is None:
             return set()
         wanting = self.by_downstream[context.downstream]
@@ -240,7 +263,8 @@ class Contexts:
     def inputs(self, context: Context) -> TargetInputs:
         """Return what the template of a context is evaluated against."""
         if context.object:
-            target = root_of(context.object, self.view.objects[context.object])
+            row = self.view.objects[context.object]
+            target = _root(context.namespace, context.repo_default, row)
         else:
             target = Root(repo=context.repo_default, package=context.package_default)
         return TargetInputs(
@@ -262,10 +286,10 @@ class Contexts:
         def repository(name: str) -> Root | None:
             nonlocal looked_up
             looked_up = name
-            self.by_repository.setdefault(name, set()).add(context.key)
-            self.view.use_repository(self.namespace, name, self.skey)
-            row = self.view.repository(self.namespace, name)
-            return root_of(okey(*_repository(self.namespace, name)), row) if row is not None else None
+            if name not in self.by_repository:
+                self.by_repository[name] = set()
+                self.view.use_repository(self.namespace, name, self.skey)
+            return self._repository(name)
 
         try:
             downstream = template.identity(self.inputs(context), repository)
@@ -278,12 +302,11 @@ class Contexts:
         template = self.compiled.targets[context.key[0]]
         if template is None or context.downstream is None:
             return {}
-        row = self.view.repository(self.namespace, context.downstream.repo)
-        key = okey(*_repository(self.namespace, context.downstream.repo))
-        found = root_of(key, row) if row is not None else None
-        return template.slim_roots(self.inputs(context), found)
+        return template.slim_roots(self.inputs(context), self._repository(context.downstream.repo))
 
-
-def _repository(namespace: str, name: str) -> tuple[str, str, str, str]:
-    group, kind = REPOSITORY_KIND.rsplit("/", 1)
-    return group, kind, namespace, name
+    def _repository(self, name: str) -> Root | None:
+        """Return what CEL may see of a Repository that some template looked up, None if it is not there."""
+        if name not in self._repositories:
+            row = self.view.repository(self.namespace, name)
+            self._repositories[name] = _root(self.namespace, name, row) if row is not None else None
+        return self._repositories[name]

@@ -5,13 +5,14 @@ roll-up, which counts all rows, is written at most once per second and set.
 """
 
 from collections.abc import Callable, Iterable
+from operator import attrgetter
 
 import msgspec
 
 from pvbus.core.api.variants import Downstream, PackageVariantSet
 from pvbus.core.effects import INTERNAL_ERROR, CatchUp, Outcome, Put, Reconciliation
 from pvbus.core.errors import PermanentError, TooLargeError
-from pvbus.core.keys import HOLD, ChildKey, WatchKey, is_check, is_child, watch_key
+from pvbus.core.keys import HOLD, ChildKey, WatchKey, is_check, is_child
 from pvbus.core.markers import SyncView, is_marker
 from pvbus.core.records import (
     OBJECTS,
@@ -26,9 +27,9 @@ from pvbus.core.records import (
 )
 from pvbus.core.topics import broadcast_of, inputs_of, memory_of
 from pvbus.core.unroll import orders
-from pvbus.core.unroll.contexts import selected_kinds
+from pvbus.core.unroll.facts import facts_of
 from pvbus.core.unroll.orders import Turn
-from pvbus.core.unroll.preparing import STATIC_KINDS, Preparing
+from pvbus.core.unroll.preparing import Preparing
 from pvbus.core.unroll.removal import RemovalLimits, hold_of
 from pvbus.core.unroll.report import StopError, roll_up
 from pvbus.core.unroll.state import RefusedRows, SetState
@@ -38,6 +39,7 @@ ROLLUP_SECONDS = 1.0
 CHUNK_PUTS = 1_000  # of one outcome: more would keep others waiting, and fewer make a fan-out slower
 TURN_TARGETS = 2_000  # looked at in one go, some 0.1 s: heartbeats and other keys must get their turn
 
+_topic = attrgetter("topic")
 _set = msgspec.json.Decoder(PackageVariantSet)
 _child = msgspec.json.Decoder(ChildRow)
 _result = msgspec.json.Decoder(ChildResult)
@@ -110,7 +112,7 @@ class UnrollController:
         skey, name = ChildKey.parse(key) if is_child(key) else (key, "")
         state = self._state(partition, skey)
         if topic == SETS:
-            state.obj = _set.decode(value) if value is not None else None
+            state.take_set(_set.decode(value) if value is not None else None)
         elif topic == UNROLL:
             state.children.take(name, _child.decode(value) if value is not None else None)
         elif not name:
@@ -141,11 +143,13 @@ class UnrollController:
             if state is None:
                 continue
             if change.okey:
-                state.objects[change.okey] = None
-            if change.repository:
+                state.objects.setdefault(change.okey, {}).update(change.moves)
+            elif change.repository:
                 state.repositories[change.repository] = None
-            if change.child:
+            elif change.child:
                 state.seen.add(change.child)
+            else:
+                state.is_current = False
             dirty.append(change.skey)
         return dirty
 
@@ -204,19 +208,26 @@ class UnrollController:
         if state.obj is None and not self._sync[number].ok(SET_KIND):
             return Outcome(result="waiting", waiting=("PackageVariantSets are being listed",))
         elapsed = self._elapsed()
-        state.removal.note(elapsed)
-        puts = self._watch_puts(number, state)
-        if state.obj is None:
+        if state.children.taken:
+            state.removal.note(elapsed)
+        obj = state.obj
+        former = state.children.former(obj.metadata.uid) if obj is not None else []
+        is_leaving = obj is None or bool(former) or bool(obj.metadata.deletion_timestamp)
+        if state.removal.check is not None and not (is_leaving or caught_up):
+            if orders.is_answered(state, self.view):
+                if state.removal.answered_at is None:
+                    state.removal.answered_at = elapsed
+                return None
+        puts: list[Put] = []
+        if state.facts is None:
+            state.facts = facts_of(obj, number, self._limits) if obj is not None else None
+            puts = self._watch_puts(number, state)
+        if obj is None:
             return self._set_gone(number, state, puts)
-        former = state.children.former(state.obj.metadata.uid)
-        if former or state.obj.metadata.deletion_timestamp:
+        if is_leaving:
             puts += self._release(state, former or state.children.rows)
-            state.inputs_digest = ""
+            state.forget_inputs()
             return Outcome(tuple(puts), "changed" if puts else "unchanged", again_after=0 if puts else None)
-        if orders.is_answered(state, self.view) and not caught_up:
-            if state.removal.answered_at is None:
-                state.removal.answered_at = elapsed
-            return None
         outcome = self._evaluate(state, self._turn(state, now, elapsed), puts, caught_up=caught_up)
         if caught_up and state.removal.answered_at is not None:
             state.removal.forget_check()  # the answer served this evaluation, whatever came of it
@@ -224,44 +235,38 @@ class UnrollController:
 
     def _turn(self, state: SetState, now: float, elapsed: float) -> Turn:
         assert state.obj is not None
-        try:
-            limits = self._limits.of(state.obj.metadata.annotations)
-        except ValueError:
-            limits = self._limits
-        return Turn(now, elapsed, limits, self._chunk_puts, self._nonce)
-
-    def _require_limits(self, obj: PackageVariantSet) -> None:
-        try:
-            self._limits.of(obj.metadata.annotations)
-        except ValueError as error:
-            raise StopError("ValidationError", str(error)) from error
+        limits = state.facts.limits if state.facts is not None else self._limits
+        hold, _ = hold_of(state.rollup, state.obj.metadata.uid)
+        return Turn(now, elapsed, limits, hold, self._chunk_puts, self._nonce)
 
     def _evaluate(self, state: SetState, turn: Turn, puts: list[Put], *, caught_up: bool) -> Outcome:
         obj, children = state.obj, state.children
         assert obj is not None
+        owned = self.view.owned(obj.metadata.uid, obj.metadata.namespace)
         if obj.metadata.annotations.get(HOLD) == "true":
             state.paused = True
             state.removal.forget_check()
             self.view.use_uid(obj.metadata.uid, state.skey)  # one that appears now is on hold, too
-            held = orders.hold_puts(state, self._owned(state), turn, on_hold=True)
+            held = orders.hold_puts(state, owned, turn, on_hold=True)
             puts += held or orders.drop_requests(state, self.view)
             return self._rolled(state, turn, puts, on_hold=True)
-        lifted = orders.hold_puts(state, self._owned(state), turn, on_hold=False)
-        if lifted:
-            return Outcome((*puts, *lifted), "changed", again_after=0)
+        if children.on_hold:
+            lifted = orders.hold_puts(state, owned, turn, on_hold=False)
+            if lifted:
+                return Outcome((*puts, *lifted), "changed", again_after=0)
         if state.paused:
             state.paused = False
             state.touched.add(row.downstream for row in children.rows.values())
-            state.seen.update(self._owned(state))
+            state.seen.update(owned)
         stop, is_prepared = None, False
         try:
-            self._require_limits(obj)
             is_prepared = self.preparing.prepare(state)
         except StopError as error:
             stop = error
         failing = stop is not None and bool(stop.reason)
         failing |= is_prepared and state.contexts is not None and bool(state.contexts.failed)
-        puts += orders.withdrawals(state, turn, failing=failing)
+        if children.leaving:
+            puts += orders.withdrawals(state, turn, failing=failing)
         if stop is not None and stop.reason:
             state.removal.forget_check()
             puts += orders.drop_requests(state, self.view)
@@ -270,18 +275,21 @@ class UnrollController:
             return Outcome(tuple(puts), "waiting", waiting=(stop.message,))
         if not is_prepared:
             return Outcome(tuple(puts), "changed" if puts else "unchanged", again_after=0)
-        if not puts:
-            puts += orders.guard(state, self._owned(state), turn)
+        has_removals = state.has_removals
+        if has_removals and not puts:
+            puts += orders.guard(state, owned, turn)
         if puts:
             return Outcome(tuple(puts), "changed", again_after=0)
-        puts += self._settle(state, turn)
+        puts += self._settle(state, owned, turn)
         if state.touched:
             return Outcome(tuple(puts), "changed", again_after=0)
         state.backlog = False
-        if not puts:
-            puts += orders.seen_gone(state, self._owned(state), turn)
-        if not puts:
-            puts += orders.orders(state, self.view, self._owned(state), turn, caught_up=caught_up)
+        if not (has_removals or puts):
+            children.doubtful.clear()  # whoever is removed later is doubtful again
+        elif not puts:
+            puts += orders.seen_gone(state, owned, turn)
+            if not puts:
+                puts += orders.orders(state, self.view, owned, turn, caught_up=caught_up)
         return self._rolled(state, turn, puts)
 
     def _set_gone(self, number: int, state: SetState, puts: list[Put]) -> Outcome:
@@ -290,7 +298,8 @@ class UnrollController:
         if state.rollup is not None:
             puts.append(Put(SETRESULTS, state.skey, None))
         self.view.forget(state.skey)
-        state.rollup, state.contexts, state.inputs_digest, state.building = None, None, "", None
+        state.rollup, state.contexts, state.building = None, None, None
+        state.forget_inputs()
         if not puts:
             self._sets[number].pop(state.skey, None)
             self._states.pop(state.skey, None)
@@ -303,11 +312,7 @@ class UnrollController:
 
     # ------------------------------------------------------------ children
 
-    def _owned(self, state: SetState) -> dict[str, Observed]:
-        assert state.obj is not None
-        return self.view.owned(state.obj.metadata.uid, state.obj.metadata.namespace)
-
-    def _settle(self, state: SetState, turn: Turn) -> list[Put]:
+    def _settle(self, state: SetState, owned: dict[str, Observed], turn: Turn) -> list[Put]:
         """Bring the rows of touched downstreams in line, a bounded number at a time.
 
         Downstreams that no target wants come first, and nothing is added in the same pass: the guard looks
@@ -315,17 +320,18 @@ class UnrollController:
         """
         contexts, children = state.contexts, state.children
         assert contexts is not None and state.obj is not None
-        hold, _ = hold_of(state.rollup, state.obj.metadata.uid)
+        hold = turn.hold
         defers = hold is not None and hold.generation == state.obj.metadata.generation
-        if not defers:
+        if state.deferred and not defers:
             state.touched.add(state.deferred)
             state.deferred = set()
-        if not contexts.failed:
+        if state.undecided and not contexts.failed:
             state.touched.add(state.undecided)
             state.undecided = set()
-        state.touched.add(children.adopt_names(state.seen, self._owned(state)))
-        children.doubtful.update(state.seen)
-        state.seen.clear()
+        if state.seen:
+            state.touched.add(children.adopt_names(state.seen, owned))
+            children.doubtful.update(state.seen)
+            state.seen.clear()
         puts: list[Put] = []
         removing = False
         for looks, downstream in enumerate(state.touched.take(contexts), start=1):
@@ -337,20 +343,20 @@ class UnrollController:
                 if removing:
                     state.touched.add((downstream,))
                     break
-            fresh = self._settle_one(state, downstream, turn)
+            fresh = self._settle_one(state, downstream, owned, turn)
             removing |= bool(fresh) and not is_wanted
             puts += fresh
             if len(puts) >= self._chunk_puts or looks >= self._turn_targets:
                 break
         return puts
 
-    def _settle_one(self, state: SetState, downstream: Downstream, turn: Turn) -> list[Put]:
+    def _settle_one(
+        self, state: SetState, downstream: Downstream, owned: dict[str, Observed], turn: Turn
+    ) -> list[Put]:
         obj, contexts, children = state.obj, state.contexts, state.children
         assert obj is not None and contexts is not None
-        owned = self._owned(state)
         wanting = contexts.by_downstream.get(downstream, {})
-        name = children.name_of(downstream)
-        copies = [other for other in children.names_of(downstream) if other != name]
+        name, copies = children.names_of(downstream)
         puts: list[Put] = []
         if len(wanting) == 1:
             if name is None:
@@ -375,7 +381,7 @@ class UnrollController:
 
     def _watch_puts(self, number: int, state: SetState) -> list[Put]:
         """Ask for the kinds this set selects, and no longer for those that no set of the lease does."""
-        wanted = self._requests_of(number, state)
+        wanted = state.facts.requests if state.facts is not None else {}
         if state.passed and wanted == state.requested:
             return []
         state.requested, state.passed = wanted, True
@@ -390,19 +396,6 @@ class UnrollController:
             puts += [Put(WATCHES, key, None) for key in sorted(own - needed)]
             own.intersection_update(needed)
         return puts
-
-    @staticmethod
-    def _requests_of(number: int, state: SetState) -> dict[str, WatchRequest]:
-        obj = state.obj
-        if obj is None or obj.metadata.deletion_timestamp:
-            return {}
-        wanted = {}
-        for kind, versions in selected_kinds(obj.spec).items():
-            if kind not in STATIC_KINDS and any(versions):
-                group, _, name = kind.rpartition("/")
-                request = WatchRequest(group=group, kind=name, requester=f"unroll-{number}")
-                wanted[watch_key(request)] = request
-        return wanted
 
     def _rolled(
         self,
@@ -419,7 +412,7 @@ class UnrollController:
         """
         again: list[float] = []
         wait = state.reported_at + ROLLUP_SECONDS - turn.elapsed
-        if any(put.topic == UNROLL for put in puts):
+        if UNROLL in map(_topic, puts):
             again.append(0)  # report committed rows only
         elif state.rollup is not None and wait > 0:
             again.append(wait)
@@ -428,8 +421,10 @@ class UnrollController:
             state.reported_at = turn.elapsed
             if report != state.rollup:
                 puts.append(Put(SETRESULTS, state.skey, report))
-        hold, _ = hold_of(state.rollup, state.obj.metadata.uid if state.obj is not None else "")
-        if stop is None and not on_hold:
+        hold = turn.hold
+        children = state.children
+        is_leaving = bool(children.leaving or children.returned or hold is not None)
+        if is_leaving and stop is None and not on_hold:
             look = state.removal.next_look(turn.limits, hold, turn.elapsed)
             if look is not None:
                 again.append(look)

@@ -31,11 +31,6 @@ class TargetSelector(NamedTuple):
     match_expressions: tuple[LabelSelectorRequirement, ...] = ()
     name: str | None = None
 
-    def matches(self, kind: str, namespace: str, name: str, labels: Mapping[str, str]) -> bool:
-        """Tell whether one object is selected, without an index."""
-        here = kind == self.kind and namespace in (self.namespace, "")
-        return here and _Compiled(None, 0, self).accepts(name, labels)
-
 
 class SelectorChange(NamedTuple):
     """What an object event means for one selector. position: of the selector among its owner's.
@@ -80,7 +75,7 @@ class _Compiled:
         self.within: list[tuple[str, frozenset[str]]] = []
         self.outside: list[tuple[str, frozenset[str]]] = []
         self.exists: list[str] = []
-        self.absent: list[str] = []
+        self.absent: set[str] = set()
         for requirement in selector.match_expressions:
             self._add(requirement)
         self.keys = frozenset(selector.match_labels) | {r.key for r in selector.match_expressions}
@@ -95,7 +90,7 @@ class _Compiled:
             case "Exists":
                 self.exists.append(requirement.key)
             case "DoesNotExist":
-                self.absent.append(requirement.key)
+                self.absent.add(requirement.key)
             case other:
                 raise PermanentError(f'"{other}" is not a valid label selector operator')
 
@@ -115,7 +110,7 @@ class _Compiled:
         for key, values in self.outside:
             if labels.get(key) in values:
                 return False
-        return all(key not in labels for key in self.absent)
+        return self.absent.isdisjoint(labels)
 
     def positive(self) -> Iterator[tuple[_Anchor, ...]]:
         """Yield the requirements it could hang on, each as the anchors that cover it together."""
@@ -330,7 +325,7 @@ def _changes(
             for one in scope.candidates(name, {}, after)
             if one.accepts(name, after)
         ]
-    moved = {key for key, _ in before.items() ^ after.items()}
+    moved = dict(before.items() ^ after.items())  # only its keys count
     changes = []
     for one in scope.candidates(name, before, after):
         was = one.accepts(name, before)

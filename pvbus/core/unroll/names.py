@@ -36,3 +36,7 @@ class SortedNames:
 
     def discard(self, name: str) -> None:
         self._names.discard(name)
+
+    def clear(self) -> None:
+        self._names.clear()
+        self._last_first = []

@@ -25,11 +25,13 @@ NAMES_MAX = 50  # objects of a kind that are read one by one; for more, one list
 
 
 class Turn(NamedTuple):
-    """One pass. now: wall clock. elapsed: of a clock that cannot go back. limits: of this set."""
+    """One pass. now: wall clock. elapsed: of a clock that cannot go back. limits: of this set. hold: the one
+    that stands."""
 
     now: float
     elapsed: float
     limits: RemovalLimits
+    hold: Hold | None
     puts_max: int
     nonce: Callable[[], str]
 

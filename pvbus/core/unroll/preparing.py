@@ -7,13 +7,11 @@ from pvbus.core.keys import digest
 from pvbus.core.missing import missing_part
 from pvbus.core.records import ObjectRow
 from pvbus.core.render.template import compile_targets
-from pvbus.core.unroll.contexts import Contexts, root_of, selected_kinds
+from pvbus.core.unroll.contexts import Contexts, root_of
+from pvbus.core.unroll.facts import STATIC_KINDS, SetFacts
 from pvbus.core.unroll.report import StopError
 from pvbus.core.unroll.state import Building, SetState
-from pvbus.core.unroll.validation import validate_set
-from pvbus.core.unroll.view import REPOSITORY_KIND, REVISION_KIND, VARIANT_KIND, UnrollView
-
-STATIC_KINDS = (VARIANT_KIND, REVISION_KIND, REPOSITORY_KIND)
+from pvbus.core.unroll.view import UnrollView
 
 
 class Preparing:
@@ -28,36 +26,43 @@ class Preparing:
 
     def prepare(self, state: SetState) -> bool:
         """Bring the contexts up to date; False asks for another turn. Raises StopError."""
-        obj = state.obj
-        assert obj is not None
-        kinds = selected_kinds(obj.spec)
-        self._use(state, kinds)
-        problems = validate_set(obj.spec)
-        if problems:
-            raise StopError("ValidationError", "; ".join(problems))
+        if not state.is_current:
+            state.is_current = self._evaluate(state)
+        if state.is_current and (state.objects or state.repositories):
+            self._refresh(state)
+        return state.is_current
+
+    def _evaluate(self, state: SetState) -> bool:
+        """Look at the set, its upstream and the kinds; where they changed, evaluate all targets, some now.
+
+        Returns whether all are. Raises StopError.
+        """
+        obj, facts = state.obj, state.facts
+        assert obj is not None and facts is not None
+        self._use(state, facts)
+        if facts.problem:
+            raise StopError("ValidationError", facts.problem)
         self._require_ok(STATIC_KINDS)
         found = self._upstream(state)
-        self._require_served(kinds)
-        spec_digest = digest(obj.spec)
-        if state.compiled is None or state.compiled_for != spec_digest:
+        self._require_served(facts.kinds)
+        if state.compiled is None or state.compiled_for != facts.spec_digest:
             state.compiled = compile_targets(obj.spec)
-            state.compiled_for = spec_digest
+            state.compiled_for = facts.spec_digest
         root = root_of(*found)
-        inputs_digest = digest([obj.metadata.uid, spec_digest, root])
-        if inputs_digest != state.inputs_digest:
-            if state.building is None or state.building.inputs_digest != inputs_digest:
-                self._begin(state, Contexts(state.skey, obj, state.compiled, root, self._view), inputs_digest)
-            if not self._build(state):
-                return False
-        self._refresh(state)
-        return True
+        inputs_digest = digest([obj.metadata.uid, facts.spec_digest, root])
+        if inputs_digest == state.inputs_digest:
+            return True
+        if state.building is None or state.building.inputs_digest != inputs_digest:
+            self._begin(state, Contexts(state.skey, obj, state.compiled, root, self._view), inputs_digest)
+            self._use(state, facts)
+        return self._build(state)
 
-    def _use(self, state: SetState, kinds: Iterable[str]) -> None:
+    def _use(self, state: SetState, facts: SetFacts) -> None:
         """Register what the set depends on whether or not it is there."""
         obj = state.obj
         assert obj is not None
         self._view.use_uid(obj.metadata.uid, state.skey)
-        self._view.use_kinds((*STATIC_KINDS, *kinds), state.skey)
+        self._view.use_kinds((*STATIC_KINDS, *facts.kinds), state.skey)
         if obj.spec.upstream is not None:
             self._view.use_upstream(obj.metadata.namespace, obj.spec.upstream, state.skey)
 
@@ -111,10 +116,7 @@ class Preparing:
 
     def _begin(self, state: SetState, contexts: Contexts, inputs_digest: str) -> None:
         """Begin to evaluate all targets of a new generation (or upstream)."""
-        obj = state.obj
-        assert obj is not None
         self._view.forget(state.skey)
-        self._use(state, selected_kinds(obj.spec))
         self.set_evaluations += 1
         state.contexts, state.inputs_digest = None, ""
         state.building = Building(inputs_digest, contexts, contexts.build())
@@ -124,12 +126,14 @@ class Preparing:
     def _build(self, state: SetState) -> bool:
         """Evaluate some more targets; tell whether all are."""
         assert state.building is not None and state.obj is not None
-        inputs_digest, contexts, rest = state.building
-        evaluated = sum(1 for _ in islice(rest, self._turn_targets))
+        building, state.building = state.building, None  # a defect leaves nothing that is built half
+        evaluated = sum(1 for _ in islice(building.rest, self._turn_targets))
         self.target_evaluations += evaluated
         if evaluated == self._turn_targets:
+            state.building = building
             return False
-        state.contexts, state.inputs_digest, state.building = contexts, inputs_digest, None
+        contexts = building.contexts
+        state.contexts, state.inputs_digest = contexts, building.inputs_digest
         state.touched.add(row.downstream for row in state.children.rows.values())
         state.touched.add(contexts.by_downstream)
         state.backlog, state.deferred = True, set()
@@ -137,10 +141,9 @@ class Preparing:
         return True
 
     def _refresh(self, state: SetState) -> None:
-        if not state.objects and not state.repositories:
-            return
+        """Evaluate the targets of what changed."""
         assert state.contexts is not None
-        touched, evaluated = state.contexts.refresh(list(state.objects), list(state.repositories))
+        touched, evaluated = state.contexts.refresh(state.objects, state.repositories)
         state.objects.clear()
         state.repositories.clear()
         self.set_evaluations += 1

@@ -5,6 +5,7 @@ It reports committed rows only, and what render reported about them.
 
 from collections.abc import Iterable, Mapping
 from heapq import nsmallest
+from itertools import starmap
 from typing import NamedTuple
 
 from pvbus.core.records import ChildFailure, ChildResult, ChildRow, ChildState, Counts, SetResult
@@ -44,29 +45,24 @@ def roll_up(state: SetState, *, stop: StopError | None = None, on_hold: bool = F
     tally: dict[str, int] = dict.fromkeys(("desired", "applied", "ready", "failed", "held", "removing"), 0)
     refused = state.refused if stop is None and not on_hold else {}  # else nothing is offered to the bus
     errors, failed, working = _count(state, refused, tally)
-    reason, message, failures = "Valid", "", tuple[ChildFailure, ...]()
+    reason, message, failing = "Valid", "", list[_Failure]()
     waiting = state.waiting
     if stop is not None:
         reason, message = stop.reason, stop.message
         waiting = EVALUATION  # what removals waited for before is over, and a new worker never knew it
     elif state.contexts is not None and not on_hold:
-        failing = [_Failure(*error) for error in state.contexts.errors()]
+        failing = sorted(starmap(_Failure, state.contexts.errors()))
         tally["failed"] += len(state.contexts.failed)
         tally["desired"] += len(state.contexts.failed)
-        failures = tuple(
-            ChildFailure(name=one.name, reason=one.reason, message=one.message)
-            for one in sorted(failing)[:UNREADY_SHOWN]
-        )
         if errors or failing:
             first, *others = sorted([*errors, *failing])
             reason, message = first.reason, f"{first.name}: {first.message}" if first.name else first.message
             alike = sum(1 for one in others if one.message == first.message)
             message += _others(alike, len(others) - alike)
     hold, released = hold_of(state.rollup, obj.metadata.uid)
-    unready = [
-        ChildFailure(name=f.name, reason=f.reason, message=f.message)
-        for f in (*sorted(failed), *_first(state, working))
-    ]
+    unready = [*failing, *sorted(failed)]
+    if len(unready) < UNREADY_SHOWN and working:
+        unready += _first(state, working)
     return SetResult(
         uid=obj.metadata.uid,
         generation=obj.metadata.generation,
@@ -77,7 +73,7 @@ def roll_up(state: SetState, *, stop: StopError | None = None, on_hold: bool = F
         hold=hold,
         released=released,
         waiting=waiting if tally["removing"] and not on_hold else "",
-        unready=(*failures, *unready)[:UNREADY_SHOWN],
+        unready=tuple(map(_shown, unready[:UNREADY_SHOWN])),
     )
 
 
@@ -123,6 +119,10 @@ def _count(
         errors.append(_Failure(refused.target, refused.okey, refused.reason, refused.message, who))
         failed.append(errors[-1]._replace(name=name))
     return errors, failed, working
+
+
+def _shown(failure: _Failure) -> ChildFailure:
+    return ChildFailure(name=failure.name, reason=failure.reason, message=failure.message)
 
 
 def _unready(name: str, row: ChildRow, result: ChildResult) -> _Failure:

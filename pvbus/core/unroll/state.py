@@ -1,6 +1,6 @@
 """What the unroll controller keeps of one set between passes."""
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from typing import NamedTuple
 
 from pvbus.core.api.variants import Downstream, PackageVariantSet
@@ -9,6 +9,7 @@ from pvbus.core.records import ChildRow, SetResult, WatchRequest
 from pvbus.core.render.template import CompiledSet
 from pvbus.core.unroll.children import Children
 from pvbus.core.unroll.contexts import Context, Contexts
+from pvbus.core.unroll.facts import SetFacts
 from pvbus.core.unroll.removal import Removal
 
 
@@ -65,6 +66,9 @@ class RefusedRows(NamedTuple):
 class SetState:
     """What this worker knows of one set.
 
+    facts: what follows from `obj`, None until a pass needs it. is_current: the contexts are those of the
+    set, the upstream and the kinds as they are now. objects: target objects that changed, by okey; each with
+    the selectors that it entered (True) or left, by position. repositories: those that changed.
     backlog: the downstreams of a new generation are still being settled. deferred: new downstreams that
     wait because the change that adds them holds removals. undecided: downstreams
     that no target is known to want, while some target fails. paused: the set is on hold. asked: keys of its
@@ -75,19 +79,21 @@ class SetState:
     def __init__(self, skey: str) -> None:
         self.skey = skey
         self.obj: PackageVariantSet | None = None
+        self.facts: SetFacts | None = None
         self.children = Children(skey)
         self.contexts: Contexts | None = None
         self.inputs_digest = ""
+        self.is_current = False
         self.building: Building | None = None
         self.compiled: CompiledSet | None = None
         self.compiled_for = ""
         self.touched = DirtyDownstreams()
-        self.objects: dict[str, None] = {}
+        self.objects: dict[str, dict[int, bool]] = {}
         self.repositories: dict[str, None] = {}
         self.seen: set[str] = set()
         self.rollup: SetResult | None = None
         self.reported_at = float("-inf")
-        self.requested: dict[str, WatchRequest] = {}
+        self.requested: Mapping[str, WatchRequest] = {}
         self.passed = False
         self.removal = Removal(self.children)
         self.backlog = False
@@ -97,6 +103,28 @@ class SetState:
         self.asked: dict[str, str] | None = None
         self.waiting = ""
         self.refused: dict[str, RefusedRows] = {}
+
+    def take_set(self, obj: PackageVariantSet | None) -> None:
+        """Take over the set as it is now."""
+        self.obj, self.facts, self.is_current = obj, None, False
+
+    @property
+    def has_removals(self) -> bool:
+        """Whether a removal is under way, or was not long ago: else nothing is held, checked or ordered."""
+        children, removal, rollup = self.children, self.removal, self.rollup
+        return bool(
+            children.leaving
+            or children.returned
+            or removal.check is not None
+            or removal.cleared
+            or self.asked != {}
+            or self.waiting
+            or (rollup is not None and rollup.hold is not None)
+        )
+
+    def forget_inputs(self) -> None:
+        """Let the next pass evaluate every target anew."""
+        self.inputs_digest, self.is_current = "", False
 
     def unless_refused(self, name: str, puts: tuple[Put, ...]) -> tuple[Put, ...]:
         """Return the rows of a child, or none if the bus refused the very same ones."""

@@ -4,7 +4,7 @@ Everything a set looked for is indexed, found or not: upstream packages, Reposit
 kinds, its own PackageVariants. An object event finds its sets in time proportional to their number.
 """
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Any, NamedTuple
 
 import msgspec
@@ -36,10 +36,15 @@ class Observed(NamedTuple):
 
 class SetChange(NamedTuple):
     """A set (skey) must look again, and at what: a target object, a Repository, one of its children;
-    all empty when it is something else."""
+    all empty when it is something else.
+
+    moves: of a target object, by the position of the set's selector: whether it is selected now. Selectors
+    for which it is as before, in its labels too, may be left out.
+    """
 
     skey: str
     okey: str = ""
+    moves: Mapping[int, bool] = {}
     repository: str = ""
     child: str = ""
 
@@ -89,33 +94,39 @@ class UnrollView:
         nonce = None if value is None else _request.decode(value).nonce
         _put_nonce(self.requests, CheckKey.parse(key).skey, key, nonce)
 
-    def _changes(self, key: str, before: ObjectRow | None, row: ObjectRow | None) -> Iterator[SetChange]:
+    def _changes(self, key: str, before: ObjectRow | None, row: ObjectRow | None) -> list[SetChange]:
         name = ObjectKey.parse(key)
         kind = f"{name.group}/{name.kind}"
+        changes: list[SetChange] = []
         if kind == VARIANT_KIND:
-            yield from self._variant_changes(name, before, row)
+            changes += self._variant_changes(name, before, row)
         elif kind == REVISION_KIND:
-            yield from self._revision_changes(key, name, before, row)
+            changes += self._revision_changes(key, name, before, row)
         elif kind == REPOSITORY_KIND:
-            for skey in self._repository_users.get(key, ()):
-                yield SetChange(skey, repository=name.name)
-        yield from self._target_changes(kind, key, name, before, row)
+            users = self._repository_users.get(key, ())
+            changes += [SetChange(skey, repository=name.name) for skey in users]
+        for skey, moves in self._moves(kind, key, name, before, row).items():
+            changes.append(SetChange(skey, key, moves))
+        return changes
 
-    def _target_changes(
+    def _moves(
         self, kind: str, key: str, name: ObjectKey, before: ObjectRow | None, row: ObjectRow | None
-    ) -> Iterator[SetChange]:
+    ) -> dict[str, dict[int, bool]]:
+        """Return the sets that a target object concerns, each with `SetChange.moves`."""
         if row is None:
             if before is None:
-                return
+                return {}
             moved = self.index.remove_object(kind, name.namespace, name.name)
         elif before is not None and before.labels == row.labels:
             moved = []
         else:
             moved = self.index.put_object(kind, name.namespace, name.name, row.labels)
-        reported = {str(change.owner) for change in moved}
-        reported |= self._object_users.get(key, set())
-        for skey in reported:
-            yield SetChange(skey, okey=key)
+        moves: dict[str, dict[int, bool]] = {}
+        for skey in self._object_users.get(key, ()):
+            moves[skey] = {}
+        for change in moved:
+            moves.setdefault(str(change.owner), {})[change.position] = change.what != "left"
+        return moves
 
     def _variant_changes(
         self, name: ObjectKey, before: ObjectRow | None, row: ObjectRow | None

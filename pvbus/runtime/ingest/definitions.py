@@ -12,7 +12,7 @@ from pvbus.core.backoff import Backoff, Jitter
 from pvbus.core.errors import ConflictError, PermanentError, TransientError
 from pvbus.core.ingest.rows import CRD
 from pvbus.ports.clock import Clock
-from pvbus.ports.cluster import Cluster, GoneError, Kind, Object, Resource
+from pvbus.ports.cluster import Cluster, GoneError, Object, Resource
 from pvbus.telemetry.logs import get_logger
 
 BACKOFF_SECONDS = (0.2, 60.0)
@@ -43,7 +43,7 @@ class Definitions:
         while True:
             began, error = self._clock.monotonic(), None
             try:
-                resource = await self._cluster.resource(Kind(*CRD))
+                resource = await self._cluster.resource(CRD)
                 if resource is not None:
                     await self._follow(resource, await self._list(resource))
             except (GoneError, TransientError, ConflictError, PermanentError) as exc:

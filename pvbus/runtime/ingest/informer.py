@@ -16,12 +16,13 @@ from pvbus.core.ingest.checks import Batch
 from pvbus.core.ingest.commands import Command, Operation
 from pvbus.core.ingest.events import Event, Fault, Reason
 from pvbus.core.ingest.informer import Informer
-from pvbus.core.ingest.published import Emission, Emit, Name
-from pvbus.core.ingest.rows import KindName
+from pvbus.core.ingest.published import Emit, Name
+from pvbus.core.ingest.rows import Emission
 from pvbus.core.ingest.states import BackingOff
+from pvbus.core.kinds import Kind
 from pvbus.core.records import CheckRequest, SyncMarker
 from pvbus.ports.clock import Clock
-from pvbus.ports.cluster import Cluster, GoneError, Kind, Resource, SilentError
+from pvbus.ports.cluster import Cluster, GoneError, Resource, SilentError
 from pvbus.runtime.backoff import uniform
 from pvbus.runtime.failures import causes
 from pvbus.telemetry import metrics
@@ -36,7 +37,7 @@ class InformerShell:
 
     def __init__(
         self,
-        kind: KindName,
+        kind: Kind,
         cluster: Cluster,
         clock: Clock,
         emit: Emit,
@@ -211,7 +212,7 @@ class InformerShell:
     async def _resolve(self) -> None:
         event: Event
         try:
-            self._resource = await self._cluster.resource(Kind(*self.kind))
+            self._resource = await self._cluster.resource(self.kind)
             event = events.NotServed() if self._resource is None else events.Served()
         except _ERRORS as exc:
             event = events.ResolveFailed(fault=fault_of(exc))
@@ -221,7 +222,7 @@ class InformerShell:
         assert self._resource is not None
         event: Event
         try:
-            versions = await self._cluster.versions(Kind(*self.kind))
+            versions = await self._cluster.versions(self.kind)
             listing = await self._cluster.list(self._resource, metadata_only=metadata_only)
             event = events.Listed(
                 versions=versions, resource_version=listing.resource_version, items=listing.items
@@ -251,7 +252,7 @@ class InformerShell:
     async def _read_versions(self) -> None:
         versions = None
         try:
-            versions = await self._cluster.versions(Kind(*self.kind))
+            versions = await self._cluster.versions(self.kind)
         except _ERRORS as exc:
             self._log.info("versions cannot be read", kind=str(self.kind), error=str(exc))
         self._report("versions", events.VersionsRead(versions=versions))

@@ -3,10 +3,9 @@
 import asyncio
 from typing import NamedTuple
 
-from pvbus.core.ingest.published import Emission
-from pvbus.core.ingest.rows import SET, VARIANT, KindName
-from pvbus.core.keys import CHECK_PREFIX
-from pvbus.core.markers import is_marker
+from pvbus.core.ingest.rows import SET, VARIANT, Emission
+from pvbus.core.keys import CHECK_PREFIX, SYNC_PREFIX
+from pvbus.core.kinds import Kind
 from pvbus.core.records import DLQ, INJECTABLES, OBJECTS, SETS, CheckRequest, WatchRequest
 from pvbus.ports.bus import Lease
 from pvbus.ports.clock import Clock
@@ -45,7 +44,7 @@ class IngestLease(HeldLease):
         self.checks: dict[str, CheckRequest] = {}
         self.answers: set[str] = set()
         self.refused: set[tuple[str, str]] = set()
-        self.watches: dict[KindName, Watched] = {}
+        self.watches: dict[Kind, Watched] = {}
         self.pending: dict[RowKey, Emission] = {}
         self.segment = 1
         self.wake = asyncio.Event()
@@ -73,7 +72,7 @@ class IngestLease(HeldLease):
         """
         if key.startswith(CHECK_PREFIX):
             self.answers.add(key) if emission.value is not None else self.answers.discard(key)
-        if is_marker(key) or key.startswith(CHECK_PREFIX) or topic == DLQ:
+        if key.startswith((SYNC_PREFIX, CHECK_PREFIX)) or topic == DLQ:
             self.segment += 1
             self.pending[topic, key, number, self.segment] = emission
             self.segment += 1
@@ -86,7 +85,7 @@ class IngestLease(HeldLease):
         waiting = next(iter(self.pending))[3] if self.pending else self.segment + 1
         return min(waiting, self.stepping or waiting)
 
-    def checks_of(self, kind: KindName) -> dict[str, CheckRequest]:
+    def checks_of(self, kind: Kind) -> dict[str, CheckRequest]:
         return {key: check for key, check in self.checks.items() if (check.group, check.kind) == kind}
 
     def must_withhold(self, key: str) -> bool:
@@ -94,7 +93,7 @@ class IngestLease(HeldLease):
         check = self.checks.get(key)
         if check is None or not self.refused:
             return False
-        kind = KindName(check.group, check.kind)
+        kind = Kind(check.group, check.kind)
         for topic, row in self.refused:
             if topic in (OBJECTS, INJECTABLES):
                 of, _, name = row.partition("|")

@@ -5,16 +5,18 @@ such an object are not answered, or its old row would pass for what the API serv
 """
 
 from collections import Counter
+from collections.abc import Callable
+from contextlib import AbstractContextManager
 from itertools import islice
+from operator import attrgetter
 from typing import Any
 
 from pvbus.core.errors import PermanentError, TooLargeError, TransientError
-from pvbus.core.ingest.published import Emission
-from pvbus.core.ingest.rows import KindName
 from pvbus.core.keys import CHECK_PREFIX
+from pvbus.core.kinds import Kind
 from pvbus.ports.bus import Bus, Output
 from pvbus.runtime.ingest.digests import DIGEST_HEADER
-from pvbus.runtime.ingest.lease import IngestLease, RowKey
+from pvbus.runtime.ingest.lease import IngestLease
 from pvbus.runtime.reconcile.leases import StepLimits, output_bytes
 from pvbus.telemetry import logs, metrics
 
@@ -24,7 +26,11 @@ _CHECK = CHECK_PREFIX.encode()
 class IngestSteps:
     """Writes the rows of any lease."""
 
-    def __init__(self, bus: Bus, log: Any) -> None:
+    def __init__(
+        self, bus: Bus, log: Any, interrupting: Callable[[IngestLease], AbstractContextManager[None]]
+    ) -> None:
+        """interrupting: lets errors of the bus interrupt a lease."""
+        self._interrupting = interrupting
         self.limits = StepLimits.of(bus)
         self._bus = bus
         self._log = log
@@ -32,28 +38,30 @@ class IngestSteps:
         self._steps_done = metrics.STEPS.labels("ingest", "done")
 
     async def run(self, opened: IngestLease) -> None:
-        """Write what waits, whenever something does, until cancelled or a step fails."""
-        while True:
-            await opened.wake.wait()
-            opened.wake.clear()
-            while opened.pending:
-                segment = opened.oldest_segment()
-                outputs = self._take(opened)
-                opened.stepping, opened.writing = segment, len(outputs)
-                self._number = opened.step = self._number + 1
-                await self._step(opened, outputs)
-                opened.stepping = opened.writing = 0
-                opened.progressed()
-                self._steps_done.inc()
-                for topic, count in Counter(output.topic for output in outputs).items():
-                    metrics.RECORDS_WRITTEN.labels(topic).inc(count)
+        """Write what waits, whenever something does, until cancelled or the lease is interrupted."""
+        with self._interrupting(opened):
+            while True:
+                await opened.wake.wait()
+                opened.wake.clear()
+                while opened.pending:
+                    segment = next(iter(opened.pending))[3]
+                    outputs = self._take(opened)
+                    opened.stepping, opened.writing = segment, len(outputs)
+                    self._number = opened.step = self._number + 1
+                    await self._step(opened, outputs)
+                    opened.stepping = opened.writing = 0
+                    opened.progressed()
+                    self._steps_done.inc()
+                    for topic, count in Counter(map(attrgetter("topic"), outputs)).items():
+                        metrics.RECORDS_WRITTEN.labels(topic).inc(count)
 
     def _take(self, opened: IngestLease) -> list[Output]:
         """Take the oldest rows, as many as one step should hold."""
         outputs: list[Output] = []
         size = 0
-        for row_key, emission in opened.pending.items():
-            output = self._output(row_key, emission)
+        for (topic, key, number, _), emission in opened.pending.items():
+            headers = ((DIGEST_HEADER, emission.digest.encode()),) if emission.digest else ()
+            output = Output(topic, number, key.encode(), emission.value, headers)
             size += output_bytes(output)
             if outputs and (len(outputs) >= self.limits.records or size > self.limits.bytes):
                 break
@@ -63,7 +71,8 @@ class IngestSteps:
         return outputs
 
     async def _step(self, opened: IngestLease, outputs: list[Output]) -> None:
-        outputs = [output for output in outputs if not self._withheld(opened, output)]
+        if opened.refused:
+            outputs = [output for output in outputs if not self._withheld(opened, output)]
         if not outputs:
             return
         try:
@@ -99,7 +108,7 @@ class IngestSteps:
         if not opened.must_withhold(key):
             return False
         check = opened.checks[key]
-        watched = opened.watches.get(KindName(check.group, check.kind))
+        watched = opened.watches.get(Kind(check.group, check.kind))
         if watched is not None:
             watched.watch.recheck(key, check)
         self._log.warning(
@@ -113,9 +122,3 @@ class IngestSteps:
         number, epoch = opened.lease.partition, opened.lease.epoch
         reconcile_id = f"{number}.{epoch}.{opened.step}"
         return {"service": "ingest", "key": key, "partition": number, "reconcile_id": reconcile_id}
-
-    @staticmethod
-    def _output(row_key: RowKey, emission: Emission) -> Output:
-        topic, key, number, _ = row_key
-        headers = ((DIGEST_HEADER, emission.digest.encode()),) if emission.digest else ()
-        return Output(topic, number, key.encode(), emission.value, headers)

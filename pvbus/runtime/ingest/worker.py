@@ -17,13 +17,14 @@ import msgspec
 from pvbus.core.backoff import Jitter
 from pvbus.core.codec import encode_row
 from pvbus.core.errors import ConflictError, PermanentError, TransientError
-from pvbus.core.ingest.published import Emission, unwanted, withdrawal
-from pvbus.core.ingest.rows import STATIC_KINDS, KindName, topics_of
+from pvbus.core.ingest.published import unwanted, withdrawal
+from pvbus.core.ingest.rows import STATIC_KINDS, Emission, topics_of
 from pvbus.core.keys import CHECK_PREFIX, sync_key
 from pvbus.core.keys import partition as partition_of
+from pvbus.core.kinds import Kind
 from pvbus.core.markers import marker_kind
 from pvbus.core.records import DLQ, INJECTABLES, OBJECTS, SETS, VARIANTS, WATCHES, SyncMarker
-from pvbus.core.topics import partition_key
+from pvbus.core.topics import row_partition
 from pvbus.ports.bus import Bus, Record, TopicPartition
 from pvbus.ports.clock import Clock
 from pvbus.ports.cluster import Cluster
@@ -59,7 +60,6 @@ class IngestWorker:
         self._clock = clock
         self._log = get_logger(self.name)
         self._leases: dict[int, IngestLease] = {}
-        self._steps = IngestSteps(bus, self._log)
         self._mirror = PublishedDigests(bus, clock, (OBJECTS, SETS, VARIANTS, INJECTABLES), partitions)
         self._mirroring = asyncio.Lock()
         self._table_reader = TableReader(bus, clock)
@@ -67,6 +67,7 @@ class IngestWorker:
         self._definitions = Definitions(cluster, clock, self._probe_all, jitter=jitter)
         make = partial(IngestLease, clock=clock)
         self._holder = LeaseHolder(self, make, bus, clock, self._table_reader, self._leases, jitter=jitter)
+        self._steps = IngestSteps(bus, self._log, self._holder.interrupting)
 
     # ------------------------------------------------------------ life
 
@@ -119,13 +120,13 @@ class IngestWorker:
             ends = await self._bus.end_offsets([(WATCHES, opened.lease.partition)])
             positions = await self._table_reader.replay(ends, partial(self._load, opened), opened.restoring)
         self._table_reader.assign(positions)
-        self._holder.spawn(opened, self._stepping(opened))
+        self._holder.spawn(opened, self._steps.run(opened))
         await self._definitions.wait_asked()
         await self._catch_up_mirror()
         opened.answers.update(
             key
             for key in self._mirror.headed(OBJECTS, CHECK_PREFIX[:-1])
-            if partition_of(partition_key(WATCHES, key), self.partitions) == opened.lease.partition
+            if row_partition(WATCHES, key, self.partitions) == opened.lease.partition
         )
         await self._withdraw_unwanted(opened)
         await self._follow(opened)
@@ -185,13 +186,13 @@ class IngestWorker:
     def _take_check(opened: IngestLease, key: str, value: bytes | None) -> None:
         """Pass a check request, or that it is withdrawn, to the watch of its kind, if there is one."""
         before = opened.checks.pop(key, None)
-        watched = opened.watches.get(KindName(before.group, before.kind)) if before else None
+        watched = opened.watches.get(Kind(before.group, before.kind)) if before else None
         if watched is not None:
             watched.watch.uncheck(key)
         if value is None:
             return
         check = opened.checks[key] = check_request(key, value)
-        watched = opened.watches.get(KindName(check.group, check.kind))
+        watched = opened.watches.get(Kind(check.group, check.kind))
         if watched is not None:
             watched.watch.check(key, check)
 
@@ -203,28 +204,24 @@ class IngestWorker:
         self._log.error("request cannot be decoded", key=key, error=str(error), **row_key)
         self._emit(opened, Emission(DLQ, key, encode_row(dead_letter(record, error)), ""))
 
-    def _wanted(self, opened: IngestLease) -> dict[KindName, frozenset[tuple[str, str]]]:
+    def _wanted(self, opened: IngestLease) -> dict[Kind, frozenset[tuple[str, str]]]:
         """Return the kinds of this lease, each with the objects whose content is asked for."""
-        wanted: dict[KindName, set[tuple[str, str]]] = {
+        wanted: dict[Kind, set[tuple[str, str]]] = {
             kind: set() for kind in STATIC_KINDS if self._partition_of(kind) == opened.lease.partition
         }
         for request in opened.requests.values():
-            names = wanted.setdefault(KindName(request.group, request.kind), set())
+            names = wanted.setdefault(Kind(request.group, request.kind), set())
             if request.content:
                 names.add((request.namespace, request.name))
                 names.add((request.namespace, ""))
         return {kind: frozenset(names) for kind, names in wanted.items()}
 
-    def _topics(self, opened: IngestLease, kind: KindName) -> tuple[str, ...]:
-        requested = any(KindName(r.group, r.kind) == kind for r in opened.requests.values())
+    def _topics(self, opened: IngestLease, kind: Kind) -> tuple[str, ...]:
+        requested = any(Kind(r.group, r.kind) == kind for r in opened.requests.values())
         return topics_of(kind, requested=requested)
 
-    def _partition_of(self, kind: KindName) -> int:
+    def _partition_of(self, kind: Kind) -> int:
         return partition_of(str(kind), self.partitions)
-
-    async def _stepping(self, opened: IngestLease) -> None:
-        with self._holder.interrupting(opened):
-            await self._steps.run(opened)
 
     async def _following(self, opened: IngestLease) -> None:
         """Start, change and end watches as requests come and go."""
@@ -249,9 +246,7 @@ class IngestWorker:
             await self._keep_watch(opened, kind, content)
         opened.following = False
 
-    async def _keep_watch(
-        self, opened: IngestLease, kind: KindName, content: frozenset[tuple[str, str]]
-    ) -> None:
+    async def _keep_watch(self, opened: IngestLease, kind: Kind, content: frozenset[tuple[str, str]]) -> None:
         watched = opened.watches.get(kind)
         if watched is not None:
             watch, topics = watched.watch, self._topics(opened, kind)
@@ -270,7 +265,7 @@ class IngestWorker:
         await self._start_watch(opened, kind, content)
 
     async def _start_watch(
-        self, opened: IngestLease, kind: KindName, content: frozenset[tuple[str, str]]
+        self, opened: IngestLease, kind: Kind, content: frozenset[tuple[str, str]]
     ) -> None:
         await opened.flushed(self._clock)  # what the mirror shows must be what was emitted
         await self._catch_up_mirror()
@@ -282,7 +277,7 @@ class IngestWorker:
             kind,
             self._cluster,
             self._clock,
-            lambda emission: self._emit(opened, emission),
+            partial(self._emit, opened),
             partitions=self.partitions,
             topics=topics,
             known=known,
@@ -306,16 +301,16 @@ class IngestWorker:
         for kind, left in unwanted(self._markers_of(opened), topics).items():
             await self._withdraw(opened, kind, tuple(left))
 
-    def _markers_of(self, opened: IngestLease) -> Iterator[tuple[str, KindName, SyncMarker]]:
+    def _markers_of(self, opened: IngestLease) -> Iterator[tuple[str, Kind, SyncMarker]]:
         """Yield (topic, kind, marker) of the kinds of a lease that it does not watch yet."""
         for topic, key in self._mirror.markers():
             group, _, name = marker_kind(key).partition("/")
-            kind = KindName(group, name)
+            kind = Kind(group, name)
             marker = self._mirror.marker(topic, key)
             if marker and self._partition_of(kind) == opened.lease.partition and kind not in opened.watches:
                 yield topic, kind, marker
 
-    async def _withdraw(self, opened: IngestLease, kind: KindName, topics: tuple[str, ...]) -> None:
+    async def _withdraw(self, opened: IngestLease, kind: Kind, topics: tuple[str, ...]) -> None:
         """Say `unwatched` first, and drop the rows, in one step if they fit."""
         await opened.flushed(self._clock)
         await self._catch_up_mirror()
@@ -332,7 +327,7 @@ class IngestWorker:
     def _emit(self, opened: IngestLease, emission: Emission) -> None:
         number = emission.partition
         if number is None:
-            number = partition_of(partition_key(emission.topic, emission.key), self.partitions)
+            number = row_partition(emission.topic, emission.key, self.partitions)
         opened.add(emission.topic, emission.key, number, emission)
 
     def _probe_all(self, group: str) -> None:

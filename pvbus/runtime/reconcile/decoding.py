@@ -8,7 +8,7 @@ in another partition than its own (another program's way to choose one) would be
 from pvbus.core.keys import partition as partition_of
 from pvbus.core.markers import is_marker
 from pvbus.core.records import DeadLetter
-from pvbus.core.topics import require_rows
+from pvbus.core.topics import rows_of
 from pvbus.ports.bus import Record
 
 LETTER_BYTES_MAX = 600_000
@@ -23,7 +23,9 @@ def checked_key(record: Record, partitions: int) -> str:
         raise ValueError("it has no key")
     if is_marker(key):
         return key
-    rows = require_rows(record.topic, key)
+    rows = rows_of(record.topic, key)
+    if rows is None:
+        raise ValueError(f"a key of {record.topic} does not look like {key!r}")
     own = partition_of(rows.partition_key(key), partitions)
     if own != record.partition:
         raise ValueError(f"key {key!r} belongs to partition {own}")

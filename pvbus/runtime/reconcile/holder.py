@@ -177,7 +177,7 @@ class LeaseHolder(Generic[L]):
 
     def spawn(self, opened: L, work: Coroutine[Any, Any, None]) -> "asyncio.Task[None]":
         """Run something that ends with the lease."""
-        task = self.start(work)
+        task = self._tasks.create_task(work)
         opened.tasks.add(task)
         task.add_done_callback(opened.tasks.discard)
         return task
@@ -214,6 +214,7 @@ class LeaseHolder(Generic[L]):
         while True:
             self.spawn(opened, self._restore(opened, backoff))
             await opened.reaches(LeaseState.OUTCOME_UNKNOWN, LeaseState.LOST)
+            self._count_restored()
             self._end(opened)
             await self._clock.sleep(backoff.next_seconds())
             if opened.state is LeaseState.LOST:
@@ -224,6 +225,7 @@ class LeaseHolder(Generic[L]):
         with self.interrupting(opened):
             await self._work.restore(opened)
             opened.enter(LeaseEvent.RESTORED)
+            self._count_restored()
             backoff.reset()
 
     async def revoked(self, lease: Lease) -> None:
@@ -239,7 +241,11 @@ class LeaseHolder(Generic[L]):
                 del self.leases[lease.partition]
                 self._spare_from = self._clock.monotonic() + self._bus.session_seconds
                 self._release(opened)
+                self._count_restored()
             opened.life.cancel()
+
+    def _count_restored(self) -> None:
+        self._gauge.set(sum(opened.restored for opened in self.leases.values()))
 
     def _release(self, opened: L) -> None:
         if opened.is_settled and not self._stopping.is_set():
@@ -295,17 +301,17 @@ class LeaseHolder(Generic[L]):
     # ------------------------------------------------------------ reading
 
     async def _reading(self) -> None:
-        backoff = Backoff(*AGAIN_SECONDS, self._jitter)
+        backoff: Backoff | None = None
         while True:
             try:
                 await self._work.read()
-                backoff.reset()
+                backoff = None
             except TransientError as exc:
                 self._log.warning("bus cannot be read", error=str(exc))
+                backoff = backoff or Backoff(*AGAIN_SECONDS, self._jitter)
                 await self._clock.sleep(backoff.next_seconds(exc))
             except StaleError:
                 self.empty()
-            self._gauge.set(sum(opened.restored for opened in self.leases.values()))
             await asyncio.sleep(0)
 
     def empty(self) -> None:

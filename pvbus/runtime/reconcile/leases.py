@@ -10,8 +10,7 @@ from typing import Any, NamedTuple
 
 from pvbus.core.codec import encode_row
 from pvbus.core.effects import Put
-from pvbus.core.keys import partition as partition_of
-from pvbus.core.topics import partition_key
+from pvbus.core.topics import row_partition
 from pvbus.ports.bus import Bus, Lease, Membership, Output
 from pvbus.ports.clock import Clock
 from pvbus.runtime.reconcile.holder import HeldLease
@@ -33,7 +32,7 @@ def finished(key: str, puts: tuple[Put, ...], partitions: int) -> Finished:
     """Encode an outcome, for whatever step will take it."""
     outputs, size = [], 0
     for put in puts:
-        number = partition_of(partition_key(put.topic, put.key), partitions)
+        number = row_partition(put.topic, put.key, partitions)
         output = Output(put.topic, number, put.key.encode(), encode_row(put.row), put.headers)
         size += output_bytes(output)
         outputs.append(output)
@@ -43,7 +42,9 @@ def finished(key: str, puts: tuple[Put, ...], partitions: int) -> Finished:
 def output_bytes(output: Output) -> int:
     """Return what counts of a record for a step's limit."""
     size = len(output.key) + len(output.value or b"")
-    return size + sum(len(name) + len(value) for name, value in output.headers)
+    for name, value in output.headers:
+        size += len(name) + len(value)
+    return size
 
 
 class StepLimits(NamedTuple):
@@ -65,7 +66,10 @@ class Running(NamedTuple):
 
 
 class OpenLease(HeldLease):
-    """One lease of a controller: plain data that the worker moves. busy: what is being reconciled, by key."""
+    """One lease of a controller: plain data that the worker moves.
+
+    busy: what is being reconciled, by key. queue: the keys that are dirty and not busy.
+    """
 
     def __init__(
         self,
@@ -97,7 +101,7 @@ class OpenLease(HeldLease):
         self.attempts: dict[str, int] = {}
         self.defects: dict[str, str] = {}  # keys whose decision fails by a bug of ours, and with what
         self.next_offsets: dict[str, int] = {}
-        self._queue: deque[str] = deque()  # the keys that are dirty and not busy
+        self.queue: deque[str] = deque()
         self._undone: dict[str, deque[tuple[int, str]]] = {topic: deque() for topic in self._inputs}
         self._committed: dict[str, int] = {}
 
@@ -107,13 +111,13 @@ class OpenLease(HeldLease):
         if key not in self.dirty:
             self.dirty.add(key)
             if key not in self.busy:
-                self._queue.append(key)
+                self.queue.append(key)
 
     def take(self) -> str | None:
         """Take the mark off the key that has waited longest; it is busy until `done`."""
-        if not self._queue:
+        if not self.queue:
             return None
-        key = self._queue.popleft()
+        key = self.queue.popleft()
         self.dirty.discard(key)
         self._reconciliations += 1
         self.busy[key] = Running(self._reconciliations, self._clock.monotonic())
@@ -125,7 +129,7 @@ class OpenLease(HeldLease):
         if running is not None:
             self._ended(self.progress_at - running.began)
             if key in self.dirty:
-                self._queue.append(key)
+                self.queue.append(key)
 
     def log_fields(self, key: str) -> dict[str, Any]:
         """Return what the log lines of a key's reconciliation carry.

@@ -56,7 +56,7 @@ class TableReader:
         self._reader = bus.reader()
         self._waiting: list[_Waiter] = []
         self._pausable = frozenset(pausable)
-        self._is_paused = False
+        self.is_paused = False
         self._held_back: set[TopicPartition] = set()
         self._looked: Stopwatch | None = None
         self._goal: _Goal | None = None
@@ -74,7 +74,6 @@ class TableReader:
             self._fresh, self._goal, self._looked = Stopwatch(self._clock), None, None
         self._reader.assign(positions)
         self.positions.update(positions)
-        self._hold_back()
         self._release()
 
     def unassign(self, partitions: Iterable[TopicPartition]) -> None:
@@ -95,19 +94,19 @@ class TableReader:
 
         What somebody waits for is read nevertheless: else all that is to be done may wait for it.
         """
-        if not self._is_paused:
-            self._is_paused = True
+        if not self.is_paused:
+            self.is_paused = True
             self._hold_back()
 
     def resume(self) -> None:
-        if self._is_paused:
-            self._is_paused = False
+        if self.is_paused:
+            self.is_paused = False
             self._hold_back()
 
     def _hold_back(self) -> None:
         """Bring the reader's pauses in line."""
         wanted: set[TopicPartition] = set()
-        if self._is_paused:
+        if self.is_paused:
             wanted.update(partition for partition in self.positions if partition[0] in self._pausable)
             for waiter in self._waiting:
                 ends = waiter.ends.items()
@@ -127,7 +126,8 @@ class TableReader:
         StaleError, having applied nothing.
         """
         try:
-            await self._look()
+            if self._looked is None or self._looked.seconds >= LOOK_SECONDS:
+                await self._look()
             records = await self._reader.poll(timeout_seconds=POLL_SECONDS)
         except TransientError:
             self._reader.assign(self.positions)  # it may have moved over records it never returned
@@ -139,12 +139,13 @@ class TableReader:
             apply(record)
         for partition in self.positions:
             self.positions[partition] = self._reader.position(partition)
-        self._release()
+        if self._waiting:
+            self._release()
         return bool(records)
 
     async def _look(self) -> None:
-        """Find out, now and then, up to when everything is applied."""
-        if not self.positions or (self._looked is not None and self._looked.seconds < LOOK_SECONDS):
+        """Find out up to when everything is applied."""
+        if not self.positions:
             return
         if self._looked is None:
             specs = [spec for name, spec in (await self._bus.topics()).items() if spec.cleanup == "compact"]
@@ -233,8 +234,8 @@ class TableReader:
             self._hold_back()
 
     def _release(self) -> None:
-        if self._waiting:
-            for waiter in self._waiting:
-                if self.has_reached(waiter.ends):
-                    waiter.over.set()
-            self._hold_back()
+        """Let go on who waits for what is read by now."""
+        for waiter in self._waiting:
+            if self.has_reached(waiter.ends):
+                waiter.over.set()
+        self._hold_back()

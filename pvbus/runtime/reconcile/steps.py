@@ -6,12 +6,13 @@ or written for the lease until its tables are restored.
 
 from collections import Counter
 from collections.abc import Callable, Coroutine
+from operator import attrgetter
 from typing import Any
 
 from pvbus.core.effects import Put
 from pvbus.core.errors import FencedError, PermanentError, TooLargeError, TransientError
 from pvbus.core.topics import child_of
-from pvbus.ports.bus import Bus
+from pvbus.ports.bus import Bus, Output
 from pvbus.ports.clock import Clock
 from pvbus.runtime.reconcile.leases import Finished, OpenLease, finished
 from pvbus.runtime.reconcile.narration import Line, Narrator
@@ -77,8 +78,12 @@ class Stepper:
             opened.stepping = False
 
     async def _step(self, opened: OpenLease, batch: list[Finished]) -> None:
-        outputs = [output for outcome in batch for output in outcome.outputs]
-        offsets = opened.done_offsets({outcome.key for outcome in batch})
+        outputs: list[Output] = []
+        keys: set[str] = set()
+        for outcome in batch:
+            outputs += outcome.outputs
+            keys.add(outcome.key)
+        offsets = opened.done_offsets(keys)
         if not outputs and not offsets:
             return
         try:
@@ -91,7 +96,7 @@ class Stepper:
         opened.committed(offsets)
         opened.progressed()
         self._steps_done.inc()
-        for topic, count in Counter(output.topic for output in outputs).items():
+        for topic, count in Counter(map(attrgetter("topic"), outputs)).items():
             metrics.RECORDS_WRITTEN.labels(topic).inc(count)
         is_detailed = logs.is_detailed()
         for outcome in batch:

@@ -6,7 +6,8 @@ still what the bus says: only what was written to the inputs since is read.
 """
 
 import asyncio
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Coroutine, Iterable, Mapping
+from typing import Any
 
 import msgspec
 
@@ -141,9 +142,9 @@ class Tables:
 
     # ------------------------------------------------------------ records
 
-    async def read(self) -> bool:
+    def read(self) -> Coroutine[Any, Any, bool]:
         """Read once, and mark what it dirties; tell whether there was anything. Raises as `poll` does."""
-        return await self.table_reader.poll(self._consume)
+        return self.table_reader.poll(self._consume)
 
     def _load(self, record: Record, committed: Mapping[str, int] | None = None) -> list[str]:
         """Apply a record to the tables. committed: while restoring, where reading goes on."""

@@ -125,7 +125,10 @@ class Worker:
 
     @property
     def dirty_keys(self) -> int:
-        return sum(c.dirty_count for c in self._leases.values())
+        count = 0
+        for opened in self._leases.values():
+            count += len(opened.dirty) + len(opened.busy)
+        return count
 
     @property
     def defects(self) -> Mapping[str, str]:
@@ -148,7 +151,7 @@ class Worker:
     async def read(self) -> None:
         if await self._tables.read():
             self._wake.set()
-        self._balance()
+            self._balance()
 
     async def drain(self, opened: OpenLease) -> None:
         deadline = self._clock.monotonic() + self._drain_seconds
@@ -161,10 +164,12 @@ class Worker:
 
     def _balance(self) -> None:
         """Read no more inputs while there is too much to do; go on when half of it is done."""
-        if self.dirty_keys > DIRTY_KEYS_MAX:
-            self._tables.table_reader.pause()
-        elif self.dirty_keys <= DIRTY_KEYS_MAX // 2:
-            self._tables.table_reader.resume()
+        reader, dirty = self._tables.table_reader, self.dirty_keys
+        self._dirty_gauge.set(dirty)
+        if dirty > DIRTY_KEYS_MAX:
+            reader.pause()
+        elif reader.is_paused and dirty <= DIRTY_KEYS_MAX // 2:
+            reader.resume()
 
     # ---------------------------------------------------------------- dispatching
 
@@ -177,15 +182,13 @@ class Worker:
             self._turn += 1
             for i in range(len(leases)):  # another one first each time: slots for effects are scarce
                 opened = leases[(self._turn + i) % len(leases)]
-                if opened.acts:
+                if (opened.queue or opened.puts) and opened.acts:
                     self._run_dirty(opened, deadline)
-            self._count_evaluations()
-            self._balance()
             await asyncio.sleep(0)
 
     def _run_dirty(self, opened: OpenLease, deadline: float) -> None:
         """Decide dirty keys, while there is time and room for their effects."""
-        while self._effects < EFFECTS_INFLIGHT_MAX and not opened.is_backed_up:
+        while opened.queue and self._effects < EFFECTS_INFLIGHT_MAX and not opened.is_backed_up:
             if self._clock.monotonic() >= deadline:
                 self._wake.set()
                 break
@@ -197,7 +200,7 @@ class Worker:
         self._stepper.flush(opened)
 
     def _begin(self, opened: OpenLease, key: str) -> None:
-        steps = self.controller.reconcile(opened.lease.partition, key, self._clock.now())
+        steps = self._tables.controller.reconcile(opened.lease.partition, key, self._clock.now())
         try:
             effect = next(steps)
         except StopIteration as end:
@@ -229,10 +232,10 @@ class Worker:
         self._stepper.flush(opened)  # its task inherits what is bound
 
     def _fields(self, opened: OpenLease, key: str) -> dict[str, Any]:
-        return {"service": self.controller.name, **opened.log_fields(key)}
+        return {"service": self.name, **opened.log_fields(key)}
 
     def _count_evaluations(self) -> None:
-        seen, now = self._evaluations_seen, self.controller.evaluations
+        seen, now = self._evaluations_seen, self._tables.controller.evaluations
         if now != seen:  # fewer: the tables were emptied, and the controller is a new one
             self._evaluations.inc(now - seen if now > seen else now)
             self._evaluations_seen = now
@@ -353,5 +356,9 @@ class Worker:
                 for opened in self._leases.values():
                     if opened.acts and opened.done_offsets():
                         self._stepper.flush(opened, offsets_only=True)
-            self._dirty_gauge.set(self.dirty_keys)
-            self._inflight_gauge.set(sum(len(opened.busy) for opened in self._leases.values()))
+            self._balance()
+            self._count_evaluations()
+            inflight = 0
+            for opened in self._leases.values():
+                inflight += len(opened.busy)
+            self._inflight_gauge.set(inflight)

@@ -10,7 +10,8 @@ import pytest
 from pvbus.cli.explain_text import STATE_WORDS, variant_lines
 from pvbus.cli.main import run
 from pvbus.core.api.variants import Condition, Downstream
-from pvbus.core.ingest.rows import KindName, rows_of
+from pvbus.core.ingest.rows import rows_of
+from pvbus.core.kinds import Kind
 from pvbus.core.records import (
     LATEST,
     META,
@@ -60,7 +61,7 @@ def ready(name: str, status: str, reason: str, message: str) -> Row:
     return LATEST, f"PackageVariant|default/{name}|Ready", event
 
 
-def seen(kind: KindName, thing: Any) -> list[Row]:
+def seen(kind: Kind, thing: Any) -> list[Row]:
     return [(row.topic, row.key, row.value) for row in rows_of(kind, thing, (OBJECTS,))]
 
 

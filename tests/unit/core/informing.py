@@ -9,10 +9,11 @@ from pvbus.core.ingest import commands, events
 from pvbus.core.ingest.commands import Command, Operation
 from pvbus.core.ingest.events import Event, Fault
 from pvbus.core.ingest.informer import REPLAY_END, Informer
-from pvbus.core.ingest.published import Emission, Name
-from pvbus.core.ingest.rows import KindName, topics_of
+from pvbus.core.ingest.published import Name
+from pvbus.core.ingest.rows import Emission, topics_of
 from pvbus.core.ingest.states import BackingOff, Unserved
 from pvbus.core.keys import CHECK_PREFIX, check_key
+from pvbus.core.kinds import Kind
 from pvbus.core.markers import is_marker
 from pvbus.core.records import (
     INJECTABLES,
@@ -24,7 +25,7 @@ from pvbus.core.records import (
     SyncMarker,
 )
 
-SITE = KindName("example.org", "Site")
+SITE = Kind("example.org", "Site")
 PARTITIONS = 2
 Object = dict[str, Any]
 TRANSIENT = Fault(reason="transient", message="503")
@@ -86,7 +87,7 @@ class Running(NamedTuple):
 class Informed:
     """Does what an informer says, and keeps the rows that it emits."""
 
-    def __init__(self, world: World, content: Iterable[str] = (), kind: KindName = SITE) -> None:
+    def __init__(self, world: World, content: Iterable[str] = (), kind: Kind = SITE) -> None:
         self.world = world
         self.kind = kind
         self.now = 1000.0

@@ -7,8 +7,9 @@ import pytest
 from pvbus.core.errors import InvariantError
 from pvbus.core.ingest import events
 from pvbus.core.ingest.published import agreed, unwanted, withdrawal
-from pvbus.core.ingest.rows import SET, KindName
+from pvbus.core.ingest.rows import SET
 from pvbus.core.ingest.states import TRANSITIONS, Watching
+from pvbus.core.kinds import Kind
 from pvbus.core.records import INJECTABLES, OBJECTS, SETS, SyncMarker
 from tests.unit.core.informing import FORBIDDEN, GONE, SILENT, SITE, TRANSIENT, Informed, World
 
@@ -378,7 +379,7 @@ def test_partitions_that_differ_are_syncing_at_the_highest_epoch() -> None:
 
 def test_markers_that_no_watch_upholds_are_withdrawn() -> None:
     ok, unwatched = SyncMarker(state="ok", epoch=4), SyncMarker(state="unwatched", epoch=5)
-    other = KindName("", "ConfigMap")
+    other = Kind("", "ConfigMap")
     markers = [(OBJECTS, SITE, ok), (SETS, SET, ok), (OBJECTS, SET, ok), (OBJECTS, other, unwatched)]
     assert unwanted(markers, {SET: (SETS,)}) == {SITE: [OBJECTS], SET: [OBJECTS]}
 

@@ -10,12 +10,12 @@ from pvbus.adapters.memory.cluster import REVISION
 from pvbus.core.api.variants import DownstreamTarget, PackageVariant
 from pvbus.core.effects import Create, Get, List, Update
 from pvbus.core.errors import ConflictError, PermanentError, TransientError
-from pvbus.core.ingest.rows import KindName
 from pvbus.core.inject.renderstatus import reported
 from pvbus.core.inject.report import result_row, waiting_conditions
 from pvbus.core.keys import sync_key
+from pvbus.core.kinds import Kind
 from pvbus.core.records import OBJECTS, WATCHES, SyncMarker
-from pvbus.ports.cluster import Kind, Object
+from pvbus.ports.cluster import Object
 from tests.simulation.inject_world import (
     KPTFILE,
     NAMESPACE,
@@ -32,7 +32,7 @@ from tests.simulation.inject_world import (
 
 MINE = [owner("v")]
 FIRST = "edge.app.packagevariant-1"
-SITE = KindName("example.com", "Site")
+SITE = Kind("example.com", "Site")
 INJECT = [{"name": "s"}]
 
 

@@ -7,15 +7,16 @@ import pytest
 
 from pvbus.core.api.variants import Downstream, PackageVariant, Upstream
 from pvbus.core.effects import List
-from pvbus.core.ingest.rows import KindName, rows_of
+from pvbus.core.ingest.rows import rows_of
 from pvbus.core.inject.owning import list_package, terminate
 from pvbus.core.inject.view import InjectView
 from pvbus.core.keys import FINALIZER
+from pvbus.core.kinds import Kind
 from pvbus.core.records import OBJECTS
-from pvbus.ports.cluster import Kind, Object
+from pvbus.ports.cluster import Object
 from tests.simulation.inject_world import World, owner, package, upstream, variant
 
-REVISION = KindName("porch.kpt.dev", "PackageRevision")
+REVISION = Kind("porch.kpt.dev", "PackageRevision")
 HERE = Downstream(repo="edge", package="app")
 
 

@@ -4,9 +4,11 @@ from typing import Any
 
 import pytest
 
+from pvbus.core.api.variants import Downstream
 from pvbus.core.ingest.rows import rows_of
 from pvbus.core.keys import HOLD, colliding_variant_name, variant_name
 from pvbus.core.records import OBJECTS
+from pvbus.core.render.template import CompiledTemplate, TargetInputs
 from tests.simulation.parts import (
     REPOSITORY,
     REVISION,
@@ -69,6 +71,52 @@ def test_objects_are_selected_by_labels_expressions_and_name(selector: Any, expe
     found.tell(SITE, obj(SITE, "s9", metadata={"namespace": "other", "labels": {"env": "prod"}}))
     found.run()
     assert downstreams(found) == {("r1", name) for name in expected}
+
+
+@pytest.mark.parametrize(
+    ("changes", "expected"),
+    [
+        (["test", "prod"], {"s1", "s2"}),
+        (["test", "prod", "test"], {"s2"}),
+        (["test", None], {"s2"}),
+        ([None, "prod"], {"s1", "s2"}),
+        (["prod", None, "test"], {"s2"}),
+    ],
+    ids=["there and back", "left at last", "left and deleted", "made anew", "made anew as another"],
+)
+def test_of_many_changes_between_two_passes_the_last_counts(
+    changes: list[str | None], expected: set[str]
+) -> None:
+    """A pass learns which selectors an object entered or left; it may have left and entered several times."""
+    found = part(selecting(matchLabels={"env": "prod"}), sites=("s1", "s2"))
+    for env in changes:
+        if env is None:
+            found.tell_gone(SITE, site("s1"))
+        else:
+            found.tell(SITE, site("s1", env=env))
+    found.run()
+    assert downstreams(found) == {("r1", name) for name in expected}
+
+
+def test_a_defect_in_the_middle_of_all_targets_leaves_none_of_them_out(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """What was evaluated half is evaluated anew: targets that were not reached would pass for unselected."""
+    found = part(selecting(matchLabels={"env": "prod"}), sites=("s1", "s2", "s3"))
+    identity = CompiledTemplate.identity
+
+    def failing(self: CompiledTemplate, inputs: TargetInputs, repository: Any) -> Downstream:
+        if inputs.target.name == "s2":
+            raise RuntimeError("a bug")
+        return identity(self, inputs, repository)
+
+    monkeypatch.setattr(CompiledTemplate, "identity", failing)
+    change(found, selecting(matchExpressions=[{"key": "env", "operator": "Exists"}]), generation=2)
+    with pytest.raises(RuntimeError):
+        found.run()
+    monkeypatch.undo()
+    found.run()
+    assert set(found.states().values()) == {"present"}
 
 
 def test_a_kind_that_is_not_served_is_told_and_recovers_by_itself() -> None:

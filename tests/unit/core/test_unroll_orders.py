@@ -409,3 +409,12 @@ def test_the_hold_of_a_former_set_is_not_that_of_its_successor() -> None:
     live_on(found)
     assert found.rollup.uid == "uid-second"
     assert (found.rollup.hold, found.rollup.released) == (None, "")
+
+
+def test_kinds_are_asked_for_though_an_answer_waits_to_be_read() -> None:
+    """The decision begins again after the catch-up, and its requests must not be lost with the first half."""
+    found = unanswered()
+    answer(found)
+    change(found, selecting(kind="Place"), generation=2)
+    found.run()
+    assert "example.org/Place|unroll-0" in found.requests

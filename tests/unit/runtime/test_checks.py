@@ -28,7 +28,7 @@ def relabel(server: Server) -> None:
 
 
 def remove(server: Server) -> None:
-    server.remove(SITE, "default", "a")  # type: ignore[arg-type]
+    server.remove(SITE, "default", "a")
 
 
 def flap(server: Server) -> None:
@@ -95,7 +95,7 @@ def test_an_answer_of_a_kind_that_replays_is_confirmed_by_name() -> None:
         watching.ask("default/s", "n", "default/a", "default/b")
         await asyncio.sleep(1)
         assert watching.story() == ["syncing", "+b=", "ok", "!n"]
-        server.remove(REVISION, "default", "a")  # type: ignore[arg-type]
+        server.remove(REVISION, "default", "a")
         await asyncio.sleep(15)
         watching.ask("default/s", "n2")
         await asyncio.sleep(1)

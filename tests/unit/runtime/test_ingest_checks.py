@@ -10,8 +10,7 @@ import pytest
 from pvbus.adapters.clock import SystemClock
 from pvbus.adapters.memory.virtual_time import run_simulated
 from pvbus.core.errors import TooLargeError, TransientError
-from pvbus.core.ingest.published import Emission
-from pvbus.core.ingest.rows import SET
+from pvbus.core.ingest.rows import SET, Emission
 from pvbus.core.keys import CHECK_PREFIX, check_key, partition, watch_key
 from pvbus.core.records import DLQ, OBJECTS, WATCHES, CheckAnswer, CheckRequest, ObjectRow, WatchRequest
 from pvbus.ports.bus import Lease, Output

@@ -10,7 +10,7 @@ import pytest
 
 from pvbus.adapters.memory.virtual_time import run_simulated
 from pvbus.core.errors import TransientError
-from pvbus.core.ingest.published import Emission
+from pvbus.core.ingest.rows import Emission
 from pvbus.core.keys import partition, watch_key
 from pvbus.core.markers import is_marker
 from pvbus.core.records import OBJECTS, WATCHES, WatchRequest

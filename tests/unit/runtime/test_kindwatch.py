@@ -40,7 +40,7 @@ def test_after_410_the_difference_is_told_tombstones_last() -> None:
         await asyncio.sleep(1)
         watching.taken()
         await watching.end()
-        server.remove(SITE, "default", "a")  # type: ignore[arg-type]
+        server.remove(SITE, "default", "a")
         server.put(site("c"))
         server.watch_errors = [GoneError("410")]
         watching.start()
@@ -204,7 +204,7 @@ def test_content_is_told_of_what_was_asked_for_found_or_not() -> None:
         assert any_one.exists
         assert watching.content("b") is None
         server.put(site("z", spec={"late": True}))
-        server.remove(SITE, "default", "a")  # type: ignore[arg-type]
+        server.remove(SITE, "default", "a")
         await asyncio.sleep(1)
         late, gone = watching.content("z"), watching.content("a")
         assert late is not None
@@ -271,7 +271,7 @@ def test_what_an_aggregated_list_leaves_out_is_asked_for_before_it_is_gone() -> 
         assert watching.taken() == ["syncing", "+a", "+b", "ok"]
         await watching.end()
         server.left_out = {"a"}
-        server.remove(REVISION, "default", "b")  # type: ignore[arg-type]
+        server.remove(REVISION, "default", "b")
         watching.start()
         await asyncio.sleep(10)
         assert watching.taken() == ["syncing", "-b", "ok"]
@@ -294,7 +294,7 @@ def test_a_deletion_between_two_watches_is_found_by_the_replay() -> None:
             async def late(*location: Any, **options: Any) -> Any:
                 found = await original(*location, **options)
                 listed.set()
-                server.remove(REVISION, "default", "a")  # type: ignore[arg-type]
+                server.remove(REVISION, "default", "a")
                 return found
 
             server.list = late  # type: ignore[method-assign]

@@ -8,9 +8,9 @@ import msgspec
 
 from pvbus.adapters.memory.cluster import MemoryCluster
 from pvbus.adapters.memory.virtual_time import SimulatedClock, run_simulated
-from pvbus.core.ingest.published import Emission
-from pvbus.core.ingest.rows import KindName, topics_of
+from pvbus.core.ingest.rows import Emission, topics_of
 from pvbus.core.keys import CHECK_PREFIX, check_key, okey
+from pvbus.core.kinds import Kind
 from pvbus.core.markers import is_marker
 from pvbus.core.records import (
     INJECTABLES,
@@ -24,8 +24,8 @@ from pvbus.core.records import (
 from pvbus.ports.cluster import Listing, Object, Resource, WatchEvent
 from pvbus.runtime.ingest.informer import InformerShell
 
-SITE = KindName("example.org", "Site")
-REVISION = KindName("porch.kpt.dev", "PackageRevision")
+SITE = Kind("example.org", "Site")
+REVISION = Kind("porch.kpt.dev", "PackageRevision")
 PARTITIONS = 2
 
 
@@ -118,9 +118,7 @@ class Porch(Server):
 class Watching:
     """A running InformerShell, and everything it emitted."""
 
-    def __init__(
-        self, server: Server, kind: KindName = SITE, content: Iterable[tuple[str, str]] = ()
-    ) -> None:
+    def __init__(self, server: Server, kind: Kind = SITE, content: Iterable[tuple[str, str]] = ()) -> None:
         self.server = server
         self.kind = kind
         self.emitted: list[Emission] = []

@@ -1,0 +1,55 @@
+"""What follows from a set alone: found once for each record of it, not at each pass."""
+
+from collections.abc import Mapping
+from typing import NamedTuple
+
+from pvbus.core.api.variants import PackageVariantSet
+from pvbus.core.keys import digest, watch_key
+from pvbus.core.records import WatchRequest
+from pvbus.core.unroll.contexts import selected_kinds
+from pvbus.core.unroll.removal import RemovalLimits
+from pvbus.core.unroll.validation import validate_set
+from pvbus.core.unroll.view import REPOSITORY_KIND, REVISION_KIND, VARIANT_KIND
+
+STATIC_KINDS = (VARIANT_KIND, REVISION_KIND, REPOSITORY_KIND)
+
+
+class SetFacts(NamedTuple):
+    """What follows from one record of a set.
+
+    kinds: those that its selectors name, each with the versions asked for. requests: for those that are
+    watched on request, by key; a set that is being deleted has none. limits: of its removals; the
+    installation's where its own are not valid. problem: why its targets cannot be evaluated, "" for nothing.
+    """
+
+    kinds: Mapping[str, tuple[str, ...]]
+    requests: Mapping[str, WatchRequest]
+    limits: RemovalLimits
+    problem: str
+    spec_digest: str
+
+
+def facts_of(obj: PackageVariantSet, partition: int, defaults: RemovalLimits) -> SetFacts:
+    """Find what follows from a set. partition: the one whose lease asks for its kinds."""
+    kinds = selected_kinds(obj.spec)
+    try:
+        limits, problem = defaults.of(obj.metadata.annotations), ""
+    except ValueError as error:
+        limits, problem = defaults, str(error)
+    return SetFacts(
+        kinds,
+        {} if obj.metadata.deletion_timestamp else _requests(kinds, partition),
+        limits,
+        problem or "; ".join(validate_set(obj.spec)),
+        digest(obj.spec),
+    )
+
+
+def _requests(kinds: Mapping[str, tuple[str, ...]], partition: int) -> dict[str, WatchRequest]:
+    requests = {}
+    for kind, versions in kinds.items():
+        if kind not in STATIC_KINDS and any(versions):
+            group, _, name = kind.rpartition("/")
+            request = WatchRequest(group=group, kind=name, requester=f"unroll-{partition}")
+            requests[watch_key(request)] = request
+    return requests
