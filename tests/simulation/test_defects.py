@@ -328,7 +328,7 @@ def shared_requests() -> AbstractContextManager[Any]:
     def key(request: WatchRequest) -> str:
         return f"{request.group}/{request.kind}|everybody"
 
-    return patch("pvbus.core.unroll.controller.watch_key", key)
+    return patch("pvbus.core.unroll.facts.watch_key", key)
 
 
 def silent_cancel() -> AbstractContextManager[Any]:

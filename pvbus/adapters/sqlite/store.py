@@ -146,13 +146,8 @@ class Store:
         Raises whatever `work` raises, and then nothing has changed; TransientError or PermanentError
         for the file's own troubles.
         """
-        loop = asyncio.get_running_loop()
-        deadline = loop.time() + BUSY_SECONDS_MAX
-        backoff = Backoff(*BUSY_DELAY_SECONDS)
-        while not self._begin():
-            if loop.time() > deadline:
-                raise TransientError(f"{self.path}: another process keeps the bus's file locked")
-            await asyncio.sleep(backoff.next_seconds())
+        if not self._begin():
+            await self._begin_later()
         try:
             result = work()
             self.db.execute("COMMIT")
@@ -166,6 +161,18 @@ class Store:
         grown, self._grown = self._grown, {}
         self._publish(grown)
         return result
+
+    async def _begin_later(self) -> None:
+        """Begin when the other process unlocks the file."""
+        loop = asyncio.get_running_loop()
+        deadline = loop.time() + BUSY_SECONDS_MAX
+        backoff = Backoff(*BUSY_DELAY_SECONDS)
+        while True:
+            await asyncio.sleep(backoff.next_seconds())
+            if self._begin():
+                return
+            if loop.time() > deadline:
+                raise TransientError(f"{self.path}: another process keeps the bus's file locked")
 
     def _begin(self) -> bool:
         self.check_open()
