@@ -1,6 +1,6 @@
-"""Who holds which lease: a pure function of the members, and of who holds what now.
+"""Assigns leases to members: a pure function of the members and the current owners.
 
-Every adapter whose workers share out leases among themselves uses this one, so that it does not
+Both bus adapters use it. Every worker computes the same result from the same arguments, so it does not
 matter which worker computes it.
 """
 
@@ -9,12 +9,12 @@ from zlib import crc32
 
 
 def assign(partitions: int, members: Sequence[str], owners: Mapping[int, str]) -> dict[int, str]:
-    """Choose the member for each partition; `owners` is who holds it now, dead members included.
+    """Choose the member for each partition. owners: the current owners, which may include dead members.
 
     Loads differ by one at most, so none is above ceil(partitions / members). A partition leaves a
     living owner only if that owner has too many; it goes where its rendezvous score is highest among
-    those with room. Taking a partition that was given to oneself changes nothing for the others, so
-    workers may act on the result one after the other.
+    those with room. When a member takes a partition that is assigned to it, the result does not change for
+    the others, so workers may act on it one after the other.
     """
     if not members:
         return {}

@@ -7,7 +7,7 @@ from pvbus.ports.bus import Output
 
 
 def check_partition(topic: str, partition: int, count: int) -> None:
-    """Raise PermanentError for a partition that the topic does not have. count: of its partitions."""
+    """Raise PermanentError for a partition that the topic does not have. count: the topic's partitions."""
     if not 0 <= partition < count:
         raise PermanentError(
             f"topic {topic} has no partition {partition}, only {count}", reason="UnknownPartition"
@@ -25,7 +25,7 @@ def common_count(group: str, counts: set[int]) -> int:
 
 
 def check_sizes(outputs: Iterable[Output], record_bytes_max: int) -> None:
-    """Raise TooLargeError for the first record above the limit of key, value and headers together."""
+    """Raise TooLargeError for the first record whose key, value and headers together exceed the limit."""
     for topic, _, key, value, headers in outputs:
         size = len(key) + len(value or b"")
         if headers:

@@ -1,4 +1,4 @@
-"""Files of this machine, opened so that others on it can neither read nor redirect what is in them."""
+"""Opens and writes local files safely on a shared machine: private files, lock files, regular files."""
 
 import os
 import stat
@@ -8,7 +8,7 @@ from typing import BinaryIO
 from pvbus.core.errors import UsageError
 
 PRIVATE_UMASK = 0o077
-"""What our processes make is their owner's alone: databases, mirrors and logs hold Secrets, too."""
+"""Only the owner can access the files that our processes create: databases, mirrors and logs hold Secrets."""
 
 _KINDS = {
     stat.S_IFIFO: "a named pipe",
@@ -20,9 +20,9 @@ _KINDS = {
 
 
 def write_private(path: Path, content: bytes) -> None:
-    """Replace a file by one that only its owner can read, whole or not at all. Raises OSError.
+    """Replace a file atomically by one that only its owner can access. Raises OSError.
 
-    A link at the path is replaced, and never followed: another user may have planted it.
+    A symbolic link at the path is replaced, never followed: another user may have planted it.
     """
     made = path.with_name(f".{path.name}.{os.getpid()}.new")
     made.unlink(missing_ok=True)
@@ -40,15 +40,15 @@ def write_private(path: Path, content: bytes) -> None:
 
 
 def open_lock(path: Path) -> int:
-    """Open a lock file, making it where it is missing. Raises OSError, for a link, too."""
+    """Open a lock file; create it if it is missing. Raises OSError, also for a symbolic link."""
     flags = os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK
     return os.open(path, flags, 0o600)
 
 
 def open_plain(file: Path) -> BinaryIO:
-    """Open a plain file for reading. Raises UsageError that says what it is instead.
+    """Open a regular file for reading. Raises UsageError that names the actual file type.
 
-    Nothing else is opened: a pipe or a device may never end, or never begin.
+    Other types are refused: reading from a pipe or a device may block or never end.
     """
     try:
         descriptor = os.open(file, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
@@ -65,5 +65,5 @@ def open_plain(file: Path) -> BinaryIO:
 
 
 def reason_of(error: Exception) -> str:
-    """Return the words of the system for an error, or its own."""
+    """Return the system's message for an error if there is one, else the error's own."""
     return (error.strerror if isinstance(error, OSError) else None) or str(error)

@@ -1,4 +1,4 @@
-"""What the memberships of every bus share: leases, the life of a member, and how callbacks are called."""
+"""The common part of every bus's memberships: leases, the life of a member, and callbacks."""
 
 import asyncio
 import contextlib
@@ -10,9 +10,9 @@ from pvbus.ports.clock import Clock
 
 
 class MembershipLife:
-    """The base of a `pvbus.ports.bus.Membership`: one task, its life, ends when it left the group.
+    """The base of a `pvbus.ports.bus.Membership`: one task, its life, ends when it has left the group.
 
-    A subclass starts the task as `_life`, runs callbacks in `_tasks`, and stores their error as `_failure`.
+    A subclass starts the task as `_life`, runs callbacks in `_tasks`, and stores their error in `_failure`.
     """
 
     def __init__(self, group: str, clock: Clock, assigned: Assigned, revoked: Revoked) -> None:
@@ -46,7 +46,7 @@ class MembershipLife:
         await self._wait_ended()
 
     async def _wait_ended(self) -> None:
-        """Wait for the end, and report a failure that no `wait_left` raised to the event loop."""
+        """Wait for the end, and report a failure to the event loop if no `wait_left` raised it."""
         await self._wait_for_life()
         if self._failure is not None and not self._is_reported:
             self._is_reported = True
@@ -60,6 +60,6 @@ class MembershipLife:
 
 
 async def call_back(callback: Assigned | Revoked, lease: Lease) -> None:
-    """Run a callback. FencedError is no failure of it: the lease is revoked next."""
+    """Run a callback. FencedError is not a failure: the lease is revoked next."""
     with contextlib.suppress(FencedError):
         await callback(lease)

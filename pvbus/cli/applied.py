@@ -1,8 +1,8 @@
-"""What was applied from which manifest, as a data folder records it.
+"""Records in the data folder which manifests were applied, and from which files.
 
-A manifest is applied when it is new, or when its content differs from what the same file said when it was
-applied last. A restart alone is no reason: edits made with kubectl since then stay. The record belongs to one
-API server: another one, as after its data were removed, starts with an empty record.
+A manifest is applied if it is new, or if its content differs from the content that was last applied from the
+same file. A restart does not apply it again, so later edits with kubectl stay. The record belongs to one API
+server: a new one, for example after its data were removed, starts with an empty record.
 """
 
 import hashlib
@@ -24,10 +24,10 @@ _encoder = msgspec.json.Encoder(order="sorted")
 
 
 class AppliedEntry(msgspec.Struct, rename="camel"):
-    """One object. sources: digest of its manifest by file, empty once no file has it any more.
+    """One object. sources: digest of its manifest by file, empty if no file contains it any more.
 
     last, last_source: the digest that was applied last, and its file. labels, annotations: the keys that this
-    manifest set, so that those it drops later can be removed.
+    manifest set, so that keys which it drops later can be removed.
     """
 
     kind: str
@@ -53,7 +53,7 @@ _decoder = msgspec.json.Decoder(_Document)
 
 
 def identity(obj: Object) -> str:
-    """Return what makes two manifests one object; the version does not, nor that a namespace is implied."""
+    """Return an object's identity: group, kind, namespace (or "default") and name, but not the version."""
     group = str(obj["apiVersion"]).rpartition("/")[0]
     namespace = obj["metadata"].get("namespace") or "default"
     return f"{group}/{obj['kind']}|{namespace}|{obj['metadata']['name']}"
@@ -70,7 +70,7 @@ def digest(obj: Object) -> str:
 
 
 def distinct(manifests: Iterable[Manifest]) -> list[Manifest]:
-    """Leave out repetitions. Raises UsageError where manifests say different things of one object."""
+    """Leave out repetitions. Raises UsageError if manifests of one object differ."""
     found: dict[str, Manifest] = {}
     problems = []
     for manifest in manifests:
@@ -96,9 +96,9 @@ class AppliedRecord:
 
     @classmethod
     def open(cls, path: Path, cluster: str) -> "AppliedRecord":
-        """Read the record of this API server. Raises PermanentError where it is damaged.
+        """Read the record of this API server. Raises PermanentError if it is damaged.
 
-        cluster: what tells API servers apart.
+        cluster: identifies the API server; the record of another one is ignored.
         """
         try:
             document = _decoder.decode(path.read_bytes())
@@ -136,9 +136,9 @@ class AppliedRecord:
         self._written = content
 
     def news(self, manifest: Manifest) -> News:
-        """Say whether a manifest is new, or differs from what its file said when it was applied.
+        """Return whether a manifest is new, or differs from the content last applied from its file.
 
-        A file that was renamed, or a second one that says the same, is no change.
+        A renamed file, or a second file with the same content, is not a change.
         """
         entry = self._objects.get(identity(manifest.object))
         if entry is None or not entry.sources:
@@ -150,7 +150,7 @@ class AppliedRecord:
         return self._objects.get(identity(manifest.object))
 
     def superseded(self, manifest: Manifest) -> str:
-        """Return the file whose other content was applied since this one's, "" if there is none."""
+        """Return the file from which different content was applied since this one, "" if there is none."""
         entry = self._objects.get(identity(manifest.object))
         is_so = entry is not None and entry.last != digest(manifest.object)
         return entry.last_source if entry is not None and is_so else ""
@@ -165,7 +165,7 @@ class AppliedRecord:
         entry.annotations = tuple(sorted(metadata.get("annotations") or ()))
 
     def note_same(self, manifest: Manifest) -> None:
-        """Record a file that says what was applied before."""
+        """Record a file whose content was applied before."""
         self._entry(manifest).sources[manifest.origin] = digest(manifest.object)
 
     def _entry(self, manifest: Manifest) -> AppliedEntry:
@@ -175,9 +175,9 @@ class AppliedRecord:
         return self._objects.setdefault(identity(obj), made)
 
     def left(self, manifests: Sequence[Manifest], scope: Sequence[str]) -> Mapping[str, AppliedEntry]:
-        """Return objects that came from these files and folders (scope), and are in none of them any more.
+        """Return the objects, by identity, that came from these files and folders and are gone from them.
 
-        Their files are forgotten, so that such an object is new when it is brought back.
+        Their files are removed from the record, so that such an object is new when it comes back.
         """
         present: dict[str, set[str]] = {}
         for manifest in manifests:

@@ -1,8 +1,8 @@
-"""Manifests into an API server: create what is missing, update what differs.
+"""Applies manifests to an API server: creates missing objects, updates those that differ.
 
-What a manifest says at its top level (spec, data, ...) replaces what is there; labels and annotations are
-added, and those that it had when it was applied before and has no more are removed; what it does not mention
-stays. A write that changes nothing is none: the server tells.
+A manifest's top-level fields (spec, data, ...) replace those of the live object. Its labels and annotations
+are added, and those that it set before and no longer has are removed. Other fields stay. An object that would
+not change is not written.
 """
 
 import asyncio
@@ -18,11 +18,11 @@ from pvbus.core.errors import AlreadyExistsError, ConflictError, PermanentError,
 from pvbus.ports.cluster import Cluster, Kind, Object, Resource
 
 PARALLEL_MAX = 16
-CONFLICT_SECONDS_MAX = 10.0  # for so long somebody else's writes of one object may come between
+CONFLICT_SECONDS_MAX = 10.0  # how long to retry conflicts with other writers of one object
 CONFLICT_PAUSE_SECONDS = (0.02, 0.5)  # the first pause and the longest; each is twice the last
 SERVED_SECONDS = 5.0  # a definition is served a moment after it was written
 SAVE_SECONDS = (
-    0.5  # what was applied since the last save is applied once more after a crash; a save is a sync
+    0.5  # after a crash, manifests applied since the last save are applied again; a save is an fsync
 )
 NAMES_SHOWN_MAX = 3
 
@@ -30,7 +30,7 @@ Effect = Literal["created", "updated", "same"]
 
 
 class Applied(NamedTuple):
-    """applied: manifests that are new. changed: known ones that were applied again. remarks: sentences."""
+    """applied: new manifests. changed: known ones that were applied again. remarks: messages for the user."""
 
     applied: int
     changed: int
@@ -42,7 +42,7 @@ class Applied(NamedTuple):
 
 
 def rank(obj: Object) -> int:
-    """Return the place in the order: definitions, namespaces, Repositories, the rest, sets and variants."""
+    """Return the rank: definitions, namespaces, Repositories, the rest, sets and variants."""
     group, kind = kind_of(obj)
     if kind == "CustomResourceDefinition":
         return 0
@@ -61,10 +61,10 @@ async def apply_news(
     *,
     reapply: bool = False,
 ) -> Applied:
-    """Apply what is new or changed since it was applied last, and record it.
+    """Apply manifests that are new or changed since they were last applied, and record them.
 
-    scope: the files, folders and examples that the manifests come from. reapply: apply everything.
-    Raises UsageError that lists every manifest that was refused; what was applied is recorded even then.
+    scope: the files, folders and examples that the manifests come from. reapply: apply all of them.
+    Raises UsageError as `apply` does; manifests applied before the error are recorded.
     """
     news = {identity(manifest.object): record.news(manifest) for manifest in manifests}
     due = [m for m in manifests if reapply or news[identity(m.object)] != "same"]
@@ -84,7 +84,7 @@ async def apply_news(
 
 
 async def _same_remarks(cluster: Cluster, same: Sequence[Manifest], record: AppliedRecord) -> list[str]:
-    """Say what of the unchanged manifests is not as they say, as far as that is known."""
+    """Report unchanged manifests whose object was deleted, or was applied since from another file."""
     present = await _present(cluster, (manifest.object for manifest in same))
     gone = [m for m in same if identity(m.object) not in present]
     other = [(m, source) for m in same if (source := record.superseded(m)) and m not in gone]
@@ -101,7 +101,7 @@ async def _same_remarks(cluster: Cluster, same: Sequence[Manifest], record: Appl
 async def _left_remarks(
     cluster: Cluster, left: Mapping[str, AppliedEntry], record: AppliedRecord
 ) -> list[str]:
-    """Say which objects stay although their manifest is gone; forget those that are gone, too."""
+    """Report objects that remain although their manifest is gone; forget deleted ones."""
     present = await _present(cluster, (_reference(key, entry) for key, entry in left.items()))
     record.forget(key for key in left if key not in present)
     stay = [entry for key, entry in left.items() if key in present]
@@ -121,7 +121,7 @@ def _reference(key: str, entry: AppliedEntry) -> Object:
 
 
 async def _present(cluster: Cluster, objects: Iterable[Object]) -> set[str]:
-    """Return which of these objects there are, by identity. One list for each kind."""
+    """Return the identities of those objects that exist. Sends one list request per kind."""
     wanted: dict[Kind, dict[tuple[str, str], str]] = {}
     for obj in objects:
         metadata = obj["metadata"]
@@ -147,9 +147,9 @@ def _listed(names: Sequence[str]) -> str:
 async def apply(
     cluster: Cluster, manifests: Sequence[Manifest], record: AppliedRecord | None = None
 ) -> dict[str, Effect]:
-    """Apply everything; returns what each manifest did, by identity. Progress goes into the record.
+    """Apply all manifests in order of rank; return the effect of each by identity, and record progress.
 
-    Raises UsageError that lists every manifest that was refused, with its place.
+    Raises UsageError after a rank with refused manifests; it lists them with their locations.
     """
     effects: dict[str, Effect] = {}
     free = asyncio.Semaphore(PARALLEL_MAX)
@@ -186,7 +186,7 @@ async def apply(
 
 
 async def _apply(cluster: Cluster, obj: Object, former: AppliedEntry | None) -> Effect:
-    """Create or update. former: what was recorded of it when it was applied before."""
+    """Create or update an object. former: its entry in the record, if it was applied before."""
     resource = await _resource(cluster, obj)
     namespace = (obj["metadata"].get("namespace") or "default") if resource.namespaced else ""
     wanted = {**obj, "metadata": {**obj["metadata"]}}
@@ -209,7 +209,7 @@ async def _apply(cluster: Cluster, obj: Object, former: AppliedEntry | None) -> 
                 raise
         else:
             return "updated"
-        # What came between may be accepted and not yet readable: asking again at once finds the same.
+        # The other write may be accepted but not readable yet: an immediate retry would read the old object.
         await asyncio.sleep(backoff.next_seconds())
 
 
@@ -231,7 +231,7 @@ async def _resource(cluster: Cluster, obj: Object) -> Resource:
 
 
 def merged_into(live: Object, wanted: Object, former: AppliedEntry | None = None) -> Object:
-    """Return the live object with what the manifest says, and without what it said before of labels."""
+    """Return the live object merged with the manifest, without labels and annotations that it dropped."""
     own = ("metadata", "status", "apiVersion", "kind")
     said = {field: value for field, value in wanted.items() if field not in own}
     metadata = {**live["metadata"]}

@@ -1,8 +1,8 @@
 """`pvbus backup` and `pvbus restore`: a data folder as one file.
 
-The databases are copied by SQLite itself, the bus first: what the API server learns in between is seen
-at the next start like anything else that happened while nobody looked. Of a git repository the refs
-are read before the objects, so that everything they name is there.
+SQLite itself copies the databases, the bus first: the services see later changes in the API server at the
+next start, like all changes during a downtime. Of a git repository the refs are read before the objects, so
+that all objects that they refer to are in the backup.
 """
 
 import gzip
@@ -35,13 +35,13 @@ FOLDERS = ("apiserver/pki", "repositories", "example")
 FILES = ("apiserver/token", "applied.json")
 
 RATIO_MAX = 200
-"""A backup unpacks to ten times its size, and git's own files, which are packed already, to once theirs."""
+"""A backup unpacks to about ten times its size; git's own files are compressed already and do not grow."""
 
-BYTES_MAX_LEAST = 1 << 30  # a small backup may have a database that is nearly empty
-BYTES_LEFT = 64 << 20  # room that is left on the disk
-ENTRY_BYTES = 4096  # what an empty file takes, so that millions of them count, too
+BYTES_MAX_LEAST = 1 << 30  # a small backup can contain a nearly empty database
+BYTES_LEFT = 64 << 20  # minimum free space on the disk
+ENTRY_BYTES = 4096  # counted for each entry, so that millions of empty files exceed the limit, too
 FACTS_BYTES_MAX = 64 << 10
-READ_BYTES_MAX = 4 << 20  # tarfile reads content by less, and headers whole
+READ_BYTES_MAX = 4 << 20  # tarfile reads content in smaller parts, but headers in one
 
 
 @click.command(
@@ -97,11 +97,11 @@ def _write(paths: DataPaths, target: Path) -> None:
                 try:
                     _add(tar, path, path.relative_to(paths.root).as_posix())
                 except FileNotFoundError:
-                    continue  # git packed it meanwhile; packs are read last
+                    continue  # git has packed it in the meantime; packs are read last
 
 
 def _add(tar: tarfile.TarFile, path: Path, name: str) -> None:
-    """Add a plain file or a folder. What else somebody put there would not be restored either."""
+    """Add a regular file or a folder. Raises PermanentError for other types: `restore` would refuse them."""
     mode = path.lstat().st_mode
     if not (stat.S_ISREG(mode) or stat.S_ISDIR(mode)):
         raise PermanentError(f"{path} is neither a file nor a folder, and nothing of pvbus: move it away")
@@ -116,7 +116,7 @@ def _add_text(tar: tarfile.TarFile, name: str, text: str) -> None:
 
 
 def _add_database(tar: tarfile.TarFile, path: Path, name: str) -> None:
-    """Add a copy that SQLite makes of one moment."""
+    """Add a consistent copy, made by SQLite."""
     with tempfile.TemporaryDirectory(dir=path.parent, prefix="backup-") as folder:
         copy = Path(folder) / "copy.db"
         source = sqlite3.connect(f"{path.absolute().as_uri()}?mode=ro", uri=True, timeout=30)
@@ -129,7 +129,7 @@ def _add_database(tar: tarfile.TarFile, path: Path, name: str) -> None:
 
 
 def _ordered(folder: Path) -> Iterator[Path]:
-    """Yield all paths below a folder, folders first; of git the refs, then loose objects, then packs."""
+    """Yield all paths below a folder: folders first; in git, refs before loose objects before packs."""
     if not folder.exists():
         return
     found = sorted(path for path in folder.rglob("*") if not path.name.endswith(".lock"))
@@ -190,13 +190,13 @@ def _check_target(target: Path) -> None:
 
 
 def _bytes_max(size: int, target: Path) -> int:
-    """Return how much a file of this size may unpack to: what a backup can, and there is room for."""
+    """Return the maximum unpacked size of a backup of this size, limited by the free disk space."""
     path = next(parent for parent in target.parents if parent.exists())
     return min(max(BYTES_MAX_LEAST, size * RATIO_MAX), shutil.disk_usage(path).free - BYTES_LEFT)
 
 
 class _Bounded(gzip.GzipFile):
-    """The unpacked archive for `tarfile`, which reads headers as long as they say that they are."""
+    """The unpacked archive, with limited reads: `tarfile` reads headers of any declared length."""
 
     def read(self, size: int | None = -1) -> bytes:
         if size is None or size < 0 or size > READ_BYTES_MAX:
@@ -221,9 +221,9 @@ def _facts(tar: tarfile.TarFile, file: Path) -> dict[str, Any]:
 
 
 def _extract(tar: tarfile.TarFile, folder: Path, bytes_max: int) -> None:
-    """Unpack plain files and folders that stay inside; a backup of ours has nothing else.
+    """Unpack regular files and folders inside the folder; a backup contains nothing else.
 
-    Nothing becomes executable: of a git repository that would be its hooks.
+    No file becomes executable: in a git repository those would be its hooks.
     """
     left = bytes_max
     for entry in tar:
@@ -251,7 +251,7 @@ def _extract(tar: tarfile.TarFile, folder: Path, bytes_max: int) -> None:
 
 
 def _belongs(entry: tarfile.TarInfo) -> bool:
-    """Tell whether an entry is one that `backup` writes."""
+    """Return whether `backup` writes such an entry."""
     path = PurePosixPath(entry.name)
     name = path.as_posix()
     if path.is_absolute() or ".." in path.parts or "\0" in entry.name or entry.issparse():

@@ -1,7 +1,7 @@
-"""Commands of pvbus as children of this process, which end when it does, however that happens.
+"""Runs commands of pvbus as child processes, which end when this process ends for any reason.
 
-A child holds the other end of a pipe as its standard input, and goes on until that ends. It tells by one
-line of JSON on its standard output that it serves, or why it cannot: `child` is its part of this.
+A child's standard input is a pipe from its parent, and the child runs until that is closed. It reports by one
+line of JSON on its standard output that it is ready, or why it cannot start: `child` is the child's side.
 """
 
 import asyncio
@@ -19,20 +19,20 @@ import pvbus
 from pvbus.core.errors import PermanentError, PvbusError, UsageError
 
 STOP_SECONDS = 15.0
-"""How long a child may take to end in order: the services' drain, and the goodbye to each group."""
+"""How long a child may take to shut down: the services drain, and leave their groups."""
 
-USAGE_CODE = 2  # how a command ends when its settings are wrong
+USAGE_CODE = 2  # the exit code of a command with invalid settings
 
 
 class DiedError(PvbusError):
-    """A child was killed before it had told anything."""
+    """A signal killed a child before it was ready."""
 
 
 class ChildProcess:
-    """`pvbus ARGUMENTS --child`. An async context manager: inside, the child has told that it serves."""
+    """`pvbus ARGUMENTS --child`. An async context manager: inside, the child is ready."""
 
     def __init__(self, what: str, *arguments: str, settings: Mapping[str, str] | None = None) -> None:
-        """what: its name in errors. settings: variables that it gets besides this process's own."""
+        """what: its name in errors. settings: environment variables to add to this process's own."""
         self.what = what
         self.reported: Mapping[str, Any] = {}
         self._command = (sys.executable, "-P", "-m", "pvbus.cli", *arguments, "--child")
@@ -40,7 +40,7 @@ class ChildProcess:
         self._process: asyncio.subprocess.Process | None = None
 
     async def __aenter__(self) -> Self:
-        """Raises UsageError or PermanentError with the reason it gives, DiedError where it gave none."""
+        """Raises UsageError or PermanentError with the child's reason, DiedError if a signal killed it."""
         pipe = asyncio.subprocess.PIPE
         self._process = await asyncio.create_subprocess_exec(
             *self._command, stdin=pipe, stdout=pipe, env=_environment(self._settings)
@@ -58,7 +58,7 @@ class ChildProcess:
         return self
 
     async def ended(self) -> int:
-        """Return the exit code once the child has ended by itself; negative, the signal that killed it."""
+        """Wait until the child ends; return its exit code, or minus the signal that killed it."""
         assert self._process is not None
         return await self._process.wait()
 
@@ -81,7 +81,7 @@ class ChildProcess:
 
 
 def _refusal(what: str, reported: Mapping[str, Any], code: int) -> PvbusError:
-    """What a child that does not serve is to whoever started it."""
+    """Return the error for a child that did not become ready."""
     if code < 0:
         return DiedError(f"{what} was killed by signal {-code} at its start")
     words = reported.get("error") or f"{what} ended with code {code} at its start; its log is above"
@@ -89,16 +89,16 @@ def _refusal(what: str, reported: Mapping[str, Any], code: int) -> PvbusError:
 
 
 def _environment(settings: Mapping[str, str]) -> dict[str, str]:
-    """The child must run this very pvbus, wherever it was started from."""
+    """Return the child's environment. It runs the same pvbus, regardless of the current folder."""
     paths = [str(Path(pvbus.__file__).parent.parent), os.environ.get("PYTHONPATH", "")]
     return {**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, paths)), **settings}
 
 
-# The child's part
+# The child's side
 
 
 class Parent:
-    """The process at the other end of the pipe. stop: set when it ends, or at SIGTERM."""
+    """The parent process, at the other end of the pipe. stop: set when it ends, or at SIGTERM."""
 
     def __init__(self) -> None:
         self.stop = asyncio.Event()
@@ -107,12 +107,12 @@ class Parent:
         self._starting = asyncio.current_task()
 
     def tell(self, **message: str) -> None:
-        """Tell that this child serves, and where."""
+        """Report that this child is ready, and its addresses."""
         self._say(message)
         self._knows = True
 
     def end(self) -> None:
-        """End what goes on; whoever is still starting looks at no event, and is cancelled."""
+        """Stop this child. A task that is still starting does not check `stop`, so it is cancelled."""
         self.stop.set()
         if not self._knows and self._starting is not None:
             self._starting.cancel()
@@ -122,7 +122,7 @@ class Parent:
         return self.stop.is_set() and not self._knows
 
     def refuse(self, error: PvbusError) -> None:
-        """Tell what this child cannot begin with. Raises it where it has begun: then the log tells."""
+        """Report why this child cannot start. After its start, raise the error, which is then logged."""
         if self._knows:
             raise error
         self._say({"error": str(error)})
@@ -134,9 +134,9 @@ class Parent:
 
 @asynccontextmanager
 async def child() -> AsyncIterator[Parent]:
-    """Be a child within the block; `code` is the exit code after it.
+    """Run the block as a child of its parent; `code` is the exit code after it.
 
-    What is typed at the terminal is the parent's: it decides when its children end.
+    Ctrl-C at the terminal is ignored: the parent decides when its children end.
     """
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     loop = asyncio.get_running_loop()
@@ -145,7 +145,7 @@ async def child() -> AsyncIterator[Parent]:
     pipe = sys.stdin.fileno()
 
     def ended() -> None:
-        loop.remove_reader(pipe)  # the end of a pipe can be read for ever
+        loop.remove_reader(pipe)  # a closed pipe stays readable
         parent.end()
 
     loop.add_reader(pipe, ended)

@@ -75,7 +75,7 @@ async def _conditions(
         return not not_ready or asks_for_attention(event)
 
     async with opened_bus(data, bus_url) as bus:
-        # The changes first: what happens while the table is read is found among them.
+        # The end offsets first, so that changes during the read of the table are shown, too.
         begin = await _ends(bus)
         latest = await _latest(bus, name)
         shown = [event for event in latest.values() if wanted(event)]
@@ -99,7 +99,7 @@ async def _ends(bus: Bus) -> dict[TopicPartition, int]:
 
 
 async def _latest(bus: Bus, name: str | None) -> dict[str, ConditionEvent]:
-    """Return the last events by key, of one object or of all."""
+    """Return the latest events by key, of one object or of all objects."""
     rows = await read_rows(bus, LATEST, key=name)
     return {
         key: _event.decode(value)
@@ -109,7 +109,7 @@ async def _latest(bus: Bus, name: str | None) -> dict[str, ConditionEvent]:
 
 
 async def _unreported(bus: Bus, name: str | None, shown: Iterable[ConditionEvent]) -> list[ConditionEvent]:
-    """Return a line for each set and variant that is not ready although no event says so."""
+    """Return an event for each set and variant that is not ready and that has no event yet."""
     known = {(event.kind, event.namespace, event.name) for event in shown}
     found = []
     for topic, kind in KINDS.items():
@@ -135,7 +135,7 @@ def _unknown(kind: str, key: Key, obj: Judged) -> ConditionEvent:
 
 
 async def _nothing_of(bus: Bus, name: str) -> int:
-    """Say why there is nothing to show of an object; returns the exit code."""
+    """Report why there is no condition of an object; return the exit code."""
     kinds = [kind for topic, kind in KINDS.items() if name in await read_rows(bus, topic, key=name)]
     for kind, group in GROUPS.items():
         key = okey(group, kind, *Key.parse(name))
@@ -158,7 +158,7 @@ async def _follow(
     wanted: Wanted,
     output: str,
 ) -> None:
-    """Show every change from here on; of those that came while the table was read, the ones it lacks."""
+    """Show every new event; of those written while the table was read, only events that it does not show."""
     end = await _ends(bus)
     reader = bus.reader(begin)
     early: list[ConditionEvent] = []
@@ -175,7 +175,7 @@ async def _follow(
 def newer_than(
     latest: dict[str, ConditionEvent], events: Iterable[ConditionEvent]
 ) -> Iterator[ConditionEvent]:
-    """Leave out the events that a table already shows, and those before them of the same condition."""
+    """Leave out events that the table already shows, and earlier ones of the same condition."""
     events = list(events)
     last = {event.id: number for number, event in enumerate(events)}
     shown = {key: last[event.id] for key, event in latest.items() if event.id in last}

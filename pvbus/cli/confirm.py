@@ -1,4 +1,4 @@
-"""`pvbus confirm`: what the guard holds of a set, and the confirmation of exactly that."""
+"""`pvbus confirm`: lists the deletions that the guard holds for a set, and confirms exactly those."""
 
 import asyncio
 import sys
@@ -22,12 +22,12 @@ from pvbus.ports.bus import Bus
 from pvbus.ports.cluster import Cluster, Object, Resource
 
 SHOWN_MAX = 20
-READS_MAX = 5  # the rows and the hold are on different topics; so often they are read until they agree
+READS_MAX = 5  # maximum reads until the rows and the hold agree: they are on different topics
 COLUMNS = ("VARIANT", "DOWNSTREAM", "MADE FOR")
 
 
 class Held(NamedTuple):
-    """What is held of a set at one moment. uid: of the set; rows: by the variants' names."""
+    """The held deletions of a set, read consistently. uid: of the set; rows: by the variants' names."""
 
     uid: str
     hold: Hold
@@ -35,7 +35,7 @@ class Held(NamedTuple):
 
 
 class NothingHeldError(Exception):
-    """There is nothing to show or to confirm; the text says why."""
+    """There is nothing to show or to confirm; the message says why."""
 
 
 @click.command(
@@ -113,7 +113,7 @@ async def _read(data: str, bus_url: str | None, key: Key) -> Held:
 
 
 async def held_of(bus: Bus, key: Key) -> Held:
-    """Read what is held of a set. Raises NothingHeldError."""
+    """Read the held deletions of a set. Raises NothingHeldError."""
     result = await _result(bus, key)
     for _ in range(READS_MAX):
         if result.hold is None:
@@ -167,7 +167,7 @@ def _line(key: Key, name: str, row: ChildRow) -> Sequence[str]:
 
 
 async def _confirm(data: str, bus_url: str | None, path: Path, key: Key, shown: Held) -> str:
-    """Write the annotation, if what was shown is what is held still. Returns what to say."""
+    """Write the annotation if the shown deletions are still the held ones. Return the message to print."""
     now = await _read(data, bus_url, key)
     if now.hold.token != shown.hold.token:
         raise NothingHeldError("what is held has changed meanwhile, and nothing was confirmed: look again")
@@ -181,7 +181,7 @@ async def _confirm(data: str, bus_url: str | None, path: Path, key: Key, shown: 
 
 
 async def annotate(cluster: Cluster, key: Key, held: Held) -> str:
-    """Write the token into the annotation of the live set. Raises NothingHeldError, PermanentError."""
+    """Write the token to the annotation of the live set. Raises NothingHeldError, PermanentError."""
     resource = await cluster.resource(SET)
     live = await cluster.get(resource, *key) if resource is not None else None
     if resource is None or live is None:

@@ -1,4 +1,4 @@
-"""The embedded control plane: API server and package store, in this process or in one of its own."""
+"""The embedded control plane: API server and package store, in this process or in a child process."""
 
 import asyncio
 import contextlib
@@ -21,7 +21,7 @@ from pvbus.core.errors import PermanentError
 from pvbus.runtime.process.settings import ApiServerConfig, LogLevel
 
 IN_USE_SECONDS = 15.0
-"""How long the API server's process waits for its predecessor, whose parent was killed, to end."""
+"""How long the API server's process waits for a previous one, whose parent was killed, to end."""
 
 
 class Address(NamedTuple):
@@ -54,7 +54,7 @@ async def control_plane(
 
 @asynccontextmanager
 async def patient_control_plane(data: Path, port: int, config: ApiServerConfig) -> AsyncIterator[Address]:
-    """As `control_plane`, but wait a while for somebody who is about to let go of the data folder."""
+    """Like `control_plane`, but wait a while for another process to release the data folder."""
     deadline = asyncio.get_running_loop().time() + IN_USE_SECONDS
     async with contextlib.AsyncExitStack() as stack:
         while True:
@@ -69,7 +69,7 @@ async def patient_control_plane(data: Path, port: int, config: ApiServerConfig) 
 
 
 class ControlPlaneProcess(ChildProcess):
-    """`pvbus apiserver` as a child: another core's work, while services run here."""
+    """`pvbus apiserver` as a child: it uses another core while the services run in this process."""
 
     def __init__(self, data: Path, port: int, log_level: LogLevel = "warning") -> None:
         arguments = ("apiserver", "--data", str(data), "--port", str(port))

@@ -1,4 +1,4 @@
-"""Where things are in a data folder, and who has it."""
+"""The paths in a data folder, and its lock."""
 
 import fcntl
 import os
@@ -27,7 +27,7 @@ class DataPaths:
         self._bus_prefix = self.root / "bus-prefix"
 
     def make(self) -> None:
-        """Create the folder, for its owner only. Raises PermanentError."""
+        """Create the folder with access for its owner only. Raises PermanentError."""
         if self.root.exists() and not self.root.is_dir():
             raise PermanentError(
                 f"the data folder {self.root} is a file: choose a folder with --data", reason="DataFolder"
@@ -45,10 +45,10 @@ class DataPaths:
             ) from exc
 
     def bus_prefix(self) -> str:
-        """Return the prefix of this folder's topics on a Kafka: made at the first call, and kept.
+        """Return the prefix of this folder's topics on Kafka, which the first call creates and saves.
 
-        Two API servers must never share topics, and one finds its own again. A backup leaves it out, as
-        what is restored elsewhere is another installation.
+        Two API servers must never share topics, and each must find its own again. A backup omits it, as a
+        restored folder is another installation.
         """
         if not self._bus_prefix.exists():
             write_private(self._bus_prefix, f"pvbus-{secrets.token_hex(4)}\n".encode())
@@ -57,7 +57,7 @@ class DataPaths:
 
 @contextmanager
 def held(paths: DataPaths) -> Iterator[None]:
-    """Hold the data folder for this process. Raises PermanentError when another one has it."""
+    """Lock the data folder for this process. Raises PermanentError if another process holds the lock."""
     try:
         descriptor = open_lock(paths.lock)
     except OSError as exc:

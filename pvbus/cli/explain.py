@@ -1,7 +1,7 @@
-"""`pvbus explain`: why a variant, or a set, is as it is.
+"""`pvbus explain`: the reasons for the state of a variant or a set.
 
-The answer is put together from the tables of the bus, which hold what every service last decided, and
-from the live object. Expressions are evaluated again, one by one, on the inputs that render has.
+The answer combines the tables of the bus, which hold the last decision of every service, with the live
+object. Expressions are evaluated again, one by one, with the inputs that render has.
 """
 
 import asyncio
@@ -104,7 +104,7 @@ async def _explain(
 
 
 async def _conflicts(data: str, kubeconfig: str | None, key: Key, revisions: list[str]) -> list[Document]:
-    """Return what upgrades took from upstream although it was changed locally, as the revisions report it."""
+    """Return the merge conflicts of upgrades, as the revisions report them."""
     found: list[Document] = []
     for name in revisions:
         revision = await live_object(data, kubeconfig, REVISION, (key.namespace, name))
@@ -125,7 +125,7 @@ async def _conditions(bus: Bus, kind: Kind, key: Key) -> list[Document]:
 
 
 async def _unlisted(bus: Bus, kind: Kind) -> list[str]:
-    """Say it where the kind itself is not completely known."""
+    """Return a note if the list of the kind is not complete yet."""
     rows = await read_rows(bus, SETS if kind == SET else VARIANTS)
     marker = rows.get(sync_key(*kind))
     state = msgspec.json.decode(marker, type=SyncMarker).state if marker else "syncing"
@@ -156,7 +156,7 @@ async def _variant(bus: Bus, key: Key) -> Document:
 
 
 async def _maker(bus: Bus, key: Key, set_name: str, row: TargetRow) -> Document:
-    """Tell what one set has to do with a variant."""
+    """Describe the part of one set in a variant."""
     skey = f"{key.namespace}/{set_name}"
     children = await read_rows(bus, UNROLL, key=skey)
     child = _decoded(children.get(f"{skey}|{key.name}"), ChildRow)
@@ -175,7 +175,7 @@ async def _maker(bus: Bus, key: Key, set_name: str, row: TargetRow) -> Document:
 
 
 def _removal(child: ChildRow | None, rollup: SetResult | None) -> Document | None:
-    """Say how far the removal of a variant is that no target wants any more."""
+    """Return the progress of the removal of a variant that no target wants any more, None if it is wanted."""
     if child is None or child.state is ChildState.PRESENT:
         return None
     since = datetime.fromtimestamp(child.since, UTC).strftime("%Y-%m-%dT%H:%M:%SZ") if child.since else ""
@@ -184,7 +184,7 @@ def _removal(child: ChildRow | None, rollup: SetResult | None) -> Document | Non
 
 
 def _held(skey: str, rollup: SetResult | None) -> Document:
-    """Say how to see and to confirm what is held; without a token its list is still being written."""
+    """Return the commands to show and confirm the held removals; no token yet: the list is being written."""
     token = rollup.hold.token if rollup is not None and rollup.hold is not None else ""
     return {
         "token": token,
@@ -194,7 +194,7 @@ def _held(skey: str, rollup: SetResult | None) -> Document:
 
 
 def _expressions(row: TargetRow) -> Iterator[Document]:
-    """Evaluate every expression of a row. Those of the downstream are known by what they gave."""
+    """Evaluate every expression of a row, except the downstream's, whose results the row holds."""
     variables = row_variables(row)
     for field, text in expressions_of(msgspec.to_builtins(row.template), "template"):
         entry: Document = {"field": field, "expression": text}
@@ -240,14 +240,14 @@ async def _set(bus: Bus, key: Key) -> Document:
 
 
 async def _failing(bus: Bus, key: Key, result: SetResult | None) -> list[VariantFailure]:
-    """Return the targets that fail; a set that is valid has none, and needs no evaluation."""
+    """Return the targets that fail. A valid set has none, and is not evaluated."""
     if result is None or result.reason == "Valid":
         return []
     return await failing_targets(bus, key)
 
 
 def _below(rows: Mapping[str, bytes], key: str) -> dict[str, bytes]:
-    """Return the rows of `<key>|<rest>` by their rest."""
+    """Return the rows with keys `<key>|<rest>`, by `<rest>`."""
     prefix = f"{key}|"
     return {name[len(prefix) :]: value for name, value in rows.items() if name.startswith(prefix)}
 

@@ -1,4 +1,4 @@
-"""The answers of `pvbus explain` as text for people."""
+"""Formats the answers of `pvbus explain` as text."""
 
 from collections.abc import Iterator, Mapping
 from typing import Any
@@ -20,11 +20,11 @@ STATE_WORDS: Mapping[str, str] = {
     "ordered": "its removal is ordered: render deletes it once it has read the set from the API server",
     "gone": "it is deleted",
 }
-"""What each state of a child's row in `pvbus.unroll` means."""
+"""The meaning of each state of a child's row in `pvbus.unroll`."""
 
 
 def variant_lines(document: Document) -> Iterator[str]:
-    """Say everything about a variant, what made it first."""
+    """Yield the description of a variant, first the sets that made it."""
     yield f"PackageVariant {document['variant']}"
     if not document["known"]:
         yield f"  {document['variant']}: no such PackageVariant; check namespace and name (a set: --set)"
@@ -43,7 +43,7 @@ def variant_lines(document: Document) -> Iterator[str]:
 
 
 def _conflict_lines(conflicts: list[Document]) -> Iterator[str]:
-    """Say what both sides of an upgrade changed."""
+    """Yield the conflicts of upgrades: values that both sides changed."""
     for each in conflicts[:SHOWN_MAX]:
         where = ", ".join(str(each[part]) for part in ("file", "object", "field") if each.get(part))
         old, local, new = (_value(each, side) for side in ("old", "local", "new"))
@@ -117,7 +117,7 @@ def _injection_lines(document: Document) -> Iterator[str]:
 
 
 def set_lines(document: Document) -> Iterator[str]:
-    """Say everything about a set."""
+    """Yield the description of a set."""
     yield f"PackageVariantSet {document['set']}"
     if not document["known"]:
         yield f"  {document['set']}: no such PackageVariantSet; check namespace and name"

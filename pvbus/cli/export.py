@@ -63,7 +63,7 @@ def export(
 
 
 def _write(path: Path, text: str) -> None:
-    """Write a file whole or not at all, for its owner only. Raises PermanentError."""
+    """Write a file atomically, readable by its owner only. Raises PermanentError."""
     part = path.with_name(f".{path.name}.part")
     try:
         descriptor = os.open(part, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)

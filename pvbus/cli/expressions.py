@@ -4,7 +4,7 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 STATIC_MAPS = frozenset(["labels", "annotations", "data", "configMap"])
-"""Fields whose keys are the user's own: a label may be called `costExpr`."""
+"""Fields whose keys the user chooses: a label may be named `costExpr`."""
 
 
 def expressions_of(value: Any, path: str) -> Iterator[tuple[str, str]]:

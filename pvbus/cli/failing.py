@@ -1,7 +1,7 @@
-"""Why a set's variants are not ready, and which of its targets cannot be evaluated.
+"""Finds why a set's variants are not ready, and which of its targets cannot be evaluated.
 
-The bus has one row for each variant, but none for a target whose downstream is unknown: those are evaluated
-here again, by unroll's own code on the objects that unroll reads.
+The bus has one row for each variant, but none for a target whose downstream is unknown: this module evaluates
+those again, with unroll's own code on the objects that unroll reads.
 """
 
 from collections.abc import Iterable, Mapping
@@ -25,7 +25,7 @@ _event = msgspec.json.Decoder(ConditionEvent)
 
 
 class VariantFailure(NamedTuple):
-    """One variant, or one target without a variant, and what is wrong. target: what it is made for."""
+    """One variant, or one target without a variant, and its problem. target: see `target_name`."""
 
     reason: str
     message: str
@@ -34,7 +34,7 @@ class VariantFailure(NamedTuple):
 
 
 def target_name(number: int, okey: str) -> str:
-    """Name what a variant is made for: the object, or the entry of a list."""
+    """Name the source of a variant: the selected object, or the target for an entry of its list."""
     if not okey or okey.startswith("#"):
         return f"spec.targets[{number}]"
     found = ObjectKey.parse(okey)
@@ -42,7 +42,7 @@ def target_name(number: int, okey: str) -> str:
 
 
 def grouped(failures: Iterable[VariantFailure]) -> list[dict[str, Any]]:
-    """Put together what has the same reason and message, the largest group first."""
+    """Group failures with the same reason and message, the largest group first."""
     groups: dict[tuple[str, str], list[VariantFailure]] = {}
     for failure in failures:
         groups.setdefault((failure.reason, failure.message), []).append(failure)
@@ -101,7 +101,7 @@ async def failing_targets(bus: Bus, key: Key) -> list[VariantFailure]:
 
 
 def evaluated_failures(obj: PackageVariantSet, objects: Mapping[str, bytes]) -> list[VariantFailure]:
-    """Evaluate a set's targets on these rows of the objects topic, and return what fails."""
+    """Evaluate a set's targets on these rows of the objects topic; return the failures."""
     view = UnrollView(1)
     for okey, value in objects.items():
         for _ in view.load(0, okey, value):

@@ -1,7 +1,7 @@
-"""`pvbus lag`: who holds what, and how far it is.
+"""`pvbus lag`: the owner, lag and progress of each partition.
 
-Who holds what, and what is committed, the bus itself tells, also while nothing runs. The rest each
-worker tells at the address that it left with its group (`/state`, see `pvbus.runtime.process.state`).
+Owners and committed offsets come from the bus itself, even while no service runs. Each worker reports the
+rest at the address that it registered with its group (`/state`, see `pvbus.runtime.process.state`).
 """
 
 import asyncio
@@ -25,14 +25,14 @@ from pvbus.runtime.process.state import LeaseReport, ProcessState, defect_lines
 from pvbus.telemetry.terminal import unfiltered
 
 ANSWER_SECONDS_MAX = 2.0
-"""How long a worker is waited for. Its own part takes a second at most, and they are asked all at once."""
+"""Timeout for a worker's state. The worker takes a second at most, and all are requested in parallel."""
 
 WATCH_SECONDS = 2.0
 STALLED_SECONDS = 60.0
-"""A lease that has something to do and did not get on for so long is stuck: an effect's longest backoff."""
+"""A lease with work and without progress for so long is stuck: the longest backoff of an effect."""
 
 WIDTH = 80
-"""What a terminal has without anybody's doing. Names of owners are cut to fit; `-o json` has them whole."""
+"""The default width of a terminal. Names of owners are cut to fit; `-o json` has them in full."""
 
 SUMMARY = ("SERVICE", "HELD", "WORKERS", "LAG", "DIRTY", "PROGRESS", "RESTORE")
 COLUMNS = ("SERVICE", "PARTITION", "OWNER", "EPOCH", "LAG", "DIRTY", "PROGRESS", "RESTORE")
@@ -43,8 +43,8 @@ Show = Callable[["LagTable"], None]
 class Row(msgspec.Struct, frozen=True, kw_only=True):
     """One partition of a service, as `-o json` prints it.
 
-    owner: "" is nobody. lease: what the owner tells of it, None where nobody does; then `lag` is counted
-    from what is committed.
+    owner: "" if there is none. lease: the owner's report, None if there is none; then `lag` is counted from
+    the committed offsets.
     """
 
     service: str
@@ -54,7 +54,7 @@ class Row(msgspec.Struct, frozen=True, kw_only=True):
     lease: LeaseReport | None
 
     def trouble(self) -> str | None:
-        """Say what keeps it from getting on, if anything does."""
+        """Return the problem of the partition, None if there is none."""
         lease_name = f"{self.service} {self.partition}"
         if not self.owner:
             return f"{lease_name}: no worker holds it"
@@ -74,7 +74,7 @@ class Row(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class LagTable(NamedTuple):
-    """Everything at one moment. remarks: what could not be had, in sentences. defects: what a bug fails."""
+    """The state of all partitions. remarks: what could not be read. defects: decisions that fail by a bug."""
 
     rows: list[Row]
     remarks: list[str]
@@ -154,7 +154,7 @@ async def _lag(
 
 
 def troubles_of(rows: Iterable[Row]) -> Iterator[str]:
-    """Yield what keeps each partition from getting on; a service that nobody runs is one sentence."""
+    """Yield the problem of each partition that has one; a service without workers is one line."""
     for name, group in groupby(rows, key=lambda row: row.service):
         ours = list(group)
         if len(ours) > 1 and not any(row.owner for row in ours):
@@ -175,7 +175,7 @@ async def _watch_once(bus: Bus, names: list[str], show: Show) -> None:
 
 
 async def look(bus: Bus, names: Iterable[str]) -> LagTable:
-    """Ask the bus, and then every worker that can be asked."""
+    """Read the groups from the bus, then the state of every worker with an address."""
     remarks: list[str] = []
     groups = await _groups(bus, names, remarks)
     lease_names = [
@@ -265,7 +265,7 @@ def _show(table: LagTable, *, output: str, partitions: bool) -> None:
 
 
 def _summary(name: str, rows: list[Row]) -> tuple[str, ...]:
-    """Return the line of a service: what its partitions add up to, and the one that is stuck the longest."""
+    """Return the line of a service: the sums over its partitions, and the longest time without progress."""
     held = [row for row in rows if row.owner]
     leases = [row.lease for row in rows if row.lease is not None]
     missing = "?" if held else "-"
@@ -288,7 +288,7 @@ def _summary(name: str, rows: list[Row]) -> tuple[str, ...]:
 
 
 def _fitting(rows: list[tuple[str, ...]]) -> Iterator[tuple[str, ...]]:
-    """Cut the owners in their middle, so that a line fits; what tells them apart is mostly at the end."""
+    """Cut the middle of the owners, so that a line fits; their ends usually distinguish them."""
     owner = COLUMNS.index("OWNER")
     lines = [COLUMNS, *rows]
     widths = [max(len(line[n]) for line in lines) + 2 for n in range(len(COLUMNS)) if n != owner]

@@ -1,4 +1,4 @@
-"""What `plan` needs of a live system, read from its API server: nothing is ever written there."""
+"""Reads the objects that `plan` needs from a live system's API server, and never writes there."""
 
 import asyncio
 from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Mapping, Sequence
@@ -26,7 +26,7 @@ FILES = Kind(PORCH_GROUP, "PackageRevisionResources")
 CRD = Kind("apiextensions.k8s.io", "CustomResourceDefinition")
 SECRET = Kind("", "Secret")
 STATIC = (SET, VARIANT, REPOSITORY, REVISION)
-PARALLEL_MAX = 16  # requests at once: more only wait in the API server
+PARALLEL_MAX = 16  # concurrent requests: more would only wait in the API server
 LAST_APPLIED = "kubectl.kubernetes.io/last-applied-configuration"
 LEFT_OUT = (
     "Secret data",
@@ -42,11 +42,11 @@ Progress = Callable[[str], None]
 
 
 class Export(msgspec.Struct, kw_only=True, rename="camel"):
-    """A live system, as far as `plan` needs it. One file holds one.
+    """The part of a live system that `plan` needs. A file holds one export.
 
-    server: who keeps the packages. resources: the kinds that are served, of those asked for; absent: kinds
-    that are not served. namespace: the only one that was read, "" for all. without_files:
-    `namespace/name` of PackageRevisions that have none.
+    server: the package server, `porch` or `pvbus`. resources: the requested kinds that are served; absent:
+    those that are not. namespace: the only one that was read, "" for all. without_files: `namespace/name` of
+    PackageRevisions without files.
     """
 
     api_version: str = EXPORT_API
@@ -68,7 +68,7 @@ async def connected(data: str | None, kubeconfig: str | None) -> "AsyncIterator[
     if not path.exists():
         hint = "check the path" if kubeconfig else f"start it first: pvbus up --data {data}"
         raise UsageError(f"{path}: no such file, so there is no live system to plan against; {hint}")
-    # Half of the time that a plan of files takes to start would go into importing this.
+    # Imported here: it takes half of the start-up time of a plan of files.
     from pvbus.adapters.kubernetes.cluster import HttpCluster
 
     cluster = await HttpCluster.connect(path)
@@ -84,7 +84,7 @@ async def connected(data: str | None, kubeconfig: str | None) -> "AsyncIterator[
 
 
 class LiveReader:
-    """Reads step by step; `export` is what was read so far."""
+    """Reads step by step; `export` holds the objects read so far."""
 
     def __init__(self, cluster: "HttpCluster", namespace: str, progress: Progress) -> None:
         self._cluster = cluster
@@ -95,9 +95,9 @@ class LiveReader:
         self.export = Export(namespace=namespace, exported_at=_now())
 
     async def read(self, changes: Sequence[Object] = (), *, every_package: bool) -> Export:
-        """Read what the sets, variants and changes refer to.
+        """Read the objects that the sets, variants and changes refer to.
 
-        every_package: also the files of packages that nothing refers to yet, for changes to come.
+        every_package: also read the files of packages without a reference yet, for later changes.
         """
         self.export.server = "pvbus" if "+pvbus" in await self._cluster.server_version() else "porch"
         for kind in STATIC:
@@ -142,7 +142,7 @@ class LiveReader:
         await self._read_definition(preferred)
 
     async def _read_definition(self, resource: Resource) -> None:
-        """Read the CustomResourceDefinition of a kind, if there is one: it can be deleted, too."""
+        """Read the CustomResourceDefinition of a kind, if there is one: a plan can delete it, too."""
         if resource.group in (CONFIG_GROUP, PORCH_GROUP, ""):
             return
         crds = await self._cluster.resource(CRD)
@@ -211,7 +211,7 @@ def injected_kinds(files: Iterable[Object]) -> list[Kind]:
 def _with_wanted_files(
     revisions: Iterable[Object], users: Iterable[Object], *, every_package: bool
 ) -> Iterator[tuple[str, str]]:
-    """Yield the revisions whose files decide something: upstreams, open drafts, what is published last."""
+    """Yield the revisions whose files a plan needs: upstreams, open drafts, the latest published ones."""
     upstreams = set()
     for user in users:
         upstream = (user.get("spec") or {}).get("upstream") or {}
@@ -236,7 +236,7 @@ def _with_wanted_files(
 
 
 def cleaned(obj: Object) -> Object:
-    """Return an object without what a plan must not or need not have."""
+    """Return an object without Secret data and the metadata that a plan does not need."""
     metadata = {
         key: value for key, value in obj["metadata"].items() if key not in ("managedFields", "selfLink")
     }

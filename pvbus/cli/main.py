@@ -1,7 +1,7 @@
-"""The `pvbus` command: its subcommands, and how failures end it.
+"""The `pvbus` command: its subcommands, and its exit codes.
 
-Exit codes: 0 done, 1 failed, 2 bad usage. A subcommand's module is loaded when it is asked for, so the
-small ones start fast.
+Exit codes: 0 done, 1 failed, 2 bad usage, 130 interrupted; `pvbus plan --check` also has 3. A subcommand's
+module is loaded on demand, so small ones start fast.
 """
 
 import os
@@ -52,7 +52,7 @@ class Commands(click.Group):
         return super().resolve_command(ctx, args)
 
     def invoke(self, ctx: click.Context) -> Any:
-        """Raises ReaderGoneError where whoever reads the output has seen enough."""
+        """Run a subcommand. Raises ReaderGoneError if the reader of its output has closed the pipe."""
         try:
             return super().invoke(ctx)
         except BrokenPipeError as exc:
@@ -71,11 +71,11 @@ class Commands(click.Group):
 
 
 class ReaderGoneError(Exception):
-    """The other end of standard output was closed, as `head` does it."""
+    """The other end of standard output was closed, as `head` does."""
 
 
 def _meant(name: str) -> str:
-    """Say which command may be meant, or which there are."""
+    """Return a hint: the most similar command, or all commands."""
     close = get_close_matches(name.lower(), COMMANDS, n=1, cutoff=0.6)
     close = close or [command for command in COMMANDS if command.startswith(name.lower())]
     return f" Did you mean '{close[0]}'?" if close else f" There are {', '.join(COMMANDS)}."
@@ -123,7 +123,7 @@ def main(arguments: list[str] | None = None) -> None:
 
 
 def run(arguments: list[str] | None = None) -> int:
-    """Run a command; returns the exit code."""
+    """Run a command; return its exit code."""
     try:
         result: Any = pvbus.main(args=arguments, prog_name="pvbus", standalone_mode=False)
     except click.ClickException as exc:
@@ -145,7 +145,7 @@ def run(arguments: list[str] | None = None) -> int:
 
 
 def _say_no_more() -> None:
-    """Let what is still to be written go nowhere: at its end Python would complain that it cannot write."""
+    """Discard output that is still buffered: at exit Python would report that it cannot write it."""
     nowhere = os.open(os.devnull, os.O_WRONLY)
     for stream in (sys.stdout, sys.stderr):
         try:

@@ -1,4 +1,4 @@
-"""Manifests from files and folders: YAML or JSON, many documents to a file."""
+"""Reads manifests from files and folders: YAML or JSON, several documents per file."""
 
 import base64
 import json
@@ -16,14 +16,14 @@ from pvbus.ports.cluster import Kind, Object
 
 SUFFIXES = (".yaml", ".yml", ".json")
 FILE_BYTES_MAX = 32 << 20
-"""Of one file. YAML takes about thirty times its size in memory, and a second for each two megabytes."""
+"""Limit of one file. Reading YAML takes about thirty times its size in memory, and a second per 2 MB."""
 
-VALUES_MAX = 5_000_000  # a file of the largest size has fewer, if its aliases are not there to blow it up
-DEPTH_MAX = 200  # no schema of Kubernetes comes near; Python's own limit is a few hundred levels further
+VALUES_MAX = 5_000_000  # the largest file has fewer, unless its aliases are meant to expand
+DEPTH_MAX = 200  # far above any Kubernetes schema; Python's own limit is a few hundred levels higher
 
 
 class ManifestLoader(yaml.CSafeLoader):
-    """Reads timestamps as the text they are, as the API server would get them."""
+    """Leaves timestamps as text, as the API server would get them."""
 
 
 ManifestLoader.yaml_implicit_resolvers = {
@@ -33,9 +33,9 @@ ManifestLoader.yaml_implicit_resolvers = {
 
 
 class Manifest(NamedTuple):
-    """One object and where it stands: file, and number of the document from 1.
+    """One object and its location: the file, and the number of the document from 1.
 
-    source: what it comes from where that is no file of a person, such as an example.
+    source: its origin if that is not a user's file, such as an example.
     """
 
     file: Path
@@ -49,14 +49,14 @@ class Manifest(NamedTuple):
 
     @property
     def origin(self) -> str:
-        """What this manifest comes from, wherever the command runs."""
+        """The origin of this manifest, independent of the current folder."""
         return self.source or os.path.abspath(self.file)
 
 
 def read_manifests(paths: Iterable[Path]) -> list[Manifest]:
-    """Read all objects of files and (recursively) folders, in order of path; `List`s are opened.
+    """Read all objects of files and (recursively) folders, in order of path; a `List` yields its items.
 
-    Raises UsageError that names the file and document.
+    Raises UsageError that names the file and the document.
     """
     found: list[Manifest] = []
     for path in paths:
@@ -79,7 +79,7 @@ def _files_below(folder: Path) -> list[Path]:
 
 
 def read_text(file: Path, *, bytes_max: int = FILE_BYTES_MAX) -> str:
-    """Read a plain file of text. Raises UsageError that says what it is instead."""
+    """Read a regular text file. Raises UsageError that names the problem."""
     with open_plain(file) as stream:
         try:
             content = stream.read(bytes_max + 1)
@@ -123,9 +123,9 @@ def _objects(file: Path) -> Iterator[Manifest]:
 
 
 def _extent(value: Any, known: dict[int, tuple[int, int]], depth: int = DEPTH_MAX) -> tuple[int, int]:
-    """Return how many values there are once every alias is written out, and how deep they are nested.
+    """Return the number of values after the expansion of all aliases, and the depth of their nesting.
 
-    known: those of values seen, by id. Raises ValueError where that is too deep, as an alias in itself is.
+    known: the results for visited values, by id. Raises ValueError if the nesting is too deep or cyclic.
     """
     if not isinstance(value, dict | list):
         return 1, 0
@@ -143,9 +143,9 @@ def _extent(value: Any, known: dict[int, tuple[int, int]], depth: int = DEPTH_MA
 
 
 def _plain(value: Any) -> Any:
-    """Return values without sharing, with keys of text, as an API server would get them.
+    """Return a copy without shared values and with text keys, as an API server would get it.
 
-    Raises ValueError for what JSON does not have.
+    Raises ValueError for values that JSON does not have.
     """
     if isinstance(value, dict):
         return {_key(key): _plain(each) for key, each in value.items()}
@@ -159,7 +159,7 @@ def _plain(value: Any) -> Any:
 
 
 def _key(key: Any) -> str:
-    """Numbers and truth as keys are text in JSON."""
+    """Return a key as JSON text: numbers, booleans and null are converted."""
     if isinstance(key, str):
         return key
     if key is None or isinstance(key, bool | int | float):

@@ -1,4 +1,4 @@
-"""What commands print: JSON or YAML for programs, columns for people."""
+"""Prints the output of commands: JSON or YAML for programs, columns for people."""
 
 import json
 from collections.abc import Iterable, Sequence
@@ -22,14 +22,14 @@ def emit(document: Any, output: str) -> None:
 
 
 class _Dumper(yaml.SafeDumper):
-    """Writes every value where it belongs: an alias is nothing that a person should have to look up."""
+    """Writes shared values in full, without aliases, so that people need not look them up."""
 
     def ignore_aliases(self, data: Any) -> bool:
         return True
 
 
 def _text(dumper: yaml.SafeDumper, text: str) -> yaml.ScalarNode:
-    """Quote what is made printable on its way out, so that it is read as what it was."""
+    """Quote a text with unprintable characters, so that it can be read back unchanged."""
     style = '"' if printable(text) != text else None
     return dumper.represent_scalar("tag:yaml.org,2002:str", text, style=style)
 
@@ -38,7 +38,7 @@ _Dumper.add_representer(str, _text)
 
 
 def columns(headings: Sequence[str], rows: Iterable[Sequence[str]], *, gap: int = 3) -> None:
-    """Print rows under headings as kubectl does: aligned, and never folded, so that `grep` works.
+    """Print rows under headings as kubectl does: aligned, and never wrapped, so that `grep` works.
 
     gap: spaces between two columns.
     """

@@ -1,4 +1,4 @@
-"""`pvbus plan`: what would be created, updated, deleted, held or refused, from files or a live system.
+"""`pvbus plan`: previews the writes that would be made, held or refused, from files or a live system.
 
 The evaluation is a preview (`pvbus.runtime.preview.run`): the services themselves, over objects in memory.
 With `-o json` stdout is one document and nothing else; logs and progress go to stderr.
@@ -36,14 +36,14 @@ from pvbus.runtime.process.settings import ApiServerConfig, UnrollConfig, load_c
 from pvbus.telemetry.logs import configure
 
 FAILED, CHANGED = 1, 3
-PROGRESS_SECONDS = (2.0, 2.0)  # the first word after, and between two: shorter plans say nothing
-LIVE_ROUNDS_MAX = 5  # each round reads what the one before lacked; what a package injects comes second
+PROGRESS_SECONDS = (2.0, 2.0)  # until the first message, and between two: short plans print none
+LIVE_ROUNDS_MAX = 5  # each round reads what the previous one lacked; the second reads injected objects
 
 Progress = Callable[[str], None]
 
 
 class Settings(NamedTuple):
-    """What a plan takes from the environment, as the services do."""
+    """The settings that a plan takes from the environment, as the services do."""
 
     limits: RemovalLimits
     functions: FunctionRegistry
@@ -57,7 +57,7 @@ def settings() -> Settings:
 
 
 def quiet(_: str) -> None:
-    """Say nothing about progress."""
+    """Ignore progress."""
 
 
 def plan_of_files(
@@ -69,7 +69,7 @@ def plan_of_files(
     with_diffs: bool = False,
     progress: Progress = quiet,
 ) -> Document:
-    """Plan without a live system: the manifests are all there is, or they change what exports hold."""
+    """Plan without a live system: the manifests are the whole cluster, or changes to exports."""
     objects, errors = admitted(given.manifests)
     if errors:
         return {**document_of(Preview([], objects)), "errors": errors}
@@ -86,13 +86,13 @@ def plan_of_files(
     if with_diffs:
         render_packages(document)
         document["diffs"] = package_diffs(result.writes, document["packages"])
-    if only is None:  # one controller alone is asked about what it would do, not whether it has everything
+    if only is None:  # a plan of a single controller need not be complete
         _add_errors(document, files_lack(result))
     return document
 
 
 def merged(exports: Sequence[Export]) -> Export:
-    """Put several exports together. Raises UsageError where they hold different versions of an object."""
+    """Merge several exports. Raises UsageError if they hold different versions of an object."""
     if len(exports) == 1:
         return exports[0]
     found: dict[tuple[str, str, str, str], Object] = {}
@@ -125,7 +125,7 @@ async def read_live(
     *,
     every_package: bool,
 ) -> Export:
-    """Read what a plan or an export needs."""
+    """Read the objects that a plan or an export needs."""
     async with connected(data, kubeconfig) as cluster:
         reader = LiveReader(cluster, namespace, progress)
         return await reader.read(changes, every_package=every_package)
@@ -152,7 +152,7 @@ def plan_of_live(
             reader = LiveReader(cluster, "", progress)
             export = await reader.read(objects, every_package=False)
             for _ in range(LIVE_ROUNDS_MAX):
-                # In a thread: the preview has an event loop with a time of its own.
+                # In a thread: the preview has an event loop of its own, with virtual time.
                 result = await asyncio.to_thread(_previewed, export, objects, how, only, delete, progress)
                 if not missing_kinds(export, result) and not missing_files(export, result):
                     break
@@ -279,7 +279,7 @@ def plan(
 
 
 def exit_code(document: Document, *, check: bool) -> int:
-    """Return how the command ends."""
+    """Return the exit code of the command."""
     if document.get("errors"):
         return FAILED
     if not check:
@@ -290,7 +290,7 @@ def exit_code(document: Document, *, check: bool) -> int:
 
 
 def progress_printer() -> Progress:
-    """Return a function that prints progress to stderr, once the work takes long."""
+    """Return a function that prints progress to stderr if the work takes long."""
     first, between = PROGRESS_SECONDS
     due = time.monotonic() + first
 
@@ -315,7 +315,7 @@ PACKAGE_KINDS = ("PackageRevision", "PackageRevisionResources")
 
 
 def render_packages(document: Document) -> None:
-    """Run the pipelines of the drafts that the plan would write, and report which cannot run."""
+    """Run the pipelines of the drafts that the plan would write, and report those that cannot run."""
     from pvbus.controlplane.packages.render import render as run_pipeline
 
     written = {a["name"]: a["namespace"] for a in document["actions"] if a["kind"] in PACKAGE_KINDS}

@@ -1,6 +1,6 @@
-"""The document of `pvbus plan`: every write, its differences and its reason, and what stands in the way.
+"""The document of `pvbus plan`: every write with its differences and its reason, and all problems.
 
-Also what a plan is not given and cannot do without, and how to get it.
+It also lists inputs that the plan lacks, and how to get them.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
@@ -20,7 +20,7 @@ TROUBLE = (("Stalled", "True"), ("DeletionHeld", "True"), ("Ready", "False"))
 
 
 def document_of(result: Preview, *, with_diffs: bool = False) -> Document:
-    """Return the document of `-o json`; see conformance for the keys that every plan has."""
+    """Return the document of `-o json`; conformance defines the keys that every plan has."""
     children = {f"{child.skey.partition('/')[0]}/{child.name}": child for child in result.children}
     writes = [write for write in result.writes if write.subresource != "status"]
     conditions = {}
@@ -55,7 +55,7 @@ def document_of(result: Preview, *, with_diffs: bool = False) -> Document:
 
 
 def _conditions(obj: Object) -> list[Object]:
-    """Return the conditions of an object; what a file gives in their place may be anything."""
+    """Return the valid conditions of an object: a file may hold any value there."""
     status = obj.get("status")
     found = status.get("conditions") if isinstance(status, dict) else None
     if not isinstance(found, list):
@@ -96,11 +96,11 @@ def _held(child: PreviewChild) -> Document:
     return {"kind": "PackageVariant", "namespace": namespace, "name": child.name, "set": set_name}
 
 
-# ------------------------------------------------------------ why
+# ------------------------------------------------------------ reasons
 
 
 def reason_of(write: Write, child: PreviewChild | None) -> str:
-    """Say in a sentence why a write is made."""
+    """Return the reason for a write, in a sentence."""
     if write.by:
         owners = (write.before or {})["metadata"].get("ownerReferences") or ()
         names = ", ".join(f"{owner.get('kind')} {owner.get('name')}" for owner in owners)
@@ -174,11 +174,11 @@ def _variant_of(obj: Object) -> str:
     return ""
 
 
-# ------------------------------------------------------------ what stands in the way
+# ------------------------------------------------------------ problems
 
 
 def troubles(document: Document) -> list[str]:
-    """Return what is stalled, held or failed, in words: what `--check` fails for."""
+    """Return errors and conditions such as Stalled, as messages: `--check` fails for them."""
     found = list(document.get("errors", ()))
     for key, conditions in document["conditions"].items():
         if key.startswith("PackageRevision/"):
@@ -194,7 +194,7 @@ def troubles(document: Document) -> list[str]:
 
 
 def _compared(obj: Object) -> Object:
-    """Return the part of an object that a writer means."""
+    """Return the part of an object to compare: no status, no server metadata."""
     metadata = {key: value for key, value in obj["metadata"].items() if key not in UNSHOWN}
     rest = {
         key: value for key, value in obj.items() if key not in ("apiVersion", "kind", "metadata", "status")
@@ -203,10 +203,10 @@ def _compared(obj: Object) -> Object:
 
 
 def differences(before: Any, after: Any, path: str = "") -> list[Document]:
-    """Return the fields in which two values differ, each with path, before and after, in full.
+    """Return the fields in which two values differ, each with its path and both values in full.
 
-    Absent, null and empty are the same, as for an API server. Lists of one length are compared item by
-    item; others as a whole.
+    Absent, null and empty are equal, as for an API server. Lists of equal length are compared item by item;
+    others as a whole.
     """
     before, after = (list(value) if isinstance(value, tuple) else value for value in (before, after))
     if isinstance(before, dict) and isinstance(after, dict):
@@ -240,7 +240,7 @@ def _files(obj: Object | None) -> Mapping[str, str]:
 def package_diffs(writes: Sequence[Write], packages: Mapping[str, Mapping[str, str]]) -> Document:
     """Return, by `namespace/name` of each package revision that is written, the diff of its files.
 
-    A new draft is compared with what its task starts from, an old one with its files before.
+    A new draft is compared with the source of its task, an existing one with its previous files.
     """
     before: dict[str, Mapping[str, str]] = {}
     for write in writes:
@@ -275,7 +275,7 @@ USERS = ("PackageVariant", "PackageVariantSet")
 
 
 def unpreviewable(changes: Sequence[Object]) -> list[str]:
-    """Say what of the changes a plan cannot follow."""
+    """Return a note for each change that a plan cannot preview."""
     return [
         f"PackageVariantSet {obj['metadata'].get('namespace', 'default')}/{obj['metadata']['name']}: a "
         "confirmation cannot be previewed, as its token belongs to the live system; the removals that it "
@@ -287,17 +287,17 @@ def unpreviewable(changes: Sequence[Object]) -> list[str]:
 
 
 def missing_kinds(export: Export, result: Preview) -> list[Kind]:
-    """Return the kinds that the services asked for and that were not read."""
+    """Return the kinds that the services requested and that were not read."""
     return sorted(result.unserved - set(export.absent))
 
 
 def missing_files(export: Export, result: Preview) -> list[tuple[str, str]]:
-    """Return the PackageRevisions whose files the services asked for and that were not read."""
+    """Return the PackageRevisions whose files the services requested and that were not read."""
     return sorted(name for name in result.without_files if "/".join(name) not in export.without_files)
 
 
 def export_lacks(export: Export, result: Preview) -> list[str]:
-    """Say what an export does not hold that the plan needs."""
+    """Return an error for each kind or package that the plan needs and the export lacks."""
     again = "take another one with the changes: pvbus export -f CHANGES"
     return [
         f"the export says nothing about {kind.kind} ({kind.group or 'core'}), but the changes need it: "
@@ -310,7 +310,7 @@ def export_lacks(export: Export, result: Preview) -> list[str]:
 
 
 def files_lack(result: Preview) -> list[str]:
-    """Name the upstream revisions that the files do not hold: without them nothing follows."""
+    """Return an error for each upstream revision that the files lack: without it there are no variants."""
     there: dict[tuple[str, str, str], list[Object]] = {}
     for obj in result.objects:
         if obj["kind"] == "PackageRevision":

@@ -1,4 +1,4 @@
-"""What `plan` is given: exports of a live system, manifests, deletions; checked as an API server would."""
+"""Reads the input of `plan`: exports, manifests, deletions; checks objects as an API server would."""
 
 import json
 import re
@@ -24,14 +24,14 @@ _export = msgspec.json.Decoder(Export)
 
 
 class PlanInput(NamedTuple):
-    """exports: live systems that files hold; manifests: everything else, in order."""
+    """exports: the files that are exports of live systems. manifests: all other objects, in order."""
 
     exports: tuple[Export, ...]
     manifests: tuple[Manifest, ...]
 
 
 def read_input(paths: Iterable[Path]) -> PlanInput:
-    """Read files and folders. Raises UsageError that names the file and document."""
+    """Read files and folders. Raises UsageError that names the file and the document."""
     exports, manifests = [], []
     for path in paths:
         files = [path]
@@ -55,7 +55,7 @@ def _read_export(file: Path) -> Export | None:
                 return None
             return _export.decode(head + opened.read())
     except OSError:
-        return None  # the reader of manifests says it better
+        return None  # `read_manifests` reports this error better
     except msgspec.MsgspecError as exc:
         raise UsageError(
             f"{file}: this export is damaged or of another version of pvbus ({exc}): export again"
@@ -63,7 +63,7 @@ def _read_export(file: Path) -> Export | None:
 
 
 def admitted(manifests: Iterable[Manifest]) -> tuple[list[Object], list[str]]:
-    """Return the objects as an API server would store them, and what it would refuse.
+    """Return the objects as an API server would store them, and its errors.
 
     PackageVariants, sets and Repositories are defaulted, pruned and validated by our own
     CustomResourceDefinitions; of other kinds only the parts that the services read are checked.
@@ -92,7 +92,7 @@ def admitted(manifests: Iterable[Manifest]) -> tuple[list[Object], list[str]]:
 
 
 def _without_nulls(obj: Object) -> Object:
-    """Return an object without fields that are null, as a server stores it; a revision has a spec."""
+    """Return an object without null fields, as a server stores it; a PackageRevision gets a spec."""
     metadata = {key: value for key, value in obj["metadata"].items() if value is not None}
     found = {key: value for key, value in {**obj, "metadata": metadata}.items() if value is not None}
     return {"spec": {}, **found} if obj["kind"] == "PackageRevision" else found
@@ -109,13 +109,13 @@ def _schemas() -> dict[tuple[str, str], Schema]:
     return found
 
 
-_NAME = re.compile(r"[A-Za-z0-9]([-A-Za-z0-9_.:]{0,251}[A-Za-z0-9])?")  # of all kinds: roles have colons
+_NAME = re.compile(r"[A-Za-z0-9]([-A-Za-z0-9_.:]{0,251}[A-Za-z0-9])?")  # names of roles have colons
 _API = re.compile(r"([a-z0-9][-a-z0-9.]*/)?[a-z0-9]+")
 _TEXTS = "must map texts to texts"
 
 
 def _shape_problems(obj: Object) -> Iterable[str]:
-    """Yield what no API server would take, in the parts that every kind has or that the services read."""
+    """Yield errors that any API server reports, in common fields and in those that the services read."""
     meta = obj["metadata"]
     if not obj["kind"].isalnum():
         yield "kind: must be letters and digits"
@@ -248,7 +248,7 @@ def _said(obj: Object) -> str:
 
 
 def write_export(export: Export) -> str:
-    """Return the text of an export's file: JSON, one line per object, so that versions can be compared."""
+    """Return the text of an export's file: JSON, one line per object, so that a diff shows the changes."""
     fields = msgspec.to_builtins(export)
     items = fields.pop("items")
     fields.pop("apiVersion", None)

@@ -1,4 +1,4 @@
-"""The plan as text for people: one line per write, its reason and differences below."""
+"""Formats a plan as text: one line per write, with its reason and differences below."""
 
 import json
 from collections import Counter
@@ -10,11 +10,11 @@ from rich.markup import escape
 from pvbus.cli.plandocument import Document
 
 MARKS = {"create": "[green]+[/]", "delete": "[red]-[/]"}
-VALUE_CHARACTERS_MAX = 80  # on a terminal; the document has values in full
+VALUE_CHARACTERS_MAX = 80  # on a terminal; the document holds full values
 
 
 def plan_lines(document: Document) -> Iterator[str]:
-    """Yield lines with rich's markup."""
+    """Yield lines with rich markup."""
     cut = False
     pending = [action for action in document["actions"] if action.get("pending")]
     changed = [action for action in document["actions"] if not action.get("pending")]

@@ -1,4 +1,4 @@
-"""`pvbus apiserver` and `pvbus run`: the parts of `pvbus up`, each as a process of its own."""
+"""`pvbus apiserver` and `pvbus run`: the parts of `pvbus up`, as separate processes."""
 
 import asyncio
 import shlex

@@ -1,4 +1,4 @@
-"""How far an installation is: counted from the bus's own tables, judged on what the API server says."""
+"""The progress of an installation: counted from the bus's tables, verified with the API server."""
 
 import asyncio
 from collections.abc import Iterable
@@ -32,14 +32,14 @@ class _Status(msgspec.Struct):
 
 
 class Judged(msgspec.Struct):
-    """The part of an object that says whether it is ready."""
+    """The part of an object that decides whether it is ready."""
 
     metadata: _Meta
     status: _Status = msgspec.field(default_factory=_Status)
 
     @property
     def ready(self) -> bool:
-        """Ready=True, and Stalled is not, for the spec as it is now."""
+        """Ready=True for the current generation, and the object is not being deleted."""
         meta = self.metadata
         if meta.deletion_timestamp is not None:
             return False
@@ -48,7 +48,7 @@ class Judged(msgspec.Struct):
 
     @property
     def why(self) -> str:
-        """Say in words why it is not ready."""
+        """The reason why the object is not ready, as a message."""
         if self.metadata.deletion_timestamp is not None:
             return "is being deleted"
         for kind in ("Stalled", "DeletionHeld", "OnHold"):
@@ -66,7 +66,7 @@ _result = msgspec.json.Decoder(ResultRow)
 
 
 class Trouble(NamedTuple):
-    """An object that is not ready, and why. options: of the commands that tell more."""
+    """An object that is not ready, and why. options: command-line options for the advised command."""
 
     kind: str
     name: Key
@@ -76,7 +76,7 @@ class Trouble(NamedTuple):
 
     @property
     def advice(self) -> str:
-        """What a person can do next."""
+        """The command that shows more."""
         if self.kind == REPOSITORY.kind:
             return f"kubectl describe repository -n {self.name.namespace} {self.name.name}"
         flag = "--set " if self.kind == SET.kind else ""
@@ -88,7 +88,7 @@ class Trouble(NamedTuple):
 
 
 class Tally(NamedTuple):
-    """Counts of objects that exist and that are ready."""
+    """Counts of all objects and of ready ones."""
 
     sets: int = 0
     sets_ready: int = 0
@@ -106,7 +106,7 @@ class Tally(NamedTuple):
 
 
 class Progress:
-    """Follows sets, variants and results on the bus. Not ready is what needs to be remembered."""
+    """Follows sets, variants and results on the bus; stores only readiness and what variants wait for."""
 
     def __init__(self, bus: Bus, partitions: int) -> None:
         topic_partitions = [
@@ -117,7 +117,7 @@ class Progress:
         self._waiting: dict[str, tuple[str, ...]] = {}
 
     async def update(self, seconds: float) -> None:
-        """Take in what has come, and what comes within this time."""
+        """Read all records that are there or arrive within this time."""
         deadline = asyncio.get_running_loop().time() + seconds
         while True:
             left = deadline - asyncio.get_running_loop().time()
@@ -145,7 +145,7 @@ class Progress:
         return Tally(len(sets), sum(sets.values()), len(variants), sum(variants.values()))
 
     def waiting(self, key: str) -> tuple[str, ...]:
-        """Return what the service `inject` said that a variant waits for."""
+        """Return what a variant waits for, as the service `inject` reported it."""
         return self._waiting.get(key, ())
 
     async def close(self) -> None:
@@ -153,7 +153,7 @@ class Progress:
 
 
 async def judge(cluster: Cluster, progress: Progress) -> tuple[Tally, list[Trouble]]:
-    """Ask the API server itself which sets, variants and Repositories are not ready, and why."""
+    """Read from the API server which sets, variants and Repositories are not ready, and why."""
     found: dict[Kind, list[Judged]] = {}
     for kind in (SET, VARIANT, REPOSITORY):
         resource = await cluster.resource(kind)
@@ -174,7 +174,7 @@ def _not_ready(kind: Kind, objects: Iterable[Judged]) -> Iterable[Judged]:
 
 
 def _is_synced(obj: Judged) -> bool:
-    """A Repository's condition carries no generation."""
+    """Return whether a Repository is ready; its condition has no observedGeneration."""
     ready = condition_of(obj.status.conditions, "Ready")
     return ready is not None and ready.status == "True"
 
@@ -189,5 +189,5 @@ def condition_of(conditions: Iterable[Condition], kind: str) -> Condition | None
 
 
 def unsettled_repositories(troubles: Iterable[Trouble]) -> list[Trouble]:
-    """Return the Repositories whose first look is still going on: nothing is stalled meanwhile."""
+    """Return the Repositories that have no condition yet: until then the installation is not stalled."""
     return [t for t in troubles if t.kind == REPOSITORY.kind and t.why == UNREPORTED]

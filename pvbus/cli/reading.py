@@ -1,4 +1,4 @@
-"""Looking at a bus from outside: whole topics, or what is said of one key."""
+"""Reads a bus from outside: whole topics, or the records of one key."""
 
 from collections.abc import AsyncIterator, Iterable
 from contextlib import asynccontextmanager
@@ -34,7 +34,7 @@ NOTHING = (
 
 @asynccontextmanager
 async def opened_bus(data: str, bus: str | None, *, create: bool = False) -> AsyncIterator[Bus]:
-    """Open a bus that exists. Raises UsageError when there is none, and what `open_bus` raises."""
+    """Open a bus that exists. Raises UsageError if there is none, and the errors of `open_bus`."""
     url = bus or f"sqlite:{DataPaths(Path(data)).bus}"
     opened = await open_bus(msgspec.structs.replace(load_config(ServiceConfig), bus=url), create=create)
     try:
@@ -44,7 +44,7 @@ async def opened_bus(data: str, bus: str | None, *, create: bool = False) -> Asy
 
 
 async def topic_on(bus: Bus, name: str) -> TopicSpec:
-    """Return a topic as it is on the bus. Raises UsageError where it is not."""
+    """Return a topic as it is on the bus. Raises UsageError if it does not exist."""
     present = await bus.topics()
     if name in present:
         return present[name]
@@ -53,9 +53,9 @@ async def topic_on(bus: Bus, name: str) -> TopicSpec:
 
 
 async def read_topic(bus: Bus, topic: str, *, key: str | None = None) -> list[Record]:
-    """Read a topic up to its present end, in order of partition and offset.
+    """Read a topic up to its current end, in order of partition and offset.
 
-    key: the partition key whose partition is enough.
+    key: read only the partition of this partition key.
     """
     count = (await topic_on(bus, topic)).partitions
     numbers: Iterable[int] = range(count) if key is None else (partition(key, count),)
@@ -72,10 +72,10 @@ async def read_topic(bus: Bus, topic: str, *, key: str | None = None) -> list[Re
 
 
 async def read_rows(bus: Bus, topic: str, *, key: str | None = None) -> dict[str, bytes]:
-    """Read the rows of a compacted topic as they are now, by key."""
+    """Read the current rows of a compacted topic, by key."""
     rows: dict[str, bytes] = {}
     for record in await read_topic(bus, topic, key=key):
-        key_text = record.key.decode(errors="replace")  # another program may have written anything
+        key_text = record.key.decode(errors="replace")  # another program may have written any bytes
         if record.value is None:
             rows.pop(key_text, None)
         else:
@@ -84,7 +84,7 @@ async def read_rows(bus: Bus, topic: str, *, key: str | None = None) -> dict[str
 
 
 async def live_object(data: str, kubeconfig: str | None, kind: Kind, key: tuple[str, str]) -> Object | str:
-    """Ask the API server for an object; a sentence instead when there is no answer, or no object."""
+    """Read an object from the API server; return a message instead if there is no response or object."""
     path = Path(kubeconfig) if kubeconfig else DataPaths(Path(data)).kubeconfig
     if not path.exists():
         return f"there is no {path}: the live object was not looked at"

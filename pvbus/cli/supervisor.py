@@ -1,8 +1,8 @@
 """The services that `pvbus up` runs: in this process, or each as processes of its own.
 
-Both are a `Crew`, and both report their state as every process of pvbus does
-(`pvbus.runtime.process.state`), so what follows from that is decided in one place: whether all is done, and
-which service is still busy.
+Both implement `Supervisor`, and both report their state like every process of pvbus
+(`pvbus.runtime.process.state`), so `States` decides for both whether all work is done, and which service is
+still busy.
 """
 
 import asyncio
@@ -26,17 +26,17 @@ from pvbus.runtime.process.settings import ServicesConfig
 from pvbus.runtime.process.state import ProcessState, ServiceReport, defect_lines
 
 BACKOFF_SECONDS = (0.5, 10.0)
-"""Between the end of a process and its next start; twice as long each time, until one has lived longer."""
+"""Between the end of a process and its restart; doubles each time, until a process lives longer."""
 
 STATE_SECONDS_MAX = 3.0
-"""How long one process is waited for that is asked for its state; it asks the bus for a second at most."""
+"""Timeout for a process's state; the process itself queries the bus for a second at most."""
 
 Say = Callable[[str], None]
 _state = msgspec.json.Decoder(ProcessState)
 
 
 class Supervisor(Protocol):
-    """Services at work. bus and cluster are for looking only."""
+    """Runs the services. bus, cluster: for reading only."""
 
     @property
     def bus(self) -> Bus: ...
@@ -45,29 +45,29 @@ class Supervisor(Protocol):
     def cluster(self) -> Cluster: ...
 
     async def run(self, stop: asyncio.Event) -> None:
-        """Work until `stop` is set, then drain. Raises what cannot be mended by starting again."""
+        """Run until `stop` is set, then drain. Raises errors that a restart cannot fix."""
         ...
 
     async def states(self) -> "States":
-        """Ask every process once."""
+        """Request the state of every process once."""
         ...
 
 
 class States(NamedTuple):
-    """What the processes told. missing: those that did not."""
+    """The states that the processes reported. missing: the processes without a report."""
 
     processes: tuple[ProcessState, ...]
     missing: tuple[str, ...] = ()
 
     def _reports(self, name: str) -> Iterator[ServiceReport]:
-        """Only of those that hold something: a spare worker is neither ready nor idle."""
+        """Yield the reports of workers with leases: a spare worker is neither ready nor idle."""
         for process in self.processes:
             if (report := process.services.get(name)) is not None and report.leases:
                 yield report
 
     def is_settled(self, *, horizon_seconds: float = 0.0) -> bool:
-        """Tell whether nothing is left to do: every lease is held by one worker, all records are read, all
-        kinds listed, nobody is at work, and no timer ends within the horizon."""
+        """Return whether all work is done: every lease is held by one worker, all records are read, all kinds
+        are listed, all services are idle, and no timer ends within the horizon."""
         return not self.missing and all(
             self._holds_everything(name) and all(_rests(r, horizon_seconds) for r in self._reports(name))
             for name in SERVICES
@@ -78,7 +78,7 @@ class States(NamedTuple):
         return held == list(range(partition_count()))
 
     def busy(self) -> list[str]:
-        """Name the services that have work under way, or leases that nobody has taken up yet."""
+        """Return the services with work in progress, or with leases that no worker holds yet."""
         return [
             name
             for name in SERVICES
@@ -86,7 +86,7 @@ class States(NamedTuple):
         ]
 
     def defects(self) -> list[str]:
-        """Say in words which decisions fail by a bug of ours."""
+        """Return a line for each decision that fails by a bug of ours."""
         found = (item for process in self.processes for item in process.services.items())
         return [line for name, report in found for line in defect_lines(name, report.defects)]
 
@@ -103,7 +103,7 @@ def _rests(report: ServiceReport, horizon_seconds: float) -> bool:
 
 @asynccontextmanager
 async def supervisor_of(config: ServicesConfig, processes: int, say: Say) -> AsyncIterator[Supervisor]:
-    """Get the services ready. processes: of each service; 0 runs all of them in this process."""
+    """Prepare the services. processes: per service; 0 runs all of them in this process."""
     if processes == 0:
         async with hosted(SERVICES, config) as host:
             say(f"metrics and health: {host.health_url}/metrics")
@@ -129,7 +129,7 @@ class _HereSupervisor:
 
 
 class _ProcessSupervisor:
-    """Each service as processes, which are started again whenever they end."""
+    """Each service as separate processes, which are restarted whenever they end."""
 
     def __init__(
         self,
@@ -156,7 +156,7 @@ class _ProcessSupervisor:
                 sync.cancel()
 
     async def _keep(self, worker: str) -> None:
-        """Run one process again and again. Raises what another start would not mend."""
+        """Restart one process whenever it ends. Raises errors that a restart cannot fix."""
         clock = asyncio.get_running_loop()
         backoff = Backoff(*BACKOFF_SECONDS)
         refused = ""
@@ -179,7 +179,7 @@ class _ProcessSupervisor:
             await asyncio.sleep(pause)
 
     async def _run_once(self, worker: str) -> int:
-        """Run one process to its end; returns its exit code."""
+        """Run one process to its end; return its exit code."""
         config = self._config
         command = ("run", worker.partition("/")[0], "--bus", config.bus, "--kubeconfig", config.kubeconfig)
         settings = {"PVBUS_LOG_LEVEL": config.log_level}

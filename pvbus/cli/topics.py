@@ -1,4 +1,4 @@
-"""`pvbus topics`: what is on the bus, and whether it is as declared."""
+"""`pvbus topics`: lists the topics of the bus, and compares them with their declarations."""
 
 import asyncio
 from typing import Any
@@ -84,7 +84,7 @@ async def _topics(topic: str | None, key: str | None, output: str, data: str, bu
 
 
 async def _summaries(bus: Bus) -> list[dict[str, Any]]:
-    """Of our topics: without a prefix, a bus on a Kafka has those of everybody."""
+    """Summarize our topics only: without a prefix, a Kafka bus also lists those of other programs."""
     present = await bus.topics()
     descriptions = {
         contract.spec.name: contract.description for contract in TOPICS if contract.spec.name in present
@@ -124,7 +124,7 @@ def _is_wanted(record: Record, key: str | None) -> bool:
 
 
 def shown(record: Record) -> dict[str, Any]:
-    """Return a record as plain values; a value that is no JSON as text."""
+    """Return a record as plain values; a value that is not JSON as text."""
     try:
         value = msgspec.json.decode(record.value) if record.value is not None else None
     except msgspec.DecodeError:
@@ -140,11 +140,11 @@ def shown(record: Record) -> dict[str, Any]:
     }
 
 
-# ------------------------------------------------------------ topics as they are declared
+# ------------------------------------------------------------ declarations
 
 
 async def _create(data: str, bus_url: str | None) -> list[dict[str, Any]]:
-    """Make what is missing, and compare what is there."""
+    """Create missing topics, and compare existing ones."""
     specs = topic_specs()
     async with opened_bus(data, bus_url, create=True) as bus:
         before = await bus.check_topics(specs)
@@ -169,7 +169,7 @@ def _row(state: TopicState, word: str) -> dict[str, Any]:
 
 
 def _show_states(rows: list[dict[str, Any]], output: str) -> int:
-    """Return the exit code: 1 when anything is missing or differs."""
+    """Print the states; return the exit code: 1 if a topic is missing or differs."""
     if output == "text":
         reported = [": ".join((row["state"], *filter(None, ["; ".join(row["problems"])]))) for row in rows]
         columns(("TOPIC", "STATE"), [(row["name"], text) for row, text in zip(rows, reported, strict=True)])
@@ -179,7 +179,7 @@ def _show_states(rows: list[dict[str, Any]], output: str) -> int:
 
 
 def _show_acls(bus_url: str | None, principal: str, command_config: str | None, output: str) -> int:
-    """Print what each service may do. Asks no broker."""
+    """Print the ACLs that each service needs, without a broker."""
     if bus_url is None or bus_file(bus_url) is not None:
         raise UsageError(
             "--acls is about a Kafka: give --bus kafka://HOST:PORT[,HOST:PORT...][/PREFIX]. A bus in a file "

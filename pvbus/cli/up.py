@@ -1,7 +1,7 @@
 """`pvbus up`: API server, package store, bus and services with one command.
 
-At least two processes, since there are two cores to use: this one runs the services, or watches over their
-processes, and a child is the API server with the package store. Each ends with the other.
+There are at least two processes, to use two cores: this one runs the services, or supervises their processes,
+and a child runs the API server with the package store. Each ends when the other ends.
 """
 
 import asyncio
@@ -39,20 +39,20 @@ from pvbus.telemetry.terminal import unfiltered
 
 EXAMPLES: Mapping[str, Callable[[Path], list[Manifest]]] = {"fleet": fleet.make}
 LOOK_SECONDS = 0.25
-ASK_SECONDS = 1.0  # while something is not ready, the services are asked less often: each asks the bus
+ASK_SECONDS = 1.0  # while objects are not ready, states are requested less often: each queries the bus
 
 QUIET_SECONDS = 5.0
-"""How long nothing must move, with something not ready, before that is called stalled. Timers of the
-services up to HORIZON_SECONDS are waited for; retries that are further apart are not."""
+"""How long the services must be settled, with objects that are not ready, before that is called stalled.
+Timers of the services within HORIZON_SECONDS count as work; later retries do not."""
 
 HORIZON_SECONDS = 6.0
-"""Beyond the removal delay, so that `--once` also sees removals through."""
+"""Longer than the removal delay, so that `--once` also waits for removals."""
 
 TROUBLES_SHOWN_MAX = 10
 
 
 class UpOptions(NamedTuple):
-    """hints: what the commands that look at this installation have to be given."""
+    """hints: the options that other commands need for this installation."""
 
     port: int
     processes: int
@@ -140,7 +140,7 @@ def up(
 
 
 class Given(NamedTuple):
-    """What is to be applied. scope: the files, folders and examples that it comes from."""
+    """The manifests to apply. scope: the files, folders and examples that they come from."""
 
     manifests: Sequence[Manifest]
     scope: Sequence[str]
@@ -152,14 +152,14 @@ def _source_of(example: str) -> str:
 
 
 def _with_example(example: str, folder: DataPaths, manifests: list[Manifest]) -> list[Manifest]:
-    """Add an example to a person's manifests, which go before its own."""
+    """Add an example to the user's manifests, which override the example's."""
     own = {identity(manifest.object) for manifest in manifests}
     made = [manifest._replace(source=_source_of(example)) for manifest in EXAMPLES[example](folder.example)]
     return [*(manifest for manifest in made if identity(manifest.object) not in own), *manifests]
 
 
 class Screen:
-    """What a person sees: one line that changes on a terminal, a line per change elsewhere."""
+    """Progress for the user: one changing line on a terminal, a line per change elsewhere."""
 
     def __init__(self) -> None:
         self._console = Console(file=unfiltered(sys.stderr), highlight=False)
@@ -177,7 +177,7 @@ class Screen:
         self._status = None
 
     def line(self, text: str) -> None:
-        """Print something that stays, on standard output."""
+        """Print a permanent line on standard output."""
         click.echo(text)
 
     def progress(self, tally: Tally, *, seconds: float) -> None:
@@ -192,7 +192,7 @@ class Screen:
 async def _up(
     folder: DataPaths, config: ServicesConfig, given: Given, options: UpOptions, screen: Screen
 ) -> int:
-    """Run until told to stop, or with --once until there is an answer. Returns the exit code."""
+    """Run until a signal, or with --once until all is ready or it gives up. Return the exit code."""
     stop = asyncio.Event()
     with stop_on_signals(stop) as begun:
         async with ControlPlaneProcess(folder.root, options.port, config.log_level) as server:
@@ -212,7 +212,7 @@ async def _up(
 
 
 async def _apply(folder: DataPaths, given: Given) -> Applied:
-    """A person's manifests are read strictly: a mistyped field is an error, not left out."""
+    """Apply the user's manifests strictly: an unknown field is an error, not pruned."""
     cluster = await HttpCluster.connect(folder.kubeconfig, strict=True)
     try:
         record = AppliedRecord.open(folder.applied, await _identity_of(cluster))
@@ -222,7 +222,7 @@ async def _apply(folder: DataPaths, given: Given) -> Applied:
 
 
 async def _identity_of(cluster: Cluster) -> str:
-    """Return what tells this API server from one whose data were removed."""
+    """Return the uid of the default namespace, which is new after the server's data were removed."""
     resource = await cluster.resource(Kind("", "Namespace"))
     found = await cluster.get(resource, "", "default") if resource is not None else None
     return str(found["metadata"]["uid"]) if found is not None else ""
@@ -235,7 +235,7 @@ async def _supervise(
     options: UpOptions,
     screen: Screen,
 ) -> int:
-    """Run services and watcher; whatever ends first ends the others."""
+    """Run services and watcher; the first of them or the API server to end stops the others."""
     services = asyncio.create_task(supervisor.run(stop), name="services")
     child = asyncio.create_task(server.ended(), name="API server")
     watcher = asyncio.create_task(_watch(supervisor, stop, options, screen), name="watcher")
@@ -254,7 +254,7 @@ async def _supervise(
 
 
 async def _watch(supervisor: Supervisor, stop: asyncio.Event, options: UpOptions, screen: Screen) -> int:
-    """Show progress; with --once decide when it is over."""
+    """Show progress; with --once decide when to end. Return the exit code."""
     began = time.monotonic()
     progress = Progress(supervisor.bus, partition_count())
     quiet_since = looked = began
@@ -289,14 +289,14 @@ async def _watch(supervisor: Supervisor, stop: asyncio.Event, options: UpOptions
 
 
 def _interrupted(options: UpOptions) -> int:
-    """To be told to end is how it ends; but who waits for all to be ready has no answer."""
+    """Return the exit code after a signal: with --once it interrupts the wait, so it is a failure."""
     return 1 if options.once else 0
 
 
 async def _is_done(supervisor: Supervisor, states: States, progress: Progress) -> bool:
-    """Nothing is under way, the API server itself says that all is ready, and still nothing is.
+    """Return whether no work is in progress, before and after the API server confirms that all is ready.
 
-    Only unroll's timers stand for work to come (removals, roll-ups); others look again at what is done.
+    Only unroll's timers mean work to come (removals, roll-ups); the others check finished work again.
     """
     unroll = states.next_timer_seconds("unroll")
     if unroll is not None and unroll <= HORIZON_SECONDS:
@@ -307,7 +307,7 @@ async def _is_done(supervisor: Supervisor, states: States, progress: Progress) -
 
 
 def _busy(states: States) -> str:
-    """Name the services that have work under way."""
+    """Return the services with work in progress, for the message."""
     busy = states.busy()
     return f" (still working: {', '.join(busy)})" if busy else ""
 

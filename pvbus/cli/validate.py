@@ -1,4 +1,4 @@
-"""`pvbus validate`: is this what an API server and the services would accept?"""
+"""`pvbus validate`: checks that an API server and the services would accept manifests."""
 
 import sys
 from collections.abc import Iterator, Sequence
@@ -25,7 +25,7 @@ CRD = ("apiextensions.k8s.io/v1", "CustomResourceDefinition")
 
 
 class Problem(NamedTuple):
-    """field: as `spec.targets[0].template`; "" where the whole object is meant."""
+    """field: for example `spec.targets[0].template`; "" for the whole object."""
 
     file: str
     document: int
@@ -88,7 +88,7 @@ def _counted(number: int, noun: str) -> str:
 
 
 def problems_of(manifests: Sequence[Manifest]) -> Iterator[Problem]:
-    """Yield everything that is wrong, in the order of the manifests."""
+    """Yield all problems, in the order of the manifests."""
     own = [m.object for m in manifests if _version_of(m.object) == CRD and not validate_crd(m.object)]
     schemas = _schemas([*crds(), *own])
     seen: dict[str, Manifest] = {}
@@ -104,7 +104,7 @@ def problems_of(manifests: Sequence[Manifest]) -> Iterator[Problem]:
 
 
 def warnings_of(manifests: Sequence[Manifest]) -> Iterator[Problem]:
-    """Yield each expression of a set about whose syntax cel-python disagrees with our parser."""
+    """Yield a warning for each expression on whose syntax cel-python and our parser disagree."""
     for manifest in manifests:
         obj = manifest.object
         if obj["kind"] != "PackageVariantSet":
@@ -117,7 +117,7 @@ def warnings_of(manifests: Sequence[Manifest]) -> Iterator[Problem]:
 
 
 def _second_opinion(text: str) -> str:
-    """Return "" where both agree. cel-python takes 250 ms to import: only manifests with expressions pay."""
+    """Return the disagreement, "" if none. cel-python takes 250 ms to import, so it is imported on demand."""
     from pvbus.core.cel.second_opinion import syntax_disagreement
 
     return syntax_disagreement(text)
@@ -155,12 +155,12 @@ def _findings(obj: Object, schemas: dict[tuple[str, str], Schema]) -> Iterator[t
     yield from ((field, "unknown field") for field in unknown)
     errors = [(error.path, error.message) for error in schema.validate(pruned)]
     yield from errors
-    if not errors:  # what is of the wrong type cannot be read any further
+    if not errors:  # a field of the wrong type would prevent the conversion
         yield from _rules(pruned)
 
 
 def _rules(obj: Object) -> Iterator[tuple[str, str]]:
-    """Yield what the services would say in the condition Stalled."""
+    """Yield the problems that the services would report in the condition Stalled."""
     if obj["kind"] == "PackageVariant":
         yield from (split(problem) for problem in validate_variant(_converted(obj, PackageVariant).spec))
     elif obj["kind"] == "PackageVariantSet":
@@ -179,7 +179,7 @@ def _converted(obj: Object, type_: Any) -> Any:
 
 
 def split(problem: str) -> tuple[str, str]:
-    """Tell a rule's field from its words, where it begins with the field."""
+    """Split a rule's message into its field and the rest, if it begins with the field."""
     field, _, message = problem.partition(" ")
     if field.startswith("spec.") and message:
         return field.rstrip(":"), message

@@ -1,9 +1,9 @@
-"""The bus on Kafka: `KafkaBus.open` gives a started one.
+"""The bus on Kafka: `KafkaBus.open` returns a started bus.
 
 A step is one transaction of the lease's own transactional id; the lease's epoch is that id's producer
 epoch. `settings` has every option, `topics` the topics, `membership` this worker's leases, `groups` the
 group protocol, `writer` transactions, `reader` reading, `requests` requests that the library lacks, `errors`
-what its errors mean, `library` its stopping and its log.
+the translation of its errors, `library` its shutdown and its log.
 """
 
 import asyncio
@@ -39,7 +39,7 @@ from pvbus.ports.bus import (
 from pvbus.ports.clock import Clock
 
 ENDING_SECONDS = 0.01
-"""How often to check whether a transaction whose outcome is decided is visible; it takes 20 ms."""
+"""How often to check whether a decided transaction is visible to readers, which takes about 20 ms."""
 
 
 class KafkaBus:
@@ -68,7 +68,7 @@ class KafkaBus:
 
     @classmethod
     async def open(cls, settings: KafkaSettings, *, clock: Clock | None = None) -> "KafkaBus":
-        """Connect. Raises TransientError when no broker answers."""
+        """Connect. Raises TransientError if no broker answers."""
         filter_logs()
         admin = AIOKafkaAdminClient(**client_options(settings))
         ends = AIOKafkaConsumer(**ends_options(settings))
@@ -94,7 +94,7 @@ class KafkaBus:
         return self._settings.session_seconds
 
     def peer(self) -> "KafkaBus":
-        """Return this one: its workers share its connections."""
+        """Return this bus: its workers share its connections."""
         return self
 
     async def close(self) -> None:
@@ -131,10 +131,10 @@ class KafkaBus:
         return how_to_empty(self._settings)
 
     async def end_offsets(self, partitions: Sequence[TopicPartition]) -> Mapping[TopicPartition, int]:
-        """Return where the partitions end, counting what is not committed yet.
+        """Return the end offsets of the partitions, uncommitted records included.
 
         A step returns when its outcome is decided, some milliseconds before its records are visible. A reader
-        that reads up to these ends waits for that, and so sees every step that ended before.
+        that reads up to these offsets waits until then, and so sees every step that returned before the call.
         """
         async with bounded("asking for end offsets"):
             for partition in partitions:
@@ -193,7 +193,7 @@ class KafkaBus:
         )
 
     async def committed(self, lease: Lease, topics: Sequence[str]) -> Mapping[str, int]:
-        """Return the next offsets, of a lease held here or elsewhere."""
+        """Return the committed next offsets of a lease that this bus or another one holds."""
         writer = self._find(lease)
         if writer is not None:
             await writer.ready()
@@ -223,13 +223,13 @@ class KafkaBus:
         return None
 
     async def _check_outputs(self, outputs: Sequence[Output]) -> None:
-        """Check outputs before anything is sent: an error of the broker costs the producer."""
+        """Check outputs before anything is sent: after a broker error the producer must be replaced."""
         for topic, partition in {(output.topic, output.partition) for output in outputs}:
             await self._catalogue.check_partition(topic, partition)
         check_sizes(outputs, self._settings.record_bytes_max)
 
     async def _check_offsets(self, lease: Lease, writer: Writer, offsets: Mapping[str, int]) -> None:
-        """Refuse to go back: the broker would do it."""
+        """Raise InvariantError if an offset moves backwards: the broker would accept it."""
         unknown = [topic for topic in offsets if topic not in writer.offsets]
         if unknown:
             for topic in unknown:
@@ -242,13 +242,13 @@ class KafkaBus:
                 )
 
     async def _check_epoch(self, lease: Lease, writer: Writer | None) -> None:
-        """Make sure that the lease is the newest, and that its last step is visible."""
+        """Wait until the lease's last step is visible. Raises FencedError if the lease is not the newest."""
         name = self._settings.transactional_id(lease.group, lease.partition)
         while True:
             ours = lease.epoch if writer is None else writer.epoch
             state = await describe_transaction(self._admin._client, name)
             if writer is not None and writer.epoch != ours:
-                await writer.ready()  # its producer was replaced meanwhile
+                await writer.ready()  # its producer was replaced during the request
                 continue
             if state is None or state.epoch != ours:
                 if writer is not None:

@@ -1,4 +1,4 @@
-"""What the library's errors mean: one table, the deadline of a call, and why no broker could be reached."""
+"""Translates the library's errors by one table, limits calls, and explains failed connections."""
 
 import asyncio
 import ssl
@@ -30,7 +30,7 @@ PERMANENT: tuple[type[Exception], ...] = (
     errors.InconsistentGroupProtocolError,
     errors.InvalidSessionTimeoutError,
 )
-"""Every other error may pass by itself: a broker is away, a call timed out, a right is not given yet."""
+"""Every other error can be temporary: a broker is down, a call timed out, an ACL is still missing."""
 
 UNAUTHORIZED: tuple[type[Exception], ...] = (
     errors.TopicAuthorizationFailedError,
@@ -38,7 +38,7 @@ UNAUTHORIZED: tuple[type[Exception], ...] = (
     errors.TransactionalIdAuthorizationFailed,
     errors.ClusterAuthorizationFailedError,
 )
-"""Transient: an administrator can add the right while we run."""
+"""Transient: an administrator can add the ACL while we run."""
 
 HINTS: tuple[tuple[tuple[type[Exception], ...], str], ...] = (
     (UNAUTHORIZED, "`pvbus topics --acls` lists what each service must be allowed"),
@@ -57,21 +57,21 @@ HINTS: tuple[tuple[tuple[type[Exception], ...], str], ...] = (
         "group.max.session.timeout.ms, 1800 s, by default)",
     ),
 )
-"""What a person can do about an error."""
+"""Advice for the operator, by error class; appended to the message."""
 
 FOREIGN: tuple[type[Exception], ...] = (
     errors.KafkaError,
     errors.ConsumerStoppedError,
-    errors.IllegalOperation,  # a transaction that failed in the background while we still send to it
+    errors.IllegalOperation,  # the transaction failed in the background while we were still sending
     TimeoutError,
     asyncio.TimeoutError,
     OSError,
 )
-"""What calls of the library raise, and `translate` takes. Two of its own are no KafkaErrors."""
+"""The errors that library calls raise and `translate` accepts. Two of the library's are not KafkaErrors."""
 
 
 def translate(error: BaseException, doing: str) -> PvbusError:
-    """Return our error for one of `FOREIGN`. `doing` is what was tried, for the text."""
+    """Return our error for one of `FOREIGN`. doing: the attempted operation, for the message."""
     chain = tuple(_chain(error))
 
     def has(types: tuple[type[Exception], ...]) -> bool:
@@ -90,7 +90,7 @@ def translate(error: BaseException, doing: str) -> PvbusError:
 
 
 def _chain(error: BaseException) -> Iterator[BaseException]:
-    """Yield an error and its causes: the library wraps what its background tasks met."""
+    """Yield an error and its causes: the library wraps the errors of its background tasks."""
     each: BaseException | None = error
     while each is not None:
         yield each
@@ -99,7 +99,7 @@ def _chain(error: BaseException) -> Iterator[BaseException]:
 
 @contextmanager
 def translated(doing: str) -> Iterator[None]:
-    """Translate what calls of the library raise."""
+    """Translate the errors that library calls raise."""
     try:
         yield
     except FOREIGN as exc:
@@ -108,17 +108,17 @@ def translated(doing: str) -> Iterator[None]:
 
 @asynccontextmanager
 async def bounded(doing: str, seconds: float = TRANSACTION_SECONDS) -> AsyncIterator[None]:
-    """Give calls of the library a deadline, and translate what they raise."""
+    """Give library calls a deadline, and translate the errors that they raise."""
     with translated(doing):
         async with asyncio.timeout(seconds):
             yield
 
 
-# No broker
+# Failed connections
 
 
 def unreachable(error: BaseException, reasons: Mapping[str, object], settings: KafkaSettings) -> PvbusError:
-    """Return our error for a failed connection. reasons: by address, from `library.collected_reasons`."""
+    """Return our error for a failed connection. reasons: by address, see `library.collected_reasons`."""
     if not reasons:
         return translate(error, f"connecting to {', '.join(settings.bootstrap)}")
     reported = (f"{address}: {_explain(reason, settings)}" for address, reason in reasons.items())
@@ -126,7 +126,7 @@ def unreachable(error: BaseException, reasons: Mapping[str, object], settings: K
 
 
 def _explain(reason: object, settings: KafkaSettings) -> str:
-    """Say what is wrong with one address, and which setting to change."""
+    """Describe the problem with one address, and the setting to change."""
     match reason:
         case ssl.SSLCertVerificationError(verify_message=words):
             return (
@@ -158,7 +158,7 @@ def _login(settings: KafkaSettings) -> str:
 
 
 def _expectations(settings: KafkaSettings) -> str:
-    """Return what the port may expect: a broker gives no reason when it closes a connection."""
+    """List what the port may require: a broker gives no reason when it closes a connection."""
     tls = settings.tls
     ways = ["has TLS (PVBUS_KAFKA_TLS=true)" if tls is None else "has no TLS (PVBUS_KAFKA_TLS=false)"]
     if tls is not None and not tls.certificate_file:

@@ -1,9 +1,9 @@
-"""The group protocol: what members report of themselves, which lease goes to which member, and how the group
-looks from outside.
+"""The group protocol: the data that members report, the assignment of leases to members, and the description
+of a group from outside.
 
 Partition i of every topic goes to one member. Members report the leases they hold when they join. The leader
 moves a held lease in two rebalances, as in KIP-429: in the first its holder loses it, in the second the next
-member gets it. All members keep working meanwhile.
+member gets it. All members keep working during a rebalance.
 """
 
 import asyncio
@@ -20,17 +20,17 @@ from pvbus.adapters.assignment import assign
 from pvbus.adapters.kafka.requests import COORDINATOR_MOVES, check_code
 
 _AT_REST = ("Stable", "Empty", "Dead")
-"""In every other state the group is rebalancing, and the coordinator shows neither labels nor shares."""
+"""In every other state the group is rebalancing, and the coordinator returns neither labels nor shares."""
 
 REBALANCE_SECONDS_MAX = 8.0
 """How long to wait for the end of a rebalance, or for a coordinator. A rebalance takes one or two heartbeats,
-and so does the next; a member that lives but does not answer takes longer than this."""
+and so does the next; with a member that is alive but does not answer, it takes longer than this limit."""
 
 LOOK_SECONDS = 0.2
 
 
 class UserData(msgspec.Struct, frozen=True, kw_only=True):
-    """What a member reports of itself, to the leader and in descriptions of the group."""
+    """The data that a member reports to the leader and in descriptions of the group."""
 
     held: tuple[int, ...] = ()
     label: str = ""
@@ -41,9 +41,9 @@ _decode = msgspec.json.Decoder(UserData).decode
 
 
 def share_out(partitions: int, holders: Mapping[str, Sequence[int]]) -> dict[str, list[int]]:
-    """Return what each member has after this rebalance. `holders`: what each holds now.
+    """Return the partitions of each member after this rebalance. holders: the partitions that each holds now.
 
-    A partition that moves from one member to another is in no share this time.
+    A partition that moves from one member to another is in no share in this rebalance.
     """
     owners = {number: member for member, held in holders.items() for number in held}
     shares: dict[str, list[int]] = {member: [] for member in holders}
@@ -54,9 +54,10 @@ def share_out(partitions: int, holders: Mapping[str, Sequence[int]]) -> dict[str
 
 
 class CoPartitioningAssignor(AbstractPartitionAssignor):  # type: ignore[misc]  # aiokafka has no types
-    """One member's assignor. The library takes an instance as well as a class.
+    """One member's assignor. The library accepts an instance as well as a class.
 
-    held: what to report to the leader. given: called with the share of this member, before anything else.
+    held: returns the partitions to report to the leader. given: called with this member's share, before
+    anything else.
     """
 
     name = "pvbus"
@@ -102,7 +103,7 @@ async def describe_members(admin: AIOKafkaAdminClient, group: str) -> list[Membe
     async with asyncio.timeout(REBALANCE_SECONDS_MAX):
         while True:
             with contextlib.suppress(*COORDINATOR_MOVES):
-                # One group at a time: the library misreads an answer about several from version 3 on.
+                # One group at a time: the library misreads responses for several groups from version 3 on.
                 (answer,) = await admin.describe_consumer_groups([group])
                 code, _, state, _, _, members = answer.groups[0][:6]
                 check_code(code, f"group {group}")

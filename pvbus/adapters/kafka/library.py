@@ -1,8 +1,8 @@
-"""Tames aiokafka: ends its clients in bounded time, and thins out its log.
+"""Works around aiokafka: stops its clients in bounded time, and filters its log.
 
-A client's own `stop` hangs while a coordinator is away or a JoinGroup is under way, and gives up half way,
-with connections and tasks left over, when one of its background tasks has failed. So each client is asked to
-stop, and what it leaves is ended here.
+A client's own `stop` hangs while a coordinator is down or a JoinGroup is pending, and gives up half way,
+with connections and tasks left over, if one of its background tasks has failed. So this module calls `stop`
+with a time limit, and then ends the remaining tasks and connections.
 """
 
 import asyncio
@@ -22,11 +22,11 @@ STOP_SECONDS = 2.0
 """How long each part of stopping may take. Healthy clients need some milliseconds."""
 
 REPEAT_SECONDS = 10.0
-"""How often the same message is logged. Shorter: a broker that is away fills the logs, as each connection of
-each worker logs it ten times a second. Longer: the failure looks as if it were over."""
+"""How often the same message is logged. Shorter: a broker that is down fills the logs, as each connection of
+each worker logs it ten times a second. Longer: the failure seems to be over."""
 
 MESSAGES_MAX = 200
-"""How many messages are remembered: those about each broker, but not every exception's text forever."""
+"""How many messages are remembered: enough for all brokers, but not every exception's text forever."""
 
 _LOG = logging.getLogger("aiokafka")
 _COORDINATOR_LOG = logging.getLogger("aiokafka.consumer.group_coordinator")
@@ -47,12 +47,12 @@ _reasons: ContextVar[dict[str, object] | None] = ContextVar("reasons", default=N
 
 
 async def stop_producer(producer: AIOKafkaProducer) -> None:
-    """Stop a producer. The outcome of its records is dropped."""
+    """Stop a producer, and discard the outcome of its records."""
     accumulator = producer._message_accumulator
     if not await _has_ended(producer.stop()):
         accumulator.fail_all(ProducerClosed())
         sender = producer._sender.sender_task
-        while sender is not None and not sender.done():  # it awaits its tasks, one cancellation for each
+        while sender is not None and not sender.done():  # each task that it awaits needs its own cancellation
             sender.cancel()
             await asyncio.wait({sender}, timeout=0.05)
         await _has_ended(producer.client.close())
@@ -65,7 +65,7 @@ async def stop_producer(producer: AIOKafkaProducer) -> None:
 
 
 async def stop_consumer(consumer: AIOKafkaConsumer) -> None:
-    """Leave the group, if there is one, and stop."""
+    """Stop a consumer; it leaves its group, if it has one."""
     if await _has_ended(consumer.stop()):
         return
     if isinstance(consumer._coordinator, GroupCoordinator):
@@ -80,7 +80,7 @@ async def stop_consumer(consumer: AIOKafkaConsumer) -> None:
 
 
 async def _leave(coordinator: GroupCoordinator) -> None:
-    """End the tasks of a coordinator and leave its group, as it does itself when nothing prevents it."""
+    """End the tasks of a coordinator and leave its group, as the coordinator normally does itself."""
     coordinator._coordination_task.cancel()
     await asyncio.wait({coordinator._coordination_task})
     with contextlib.suppress(*FOREIGN):
@@ -90,7 +90,7 @@ async def _leave(coordinator: GroupCoordinator) -> None:
 
 
 async def _has_ended(coroutine: Any) -> bool:
-    """Run something for a while; return whether it ended without an error."""
+    """Await a coroutine for `STOP_SECONDS`; return whether it ended without an error."""
     task = asyncio.ensure_future(coroutine)
     await asyncio.wait({task}, timeout=STOP_SECONDS)
     if not task.done():
@@ -109,14 +109,14 @@ def retrieve_error(future: "asyncio.Future[Any]") -> None:
 
 
 class _Rebalances(logging.Filter):
-    """Drops failed heartbeats that announce a rebalance: a worker came or went, which is no failure."""
+    """Drops failed heartbeats that announce a rebalance: a worker joined or left, which is no failure."""
 
     def filter(self, record: logging.LogRecord) -> bool:
         return _REBALANCING not in str(record.msg)
 
 
 class _Repeats(logging.Filter):
-    """Lets the same message through now and then, with a count of those it dropped."""
+    """Passes a repeated message on at intervals, with the number of dropped ones."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -155,7 +155,7 @@ _collector = _Collector()
 
 
 def filter_logs() -> None:
-    """Drop the library's usual and repeated messages, unless its level is debug. May be called again."""
+    """Drop the library's routine and repeated messages, unless its log level is debug. Idempotent."""
     if _COORDINATOR_LOG.getEffectiveLevel() <= logging.DEBUG:
         return
     _COORDINATOR_LOG.addFilter(_rebalances)
@@ -165,11 +165,11 @@ def filter_logs() -> None:
 
 @contextlib.contextmanager
 def collected_reasons() -> Iterator[dict[str, object]]:
-    """Collect why this task cannot connect, by address; log it in the end, for the case that it succeeded.
+    """Collect the reasons why this task cannot connect, by address; log them if the block succeeds.
 
-    The library logs the reason for each address, and raises an error that names none.
+    The library logs the reason for each address, but raises an error without any of them.
     """
-    # First, or the filter of repeats would drop the reasons of a second attempt.
+    # The collector comes first: the filter of repeats would drop the reasons of a second attempt.
     _LOG.filters[:] = [_collector, *(each for each in _LOG.filters if each is not _collector)]
     reasons: dict[str, object] = {}
     token = _reasons.set(reasons)

@@ -4,9 +4,9 @@ The group's consumer reads nothing; it sends heartbeats and takes part in rebala
 the library's coordination task decide what happens: `_report_held`, when it is about to join, and
 `_take_share`, when it has joined. Everything else runs in tasks of this membership.
 
-Invariants. A partition is reported as held from the moment it is given until its lease's producer is closed,
-so that the leader gives it to no other member before that. A member that joins without a member id was out of
-the group, and has lost all its leases. For each partition the next lease waits for the end of the last one.
+Invariants. A partition is reported as held from its assignment until its lease's producer is closed, so that
+the leader assigns it to no other member before that. A member that joins without a member id was out of the
+group, and has lost all its leases. For each partition the next lease waits for the end of the previous one.
 """
 
 import asyncio
@@ -37,7 +37,7 @@ RETRY_SECONDS = 0.5
 
 
 class _Slot:
-    """A partition of this member, from the moment it is given until it is free for others."""
+    """A partition of this member, from its assignment until it is free for other members."""
 
     def __init__(self, number: int, writer: Writer, predecessor: "asyncio.Task[None] | None") -> None:
         self.number = number
@@ -49,7 +49,7 @@ class _Slot:
 
 
 class _Listener(ConsumerRebalanceListener):  # type: ignore[misc]  # aiokafka has no types
-    """Nothing happens in the library's callbacks: it would swallow what they raise."""
+    """Ignores the library's callbacks: it would swallow the errors that they raise."""
 
     def on_partitions_revoked(self, revoked: Any) -> None: ...
 
@@ -84,13 +84,13 @@ class KafkaMembership(MembershipLife):
         self._consumer = AIOKafkaConsumer(**member_options(settings, group, assignor))
         self._slots: dict[int, _Slot] = {}
         self._reported: frozenset[int] = frozenset()  # the partitions that the leader knows we hold
-        self._leftovers: dict[int, asyncio.Task[None]] = {}  # the ends of slots that were lost
+        self._leftovers: dict[int, asyncio.Task[None]] = {}  # the `vacating` tasks of lost slots
         self._writers: set[Writer] = set()
         self._leaving = asyncio.Event()
         self._obstacle = ""
 
     async def start(self) -> None:
-        """Enter the group; the first share comes later. Raises TransientError."""
+        """Join the group; the first assignment comes later. Raises TransientError."""
         try:
             async with bounded(f"joining {self._group}"):
                 await self._consumer.start()
@@ -127,7 +127,7 @@ class KafkaMembership(MembershipLife):
         return slot.writer if slot is not None and slot.lease == lease else None
 
     async def confirm(self) -> bool:
-        """Ask the group now whether we are a member."""
+        """Return whether we are still a member: send a heartbeat. Raises TransientError without an answer."""
         coordinator = self._consumer._coordinator
         with translated(f"heartbeat of {self._group}"):
             if await coordinator._do_heartbeat():
@@ -141,13 +141,13 @@ class KafkaMembership(MembershipLife):
         await self._wait_ended()
 
     async def abandon(self) -> None:
-        self._consumer._coordinator.generation = -1  # then it does not say that it leaves
+        self._consumer._coordinator.generation = -1  # so that the library sends no LeaveGroup
         await super().abandon()
 
     # The life of a member
 
     async def _live(self) -> None:
-        """Be a member until `leave`. A callback that raises, or a changed topic, ends it with that error."""
+        """Stay a member until `leave`. An error of a callback, or a changed topic, ends the membership."""
         try:
             async with self._tasks:
                 watches = (self._watch(), self._topic_watch.watch())
@@ -169,7 +169,7 @@ class KafkaMembership(MembershipLife):
             await self._disconnect()
 
     def _spawn(self, coroutine: Coroutine[Any, Any, None]) -> "asyncio.Task[None]":
-        """Run something as a part of this life. Raises RuntimeError while the life is ending by a failure."""
+        """Start a task of this membership. Raises RuntimeError if the membership is ending by a failure."""
         try:
             return self._tasks.create_task(coroutine)
         except RuntimeError:
@@ -182,27 +182,27 @@ class KafkaMembership(MembershipLife):
         self._slots = {}
 
     async def _watch(self) -> None:
-        """Poll: raises the errors of the coordination task, and shows it that we are alive."""
+        """Poll: this raises the errors of the coordination task, and shows it that we are alive."""
         coordination = self._consumer._coordinator._coordination_task
         while True:
             try:
                 with translated(f"membership of {self._group}"):
                     await self._consumer.getmany(timeout_ms=int(WATCH_SECONDS * 1000))
             except PvbusError as error:
-                if coordination.done():  # it does not come back
+                if coordination.done():  # it does not restart
                     raise
                 self._log_obstacle(error)
                 self._restart_heartbeats()
                 await asyncio.sleep(RETRY_SECONDS)
 
     def _restart_heartbeats(self) -> None:
-        """The library's heartbeats end with the first error that it does not know, and begin with a join."""
+        """Rejoin if the heartbeats ended: the library ends them at an unknown error, a join starts them."""
         coordinator = self._consumer._coordinator
         if coordinator._heartbeat_task is not None and coordinator._heartbeat_task.done():
             coordinator.request_rejoin()
 
     def _log_obstacle(self, error: PvbusError) -> None:
-        """Log an error that is retried, such as a missing right to the group, unless it was the last one."""
+        """Log an error that is retried, such as a missing group ACL, unless it repeats the last one."""
         if str(error) != self._obstacle:
             self._obstacle = str(error)
             _log.warning("leases cannot be taken yet", error=str(error))
@@ -232,12 +232,12 @@ class KafkaMembership(MembershipLife):
             self._offer_free_partitions()
 
     def _offer_free_partitions(self) -> None:
-        """Let the group share out again, once everything that this member gives up is free."""
+        """Request a rebalance once all partitions that this member gives up are free."""
         if not any(slot.vacating for slot in self._slots.values()) and not self._leaving.is_set():
             self._consumer._coordinator.request_rejoin()
 
     def _lose_everything(self) -> None:
-        """Others may have our leases already."""
+        """Drop all leases: other members may have them already."""
         self._leases = {}
         slots, self._slots = self._slots, {}
         for number, slot in slots.items():
@@ -256,14 +256,14 @@ class KafkaMembership(MembershipLife):
         slot.occupying = self._spawn(self._lease(slot))
 
     async def _lease(self, slot: _Slot) -> None:
-        """Fence the old holder, and only then call back: what is read from now on stands."""
+        """Fence the previous holder before the callback, so that what the callback reads is final."""
         if slot.predecessor is not None:
             await asyncio.wait({slot.predecessor})
         while True:
             try:
                 epoch = await slot.writer.start()
                 break
-            except FencedError:  # another worker starts to write, too
+            except FencedError:  # another worker starts a producer, too
                 pass
             except TransientError as exc:
                 self._log_obstacle(exc)
@@ -277,32 +277,32 @@ class KafkaMembership(MembershipLife):
             slot.vacating = self._spawn(self._drain(slot))
 
     async def _drain(self, slot: _Slot) -> None:
-        """Call back, close the producer when that is done or late, and offer the partition to the group."""
+        """Call back, close the producer after the callback or its deadline, and free the partition."""
         number = slot.number
         ending = self._tasks.create_task(self._end_callbacks(slot))
         await asyncio.wait({ending}, timeout=self._settings.drain_seconds)
-        ending.cancel()  # nothing, if it is done
+        ending.cancel()  # no effect if it is done
         if self._leases.get(number) == slot.lease:
             self._leases.pop(number, None)
         await asyncio.wait({ending, slot.predecessor} if slot.predecessor else {ending})
         await slot.writer.close()
         self._writers.discard(slot.writer)
-        if self._slots.get(number) is slot:  # else it was lost, and the group knows
+        if self._slots.get(number) is slot:  # else it was lost, and the group knows that
             del self._slots[number]
             self._offer_free_partitions()
 
     async def _end_callbacks(self, slot: _Slot) -> None:
         assert slot.occupying is not None
-        slot.occupying.cancel()  # a lease that goes need not be restored to the end
+        slot.occupying.cancel()  # a revoked lease need not be restored completely
         await asyncio.wait({slot.occupying})
         if slot.lease is not None:
             await call_back(self._revoked, slot.lease)
 
     def _give_back(self, slot: _Slot) -> None:
-        """Give back a lease that another worker fenced; the leader then gives it to the member it chooses.
+        """Give back a lease that another worker fenced; the leader then assigns it again.
 
-        If we are no member any more, the lease is lost, and the next join would do the same with it.
+        If we are no longer a member, the lease is lost, and the next join would drop it as well.
         """
         if self._slots.get(slot.number) is slot:
-            with contextlib.suppress(RuntimeError):  # this life is ending, and all slots with it
+            with contextlib.suppress(RuntimeError):  # the membership is ending, with all its slots
                 self._vacate(slot)

@@ -1,8 +1,8 @@
 """Reads partitions from positions that the caller sets: committed records only.
 
 The library's consumer is started at the first poll. Fetched records go through buffers of our own, one per
-partition, and leave them in turn, as the library would first empty the partition it happened to fetch first.
-The consumer's positions run ahead of ours by what is buffered.
+partition, and are taken from them in turn: the library would first empty the partition that it fetched first.
+The consumer's positions are ahead of ours by the buffered records.
 """
 
 import asyncio
@@ -19,7 +19,7 @@ from pvbus.core.errors import PvbusError, TransientError
 from pvbus.ports.bus import Record, TopicPartition
 
 SLICE_SECONDS = 0.2
-"""How often a waiting poll checks whether positions moved without a record: over markers and gaps."""
+"""How often a waiting poll checks whether positions moved without a record: past markers and gaps."""
 
 
 class KafkaReader:
@@ -32,7 +32,7 @@ class KafkaReader:
         *,
         closed: Callable[["KafkaReader"], None],
     ) -> None:
-        """closed: called when this reader is closed, which the bus does at its end at the latest."""
+        """closed: called when this reader is closed, at the latest by the bus's own `close`."""
         self._settings = settings
         self._closed = closed
         self._positions = dict(positions)
@@ -84,12 +84,12 @@ class KafkaReader:
         return self._positions[partition]
 
     def _save(self) -> None:
-        """Keep where the consumer is: to assign others makes it forget."""
+        """Save the consumer's positions: it loses them when its assignment changes."""
         for partition in self._positions:
             self._positions[partition] = self._fetched_to(partition)
 
     def _apply(self) -> None:
-        """Assign our positions to the consumer. It drops what it has fetched and we have not taken."""
+        """Assign our positions to the consumer. It drops fetched records that we have not taken."""
         if self._consumer is None:
             return
         self._consumer.assign([self._foreign(partition) for partition in self._positions])
@@ -98,7 +98,7 @@ class KafkaReader:
         self._consumer.pause(*map(self._foreign, self._paused & self._positions.keys()))
 
     def _foreign(self, partition: TopicPartition) -> KafkaPartition:
-        """Return the library's name of a partition; it is asked for several times in each poll."""
+        """Return the library's object for a partition; cached, as each poll needs it several times."""
         found = self._names.get(partition)
         if found is None:
             topic, number = partition
@@ -113,7 +113,7 @@ class KafkaReader:
         deadline = loop.time() + timeout_seconds
         begin = self._progress()
         while True:
-            await asyncio.sleep(0)  # a busy reader must not keep the loop to itself
+            await asyncio.sleep(0)  # a busy reader must not block the event loop
             wait = 0.0 if self._has_buffered() else min(SLICE_SECONDS, max(0.0, deadline - loop.time()))
             await self._fetch(consumer, wait, max_records)
             records = self._take(max_records)
@@ -121,9 +121,9 @@ class KafkaReader:
                 return records
 
     async def _fetch(self, consumer: AIOKafkaConsumer, wait_seconds: float, enough: int) -> None:
-        """Move what has been fetched into the buffers; wait for it if there is nothing yet.
+        """Move fetched records into the buffers; wait for records if there are none yet.
 
-        enough: a buffer with so many records gets no more, or memory would grow with what is to be read.
+        enough: a buffer with so many records gets no more, as memory would grow with the backlog.
         """
         short = [tp for tp in self._positions if len(self._buffers.get(tp, ())) < enough]
         if not short:
@@ -142,15 +142,15 @@ class KafkaReader:
             )
 
     def _has_buffered(self) -> bool:
-        """Return whether any record could be handed out now."""
+        """Return whether a partition that is not paused has buffered records."""
         return any(partition not in self._paused for partition in self._buffers)
 
     def _progress(self) -> int:
-        """Return a number that rises whenever any position does."""
+        """Return the sum of the positions, which rises whenever any of them does."""
         return sum(map(self._fetched_to, self._positions))
 
     def _take(self, limit: int) -> list[Record]:
-        """Take records of all partitions that have some: equal shares, then the next one gets the rest."""
+        """Take up to `limit` records: equal shares of all partitions with records, then the rest in turn."""
         records: list[Record] = []
         ready = [partition for partition in self._buffers if partition not in self._paused]
         while ready and len(records) < limit:
@@ -169,7 +169,7 @@ class KafkaReader:
     # Life
 
     async def _started(self) -> AIOKafkaConsumer:
-        """Start the consumer once, however often polls are cancelled meanwhile."""
+        """Start the consumer once, even if polls are cancelled during its start."""
         if self._consumer is not None:
             return self._consumer
         if self._is_closed:

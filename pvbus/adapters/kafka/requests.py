@@ -1,8 +1,8 @@
-"""Requests that aiokafka lacks, or sends in too old a version, and their retries.
+"""Requests that aiokafka lacks or sends in a version that is too old, and their retries.
 
 Retries cover broker failover and coordinator moves. The library picks a broker at random among those it
-knows. A broker that just died stays among them until its session at the controller ends; until then no other
-broker takes over its groups and transactions.
+knows. A dead broker stays among them until its session at the controller ends; until then no other broker
+takes over its groups and transactions.
 """
 
 import asyncio
@@ -43,8 +43,8 @@ COORDINATOR_MOVES: tuple[type[Exception], ...] = (
     errors.CoordinatorNotAvailableError,
     errors.NotCoordinatorError,
 )
-"""A coordinator is found again in a moment; a new cluster has none before the first request. The library has
-two classes for each of these errors, and raises either."""
+"""A new coordinator is available soon; a new cluster has none before the first request. The library has two
+classes for each of these errors, and raises either of them."""
 
 AWAY = (errors.NodeNotReadyError, errors.KafkaConnectionError, *COORDINATOR_MOVES, UnstableOffsetsError)
 
@@ -58,7 +58,7 @@ Answer = TypeVar("Answer")
 
 
 async def answered(client: AIOKafkaClient, ask: Callable[[], Awaitable[Answer]]) -> Answer:
-    """Ask until there is an answer. Raises KafkaError: one that does not pass, or in the end the last one."""
+    """Retry `ask` until it succeeds. Raises KafkaError: a permanent one, or the last one at the deadline."""
     loop = asyncio.get_running_loop()
     deadline = loop.time() + ANSWER_SECONDS_MAX
     while True:
@@ -72,7 +72,7 @@ async def answered(client: AIOKafkaClient, ask: Callable[[], Awaitable[Answer]])
 
 
 def check_code(code: int, about: str) -> None:
-    """Raise the error of an answer's error code, if there is one."""
+    """Raise the error for a response's error code; 0 is none."""
     if code == UnstableOffsetsError.errno:
         raise UnstableOffsetsError(about)
     if code:
@@ -82,11 +82,11 @@ def check_code(code: int, about: str) -> None:
 # Layouts
 
 Layout = Mapping[str, Any]
-"""The type of each field by its name, in order; a list holds the type, or the layout, of its elements."""
+"""The type of each field by its name, in order; a list holds the type or the layout of its elements."""
 
 
 def _fields(layout: Layout) -> list[tuple[str, Any]]:
-    """Return a structure of a flexible version: arrays are compact, tags come last. Source: KIP-482."""
+    """Return the fields of a flexible version: arrays are compact, tags come last. Source: KIP-482."""
     return [*((name, _type(field)) for name, field in layout.items()), ("tags", TaggedFields)]
 
 
@@ -100,7 +100,7 @@ def _type(field: Any) -> Any:
 
 
 def request_of(api_key: int, version: int, asked: Layout, reported: Layout) -> Callable[..., Any]:
-    """Return a class of requests, made of the values of their fields, the last tags left out."""
+    """Return a request class; its constructor takes the field values in order, without the last tags."""
 
     class Reported(Response):  # type: ignore[misc]  # aiokafka has no types
         API_KEY = api_key
@@ -126,10 +126,10 @@ def request_of(api_key: int, version: int, asked: Layout, reported: Layout) -> C
     return Asked
 
 
-# Stable offsets. The library's old OffsetFetch returns what the coordinator knows to be replicated. After a
-# failover that can be older than what the previous coordinator answered: a step whose records are visible
-# would count as failed, and be written twice. From version 7 on, the broker can wait until all it has is
-# replicated; it refuses while a transaction's offsets are undecided. Source: KIP-447.
+# Stable offsets. The library's old OffsetFetch returns the offsets that the coordinator knows are replicated.
+# After a failover they can be older than those that the previous coordinator returned: a step whose records
+# are visible would count as failed, and be written twice. From version 7 on, the broker can wait until all
+# offsets are replicated; it returns an error while a transaction's offsets are undecided. Source: KIP-447.
 
 _OFFSETS = {
     "partition": Int32, "offset": Int64, "leader_epoch": Int32, "metadata": STRING, "error_code": Int16
@@ -151,8 +151,8 @@ async def fetch_offsets(
 ) -> dict[KafkaPartition, int]:
     """Return a group's next offsets, 0 where none was ever committed. Raises KafkaError.
 
-    is_stable: wait for offsets that are being committed. Otherwise the answer may be some moments old, and an
-    open transaction is not waited for.
+    is_stable: wait for offsets that are being committed. Otherwise the result can be slightly stale, and does
+    not wait for an open transaction.
     """
     topics: dict[str, list[int]] = {}
     for topic, number in partitions:
@@ -173,7 +173,7 @@ async def fetch_offsets(
     return await answered(client, ask)
 
 
-# The present epoch of a lease. Source: KIP-664.
+# The current epoch of a lease. Source: KIP-664.
 
 _TRANSACTION = {
     "error_code": Int16,
@@ -211,7 +211,7 @@ def epoch_of(producer_id: int, producer_epoch: int) -> int:
 
 
 async def describe_transaction(client: AIOKafkaClient, transactional_id: str) -> TransactionState | None:
-    """Return which epoch may write under an id now, None if there never was one. Raises KafkaError."""
+    """Return the current epoch of an id and its state, None if there never was one. Raises KafkaError."""
 
     async def ask() -> TransactionState | None:
         node = await client.coordinator_lookup(CoordinationType.TRANSACTION, transactional_id)
@@ -225,7 +225,7 @@ async def describe_transaction(client: AIOKafkaClient, transactional_id: str) ->
     return await answered(client, ask)
 
 
-# The ids of topics, which differ between a topic and one created later under its name. Source: KIP-516.
+# Topic ids, which distinguish a topic from one that is created later under the same name. Source: KIP-516.
 
 _BROKER = {"node_id": Int32, "host": STRING, "port": Int32, "rack": STRING}
 _PARTITION = {
@@ -268,14 +268,14 @@ _UNKNOWN_TOPIC = errors.UnknownTopicOrPartitionError.errno
 
 
 class TopicIdentity(NamedTuple):
-    """What must not change of a topic. No partitions: the topic does not exist."""
+    """The properties of a topic that must not change. No partitions: the topic does not exist."""
 
     partitions: int
     id: tuple[int, int]
 
 
 async def identify_topics(client: AIOKafkaClient, names: Iterable[str]) -> dict[str, TopicIdentity]:
-    """Return the identities of topics, without those that we may not see, or that have no leader yet.
+    """Return the identities of topics by name, without topics that we may not see or that have no leader yet.
 
     Raises KafkaError.
     """

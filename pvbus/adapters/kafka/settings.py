@@ -1,6 +1,6 @@
-"""How to reach a Kafka cluster, and every option that our clients run with.
+"""Settings of a Kafka cluster, and all options of our clients.
 
-Every option that a guarantee rests on is set here. The library's defaults are auto-commit on, reading from
+Every option that a guarantee depends on is set here. The library's defaults are auto-commit on, reading from
 the latest record, idempotence off, and a rebalance that must end within the session.
 """
 
@@ -17,31 +17,31 @@ from aiokafka.coordinator.assignors.abstract import AbstractPartitionAssignor
 from pvbus.core.errors import UsageError
 
 REQUEST_SECONDS = 40
-"""A JoinGroup may be answered after the rebalance timeout only, so requests must wait for longer."""
+"""Longer than the rebalance timeout: the response to a JoinGroup can take that long."""
 
 TRANSACTION_SECONDS = 15.0
-"""What a step, or any other call, may take. Below the transaction's own timeout, so that we give up first."""
+"""The deadline of a step or any other call. Below the transaction's own timeout, so that we give up first."""
 
 BROKER_TRANSACTION_SECONDS = 20
-"""After this the broker aborts an open transaction; readers wait that long behind a dead worker's step."""
+"""The broker then aborts an open transaction; readers wait that long behind a dead worker's step."""
 
 FETCH_WAIT_SECONDS = 0.25
 """How long a fetch waits at the broker for records. A partition that is added or resumed waits for the end
-of the fetch that is under way; idle readers ask that often."""
+of the pending fetch; idle readers send a fetch that often."""
 
 FETCH_BYTES = 2 * 1024 * 1024
-"""What an answer of a broker holds at most, compressed: it is unpacked in one go, 0.2 s at most, in which the
-process does nothing else, and is in memory until it is applied."""
+"""The maximum compressed size of a fetch response. It is unpacked at once, which blocks the event loop for up
+to 0.2 s, and stays in memory until it is applied."""
 
 OVERHEAD_BYTES = 16 * 1024
-"""What a batch may add to the key, value and headers of one record."""
+"""The overhead of a batch beyond the key, value and headers of one record."""
 
 BROKER_MESSAGE_BYTES = 1_048_588
 """Kafka's own default of max.message.bytes."""
 
 
 class Tls(msgspec.Struct, frozen=True, kw_only=True):
-    """ca_file: "" trusts the machine's authorities. certificate_file, key_file: ours, for mutual TLS."""
+    """ca_file: "" trusts the system's authorities. certificate_file, key_file: ours, for mutual TLS."""
 
     ca_file: str = ""
     certificate_file: str = ""
@@ -51,7 +51,7 @@ class Tls(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Scram(msgspec.Struct, frozen=True, kw_only=True, tag="scram", tag_field="mechanism"):
-    """User name and password, which do not cross the network as such. bits: of SHA."""
+    """User name and password; SCRAM does not send the password itself. bits: 256 or 512, of SHA."""
 
     username: str
     password: str
@@ -59,7 +59,7 @@ class Scram(msgspec.Struct, frozen=True, kw_only=True, tag="scram", tag_field="m
 
 
 class OAuthBearer(msgspec.Struct, frozen=True, kw_only=True, tag="oauthbearer", tag_field="mechanism"):
-    """A token of an authority that the brokers trust, such as a projected service account token.
+    """A token from an issuer that the brokers trust, such as a projected service account token.
 
     token_file: read again for every connection, as tokens are replaced before they expire.
     """
@@ -68,13 +68,13 @@ class OAuthBearer(msgspec.Struct, frozen=True, kw_only=True, tag="oauthbearer", 
 
 
 class KafkaSettings(msgspec.Struct, frozen=True, kw_only=True):
-    """Where Kafka is, and how this installation uses it.
+    """The address of a Kafka cluster, and how this installation uses it.
 
-    bootstrap: `host:port` of some brokers. prefix: of all topics, groups and transactional ids, with a
-    point after it, so that installations can share a cluster. session, heartbeat: see the SQLite bus's
-    `Timing`. rebalance_seconds: how long a rebalance waits for a member that lives but does not answer.
-    record_bytes_max: of key, value and headers together. replication: copies of a topic; 0 is three, or as
-    many as there are brokers.
+    bootstrap: `host:port` of some brokers. prefix: of all topics, groups and transactional ids, followed by
+    a dot, so that installations can share a cluster. session, heartbeat: see the SQLite bus's
+    `Timing`. rebalance_seconds: how long a rebalance waits for a member that is alive but does not answer.
+    record_bytes_max: of key, value and headers together. replication: replicas of a topic; 0 is three, or the
+    number of brokers if there are fewer.
     """
 
     bootstrap: tuple[str, ...]
@@ -89,7 +89,7 @@ class KafkaSettings(msgspec.Struct, frozen=True, kw_only=True):
     replication: int = 0
 
     def named(self, name: str) -> str:
-        """Return the name that a topic, group or transactional id has in the cluster."""
+        """Return the name of a topic, group or transactional id in the cluster."""
         return f"{self.prefix}.{name}" if self.prefix else name
 
     def unnamed(self, name: str) -> str | None:
@@ -101,7 +101,7 @@ class KafkaSettings(msgspec.Struct, frozen=True, kw_only=True):
         return name.removeprefix(f"{self.prefix}.") if name.startswith(f"{self.prefix}.") else None
 
     def transactional_id(self, group: str, partition: int) -> str:
-        """One id per lease: fencing one must not touch another."""
+        """Return the id of a lease. Each has its own, so that fencing one lease does not fence another."""
         return f"{self.named(group)}-{partition}"
 
 
@@ -129,7 +129,7 @@ class _TokenFile(AbstractTokenProvider):  # type: ignore[misc]  # aiokafka has n
 
 
 def client_options(settings: KafkaSettings) -> dict[str, Any]:
-    """Return what every client takes: addresses, time limits, security."""
+    """Return the options of every client: addresses, time limits, security."""
     options: dict[str, Any] = {
         "bootstrap_servers": list(settings.bootstrap),
         "client_id": "pvbus",
@@ -161,7 +161,7 @@ def ssl_context(tls: Tls) -> ssl.SSLContext:
     context = ssl.create_default_context(cafile=tls.ca_file or None)
     context.check_hostname = tls.verify_hostname
     if tls.certificate_file:
-        # Without a password, however empty, OpenSSL would ask for it at the terminal.
+        # Without a password (an empty one will do) OpenSSL would prompt for it at the terminal.
         context.load_cert_chain(tls.certificate_file, tls.key_file or None, tls.key_password)
     return context
 
@@ -179,7 +179,7 @@ def producer_options(settings: KafkaSettings, transactional_id: str) -> dict[str
 
 
 def reader_options(settings: KafkaSettings) -> dict[str, Any]:
-    """For reading tables: committed records only, and from the beginning where a position is gone."""
+    """Return the options for reading tables: committed records only, from the start after a lost position."""
     return client_options(settings) | {
         "group_id": None,
         "isolation_level": "read_committed",
@@ -194,16 +194,16 @@ def reader_options(settings: KafkaSettings) -> dict[str, Any]:
 
 
 def ends_options(settings: KafkaSettings) -> dict[str, Any]:
-    """For asking where partitions end, uncommitted records included (see `KafkaBus.end_offsets`)."""
+    """Return the options for end offsets that include uncommitted records (see `KafkaBus.end_offsets`)."""
     return reader_options(settings) | {"isolation_level": "read_uncommitted"}
 
 
 def member_options(
     settings: KafkaSettings, group: str, assignor: AbstractPartitionAssignor
 ) -> dict[str, Any]:
-    """For being a member of a group. One assignor only: a second one doubles the rebalances.
+    """Return the options of a group member. It has one assignor: a second one doubles the rebalances.
 
-    The member reads nothing through this, so it has no policy for lost positions, and polls by itself.
+    The member reads no records with this consumer, so it needs no policy for lost positions; it polls itself.
     """
     return reader_options(settings) | {
         "group_id": settings.named(group),

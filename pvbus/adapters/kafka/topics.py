@@ -1,7 +1,7 @@
-"""Topics in the cluster: created from their declarations, compared with them, and watched for changes.
+"""Creates topics from their declarations, compares them with those, and watches them for changes.
 
-A compacted topic has segments that are short compared to how long its tombstones are kept, as Kafka compacts
-closed segments only, and drops tombstones there.
+The segments of a compacted topic are short compared to the retention of its tombstones, as Kafka compacts
+only closed segments, and drops tombstones there.
 """
 
 import asyncio
@@ -29,18 +29,18 @@ REPLICATION = 3
 SEGMENTS_PER_TOMBSTONE = 24
 KNOWN_SECONDS_MAX = 10.0
 WATCH_SECONDS = 2.0
-"""How often topics are watched, by one small request. A change counts when two requests in a row show it, as
-a broker that has just started may not know everything yet."""
+"""How often topics are checked, by one small request. A change counts if two requests in a row show it: a
+broker that has just started may have incomplete metadata."""
 
 _TOPIC_EXISTS = errors.TopicAlreadyExistsError.errno
 _NOT_OURS = (errors.TopicAuthorizationFailedError.errno, errors.UnknownTopicOrPartitionError.errno)
-"""Others may have topics in the same cluster, look after them, and delete them while we look."""
+"""Topics of others in the same cluster: we may have no right to them, and they may be deleted at any time."""
 
 _IN_SYNC = "min.insync.replicas"
 
 
 class _Found(NamedTuple):
-    """A topic as it is in the cluster."""
+    """The actual state of a topic in the cluster."""
 
     spec: TopicSpec
     replication: int
@@ -56,7 +56,7 @@ class Catalogue:
         self._partitions: dict[str, int] = {}
 
     async def create(self, specs: Sequence[TopicSpec]) -> None:
-        """Create what is missing, and wait until every broker knows it."""
+        """Create missing topics, and wait until every broker knows them."""
         states = await self.check(specs)
         _refuse_differences(states)
         is_there = {state.name for state in states if state.is_there}
@@ -66,13 +66,13 @@ class Catalogue:
         copies = await self._replication()
         answer = await self._admin.create_topics([self._new(spec, copies) for spec in missing])
         for name, code, *text in answer.topic_errors:
-            if code != _TOPIC_EXISTS:  # then another worker was faster, and the topic is compared below
+            if code != _TOPIC_EXISTS:  # another worker created the topic, which is compared below
                 check_code(code, f"{name}: {text}")
         await self._wait_until_known([self._settings.named(spec.name) for spec in missing])
         _refuse_differences(await self.check(missing))
 
     async def check(self, specs: Sequence[TopicSpec]) -> list[TopicState]:
-        """Compare topics with what is there."""
+        """Compare topics with their declarations."""
         present = await self._find({spec.name for spec in specs})
         copies = await self._replication()
         return [
@@ -99,7 +99,7 @@ class Catalogue:
         check_partition(name, partition, self._partitions.get(name) or await self.partitions(name))
 
     async def _find(self, names: Collection[str] | None = None) -> dict[str, _Found]:
-        """Return those of these topics that exist; without names, all whose settings we may read."""
+        """Return the existing ones of these topics; without names, all topics whose settings we may read."""
         listed = {
             name: topic
             for topic in await self._admin.describe_topics()
@@ -139,7 +139,7 @@ class Catalogue:
         )
 
     def _compare(self, spec: TopicSpec, found: _Found, copies: int) -> tuple[str, ...]:
-        """Return what differs from the declaration, and how to correct it."""
+        """Return the differences from the declaration, and how to correct them."""
         name = self._settings.named(spec.name)
         problems = []
         if found.spec.partitions != spec.partitions:
@@ -149,8 +149,8 @@ class Catalogue:
                 f"services and {how_to_empty(self._settings)}"
             )
         wanted = topic_config(spec, copies, self._settings.record_bytes_max)
-        # Retention does not matter to a compacted topic. A topic of fewer copies cannot have as many in
-        # sync: then the number of copies is the problem.
+        # Retention has no effect on a compacted topic. With fewer replicas, a lower min.insync.replicas is a
+        # consequence: only the number of replicas is reported.
         compared = ["cleanup.policy", "delete.retention.ms"]
         if spec.retention_seconds is not None:
             compared.insert(1, "retention.ms")
@@ -173,7 +173,7 @@ class Catalogue:
         return tuple(problems)
 
     async def _wait_until_known(self, names: list[str]) -> None:
-        """Wait until every broker knows the topics and their leaders; each learns by itself."""
+        """Wait until every broker knows the topics and their leaders; each broker learns them separately."""
         client = self._admin._client
         async with asyncio.timeout(KNOWN_SECONDS_MAX):
             await client.force_metadata_update()
@@ -185,7 +185,7 @@ class Catalogue:
 
 
 def _differs(name: str, found: str | None, wanted: str) -> bool:
-    """More replicas in sync than wanted are no less safe."""
+    """Return whether a setting differs. A higher min.insync.replicas does not: it is at least as safe."""
     return int(found or 0) < int(wanted) if name == _IN_SYNC else found != wanted
 
 
@@ -198,7 +198,7 @@ def _refuse_differences(states: Sequence[TopicState]) -> None:
 
 
 def how_to_empty(settings: KafkaSettings) -> str:
-    """Return what a person does to start anew: delete the topics of this installation, and no others."""
+    """Return advice for starting with an empty bus: delete the topics of this installation only."""
     pattern = settings.named("pvbus.").replace(".", r"\.") + ".*"
     command = (
         f"kafka-topics.sh --bootstrap-server {','.join(settings.bootstrap)} --delete --topic '{pattern}'"
@@ -207,12 +207,12 @@ def how_to_empty(settings: KafkaSettings) -> str:
 
 
 def topic_config(spec: TopicSpec, copies: int, record_bytes_max: int) -> dict[str, str]:
-    """Return what a topic is created with."""
+    """Return the configuration of a new topic."""
     config = {
         "cleanup.policy": spec.cleanup,
         "retention.ms": "-1" if spec.retention_seconds is None else str(spec.retention_seconds * 1000),
         "delete.retention.ms": str(spec.tombstone_seconds * 1000),
-        _IN_SYNC: str(max(1, copies - 1)),  # one replica may be away, where there are several
+        _IN_SYNC: str(max(1, copies - 1)),  # of several replicas, one may be down
         "max.message.bytes": str(max(BROKER_MESSAGE_BYTES, record_bytes_max + OVERHEAD_BYTES)),
         "unclean.leader.election.enable": "false",
     }
@@ -247,10 +247,10 @@ def _has_leaders(answer: Any) -> bool:
 
 
 class TopicWatch:
-    """Finds topics that are deleted, created again or given partitions under the workers that rely on them.
+    """Detects that a topic in use is deleted, created again, or gets more partitions.
 
-    Kafka reports none of this: writers and readers of a deleted topic retry forever, and keys of a topic with
-    more partitions are looked for in the wrong one. So each worker asks, and ends with what it found.
+    Kafka reports none of this: writers and readers of a deleted topic retry forever, and with more partitions
+    a key maps to another one. So each worker checks, and ends with an error.
     """
 
     def __init__(self, admin: AIOKafkaAdminClient, settings: KafkaSettings) -> None:
@@ -269,7 +269,7 @@ class TopicWatch:
             await self._look()
 
     async def watch(self) -> None:
-        """Look until something is wrong. Raises PermanentError that says what, and what to do."""
+        """Check until a topic has changed. Raises PermanentError that says how, and what to do."""
         loop = asyncio.get_running_loop()
         while True:
             await asyncio.sleep(WATCH_SECONDS)
@@ -279,7 +279,7 @@ class TopicWatch:
                     async with asyncio.timeout(TRANSACTION_SECONDS):
                         await self._look()
                 except FOREIGN:
-                    continue  # the next look may work
+                    continue  # the next check may succeed
             if self._failure is not None:
                 raise self._failure
 

@@ -1,9 +1,9 @@
 """The transactional producer of one lease, replaced after every failure.
 
-A producer that met an error, a deadline or a cancellation is never used again: its transaction may be
-half way, and the library answers `OutOfOrderSequenceNumber` from then on. A new one is started at once, in
-the background. Its start ends the old transaction at the broker, one way or the other, so that no reader
-waits behind an open one for long. The outcome is known when the new producer has started.
+A producer is never used again after an error, a deadline or a cancellation: its transaction may be half
+written, and the library raises `OutOfOrderSequenceNumber` from then on. A new producer starts at once, in the
+background. Its start commits or aborts the old transaction at the broker, so that readers do not wait long
+behind an open transaction. The outcome is known when the new producer has started.
 """
 
 import asyncio
@@ -40,7 +40,7 @@ class Writer:
         confirm: Confirm,
         fenced: Callable[[], None],
     ) -> None:
-        """fenced: called once, when the lease is found lost."""
+        """fenced: called once, when the lease turns out to be lost."""
         self.transactional_id = settings.transactional_id(group, partition)
         self._settings = settings
         self._group = settings.named(group)
@@ -54,11 +54,11 @@ class Writer:
         self.is_fenced = False
         self.is_closed = False
         self.offsets: dict[str, int] = {}
-        """What is known to be committed, by topic. Emptied when an outcome is unknown."""
+        """The offsets known to be committed, by topic. Cleared when an outcome is unknown."""
 
     @property
     def epoch(self) -> int | None:
-        """The epoch that writes now; rises when the producer is replaced. None while there is no producer."""
+        """The current epoch; it rises when the producer is replaced. None while there is no producer."""
         if self._producer is None:
             return None
         manager = self._producer._txn_manager
@@ -89,7 +89,7 @@ class Writer:
             raise FencedError(f"{self.transactional_id}: the lease is lost")
 
     async def write(self, outputs: Sequence[Output], offsets: Mapping[str, int]) -> None:
-        """Write one transaction. Nothing is awaited after an error: the caller may be cancelled."""
+        """Write one transaction. After an error it awaits nothing: the caller may be cancelled."""
         async with self._turn:
             await self.ready()
             producer = self._producer
@@ -114,7 +114,7 @@ class Writer:
                 future = await producer.send_batch(batch, topic, partition=partition)
                 future.add_done_callback(retrieve_error)
                 sent.append(future)
-        for future in sent:  # the library commits although a batch failed
+        for future in sent:  # the library would commit even if a batch failed
             await future
         if offsets:
             named = self._settings.named
@@ -125,16 +125,16 @@ class Writer:
     def _batches(
         self, producer: AIOKafkaProducer, outputs: Sequence[Output]
     ) -> dict[tuple[str, int], list[BatchBuilder]]:
-        """Return the records as batches, by topic and partition, each in the order of the outputs.
+        """Return the records in batches, by topic and partition, in the order of the outputs.
 
-        A closed batch is sent at once. The library delays records that it gets one by one, at twice the CPU.
+        A closed batch is sent at once. Single records are delayed by the library, and take twice the CPU.
         """
         found: dict[tuple[str, int], list[BatchBuilder]] = {}
         for topic, partition, key, value, headers in outputs:
             batches = found.setdefault((self._settings.named(topic), partition), [])
             while not batches or not batches[-1].append(
                 timestamp=None, key=key, value=value, headers=list(headers)
-            ):  # none yet, or the last is full; a new one takes any record
+            ):  # there is no batch yet, or the last one is full; a new one takes any record
                 batches.append(producer.create_batch())
         for batches in found.values():
             batches[-1].close()
@@ -160,7 +160,7 @@ class Writer:
     async def _replace(self) -> None:
         try:
             while not self.is_closed:
-                # A producer that is fenced at its start met another one of this id; in the end members win.
+                # A producer fenced at its start met another one of this id; only members retry.
                 with contextlib.suppress(TransientError, FencedError):
                     if await self._confirm():
                         await self.start()
@@ -179,7 +179,7 @@ class Writer:
         task.add_done_callback(self._discarding.discard)
 
     async def close(self) -> None:
-        """Stop for good. The next holder of the lease, or its timeout, ends an open transaction."""
+        """Stop permanently. The next holder of the lease, or the timeout, ends an open transaction."""
         self.is_closed = True
         if self._replacing is not None:
             self._replacing.cancel()

@@ -1,7 +1,7 @@
-"""Whether an answer is one of an API server: a proxy in between answers with pages of its own.
+"""Checks that a response comes from an API server: a proxy in between sends pages of its own.
 
-What cannot be an answer is a TransientError. It says nothing about the objects, and the same request may
-reach the server the next time.
+Any other response is a TransientError: it says nothing about the objects, and the same request may reach the
+server the next time.
 """
 
 from typing import Any, TypeGuard
@@ -13,7 +13,7 @@ from pvbus.adapters.kubernetes.errors import error_of
 from pvbus.core.errors import PermanentError, TransientError
 from pvbus.ports.cluster import Object, Resource, WatchEvent
 
-QUOTED_CHARACTERS_MAX = 100  # of what is no answer: enough to recognise a proxy's page
+QUOTED_CHARACTERS_MAX = 100  # of a foreign response: enough to recognise a proxy's page
 
 _decode = msgspec.json.Decoder().decode
 _encode = msgspec.json.Encoder().encode
@@ -31,7 +31,7 @@ class _NotFound(msgspec.Struct):
 
 
 def segment(text: str) -> str:
-    """Return a name as one segment of a path. Raises PermanentError for what cannot be one."""
+    """Return a name as one segment of a path. Raises PermanentError for an invalid one."""
     if text in (".", ".."):
         raise PermanentError(f'"{text}" cannot be part of a path of the API server', reason="Invalid")
     return quote(text, safe="")
@@ -49,9 +49,9 @@ def value_of(body: bytes, where: str) -> Object:
 
 
 def page_of(value: Object, where: str) -> tuple[list[Object], str, str]:
-    """Return the items of a page of a list, its resourceVersion, and the token of the next page."""
+    """Return the items of a list page, its resourceVersion, and the token of the next page."""
     items, meta = value.get("items"), value.get("metadata") or {}
-    if items is None:  # how some servers write an empty list
+    if items is None:  # some servers encode an empty list as null
         items = []
     is_list = str(value.get("kind") or "").endswith("List") and isinstance(items, list)
     if not is_list or not isinstance(meta, dict) or not all(map(_is_object, items)):
@@ -60,21 +60,21 @@ def page_of(value: Object, where: str) -> tuple[list[Object], str, str]:
 
 
 def object_of(value: Object, name: str, where: str) -> Object:
-    """Return a value that must be the object of this name."""
+    """Return a value, checked to be the object of this name."""
     if not _is_object(value) or value["metadata"]["name"] != name:
         raise _foreign(_encode(value), where, f'it is no object named "{name}"')
     return value
 
 
 def discovery_of(value: Object, kind: str, where: str) -> Object:
-    """Return a value that must be a discovery document of this kind."""
+    """Return a value, checked to be a discovery document of this kind."""
     if value.get("kind") != kind:
         raise _foreign(_encode(value), where, f"it is no {kind}")
     return value
 
 
 def event_of(line: bytes, where: str) -> WatchEvent:
-    """Decode a line of a watch. Raises what an ERROR event says."""
+    """Decode a line of a watch. Raises the error of an ERROR event."""
     value = value_of(line, where)
     kind, obj = value.get("type"), value.get("object")
     if kind == "ERROR" and isinstance(obj, dict):

@@ -1,4 +1,4 @@
-"""The cluster port over HTTP: a real API server, or the embedded one; nothing here knows which.
+"""The cluster port over HTTP, for a real API server or the embedded one alike.
 
 Bodies are bytes to and from msgspec. The session does not read proxy variables (that alone costs
 four fifths of the throughput).
@@ -23,10 +23,10 @@ from pvbus.ports.cluster import GoneError, Kind, Listing, Object, Resource, Sile
 
 PAGE_OBJECTS = 5_000  # an API server's own clients use 500; fewer round trips restart faster
 REQUEST_SECONDS = 30.0
-WATCH_SECONDS = 300  # the server ends the stream then, and the next one begins where it stopped
-WATCH_START_SECONDS = 20.0  # until the headers of a watch: below the time in which one is missed
+WATCH_SECONDS = 300  # the server then ends the stream, and the next one continues there
+WATCH_START_SECONDS = 20.0  # until a watch's headers arrive: below the time after which a watch is missed
 WATCH_SILENCE_SECONDS = 90.0  # bookmarks come each minute: longer silence may be a dead connection
-WATCH_LINE_BYTES_MAX = 64_000_000  # far above any object; an endless line is no watch
+WATCH_LINE_BYTES_MAX = 64_000_000  # far above any object: a longer line is not from a watch
 CONNECTIONS_MAX = 100
 
 _METADATA = "application/json;as=PartialObjectMetadata;g=meta.k8s.io;v=v1"
@@ -35,7 +35,7 @@ _encode = msgspec.json.Encoder().encode
 
 
 class _Answer(NamedTuple):
-    """What came back for a request. where: method and path, for messages."""
+    """The response to a request. where: method and path, for messages."""
 
     code: int
     body: bytes
@@ -44,7 +44,7 @@ class _Answer(NamedTuple):
 
     def error(self, method: str) -> PvbusError:
         error = error_of(self.code, self.body, method=method, where=self.where, retry_after=self.retry_after)
-        if isinstance(error, GoneError):  # of a list page: nothing was changed, list again
+        if isinstance(error, GoneError):  # of a list page: the list is read again
             return TransientError(str(error))
         return error
 
@@ -53,11 +53,11 @@ class HttpCluster:
     """Implements `pvbus.ports.cluster.Cluster`."""
 
     def __init__(self, connection: Connection, *, strict: bool = False) -> None:
-        """strict: a write with fields that the kind does not have is refused, not pruned."""
+        """strict: the server refuses unknown fields in a write instead of pruning them."""
         self._connection = connection
         self._writing = {"fieldValidation": "Strict"} if strict else None
         self._session = self._open_session(CONNECTIONS_MAX)
-        self._watching = self._open_session(0)  # watches last: they must not use up the connections
+        self._watching = self._open_session(0)  # watches are long-lived: they must not use up the connections
         self._discovered: dict[str, dict[tuple[str, str], Resource]] = {}
         self._groups: dict[str, tuple[str, ...]] = {}
 
@@ -130,7 +130,7 @@ class HttpCluster:
         return self._discovered[path]
 
     async def server_version(self) -> str:
-        """Return the version that the server gives itself."""
+        """Return the server's own version."""
         answer = await self._request("GET", "/version", missing=True)
         return str((answer or {}).get("gitVersion", ""))
 
@@ -221,7 +221,7 @@ class HttpCluster:
                     yield answers.event_of(line, where)
             if len(rest) > WATCH_LINE_BYTES_MAX:
                 raise TransientError(f"{where}: a line has more than {WATCH_LINE_BYTES_MAX} bytes")
-        if rest.strip():  # cut off in the middle of an event, or never a watch
+        if rest.strip():  # cut off in the middle of an event, or not a watch
             yield answers.event_of(rest, where)
 
     async def get(self, resource: Resource, namespace: str, name: str) -> Object | None:
@@ -302,7 +302,7 @@ class HttpCluster:
         accept: str = "application/json",
         missing: bool = False,
     ) -> Object | None:
-        """Send one request. missing: answer None to 404 instead of raising PermanentError."""
+        """Send one request. missing: return None for 404 instead of raising PermanentError."""
         answer = await self._send(
             method, path, parameters=parameters, body=body, content=content, accept=accept
         )

@@ -1,7 +1,7 @@
-"""How to reach and authenticate to an API server: kubernetes-asyncio's knowledge, our own session.
+"""Finds an API server and authenticates to it: kubernetes-asyncio's configuration, our own session.
 
 Its configuration code reads kubeconfigs (certificates, tokens, exec plugins) and in-cluster files
-and refreshes tokens; its HTTP client is not used, being five times slower.
+and refreshes tokens; its HTTP client is not used, as it is five times slower.
 """
 
 import os
@@ -19,7 +19,7 @@ HOME = "~/.kube/config"
 
 
 class Connection:
-    """An API server's address, TLS context and, for each request, its authorization."""
+    """An API server's address, TLS context and authorization headers."""
 
     def __init__(self, configuration: Configuration) -> None:
         self._configuration = configuration
@@ -28,9 +28,9 @@ class Connection:
 
     @classmethod
     async def load(cls, kubeconfig: Path | None, context: str | None = None) -> "Connection":
-        """Read a kubeconfig; without one, $KUBECONFIG or ~/.kube/config, else the pod's own account.
+        """Read a kubeconfig; without one, $KUBECONFIG or ~/.kube/config, else the pod's service account.
 
-        Raises UsageError when there is nothing usable.
+        Raises UsageError if none of them is usable.
         """
         is_pod = kubeconfig is None and bool(os.environ.get("KUBERNETES_SERVICE_HOST"))
         file = kubeconfig or Path(os.environ.get("KUBECONFIG") or HOME).expanduser()
@@ -73,9 +73,9 @@ class Connection:
         return context
 
     async def headers(self) -> dict[str, str]:
-        """Return the headers that authenticate a request; an expiring token is refreshed first.
+        """Return the headers that authenticate a request; refresh an expiring token first.
 
-        Raises TransientError when that fails.
+        Raises TransientError if the refresh fails.
         """
         try:
             token = await self._configuration.get_api_key_with_prefix("BearerToken")

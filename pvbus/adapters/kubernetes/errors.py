@@ -1,7 +1,7 @@
-"""HTTP answers of an API server as errors of `pvbus.core.errors`: one table.
+"""Translates HTTP errors of an API server to `pvbus.core.errors`: one table.
 
-Porch's aggregated server reports stale resourceVersions and business rules as 500. The sentences that its
-contract names distinguish them; text decides nowhere else.
+Porch's aggregated server reports stale resourceVersions and business rules as 500. The messages that its
+contract names distinguish them; no other decision depends on text.
 """
 
 from datetime import UTC, datetime
@@ -36,10 +36,10 @@ class _Status(msgspec.Struct):
 def error_of(
     code: int, body: bytes, *, method: str, where: str = "", retry_after: str | None = None
 ) -> PvbusError | GoneError:
-    """Translate an answer of 400 or above. where: the request, for the message.
+    """Translate a response with code 400 or above. where: the request, for the message.
 
-    404 of a read or a delete is the caller's: it means None there. 404 of an update means that the
-    object vanished, so the view was stale.
+    The caller handles 404 of a read or a delete, which means None there. 404 of an update means that the
+    object is gone, so the caller's view was stale.
     """
     try:
         status = msgspec.json.decode(body, type=_Status)
@@ -63,7 +63,7 @@ def error_of(
         return TransientError(message, retry_after_seconds=seconds)
     if code < 500 or code == 501:
         return PermanentError(message, reason=status.reason or "Invalid")
-    if _PACKAGE_EXISTS in status.message:  # "... that already exists in repo ...": nothing to wait for
+    if _PACKAGE_EXISTS in status.message:  # "... that already exists in repo ...": a retry cannot succeed
         return PermanentError(message, reason="PackageExists")
     if _STALE in status.message or any(text in status.message for text in _AGAIN_ON_ECHO):
         return ConflictError(message)
@@ -73,7 +73,7 @@ def error_of(
 
 
 def seconds_of(retry_after: str | None) -> float | None:
-    """Return what a Retry-After header asks for, seconds or a date; None if it says neither."""
+    """Return the seconds of a Retry-After header, a number or a date; None if it is neither."""
     if not retry_after:
         return None
     if retry_after.isascii() and retry_after.isdigit():
@@ -86,7 +86,7 @@ def seconds_of(retry_after: str | None) -> float | None:
 
 
 def lost(where: str, error: Exception, seconds: float) -> TransientError:
-    """Return the error of a request without an answer. seconds: how long it may take."""
+    """Return the error for a request without a response. seconds: the request's timeout."""
     if isinstance(error, TimeoutError) and not str(error):
         return TransientError(f"{where}: no answer within {seconds:g} s")
     return TransientError(f"{where}: {str(error) or type(error).__name__}")

@@ -1,10 +1,10 @@
 """A cluster in memory: for `pvbus plan`, and for tests and simulations of the services.
 
-It behaves as the cluster port promises: resourceVersions, preconditions, finalizers, status apart
-from spec, watches with bookmarks. Of Porch's server it does what a preview needs: it names
-PackageRevisions, makes their PackageRevisionResources as a copy of the source's, and takes these
-along on deletion. By itself it renders nothing and enforces no lifecycle rules; `PackageRules` do.
-Garbage is collected only on request.
+It implements the contract of the cluster port: resourceVersions, preconditions, finalizers, status
+separate from spec, watches with bookmarks. It simulates as much of Porch's server as a preview needs: it
+names PackageRevisions, copies their PackageRevisionResources from the source, and deletes these with them.
+By itself it renders nothing and enforces no lifecycle rules; `PackageRules` do. Garbage collection is off by
+default.
 """
 
 import asyncio
@@ -54,9 +54,9 @@ GARBAGE_COLLECTOR = "garbage collector"
 
 
 class Write(NamedTuple):
-    """One write that changed something, as it was sent. before: the object until then, None if new.
+    """One write that changed an object, as it was sent. before: the previous object, None if it is new.
 
-    by: who wrote, "" for a client of the cluster port.
+    by: the writer, "" for a client of the cluster port.
     """
 
     verb: str
@@ -70,12 +70,12 @@ class Write(NamedTuple):
 
 
 class MemoryCluster:
-    """Implements `pvbus.ports.cluster.Cluster`. `writes` records what changed something.
+    """Implements `pvbus.ports.cluster.Cluster`. `writes` records the writes with an effect.
 
     before_write: a hook for tests, called before each write is applied; it may raise. rules: of the package
-    server; None copies files and checks nothing. collects_garbage: whether what an object owns goes with it.
-    unserved: kinds that were asked for and that are not served. without_files: PackageRevisions whose files
-    were asked for and that have none.
+    server; None copies files and checks nothing. collects_garbage: whether an object's dependents are deleted
+    with it. unserved: requested kinds that are not served. without_files: PackageRevisions whose files were
+    requested and that have none.
     """
 
     def __init__(
@@ -112,11 +112,11 @@ class MemoryCluster:
         return bool(self._resources.get(kind))
 
     def serve(self, resource: Resource) -> None:
-        """Serve a kind as another server does."""
+        """Serve a kind like another server."""
         self._resources.setdefault(Kind(resource.group, resource.kind), {})[resource.version] = resource
 
     def unserve(self, kind: Kind) -> None:
-        """Stop serving a kind, as if its definition were deleted; its objects are left to the caller."""
+        """Stop serving a kind, as if its definition were deleted; the caller deletes its objects."""
         self._resources.pop(kind, None)
 
     async def resource(self, kind: Kind, *, version: str | None = None) -> Resource | None:
@@ -142,7 +142,7 @@ class MemoryCluster:
         return [table[key] for _, table in sorted(self._objects.items()) for key in sorted(table)]
 
     def peek(self, kind: Kind, namespace: str, name: str) -> Object | None:
-        """Return an object as it is stored, not to be changed."""
+        """Return an object as it is stored; the caller must not change it."""
         return self._objects.get(kind, {}).get((namespace, name))
 
     def objects_of(self, kind: Kind) -> Iterable[Object]:
@@ -155,7 +155,7 @@ class MemoryCluster:
         return [self._objects[REVISION][namespace, name] for name in sorted(names)]
 
     def put(self, obj: Object) -> Object:
-        """Add or replace an object as it is, with what a server would have set; no write is recorded."""
+        """Add or replace an object as it is, and set missing server fields; no write is recorded."""
         group, version = split_api_version(obj["apiVersion"])
         kind = Kind(group, obj["kind"])
         if version not in self._resources.get(kind, {}):
@@ -212,13 +212,13 @@ class MemoryCluster:
         self._history.append((self._version, kind, event))
         if (
             len(self._history) > _HISTORY_EVENTS + _HISTORY_EVENTS // 10
-        ):  # cut a tenth at once: cheap on average
+        ):  # dropping a tenth at once is cheap on average
             del self._history[:-_HISTORY_EVENTS]
         self._changed.set()
         self._changed = asyncio.Event()
 
     def remove(self, kind: Kind, namespace: str, name: str) -> None:
-        """Take an object away as the server does when the last finalizer is gone."""
+        """Remove an object as a server does when the last finalizer is gone."""
         obj = self._objects.get(kind, {}).pop((namespace, name), None)
         if obj is None:
             return
@@ -233,7 +233,7 @@ class MemoryCluster:
             self._collect(obj["metadata"].get("uid", ""))
 
     def _collect(self, uid: str) -> None:
-        """Delete what the object of this uid owned; what has another owner loses the reference."""
+        """Delete the dependents of this uid; a dependent with another owner only loses the reference."""
         for kind, namespace, name in sorted(self._owned.pop(uid, ())):
             obj = self._objects[kind][namespace, name]
             new = copy_of(obj)
@@ -278,7 +278,7 @@ class MemoryCluster:
         return Listing(str(self._version), items)
 
     def _candidates(self, kind: Kind, namespace: str | None, field_selector: str) -> Sequence[Object]:
-        """Return the objects that a list may hold: those of one package, where it asks for a package."""
+        """Return the candidates for a list: only those of one package if the selector names it."""
         fields = dict(part.split("=", 1) for part in field_selector.split(",") if "=" in part)
         repository, package = (fields.get(f"spec.{field}") for field in ("repository", "packageName"))
         if kind == REVISION and namespace and repository and package:
@@ -287,7 +287,7 @@ class MemoryCluster:
         return [table[key] for key in sorted(table)]
 
     def _shown(self, kind: Kind, obj: Object) -> Object:
-        """Copy an object for a reader; under rules, a revision and its files have one version."""
+        """Copy an object for a reader; with rules, a revision and its files share one version."""
         shown = copy_of(obj)
         if kind == RESOURCES and self.rules is not None:
             revision = self.peek(REVISION, obj["metadata"]["namespace"], obj["metadata"]["name"])
@@ -373,7 +373,7 @@ class MemoryCluster:
         return stored
 
     def _copy_resources(self, revision: Object) -> None:
-        """Give a new PackageRevision the files of what its task starts from."""
+        """Copy the files of the source of its task to a new PackageRevision."""
         spec, meta = revision["spec"], revision["metadata"]
         files: dict[str, str] = {}
         for task in spec.get("tasks") or ():
@@ -400,7 +400,7 @@ class MemoryCluster:
             raise ConflictError(f'{resource.plural} "{name}": another uid')
         new = updated(current, obj, subresource)
         if kind == RESOURCES and self.rules is not None:
-            return self._save(self.rules, current, new, obj)  # the same files may have yet to be rendered
+            return self._save(self.rules, current, new, obj)  # unchanged files may still need rendering
         if new == current:
             return current
         if kind == REVISION and self.rules is not None:
@@ -413,7 +413,7 @@ class MemoryCluster:
         return self._store(kind, new)
 
     def _save(self, rules: PackageRules, current: Object, new: Object, sent: Object) -> Object:
-        """Write the files of a revision, which changes the revision, too."""
+        """Write the files of a revision, which also updates the revision."""
         meta = new["metadata"]
         key = (meta["namespace"], meta["name"])
         revision = copy_of(self._objects[REVISION][key])

@@ -1,4 +1,4 @@
-"""Objects as plain JSON values: copies, merges, selectors, and what a server makes of an update."""
+"""Objects as plain JSON values: copies, merges, selectors, and a server's handling of updates."""
 
 from collections.abc import Mapping
 from typing import Any, TypeVar
@@ -49,7 +49,7 @@ def resources_of(revision: Object, files: Mapping[str, str]) -> Object:
 
 
 def updated(current: Object, obj: Object, subresource: str) -> Object:
-    """Return what an update makes of an object: status apart from the rest, server's fields as they were."""
+    """Return the updated object: status or all the rest, server fields preserved, generation counted."""
     new: Object = copy_of(current)
     if subresource == "status":
         new["status"] = copy_of(obj.get("status"))

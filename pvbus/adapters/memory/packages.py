@@ -1,4 +1,4 @@
-"""What a cluster in memory asks of a package server: the port of its rules for PackageRevisions."""
+"""The port through which a cluster in memory calls a package server's rules for PackageRevisions."""
 
 from collections.abc import Mapping
 from typing import NamedTuple, Protocol
@@ -7,7 +7,7 @@ from pvbus.ports.cluster import Object
 
 
 class Files(NamedTuple):
-    """The files of a package revision after a write. revision: its PackageRevision then; status: that of
+    """The files of a package revision after a write. revision: the PackageRevision after it; status: of
     the PackageRevisionResources."""
 
     revision: Object
@@ -16,10 +16,10 @@ class Files(NamedTuple):
 
 
 class PackageRules(Protocol):
-    """What a package server does beyond storing. Each raises the errors of the cluster port."""
+    """The package server's rules beyond storage. All methods raise the errors of the cluster port."""
 
     def create(self, obj: Object) -> Files:
-        """Check a new PackageRevision and make its files."""
+        """Check a new PackageRevision and create its files."""
         ...
 
     def update(self, old: Object, new: Object) -> None:

@@ -1,13 +1,13 @@
 """Virtual time: an event loop in which waiting costs nothing, and the clock that shows its time.
 
-Time stands still while anything can run. When everybody waits, it jumps to the next timer. A day of
+Time stands still while anything can run. When all tasks wait, it jumps to the next timer. A day of
 heartbeats passes in the time it takes to compute them, and the same program runs the same way twice
 (sets of strings are iterated by their hashes: in another process, with the same PYTHONHASHSEED).
 
 A `Process` can be frozen as SIGSTOP freezes a process. Each callback of the loop carries the context in
-which it was registered, and a task inherits the context of its creator; so a context variable says to
-which process a callback belongs. The loop holds the callbacks of a frozen process, whatever they wait
-for (a timer, a queue, an answer, the next turn), and runs them in their order after the process thaws.
+which it was registered, and a task inherits the context of its creator; so a context variable tells
+which process a callback belongs to. The loop holds the callbacks of a frozen process, whatever they wait
+for (a timer, a queue, a response, the next turn), and runs them in order after the process thaws.
 Callbacks of other processes and of no process (the world: servers, networks, users) run on.
 """
 
@@ -30,16 +30,16 @@ TIMER_RESOLUTION_SECONDS = 1e-6
 """How early a timer may fire: above the rounding of sums of floats, below any timeout in use."""
 
 POLL_TURNS = 64
-"""How often the descriptors are polled while there are none but the loop's own, which wakes it for signals:
-each poll is a system call, a third of all the time of a simulation without sockets."""
+"""The descriptors are polled once in so many turns while there is only the loop's own, which wakes it for
+signals: each poll is a system call, which took a third of the time of a simulation without sockets."""
 
 
 class Process:
-    """What is frozen, thawed or killed as one. name: for messages.
+    """A simulated process, frozen, thawed or killed as a unit. name: for messages.
 
-    frozen: none of its callbacks runs. frozen_seconds: how long it was frozen so far, in virtual time.
-    dead: it was killed. What its tasks do to end themselves must have no effect: doubles of servers and buses
-    look at this.
+    frozen: none of its callbacks runs. frozen_seconds: the total time it was frozen, in virtual time.
+    dead: it was killed. The cleanup of its tasks must have no effect: doubles of servers and buses check
+    this flag.
     """
 
     def __init__(self, name: str) -> None:
@@ -57,7 +57,7 @@ class Process:
 
     @contextlib.contextmanager
     def entered(self) -> Iterator[None]:
-        """Let what is started inside belong to this process."""
+        """Make tasks and callbacks that are started in the block belong to this process."""
         token = _PROCESS.set(self)
         try:
             yield
@@ -71,7 +71,7 @@ class Process:
             self.freezes += 1
 
     def thaw(self) -> None:
-        """Let the process go on where it stood; timers that fell due meanwhile fire at once."""
+        """Resume the process where it stopped; timers that are overdue fire at once."""
         if self.frozen:
             loop = asyncio.get_running_loop()
             assert isinstance(loop, SimulatedLoop)
@@ -81,7 +81,7 @@ class Process:
             loop.go_on(held)
 
     def kill(self) -> None:
-        """End every task of the process where it stands; nothing it does from now on reaches others."""
+        """Cancel every task of the process; from then on its actions have no effect on others."""
         self.dead = True
         for task in asyncio.all_tasks():
             if isinstance(task, _NumberedTask) and task.process is self:
@@ -108,20 +108,20 @@ def current_process() -> Process | None:
 def outside(work: Coroutine[Any, Any, T]) -> "asyncio.Task[T]":
     """Run a coroutine outside of all processes, as a server or the network does.
 
-    It runs on while its caller's process is frozen, and after that was killed.
+    It keeps running while its caller's process is frozen, and after that process is killed.
     """
     return asyncio.get_running_loop().create_task(work, context=contextvars.Context())
 
 
 class _Skipped(asyncio.Handle):
-    """A callback that does nothing: stands where the callback of a frozen process stood."""
+    """A callback that does nothing: replaces the callback of a frozen process in the queue."""
 
     def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
         super().__init__(lambda: None, (), loop, contextvars.Context())
 
 
 class _ReadyQueue(deque[asyncio.Handle]):
-    """The loop's queue of callbacks to run. It hands out none of a frozen process."""
+    """The loop's queue of callbacks to run. It holds back those of a frozen process."""
 
     def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
         super().__init__()
@@ -137,7 +137,7 @@ class _ReadyQueue(deque[asyncio.Handle]):
 
 
 class _NumberedTask(asyncio.Task[Any]):
-    """A task whose order in a set depends on when it was made, and not on its address in memory."""
+    """A task whose order in a set depends on its creation order, not on its memory address."""
 
     _numbers = itertools.count()
 
@@ -159,7 +159,7 @@ def _new_task(
 
 
 class _JumpingSelector(selectors.SelectSelector):
-    """Polls the descriptors, and instead of blocking tells the loop how long it would have."""
+    """Polls the descriptors; instead of blocking, it passes the timeout to the loop."""
 
     def __init__(self, jump: Callable[[float], None]) -> None:
         super().__init__()
@@ -188,7 +188,7 @@ class SimulatedLoop(asyncio.SelectorEventLoop):
         self._clock_resolution = TIMER_RESOLUTION_SECONDS
         self._ready: deque[asyncio.Handle] = _ReadyQueue(self)
         _NumberedTask._numbers = itertools.count()
-        self.set_task_factory(_new_task)  # type: ignore[arg-type]  # a subclass of what is asked for
+        self.set_task_factory(_new_task)  # type: ignore[arg-type]  # it returns a subclass of Task
 
     def time(self) -> float:
         return self._seconds
@@ -201,11 +201,11 @@ class SimulatedLoop(asyncio.SelectorEventLoop):
         self._ready.extend(handles)
 
     def run_in_executor(self, executor: object, func: Callable[[*Ts], T], *args: *Ts) -> asyncio.Future[T]:
-        """Run it here and now: a thread would take real time, and finish when it likes."""
+        """Run the function at once: a thread would take real time, and end at an unpredictable moment."""
         future: asyncio.Future[T] = self.create_future()
         try:
             future.set_result(func(*args))
-        except Exception as exc:  # raised where it is awaited, as with an executor
+        except Exception as exc:  # raised where the future is awaited, as with an executor
             future.set_exception(exc)
         return future
 
@@ -227,7 +227,7 @@ class SimulatedClock:
 
 
 class FreezableClock(SimulatedClock):
-    """A clock whose sleepers can be held, for tests of one component; a whole process is a `Process`."""
+    """A clock whose sleepers can be held, for tests of one component. For a whole process use `Process`."""
 
     def __init__(self, epoch: float = EPOCH) -> None:
         super().__init__(epoch)
@@ -257,7 +257,7 @@ class ProcessClock(SimulatedClock):
 
 
 def run_simulated(main: Coroutine[Any, Any, T], *, context: Mapping[str, Any] | None = None) -> T:
-    """Run a coroutine to its end in virtual time, and say in which virtual second it failed."""
+    """Run a coroutine to its end in virtual time; an error gets a note with the virtual time."""
     with asyncio.Runner(loop_factory=SimulatedLoop) as runner:
         try:
             return runner.run(main)

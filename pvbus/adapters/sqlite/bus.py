@@ -1,8 +1,8 @@
 """The bus in a SQLite file, or in memory: the embedded default.
 
-`SqliteBus.open` gives a started bus. Several processes may open one file; `peer` gives another worker's
-view of a bus in this process, which is how one has several workers on a memory bus. `schema` has the
-tables, `store` transactions, `reader` reading, `membership` groups and leases.
+`SqliteBus.open` returns a started bus. Several processes may open one file; `peer` returns another worker's
+view of a bus in this process, so that several workers can share a memory bus. `schema` has the tables,
+`store` transactions, `reader` reading, `membership` groups and leases.
 """
 
 import asyncio
@@ -31,20 +31,20 @@ from pvbus.ports.bus import (
 from pvbus.ports.clock import Clock
 
 EXPIRE_SECONDS = 10.0
-"""How often expired records are looked for: one query of an index; it bounds how late they go."""
+"""How often expired records are deleted: one index query each time; it bounds how late they are deleted."""
 
 
 class SqliteBus:
     """Implements `pvbus.ports.bus.Bus`.
 
-    A step keeps the whole file, and the event loop, to itself: it must be over in some tens of milliseconds.
+    A step locks the whole file and blocks the event loop: it must end within some tens of milliseconds.
     """
 
     step_records_max = 2_000
     step_bytes_max = 2_000_000
 
     def __init__(self, store: Store, clock: Clock, timing: Timing, record_bytes_max: int) -> None:
-        """Use `open`; this does not start the task that expires records."""
+        """Call `open` instead: the constructor does not start the task that expires records."""
         self.label = ""
         self._store = store
         self._clock = clock
@@ -66,11 +66,11 @@ class SqliteBus:
         record_bytes_max: int = 1_000_000,
         poll_seconds: float = 0.05,
     ) -> Self:
-        """Open a file, creating it if there is none, or ":memory:".
+        """Open a file, which is created if it is missing, or ":memory:".
 
-        clock: the system's; give a simulated one for virtual time. record_bytes_max: of key, value and
-        headers together; Kafka's default is 1 MiB per batch. poll_seconds: how soon records of other
-        processes are seen. Raises PermanentError when the file is no bus, or one of another version.
+        clock: None is the system clock; pass a simulated one for virtual time. record_bytes_max: of key,
+        value and headers together; Kafka's default is 1 MiB per batch. poll_seconds: the interval at which
+        records of other processes are read. Raises PermanentError if the file is not a bus of this version.
         """
         timing = Timing(
             session_seconds=session_seconds, heartbeat_seconds=heartbeat_seconds, drain_seconds=drain_seconds
@@ -85,7 +85,7 @@ class SqliteBus:
         return self._timing.session_seconds
 
     def peer(self, *, clock: Clock | None = None) -> Self:
-        """Return another worker's view of the same bus; it ends with this one."""
+        """Return another worker's view of the same bus; it is closed with this one."""
         peer = type(self)(self._store, clock or self._clock, self._timing, self.record_bytes_max)
         self._peers.append(peer)
         return peer
@@ -141,11 +141,11 @@ class SqliteBus:
     async def _expire(self) -> None:
         while True:
             await self._clock.sleep(EXPIRE_SECONDS)
-            with contextlib.suppress(TransientError):  # it is tried again, and steps report the error
+            with contextlib.suppress(TransientError):  # it is retried, and steps report the error
                 await self._expire_all()
 
     async def _expire_all(self) -> None:
-        """Delete what is past its time, in small transactions, so that steps need not wait."""
+        """Delete expired records in small transactions, so that steps do not wait long."""
         gone = EXPIRE_ROWS_MAX
         while gone == EXPIRE_ROWS_MAX:
             gone = await self._store.write(lambda: self._store.expire(self._now_ms()))
@@ -181,7 +181,7 @@ class SqliteBus:
     async def step(
         self, lease: Lease, outputs: Sequence[Output], offsets: Mapping[str, int] | None = None
     ) -> None:
-        await asyncio.sleep(0)  # a busy worker must not keep the loop to itself
+        await asyncio.sleep(0)  # a busy worker must not block the event loop
         self._check(outputs)
 
         def work() -> None:
@@ -194,7 +194,7 @@ class SqliteBus:
         await self._store.write(work)
 
     def _check(self, outputs: Sequence[Output]) -> None:
-        """Find what is wrong with outputs before anything is written."""
+        """Check outputs before anything is written."""
         for topic, partition in {(output.topic, output.partition) for output in outputs}:
             self._store.lane(topic, partition)
         check_sizes(outputs, self.record_bytes_max)
@@ -206,7 +206,7 @@ def _check_epoch(lease: Lease, epoch: int | None) -> None:
 
 
 def compared(spec: TopicSpec, present: TopicSpec | None, advice: str) -> TopicState:
-    """Compare a topic with its declaration. A file's topics are never altered: they are made anew."""
+    """Compare a topic with its declaration. A file's topics are never altered, only created again."""
     if present is None or present == spec:
         return TopicState(name=spec.name, is_there=present is not None)
     fields = [field for field in spec.__struct_fields__ if getattr(spec, field) != getattr(present, field)]

@@ -1,8 +1,8 @@
-"""Finds out whether the process of a group's member still runs.
+"""Checks whether the process of a group's member is still running.
 
-Each process that opens a bus file holds a lock on a small file of its own beside it. The kernel takes
-the lock away when the process dies, however it dies: so a restart after a crash need not wait for a
-session to expire. A process that hangs keeps its lock; its session ends instead.
+Each process that opens a bus file holds a lock on a small file of its own beside it. The kernel releases
+the lock when the process dies for any reason, so a restart after a crash need not wait for a session to
+expire. A process that hangs keeps its lock; its session expires instead.
 """
 
 import contextlib
@@ -12,7 +12,7 @@ import secrets
 
 
 class ProcessLock:
-    """The lock of this process (of one opened bus, to be exact)."""
+    """The lock of this process, or more exactly of one opened bus."""
 
     def __init__(self, bus_path: str) -> None:
         self._bus_path = bus_path

@@ -1,13 +1,13 @@
-"""A worker's membership in a group: heartbeats, the owners of leases, and handing leases over.
+"""A worker's membership in a group: heartbeats, the owners of leases, and the hand-over of leases.
 
-There is no coordinator. Each heartbeat of each worker is one transaction: the worker shows that it lives,
-removes members that do not, computes the owner of every lease (`assignment.assign`), takes its own leases
-that are free, and notes which of its leases belong to another worker now. It revokes those, and then frees
-them; the next owner finds them free at its next heartbeat.
+There is no coordinator. Each heartbeat of each worker is one transaction: the worker raises its beat, removes
+dead members, computes the owner of every lease (`assignment.assign`), takes its own leases that are free, and
+notes which leases it must hand over. It revokes those and then frees them; the next owner takes them at its
+next heartbeat.
 
 Invariants. A lease's epoch rises whenever it loses its owner, in the same transaction, so that at every
-moment at most one epoch of a lease can step, and each owner's is one above the last owner's. A lease
-with a living owner is freed by that owner only. A worker judges by its own clock whether a member lives: the
+moment at most one epoch of a lease can step, and each owner's epoch is one above the previous owner's. Only
+a living owner itself frees its lease. A worker uses its own clock to decide whether a member is alive: the
 member's beat must change within a session. Clocks of two machines or processes are never compared.
 """
 
@@ -29,10 +29,10 @@ from pvbus.ports.clock import Clock
 class Timing(msgspec.Struct, frozen=True, kw_only=True):
     """How quickly members notice each other.
 
-    session_seconds: a member silent for so long is out. Shorter, and a garbage collection or a slow
-    disk looks like a death; longer, and the leases of a worker that hangs stand still for that time.
+    session_seconds: a member without a heartbeat for so long is removed. Shorter: a garbage collection or a
+    slow disk looks like a death. Longer: the leases of a hanging worker make no progress for that time.
     heartbeat_seconds: a tenth of it, so that a few may fail. A hand-over takes two heartbeats.
-    drain_seconds: what `revoked` may take; below the session, or one would be out before it is done.
+    drain_seconds: the limit for `revoked`; below the session, or the member is removed before it is done.
     """
 
     session_seconds: float
@@ -41,7 +41,7 @@ class Timing(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class _Held:
-    """A lease that is ours, or whose callbacks have not ended yet."""
+    """A lease that we own, or whose callbacks have not ended yet."""
 
     def __init__(self, lease: Lease, assigning: "asyncio.Task[None]") -> None:
         self.lease = lease
@@ -57,7 +57,7 @@ class _Sighting(NamedTuple):
 
 
 class _Turn(NamedTuple):
-    """What one heartbeat's transaction did. The first two are leases, the last partitions."""
+    """The result of one heartbeat's transaction. unwanted: partitions whose leases go to another worker."""
 
     member: int
     taken: list[Lease]
@@ -91,7 +91,7 @@ class SqliteMembership(MembershipLife):
         self._pause: asyncio.Task[None] | None = None
 
     async def start(self, partitions: int) -> None:
-        """Enter the group, whose leases are created if it is new."""
+        """Join the group; create its leases if the group is new."""
 
         def enter() -> int:
             self._store.create_leases(self._group, partitions)
@@ -113,11 +113,11 @@ class SqliteMembership(MembershipLife):
     # The life of a member
 
     async def _live(self) -> None:
-        """Beat until `leave`. A callback that raises ends the membership with its error."""
+        """Send heartbeats until `leave`. An error of a callback ends the membership."""
         try:
             async with self._tasks:
                 while True:
-                    with contextlib.suppress(TransientError):  # the age of the last heartbeat shows it
+                    with contextlib.suppress(TransientError):  # `last_heartbeat` shows the failure
                         self._apply(await self._beat())
                     if self._leaving and not self._held:
                         break
@@ -141,7 +141,7 @@ class SqliteMembership(MembershipLife):
 
     async def _leave_group(self) -> None:
         self._leases = {}
-        with contextlib.suppress(TransientError):  # then the session ends by itself
+        with contextlib.suppress(TransientError):  # the session then expires
             await self._store.write(lambda: self._store.remove_member(self._member))
 
     async def _beat(self) -> _Turn:
@@ -151,11 +151,11 @@ class SqliteMembership(MembershipLife):
         return turn
 
     def _turn(self, now: float) -> _Turn:
-        """Do one heartbeat's work. Inside a transaction: changes the store, not this object."""
+        """Do one heartbeat's work. Call inside a transaction; it changes the store, not this object."""
         store, me = self._store, self._member
         lost: list[Lease] = []
         if not store.beat(me, leaving=self._leaving):
-            lost = list(self._leases.values())  # we were silent for too long, and start again
+            lost = list(self._leases.values())  # our session expired: join again
             me = store.add_member(self._group, self._process, self._label)
             store.beat(me, leaving=self._leaving)
         staying = self._living_members(me, now)
@@ -172,7 +172,7 @@ class SqliteMembership(MembershipLife):
         return _Turn(me, taken, lost, unwanted)
 
     def _living_members(self, me: int, now: float) -> list[str]:
-        """Remove dead members; return those that may hold leases."""
+        """Remove dead members; return the members that may hold leases."""
         staying = []
         seen: dict[int, _Sighting] = {}
         for member, process, beat, leaving in self._store.members(self._group):
@@ -202,7 +202,7 @@ class SqliteMembership(MembershipLife):
             assigning = self._tasks.create_task(call_back(self._assigned, lease))
             self._held[lease.partition] = _Held(lease, assigning)
 
-    # Handing over
+    # Hand-over
 
     def _start_revoking(self, number: int) -> None:
         held = self._held.get(number)
@@ -210,7 +210,7 @@ class SqliteMembership(MembershipLife):
             held.revoking = self._tasks.create_task(self._revoke(held))
 
     async def _revoke(self, held: _Held) -> None:
-        """Call back, free the lease when that is done or late, and forget it when it is done."""
+        """Call back, free the lease after the callback or its deadline, and forget it after the callback."""
         number = held.lease.partition
         draining = self._tasks.create_task(self._drain(held))
         await asyncio.wait({draining}, timeout=self._timing.drain_seconds)
@@ -221,20 +221,20 @@ class SqliteMembership(MembershipLife):
                 await asyncio.sleep(self._timing.heartbeat_seconds)
             else:
                 del self._leases[number]
-        draining.cancel()  # nothing, if it is done
+        draining.cancel()  # no effect if it is done
         await asyncio.wait({draining})
         del self._held[number]
         if self._leaving:
             self._end_pause()
 
     async def _drain(self, held: _Held) -> None:
-        held.assigning.cancel()  # a lease that goes need not be restored to the end
+        held.assigning.cancel()  # a revoked lease need not be restored completely
         await asyncio.wait({held.assigning})
         await call_back(self._revoked, held.lease)
 
 
 def describe_group(store: Store, group: str, topics: Sequence[str], partitions: int) -> GroupState:
-    """Describe a group from outside, without members that are gone and that no other has noticed yet."""
+    """Describe a group from outside, without dead members that no heartbeat has removed yet."""
     members = {
         member: label
         for member, process, label in store.query(

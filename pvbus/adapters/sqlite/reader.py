@@ -1,7 +1,7 @@
-"""Reading the SQLite bus: positions, and a queue of the partitions that have something to read.
+"""Reads the SQLite bus: positions, and a queue of the partitions with unread records.
 
-The store says which partition has grown, so a poll looks only at partitions with records, in turn,
-and a reader with nothing to read costs nothing.
+The store reports which partitions have grown, so a poll looks only at partitions with records, in turn,
+and an idle reader costs nothing.
 """
 
 import asyncio
@@ -57,18 +57,18 @@ class SqliteReader:
         return self._positions[self._lanes[partition]]
 
     def grown(self, lane: int) -> None:
-        """Take a lane into the queue if there is something to read. Caller: the store."""
+        """Add a lane to the queue if it has unread records. Caller: the store."""
         if lane not in self._paused and self._positions[lane] < self._store.ends[lane]:
             self._ready[lane] = None
             self._wake.set()
 
     def wake(self) -> None:
-        """End the wait, to meet an error of the store. Caller: the store."""
+        """End the wait, so that the poll raises an error of the store. Caller: the store."""
         self._wake.set()
 
     async def poll(self, *, timeout_seconds: float, max_records: int = 2000) -> list[Record]:
         deadline = asyncio.get_running_loop().time() + timeout_seconds
-        await asyncio.sleep(0)  # a busy reader must not keep the loop to itself
+        await asyncio.sleep(0)  # a busy reader must not block the event loop
         while True:
             self._store.refresh()
             if self._ready:
@@ -91,7 +91,7 @@ class SqliteReader:
             end = self._store.ends[lane]
             found = self._store.read(topic, partition, lane, self._positions[lane], end, limit)
             records += found
-            # Fewer than asked for: the rest up to the end are gaps, where compaction was.
+            # Fewer than `limit`: the rest up to the end are gaps left by compaction.
             position = found[-1].offset + 1 if len(found) == limit else end
             self._positions[lane] = position
             del self._ready[lane]

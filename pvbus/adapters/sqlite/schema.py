@@ -1,4 +1,4 @@
-"""The tables of the bus's file, and which files are refused."""
+"""The tables of the bus's file, and the check that a file is a bus."""
 
 import sqlite3
 
@@ -7,7 +7,7 @@ from pvbus.core.errors import PermanentError
 APPLICATION_ID = 0x70766275  # "pvbu"
 SCHEMA_VERSION = 3
 
-# `log.lane` and `log.key` are there for compaction only: an INSERT OR REPLACE deletes the older record
+# `log.lane` and `log.key` are used for compaction only: an INSERT OR REPLACE deletes the older record
 # of the key. Topics with retention leave lane NULL, and NULLs do not collide. `expires_ms` is when a
 # tombstone, or a record of a topic with retention, may be deleted.
 SCHEMA = """
@@ -39,7 +39,7 @@ def how_to_empty(path: str) -> str:
 
 
 def prepare(db: sqlite3.Connection, path: str) -> None:
-    """Create the tables in a new file. Raises PermanentError for a file that is no bus of this schema."""
+    """Create the tables in a new file. Raises PermanentError if the file is not a bus of this schema."""
     db.execute("BEGIN IMMEDIATE")
     (version,) = db.execute("PRAGMA user_version").fetchone()
     (application,) = db.execute("PRAGMA application_id").fetchone()

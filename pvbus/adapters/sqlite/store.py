@@ -1,11 +1,11 @@
 """The SQLite side of the bus: statements, transactions, and the listeners for new records.
 
 One `Store` per file and process (or per memory bus), with one connection. A transaction runs from
-BEGIN to COMMIT without giving the event loop a turn, so tasks of one process never meet inside one;
+BEGIN to COMMIT without yielding to the event loop, so tasks of one process never overlap inside one;
 processes wait for each other in `write`, without blocking the loop.
 
-A *lane* is one partition of one topic, as an integer; a *position* is a lane and an offset in one
-integer, and the row id of the log: a partition is a contiguous range of rows, in offset order.
+A *lane* is one partition of one topic, as an integer. A *position* is a lane and an offset in one integer,
+which is the row id of the log: a partition is a contiguous range of rows, in offset order.
 """
 
 import asyncio
@@ -40,7 +40,7 @@ BUSY_DELAY_SECONDS = (0.001, 0.02)  # the first wait and the longest: transactio
 BUSY_SECONDS_MAX = 5.0  # half a session: a worker that waits longer risks its leases
 OPEN_BUSY_SECONDS = 5.0
 EXPIRE_ROWS_MAX = 500  # about 5 ms of the loop's time
-CHECKPOINT_PAGES = 4000  # 16 MB: a checkpoint waits for the disk, so not at every 4 MB, the default
+CHECKPOINT_PAGES = 4000  # 16 MB instead of the default 4 MB: a checkpoint waits for the disk
 
 _Headers = tuple[tuple[str, bytes], ...]
 _encode_headers = msgspec.msgpack.Encoder().encode
@@ -50,7 +50,7 @@ _decode_spec = msgspec.json.Decoder(TopicSpec).decode
 
 
 class StoredTopic(NamedTuple):
-    """A topic, the lane of its first partition, and how long it keeps things (None: for ever)."""
+    """A topic, the lane of its first partition, and its retention in milliseconds (None: forever)."""
 
     spec: TopicSpec
     lane: int
@@ -59,7 +59,7 @@ class StoredTopic(NamedTuple):
 
 
 class Listener(Protocol):
-    """Is called when a lane has grown, and when the store fails."""
+    """Called when a lane has grown, and when the store fails."""
 
     def grown(self, lane: int) -> None: ...
 
@@ -71,8 +71,8 @@ _REASONS = {sqlite3.SQLITE_CORRUPT: "Corrupt", sqlite3.SQLITE_NOTADB: "Corrupt"}
 
 
 def translated(exc: sqlite3.Error) -> PvbusError:
-    """Return the bus's error for one of SQLite."""
-    code = getattr(exc, "sqlite_errorcode", 0) & 0xFF  # the primary code, without what refines it
+    """Return the bus's error for a SQLite error."""
+    code = getattr(exc, "sqlite_errorcode", 0) & 0xFF  # the primary code, without the extension
     if reason := _REASONS.get(code):
         return PermanentError(f"the bus's file is damaged ({exc}); restore it from a backup", reason=reason)
     if code in _NO_ROOM:
@@ -83,7 +83,7 @@ def translated(exc: sqlite3.Error) -> PvbusError:
 
 
 class Store:
-    """The log, and everything that must change with it in one transaction."""
+    """The log, and all tables that must change with it in one transaction."""
 
     def __init__(self, path: str, *, poll_seconds: float) -> None:
         self.path = path
@@ -108,17 +108,17 @@ class Store:
         db = sqlite3.connect(self.path, timeout=OPEN_BUSY_SECONDS, isolation_level=None)
         if self.is_shared:
             db.execute("PRAGMA journal_mode = WAL")
-            # A killed process loses nothing; a power cut may lose the last steps, whole ones.
+            # A killed process loses nothing; a power failure may lose the last steps, but no part of a step.
             db.execute("PRAGMA synchronous = NORMAL")
             db.execute(f"PRAGMA wal_autocheckpoint = {CHECKPOINT_PAGES}")
             db.execute("PRAGMA mmap_size = 268435456")
         db.execute("PRAGMA cache_size = -32768")
         prepare(db, self.path)
-        db.execute("PRAGMA busy_timeout = 0")  # from here on `write` waits, and lets others run
+        db.execute("PRAGMA busy_timeout = 0")  # from here on `write` waits without blocking the event loop
         return db
 
     def close(self) -> None:
-        """Release the file, and wake all listeners, which find the bus closed."""
+        """Close the file, and wake all listeners, which then raise that the bus is closed."""
         if not self.is_closed:
             self.is_closed = True
             self.db.close()
@@ -131,7 +131,7 @@ class Store:
             raise TransientError("the bus is closed")
 
     def query(self, sql: str, parameters: Sequence[object] = ()) -> list[Any]:
-        """Read outside of a transaction: one statement, so one moment."""
+        """Read outside of a transaction: a single statement, so a consistent one."""
         self.check_open()
         try:
             return self.db.execute(sql, parameters).fetchall()
@@ -141,10 +141,10 @@ class Store:
     # Transactions
 
     async def write(self, work: Callable[[], T]) -> T:
-        """Run `work` in one transaction. After this took hold of the file it does not give way.
+        """Run `work` in one transaction. It does not yield to the event loop while the file is locked.
 
-        Raises whatever `work` raises, and then nothing has changed; TransientError or PermanentError
-        for the file's own troubles.
+        Raises any error of `work`, after a rollback; TransientError or PermanentError for an error of the
+        file itself.
         """
         if not self._begin():
             await self._begin_later()
@@ -153,7 +153,7 @@ class Store:
             self.db.execute("COMMIT")
         except BaseException as exc:
             self._grown = {}
-            if self.db.in_transaction:  # some errors have rolled back already
+            if self.db.in_transaction:  # SQLite rolls back by itself after some errors
                 self.db.execute("ROLLBACK")
             if isinstance(exc, sqlite3.Error):
                 raise translated(exc) from exc
@@ -184,10 +184,10 @@ class Store:
             return False
         return True
 
-    # What other processes did
+    # Changes of other processes
 
     def refresh(self) -> None:
-        """Read what other processes committed, and notify the listeners."""
+        """Read the commits of other processes, and notify the listeners."""
         self.check_open()
         if self.is_shared:
             ((version,),) = self.query("PRAGMA data_version")
@@ -212,7 +212,7 @@ class Store:
                 await asyncio.sleep(self._poll_seconds)
                 self.refresh()
         except PvbusError:
-            self._wake_all()  # each reads by itself, and meets the error
+            self._wake_all()  # each reader then queries the store and raises the error
         finally:
             self._watch_task = None
 
@@ -253,7 +253,7 @@ class Store:
     # Topics
 
     def create_topics(self, specs: Iterable[TopicSpec]) -> None:
-        """Create what is missing. Call inside `write`, and `load_topics` after it."""
+        """Create missing topics. Call inside `write`, and `load_topics` after it."""
         known = {spec.name: spec for _, spec in self._stored_topics()}
         for spec in specs:
             before = known.setdefault(spec.name, spec)
@@ -278,9 +278,9 @@ class Store:
         self._grown.update(dict.fromkeys(lanes, 0))
 
     def topic(self, name: str) -> StoredTopic:
-        """Find a topic. Raises PermanentError for an unknown one: a bug of the caller."""
+        """Return a topic. Raises PermanentError for an unknown one, which is a bug of the caller."""
         if name not in self.topics:
-            self.refresh()  # another process may have made it
+            self.refresh()  # another process may have created it
         if (topic := self.topics.get(name)) is None:
             raise PermanentError(f"no topic {name}", reason="UnknownTopic")
         return topic
@@ -343,7 +343,7 @@ class Store:
         ]
 
     def expire(self, now_ms: int) -> int:
-        """Delete some of what is past its time; return how many. Call inside `write`."""
+        """Delete up to `EXPIRE_ROWS_MAX` expired records; return how many. Call inside `write`."""
         return self.db.execute(
             "DELETE FROM log WHERE position IN"
             " (SELECT position FROM log WHERE expires_ms <= ? ORDER BY expires_ms LIMIT ?)",
@@ -359,7 +359,7 @@ class Store:
         return None if row is None else row[0]
 
     def commit_offsets(self, group: str, partition: int, offsets: Mapping[str, int]) -> None:
-        """Move a lease's positions on. Call inside `write`."""
+        """Advance a lease's positions. Call inside `write`."""
         for topic, offset in offsets.items():
             changed = self.db.execute(
                 "INSERT INTO offsets VALUES (?, ?, ?, ?) ON CONFLICT DO UPDATE SET next = excluded.next"
@@ -370,7 +370,7 @@ class Store:
                 raise InvariantError(f"step would move {group}/{partition} back to {topic}@{offset}")
 
     def committed(self, group: str, partition: int) -> tuple[int | None, dict[str, int]]:
-        """Return a lease's epoch and its positions, both of one moment."""
+        """Return a lease's epoch and its positions, read consistently."""
         rows = self.query(
             "SELECT l.epoch, o.topic, o.next FROM leases l"
             " LEFT JOIN offsets o USING (consumer_group, partition)"
@@ -402,7 +402,7 @@ class Store:
         return int(member)
 
     def beat(self, member: int, *, leaving: bool) -> bool:
-        """Show that a member lives; False if it has been removed."""
+        """Raise a member's beat; return False if the member has been removed."""
         sql = "UPDATE members SET beat = beat + 1, leaving = ? WHERE id = ?"
         return self.db.execute(sql, (leaving, member)).rowcount > 0
 
@@ -430,13 +430,13 @@ class Store:
         )
 
     def remove_member(self, member: int) -> None:
-        """Remove a member, and fence whatever it held."""
+        """Remove a member, and fence all leases that it held."""
         self.db.execute("DELETE FROM members WHERE id = ?", (member,))
         self.db.execute("UPDATE leases SET owner = NULL, epoch = epoch + 1 WHERE owner = ?", (member,))
 
 
 def _lifetime_ms(spec: TopicSpec) -> tuple[int | None, int | None]:
-    """Return how long records, and how long tombstones, are kept; None is for ever."""
+    """Return the retention of records and of tombstones, in milliseconds; None is forever."""
     if spec.cleanup == "compact":
         return None, spec.tombstone_seconds * 1000
     keep_ms = None if spec.retention_seconds is None else spec.retention_seconds * 1000

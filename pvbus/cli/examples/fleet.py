@@ -1,7 +1,7 @@
 """The example `fleet`: a blueprint, four regions, 204 clusters, and one set over 200 of them.
 
-Everything is made from constants, so two machines get the same commits. What exists is left alone: a
-second start changes nothing, and neither does it undo what a person did to the repositories.
+All content is constant, so two machines get the same commits. Existing repositories are left unchanged: a
+second start changes nothing, and keeps the user's changes to them.
 """
 
 from collections.abc import Iterator
@@ -21,11 +21,11 @@ CLUSTERS_PER_REGION = 50
 PACKAGE = "web"
 REVISION_TAG = f"{PACKAGE}/v1"
 _NAMESPACE = "default"
-_MADE_AT = 1_767_225_600  # the first second of 2026: the commits are the same wherever they are made
+_MADE_AT = 1_767_225_600  # the first second of 2026, so that all machines create the same commits
 
 
 def make(folder: Path) -> list[Manifest]:
-    """Create the git repositories below `folder` where they are missing; return the objects to apply."""
+    """Create missing git repositories below `folder`; return the objects to apply."""
     try:
         blueprints = folder / "blueprints.git"
         if not (blueprints / "HEAD").exists():
@@ -46,7 +46,7 @@ def _files() -> Traversable:
 
 
 def _publish(path: Path) -> None:
-    """Make the blueprints: the package on `main`, and its tag, which makes it the published v1."""
+    """Create the blueprints: the package on `main`, and its tag, which makes it the published v1."""
     staged = path.with_name(f".{path.name}")  # appears complete or not at all
     repository = pygit2.init_repository(str(staged), bare=True, initial_head="main")
     package = repository.TreeBuilder()
@@ -78,7 +78,7 @@ def _repository(name: str, path: Path, *, deployment: bool) -> dict[str, Any]:
         "metadata": {
             "name": name,
             "namespace": _NAMESPACE,
-            "annotations": {REMOVE_LAST_REVISION: "true"},  # what was deleted must not be deployed on
+            "annotations": {REMOVE_LAST_REVISION: "true"},  # a deleted package must not stay deployed
         },
         "spec": {
             "description": "The packages that variants are made of."

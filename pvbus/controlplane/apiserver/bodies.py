@@ -1,8 +1,8 @@
 """Reads request bodies: JSON, YAML and the few protobuf messages, within limits.
 
-A body is hostile until it was read. Its nesting is limited, because everything behind this module walks
-objects by recursion; YAML aliases are limited by what they expand to; numbers and texts that JSON cannot
-hold are refused. Every refusal is a StatusError (400 or 415), and takes time linear in the body.
+A body is untrusted. Its nesting is limited, because all code after this module walks objects by recursion.
+The expanded size of YAML aliases is limited. Numbers and texts that JSON cannot hold are refused. Every
+refusal is a StatusError (400 or 415), and takes time linear in the body.
 """
 
 import json
@@ -17,7 +17,7 @@ from pvbus.controlplane.apiserver.entries import decode, encode
 from pvbus.controlplane.apiserver.hooks import StatusError
 
 BODY_BYTES_MAX = 3 * 1024 * 1024
-"""kube-apiserver's own limit of a request body."""
+"""kube-apiserver's own limit for a request body."""
 
 PACKAGE_BODY_BYTES_MAX = 6 * 1024 * 1024
 """Porch's limit: a PackageRevisionResources carries a whole package."""
@@ -27,15 +27,15 @@ DEPTH_MAX = 128
 up to 4 frames per level, and Python has 1,000 of them in all."""
 
 _INTEGER_MIN, _INTEGER_MAX = -(2**63), 2**64 - 1
-"""What JSON encoders here and in clients hold without loss."""
+"""The range that JSON encoders here and in clients handle without loss."""
 
 _YAML_MEDIA = ("application/yaml", "application/x-yaml", "text/yaml")
 
 
 def read_object(content: bytes, media: str, *, duplicates: bool) -> tuple[dict[str, Any], list[str]]:
-    """Decode a body that must be an object, and the paths of fields that it has twice.
+    """Decode a body that must be an object; return it with the paths of its duplicate fields.
 
-    duplicates False: the caller does not want to know, which is faster.
+    duplicates: whether to look for duplicate fields; False is faster.
     """
     if media in ("application/json", ""):
         value, doubled = _read_json(content, duplicates)
@@ -55,15 +55,15 @@ def read_object(content: bytes, media: str, *, duplicates: bool) -> tuple[dict[s
 
 
 def read_json(content: bytes) -> Any:
-    """Decode any JSON value, a patch for instance. Raises StatusError (400)."""
+    """Decode any JSON value, for example a patch. Raises StatusError (400)."""
     return _read_json(content, False)[0]
 
 
 def refuse_nul(value: Any, content: bytes, media: str) -> None:
-    """Refuse (400) a body with a NUL in a key or a text, which no name, path or git ref may have.
+    """Refuse (400) a body with a NUL in a key or a text, which no name, path or git ref may contain.
 
-    content: the bytes that `value` was read from; most of them show at once that there is none. The texts
-    of spec.resources are the content of files, which may hold anything.
+    content: the bytes that `value` was decoded from, which usually show at once that there is no NUL. The
+    texts of spec.resources are the contents of files, which may hold any character.
     """
     if media not in _YAML_MEDIA and b"\\u0000" not in content:
         return
@@ -105,11 +105,11 @@ def _too_deep() -> StatusError:
     return status.bad_request(f"the body of the request is more than {DEPTH_MAX} levels deep")
 
 
-# --- doubled keys ---
+# --- duplicate keys ---
 
 
 class _Doubled(dict[str, Any]):
-    """A mapping that had fields twice; `again` names them."""
+    """A mapping with duplicate fields in the body; `again` lists them."""
 
     again: list[str]
 
@@ -145,11 +145,11 @@ def _doubled_paths(value: Any, path: str = "") -> Iterator[str]:
 def _read_json(content: bytes, duplicates: bool) -> tuple[Any, list[str]]:
     try:
         value = decode(content)
-        # Few brackets cannot nest deeply; to count them is much cheaper than to walk.
+        # Few brackets cannot nest deeply, and counting them is much cheaper than walking the value.
         if content.count(b"{") + content.count(b"[") > DEPTH_MAX and is_deep(value):
             raise _too_deep()
-        # Encoding again gives the same bytes only if nothing was there twice; that is much cheaper
-        # than a parser that watches for it, and clients that are programs send compact JSON.
+        # Encoding the value again gives the same bytes only if there are no duplicates. That is much
+        # cheaper than a parser that checks for them, and programs send compact JSON.
         if not duplicates or encode(value) == content:
             return value, []
         return value, list(_doubled_paths(json.loads(content, object_pairs_hook=_mapping_of)))
@@ -172,7 +172,7 @@ def _read_protobuf(content: bytes) -> dict[str, Any]:
 
 
 class _Loader(yaml.CSafeLoader):
-    """JSON's types only: a date stays text."""
+    """Only JSON's types: a date stays text."""
 
 
 _Loader.yaml_implicit_resolvers = {
@@ -199,14 +199,14 @@ _SCALARS = frozenset(f"{_TAG}{name}" for name in ("str", "int", "float", "bool",
 class _Tree:
     """Builds the value of a document from the parser's events.
 
-    The loader's own composer recurses in C without a limit, and a deep document ends the process.
+    The loader's own composer recurses in C without a limit, so a deep document crashes the process.
     """
 
     def __init__(self, loader: _Loader) -> None:
         self._loader = loader
         self._anchors: dict[str, tuple[Any, int]] = {}
         self._size = 0
-        """Texts and values so far, with what aliases stand for: about the bytes of the value as JSON."""
+        """The size of the values so far, aliases expanded: about the bytes of the value as JSON."""
 
     def read(self) -> Any:
         loader = self._loader
@@ -221,7 +221,7 @@ class _Tree:
         return value
 
     def _value(self) -> Any:
-        """Read one value and all below it; `open_` are the collections that have not ended."""
+        """Read one value with all values inside; `open_` holds the collections that have not ended."""
         open_: list[tuple[yaml.CollectionStartEvent, list[Any], int]] = []
         while True:
             event = self._loader.get_event()
@@ -282,7 +282,7 @@ class _Tree:
 
 
 def _yaml_key(event: yaml.Event, value: Any) -> str:
-    """Return a key as it is written: `1` and `true` are texts where they are keys."""
+    """Return a key as it is written: as keys, `1` and `true` are texts."""
     if isinstance(event, yaml.ScalarEvent):
         return str(event.value)
     if not isinstance(value, str):

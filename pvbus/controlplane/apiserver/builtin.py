@@ -1,8 +1,7 @@
 """The kinds that are served without a CustomResourceDefinition, with their schemas.
 
-Field names and types are those of Kubernetes v1.36 (core/v1, events.k8s.io/v1,
-apiextensions.k8s.io/v1); the descriptions are our own. Those of Porch's porch.kpt.dev/v1alpha1 come
-from the API types.
+Field names and types are those of Kubernetes v1.36 (core/v1, events.k8s.io/v1, apiextensions.k8s.io/v1); the
+descriptions are our own. The schemas of Porch's porch.kpt.dev/v1alpha1 come from our API types.
 """
 
 from collections.abc import Mapping
@@ -307,7 +306,7 @@ CRD = _kind(
 
 
 def _loosened(schema: _Schema, changes: Mapping[str, _Schema]) -> _Schema:
-    """Return a schema with other rules at some field paths; a rule that is None goes."""
+    """Change the rules at some field paths of a schema, and return it; a rule of None is removed."""
     for path, rules in changes.items():
         field = schema
         for name in path.split("."):
@@ -328,7 +327,7 @@ PACKAGE_REVISION = _kind(
     "packagerevisions",
     _loosened(
         _SCHEMAS["PackageRevision"],
-        {  # the package store checks tasks itself and answers in Porch's words; it also knows no lifecycle
+        {  # the package store checks tasks itself, with Porch's messages; "" is also a valid lifecycle
             "spec.lifecycle": {"enum": ["", "Draft", "Proposed", "Published", "DeletionProposed"]},
             "spec.tasks.[]": {"required": ["type"]},
             "spec.tasks.[].type": {"enum": None},
@@ -349,7 +348,7 @@ PACKAGE_REVISION_RESOURCES = _kind(
     "packagerevisionresources",
     _loosened(
         _SCHEMAS["PackageRevisionResources"],
-        {  # whatever a function reported may be written back
+        {  # a client may write back any function result
             "status.renderStatus": {"required": None},
             "status.renderStatus.result": {"required": None},
             "status.renderStatus.result.metadata": _OPEN,

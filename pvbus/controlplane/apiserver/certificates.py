@@ -1,7 +1,7 @@
-"""The server's own certificate authority and certificate, made at first start and kept.
+"""The server's own certificate authority and certificate, created at the first start and reused.
 
-Keys are readable by their owner only. When anything is missing, unreadable or about to expire, all
-of it is made anew: clients learn the authority from the kubeconfig, which is written at each start.
+Keys are readable by their owner only. If a file is missing, unreadable or about to expire, all are created
+again: clients get the authority from the kubeconfig, which is written at each start.
 """
 
 import ssl
@@ -22,7 +22,7 @@ from pvbus.adapters.files import write_private
 
 VALID_DAYS = 3650
 RENEW_DAYS = 60
-"""Renewed at a start this long before the end: a server rarely runs longer without a restart."""
+"""A start renews certificates that expire within this time: a server rarely runs longer without a restart."""
 
 
 class Certificates(NamedTuple):
@@ -31,9 +31,9 @@ class Certificates(NamedTuple):
 
 
 def ensure(folder: Path, name: str = "") -> Certificates:
-    """Return the certificates in a folder, making them where that is needed.
+    """Return the certificates in a folder, and create them if necessary.
 
-    name: another DNS name or address that the server's must be good for, beside loopback's.
+    name: another DNS name or address that the server's certificate must cover, besides loopback.
     """
     folder.mkdir(mode=0o700, parents=True, exist_ok=True)
     authority, certificate, key = folder / "ca.crt", folder / "server.crt", folder / "server.key"
@@ -65,12 +65,12 @@ def _is_usable(authority: Path, certificate: Path, key: Path, names: Sequence[x5
     if not set(names) <= set(good_for):
         return False
     now = datetime.now(UTC)
-    limit = now + timedelta(days=RENEW_DAYS)  # a clock that was set back may be before their time, too
+    limit = now + timedelta(days=RENEW_DAYS)  # after the clock was set back, they may not be valid yet
     return all(one.not_valid_after_utc > limit and one.not_valid_before_utc <= now for one in loaded)
 
 
 def _make(authority: Path, certificate: Path, key: Path, names: Sequence[x509.GeneralName]) -> None:
-    """Make an authority, let it sign one certificate, and forget its key: nobody can sign another."""
+    """Create an authority, sign one certificate with it, and discard its key, so that it signs no other."""
     ca_key = ec.generate_private_key(ec.SECP256R1())
     ca_name = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, "pvbus embedded API server CA")])
     ca = (

@@ -1,7 +1,7 @@
-"""The HTTP connections of one server, and how much all of them together may hold.
+"""The HTTP connections of one server, and the limits for all of them together.
 
-Everything here has a bound: connections, watches, and the bytes of bodies that are being handled. An idle
-connection gives way to a new one, so that whoever opens thousands and says nothing locks nobody out.
+Connections, watches, and the bytes of request bodies and of large answers in progress are limited. A new
+connection replaces an idle one, so that a client with thousands of idle connections does not lock out others.
 """
 
 import asyncio
@@ -20,45 +20,45 @@ CONNECTIONS_MAX = 2000
 """Five services and some kubectl take about 100. Each connection costs about 100 kB with TLS."""
 
 WATCHES_MAX = 1000
-"""Each holds a connection and a task; the five services have about 50."""
+"""Each uses a connection and a task; the five services have about 50."""
 
 BODIES_BYTES_MAX = 128 * 1024 * 1024
-"""Bodies being handled at once, 20 of the largest. What comes beyond is asked to come again in a second."""
+"""Bodies being handled at once, 20 of the largest. Further requests get 429, with Retry-After: 1."""
 
 ANSWERS_BYTES_MAX = 256 * 1024 * 1024
-"""Large answers that are being sent: a list of 10,000 variants has 20 MB. They are in memory until their
-readers have taken them."""
+"""Large answers that are being sent: a list of 10,000 variants has 20 MB. They stay in memory until they are
+sent."""
 
 IDLE_SECONDS = 90.0
-"""A connection without a request, or whose request's head has not arrived, is closed after this time."""
+"""A connection without a complete request head is closed after this time."""
 
 BODY_SECONDS = 60.0
 """How long a body may take to arrive: 6 MB over a slow tunnel."""
 
 SEND_SECONDS = 30.0
 SEND_BYTES_PER_SECOND = 100 * 1024
-"""A large answer may take this time, and at this rate; a reader that is slower is cut off."""
+"""A large answer may take this time plus its size at this rate; a slower reader is disconnected."""
 
 LARGE_BYTES = 64 * 1024
-"""Up to this size an answer fits the buffers, and is out of hand at once."""
+"""An answer up to this size fits the buffers, and is sent at once."""
 
 
 def connections_max() -> int:
-    """Return the limit of connections: half of what the process may open leaves room for everything else."""
+    """Return the limit of connections: at most about half of the descriptors that the process may open."""
     return min(CONNECTIONS_MAX, max(16, resource.getrlimit(resource.RLIMIT_NOFILE)[0] // 2))
 
 
 def backlog() -> int:
     """Return how many connections may wait to be accepted: a quarter of the limit.
 
-    asyncio accepts as many at once, before it counts them, and may do so twice before the first of those
-    above the limit are closed: with few descriptors it would run out.
+    asyncio accepts so many at once, before they are counted, and may do so twice before the first connections
+    above the limit are closed: with a larger backlog it could run out of descriptors.
     """
     return max(4, connections_max() // 4)
 
 
 class Limits:
-    """Counts what is held at the moment."""
+    """Counts the watches, and the bytes of bodies and large answers, in progress."""
 
     def __init__(self) -> None:
         self.watches = 0
@@ -66,19 +66,19 @@ class Limits:
         self.answer_bytes = 0
 
     def take_watch(self) -> None:
-        """Raises StatusError (429). What is taken is to be given back."""
+        """Count a watch, which the caller must give back. Raises StatusError (429)."""
         if self.watches >= WATCHES_MAX:
             raise _too_many(f"there are {WATCHES_MAX} watches already")
         self.watches += 1
 
     def take_body(self, size: int) -> None:
-        """Raises StatusError (429). What is taken is to be given back."""
+        """Count a body's bytes, which the caller must give back. Raises StatusError (429)."""
         if self.body_bytes and self.body_bytes + size > BODIES_BYTES_MAX:
             raise _too_many(f"requests with {self.body_bytes} bytes of body are being handled already")
         self.body_bytes += size
 
     def take_answer(self, size: int) -> None:
-        """Raises StatusError (429). What is taken is to be given back."""
+        """Count an answer's bytes, which the caller must give back. Raises StatusError (429)."""
         if self.answer_bytes and self.answer_bytes + size > ANSWERS_BYTES_MAX:
             raise _too_many(f"answers of {self.answer_bytes} bytes are being sent already")
         self.answer_bytes += size
@@ -90,7 +90,7 @@ def _too_many(why: str) -> StatusError:
 
 
 class Connections(web.Server):
-    """aiohttp's server with a limit of connections. `busy` holds those that handle a request."""
+    """aiohttp's server with a limit of connections. `busy` holds the connections that handle a request."""
 
     def __init__(self, handler: Any, **options: Any) -> None:
         super().__init__(handler, **options)
@@ -111,7 +111,7 @@ class Connections(web.Server):
 
 
 class _Connection(RequestHandler):
-    """Answers what is not HTTP with a Status, like everything else, and without a trace in the log."""
+    """Answers invalid HTTP with a Status, like any other error, and without a trace in the log."""
 
     __slots__ = ()
 
@@ -131,7 +131,7 @@ class _Connection(RequestHandler):
 
 
 def refusal(error: StatusError) -> web.Response:
-    """Return the answer that says why not."""
+    """Return the response for an error."""
     headers = {"Content-Type": "application/json", "Cache-Control": "no-cache, private"}
     if error.retry_after_seconds is not None:
         headers["Retry-After"] = str(error.retry_after_seconds)
@@ -139,7 +139,7 @@ def refusal(error: StatusError) -> web.Response:
 
 
 async def read_body(request: web.BaseRequest, limit: int) -> bytes:
-    """Return the body. Raises StatusError: 408 it takes too long, 413 it is too large, 400 it breaks off."""
+    """Return the body. Raises StatusError: 408 too slow, 413 too large, 400 incomplete."""
     if (request.content_length or 0) > limit:
         raise status.too_large(limit)
     try:
@@ -158,7 +158,7 @@ async def read_body(request: web.BaseRequest, limit: int) -> bytes:
 
 
 async def send(request: web.BaseRequest, response: web.Response) -> None:
-    """Send a large answer now, in limited time. Raises ConnectionError when its reader is too slow."""
+    """Send a large answer in limited time. Raises ConnectionError if its reader is too slow."""
     size = len(response.body) if isinstance(response.body, bytes) else 0
     await response.prepare(request)
     try:
@@ -170,6 +170,6 @@ async def send(request: web.BaseRequest, response: web.Response) -> None:
 
 
 def abort(request: web.BaseRequest) -> None:
-    """Close a connection at once, without waiting for what it has not read."""
+    """Close a connection at once, and discard unsent data."""
     if request.transport is not None:
         request.transport.abort()

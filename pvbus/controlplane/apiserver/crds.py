@@ -1,7 +1,7 @@
-"""CustomResourceDefinitions: what the server fills in, checks, and says about them.
+"""CustomResourceDefinitions: their defaults, validation and status.
 
-A definition is served as soon as it is stored with Established=True, which it is unless its names
-are taken. While it is being deleted its objects go first; then the finalizer is taken off.
+A definition is served as soon as it is stored with Established=True, which requires that its names are free.
+On its deletion its objects are deleted first; then the finalizer is removed.
 """
 
 import time
@@ -40,7 +40,7 @@ class Definitions:
             kind = "CustomResourceDefinition"
             raise bad_request(f'{kind} in version "v1" cannot be handled as a {kind}: json: {problem}')
         if validate_crd(new):
-            return new  # and `_check` reports what is wrong
+            return new  # `_check` reports the errors
         prepared = {**new, "spec": _completed(new["spec"])}
         conflict = self._registry.name_conflict(prepared)
         before = (old or {}).get("status") or {}

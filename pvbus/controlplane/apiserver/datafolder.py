@@ -1,6 +1,6 @@
 """The folder of one server: its lock, token, port, certificates and kubeconfig.
 
-A server in memory has a temporary folder, which goes when it stops.
+A server in memory has a temporary folder, which is removed when it stops.
 """
 
 import base64
@@ -18,7 +18,7 @@ from pvbus.core.errors import PermanentError
 
 
 class DataFolder:
-    """Paths, and what is read from and written to them."""
+    """The paths of the folder; reads and writes its files."""
 
     def __init__(self, data: Path | None) -> None:
         self._temporary = tempfile.TemporaryDirectory(prefix="pvbus-") if data is None else None
@@ -31,7 +31,7 @@ class DataFolder:
         self.database = None if data is None else self._private / "objects.db"
 
     def open(self) -> None:
-        """Take the folder, for this process alone. Raises PermanentError when another one has it."""
+        """Lock the folder for this process. Raises PermanentError if another process holds the lock."""
         self._root.mkdir(mode=0o700, parents=True, exist_ok=True)
         self._private.mkdir(mode=0o700, exist_ok=True)
         try:

@@ -1,4 +1,4 @@
-"""Discovery: which groups, versions and resources there are, in the old form and the aggregated one."""
+"""Discovery documents: groups, versions and resources, in the old and the aggregated form."""
 
 from collections.abc import Iterable, Sequence
 from typing import Any
@@ -6,7 +6,7 @@ from typing import Any
 from pvbus.controlplane.apiserver.kinds import ServedKind, ServedVersion, version_rank
 
 AGGREGATED = "application/json;g=apidiscovery.k8s.io;v=v2;as=APIGroupDiscoveryList"
-"""Content type of the aggregated documents, as clients ask for it and as it is answered."""
+"""Content type of the aggregated documents, in requests and responses."""
 
 _SUBRESOURCE_VERBS = ("get", "patch", "update")
 KUBERNETES_VERSION = "1.36.0"

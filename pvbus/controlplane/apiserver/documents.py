@@ -1,4 +1,4 @@
-"""What is served besides resources: health, version, discovery, OpenAPI, and questions about oneself."""
+"""Documents besides resources: health, version, discovery, OpenAPI, and reviews of the user's rights."""
 
 from typing import Any, NamedTuple
 
@@ -25,7 +25,7 @@ class Document(NamedTuple):
 
 
 class Documents:
-    """Answers about the server itself."""
+    """Serves the documents about the server itself."""
 
     def __init__(self, registry: Registry, address: str) -> None:
         self._registry = registry
@@ -34,7 +34,7 @@ class Documents:
         self._edition = -1
 
     def get(self, path: str, accept: str) -> Document | None:
-        """Return the document at a path, None when there is none. Raises StatusError (406)."""
+        """Return the document at a path, None if there is none. Raises StatusError (406)."""
         path = path.rstrip("/") or "/"
         if path in OPEN_PATHS or path.rpartition("/")[0] in OPEN_PATHS:
             return Document(b"ok", "text/plain")
@@ -91,7 +91,7 @@ class Documents:
         return None if document is None else Document(document)
 
     def review(self, path: str, body: bytes, media: str, user: str) -> Document | None:
-        """Answer the questions "may I" (yes: there is one user) and "who am I"; None for other paths."""
+        """Answer an access review (always allowed: there is one user) or a SelfSubjectReview, else None."""
         if path == _REVIEWS:
             answer: dict[str, Any] = {"allowed": True, "reason": "the embedded server has one user"}
         elif path == _WHOAMI:

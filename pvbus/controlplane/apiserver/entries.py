@@ -1,7 +1,7 @@
-"""A stored object and a change of it, as the store, the watches and the collectors share them.
+"""A stored object and a change of it, shared by the store, the watches and the collectors.
 
-The JSON bytes are made once, when an object is written, and go unchanged into the answer, the
-database and every watch. What selectors and the garbage collector ask for often is kept beside them.
+An object is encoded once, when it is written, and the same bytes go to the answer, the database and every
+watch. The fields that selectors and the garbage collector read often are kept beside them.
 """
 
 from typing import Any, Literal, NamedTuple
@@ -32,7 +32,7 @@ _decoder = msgspec.json.Decoder()
 
 
 class Entry:
-    """One version of one object. Never changed after it was made."""
+    """One version of one object; it never changes."""
 
     __slots__ = ("_is_current", "_object", "key", "labels", "owners", "raw", "rv", "terminating", "uid")
 
@@ -51,7 +51,7 @@ class Entry:
 
     @classmethod
     def encode(cls, obj: Object, rv: int) -> "Entry":
-        """Write the resourceVersion into the object (which is changed) and encode it."""
+        """Set the resourceVersion in `obj` itself, and encode it."""
         obj["metadata"]["resourceVersion"] = str(rv)
         return cls(obj, _encoder.encode(obj), rv)
 
@@ -65,7 +65,7 @@ class Entry:
         return obj
 
     def shared(self) -> Object:
-        """Return the object, decoded once while it is the current one; the caller must not change it."""
+        """Return the object, which is cached while it is current; the caller must not change it."""
         if self._object is not None:
             return self._object
         obj = self.decode()
@@ -74,8 +74,8 @@ class Entry:
         return obj
 
     def retire(self) -> None:
-        """Drop the decoded object, which takes 5 to 10 times the bytes: the log of changes keeps versions
-        that are rarely looked at again."""
+        """Drop the decoded object, which takes 5 to 10 times the bytes: the log of changes keeps old
+        versions, which are rarely read."""
         self._is_current = False
         self._object = None
 
@@ -91,8 +91,8 @@ def _owner(reference: Object) -> Owner:
 
 
 class Change:
-    """One committed write. entry: the object afterwards, or as it last was, with the revision of
-    its deletion. old: the object before, None when it was created."""
+    """One write. entry: the object after it, or its last version with the resourceVersion of its deletion.
+    old: the previous object, None if it was created."""
 
     __slots__ = ("entry", "kind", "old", "type")
 

@@ -7,19 +7,19 @@ from typing import Any
 import re2  # type: ignore[import-untyped]  # it has no types
 
 PATTERN_BYTES_MAX = 8192
-"""Longest pattern: the longest of definitions in use (schedules of cron) have about 1,000 bytes."""
+"""Longest pattern. The longest in common definitions (cron schedules) have about 1,000 bytes."""
 
 PATTERN_STEPS_MAX = 20_000
 """Largest compiled pattern. `.{0,1000}` has 9,000 steps; Go's own limit of repetitions is 1,000, too."""
 
 
 REMEMBERED_MAX = 128
-"""Longest text whose match is remembered: types and reasons of conditions recur all the time, and a look
-into a table takes a fiftieth of a search."""
+"""Longest text whose match is cached: types and reasons of conditions recur all the time, and a cache hit
+takes a fiftieth of a search."""
 
 
 class Pattern:
-    """A compiled pattern. steps: its size, which times the length of a text bounds the cost of a search."""
+    """A compiled pattern. steps: its size; multiplied by a text's length, it bounds the cost of a search."""
 
     def __init__(self, compiled: Any) -> None:
         self.steps: int = compiled.programsize
@@ -38,11 +38,11 @@ class Pattern:
 def go_pattern(text: str) -> Pattern:
     """Compile a pattern in Go's syntax, for searches in time linear in the text.
 
-    Raises ValueError for what Go cannot compile, and for patterns that are too large.
+    Raises ValueError for patterns that Go cannot compile or that are too large.
     """
     if len(text.encode(errors="surrogatepass")) > PATTERN_BYTES_MAX:
         raise ValueError(f"it is longer than {PATTERN_BYTES_MAX} bytes")
-    if _ANY_BYTE.search(text):  # RE2 takes a single byte of UTF-8 for a match, Go never does
+    if _ANY_BYTE.search(text):  # in RE2 it matches a single byte of UTF-8, in Go never
         raise ValueError(r"error parsing regexp: invalid escape sequence: `\C`")
     options = re2.Options()
     options.log_errors = False
@@ -85,4 +85,4 @@ FORMAT_PATTERNS = {
         "mac": r"(?:[0-9A-Fa-f]{2}[:-]){5}[0-9A-Fa-f]{2}",
     }.items()
 }
-"""Formats that are checked; others, as in Kubernetes, say nothing. Each is a complete pattern."""
+"""Formats that are checked; others are ignored, as in Kubernetes. Each pattern matches the whole text."""

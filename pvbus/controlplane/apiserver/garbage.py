@@ -1,9 +1,9 @@
 """Garbage collection by ownerReferences, as Kubernetes' controller does it.
 
-An object whose owners are all gone is deleted; one that keeps an owner loses its references to those
-that are gone. That holds for objects created after their owner went, too, and after a restart. Owners
-are known by uid; a reference also has to name the owner rightly, and in the same namespace. A reference
-to a kind that is not served says nothing, so such an object stays.
+An object whose owners are all gone is deleted; an object with a remaining owner loses its references to the
+others. That also holds for objects created after their owner was deleted, and after a restart. Owners are
+identified by uid; a reference must also have the owner's name, and the same namespace. A reference to a kind
+that is not served counts as an existing owner, so such an object stays.
 """
 
 import asyncio
@@ -27,13 +27,13 @@ TOGETHER_MAX = 200
 """Items handled at once, so that their writes share transactions."""
 
 RETRY_SECONDS = (0.1, 10.0)
-"""First and longest pause before an item that was not done is tried again."""
+"""First and longest pause before the retry of an item that is not done."""
 
 _log = structlog.get_logger(__name__)
 
 
 class Worklist(Generic[Item]):
-    """handle: returns whether the item is done. It may find that there is nothing to do."""
+    """A queue of items with retries. handle: returns whether the item is done; the item may need no work."""
 
     def __init__(self, name: str, handle: Callable[[Item], Awaitable[bool]]) -> None:
         self._name = name
@@ -45,7 +45,7 @@ class Worklist(Generic[Item]):
         self._wake = asyncio.Event()
 
     def add(self, item: Item) -> None:
-        """Handle this soon, also when it waits for another try."""
+        """Handle this item soon, even if it waits for a retry."""
         self._later.pop(item, None)
         if item not in self._queued:
             self._queued.add(item)
@@ -70,7 +70,7 @@ class Worklist(Generic[Item]):
         try:
             done = await self._handle(item)
         except Exception as exc:
-            # One object that cannot be handled now must not stop the collection of the others.
+            # An error with one object must not stop the collection of the others.
             _log.warning("background work failed", work=self._name, item=str(item), error=str(exc))
             done = False
         if done:
@@ -98,7 +98,7 @@ class Node(NamedTuple):
 
 
 class Collector:
-    """Follows every change; `work.run()` does the deleting."""
+    """Follows every change; `work.run()` deletes the objects."""
 
     def __init__(self, store: Store, registry: Registry, writer: Writer) -> None:
         self._store = store
@@ -110,7 +110,7 @@ class Collector:
         store.observe(self._observe)
 
     def begin(self) -> None:
-        """Look at everything once: what happened while the server was down is not in any log."""
+        """Check all objects once: no log has the changes from before this start."""
         for kind in self._store.kinds():
             for entry in self._store.table(kind).ordered():
                 self._link(Node(kind, entry.key), entry)
@@ -160,7 +160,7 @@ class Collector:
         return not entry.owners or await self._judge(node, entry)
 
     async def _judge(self, node: Node, entry: Entry) -> bool:
-        """Delete an object without owners, or take off its references to those that are gone."""
+        """Delete an object whose owners are all gone, or remove its references to those that are."""
         endpoint = self._registry.storage(node.kind)
         if endpoint is None:
             return True
@@ -183,7 +183,7 @@ class Collector:
         return self._by_uid.get(owner.uid) != node
 
     async def _finish(self, node: Node, entry: Entry) -> bool:
-        """Do what the finalizers of a terminating object ask the collector for."""
+        """Process the finalizers `orphan` and `foregroundDeletion` of a terminating object."""
         endpoint = self._registry.storage(node.kind)
         finalizers: list[str] = entry.decode()["metadata"].get("finalizers", [])
         if endpoint is None or not {"orphan", "foregroundDeletion"} & set(finalizers):
@@ -201,7 +201,7 @@ class Collector:
         return True
 
     async def _delete_dependents(self, dependents: list[Node], owner: str) -> bool:
-        """Delete what the owner alone owns; return whether any of it still blocks the owner."""
+        """Delete the dependents without another owner; return whether any of them still blocks the owner."""
         blocked = False
         for dependent in dependents:
             entry = self._store.get(*dependent)
@@ -219,7 +219,7 @@ class Collector:
         return blocked
 
     async def _release(self, node: Node, owners: set[str]) -> None:
-        """Take the references to these owners off an object."""
+        """Remove the references to these owners from an object."""
         endpoint = self._registry.storage(node.kind)
         if endpoint is None or self._store.head(*node) is None:
             return

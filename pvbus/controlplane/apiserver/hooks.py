@@ -1,9 +1,8 @@
-"""What a kind's own behaviour looks like to the API server, and what such behaviour may use.
+"""The interfaces of kinds with behaviour of their own, and of the store that they may use.
 
-Most kinds are stored as they are written. PackageRevisions are stored too, but every write goes
-through hooks that do the git work first. PackageRevisionResources are not stored at all: they are
-made from git when asked for. The package store implements both and reads and writes its objects
-through `Objects`, which goes past the hooks.
+Most kinds are stored as they are written. PackageRevisions are stored too, but every write first calls hooks
+that do the git work. PackageRevisionResources are not stored at all: they are read from git on demand. The
+package store implements both, and reads and writes its objects through `Objects`, which bypasses the hooks.
 """
 
 from collections.abc import AsyncIterator, Callable, Mapping
@@ -13,9 +12,9 @@ from pvbus.ports.cluster import Kind, Object, WatchEvent
 
 
 class StatusError(Exception):
-    """An answer of the API server that is a metav1.Status.
+    """An error answer of the API server, a metav1.Status.
 
-    code: HTTP status; reason: Kubernetes' word (NotFound, Conflict, AlreadyExists, Invalid, ...);
+    code: HTTP status; reason: Kubernetes' reason (NotFound, Conflict, AlreadyExists, Invalid, ...);
     causes: field errors as (field path, reason, message); retry_after_seconds: sent as Retry-After.
     """
 
@@ -39,26 +38,26 @@ class StatusError(Exception):
 
 
 class KindHooks(Protocol):
-    """Behaviour of a stored kind. Each may raise StatusError; then nothing is stored.
+    """Behaviour of a stored kind. Every method may raise StatusError; then nothing is stored.
 
-    One object is never in two hooks at once. Field and metadata checks that hold for every kind
-    were done before; the returned object is what is stored and sent.
+    Hooks for one object never run concurrently. The checks of fields and metadata that hold for every kind
+    come first; the returned object is stored and sent.
     """
 
     async def on_create(self, obj: Object, *, user: str) -> Object:
-        """Return the object as it is to be stored; the hook may choose metadata.name and uid."""
+        """Return the object to store; the hook may choose metadata.name and uid."""
         ...
 
     async def on_update(self, old: Object, new: Object, *, subresource: str, user: str) -> Object:
-        """Return what is stored. Equal to `old`: nothing is written."""
+        """Return the object to store; nothing is written if it equals `old`."""
         ...
 
     async def on_delete(self, obj: Object) -> None:
-        """Check, before anything happens to it, that this object may be deleted."""
+        """Check that this object may be deleted, before any change to it."""
         ...
 
     async def on_removed(self, obj: Object) -> None:
-        """The last finalizer is gone: undo what on_create made, before the object disappears."""
+        """Undo the effects of `on_create`: the last finalizer is gone, and the object is removed next."""
         ...
 
 
@@ -76,9 +75,9 @@ class Objects(Protocol):
     """The stored objects, for hooks and background tasks inside the server's process."""
 
     def get(self, kind: Kind, namespace: str, name: str) -> Object | None:
-        """Return the object as everybody sees it; the caller must not change it.
+        """Return the committed object; the caller must not change it.
 
-        A write that is not durable yet is not in it: what is made from it must not be `put` back.
+        It lacks writes that are not durable yet, so an object derived from it must not be `put` back.
         """
         ...
 
@@ -89,23 +88,23 @@ class Objects(Protocol):
         ...
 
     async def put(self, kind: Kind, obj: Object) -> Object:
-        """Create or replace, past hooks, validation and resourceVersion checks.
+        """Create or replace an object, without hooks, validation and resourceVersion checks.
 
-        Keeps uid and creationTimestamp of what is there; an equal object is not written. Returns
-        once it is durable and visible.
+        Keeps the uid and creationTimestamp of an existing object; an equal object is not written. Returns
+        once the write is durable and visible.
         """
         ...
 
     async def change(
         self, kind: Kind, namespace: str, name: str, change: Callable[[Object], Object]
     ) -> Object | None:
-        """Replace an object by what `change` makes of its newest version; None where there is none.
+        """Replace an object by the result of `change` on its newest version; None if there is none.
 
-        As `put`, but no write of anybody else is lost. change: is called at once, and must not change
-        what it gets.
+        Like `put`, but without losing concurrent writes. change: called at once; it must not change its
+        argument.
         """
         ...
 
     async def remove(self, kind: Kind, namespace: str, name: str) -> None:
-        """Remove at once, finalizers or not, past hooks."""
+        """Remove an object at once, regardless of finalizers, without hooks."""
         ...

@@ -1,4 +1,4 @@
-"""The JSONPath of printer columns: kubectl's dialect, as far as columns use it.
+"""The JSONPath of printer columns: the part of kubectl's dialect that columns use.
 
 Fields (`.a.b`, `['a']`, `\\.` for a dot in a name), unions (`['a','b']`), indexes, slices, wildcards,
 and filters such as `[?(@.type=="Ready")]`. A missing field yields nothing.
@@ -11,7 +11,7 @@ from typing import Any
 
 _Step = Callable[[Any], Iterable[Any]]
 _NAME = re.compile(r"\.((?:[^.\[\]\\]|\\.)+)")
-# The alternatives exclude each other: else an expression without end takes exponential time.
+# The alternatives are disjoint: otherwise an unterminated expression takes exponential time.
 _BRACKET = re.compile(r"""\[((?:"[^"]*"|'[^']*'|\((?:"[^"]*"|'[^']*'|[^)"'])*\)|[^\]"'(])*)\]""")
 _QUOTED = re.compile(r"""\s*(?:'((?:[^'\\]|\\.)*)'|"((?:[^"\\]|\\.)*)")\s*""")
 _FILTER = re.compile(r"""\?\(\s*(@[^\s=!<>]*)\s*(?:(==|!=|<=|>=|<|>)\s*(.+?))?\s*\)""", re.DOTALL)
@@ -19,7 +19,7 @@ _SLICE = re.compile(r"(-?\d*)(?::(-?\d*))?(?::(-?\d*))?")
 
 
 def find(path: str, obj: Any) -> list[Any]:
-    """Return all values at the path, in order. Raises ValueError for a path that cannot be read."""
+    """Return all values at the path, in order. Raises ValueError for an invalid path."""
     values = [obj]
     for step in _steps(path):
         values = [found for value in values for found in step(value)]

@@ -1,7 +1,7 @@
-"""What a kind looks like to clients: its names, versions, schemas, columns and verbs.
+"""A kind as clients see it: its names, versions, schemas, columns and verbs.
 
-A `ServedKind` is all that discovery, OpenAPI, table output and the REST handlers need to know; it
-comes from `builtin` or, through `from_crd`, from a CustomResourceDefinition.
+A `ServedKind` has all that discovery, OpenAPI, table output and the REST handlers need; it comes from
+`builtin` or, through `from_crd`, from a CustomResourceDefinition.
 """
 
 import re
@@ -34,7 +34,7 @@ class ServedVersion(NamedTuple):
 
 
 class ServedKind(NamedTuple):
-    """custom: made by a CustomResourceDefinition, so no strategic merge patch and CRD pruning rules."""
+    """custom: from a CustomResourceDefinition, so without strategic merge patch, and with CRD pruning."""
 
     group: str
     kind: str
@@ -71,7 +71,7 @@ _STABILITY = {None: 0, "beta": 1, "alpha": 2}
 
 
 def version_rank(name: str) -> tuple[int, int, int, str]:
-    """Return a key that sorts versions as Kubernetes prefers them; other words come last, A to Z."""
+    """Return a key that sorts versions as Kubernetes prefers them; other names come last, A to Z."""
     match = _VERSION.fullmatch(name)
     if match is None:
         return (3, 0, 0, name)
@@ -80,7 +80,7 @@ def version_rank(name: str) -> tuple[int, int, int, str]:
 
 
 def from_crd(crd: Mapping[str, Any]) -> ServedKind:
-    """Return what a valid CustomResourceDefinition (apiextensions.k8s.io/v1) serves."""
+    """Return the served kind of a valid CustomResourceDefinition (apiextensions.k8s.io/v1)."""
     spec = crd["spec"]
     names = spec["names"]
     kind = names["kind"]

@@ -1,7 +1,7 @@
-"""Lists: selectors, pages that belong together, and which version of the past is meant.
+"""Lists: selectors, consistent pages, and the requested resourceVersion.
 
-A continue token names the resource version of the first page and the last key sent; later pages show
-the objects as they were at that version, for as long as the log of changes reaches back to it.
+A continue token holds the resource version of the first page and the last key sent. Later pages show the
+objects as they were at that version, as long as the log of changes reaches back to it.
 """
 
 import base64
@@ -29,7 +29,7 @@ from pvbus.ports.cluster import Object
 
 
 class Selection(NamedTuple):
-    """Which objects of a kind are meant. None: not restricted by this."""
+    """The selected objects of a kind. None: not restricted by this field."""
 
     endpoint: Endpoint
     namespace: str | None
@@ -48,7 +48,7 @@ class Selection(NamedTuple):
         return self.fields is None or self.fields.matches(self.endpoint.presented(entry.shared()))
 
     def matches_object(self, obj: Object) -> bool:
-        """The same for an object that is not stored."""
+        """Return whether the selectors match an object that is not stored; the namespace is not checked."""
         if self.labels is not None and not self.labels.matches(obj["metadata"].get("labels") or {}):
             return False
         return self.fields is None or self.fields.matches(obj)
@@ -108,7 +108,7 @@ def page(store: Store, selected: Selection, query: Mapping[str, str]) -> Page:
 
 
 def asked_version(store: Store, query: Mapping[str, str]) -> int:
-    """Return the resourceVersion of a request, 0 for none. Raises StatusError when it cannot be one."""
+    """Return the resourceVersion of a request, 0 for none. Raises StatusError if it is invalid."""
     text = query.get("resourceVersion", "")
     if text in ("", "0"):
         return 0
@@ -135,7 +135,7 @@ def _past(table: Table, rv: int) -> Table:
 
 
 def _check_match(query: Mapping[str, str]) -> None:
-    """Refuse a resourceVersionMatch that means nothing (422)."""
+    """Refuse an invalid resourceVersionMatch (422)."""
     match = query.get("resourceVersionMatch", "")
     if not match:
         return

@@ -1,7 +1,7 @@
-"""ObjectMeta: what is accepted, how it is checked, and what a write may change of it.
+"""ObjectMeta: decoding, validation, and the fields that an update may change.
 
-Every kind has the same metadata, so it is checked here and not by the kinds' schemas. Nothing here
-knows about storage: functions take and change the `metadata` dict of an object that is being written.
+Every kind has the same metadata, so this module checks it, and not the kinds' schemas. It is independent of
+storage: functions take and change the `metadata` dict of an object that is being written.
 """
 
 import re
@@ -13,7 +13,7 @@ from pvbus.controlplane.apiserver.nodes import METADATA_SCHEMA, PROBLEMS_MAX, Fi
 from pvbus.controlplane.apiserver.status import invalid_value
 
 ANNOTATIONS_BYTES_MAX = 256 * 1024
-"""Kubernetes' limit of all keys and values of an object's annotations together."""
+"""Kubernetes' limit for the keys and values of all annotations of an object together."""
 
 _JSON_TYPES = {"string": str, "integer": int, "object": dict, "array": list}
 _TYPES: Mapping[str, type] = {
@@ -55,7 +55,7 @@ class MetadataTypeError(ValueError):
 
 
 def cleaned(metadata: dict[str, Any], unknown: list[str]) -> dict[str, Any]:
-    """Check types; drop nulls, empty collections, what is not stored, and unknown fields.
+    """Check types; drop nulls, empty collections, unknown fields, and fields that are not stored.
 
     Paths of unknown fields are appended to `unknown`. Raises MetadataTypeError.
     """
@@ -111,10 +111,10 @@ def problems(
     label_name: bool = False,
     qualified_finalizers: bool = True,
 ) -> list[FieldError]:
-    """Return every rule that a complete metadata breaks.
+    """Return the errors of complete metadata.
 
-    label_name: the name is a DNS label. qualified_finalizers: finalizers that are none of Kubernetes' own
-    need a domain; only the kinds of the core group want that.
+    label_name: the name must be a DNS label. qualified_finalizers: finalizers other than Kubernetes' own need
+    a domain; this holds only for kinds of the core group.
     """
     found: list[FieldError] = []
     if not metadata.get("name"):
@@ -167,7 +167,7 @@ def _name_problems(path: str, name: str, *, label: bool) -> list[FieldError]:
 
 
 REMEMBERED_MAX = 320
-"""Longest text whose check is remembered: a label key with its prefix. Longer ones are wrong anyway, and
+"""Longest text whose check is cached: a label key with its prefix. Longer ones are always invalid, and
 thousands of them would stay in memory."""
 
 
@@ -248,9 +248,9 @@ _SERVER_FIELDS = ("creationTimestamp", "deletionTimestamp", "deletionGracePeriod
 
 
 def carried_over(new: dict[str, Any], old: Mapping[str, Any]) -> list[FieldError]:
-    """Give an updated object what only the server decides; return what the writer tried to change.
+    """Copy the fields that only the server sets to an updated object; return the writer's illegal changes.
 
-    Finalizers may leave a terminating object but not join it.
+    A writer may remove finalizers from a terminating object, but not add any.
     """
     found = []
     if new.get("uid") not in (None, "", old["uid"]):

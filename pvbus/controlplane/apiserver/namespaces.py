@@ -1,7 +1,7 @@
-"""What is emptied before it goes: namespaces with their content, definitions with their objects.
+"""Empties namespaces and definitions before their deletion.
 
-Both terminate first, which keeps anything new from being created in them; the cleaner deletes what is
-there, waits for its finalizers, and then lets the container go.
+Both terminate first, which prevents new objects in them. The cleaner deletes the existing objects, waits for
+their finalizers, and then removes the namespace or the definition.
 """
 
 from typing import NamedTuple
@@ -29,7 +29,7 @@ class Container(NamedTuple):
 
 
 class Cleaner:
-    """Follows every change; `work.run()` does the deleting."""
+    """Follows every change; `work.run()` deletes the objects."""
 
     def __init__(self, store: Store, registry: Registry, writer: Writer) -> None:
         self._store = store
@@ -40,7 +40,7 @@ class Cleaner:
         store.observe(self._observe)
 
     def begin(self) -> None:
-        """Serve the stored definitions and go on with what was terminating."""
+        """Serve the stored definitions; resume the deletion of terminating definitions and namespaces."""
         for entry in self._store.table(CRD).ordered():
             self._registry.set_crd(entry.decode())
         for kind in (NAMESPACE, CRD):
@@ -85,7 +85,7 @@ class Cleaner:
         return not entry.terminating or await self._empty_namespace(entry)
 
     async def _accept_names(self, entry: Entry) -> bool:
-        """Look again whether a definition's names are free: writing it, unchanged, says so."""
+        """Check again whether a definition's names are free: an unchanged write sets its conditions anew."""
         endpoint = self._registry.storage(CRD)
         if endpoint is not None:
             await self._writer.update(endpoint, entry.key, lambda crd: crd, Options(USER, []))
@@ -112,7 +112,7 @@ class Cleaner:
         return True
 
     async def _delete_all(self, kinds: list[Kind], namespace: str | None) -> bool:
-        """Delete the objects of these kinds in a namespace, or all; return whether any remain."""
+        """Delete the objects of these kinds, in one namespace or in all; return whether any remain."""
         remain = False
         for kind in kinds:
             endpoint = self._registry.storage(kind)
@@ -124,14 +124,14 @@ class Cleaner:
                     try:
                         await self._writer.delete(endpoint, entry.key, DeleteOptions())
                     except StatusError as exc:
-                        # A hook may refuse for now (a published package): that one is tried again.
+                        # A hook may refuse for now (a published package): the deletion is retried.
                         remain = remain or exc.code != 404
                 remain = remain or self._store.get(kind, entry.key) is not None
         return remain
 
 
 async def create_initial(store: Store, strategy: Strategy) -> None:
-    """Create the namespaces that every cluster has."""
+    """Create the namespaces in `INITIAL`, which every cluster has."""
     for name in INITIAL:
         if store.head(NAMESPACE, ("", name)) is None:
             store.put(NAMESPACE, strategy.prepare(_namespace(name), None))

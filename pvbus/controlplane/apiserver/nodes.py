@@ -1,7 +1,7 @@
-"""Structural schemas at work: defaults, pruning and validation of objects.
+"""Applies structural schemas to objects: defaults, pruning and validation.
 
-A schema is read once into `Node`s, which are walked with an object. `structural` knows how to do without
-the walk for objects that are fine as they are.
+A schema is compiled once into `Node`s, which are walked with an object. `structural` avoids the walk for
+valid objects that need no change.
 
 Messages are those of Kubernetes (kube-openapi's validation as the API server reports it).
 """
@@ -52,7 +52,7 @@ METADATA_SCHEMA: Mapping[str, Any] = {
         },
     },
 }
-"""What may stand in metadata; `openapi` describes the same fields to people."""
+"""The fields of metadata; `openapi` documents the same fields."""
 
 
 ROOT = "<nil>"
@@ -71,7 +71,7 @@ class FieldError(NamedTuple):
 
 
 class Node:
-    """One level of a schema, read once. `extra` are the properties that no one declared."""
+    """One compiled level of a schema. extra: the node of additionalProperties."""
 
     def __init__(self, schema: Mapping[str, Any], *, root: bool = False) -> None:
         self.schema = schema
@@ -99,11 +99,11 @@ class Node:
         self.rules = tuple(Rule(rule) for rule in schema.get("x-kubernetes-validations") or ())
         self.combined = {name: _nodes(schema[name]) for name in _COMBINATORS if schema.get(name)}
         own = (schema.get("properties") or {}).get("metadata") or {}
-        if (root or self.embedded) and own.get("properties"):  # it may restrict names further
+        if (root or self.embedded) and own.get("properties"):  # it may restrict the name further
             self.combined.setdefault("allOf", []).append(Node({"properties": {"metadata": own}}))
 
     def children(self, value: Json, path: str) -> Iterator[tuple[Any, Json, "Node", str]]:
-        """Yield (key or index, child, its node, its path) of those children that a node describes."""
+        """Yield (key or index, child, its node, its path) of the children that the schema declares."""
         if isinstance(value, dict):
             for name, child in value.items():
                 node = self.properties.get(name) or self.extra
@@ -137,7 +137,7 @@ _STRING = Node({"type": "string"})
 
 
 def default(node: Node, value: Json, path: str = "") -> Json:
-    """Return `value` with nulls that mean nothing taken out and defaults put in; itself if unchanged."""
+    """Return `value` with defaults, without nulls in fields that are not nullable; itself if unchanged."""
     changes: dict[Any, Json] = {}
     dropped = []
     for key, child, below, child_path in node.children(value, path):
@@ -209,10 +209,10 @@ def type_name(value: Json) -> str:
 
 
 PROBLEMS_MAX = 100
-"""Findings about one object that are reported: nobody reads more, and 100,000 would take megabytes."""
+"""Maximum number of errors reported for one object: more are not useful, and 100,000 would take megabytes."""
 
 SHOWN_MAX = 1000
-"""Characters of a value in an error: enough to recognize it. The answer to 3 MB is not 6 MB."""
+"""Characters of a value in an error: enough to recognize it, without copying 3 MB to the answer."""
 
 
 def shown(value: Json) -> str:
@@ -343,7 +343,7 @@ def _array_errors(node: Node, value: list[Json], path: str) -> Iterator[FieldErr
 
 
 def list_identity(schema: Mapping[str, Any]) -> Callable[[Json], Json] | None:
-    """Return what must differ between the items of a list: the item itself or its map keys."""
+    """Return the function for the identity of a list's items: the item itself or its map keys."""
     kind = schema.get("x-kubernetes-list-type")
     if kind == "map":
         keys = schema.get("x-kubernetes-list-map-keys") or ()
@@ -354,7 +354,7 @@ def list_identity(schema: Mapping[str, Any]) -> Callable[[Json], Json] | None:
 
 
 def _children_before(node: Node, value: Json, old: Json) -> Callable[[Any], Json]:
-    """Return what finds a child's old value. Items of a list correspond only by the keys of a map list."""
+    """Return the function that finds a child's old value. List items only correspond by their map keys."""
     if isinstance(value, dict):
         return old.get if isinstance(old, dict) else lambda key: None
     if node.schema.get("x-kubernetes-list-type") != "map" or not isinstance(old, list):

@@ -35,10 +35,10 @@ class StoredObjects:
         return [entry.shared() for entry in self._store.table(kind).ordered(namespace)]
 
     async def watch(self, kind: Kind) -> AsyncIterator[WatchEvent]:
-        """Yield every present object as ADDED, then a BOOKMARK, then changes, for ever.
+        """Yield every existing object as ADDED, then a BOOKMARK, then changes, forever.
 
-        A consumer that falls behind the log gets everything anew: what disappeared meanwhile as
-        DELETED, what is present as ADDED or MODIFIED, and another BOOKMARK.
+        A consumer that falls behind the log gets a new list: missing objects as DELETED, existing ones as
+        ADDED or MODIFIED, and another BOOKMARK.
         """
         table = self._store.table(kind)
         known: dict[tuple[str, str], Object] = {}

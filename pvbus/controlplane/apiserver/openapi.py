@@ -1,8 +1,8 @@
-"""OpenAPI documents: what `kubectl explain`, `apply` and `create` read about kinds.
+"""OpenAPI documents, which `kubectl explain`, `apply` and `create` read.
 
-One version 3 document per group and version, with an index that names each by a hash of its
-content, and one version 2 document for older clients. An `OpenApi` is made for one set of served
-kinds; when that changes, make another.
+There is one version 3 document per group and version, with an index that has a hash of each content, and one
+version 2 document for older clients. An `OpenApi` belongs to one set of served kinds; create another one when
+that set changes.
 """
 
 import hashlib
@@ -45,7 +45,7 @@ _VERSION = f"v{KUBERNETES_VERSION}"
 
 
 class OpenApi:
-    """The documents for these kinds, each made when first asked for."""
+    """The documents for these kinds, each created at its first request."""
 
     def __init__(self, kinds: Sequence[ServedKind]) -> None:
         self._kinds = tuple(kinds)
@@ -58,7 +58,7 @@ class OpenApi:
 
     @cached_property
     def index(self) -> bytes:
-        """Return /openapi/v3: where each document is."""
+        """Return /openapi/v3: the URL of each document."""
         paths = {
             path: {"serverRelativeURL": f"/openapi/v3/{path}?hash={_hash(self.document(path) or b'')}"}
             for path in self._paths
@@ -92,10 +92,10 @@ class OpenApi:
 
     @cached_property
     def swagger_protobuf(self) -> bytes:
-        """Return /openapi/v2 in protobuf: a document that describes nothing.
+        """Return /openapi/v2 in protobuf: an empty document.
 
-        kubectl asks for it when a manifest's kind is in no version 3 document, and takes a refusal
-        for a failure of its own; with nothing in it, it says that there is no such kind.
+        kubectl requests it if a manifest's kind is in no version 3 document, and reports an error response as
+        its own failure; with an empty document it reports that there is no such kind.
         """
         info = b"".join(_text(number, text) for number, text in ((1, "Kubernetes"), (2, _VERSION)))
         return _text(1, "2.0") + bytes([2 << 3 | 2, len(info)]) + info
@@ -135,7 +135,7 @@ def _component(kind: ServedKind, version: str) -> str:
 
 
 def _ref(name: str, description: str = "") -> dict[str, Any]:
-    """Refer to another schema; a description of its own has to stand beside the reference."""
+    """Return a reference to another schema; its own description must stand beside the reference."""
     reference = {"$ref": f"{_COMPONENTS}{name}"}
     return {"description": description, "allOf": [reference]} if description else reference
 
@@ -292,7 +292,7 @@ def _operation(kind: ServedKind, at: ServedVersion, verb: str) -> dict[str, Any]
 
 
 def _swagger_item(item: Mapping[str, Any]) -> dict[str, Any]:
-    """Return a path of a version 3 document in the words of version 2."""
+    """Convert a path item of a version 3 document to version 2."""
     result: dict[str, Any] = {}
     for name, value in item.items():
         if name == "parameters":

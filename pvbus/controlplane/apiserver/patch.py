@@ -1,7 +1,7 @@
-"""The three ways to patch an object. All return a new value and leave their arguments alone, or raise
-the StatusError to answer with.
+"""The three kinds of patches. All functions return a new value and do not change their arguments, or raise
+the StatusError for the answer.
 
-Results may share unchanged parts with the object they came from. Server-side apply is not here.
+Results may share unchanged parts with the original object. Server-side apply is not supported.
 """
 
 import re
@@ -15,18 +15,18 @@ from pvbus.ports.cluster import Object
 
 PATCHES = ("application/json-patch+json", "application/merge-patch+json")
 STRATEGIC_PATCH = "application/strategic-merge-patch+json"
-"""Content types; the last is of built-in kinds only."""
+"""Content types; the last is only for built-in kinds."""
 
 OPERATIONS_MAX = 10_000
-"""Operations of one JSON patch; the real API server has the same bound, so that a small request
-cannot make it work for long."""
+"""Maximum operations of one JSON patch, as in the real API server, so that a small request cannot cause much
+work."""
 
 COPIED_BYTES_MAX = 3 * 1024 * 1024
-"""What the `copy` operations of one JSON patch may add, as in the real API server: each may double the
+"""Bytes that the `copy` operations of one JSON patch may add, as in the real API server: each can double the
 object."""
 
 SHIFTED_ITEMS_MAX = 50_000_000
-"""List items that the operations of one JSON patch may move to make or fill a gap: about 0.1 s of work.
+"""List items that the operations of one JSON patch may shift by insertions and removals: about 0.1 s of work.
 10,000 insertions at the start of a list of 1,000,000 would take 10 s."""
 
 
@@ -53,7 +53,7 @@ def _merged(target: Any, patch: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def json_patch(obj: Object, operations: Any) -> Object:
-    """Apply the operations in order, all or none."""
+    """Apply all operations in order, or raise without an effect."""
     if not isinstance(operations, list) or not all(isinstance(step, Mapping) for step in operations):
         raise bad_request("a JSON patch must be an array of operations")
     if len(operations) > OPERATIONS_MAX:
@@ -105,7 +105,7 @@ _INDEX = re.compile(r"[0-9]{1,9}")
 
 
 class _Document:
-    """A value of one's own that operations change in place, and how much they have done to it."""
+    """A private value that operations change in place, with counts of their work."""
 
     def __init__(self, value: Any) -> None:
         self.value = value
@@ -144,7 +144,7 @@ class _Document:
             container.insert(at, new)
 
     def remove(self, pointer: Sequence[str]) -> Any:
-        """Take a value out, and return it."""
+        """Remove a value, and return it."""
         if not pointer:
             raise _unprocessable("the whole object cannot be removed")
         found = self.read(pointer)
@@ -165,7 +165,7 @@ class _Document:
         container[part if isinstance(container, dict) else int(part)] = new
 
     def copy(self, pointer: Sequence[str]) -> Any:
-        """Return a copy of a value; all copies of a patch together have a limit."""
+        """Return a copy of a value; the total size of a patch's copies is limited."""
         raw = encode(self.read(pointer))
         self._copied_bytes += len(raw)
         if self._copied_bytes > COPIED_BYTES_MAX:
@@ -192,7 +192,7 @@ def _test(document: _Document, step: Mapping[str, Any]) -> None:
 
 
 def _same(one: Any, other: Any) -> bool:
-    """JSON equality: unlike in Python, true is not 1."""
+    """Return whether two JSON values are equal: unlike in Python, true is not 1."""
     if isinstance(one, bool) or isinstance(other, bool):
         return one is other
     if isinstance(one, dict) and isinstance(other, dict):
@@ -225,7 +225,7 @@ _STEPS: dict[str, Callable[[_Document, Mapping[str, Any]], Any]] = {
 
 
 class _MergedList(NamedTuple):
-    """A list that is merged instead of replaced. key: which member tells elements apart; "" for a set."""
+    """A list that is merged, not replaced. key: the field that identifies its items; "" for a set."""
 
     key: str
 
@@ -302,7 +302,7 @@ def _rows(target: Any, name: str) -> list[Any]:
 
 
 def _listed(patch: Mapping[str, Any], key: str) -> list[Any]:
-    """Return the list that a directive needs."""
+    """Return the value of a directive, which must be a list."""
     if not isinstance(patch[key], list):
         raise bad_request(f"{key}: must be a list")
     return list(patch[key])
@@ -332,7 +332,7 @@ def _strategic_list(target: list[Any], patch: list[Any], key: str) -> list[Any]:
 
 
 def _ordered(items: list[Any], order: list[Any], before: list[Any], key: str) -> list[Any]:
-    """Put the listed items into that order; the others stay before what they stood before."""
+    """Sort the items listed in `order` by it; the other items keep their position from `before`."""
 
     def identity(item: Any) -> Any:
         found = item.get(key) if key and isinstance(item, Mapping) else item

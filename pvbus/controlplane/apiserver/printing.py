@@ -1,4 +1,4 @@
-"""Tables: what `kubectl get` prints, made by the server (meta.k8s.io/v1 Table)."""
+"""Tables for `kubectl get`, rendered by the server (meta.k8s.io/v1 Table)."""
 
 from collections.abc import Callable, Mapping, Sequence
 from datetime import UTC, datetime
@@ -22,7 +22,7 @@ _AGE = Column(
 
 
 class _Layout(NamedTuple):
-    """The columns of a kind, and how an object becomes a row at a time."""
+    """The columns of a kind, and the function that returns an object's cells at a given time."""
 
     columns: Sequence[Column]
     cells: Callable[[Object, datetime], _Cells]
@@ -42,8 +42,8 @@ def table(
 ) -> dict[str, Any]:
     """Return the objects as a Table.
 
-    include: what each row carries of its object. watch: the rows follow others of the same table,
-    so the columns are left out.
+    include: the part of its object that each row holds. watch: the rows continue a table, so the columns are
+    left out.
     """
     layout = _layout(kind, version)
     metadata: dict[str, Any] = {"resourceVersion": resource_version}
@@ -61,7 +61,7 @@ def table(
 
 
 def _definition(column: Column) -> dict[str, Any]:
-    """Return a column as clients read it. Dates arrive as ages, which are text."""
+    """Return a column definition for clients. Dates are sent as ages, which are strings."""
     return {
         "name": column.name,
         "type": "string" if column.type == "date" else column.type,
@@ -82,7 +82,7 @@ def _row(layout: _Layout, obj: Object, now: datetime, include: Include) -> dict[
 
 
 def partial_metadata(obj: Object) -> Object:
-    """Return the object as clients get it that only asked for metadata."""
+    """Return the PartialObjectMetadata of an object."""
     return {
         "kind": "PartialObjectMetadata",
         "apiVersion": "meta.k8s.io/v1",
@@ -131,12 +131,12 @@ def _cell(column: Column, obj: Object, now: datetime) -> Any:
 
 
 def shown(value: Any) -> str:
-    """Return a value as text: what is not text already as JSON."""
+    """Return a value as text; values other than text are encoded as JSON."""
     return value if isinstance(value, str) else msgspec.json.encode(value).decode()
 
 
 def age(timestamp: str | None, now: datetime) -> str:
-    """Return the time since an RFC 3339 timestamp the way kubectl writes it."""
+    """Return the time since an RFC 3339 timestamp in kubectl's format."""
     if not timestamp:
         return "<unknown>"
     try:
@@ -149,7 +149,7 @@ def age(timestamp: str | None, now: datetime) -> str:
 
 
 def duration(seconds_exact: float) -> str:
-    """Return a duration in at most two units, precise where it is short.
+    """Return a duration in at most two units; short durations are more precise.
 
     Source: k8s.io/apimachinery pkg/util/duration (HumanDuration), behaviour only.
     """
@@ -185,7 +185,7 @@ def _units(large: int, large_unit: str, small: int, small_unit: str) -> str:
     return f"{large}{large_unit}{small}{small_unit}" if small else f"{large}{large_unit}"
 
 
-# --- kinds whose rows need more than paths ---
+# --- kinds whose cells are not plain paths ---
 
 
 def _text_column(name: str, description: str, *, type_: str = "string", priority: int = 0) -> Column:
@@ -218,7 +218,7 @@ def _crd(obj: Object, _now: datetime) -> _Cells:
 
 
 def _event(obj: Object, now: datetime) -> _Cells:
-    """Understand both versions of Event."""
+    """Return the cells of an Event of either version."""
     first = obj.get("firstTimestamp") or obj.get("deprecatedFirstTimestamp") or obj.get("eventTime")
     last = obj.get("lastTimestamp") or obj.get("deprecatedLastTimestamp") or first
     count = obj.get("count") or obj.get("deprecatedCount") or 1

@@ -1,9 +1,8 @@
-"""The few protobuf bodies that kubectl and controllers insist on sending.
+"""Decodes the few request bodies that kubectl and controllers always send as protobuf.
 
-`kubectl create namespace`, `create configmap`, `create secret` and `auth can-i` speak protobuf and
-nothing else, and so do typed clients of client-go where they delete and record events. These messages
-are small and their field numbers are fixed for ever, so they are read here; every other kind is refused,
-and all answers are JSON.
+`kubectl create namespace`, `create configmap`, `create secret` and `auth can-i` send only protobuf, and so do
+typed clients of client-go when they delete objects and record events. These messages are small and their
+field numbers never change, so they are decoded here. Every other kind is refused, and all answers are JSON.
 
 Source: the generated.proto files of k8s.io/api core/v1, events/v1 and authorization/v1, and of
 k8s.io/apimachinery meta/v1 and runtime (v0.36).
@@ -26,13 +25,13 @@ class _List(NamedTuple):
 
 
 class _Time(NamedTuple):
-    """Seconds and nanoseconds since 1970; without either there is no time. micro: MicroTime."""
+    """Seconds and nanoseconds since 1970; no time if both are missing. micro: MicroTime."""
 
     micro: bool = False
 
 
 class UnknownKindError(ValueError):
-    """The body is sound, but of a kind that is not read from protobuf."""
+    """The body is valid, but its kind is not supported as protobuf."""
 
 
 _Message = Mapping[int, tuple[str, Any]]
@@ -143,17 +142,16 @@ _ENVELOPE: _Message = {1: ("type", {1: ("apiVersion", str), 2: ("kind", str)}), 
 
 
 def decode(body: bytes) -> dict[str, Any]:
-    """Return the object in a Kubernetes protobuf body. Raises ValueError: damaged, or another kind.
+    """Return the object in a Kubernetes protobuf body. Raises ValueError if it is damaged or of another kind.
 
-    Fields at their zero value are left out, as clients send them whether they mean them or not;
-    fields that only a server sets are ignored.
+    Zero values are left out, as clients always send them; fields that only a server sets are ignored.
     """
     if not body.startswith(MAGIC):
         raise ValueError("not a Kubernetes protobuf body")
     envelope = _message(memoryview(body)[len(MAGIC) :], _ENVELOPE)
     names = envelope.get("type", {})
     kind = names.get("kind", "")
-    # DeleteOptions belong to every group: a client sends them in that of the objects it deletes.
+    # DeleteOptions belong to every group: a client sends them in the group of the deleted objects.
     of_any_group = _DELETE_OPTIONS if kind == "DeleteOptions" else None
     message = _KINDS.get((names.get("apiVersion", ""), kind), of_any_group)
     if message is None:
@@ -181,7 +179,7 @@ def _message(data: memoryview, message: _Message) -> dict[str, Any]:
 
 
 def _entry(raw: Any, kind: Any) -> tuple[str, Any]:
-    """Read an entry of a map: a message of a key and a value, either of them left out if empty."""
+    """Decode a map entry: a message of key and value, either of which is left out if it is empty."""
     parts = dict(_fields(_bytes(raw)))
     empty = memoryview(b"")
     return _value(parts.get(1, empty), str), _value(parts.get(2, empty), kind)
@@ -203,12 +201,12 @@ def _value(raw: Any, kind: Any) -> Any:
 
 
 def _signed(number: int) -> int:
-    """Return what a varint of 64 bits stands for: two's complement."""
+    """Return the signed value of a 64-bit varint: two's complement."""
     return number - 2**64 if number >= 2**63 else number
 
 
 def _time(data: memoryview, *, micro: bool) -> str:
-    """Return a time as JSON has it, "" for none."""
+    """Return a time in JSON's format, "" for none."""
     parts = dict(_fields(data))
     seconds, nanos = parts.get(1, 0), parts.get(2, 0)
     if not isinstance(seconds, int) or not isinstance(nanos, int):

@@ -1,8 +1,7 @@
-"""Which kinds are served, and how a request's group, version and plural lead to one.
+"""The served kinds, by a request's group, version and plural.
 
-Built-in kinds are there from the start; a CustomResourceDefinition adds its kind when it is committed
-and takes it away when it is gone. Everything is looked up by (group, version, plural); an `Endpoint` is
-what the handlers need for one of these.
+Built-in kinds are served from the start. A CustomResourceDefinition adds its kind when it is committed, and
+removes it when it is deleted. An `Endpoint`, found by (group, version, plural), has all that handlers need.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
@@ -38,7 +37,7 @@ class Endpoint:
 
     @cached_property
     def schema(self) -> Schema | None:
-        """The compiled schema; compiling waits until somebody writes an object of the kind."""
+        """The compiled schema; it is compiled at the first write of an object of the kind."""
         return None if self.version.schema is None else compile_schema(self.version.schema)
 
     def subject(self, name: str = "") -> Subject:
@@ -57,7 +56,7 @@ class Endpoint:
         return obj
 
     def stored(self, obj: Object) -> Object:
-        """Return an object of this version as it is stored."""
+        """Convert an object of this version to the storage version."""
         if self.stored_kind != self.kind:
             return _renamed(obj, _NAMES, "v1")
         if self.converts:
@@ -66,7 +65,7 @@ class Endpoint:
 
 
 class Registry:
-    """The kinds served now."""
+    """The kinds that are currently served."""
 
     def __init__(self, builtin: Iterable[ServedKind]) -> None:
         self._builtin = tuple(builtin)
@@ -108,7 +107,7 @@ class Registry:
         return self._by_kind.get(kind)
 
     def set_crd(self, crd: Object) -> None:
-        """Serve, or stop serving, what a CustomResourceDefinition says now."""
+        """Serve the kind of a CustomResourceDefinition in its present form, or stop serving it."""
         self.drop_crd(crd["metadata"]["name"])
         if not is_established(crd):
             return
@@ -125,7 +124,7 @@ class Registry:
             self._drop(served)
 
     def name_conflict(self, crd: Object) -> str:
-        """Return which name of a CustomResourceDefinition another kind of its group uses already, or ""."""
+        """Return the conflict of a CustomResourceDefinition's names with another kind of its group, or ""."""
         wanted = from_crd(crd)
         own = crd["metadata"]["name"]
         others = [*self._builtin, *(kind for name, kind in self._custom.items() if name != own)]
@@ -149,7 +148,7 @@ def is_established(crd: Object) -> bool:
     return any(c.get("type") == "Established" and c.get("status") == "True" for c in conditions)
 
 
-# Events have two faces: v1 and events.k8s.io/v1 show the same stored objects, as v1 has them.
+# Events have two APIs: v1 and events.k8s.io/v1 serve the same objects, which are stored as v1.
 # Source: k8s.io/kubernetes/pkg/apis/events/v1/conversion.go.
 _NAMES: Mapping[str, str] = {
     "regarding": "involvedObject",

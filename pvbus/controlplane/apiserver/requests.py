@@ -1,9 +1,9 @@
-"""What a request asks for: its path, its options, the shape of the answer it accepts.
+"""Parses requests: path, options, and the accepted shape of the answer.
 
-The head is looked at before anything of a request is used. A page of a foreign site can make a browser
-send requests here, also under a name that it lets resolve to loopback (DNS rebinding). It has no token, but
-nothing is lost by refusing it earlier and for a reason that can be read: requests name this server, or an
-address, and come from no other origin.
+The head is checked before any other part of a request. A page of a foreign site can make a browser send
+requests here, also under a name that it resolves to loopback (DNS rebinding). It has no token, but an earlier
+refusal with a clear reason is better: requests must name this server or an address, and come from no other
+origin.
 """
 
 import re
@@ -27,7 +27,7 @@ Validation = Literal["Strict", "Warn", "Ignore"]
 
 
 class Target(NamedTuple):
-    """A path below /api or /apis. namespace None: not given in the path; name "": the collection."""
+    """A path below /api or /apis. namespace None: not in the path. name "": the collection."""
 
     group: str
     version: str
@@ -38,7 +38,7 @@ class Target(NamedTuple):
 
 
 class Options(NamedTuple):
-    """How a write is to be done. warnings is filled on the way and sent as headers."""
+    """The options of a write. warnings: collected during the write, and sent as headers."""
 
     user: str
     warnings: list[str]
@@ -54,9 +54,9 @@ class DeleteOptions(NamedTuple):
 
 
 def parse_path(path: str) -> Target | None:
-    """Return what a path points to, None when it is not the path of a resource.
+    """Return the target of a path, None if it is not the path of a resource.
 
-    Raises StatusError (400): it holds a control character, which no name can have.
+    Raises StatusError (400) if it holds a control character, which no name can have.
     """
     parts = path.split("/")
     if parts[-1] == "":
@@ -112,7 +112,7 @@ def is_true(query: Mapping[str, str], name: str) -> bool:
 
 
 def write_options(query: Mapping[str, str], user: str) -> Options:
-    """Return the options of a write. Raises StatusError for values that do not exist."""
+    """Return the options of a write. Raises StatusError for invalid values."""
     if not query:
         return Options(user, [])
     validation = query.get("fieldValidation") or "Warn"
@@ -136,7 +136,7 @@ class _Preconditions(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
 
 
 class _DeleteBody(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
-    """metav1.DeleteOptions, as far as it is obeyed."""
+    """The supported fields of metav1.DeleteOptions."""
 
     preconditions: _Preconditions | None = None
     propagation_policy: str | None = None
@@ -145,7 +145,7 @@ class _DeleteBody(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
 
 
 def delete_options(query: Mapping[str, str], content: Any) -> DeleteOptions:
-    """Merge the query with a DeleteOptions body ({} when there was none). Raises StatusError (400, 422)."""
+    """Merge the query with a DeleteOptions body ({} if there was none). Raises StatusError (400, 422)."""
     try:
         body = msgspec.convert(content, _DeleteBody)
     except msgspec.ValidationError as exc:
@@ -169,18 +169,18 @@ def delete_options(query: Mapping[str, str], content: Any) -> DeleteOptions:
 
 
 class Wanted(NamedTuple):
-    """The shape of the answer, and whether a list of it was meant."""
+    """The accepted shape of the answer. yaml: encode it as YAML instead of JSON."""
 
     shape: Shape
     yaml: bool = False
 
 
 ACCEPT_REMEMBERED_MAX = 1024
-"""Longest Accept header that is remembered; the longest that clients send has about 300 characters."""
+"""Longest Accept header whose result is cached; the longest that clients send has about 300 characters."""
 
 
 def wanted(accept: str) -> Wanted:
-    """Choose the first shape of an Accept header that this server has. Raises StatusError (406)."""
+    """Return the first shape in an Accept header that this server supports. Raises StatusError (406)."""
     return _wanted(accept) if len(accept) <= ACCEPT_REMEMBERED_MAX else _wanted.__wrapped__(accept)
 
 
@@ -211,7 +211,7 @@ HOST_MAX = 300
 
 
 def check_head(raw_path: str, headers: Mapping[str, str], names: frozenset[str], scheme: str) -> None:
-    """Raise StatusError (400, 403) for a request that was not meant for this server.
+    """Raise StatusError for an invalid head (400) or a request that is not meant for this server (403).
 
     names: lower-case DNS names of this server; addresses are always its own.
     """
@@ -248,8 +248,8 @@ def _is_own(host: str, names: frozenset[str]) -> bool:
 def media_type(headers: Mapping[str, str]) -> str:
     """Return the Content-Type of a body without its parameters. Raises StatusError (415).
 
-    A compressed body is refused, not unpacked: clients of a Kubernetes API send none, and a small one may
-    unpack to anything.
+    A compressed body is refused: clients of a Kubernetes API send none, and a small one can unpack to any
+    size.
     """
     encoding = headers.get("Content-Encoding", "").strip().lower()
     if encoding not in ("", "identity"):

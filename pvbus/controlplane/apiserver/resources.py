@@ -1,7 +1,7 @@
-"""The REST verbs: from a request that was read and understood to an answer.
+"""The REST verbs: from a parsed request to an answer.
 
-Everything here is about HTTP's side of it: which verb, which body, which shape; `writes` and `listing`
-know what the verbs mean. Virtual kinds (made when asked for, not stored) have their own short paths.
+This module handles the HTTP side: verb, body, shape of the answer. `writes` and `listing` implement the
+verbs. Virtual kinds (created on demand, not stored) have their own short paths.
 """
 
 from collections.abc import Callable, Mapping
@@ -26,7 +26,7 @@ from pvbus.ports.cluster import Kind, Object
 
 
 class Call(NamedTuple):
-    """A request to a resource. media: its content type without parameters."""
+    """A request to a resource. media: the content type of its body, without parameters."""
 
     method: str
     target: rq.Target
@@ -55,7 +55,7 @@ class Resources:
         self._virtual = virtual
 
     async def answer(self, call: Call) -> Answer | watching.WatchPlan:
-        """Do what is asked. Raises StatusError."""
+        """Execute a request. Raises StatusError."""
         endpoint = self.endpoint(call.target)
         if not _verbs(call) & set(endpoint.served.verbs):
             raise status.not_allowed()
@@ -152,7 +152,7 @@ class Resources:
     def _change(
         self, endpoint: Endpoint, key: ObjectKey, call: Call, options: rq.Options
     ) -> Callable[[Object], Object]:
-        """Return how the request changes an object; what it needs of the body is read at once."""
+        """Return the function by which the request changes an object; the body is decoded at once."""
         if call.method == "PATCH":
             return _patcher(endpoint, call)
         obj = _read(endpoint, call, options)
@@ -210,7 +210,7 @@ _COLLECTION_VERBS = {"GET": {"list"}, "POST": {"create"}, "DELETE": {"deletecoll
 
 
 def _verbs(call: Call) -> set[str]:
-    """Return what a request does, in the words of discovery; nothing for a method that does not exist."""
+    """Return the discovery verbs of a request; none for an unsupported method."""
     if call.method == "GET" and rq.is_true(call.query, "watch"):
         return {"watch"}
     return (_OBJECT_VERBS if call.target.name else _COLLECTION_VERBS).get(call.method, set())
@@ -235,18 +235,18 @@ def _virtual_list(form: shapes.Form, objects: list[Object]) -> bytes:
 
 
 _GIT_GROUPS = ("porch.kpt.dev", "config.porch.kpt.dev")
-"""Groups whose objects name packages, branches and files, which reach git and the file system."""
+"""Groups whose objects name packages, branches and files: these texts reach git and the file system."""
 
 
 def _read(endpoint: Endpoint, call: Call, options: rq.Options) -> Object:
-    """Decode the object of a POST or PUT; fields that are there twice are reported like unknown ones."""
+    """Decode the object of a POST or PUT; duplicate fields are reported like unknown ones."""
     obj, doubled = bodies.read_object(call.body, call.media, duplicates=options.validation != "Ignore")
     if endpoint.served.group in _GIT_GROUPS:
         bodies.refuse_nul(obj, call.body, call.media)
     if doubled:
         report_unknown(endpoint, [f'duplicate field "{path}"' for path in doubled], options)
     if not obj.get("kind") and not endpoint.served.custom:
-        # kube-apiserver knows the type of a built-in kind from the path.
+        # Like kube-apiserver, take the type of a built-in kind from the path.
         obj = {
             **obj,
             "kind": endpoint.served.kind,
@@ -262,7 +262,7 @@ def _read_delete_options(call: Call) -> Any:
 
 
 def _deepened() -> StatusError:
-    """Answer a patch whose steps, each of them small, nest an object too deeply."""
+    """Return the error for a patch whose operations nest an object too deeply."""
     text = f"the patch leaves an object that is more than {bodies.DEPTH_MAX} levels deep"
     return StatusError(422, "Invalid", text)
 

@@ -1,9 +1,9 @@
 """`x-kubernetes-validations`: CEL rules of schemas.
 
-CEL's standard functions are there; Kubernetes' own libraries (URLs, quantities, ...) are not, and a
-rule that uses them is refused when its CustomResourceDefinition is created. The loops of one
-evaluation are limited as those of any expression here, and what the validation of one object may cost
-has a budget: definitions and objects both come from clients.
+CEL's standard functions are supported. Kubernetes' own libraries (URLs, quantities, ...) are not, and a rule
+that uses them is refused when its CustomResourceDefinition is created. The loops of one evaluation are
+limited like those of any expression here, and the validation of one object has a budget: both definitions
+and objects come from clients.
 """
 
 import re
@@ -29,7 +29,7 @@ def _program(text: str) -> Callable[[Mapping[str, Any]], Any]:
 
 
 class Rule:
-    """One rule of a schema. Raises ValueError when made from a rule that cannot be compiled."""
+    """One compiled rule of a schema. Its constructor raises ValueError for an invalid rule."""
 
     def __init__(self, rule: Mapping[str, Any]) -> None:
         self._text: str = rule["rule"]
@@ -43,7 +43,7 @@ class Rule:
         self._said = _program(self._message_expression) if self._message_expression else None
 
     def path(self, path: str) -> str:
-        """Return the path that a finding is reported at."""
+        """Return the path at which a violation is reported."""
         return f"{path}{self._field_path}".removeprefix(".")
 
     def broken(self, value: Any, old: Any, *, is_root: bool) -> str | None:
@@ -62,7 +62,7 @@ class Rule:
         return self._message_from(variables) or self._message
 
     def _message_from(self, variables: Mapping[str, Any]) -> str:
-        """Return what the message expression says; nothing if it fails or gives no text."""
+        """Return the result of the message expression, "" if it fails or is not a text."""
         if self._said is None:
             return ""
         try:
@@ -73,7 +73,7 @@ class Rule:
 
 
 def _visible(value: Any, is_root: bool) -> Any:
-    """Of an object's own metadata, rules see the name alone, as upstream."""
+    """Return the value for rules: of a root object's metadata they see only the names, as upstream."""
     if not is_root:
         return value
     metadata = value.get("metadata") or {}
@@ -82,19 +82,19 @@ def _visible(value: Any, is_root: bool) -> Any:
 
 
 RULE_SECONDS_MAX = 1.0
-"""Time that the rules of one object may take. An object of the usual size takes a millisecond."""
+"""Time limit for the rules of one object. An object of the usual size takes a millisecond."""
 
 MATCH_STEPS_MAX = 300_000_000
-"""Steps that the patterns of one object may take, size of the pattern times length of the text: RE2 takes
-about a second for them at worst."""
+"""Step limit for the patterns of one object; a match takes the pattern's size times the text's length. RE2
+needs at most about a second for so many."""
 
 
 class OutOfBudgetError(Exception):
-    """The validation of an object takes too long."""
+    """The validation of an object exceeds its budget."""
 
 
 class Budget:
-    """What the validation of one object may still cost."""
+    """The remaining time and steps for the validation of one object."""
 
     def __init__(self) -> None:
         self._seconds = RULE_SECONDS_MAX

@@ -1,7 +1,7 @@
-"""Judges a CustomResourceDefinition before it is served: types and size of what it says, then the meaning.
+"""Validates a CustomResourceDefinition before it is served: types and sizes first, then semantics.
 
 Source of the rules: Kubernetes' "structural schema" documentation and the validation of
-apiextensions-apiserver (v0.36); only what changes the meaning of stored objects is enforced.
+apiextensions-apiserver (v0.36); only rules that affect the meaning of stored objects are enforced.
 """
 
 import re
@@ -24,10 +24,10 @@ from pvbus.controlplane.apiserver.rules import Rule
 from pvbus.controlplane.apiserver.structural import compile_schema
 
 SCHEMA_NODES_MAX = 20_000
-"""Objects in one schema. The largest definitions in use have about 15,000; this many take a second."""
+"""Maximum objects in one schema. The largest definitions in use have about 15,000; so many take a second."""
 
 RULES_MAX = 500
-"""Rules in one schema; each takes some milliseconds to compile."""
+"""Maximum rules in one schema; each takes some milliseconds to compile."""
 
 Text = str | None
 Flag = bool | None
@@ -54,7 +54,7 @@ def _field_name(name: str) -> str:
 
 
 class _Schema(msgspec.Struct, frozen=True, kw_only=True, rename=_field_name):
-    """JSONSchemaProps of apiextensions.k8s.io/v1, as far as its types matter here."""
+    """JSONSchemaProps of apiextensions.k8s.io/v1: the fields whose types matter here."""
 
     id_: Text = None
     type: Text = None
@@ -142,7 +142,7 @@ class _Definition(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def shape_problem(crd: Mapping[str, Any]) -> str:
-    """Return which field has a type that a definition cannot have, "" if none has."""
+    """Return the error for the first field with a wrong type, "" if there is none."""
     try:
         msgspec.convert(crd, _Definition)
     except msgspec.ValidationError as exc:
@@ -153,7 +153,7 @@ def shape_problem(crd: Mapping[str, Any]) -> str:
 
 
 def size_errors(schema: Mapping[str, Any], path: str) -> Iterator[FieldError]:
-    """Limit what compiling a schema and validating with it may cost."""
+    """Limit the cost of compiling a schema and validating with it."""
     nodes = rules = 0
     level: list[Any] = [schema]
     while level:
@@ -183,11 +183,11 @@ _FORBIDDEN = {
 _TYPES = ("array", "boolean", "integer", "number", "object", "string")
 _LIST_TYPES = ("atomic", "set", "map")
 _ONLY_STRUCTURAL = ("type", "default", "nullable", "additionalProperties", "description", "title")
-"""What must not stand inside anyOf, oneOf, allOf and not: those only narrow what is said outside."""
+"""Fields that anyOf, oneOf, allOf and not must not contain: these only restrict the schema outside."""
 
 
 def validate_crd(crd: Mapping[str, Any]) -> list[FieldError]:
-    """Return what keeps this CustomResourceDefinition (apiextensions.k8s.io/v1) from being served."""
+    """Return the errors that prevent serving this CustomResourceDefinition (apiextensions.k8s.io/v1)."""
     if problem := shape_problem(crd):
         return [FieldError("spec", "FieldValueTypeInvalid", f"Invalid value: {problem}")]
     spec = crd.get("spec") or {}
@@ -233,7 +233,7 @@ def _version_errors(versions: list[Mapping[str, Any]]) -> Iterator[FieldError]:
         found = [version.get("name") for version in versions if version.get("storage")]
         yield invalid("spec.versions", found, "must have exactly one version marked as storage version")
     schemas: list[Any] = [(version.get("schema") or {}).get("openAPIV3Schema") for version in versions]
-    # A schema that all versions share is reported once, at the path that it has in storage.
+    # A schema that all versions share is reported once, at its path in Kubernetes' internal version.
     shared = isinstance(schemas[0], Mapping) and all(schema == schemas[0] for schema in schemas)
     seen = set()
     for index, version in enumerate(versions):
@@ -254,7 +254,7 @@ def _version_errors(versions: list[Mapping[str, Any]]) -> Iterator[FieldError]:
 
 
 JSON_PATH_MAX = 1024
-"""Longest path of a printer column; to read one takes time that grows with its square."""
+"""Longest path of a printer column; the time to compile one grows with the square of its length."""
 
 
 def _column_errors(version: Mapping[str, Any], path: str) -> Iterator[FieldError]:
@@ -276,7 +276,7 @@ def _root_errors(schema: Mapping[str, Any], path: str) -> Iterator[FieldError]:
         return
     found = list(_schema_errors(schema, path, "root"))
     yield from found
-    if not found:  # else some pattern or rule may not compile
+    if not found:  # with errors, a pattern or rule may not compile
         for at, _, error in compile_schema(schema).default_errors():
             yield error._replace(path=f"{path}{at}.{error.path}")
 
@@ -295,7 +295,7 @@ _METADATA_IS_IMPLICIT = (
 
 
 def _schema_errors(schema: Mapping[str, Any], path: str, level: _Level) -> Iterator[FieldError]:
-    """Check one level and what is below it."""
+    """Check one level and all levels below it."""
     yield from _level_errors(schema, path, level)
     yield from _identity_errors(schema, path, level)
     yield from _list_errors(schema, path)
@@ -316,7 +316,7 @@ _BELOW: tuple[tuple[str, _Level], ...] = (("items", "item"), ("additionalPropert
 
 
 def _identity_errors(schema: Mapping[str, Any], path: str, level: _Level) -> Iterator[FieldError]:
-    """Check what a whole object says of the fields that every object has: almost nothing is allowed."""
+    """Check the fields that every object has: a root schema may restrict only names in metadata."""
     if level != "root" and not schema.get("x-kubernetes-embedded-resource"):
         return
     properties = schema.get("properties") or {}

@@ -1,6 +1,6 @@
-"""Label and field selectors as clients write them in a list or watch request.
+"""Label and field selectors of list and watch requests.
 
-The error texts are Kubernetes' own, so that what kubectl prints reads as it does with any cluster.
+The error texts are Kubernetes' own, so that kubectl prints the same messages as with any cluster.
 Source: k8s.io/apimachinery pkg/labels/selector.go and pkg/fields/selector.go (v0.36).
 """
 
@@ -21,8 +21,8 @@ _OPERATORS = (*_SETS, "=", "==", "!=", ">", "<")
 
 
 REQUIREMENTS_MAX = 1000
-"""Requirements of one selector: each is looked at for each object of a list, 10,000 times or more. Names in
-`in (...)` count as one."""
+"""Maximum requirements of one selector: each is evaluated for each object of a list, 10,000 times or more.
+The values of one `in (...)` count as one."""
 
 
 def _check_count(count: int) -> None:
@@ -41,7 +41,7 @@ class LabelSelector(NamedTuple):
 
 
 def parse_label_selector(text: str) -> LabelSelector:
-    """Parse `a=1,b!=2,c in (x,y),d,!e,f>3`. Raises ValueError with Kubernetes' words."""
+    """Parse `a=1,b!=2,c in (x,y),d,!e,f>3`. Raises ValueError with Kubernetes' message."""
     try:
         return LabelSelector(_LabelParser(text).parse())
     except ValueError as error:
@@ -97,7 +97,7 @@ class _LabelParser:
         return Requirement(key, "NotIn" if operator == "!=" else "In", frozenset([value]))
 
     def _exact_value(self) -> str:
-        """Nothing after the operator is the empty value."""
+        """Read the value after an operator; a missing one is the empty value."""
         if self._peek() in ("", ","):
             return ""
         return self._take_word("identifier")
@@ -190,7 +190,7 @@ class FieldSelector(NamedTuple):
         )
 
     def exact(self, path: str) -> str | None:
-        """Return the value that `path` must have, None if the selector leaves it open."""
+        """Return the value that the selector requires at `path`, None if it does not restrict the field."""
         return next((r.value for r in self.requirements if r.path == path and r.equal), None)
 
 
@@ -199,7 +199,7 @@ _REFERENCE = ("kind", "namespace", "name", "uid", "apiVersion", "resourceVersion
 
 
 class _PackageRevisionFields:
-    """Porch's selectable fields, among them one per label of the package's own metadata."""
+    """Porch's selectable fields, including one per label of the package's own metadata."""
 
     _FIXED = METADATA_FIELDS | {
         f"spec.{name}" for name in ("revision", "packageName", "repository", "workspaceName", "lifecycle")
@@ -225,12 +225,12 @@ _SELECTABLE: dict[tuple[str, str], Container[str]] = {
 
 
 def selectable_fields(group: str, kind: str) -> Container[str]:
-    """Return the fields that may be selected by for objects of this kind, as it is served."""
+    """Return the fields that field selectors of this kind support."""
     return _SELECTABLE.get((group, kind), METADATA_FIELDS)
 
 
 def parse_field_selector(text: str, supported: Container[str] = METADATA_FIELDS) -> FieldSelector:
-    """Parse `metadata.name=a,type!=b`. Raises ValueError with Kubernetes' words."""
+    """Parse `metadata.name=a,type!=b`. Raises ValueError with Kubernetes' message."""
     requirements = []
     terms = _split(text)
     _check_count(len(terms))
@@ -246,7 +246,7 @@ def parse_field_selector(text: str, supported: Container[str] = METADATA_FIELDS)
 
 
 def _split(text: str) -> list[str]:
-    """Split at commas that no backslash escapes; empty terms say nothing."""
+    """Split at commas without a backslash; empty terms are ignored."""
     return [term for term in re.findall(r"(?:[^,\\]|\\.)+", text, re.DOTALL) if term]
 
 
@@ -257,7 +257,7 @@ def _unescape(value: str) -> str:
 
 
 def _field(obj: Mapping[str, Any], path: str) -> str:
-    """Return a field as text, the empty text where it is missing."""
+    """Return a field as text, "" if it is missing."""
     head, bracket, key = path.partition("[")
     names = ["source", "component"] if path == "source" else head.split(".")
     if bracket:

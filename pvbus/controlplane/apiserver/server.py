@@ -1,8 +1,8 @@
-"""The embedded API server: an HTTPS listener, on loopback if not told otherwise, in front of a store.
+"""The embedded API server: an HTTPS listener, on loopback by default, in front of a store.
 
-One handler serves every path: at the rates of a fan-out a routing table and middlewares would cost more
-than the requests themselves. It authenticates, reads, calls the right part, and turns every refusal
-into a metav1.Status.
+One handler serves every path: at the request rates of a fan-out, a routing table and middlewares would cost
+more than the requests themselves. It authenticates, reads the body, calls the right module, and turns every
+error into a metav1.Status.
 """
 
 import asyncio
@@ -51,19 +51,19 @@ from pvbus.core.errors import PermanentError
 from pvbus.ports.cluster import Kind, Object
 
 HOST = "127.0.0.1"
-ANY_HOST = "0.0.0.0"  # every interface, where that was asked for by a name
+ANY_HOST = "0.0.0.0"  # every interface, if `advertise` is set
 USER = "pvbus-admin"
 LINE_BYTES_MAX = 64 * 1024
 """Longest request line: label selectors over hundreds of names are part of it."""
 
 SLOW_WATCHER_SECONDS = 30.0
-"""A watcher that takes nothing for so long is closed; until then it costs one chunk."""
+"""A watcher that reads nothing for so long is closed; until then it costs one chunk."""
 
 _log = structlog.get_logger(__name__)
 
 
 class ApiServer:
-    """A Kubernetes API in this process. Make it, install hooks, `start`, use it, `stop`."""
+    """A Kubernetes API in this process. Create it, install hooks, `start`, use it, `stop`."""
 
     def __init__(
         self,
@@ -74,10 +74,10 @@ class ApiServer:
         tls: bool = True,
         advertise: str = "",
     ) -> None:
-        """data: folder that holds everything, None: memory. port 0: any free one, kept in `data`.
+        """data: the data folder, None for memory. port 0: any free port, which is saved in `data`.
 
-        crds: CustomResourceDefinitions to have at start; existing ones get their spec. advertise: name or
-        address by which other machines reach this one; "" serves this machine alone.
+        crds: CustomResourceDefinitions to create at the start; existing ones get their spec. advertise: name
+        or address by which other machines reach this one; "" serves this machine only.
         """
         self.objects = StoredObjects()
         self._folder = DataFolder(data)
@@ -94,11 +94,11 @@ class ApiServer:
         self.url = ""
 
     def install_hooks(self, kind: Kind, hooks: KindHooks) -> None:
-        """Give a stored kind behaviour of its own; before `start`."""
+        """Add behaviour to a stored kind. Call before `start`."""
         self._hooks[kind] = hooks
 
     def install_virtual(self, kind: Kind, virtual: VirtualKind) -> None:
-        """Serve a kind that is not stored; before `start`."""
+        """Serve a kind that is not stored. Call before `start`."""
         self._virtual[kind] = virtual
 
     @property
@@ -110,7 +110,7 @@ class ApiServer:
         return self._folder.kubeconfig
 
     async def start(self) -> None:
-        """Open the data, serve. Raises PermanentError: data in use or damaged, disk full, port in use."""
+        """Open the data and serve. Raises PermanentError: data in use or damaged, disk full, port in use."""
         self._folder.open()
         try:
             await self._open()
@@ -180,7 +180,7 @@ class ApiServer:
         self._names = frozenset({"localhost", *([self._advertise.lower()] if self._advertise else ())})
 
     async def stop(self) -> None:
-        """Close connections, commit what is queued, release the data folder."""
+        """Close connections, commit queued writes, release the data folder."""
         for task in (*self._watchers, *self._background):
             task.cancel()
         await asyncio.gather(*self._watchers, *self._background, return_exceptions=True)
@@ -227,17 +227,17 @@ class ApiServer:
         except (ConnectionError, asyncio.CancelledError):
             raise
         except Exception as exc:
-            # A bug in one request is answered and logged; the others are served on.
-            # The trace goes as text: printers that show local variables would show the token.
+            # A bug in one request is answered and logged; other requests are not affected.
+            # The trace is logged as text: formatters that print local variables would print the token.
             trace = "".join(traceback.format_exception(exc))
             _log.error("request failed", method=request.method, path=request.raw_path, trace=trace)
             text = f"Internal error occurred: {type(exc).__name__}: {exc}"
             return refusal(StatusError(500, "InternalError", text))
 
     async def _make_readable(self, request: web.BaseRequest, error: StatusError) -> None:
-        """Wait until what a write was refused for can be read: its sender looks there next."""
+        """Wait until the conflicting write is readable: the client reads the object next."""
         if error.code in _JUDGED_BY_OTHERS and request.method != "GET" and self._store is not None:
-            with contextlib.suppress(StoreError):  # then the write that came between is none
+            with contextlib.suppress(StoreError):  # then the conflicting write has failed, too
                 await self._store.durable()
 
     async def _serve(self, request: web.BaseRequest) -> web.StreamResponse:
@@ -319,7 +319,7 @@ class ApiServer:
 
 
 _JUDGED_BY_OTHERS = (404, 409)
-"""Refusals because of what others wrote, which may be on its way to the disk and not be readable yet."""
+"""Errors that depend on other writes, which may not be committed and readable yet."""
 
 _JSON = CIMultiDict({"Content-Type": "application/json", "Cache-Control": "no-cache, private"})
 
@@ -352,11 +352,11 @@ def _response(answer: Answer, wanted: rq.Wanted) -> web.Response:
 
 
 WARNINGS_CHARACTERS_MAX = 4096
-"""All warnings of one answer, as in the real API server: clients refuse longer headers."""
+"""Limit for all warnings of one answer, as in the real API server: clients refuse longer headers."""
 
 
 def _warnings(texts: Sequence[str]) -> Iterator[str]:
-    """Yield the warnings as header values hold them; what a client wrote may be part of them."""
+    """Yield the warnings escaped for header values, as they may contain text from the client."""
     left = WARNINGS_CHARACTERS_MAX
     for text in texts:
         clean = "".join(character if character.isprintable() else "?" for character in text[:left])
@@ -367,7 +367,7 @@ def _warnings(texts: Sequence[str]) -> Iterator[str]:
 
 
 async def _install(writer: Writer, registry: Registry, crd: Object) -> None:
-    """Create a CustomResourceDefinition, or give an existing one this spec."""
+    """Create a CustomResourceDefinition, or update the spec of an existing one."""
     endpoint = registry.storage(CRD)
     assert endpoint is not None
     options = rq.Options(USER, [])

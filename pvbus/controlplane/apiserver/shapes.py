@@ -1,4 +1,4 @@
-"""The forms an object can be sent in: whole, metadata only, or as rows of a table."""
+"""The forms in which objects are sent: whole, metadata only, or as rows of a table."""
 
 from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
@@ -21,14 +21,14 @@ _INCLUDES: Mapping[str, Include] = {
 
 
 class Form(NamedTuple):
-    """How to write the objects of one request."""
+    """Encodes the objects for one request."""
 
     endpoint: Endpoint
     shape: Shape
     include: Include = "Metadata"
 
     def one(self, entry: Entry, *, watch: bool = False, first: bool = True) -> bytes:
-        """Return the JSON of a single object; in a watch only the first table has its columns."""
+        """Return the JSON of a single object; in a watch only the first table has column definitions."""
         if self.shape == "":
             return self.endpoint.raw(entry)
         obj = self.endpoint.presented(entry.decode())
@@ -99,6 +99,6 @@ def form(endpoint: Endpoint, shape: Shape, query: Mapping[str, str]) -> Form:
 
 
 def joined(api_version: str, kind: str, metadata: Mapping[str, Any], items: Sequence[bytes]) -> bytes:
-    """Return the JSON of a list whose items are JSON already."""
+    """Return the JSON of a list with encoded items."""
     head = encode({"apiVersion": api_version, "kind": kind, "metadata": metadata})
     return b"".join((head[:-1], b',"items":[', b",".join(items), b"]}"))

@@ -1,4 +1,4 @@
-"""Kubernetes' words for what went wrong: metav1.Status bodies and the errors that every kind shares.
+"""Kubernetes' error messages: metav1.Status bodies, and the errors that are common to all kinds.
 
 Source of the texts: k8s.io/apimachinery/pkg/api/errors and pkg/util/validation/field.
 """
@@ -11,7 +11,7 @@ from pvbus.controlplane.apiserver.nodes import PROBLEMS_MAX, SHOWN_MAX, FieldErr
 
 
 class Subject(NamedTuple):
-    """What an error is about. resource is the plural; name may be ""."""
+    """The object of an error. resource: the plural; name may be ""."""
 
     group: str
     resource: str
@@ -28,7 +28,7 @@ class Subject(NamedTuple):
 
 
 def body(error: StatusError) -> dict[str, Any]:
-    """Return the metav1.Status that says this."""
+    """Return the metav1.Status of an error."""
     details = dict(error.details or {})
     if error.causes:
         details["causes"] = [
@@ -93,7 +93,7 @@ def forbidden(subject: Subject, why: str, *, causes: tuple[tuple[str, str, str],
 
 
 def invalid(subject: Subject, problems: Sequence[FieldError]) -> StatusError:
-    """Return 422 with the problems, in the order found, each once; of very many, the first."""
+    """Return 422 with the problems in order, without duplicates, up to a maximum number."""
     unique = list(dict.fromkeys(problems))
     more = len(unique) - PROBLEMS_MAX
     del unique[PROBLEMS_MAX:]
@@ -114,7 +114,7 @@ def invalid(subject: Subject, problems: Sequence[FieldError]) -> StatusError:
 
 
 def invalid_option(kind: str, problem: FieldError) -> StatusError:
-    """Refuse (422) an option of a request. kind: what the options are called, such as ListOptions."""
+    """Refuse (422) an option of a request. kind: the kind of the options, such as ListOptions."""
     return invalid(Subject("meta.k8s.io", "", kind), [problem])
 
 

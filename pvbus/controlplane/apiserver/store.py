@@ -1,13 +1,13 @@
 """Objects in memory, and the SQLite file that makes them durable.
 
-There are two views. *Head* is what the next write builds upon: it contains writes that are not on
-disk yet. *Committed* is what everybody reads. Writes that arrive while a commit runs share the next
-transaction; after it they become visible, in the order of their resource versions, to readers,
-watches and observers, and only then are they answered. When a commit fails, its writes and those
-that were built upon them fail with StoreError and head falls back to committed.
+There are two views. *Head* is the base of the next write: it contains writes that are not on disk yet.
+*Committed* is the view of all readers. Writes that arrive during a commit share the next transaction. After
+it they become visible to observers, readers and watches, in the order of their resource versions, and only
+then are they answered. If a commit fails, its writes and those based on them fail with StoreError, and head
+falls back to committed.
 
-The log of changes, which watches and old snapshots read, is in memory and bounded. After a restart it
-starts empty: a watch from an older version is told that it expired, and lists again.
+The log of changes, from which watches and old snapshots are read, is in memory and bounded. After a restart
+it starts empty: a watch from an older version gets the error Expired, and lists again.
 """
 
 import asyncio
@@ -31,14 +31,14 @@ LOG_CHANGES_MAX = 20_000
 10,000 variants fit; at 2 kB each they take 40 MB at most, shared with the objects themselves."""
 
 LOG_BYTES_MAX = 128 * 1024 * 1024
-"""Bytes of all logs together, versions before and after each change: the kind that has most gives way."""
+"""Limit for all logs, with the versions before and after each change: the largest log is cut first."""
 
 LOG_SECONDS = 600.0
-"""Changes are dropped after about this time, so that a burst does not stay in memory for ever. A client
-that was away for longer lists again; a real API server keeps 5 minutes."""
+"""Changes are dropped after about this time, so that a burst does not stay in memory forever. A client that
+was disconnected for longer lists again; a real API server keeps 5 minutes."""
 
 EXPIRY_SECONDS = 60.0
-"""How often that is looked at."""
+"""How often old changes are dropped."""
 
 _CREATE = """
 CREATE TABLE objects (kind TEXT, namespace TEXT, name TEXT, rv INTEGER NOT NULL, data BLOB NOT NULL,
@@ -51,7 +51,7 @@ _REMOVE = "DELETE FROM objects WHERE kind = ? AND namespace = ? AND name = ?"
 
 
 class StoreError(Exception):
-    """Nothing of this write was stored: the disk is full or the file is damaged."""
+    """The write was not stored: the disk is full, the file is damaged, or the store has stopped."""
 
 
 class ExpiredError(Exception):
@@ -62,7 +62,7 @@ class ExpiredError(Exception):
 
 
 class Table:
-    """The committed objects of one kind, and the recent changes of it."""
+    """The committed objects of one kind, and its recent changes."""
 
     def __init__(self, compacted: int) -> None:
         self.entries: dict[ObjectKey, Entry] = {}
@@ -75,12 +75,12 @@ class Table:
         self._order: list[ObjectKey] | None = None
 
     def ordered(self, namespace: str | None = None, *, after: ObjectKey | None = None) -> list[Entry]:
-        """Return the entries by namespace and name, of one namespace or all, past a key or from the start."""
+        """Return the entries in order of namespace and name, of one namespace or all, after a key or all."""
         entries = self.entries
         return [entries[key] for key in self.keys(namespace, after=after)]
 
     def keys(self, namespace: str | None = None, *, after: ObjectKey | None = None) -> Sequence[ObjectKey]:
-        """Return the keys of what `ordered` returns; not to be changed."""
+        """Return the keys of the entries of `ordered`; the caller must not change them."""
         if self._order is None:
             self._order = sorted(self.entries)
         order = self._order
@@ -108,12 +108,12 @@ class Table:
             self.compact(len(self.changes) // 2)
 
     def notify(self) -> None:
-        """Wake everybody who waits for `changed`."""
+        """Wake all tasks that wait for `changed`."""
         self.changed.set()
         self.changed = asyncio.Event()
 
     def compact(self, count: int) -> None:
-        """Forget the first `count` changes of the log: half of it, so that this costs little per change."""
+        """Drop the first `count` changes of the log. Half of them at once is cheap per change."""
         gone = self.changes[:count]
         if gone:
             self.compacted = gone[-1].rv
@@ -122,7 +122,7 @@ class Table:
             del self.changes[:count]
 
     def expire(self, now: float) -> None:
-        """Forget the changes that were there at a call `LOG_SECONDS` ago."""
+        """Drop the changes that the log already had at a call `LOG_SECONDS` ago."""
         while self._marks and self._marks[0][0] <= now - LOG_SECONDS:
             _, position = self._marks.popleft()
             self.compact(max(0, position - self.dropped))
@@ -130,9 +130,9 @@ class Table:
             self._marks.append((now, self.dropped + len(self.changes)))
 
     def position(self, rv: int) -> int:
-        """Return the place in the log after `rv`, counted from the first change ever.
+        """Return the position in the log after `rv`, counted from the first change ever.
 
-        Raises ExpiredError when changes after `rv` are already gone.
+        Raises ExpiredError if changes after `rv` are already dropped.
         """
         if rv < self.compacted:
             raise ExpiredError(rv, self.compacted)
@@ -146,14 +146,14 @@ class Table:
         return self.dropped + low
 
     def since(self, position: int, limit: int) -> Sequence[Change]:
-        """Return the next changes at a position of the log; raises ExpiredError when it is gone."""
+        """Return up to `limit` changes from a log position on. Raises ExpiredError if they are dropped."""
         if position < self.dropped:
             raise ExpiredError(self.compacted - 1, self.compacted)
         start = position - self.dropped
         return self.changes[start : start + limit]
 
     def snapshot(self, rv: int) -> "Table":
-        """Return the table as it was at `rv`, by undoing the changes since; raises ExpiredError."""
+        """Return the table as it was at `rv`, by undoing later changes. Raises ExpiredError."""
         start = self.position(rv) - self.dropped
         if start == len(self.changes):
             return self
@@ -172,7 +172,7 @@ def _size(change: Change) -> int:
 
 
 class _Batch:
-    """Writes that share one transaction, and who waits for it."""
+    """Writes that share one transaction, and the futures that wait for it."""
 
     def __init__(self) -> None:
         self.changes: list[Change] = []
@@ -180,10 +180,10 @@ class _Batch:
 
 
 class Store:
-    """All objects of one server. Methods belong to the event loop that called `start`."""
+    """All objects of one server. Call its methods only in the event loop that called `start`."""
 
     def __init__(self, path: Path | None) -> None:
-        """Open the file, or keep everything in memory when there is none."""
+        """Open the file, or use only memory if there is no path."""
         self._path = path
         self._database = _open(path) if path else None
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="apiserver-store")
@@ -216,7 +216,7 @@ class Store:
         self._task = asyncio.create_task(self._commit_forever(), name="apiserver-store")
 
     async def stop(self) -> None:
-        """Commit what is queued and close the file."""
+        """Commit queued writes and close the file."""
         self._stopping = True
         self._wake.set()
         try:
@@ -228,7 +228,7 @@ class Store:
                 self._database.close()
 
     def observe(self, observer: Callable[[Change], None]) -> None:
-        """Call `observer` for each change once it is durable, before anybody else sees it."""
+        """Call `observer` for each durable change, before any watch gets it."""
         self._observers.append(observer)
 
     def table(self, kind: Kind) -> Table:
@@ -246,14 +246,14 @@ class Store:
         return table.entries.get(key) if table else None
 
     def head(self, kind: Kind, key: ObjectKey) -> Entry | None:
-        """Return the object that the next write of it builds upon."""
+        """Return the object that is the base of its next write."""
         try:
             return self._pending[kind, key]
         except KeyError:
             return self.get(kind, key)
 
     def put(self, kind: Kind, obj: Object) -> Entry:
-        """Create or replace; `obj` gets its resourceVersion. It is durable after `durable()`."""
+        """Create or replace an object; sets its resourceVersion in `obj`. It is durable after `durable()`."""
         metadata = obj["metadata"]
         key = (metadata.get("namespace", ""), metadata["name"])
         old = self.head(kind, key)
@@ -263,7 +263,7 @@ class Store:
         return entry
 
     def remove(self, kind: Kind, key: ObjectKey) -> Entry | None:
-        """Remove; return the object as watches will see it last, None when there was none."""
+        """Remove an object; return the entry for its DELETED event, None if there was none."""
         old = self.head(kind, key)
         if old is None:
             return None
@@ -278,7 +278,7 @@ class Store:
         self._wake.set()
 
     async def durable(self) -> None:
-        """Wait until everything queued so far, by anybody, is committed and visible. Raises StoreError."""
+        """Wait until all writes queued so far are committed and visible. Raises StoreError."""
         batch = self._batch if self._batch.changes else self._running
         if not batch.changes:
             return
@@ -312,7 +312,7 @@ class Store:
             self._publish(batch)
 
     def _give_up(self, error: StoreError) -> None:
-        """Fail the commit that ran, and all that was queued upon it."""
+        """Fail the running commit and all queued writes, which are based on it."""
         for batch in (self._running, self._batch):
             for waiter in batch.waiters:
                 if not waiter.done():
@@ -321,7 +321,7 @@ class Store:
         self._pending.clear()
 
     def _write(self, changes: Sequence[Change]) -> None:
-        """Run one transaction, in the worker thread."""
+        """Write one transaction; runs in the worker thread."""
         assert self._database is not None
         puts: dict[tuple[str, str, str], tuple[str, str, str, int, bytes] | None] = {}
         for change in changes:
@@ -366,7 +366,7 @@ class Store:
             largest.compact(max(1, len(largest.changes) // 2))
 
     def expire(self, now: float) -> None:
-        """Forget changes that nobody should need any more. now: of a clock that never goes back."""
+        """Drop old changes of all logs. now: of a monotonic clock, in seconds."""
         for table in self._tables.values():
             table.expire(now)
 
@@ -377,7 +377,7 @@ class Store:
 
 
 def _damaged(path: Path, exc: Exception) -> PermanentError:
-    code = getattr(exc, "sqlite_errorcode", sqlite3.SQLITE_CORRUPT) & 0xFF  # without what refines it
+    code = getattr(exc, "sqlite_errorcode", sqlite3.SQLITE_CORRUPT) & 0xFF  # the primary code
     if code in (sqlite3.SQLITE_FULL, sqlite3.SQLITE_IOERR, sqlite3.SQLITE_READONLY, sqlite3.SQLITE_CANTOPEN):
         return PermanentError(
             f"{path} cannot be used as the API server's database ({exc}): make room on the disk, and check "

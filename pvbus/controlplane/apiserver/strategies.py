@@ -1,7 +1,7 @@
-"""What single kinds do of their own when one of their objects is written.
+"""Kind-specific behaviour of writes.
 
-A strategy completes an object (`prepare`) and checks what its schema cannot say (`check`); both see
-the object before, None on create, and neither changes its arguments.
+A strategy completes an object (`prepare`) and checks rules that its schema cannot express (`check`). Both get
+the previous object, None on create, and neither changes its arguments.
 """
 
 import base64
@@ -28,7 +28,7 @@ _DATA_KEY_RULE = (
 
 
 class Strategy(NamedTuple):
-    """finalizer: put on an object when its deletion begins, taken off by the server's own cleaner."""
+    """finalizer: added to an object when its deletion begins, removed by the server's own cleaner."""
 
     prepare: Callable[[Object, Object | None], Object] = lambda new, old: new
     check: Callable[[Object, Object | None], list[FieldError]] = lambda new, old: []
@@ -108,7 +108,7 @@ BUILTIN: Mapping[Kind, Strategy] = {
 
 
 def bump_generation(new: dict[str, Any], old: Object, *, has_status: bool) -> None:
-    """Raise the generation when anything but metadata (and status, where that is apart) changed."""
+    """Raise the generation if a field other than metadata (and a status subresource) changed."""
     ignored = ("metadata", "status") if has_status else ("metadata",)
     changed = any(
         field not in ignored and new.get(field) != old.get(field) for field in new.keys() | old.keys()

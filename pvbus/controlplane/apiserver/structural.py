@@ -1,8 +1,8 @@
-"""Structural schemas ready for use, and the short way for objects that are fine.
+"""Compiled structural schemas, with a fast path for valid objects.
 
-Most objects that arrive are fine as they are, so each schema is also turned into a msgspec type that
-accepts only objects with nothing to default, nothing to prune and nothing wrong: one call in C answers
-for them, and the patterns are matched beside it. Everything else walks the nodes.
+Most objects need no change, so each schema is also compiled to a msgspec type that accepts only objects
+without missing defaults, unknown fields and type errors. For them one call in C suffices, besides the match
+of patterns. All other objects walk the nodes.
 """
 
 from collections.abc import Iterator, Mapping
@@ -29,7 +29,7 @@ _NOT_NULL = bool | int | float | str | list[Any] | dict[str, Any]
 
 
 class _Quick:
-    """Builds the msgspec type of a node. complete: the type alone shows that an object is valid."""
+    """Builds the msgspec type of a node. complete: type and patterns suffice to validate an object."""
 
     def __init__(self) -> None:
         self.complete = True
@@ -58,7 +58,7 @@ class _Quick:
                 items = (Any if node.items is None else self.type_of(node.items),)
                 return _bounded(list.__class_getitem__(items), schema, "minItems", "maxItems")
             case "string":
-                # Not the pattern: Python's own expressions may take exponential time.
+                # Without the schema's pattern: Python's own regular expressions can take exponential time.
                 return _bounded(str, schema, "minLength", "maxLength", pattern=node.format)
             case "integer" | "number":
                 if "multipleOf" in schema:
@@ -104,7 +104,7 @@ def _limited(base: Any, bounds: dict[str, Any]) -> Any:
 
 
 class _Patterned:
-    """The part of a schema that leads to patterns; the quick type leaves them out."""
+    """The part of a schema with patterns, which the quick type leaves out."""
 
     def __init__(self, node: Node) -> None:
         self._pattern = node.pattern
@@ -137,7 +137,7 @@ def patterned(node: Node) -> _Patterned | None:
 
 
 class Schema:
-    """A schema ready for use. Arguments are never changed; unchanged objects come back as they are."""
+    """A compiled schema. Methods never change their arguments, and return unchanged objects themselves."""
 
     def __init__(self, open_api_v3: Mapping[str, Any]) -> None:
         self._root = Node(open_api_v3, root=True)
@@ -147,7 +147,7 @@ class Schema:
         self._patterns = patterned(self._root)
 
     def is_clean(self, obj: Json) -> bool:
-        """Return whether there is nothing to default, to prune or wrong in type (False: maybe)."""
+        """Return whether no default, pruning or type error applies; False if that is uncertain."""
         try:
             msgspec.convert(obj, self._quick)
         except msgspec.ValidationError:
@@ -159,14 +159,14 @@ class Schema:
         return obj if self.is_clean(obj) else default(self._root, obj)
 
     def pruned(self, obj: Json) -> tuple[Json, list[str]]:
-        """Return the object without unknown fields, and the paths of those."""
+        """Return the object without unknown fields, and their paths."""
         if self.is_clean(obj):
             return obj, []
         unknown: list[str] = []
         return prune(self._root, obj, "", unknown), unknown
 
     def validate(self, obj: Json, old: Json = None) -> list[FieldError]:
-        """Return what is wrong. `old` is the object before an update: rules may compare with it."""
+        """Return all errors. old: the object before an update, which rules may compare with."""
         budget = Budget()
         found: list[FieldError] = []
         try:
@@ -174,7 +174,7 @@ class Schema:
                 if self._patterns is None or self._patterns.fits(obj, budget):
                     return []
                 budget = Budget()
-            # One by one, so that what was found stays when the budget is spent.
+            # One by one, to keep the errors found before the budget is exhausted.
             for error in islice(validate(self._root, obj, old, "", budget), PROBLEMS_MAX + 1):
                 found.append(error)  # noqa: PERF402 - extend would lose them at the error
         except OutOfBudgetError:
@@ -182,12 +182,12 @@ class Schema:
         return [error if error.path else error._replace(path=ROOT) for error in found]
 
     def default_errors(self) -> Iterator[tuple[str, Json, FieldError]]:
-        """Yield (path in the schema, default, what is wrong with it) of every default."""
+        """Yield (path in the schema, default, error) for every error of a default."""
         yield from _default_errors(self._root, "")
 
 
 def _default_errors(node: Node, path: str) -> Iterator[tuple[str, Json, FieldError]]:
-    """A default must be something the schema itself accepts, with no field pruned from it."""
+    """Check that the schema accepts its own defaults without pruning a field."""
     children = [(f"{path}.properties[{name}]", child) for name, child in node.properties.items()]
     children += [
         (f"{path}.{name}", child)
@@ -213,5 +213,5 @@ _OUT_OF_BUDGET = invalid(
 
 
 def compile_schema(open_api_v3: Mapping[str, Any]) -> Schema:
-    """Read an openAPIV3Schema. Raises ValueError for a pattern or rule that cannot be compiled."""
+    """Compile an openAPIV3Schema. Raises ValueError for an invalid pattern or rule."""
     return Schema(open_api_v3)

@@ -1,7 +1,7 @@
-"""Watches: the log of changes of one kind, followed from a resource version on.
+"""Watches: follow the log of changes of one kind from a resource version on.
 
-A watcher keeps a position in the log and no queue of its own: a slow one costs nobody anything, and
-one that the log has left behind is told so (410) and closed. Events of the same change share their bytes.
+A watcher has a position in the log and no queue of its own, so a slow one costs no memory. If the log no
+longer has its position, it gets an error (410) and is closed. Events of the same change share their bytes.
 """
 
 import asyncio
@@ -20,25 +20,25 @@ from pvbus.controlplane.apiserver.shapes import Form
 from pvbus.controlplane.apiserver.store import ExpiredError, Store, Table
 
 BOOKMARK_SECONDS = 10.0
-"""How often a quiet watcher learns the current version: after a loss it replays at most that much."""
+"""How often an idle watcher gets a bookmark: after a lost connection it replays at most that much."""
 
 CHUNK_CHANGES_MAX = 500
-"""Changes looked at in one turn of the loop."""
+"""Changes read from the log at once."""
 
 CHUNK_BYTES = 64 * 1024
-"""Bytes of one write. A watcher that reads slowly holds about two of them; the objects are shared."""
+"""Bytes of one write. A slow watcher holds about two of them; the objects are shared."""
 
 HELD_BYTES_MAX = 1024 * 1024
-"""Bytes of the changes that a watcher takes from the log at once, and holds until it has sent them."""
+"""Bytes of the changes that a watcher takes from the log at once, and holds until they are sent."""
 
 DEFAULT_SECONDS = (1800, 3600)
-"""A watch without timeoutSeconds ends at a random time in between, as kube-apiserver's do."""
+"""A watch without timeoutSeconds ends after a random time in this range, as in kube-apiserver."""
 
 
 class WatchPlan(NamedTuple):
-    """A checked watch. position: where in the log to begin. initial: what to send first.
+    """A validated watch. position: its start in the log. initial: the objects to send first.
 
-    expired: why it cannot begin there. As in a real API server the stream says so, not the answer's code.
+    expired: why it cannot start there. As in a real API server this is an event, not the response's code.
     """
 
     selection: Selection
@@ -53,7 +53,7 @@ class WatchPlan(NamedTuple):
 
 
 def plan(store: Store, selection: Selection, form: Form, query: Mapping[str, str]) -> WatchPlan:
-    """Check what a watch asks for. Raises StatusError: 400, 422, 504."""
+    """Validate the options of a watch. Raises StatusError: 400, 422, 504."""
     table = store.table(selection.endpoint.stored_kind)
     asked = asked_version(store, query)
     send_initial = query.get("sendInitialEvents")
@@ -99,9 +99,9 @@ def _seconds(text: str) -> float:
 
 
 async def stream(store: Store, registry: Registry, watch: WatchPlan) -> AsyncIterator[bytes | memoryview]:
-    """Yield chunks of event lines until the time is up, the kind is gone, or the log moved on.
+    """Yield chunks of event lines until the timeout, the end of the kind, or an expired position.
 
-    An empty chunk lets the caller see whether anybody still listens.
+    An empty chunk lets the caller check that the client is still connected.
     """
     if watch.expired:
         yield _expired(watch.expired)
@@ -111,7 +111,7 @@ async def stream(store: Store, registry: Registry, watch: WatchPlan) -> AsyncIte
     deadline = time.monotonic() + watch.seconds
     position, reported = watch.position, watch.rv
     initial = watch.initial[::-1]
-    watch.initial.clear()  # what is sent is not kept: a watch may last an hour, and objects change
+    watch.initial.clear()  # sent objects are released: a watch may last an hour, and objects change
     for chunk in _chunks(_added(writer, initial)):
         yield chunk
     if watch.initial_bookmark:
@@ -155,13 +155,13 @@ def _few(changes: Sequence[Change]) -> Sequence[Change]:
 
 
 def _added(writer: "_Lines", entries: list[Entry]) -> Iterator[bytes]:
-    """Yield the lines of entries, last one first, and drop each."""
+    """Yield the lines of the entries, in reverse order, and drop each entry."""
     while entries:
         yield from writer.event("ADDED", entries.pop())
 
 
 def _chunks(parts: Iterable[bytes]) -> Iterator[bytes | memoryview]:
-    """Join small parts and cut large ones, without a copy of those."""
+    """Join small parts, and split large ones without a copy."""
     pending: list[bytes] = []
     size = 0
     for part in parts:
@@ -196,7 +196,7 @@ async def _wait(event: asyncio.Event, seconds: float) -> bool:
 
 
 class _Lines:
-    """Writes the events of one watcher."""
+    """Encodes the events of one watcher."""
 
     def __init__(self, watch: WatchPlan) -> None:
         self._selection = watch.selection
@@ -205,9 +205,9 @@ class _Lines:
         self._first = True
 
     def change(self, change: Change) -> Sequence[bytes]:
-        """Return the line of a change as this watcher sees it, in parts; none when it concerns others.
+        """Return the parts of this watcher's line for a change; none if the change does not match.
 
-        An object that begins to match is ADDED and one that ceases to is DELETED, whatever happened.
+        An object that begins to match is ADDED and one that ceases to match is DELETED, whatever the change.
         """
         selection = self._selection
         if selection.unrestricted and selection.namespace is None:

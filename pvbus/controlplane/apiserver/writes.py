@@ -1,8 +1,8 @@
-"""Create, update and delete with Kubernetes' semantics, for one object at a time.
+"""Creates, updates and deletes single objects with Kubernetes' semantics.
 
-HTTP handlers, the collectors and nobody else write through this. Between reading head and queueing the
-write nothing is awaited, so kinds without hooks need no locks; a kind with hooks has one lock per
-object. A method returns when the write is durable.
+HTTP handlers and the collectors write through this module. It awaits nothing between reading head and
+queueing the write, so kinds without hooks need no locks; a kind with hooks has one lock per object. A method
+returns when the write is durable.
 """
 
 import asyncio
@@ -28,22 +28,22 @@ from pvbus.ports.cluster import Kind, Object
 IMMORTAL = ("default", "kube-system", "kube-public")
 _SUFFIX_LETTERS = "bcdfghjklmnpqrstvwxz2456789"
 _random = random.Random(secrets.randbits(256))
-"""For uids: they need to be unique, not secret, and the kernel's randomness costs more than
-encoding the object."""
+"""For uids, which must be unique but not secret: the kernel's randomness costs more than encoding the
+object."""
 
 _GENERATED_NAME_TRIES = 8
 _GENERATED_PREFIX_MAX = 58
 
 
 class Deleted(NamedTuple):
-    """entry: the object as it is now or last was; gone False: finalizers keep it for a while."""
+    """entry: the object's last version. gone: False if finalizers still keep the object."""
 
     entry: Entry
     gone: bool
 
 
 class Writer:
-    """All writes that go through checks and hooks."""
+    """All writes with checks and hooks."""
 
     def __init__(
         self, store: Store, registry: Registry, own: Mapping[Kind, Strategy], hooks: Mapping[Kind, KindHooks]
@@ -77,7 +77,7 @@ class Writer:
         if endpoint.has_status:
             obj.pop("status", None)
         obj = endpoint.stored(strategy.prepare(obj, None))
-        # A hook of a built-in kind chooses the name; one of a custom kind gets objects that have theirs.
+        # A hook of a built-in kind chooses the name; a hook of a custom kind gets objects with a name.
         self._check(endpoint, strategy, obj, None, named=hooks is None or endpoint.served.custom)
         if hooks is None:
             return await self._store_new(endpoint, obj, generated, options)
@@ -131,7 +131,7 @@ class Writer:
     def _check(
         self, endpoint: Endpoint, strategy: Strategy, obj: Object, old: Object | None, *, named: bool
     ) -> None:
-        """Raise 422 with everything that is wrong with a complete object."""
+        """Raise 422 with all errors of a complete object."""
         metadata = obj["metadata"]
         found: list[FieldError] = []
         if named:
@@ -148,7 +148,7 @@ class Writer:
             raise status.invalid(endpoint.subject(metadata.get("name", "")), found)
 
     def _admit(self, endpoint: Endpoint, metadata: Object) -> None:
-        """Refuse what must not come into being now: in a namespace, or of a kind, that is going away."""
+        """Refuse new objects of a terminating kind, or in a terminating or missing namespace."""
         if endpoint.kind in self._registry.terminating:
             why = "create not allowed while custom resource definition is terminating"
             raise status.forbidden(endpoint.subject(metadata.get("name", "")), why)
@@ -167,7 +167,7 @@ class Writer:
             )
 
     def _name(self, endpoint: Endpoint, metadata: Object) -> str:
-        """Generate a name where that is asked for; return the prefix it was made from."""
+        """Generate a name if `generateName` requires it; return the prefix, "" if there is none."""
         prefix: str = metadata.get("generateName", "")
         if metadata.get("name") or not prefix:
             return ""
@@ -184,10 +184,10 @@ class Writer:
         subresource: str = "",
         conditional: bool = False,
     ) -> Entry:
-        """Replace an object by what `change` makes of the current one.
+        """Replace an object by the result of `change` on the current one.
 
         change: gets the object in the endpoint's version, returns a new one; it may raise.
-        conditional: an object without resourceVersion is refused where the kind wants one.
+        conditional: refuse an object without resourceVersion if the kind requires one.
         """
         hooks = self._hooks.get(endpoint.stored_kind)
         if hooks is None:
@@ -211,7 +211,7 @@ class Writer:
         subresource: str,
         conditional: bool,
     ) -> tuple[Entry, Object | None]:
-        """Return the current entry and the checked object that follows it, None where nothing changes."""
+        """Return the current entry and the checked new object, None if it does not change."""
         entry = self._store.head(endpoint.stored_kind, key)
         if entry is None:
             raise status.not_found(endpoint.subject(key[1]))
@@ -269,7 +269,7 @@ class Writer:
     async def _settle(
         self, endpoint: Endpoint, key: ObjectKey, old: Entry, new: Object | None, options: Options
     ) -> Entry:
-        """Store an update, or remove the object when the last finalizer of a terminating one went."""
+        """Store an update, or remove a terminating object without finalizers."""
         kind = endpoint.stored_kind
         if new is None:
             await self._store.durable()
@@ -290,7 +290,7 @@ class Writer:
         return entry
 
     async def delete(self, endpoint: Endpoint, key: ObjectKey, options: DeleteOptions) -> Deleted:
-        """Delete, or begin to: with finalizers the object stays and terminates."""
+        """Delete an object, or mark it as terminating while it has finalizers."""
         if endpoint.stored_kind not in self._hooks:
             return await self._delete(endpoint, key, options)
         async with self._exclusively(endpoint.stored_kind, key):
@@ -335,7 +335,7 @@ class Writer:
         return Deleted(removed or entry, True)
 
     def _terminating(self, endpoint: Endpoint, obj: Object, propagation: str) -> Object:
-        """Return the object as its deletion leaves it; finalizers say what must happen first."""
+        """Return the object after a delete request: a deletionTimestamp, and finalizers for `propagation`."""
         metadata = dict(obj["metadata"])
         finalizers: list[str] = list(metadata.get("finalizers", ()))
         strategy = self.strategy(endpoint)
@@ -366,7 +366,7 @@ class Writer:
 
     @asynccontextmanager
     async def _exclusively(self, kind: Kind, key: ObjectKey) -> AsyncIterator[None]:
-        """Hold the lock of one object; locks exist only while somebody wants them."""
+        """Hold the lock of one object; a lock exists only while it is held or awaited."""
         if not key[1]:
             yield
             return
@@ -385,9 +385,9 @@ class Writer:
 
 
 def _check_types(endpoint: Endpoint, obj: Object) -> None:
-    """Refuse a built-in object with a field of the wrong type before anything looks into it (400).
+    """Refuse a built-in object with a field of the wrong type (400), before any code reads its fields.
 
-    The types of a custom kind are its definition's, and reported with what else that says (422).
+    Type errors of a custom kind are reported with the other errors of its schema (422).
     """
     assert endpoint.schema is not None
     found = [e for e in endpoint.schema.validate(obj) if e.reason == "FieldValueTypeInvalid"]
@@ -396,7 +396,7 @@ def _check_types(endpoint: Endpoint, obj: Object) -> None:
 
 
 def report_unknown(endpoint: Endpoint, problems: list[str], options: Options) -> None:
-    """Refuse, warn of, or ignore unknown and duplicate fields, as the writer asked."""
+    """Refuse, warn of, or ignore unknown and duplicate fields, as the options require."""
     if len(problems) > PROBLEMS_MAX:
         problems = [*problems[:PROBLEMS_MAX], f"and {len(problems) - PROBLEMS_MAX} more"]
     problems = [problem[:SHOWN_MAX] for problem in problems]
@@ -427,7 +427,7 @@ def _check_type(endpoint: Endpoint, obj: Object) -> None:
 
 
 def _set_namespace(endpoint: Endpoint, metadata: Object, namespace: str | None) -> None:
-    """Take the namespace from the path, and insist that the object says the same or nothing."""
+    """Set the namespace from the path. Raises 400 if the object has a different one."""
     if not endpoint.served.namespaced:
         return
     given = metadata.get("namespace")
@@ -441,7 +441,7 @@ def _set_namespace(endpoint: Endpoint, metadata: Object, namespace: str | None) 
 
 
 def begin(metadata: Object, *, counts: bool) -> None:
-    """Fill in what the server decides about a new object."""
+    """Set the fields of a new object that the server decides."""
     metadata["uid"] = str(uuid.UUID(int=_random.getrandbits(128), version=4))
     metadata["creationTimestamp"] = now()
     for field in ("deletionTimestamp", "deletionGracePeriodSeconds", "generation", "resourceVersion"):
@@ -456,7 +456,7 @@ def _generated_name(prefix: str) -> str:
 
 
 def _finalizers(kind: Kind, obj: Object) -> list[Any]:
-    """Return what keeps a terminating object; a namespace is also kept by its content."""
+    """Return the finalizers of an object; a namespace also has those in its spec, for its content."""
     finalizers = list(obj["metadata"].get("finalizers", ()))
     if kind == NAMESPACE:
         finalizers += (obj.get("spec") or {}).get("finalizers") or []
@@ -472,5 +472,5 @@ def _uid_differs(wanted: str, actual: str) -> str:
 
 
 def now() -> str:
-    """Return the wall clock as Kubernetes writes it, in whole seconds."""
+    """Return the current time in Kubernetes' format, in whole seconds."""
     return time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime())
