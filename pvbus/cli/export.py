@@ -1,13 +1,13 @@
 """`pvbus export`: everything that `plan` needs of a live system, in one file."""
 
 import asyncio
-import os
 import sys
 from collections import Counter
 from pathlib import Path
 
 import click
 
+from pvbus.adapters.files import write_private
 from pvbus.cli.live import LEFT_OUT
 from pvbus.cli.plan import progress_printer, read_live
 from pvbus.cli.planinput import admitted, read_input, write_export
@@ -64,11 +64,7 @@ def export(
 
 def _write(path: Path, text: str) -> None:
     """Write a file atomically, readable by its owner only. Raises PermanentError."""
-    part = path.with_name(f".{path.name}.part")
     try:
-        descriptor = os.open(part, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
-        with os.fdopen(descriptor, "w", encoding="utf-8") as opened:
-            opened.write(text)
-        part.replace(path)
+        write_private(path, text.encode())
     except OSError as exc:
         raise PermanentError(f"{path} cannot be written: {exc.strerror}", reason="Output") from exc

@@ -105,8 +105,9 @@ def pvbus() -> None:
       pvbus run render --bus kafka://kafka:9092 --kubeconfig .pvbus/kubeconfig
       pvbus lag --bus kafka://kafka:9092 --watch
 
-    Exit codes: 0 done, 1 failed, 2 bad usage or settings. Settings are variables PVBUS_*, or keys of the
-    YAML file that PVBUS_CONFIG names; `python -m services.unroll --help` lists them.
+    Exit codes: 0 done, 1 failed, 2 bad usage or settings, 130 interrupted; `plan --check` also has 3.
+    Settings are variables PVBUS_*, or keys of the YAML file that PVBUS_CONFIG names;
+    `python -m services.unroll --help` lists them.
     """
 
 
