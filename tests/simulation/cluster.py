@@ -1,4 +1,4 @@
-"""What a simulated world is made of: kinds, the cluster that shows its writes, and a world's options."""
+"""The parts of a simulated world: kinds, the cluster that reports its writes, and a world's options."""
 
 from typing import Any, NamedTuple, Protocol
 
@@ -41,12 +41,12 @@ data:
 
 
 class Options(NamedTuple):
-    """How a world is, beyond its seed.
+    """The options of a world, beside its seed.
 
-    step_records: what one step should hold, so also how long the chunks of an outcome are. turn_targets:
-    how many targets a set looks at in one go. record_bytes: of the largest record that the bus takes.
-    tombstone_seconds: how long the bus keeps tombstones; who is behind for half of that begins anew.
-    replays: watches of Porch's kinds replay.
+    step_records: records of one step, so also of one chunk of an outcome. turn_targets: targets that a set
+    evaluates in one pass. record_bytes: size of the largest record that the bus accepts. tombstone_seconds:
+    how long the bus keeps tombstones; a reader that is behind for half of that starts again. replays:
+    whether watches of Porch's kinds replay.
     """
 
     step_records: int = SqliteBus.step_records_max
@@ -57,7 +57,7 @@ class Options(NamedTuple):
 
 
 class Watching(Protocol):
-    """Whom a cluster shows its writes."""
+    """Receives the writes of a cluster."""
 
     watcher: Watcher
 
@@ -65,7 +65,7 @@ class Watching(Protocol):
 
 
 class WatchedCluster(MemoryCluster):
-    """A cluster that shows each applied write to the world, and whose write it was."""
+    """A cluster that reports each applied write, and its writer, to the world."""
 
     world: Watching
 

@@ -1,4 +1,4 @@
-"""What a watcher knows of its world: inputs, orders, moments; and how it reads objects."""
+"""The facts that a watcher records of its world: inputs, orders, moments; and how it reads objects."""
 
 from collections.abc import Mapping, Sequence
 from typing import NamedTuple
@@ -52,7 +52,7 @@ class VariantFacts(NamedTuple):
 
 
 class Moment(NamedTuple):
-    """What was in the cluster since a time: variants by vkey, and who owns packages' revisions."""
+    """The state of the cluster since a time: variants by vkey, and the owners of package revisions."""
 
     time: float
     variants: Mapping[str, VariantFacts]
@@ -76,7 +76,7 @@ def facts_of(obj: Object) -> VariantFacts:
 
 
 def without_withdrawal(obj: Object) -> Object:
-    """Return what of an object a withdrawal leaves as it is."""
+    """Return the part of an object that a withdrawal leaves unchanged."""
     meta = {k: v for k, v in obj["metadata"].items() if k not in ("resourceVersion", "managedFields")}
     annotations = {k: v for k, v in (meta.pop("annotations", None) or {}).items() if k not in WITHDRAWALS}
     variant = msgspec.convert({**obj, "metadata": {"name": ""}}, PackageVariant)

@@ -1,7 +1,7 @@
-"""The inject controller alone over a cluster in memory: effects one by one, echoes when asked for.
+"""The inject controller alone over a cluster in memory: effects one by one, echoes on request.
 
-What the cluster did is not seen by the controller before `observe`; `run` may stop after any number
-of effects, and `restart` forgets everything that is not a row on the bus.
+The controller sees changes of the cluster only at `observe`; `run` may stop after any number of
+effects, and `restart` forgets everything that is not a row on the bus.
 """
 
 import copy
@@ -133,7 +133,7 @@ def site(name: str, region: str = "north") -> Object:
 
 
 class CrashedError(Exception):
-    """The worker is gone after so many effects."""
+    """The worker died after the given number of effects."""
 
 
 class World:
@@ -176,7 +176,7 @@ class World:
         self.dirty.update(dict.fromkeys(self.controller.load(topic, 0, key, value)))
 
     def observe(self) -> None:
-        """Let every echo arrive, and ingest answer every request."""
+        """Deliver every echo, and answer every request as ingest does."""
         wanted: dict[tuple[str, str], bytes | None] = {}
         for kind in (REVISION, REPOSITORY, VARIANT):
             topics = topics_of(kind, requested=False)
@@ -218,9 +218,9 @@ class World:
         crash_after: int | None = None,
         before_effect: Callable[[int, Any], None] | None = None,
     ) -> Outcome:
-        """Reconcile once. Raises CrashedError after so many effects.
+        """Reconcile once. Raises CrashedError after the given number of effects.
 
-        before_effect: called with the number of each effect and the effect, before it is carried out.
+        before_effect: called with the number of each effect and the effect, before it is applied.
         """
         self.dirty.pop(key, None)
         self.ran.append(key)
@@ -334,8 +334,8 @@ class World:
     # ------------------------------------------------------------ Porch's package server
 
     def obey_porch(self) -> None:
-        """Refuse from now on what Porch's server refuses: a clone into a package that exists, and the
-        deletion of what is published."""
+        """Refuse from now on what Porch's server refuses: a clone into an existing package, and the deletion
+        of a published revision."""
 
         def refuse(verb: str, obj: Object) -> None:
             spec = obj.get("spec") or {}

@@ -1,4 +1,4 @@
-"""What must be true after a schedule: of the variants, of what was reported, and of a restart."""
+"""What must be true after a schedule: of the variants, of the published conditions, and of a restart."""
 
 import asyncio
 
@@ -43,7 +43,7 @@ def _on_hold(obj: Object) -> bool:
 
 
 def check_conditions(world: World) -> None:
-    """Consumers were told every transition once and in order, and `latest` is the fold of it."""
+    """Every transition was published once and in order, and `latest` is their fold."""
     fold: dict[str, ConditionEvent] = {}
     seen: set[str] = set()
     problems = []
@@ -91,7 +91,7 @@ def check_generations(world: World) -> None:
 
 
 def check_watched(world: World) -> None:
-    """No invariant was violated on the way."""
+    """No invariant was violated during the schedule."""
     found = world.watcher.violations
     assert found == [], "\n".join(map(str, found))
 

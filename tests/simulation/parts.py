@@ -1,4 +1,4 @@
-"""Single controllers, fed by hand: what a scenario needs when the order of events is the point of it."""
+"""Single controllers with events given by hand, for scenarios that depend on the order of events."""
 
 from collections.abc import Callable
 from itertools import count
@@ -80,7 +80,7 @@ def site_set(name: str = "alpha", *, generation: int = 1, template: Any = None, 
 
 
 def of_set(uid: str) -> Object:
-    """The metadata of a variant that says whose it is: the label, and the owner reference."""
+    """Return the metadata that makes a variant a set's: the label, and the owner reference."""
     owner = {"apiVersion": "config.porch.kpt.dev/v1alpha2", "kind": "PackageVariantSet", "name": "alpha"}
     return {
         "labels": {"config.porch.kpt.dev/packagevariantset": uid},
@@ -151,7 +151,7 @@ class UnrollPart:
         self.tell_gone(VARIANT, obj(VARIANT, name, metadata=of_set(self.children[name].set_uid), spec={}))
 
     def run(self, skey: str = "default/alpha") -> Outcome:
-        """Reconcile until there is nothing to look at again at once."""
+        """Reconcile until no pass is due at once."""
         while True:
             self.dirty = False
             outcome = self._once(skey)
@@ -234,7 +234,7 @@ class UnrollPart:
         return {name: row.state for name, row in sorted(self.children.items())}
 
     def orders(self) -> dict[str, str]:
-        """Return what render was told last, by name of the PackageVariant."""
+        """Return render's last target rows, by name of the PackageVariant."""
         return {name: row.state for name, row in sorted(self.targets.items())}
 
 
@@ -256,7 +256,7 @@ class RenderPart:
         self.controller.load(VARIANTS, 0, vkey, value)
 
     def begin(self, vkey: str) -> tuple[Any, Any]:
-        """Return the running decision and its first effect (None: it wants none)."""
+        """Return the running decision and its first effect, None if it has none."""
         steps = self.controller.reconcile(0, vkey, self.now)
         try:
             return steps, next(steps)
@@ -265,7 +265,7 @@ class RenderPart:
             return end.value, None
 
     def go_on(self, steps: Any, answer: Any) -> Any:
-        """Answer an effect; return the next one, or the outcome."""
+        """Answer an effect; return the next one or the outcome."""
         try:
             return steps.throw(answer) if isinstance(answer, Exception) else steps.send(answer)
         except StopIteration as end:

@@ -69,7 +69,7 @@ COLLIDING: dict[str, Any] = {
 
 
 class Player:
-    """Does one thing after another to a world, as its seed says."""
+    """Changes a world step by step, as its seed says."""
 
     def __init__(self, world: World) -> None:
         self.world = world
@@ -101,7 +101,7 @@ class Player:
         )
 
     async def act(self) -> None:
-        """Do one thing that a user does."""
+        """Do one action of a user."""
         weights = [weight for weight, _ in self.scenarios]
         (scenario,) = self.rng.choices([scenario for _, scenario in self.scenarios], weights)
         done = scenario(self.rng.choice(NAMESPACES))
@@ -171,7 +171,7 @@ class Player:
             self.world.put(SITE, site, namespace=namespace, metadata={"labels": self.labels()})
 
     def _relabel_all(self, namespace: str) -> None:
-        """One label is mistyped on the whole inventory, or put right again."""
+        """Mistype one label on the whole inventory, or correct it."""
         if self.world.cluster.serves(SITE):
             env = self.rng.choice(["prod", "prodd"])
             for site in SITES:
@@ -204,7 +204,7 @@ class Player:
         return self.rng.choice(found) if found else None
 
     def _edit_variant(self, namespace: str) -> None:
-        """Somebody edits what a set made."""
+        """Edit a variant that a set made."""
         if (picked := self._picked(namespace)) is not None:
             spec = {**picked["spec"], "labels": {"by": "hand"}}
             self.world.put(VARIANT, picked["metadata"]["name"], namespace=namespace, spec=spec)
@@ -247,7 +247,7 @@ class Player:
             self._annotated(VARIANT, picked, {HOLD: self.rng.choice(["true", "false"])})
 
     def _confirm(self, namespace: str) -> None:
-        """Somebody confirms what is held: with the token that is shown, or with one of their own."""
+        """Confirm held removals, with the published token or another one."""
         held = sorted({k.partition("|")[0] for k, r in self.world.watcher.rows.items() if r.state == "held"})
         if held and self.rng.random() < 0.7:
             skey = self.rng.choice(held)
@@ -268,7 +268,7 @@ class Player:
         ]
 
     def _publish(self, namespace: str) -> None:
-        """Somebody approves a draft."""
+        """Approve a draft."""
         if drafts := self._drafts(namespace, "Draft"):
             draft = self.rng.choice(drafts)
             package = (draft["spec"]["repository"], draft["spec"]["packageName"])
@@ -282,7 +282,7 @@ class Player:
             self.counts["drafts published"] += 1
 
     def _edit_draft(self, namespace: str) -> None:
-        """Somebody edits the files of a draft."""
+        """Edit the files of a draft."""
         if drafts := self._drafts(namespace, "Draft"):
             name = self.rng.choice(drafts)["metadata"]["name"]
             obj = self.world.find(RESOURCES, name, namespace)
@@ -300,7 +300,7 @@ class Player:
         return self.world.delete(REVISION, self.rng.choice(proposed)["metadata"]["name"], namespace)
 
     def _annotate(self, namespace: str) -> None:
-        """Somebody writes a note on a target; with `too-large`, one that the rows cannot hold."""
+        """Annotate a target; with `too-large`, the annotation does not fit into the rows."""
         if (obj := self.world.find(SITE, self.rng.choice(SITES), namespace)) is not None:
             note = self.rng.choice(["short", "other"])
             if self.rng.random() < 0.5:
@@ -309,7 +309,7 @@ class Player:
             self._annotated(SITE, obj, {"note": note})
 
     def _copy(self, namespace: str) -> None:
-        """Somebody copies a variant: elsewhere with its labels, or beside it as it is."""
+        """Copy a variant: to another namespace with its labels, or unchanged beside it."""
         picked = self._picked(namespace)
         if picked is None:
             return
@@ -331,7 +331,7 @@ class Player:
         self.counts["variants copied"] += 1
 
     def tidy(self) -> None:
-        """Take back what would hide the rest: notes that are too large, and often a kind that is away."""
+        """Undo what would hide the rest: annotations that are too large, and often an unserved kind."""
         if not self.world.cluster.serves(SITE) and self.rng.random() < 0.8:
             self.bring_sites()
         for obj in self.world.objects(SITE):
@@ -342,7 +342,7 @@ class Player:
     # ------------------------------------------------------------ what machines do
 
     async def disturb(self) -> None:
-        """Do to a worker what machines do to processes."""
+        """Disturb a worker as a machine disturbs its processes."""
         world, rng = self.world, self.rng
         if not world.running:
             return
@@ -377,7 +377,7 @@ class Player:
                 return
 
     async def restart(self) -> None:
-        """Everything dies at once, and comes back."""
+        """Kill all workers at once, and start them again."""
         world = self.world
         services = [name.rpartition("-")[0] for name in sorted(world.running)]
         for name in sorted(world.running):
@@ -398,7 +398,7 @@ class Player:
     # ------------------------------------------------------------ a hold in calm weather
 
     async def hold_still(self) -> None:
-        """Put a set on hold, do what would make it write, and lift the hold: the watcher looks on."""
+        """Put a set on hold, make changes that it would write, and lift the hold; the watcher judges it."""
         sets = self.world.objects(SET)
         if not sets:
             return

@@ -1,4 +1,4 @@
-"""What things cost, counted: evaluations by the unroll and render services, calls to the API server."""
+"""Counted costs: evaluations by the unroll and render services, calls to the API server."""
 
 import asyncio
 from typing import Any
@@ -213,7 +213,7 @@ def test_a_lost_answer_is_no_second_write() -> None:
 
 
 def test_errors_of_the_simulated_cluster_are_the_ports() -> None:
-    """The scenario above means nothing unless calls really fail."""
+    """The scenario above proves something only if calls really fail."""
 
     async def scenario(world: World) -> None:
         world.faults.unavailable = 1.0

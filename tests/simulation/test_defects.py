@@ -81,7 +81,7 @@ def unrolled(*names: str, limits: RemovalLimits | None = None) -> UnrollPart:
 
 
 async def gate() -> None:
-    """While a kind is being listed, what is missing from it removes nothing."""
+    """While a kind is being listed, missing objects remove nothing."""
     part = unrolled("s1", "s2")
     part.mark(SITE, "syncing", epoch=2)
     part.tell_gone(SITE, site("s1", env="prod"))
@@ -97,7 +97,7 @@ async def gate() -> None:
 
 
 async def barrier() -> None:
-    """What is on the bus already, though not read yet, is read before a removal is decided."""
+    """A removal is decided only after all records that are already on the bus are read."""
     part = unrolled("s1", "s2")
     part.tell(SITE, site("s1", env="test"))
     part.run()
@@ -109,7 +109,7 @@ async def barrier() -> None:
 
 
 async def relist() -> None:
-    """At no moment of a relist does a reader believe rows that are not all there."""
+    """At no moment of a relist does a reader trust incomplete rows."""
     clock = SimulatedClock()
     cluster = MemoryCluster(now=lambda: "2026-01-01T00:00:00Z")
     kind = Kind("", "ConfigMap")
@@ -155,7 +155,7 @@ async def relist() -> None:
 
 
 async def requests() -> None:
-    """A set that goes leaves the watches of other sets alone."""
+    """A deleted set leaves the watches of other sets unchanged."""
     world = World(limits=RemovalLimits(removal_quiet_seconds=1.0))
     world.upstream()
     world.serve_sites()
@@ -175,7 +175,7 @@ async def requests() -> None:
 
 
 async def cancel() -> None:
-    """A DELETE that was sent before its removal was taken back does not reach the variant."""
+    """A DELETE that was sent before its order was withdrawn does not delete the variant."""
     part = unrolled("s1", "s2")
     cluster = MemoryCluster(now=lambda: "2026-01-01T00:00:00Z")
     cluster.put({**site_set(), "apiVersion": "config.porch.kpt.dev/v1alpha2"})
@@ -247,7 +247,7 @@ async def silence() -> None:
 
 
 async def finalizer() -> None:
-    """A draft that nobody has observed yet goes before its variant does."""
+    """A draft that was not observed yet is deleted before its variant."""
     cluster = MemoryCluster(now=lambda: "2026-01-01T00:00:00Z")
     downstream = {"repo": "r1", "package": "p"}
     spec = {"upstream": {"repo": "up", "package": "base", "revision": 1}, "downstream": downstream}
@@ -394,7 +394,7 @@ def test_holds(scenario: Callable[[], Any]) -> None:
 
 @pytest.mark.parametrize(("defect", "scenario"), DEFECTS, ids=lambda f: f.__name__)
 def test_finds(defect: Callable[[], Any], scenario: Callable[[], Any]) -> None:
-    """With this defect the scenario fails, by a claim of its own."""
+    """With this defect the scenario fails, by one of its own assertions."""
     first, second = contexts(defect())
     with first, second, pytest.raises((AssertionError, pytest.fail.Exception)) as found:
         run_simulated(scenario())

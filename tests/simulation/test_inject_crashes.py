@@ -81,7 +81,7 @@ def returned() -> World:
 
 
 def come_back() -> World:
-    """The downstream is again what it was before: our own proposals are taken back."""
+    """The downstream is set back to its former value: our own deletion proposals are withdrawn."""
     left = []
     for number in (1, 2):
         workspace = f"packagevariant-{number}"

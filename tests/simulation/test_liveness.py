@@ -1,4 +1,4 @@
-"""What may go does go, in calm weather: no removal waits for ever, and an accident removes nothing.
+"""Without faults, every permitted removal is completed: none waits for ever, and accidents remove nothing.
 
 The invariants of `watching` hold in every scenario, too.
 """
@@ -59,7 +59,7 @@ def played(scenario: Scenario, **options: Any) -> None:
 
 
 async def goes(world: World, count: int, seconds: float = 240.0) -> None:
-    """Wait until so many variants are left."""
+    """Wait until the given number of variants is left."""
     deadline = world.now + seconds
     while len(world.variants()) != count:
         assert world.now < deadline, f"{len(world.variants())} of {count} are left, and nothing goes on"
@@ -72,7 +72,7 @@ def removed(world: World) -> int:
 
 @pytest.mark.parametrize("removes", [False, True])
 def test_a_value_that_the_bus_just_takes_leaves_its_variant_in_hand(removes: bool) -> None:
-    """The variant's own row is larger than its target's: were it written, nobody would see it any more."""
+    """The variant's own row is larger than its target's: if written, it could not be observed any more."""
     noted = selecting()
     noted["template"]["packageContext"] = {"dataExprs": [{"key": "note", "valueExpr": NOTE}]}
 
@@ -324,7 +324,7 @@ def site() -> dict[str, Any]:
 
 
 class Unwatched:
-    """Whom a cluster shows its writes where there are too many to judge each."""
+    """Receives the writes of a cluster that has too many to judge each."""
 
     class watcher:  # noqa: N801 - stands for an attribute
         @staticmethod

@@ -1,4 +1,4 @@
-"""A bug of ours is reported on the object whose decision it ended, and forgotten when it is gone."""
+"""A bug is reported on the object whose decision it ended, and the report ends with the bug."""
 
 import asyncio
 from typing import Any

@@ -1,4 +1,4 @@
-"""Any schedule of user actions and faults ends where the oracle says, and nothing is lost on the way.
+"""Any schedule of user actions and faults ends in the state that the oracle expects, and nothing is lost.
 
 The schedules are those of `tests.simulation.schedule`. They run in batches, each in a process of its own
 with a fixed PYTHONHASHSEED, so that a seed is the same schedule here and with the command that a failure

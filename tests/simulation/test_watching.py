@@ -1,4 +1,4 @@
-"""Each invariant of the watcher finds its own violation, and lets pass what is allowed."""
+"""Each invariant of the watcher finds its own violation, and accepts what is allowed."""
 
 import asyncio
 from collections.abc import Awaitable, Callable
@@ -36,7 +36,7 @@ SET_UID = "uid-alpha"
 
 
 class Scene:
-    """A world whose services do not run: what they would do is done by hand."""
+    """A world whose services do not run: the test does their work."""
 
     def __init__(self, children: int = 20) -> None:
         self.world = World(limits=RemovalLimits(removals_max=10, removals_share=0.3))
@@ -114,7 +114,7 @@ def played(scene: Callable[[Scene], Awaitable[None]], **options: int) -> set[str
 
 
 async def removal(scene: Scene) -> None:
-    """A removal as it should be: seen, asked, answered, ordered, sent."""
+    """A correct removal: observed, checked, answered, ordered, sent."""
     scene.site(1, "test")
     await asyncio.sleep(6)
     scene.ask()
@@ -320,7 +320,7 @@ def known(world: Scene) -> None:
     [("", {"hold"}), ("variant", {"hold"}), ("set", set()), ("set, in the foreground", set())],
 )
 def test_a_hold_of_a_set_ends_with_the_set(deleted: str, found: set[str]) -> None:
-    """What garbage collection deletes must be able to go."""
+    """Garbage collection must be able to delete its objects."""
 
     async def scene(world: Scene) -> None:
         world.watcher.sent(world.process, "create", {"kind": "Note", "metadata": {}}, "")  # it is known

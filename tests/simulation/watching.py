@@ -1,7 +1,7 @@
 """Invariants of removal, hold and readiness, checked while a schedule runs; and a count of what it did.
 
 A `Watcher` sees every committed step of the bus, every write when a worker sends it and again when the
-server has applied it, and every wish of the users. It computes what was allowed at that moment and notes
+server has applied it, and every change of the users. It computes what was allowed at that moment and records
 each violation; a schedule fails at its end with all of them.
 
 | invariant | judged | compares |
@@ -61,7 +61,7 @@ GUARD_SECONDS = 600.0
 READ_SECONDS = 45.0
 """How long before its answer the read behind it may have been: a slow list, a frozen process, a step."""
 KNOWN_SECONDS = LAG_SECONDS[1] + 1.0
-"""A row that says that a variant is on hold is known to whoever runs after so long: the longest lag of a
+"""A row that puts a variant on hold is known to every running worker after this time: the longest lag of a
 partition, and a second to decide. Time in which the process was frozen does not count."""
 UNSEEN_SECONDS = 45.0
 """How long before a generation of a set its children may have been as that generation wants them, and how
@@ -80,7 +80,7 @@ _rollup = msgspec.json.Decoder(SetResult)
 
 
 class WatchedWorld(Protocol):
-    """What a watcher asks of its world."""
+    """The interface of a world to its watcher."""
 
     @property
     def now(self) -> float: ...
@@ -125,7 +125,7 @@ class Watcher:
     # ------------------------------------------------------------ what users do
 
     def wished(self) -> None:
-        """Note what users want now. Caller: after each of their changes."""
+        """Record what users want now. Caller: after each of their changes."""
         if not self.is_on:
             return
         inputs = self._world.inputs()
@@ -171,7 +171,7 @@ class Watcher:
     # ------------------------------------------------------------ the bus
 
     def stepped(self, lease: Lease, outputs: Sequence[Output]) -> None:
-        """Take in what a step has committed."""
+        """Record the rows of a committed step."""
         if len(outputs) > 1:
             self.counts["steps of several rows"] += 1
         for output in outputs:
@@ -263,7 +263,7 @@ class Watcher:
     # ------------------------------------------------------------ writes, when they are sent
 
     def sent(self, process: Process, verb: str, obj: Object, subresource: str) -> None:
-        """Judge a write in the moment in which a worker hands it over to the network."""
+        """Judge a write at the moment when a worker sends it."""
         self._processes[process.name] = process
         if subresource == "status":
             return
@@ -305,7 +305,7 @@ class Watcher:
         the vkey.
 
         The hold of a set ends with the set: garbage collection deletes its variants, or leaves them to
-        nobody, and whoever waited for the annotation to go would wait for ever.
+        nobody, and a worker that waited for the annotation to go would wait for ever.
         """
         live = self._world.find_uid(obj["metadata"].get("uid", "")) or obj
         variants = [live]
@@ -320,8 +320,8 @@ class Watcher:
                     yield uid, f"{meta.get('namespace')}/{meta.get('name')}"
 
     def _holds_still(self, uid: str) -> bool:
-        """Whether what is on hold is there. A set that is deleted lets its variants go, on hold or not, and
-        garbage collection deletes them; a variant that somebody deletes stays on hold."""
+        """Whether the object of a hold exists. A deleted set releases its variants, on hold or not, and
+        garbage collection deletes them; a variant that a user deletes stays on hold."""
         obj = self._world.find_uid(uid)
         is_set = obj is not None and obj["kind"] == "PackageVariantSet"
         return obj is not None and not (is_set and obj["metadata"].get("deletionTimestamp"))
@@ -421,7 +421,7 @@ class Watcher:
             self._violated("guard", text)
 
     def changed(self, objects: Iterable[Object]) -> None:
-        """Take in the PackageVariants and PackageRevisions after one of them has changed."""
+        """Record the PackageVariants and PackageRevisions after one of them has changed."""
         if not self.is_on:
             return
         variants, packages = {}, set()
@@ -444,7 +444,7 @@ class Watcher:
     # ------------------------------------------------------------ readiness
 
     def status(self, obj: Object) -> None:
-        """Judge a status that a service wrote: what it says of Ready was so at some moment."""
+        """Judge a status that a service wrote: its Ready was true at some moment."""
         if not self.is_on:
             return
         meta = obj["metadata"]
@@ -505,7 +505,7 @@ class Watcher:
         the wishes that a worker may have read then.
 
         A moment that ended before the cause is compared with what was wanted from the cause on. ends: the
-        ends of the moments that were looked at, the latest first.
+        ends of the moments that were examined, the latest first.
         """
         is_before = ends[-1] <= cause
         begin, until = (cause, ends[0]) if is_before else (moment.time, ends[-1])

@@ -1,7 +1,7 @@
 """A fleet in virtual time: a cluster in memory, a bus in memory, and several workers per service.
 
-The world can be told to misbehave (`pvbus.testing.faults`), its users act at random from one seed, and
-afterwards it can be asked whether everything is as the oracle wants it.
+Faults can be enabled (`pvbus.testing.faults`), users act at random from one seed, and afterwards the state
+can be compared with the oracle's.
 """
 
 import asyncio
@@ -101,7 +101,7 @@ class World:
         options: Options | None = None,
         watched: bool = True,
     ) -> None:
-        """watched: whether each change is judged, which costs as much as there are objects."""
+        """watched: whether each change is judged; the cost of one grows with the number of objects."""
         self.clock = SimulatedClock()
         self.faults = Faults(seed)
         self.random = random.Random(seed)
@@ -196,7 +196,7 @@ class World:
         return next(r.service for r in self.running.values() if r.name.startswith(service))
 
     async def kill(self, name: str) -> None:
-        """End a worker as SIGKILL would."""
+        """End a worker as SIGKILL does."""
         running = self.running.pop(name)
         running.process.kill()
         running.task.cancel()
@@ -229,7 +229,7 @@ class World:
     # ------------------------------------------------------------ the cluster's own part
 
     async def _collecting(self) -> None:
-        """Collect garbage as Kubernetes does: what lost all its owners is deleted."""
+        """Collect garbage as Kubernetes does: delete objects that have lost all their owners."""
         while True:
             await asyncio.sleep(2.0)
             objects = self.cluster.objects()
@@ -254,7 +254,7 @@ class World:
     by_user = False
 
     def wrote(self, verb: str, obj: Object, subresource: str) -> None:
-        """Show the watcher what the server has just applied. Caller: the cluster."""
+        """Report a write that the server has just applied to the watcher. Caller: the cluster."""
         if self.by_user:
             return
         if verb == "create":
@@ -331,7 +331,7 @@ class World:
             self.watcher.wished()
 
     def unserve(self, kind: Kind) -> None:
-        """Take a kind away, with its objects, as the deletion of its definition does."""
+        """Remove a kind with its objects, as the deletion of its definition does."""
         for obj in self.cluster.objects():
             if obj["kind"] == kind.kind and obj["apiVersion"] == API_VERSIONS[kind]:
                 self.cluster.remove(kind, obj["metadata"].get("namespace", ""), obj["metadata"]["name"])
@@ -402,7 +402,7 @@ class World:
         )
 
     def expected(self) -> dict[str, Expected]:
-        """Ask the oracle what must be there now."""
+        """Return the current state that the oracle expects."""
         return self.watcher.expected(self.inputs())
 
     # ------------------------------------------------------------ the bus
@@ -428,7 +428,7 @@ class World:
         return {k: msgspec.json.decode(v, type=ChildRow) for k, v in self.table(UNROLL).items()}
 
     def rows_of(self, vkey: str) -> dict[str, str]:
-        """Return what the bus says of a variant, for a person to read."""
+        """Return the rows of a variant on the bus, for a person to read."""
         name = vkey.partition("/")[2]
         return {
             f"{topic} {key}": value.decode()
@@ -450,7 +450,7 @@ class World:
     # ------------------------------------------------------------ convergence
 
     async def converge(self, *, quiet: float = 8.0, limit: float = 1500.0) -> None:
-        """Wait until nothing happens any more; fail when that takes too long, or a worker failed."""
+        """Wait until nothing happens any more; fail if that takes too long, or a worker failed."""
         deadline, since, last = self.clock.now() + limit, self.clock.now(), None
         while self.clock.now() - since < quiet:
             await asyncio.sleep(1.0)
@@ -466,7 +466,7 @@ class World:
                 raise AssertionError(f"never quiet: {busy}, {self._latest()}")
 
     def _latest(self) -> list[str]:
-        """Return what was written last, for a person to read."""
+        """Return the last writes, for a person to read."""
         writes = [
             f"{w.verb} {w.kind} {w.namespace}/{w.name} {w.subresource}" for w in self.cluster.writes[-4:]
         ]

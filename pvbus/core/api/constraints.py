@@ -64,7 +64,7 @@ def _required(*names: str) -> Mapping[str, Any]:
 
 
 def _immutable(path: str) -> Mapping[str, str]:
-    """A rule of the whole object: what the field (at least two names deep) held stays.
+    """Return a rule of the whole object: the field (at least two names deep) keeps its value.
 
     Every step of the path is tested for presence, as CEL reports an absent one as an error.
     """

@@ -30,7 +30,7 @@ ApiType = type[msgspec.Struct]
 
 _SCALARS: Mapping[Any, str] = {str: "string", int: "integer", bool: "boolean"}
 _FIELD_TYPES: Mapping[tuple[ApiType, str], Any] = {(DownstreamTarget, "render_status"): RenderStatus}
-"""Fields that the code keeps as they came, and whose schema is known all the same."""
+"""Fields that the code does not decode, although their schema is known."""
 
 
 class _Version(NamedTuple):
@@ -87,7 +87,7 @@ def crds() -> list[Schema]:
 
 
 def open_api() -> dict[str, Schema]:
-    """Return, by kind, the OpenAPI v3 schemas of the kinds that no CustomResourceDefinition makes."""
+    """Return, by kind, the OpenAPI v3 schemas of the kinds that no CustomResourceDefinition defines."""
     found = {}
     for api_type in (PackageRevision, PackageRevisionResources):
         schema = object_schema(api_type)
@@ -140,7 +140,7 @@ def _version(version: _Version) -> Schema:
 
 def _struct(api_type: ApiType) -> Schema:
     if api_type is ObjectMeta:
-        # An API server knows metadata itself and refuses a definition that says more of it, even in words.
+        # An API server knows metadata itself and refuses a definition with more than its type.
         return {"type": "object"}
     properties = {}
     for field in msgspec.structs.fields(api_type):

@@ -1,7 +1,7 @@
-"""The Kptfile: its known parts, typed, and edits of its text that leave everything else alone.
+"""The Kptfile: its known parts, typed, and edits of its text that leave the rest unchanged.
 
-Porch's server reads it strictly: one field that it does not know hides all gates, conditions and
-locks. Writing here never adds one.
+Porch's server reads it strictly: one unknown field hides all gates, conditions and locks. The edits
+here never add one.
 
 Source: kpt v1.0.0-beta.62, pkg/api/kptfile/v1/types.go.
 """
@@ -18,7 +18,7 @@ from pvbus.core.yaml import editor
 
 FILE = "Kptfile"
 STATUSES = ("True", "False", "Unknown")
-"""What a condition's status may be: any other makes Porch's server panic."""
+"""The valid statuses of a condition: any other makes Porch's server panic."""
 
 
 class Metadata(ApiStruct, frozen=True, kw_only=True):
@@ -83,7 +83,7 @@ class Kptfile(ApiStruct, frozen=True, kw_only=True):
 def read(text: str) -> Kptfile:
     """Decode a Kptfile; unknown fields are ignored.
 
-    Raises: PermanentError("InvalidKptfile") when it is no YAML, or a field has another type.
+    Raises: PermanentError("InvalidKptfile") if it is not YAML, or a field has the wrong type.
     """
     value = _document(text).value
     texts = _texts(value)
@@ -113,7 +113,7 @@ def known_content(text: str) -> Any:
 
 
 def add_readiness_gates(text: str, types: Iterable[str]) -> str:
-    """Add the gates that are missing, as the last ones."""
+    """Append the missing gates."""
     path = ("info", "readinessGates")
     present = {name for _, name in _entries(text, path, "conditionType")}
     for name in dict.fromkeys(types):
@@ -123,7 +123,7 @@ def add_readiness_gates(text: str, types: Iterable[str]) -> str:
 
 
 def upsert_condition(text: str, condition: PackageCondition) -> str:
-    """Set one condition in its place, or add it as the last one. Others are not touched."""
+    """Replace one condition in its position, or append it. The others stay unchanged."""
     wanted = _condition(condition)
     path = ("status", "conditions")
     for index, entry in _entries(text, path, "type"):
@@ -161,7 +161,7 @@ def _edited(text: str, edit: Any, *args: Any) -> str:
 
 
 def _document(text: str) -> editor.Document:
-    """Return the first document, which has to be a mapping; there should not be another."""
+    """Return the first document, which must be a mapping; there should be no other."""
     try:
         document = editor.parse(text)[0]
     except editor.YamlError as error:
@@ -175,7 +175,7 @@ def _document(text: str) -> editor.Document:
 
 
 def _texts(value: Any) -> Any:
-    """Make scalars texts, as Go reads them into string fields, and drop nulls, which are absent."""
+    """Convert scalars to strings, as Go does for string fields, and drop nulls, which count as absent."""
     if isinstance(value, dict):
         return {str(key): _texts(item) for key, item in value.items() if item is not None}
     if isinstance(value, list):

@@ -260,7 +260,7 @@ class PackageRevisionResources(ApiStruct, frozen=True, kw_only=True, omit_defaul
 def function_item(
     exit_code: int, image: str, error: str, results: Sequence[Mapping[str, Any]]
 ) -> dict[str, Any]:
-    """Return what one function said, as `renderStatus.result.items[]` has it."""
+    """Return the result of one function, as an item of `renderStatus.result.items`."""
     item: dict[str, Any] = {"exitCode": exit_code}
     item |= {"image": image} if image else {}
     item |= {"stderr": error} if error else {}
@@ -268,7 +268,7 @@ def function_item(
 
 
 def function_results(error: str, items: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
-    """Return the renderStatus of a run. error: why it failed, "" where it did not."""
+    """Return the renderStatus of a run. error: why it failed, "" if it did not."""
     result: dict[str, Any] = {
         "apiVersion": "kpt.dev/v1",
         "kind": "FunctionResultList",

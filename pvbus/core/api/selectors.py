@@ -1,7 +1,7 @@
 """Label selectors: whether one is well formed, and whether it matches one object.
 
-`Requirement` is what selectors in a list request, in a function's configuration and in a set come to.
-unroll matches many objects at once, through its index, and takes requirements apart for that.
+Selectors in a list request, in a function's configuration and in a set all become `Requirement`s.
+unroll matches many objects at once through its index, which splits requirements by kind.
 """
 
 import re
@@ -25,7 +25,7 @@ class Requirement(NamedTuple):
     values: frozenset[str] = frozenset()
 
     def matches(self, labels: Mapping[str, str]) -> bool:
-        """Tell whether labels fulfil it; an operator that does not exist is never fulfilled."""
+        """Tell whether labels fulfil it; an unknown operator is never fulfilled."""
         value = labels.get(self.key)
         match self.operator:
             case "In":
@@ -45,8 +45,8 @@ class Requirement(NamedTuple):
 def matches(selector: LabelSelector | ObjectSelector, labels: Mapping[str, str]) -> bool:
     """Tell whether labels fulfil every requirement; an empty selector matches everything.
 
-    NotIn and DoesNotExist hold where the label is absent. Of an ObjectSelector only the labels are
-    looked at; of a malformed requirement nothing holds.
+    NotIn and DoesNotExist hold if the label is absent. Only the labels of an ObjectSelector count; no labels
+    fulfil a malformed requirement.
     """
     return all(labels.get(key) == value for key, value in selector.match_labels.items()) and all(
         Requirement(each.key, each.operator, frozenset(each.values)).matches(labels)
@@ -55,7 +55,7 @@ def matches(selector: LabelSelector | ObjectSelector, labels: Mapping[str, str])
 
 
 def selector_problems(selector: LabelSelector | ObjectSelector, field: str) -> Iterator[str]:
-    """Tell what an API server would refuse a selector for, each with its field path."""
+    """Yield the problems for which an API server would refuse a selector, each with its field path."""
     for key, value in sorted(selector.match_labels.items()):
         yield from _key_problems(key, f"{field}.matchLabels")
         yield from _value_problems(value, f"{field}.matchLabels[{key}]")

@@ -49,7 +49,7 @@ class Checks:
         return max(0.0, self.due_at - now)
 
     def open_now(self) -> Batch:
-        """Return the requests that a read answers which begins now."""
+        """Return the requests that a read answers if it begins now."""
         return dict(self._open)
 
     def close(self, batch: Batch, now: float) -> list[tuple[str, CheckRequest]]:
@@ -72,17 +72,17 @@ class Checks:
             yield Emission(OBJECTS, key, value, request.nonce)
 
     def failed(self, now: float, seconds: float = CHECK_RETRY_SECONDS) -> None:
-        """Note that a read failed, or that its answers could not be given. seconds: until the next one."""
+        """Note that a read failed, or that its answers were not written. seconds: until the next read."""
         self._not_before = now + seconds
 
 
 def names_of(batch: Batch) -> frozenset[Name] | None:
-    """Return (namespace, name) of what the requests ask about; None if one asks about the whole kind."""
+    """Return (namespace, name) of the requested objects; None if a request asks about the whole kind."""
     return named_in(batch) if all(request.names for request in batch.values()) else None
 
 
 def named_in(batch: Batch) -> frozenset[Name]:
-    """Return (namespace, name) of what the requests name, whether or not others ask about the whole kind."""
+    """Return (namespace, name) of the named objects, even if another request asks about the whole kind."""
     texts = (text.partition("/") for request in batch.values() for text in request.names)
     return frozenset((namespace, name) for namespace, _, name in texts)
 

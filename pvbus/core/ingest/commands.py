@@ -1,4 +1,4 @@
-"""The commands that an informer gives to its shell: a closed union, the rows to write among them."""
+"""The commands of an informer to its shell: a closed union, which includes the rows to write."""
 
 from collections.abc import Mapping
 from typing import Any, Literal
@@ -23,7 +23,7 @@ OPERATIONS: tuple[Operation, ...] = (
 
 
 class Resolve(_Command, frozen=True, kw_only=True):
-    """Ask discovery; report Served, NotServed or ResolveFailed. is_fresh: forget what it said before."""
+    """Read discovery; report Served, NotServed or ResolveFailed. is_fresh: drop the cached answer first."""
 
     is_fresh: bool
 
@@ -42,7 +42,7 @@ class Watch(_Command, frozen=True, kw_only=True):
 
 
 class ReadVersions(_Command, frozen=True, kw_only=True):
-    """Forget what discovery said, and read the versions; report VersionsRead."""
+    """Drop the cached discovery, and read the versions; report VersionsRead."""
 
 
 class Read(_Command, frozen=True, kw_only=True):
@@ -59,7 +59,7 @@ class Stop(_Command, frozen=True, kw_only=True):
 
 
 class Note(_Command, frozen=True, kw_only=True):
-    """Something for the log."""
+    """A line for the log."""
 
     level: Literal["info", "warning"]
     text: str

@@ -84,7 +84,7 @@ class ObjectRead(_Event, frozen=True, kw_only=True):
 
 
 class ReadFailed(_Event, frozen=True, kw_only=True):
-    """A read by name failed; what is left of it is not read."""
+    """A read by name failed; its remaining names are not read."""
 
     purpose: Purpose
     fault: Fault
@@ -101,7 +101,7 @@ class Probed(_Event, frozen=True, kw_only=True):
 
 
 class CheckAsked(_Event, frozen=True, kw_only=True):
-    """A check request came. is_repeated: its answer could not be written."""
+    """A check request was added. is_repeated: its last answer could not be written."""
 
     key: str
     request: CheckRequest
@@ -109,7 +109,7 @@ class CheckAsked(_Event, frozen=True, kw_only=True):
 
 
 class CheckWithdrawn(_Event, frozen=True, kw_only=True):
-    """A check request went."""
+    """A check request was deleted."""
 
     key: str
 

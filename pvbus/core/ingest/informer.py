@@ -1,24 +1,24 @@
-"""One kind, observed: what to list, watch and read next, and which rows and markers follow.
+"""Decides for one kind what to list, watch and read next, and which rows and markers to write.
 
 Pure: `Informer.step` takes an event, the time and a random number, and returns the commands for the shell
 (`pvbus.runtime.ingest.informer`), the rows among them. States, events, commands and the table of
 transitions are in `pvbus.core.ingest.states`.
 
-Rows are emitted in the order that makes absence believable: `syncing` before the first row of a list,
-upserts, tombstones of what is no longer there, then `ok`. A list that equals what the bus has is no news:
-nothing is written, so a restart of a converged system writes nothing. A kind that is not served is
-`unavailable`, which is something else than empty.
+Rows are emitted in an order that makes absence reliable: `syncing` before the first row of a list,
+upserts, tombstones of deleted objects, then `ok`. A list that equals the rows on the bus writes nothing, so
+a restart of a converged system is silent. A kind that is not served is `unavailable`, which is not the same
+as empty.
 
-A check request (`pvbus.core.ingest.checks`) is answered after a read that began after it arrived. Few
-names are read one by one. A read object whose resourceVersion is the last one seen proves that every older
-event of it is here already, and that its rows are up to date. Anything else (another version, not found)
-says only that the watch is behind. resourceVersions have no order, so nothing would distinguish older events
-that are still to come from newer ones; then, and for whole kinds, the kind is listed, its difference is
-written as at every list, and the watch goes on from the list's version. The answer follows these rows.
+A check request (`pvbus.core.ingest.checks`) is answered by a read that begins after it arrives. A few names
+are read one by one. If the resourceVersion of a read object is the last one seen, all its older events have
+arrived, and its rows are up to date. Any other result (another version, not found) shows only that the watch
+may be behind: resourceVersions have no order, so late older events look like newer ones. Then, and for whole
+kinds, the kind is listed, the difference is written as at every list, and the watch continues from the
+list's version. The answer follows these rows.
 
-A list without a resourceVersion comes from an aggregated API such as Porch's, which promises less: it may
-leave objects out, its watches begin with everything that is there, and deletions may not be sent. There, an
-object is gone only when it is read by name and not found.
+A list without a resourceVersion comes from an aggregated API such as Porch's, which guarantees less: it may
+omit objects, its watches begin with all existing objects, and it may not send deletions. An object that such
+a list or replay omits counts as deleted only if a read by name does not find it.
 """
 
 import math
@@ -52,15 +52,15 @@ from pvbus.core.ingest.waits import ListTimes, ProbeTimes, WatchTimes
 from pvbus.core.kinds import Kind
 from pvbus.core.records import SyncMarker
 
-NAMES_MAX = 10  # so many objects are read by name, or this share of the kind: beyond, a list costs less
+NAMES_MAX = 10  # objects to read by name, or this share of the kind if more; beyond, a list costs less
 NAMES_SHARE_MAX = 0.02
-REPLAY_SILENCE_SECONDS = 5.0  # a replay that sends no bookmark is over when nothing came for so long
+REPLAY_SILENCE_SECONDS = 5.0  # this silence ends a replay that sends no bookmark
 REPLAY_RELIST_SECONDS = 600.0  # how long a deletion that was never sent can go unnoticed
 REPLAY_END = "k8s.io/initial-events-end"
 
 
 class Informer:
-    """Decides for one kind. Call `step` with Tick at `wake_at`, and with whatever happens meanwhile."""
+    """Decides for one kind. Call `step` with Tick at `wake_at`, and with every other event."""
 
     def __init__(
         self,
@@ -86,13 +86,13 @@ class Informer:
             markers=markers,
             content=content,
         )
-        self._position = ""  # where the watch goes on; "" of an aggregated API
+        self._position = ""  # where the watch resumes; "" of an aggregated API
         self._checks = Checks()
         self._reading: dict[Purpose, set[Name]] = {}
         self._batch: Batch = {}  # the requests that the read for checks answers
-        self._is_behind = False  # whether that read found anything else than was seen
+        self._is_behind = False  # whether that read differs from the last events
         self._is_looking = False  # whether the versions are being read
-        self._found: list[Mapping[str, Any]] = []  # what a list had left out
+        self._found: list[Mapping[str, Any]] = []  # objects that a list had left out
         self._replayed: set[Name] = set()
         self._silent_at = math.inf  # when a replay is over without a bookmark
         self._trouble = ""
@@ -106,7 +106,7 @@ class Informer:
 
     @property
     def is_served(self) -> bool:
-        """Whether the kind was listed, and is watched since."""
+        """Whether the kind was listed, and has been watched since."""
         match self.state:
             case Listing(is_interruption=is_served) | Completing(is_interruption=is_served):
                 return is_served
@@ -116,7 +116,7 @@ class Informer:
 
     @property
     def wake_at(self) -> float:
-        """Return when the next Tick is due; infinity if only another event helps."""
+        """Return when the next Tick is due; infinity if only another event can change the state."""
         match self.state:
             case BackingOff(until=until) | Unserved(until=until):
                 return until
@@ -133,15 +133,15 @@ class Informer:
         return min(until, self._probe_times.look_at, self._checks.due_at)
 
     def can_change_content(self, content: frozenset[Name]) -> bool:
-        """Tell whether ContentChanged will do: if not, a new informer must list."""
+        """Tell whether ContentChanged suffices; if not, a new informer must list."""
         return self.is_served and self.view.is_whole and bool(content or self.view.kind in WHOLE_KINDS)
 
     # ------------------------------------------------------------ events
 
     def step(self, event: Event, now: float, rng: float) -> list[Command]:
-        """Take an event and return what is to be done, in order. chance: a random number from 0 to 1.
+        """Apply an event and return the commands, in order. rng: a random number from 0 to 1.
 
-        Raises InvariantError when the state that follows is not in the table.
+        Raises InvariantError if the new state is not in the table.
         """
         self._now, self._rng = now, rng
         self._commands.clear()
@@ -179,7 +179,7 @@ class Informer:
                 assert_never(never)
 
     def _take_list(self, event: events.ListEvent) -> None:
-        """Go on after discovery or a list; what is reported in another state is of no use any more."""
+        """Continue after discovery or a list; ignore the event in any other state, where it is outdated."""
         match self.state, event:
             case Resolving(), events.Served():
                 self._list(is_interruption=False)
@@ -212,7 +212,7 @@ class Informer:
     # ------------------------------------------------------------ time
 
     def _wake(self) -> None:
-        """Do the one thing that is due: the next Tick does the next one."""
+        """Do one due thing; the next Tick does the next one."""
         match self.state:
             case BackingOff(until=until) | Unserved(until=until):
                 if self._now >= until:
@@ -229,7 +229,7 @@ class Informer:
                 self._read_beside()
 
     def _probe(self) -> None:
-        """Look again how the kind is served, and in which versions: its definition changed."""
+        """Schedule a new look at the kind's versions, because its definition changed."""
         self._probe_times.probed(self._now)
         if isinstance(self.state, Unserved):
             self.state = Unserved(until=self._now)
@@ -249,7 +249,7 @@ class Informer:
         self._is_looking = False
 
     def _fail(self, fault: Fault) -> None:
-        """Go on after a failure that ends the watch, or prevents the list."""
+        """Handle a failure that ends the watch, or prevents the list."""
         if fault.reason == "permanent":
             self._miss(fault.message)
         elif fault.reason == "gone":
@@ -294,7 +294,7 @@ class Informer:
         self._commands.append(commands.List(metadata_only=not self.view.is_whole))
 
     def _complete(self, listing: Listing, listed: events.Listed) -> None:
-        """Read what an aggregated API left out of its list: what is known or asked about."""
+        """Read the known or requested objects that an aggregated API left out of its list."""
         if not listed.resource_version:
             asked = named_in(listing.batch)
             missing = (self.view.written_names() | asked) - {name_of(obj) for obj in listed.items}
@@ -317,7 +317,7 @@ class Informer:
         resource_version: str,
         items: Iterable[Mapping[str, Any]],
     ) -> None:
-        """Write the difference under markers, answer what was open before the list, and watch."""
+        """Write the difference under markers, answer the requests from before the list, and watch."""
         self._watch_times.listed()
         self._position = resource_version
         self.view.replace(versions, items)
@@ -331,7 +331,7 @@ class Informer:
         self._watch()
 
     def _fail_list(self, fault: Fault, *, is_interruption: bool) -> None:
-        """The watch that stands still for a list goes on from where it was."""
+        """Handle a failed list: a watch that it interrupted resumes, if the failure is transient."""
         if is_interruption and fault.reason in ("transient", "silent"):
             self._fail_check(fault)
             self._watch()
@@ -391,7 +391,7 @@ class Informer:
                     self._fail(fault)
 
     def _resume(self, since: float, fault: Fault | None) -> None:
-        """Watch on from where the watch ended; where there was none for too long, list."""
+        """Resume the watch where it ended, or list if there was none for too long."""
         lasted, times = self._now - since, self._watch_times
         is_silent = fault is not None and fault.reason == "silent"
         if fault is not None:
@@ -414,7 +414,7 @@ class Informer:
         return self._is_looking or "checks" in self._reading
 
     def _read_beside(self) -> None:
-        """Look for other versions, or read for check requests, when it is time."""
+        """Look for other versions, or read for check requests, if due."""
         if self._is_reading_beside:
             return
         if self._probe_times.look_at <= self._now:
@@ -423,7 +423,7 @@ class Informer:
             self._read_checks()
 
     def _look(self) -> None:
-        """Look whether the kind is served in other versions."""
+        """Check whether the kind is served in other versions."""
         self._probe_times.looked(self._now)
         self._is_looking = True
         self._commands.append(commands.ReadVersions())
@@ -453,7 +453,7 @@ class Informer:
             self._commands.append(commands.Read(purpose=purpose, names=tuple(sorted(names))))
 
     def _confirm_gone(self) -> None:
-        """Read what a replay did not show; what is not found was deleted while nobody watched."""
+        """Read the objects that a replay did not show; those not found were deleted without an event."""
         assert isinstance(self.state, Replaying)
         self.state = Confirming(until=self.state.until)
         self._read("gone", self.view.written_names() - self._replayed)
@@ -474,7 +474,7 @@ class Informer:
                 self.view.take_content(name, obj)
 
     def _end_read(self, purpose: Purpose) -> None:
-        """Go on after a read by name, if it has nothing left to read."""
+        """Continue after a read by name, once all its names are read."""
         if self._reading.get(purpose):
             return
         self._reading.pop(purpose, None)
@@ -494,7 +494,7 @@ class Informer:
     def _fail_read(self, purpose: Purpose, fault: Fault) -> None:
         match purpose, self.state:
             case "checks", _ if fault.reason == "permanent":
-                self._list(is_interruption=True)  # there may be the right to list, and none to get
+                self._list(is_interruption=True)  # the permission to list may exist without the one to get
             case "checks", _:
                 self._fail_check(fault)
             case "left out", Completing(is_interruption=is_interruption):

@@ -1,7 +1,7 @@
 """The rows and markers of one kind as the bus has them, and the writes that change them.
 
-Every change is emitted at once, in the order of the calls; what is emitted counts as written. Whoever
-cannot write it begins again with what the bus has. Pure.
+Every change is emitted at once, in the order of the calls; an emitted row counts as written. A caller that
+cannot write a row starts again from the state of the bus. Pure.
 """
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
@@ -19,7 +19,7 @@ MarkerState = Literal["syncing", "ok", "unavailable", "unwatched"]
 
 Emit = Callable[[Emission], None]
 Name = tuple[str, str]
-"""(namespace, name); an empty name stands for whatever the namespace has of the kind."""
+"""(namespace, name); an empty name stands for any object of the kind in the namespace."""
 
 
 class KindRows:
@@ -34,7 +34,7 @@ class KindRows:
         known: dict[str, dict[str, str]],
         markers: dict[str, SyncMarker],
     ) -> None:
-        """known, markers: what the bus has, per topic; kept up to date with what is emitted."""
+        """known, markers: the state of the bus, per topic; updated with every emission."""
         self._kind = kind
         self._emit = emit
         self._partitions = partitions
@@ -44,7 +44,7 @@ class KindRows:
         self.versions: tuple[str, ...] = ()  # those served, for the markers
 
     def mark(self, topic: str, state: MarkerState, message: str = "") -> None:
-        """Write a marker to all partitions, unless it says what the bus has already."""
+        """Write a marker to all partitions, unless the bus has it already."""
         versions = self.versions if state == "ok" else ()
         marker = SyncMarker(state=state, epoch=self._epoch, versions=versions, message=message)
         if self._markers.get(topic) == marker:
@@ -100,9 +100,9 @@ class KindRows:
 
 
 def agreed(markers: Mapping[int, SyncMarker], partitions: int) -> SyncMarker | None:
-    """Return what the markers of a kind say together, None if there is none. markers: per partition.
+    """Return the common marker of a kind, None if there is none. markers: per partition.
 
-    Where the partitions differ, a step was the last of its worker: the kind is `syncing`, at the highest
+    If the partitions differ, a worker ended between two of its steps: the kind is `syncing`, at the highest
     epoch of any partition.
     """
     if not markers:
@@ -118,8 +118,8 @@ def unwanted(
 ) -> dict[Kind, list[str]]:
     """Return the topics, per kind, whose markers and rows no watch will keep up to date.
 
-    markers: (topic, kind, marker). wanted: the topics of the kinds that are to be watched. What is
-    `unwatched` already is not returned.
+    markers: (topic, kind, marker). wanted: the topics of the kinds that are to be watched. Topics that are
+    `unwatched` already are not returned.
     """
     left: dict[Kind, list[str]] = {}
     for topic, kind, marker in markers:
@@ -133,7 +133,7 @@ def withdrawal(
 ) -> Iterator[Emission]:
     """Yield the rows that withdraw a kind from a topic: `unwatched` first, then a tombstone per key.
 
-    marker: the one that the bus has; the new one has the next epoch.
+    marker: the current one; the new one has the next epoch.
     """
     after = SyncMarker(state="unwatched", epoch=marker.epoch + 1)
     yield from _to_all_partitions(topic, kind, after, partitions)

@@ -1,13 +1,14 @@
-"""From an object as the API server sends it to its rows on the bus.
+"""Converts an object of the API server to its rows on the bus.
 
-Pure. `rows_of` names every row an object has; a row whose digest did not change is not written, so
-what nobody reads (status of targets, managedFields, resourceVersion) never reaches the bus.
+Pure. `rows_of` returns every row of an object. A row whose digest did not change is not written, so a change
+of fields that no service reads (status of targets, managedFields, resourceVersion) writes nothing to
+`pvbus.objects`.
 
-Nor does kubectl's last-applied-configuration, a copy of whole objects: not with metadata, and not with
-sets. PackageVariants are the exception. Their rows are what is written back with PUT, which would take the
-annotation away from the object.
+kubectl's last-applied-configuration, a copy of the whole object, is left out of `pvbus.objects` and of the
+rows of sets. The rows of PackageVariants hold it: they are written back with PUT, which would otherwise
+remove the annotation from the object.
 
-A kind without a schema may hold anything in its fields: what is not of the expected type counts as absent.
+A kind without a schema may hold anything in its fields: a value of an unexpected type counts as absent.
 """
 
 import hashlib
@@ -44,8 +45,8 @@ WHOLE_KINDS = frozenset({SET, VARIANT, REPOSITORY, REVISION, CRD})
 
 
 class Emission(NamedTuple):
-    """A row to write. digest: decides whether it is news. partition None: to its key's partition; else to
-    this one (markers)."""
+    """A row to write. digest: equal digests mean no write. partition: None for that of the key; markers have
+    their own."""
 
     topic: str
     key: str
@@ -72,7 +73,7 @@ def rows_of(kind: Kind, obj: Mapping[str, Any], topics: tuple[str, ...]) -> list
         if topic == OBJECTS:
             rows.append(_object_row(kind, obj, meta, okey(*kind, namespace, name)))
         else:
-            # The resourceVersion is part of the row: it is the precondition of whoever writes next.
+            # The resourceVersion is part of the row: it is the precondition of the next write.
             written = {k: v for k, v in meta.items() if k != "managedFields"}
             if topic == SETS and _LAST_APPLIED in _map(meta.get("annotations")):
                 written["annotations"] = _annotations(meta)
@@ -118,7 +119,7 @@ def _object_row(kind: Kind, obj: Mapping[str, Any], meta: Mapping[str, Any], key
         served=_served(obj) if kind == CRD else None,
         ready=_ready(obj) if kind == REPOSITORY else None,
     )
-    # Porch writes the time of a Repository's condition at each of its looks: that alone is no news.
+    # Porch updates the time of a Repository's condition at each of its polls: that alone is no change.
     timeless = row.ready and msgspec.structs.replace(row.ready, last_transition_time=None)
     digest = _hash(_canonical.encode(msgspec.structs.replace(row, ready=timeless)))
     full = msgspec.structs.replace(
@@ -212,7 +213,7 @@ def content_field(kind: Kind) -> str:
 
 
 def injectable_row(kind: Kind, namespace: str, name: str, obj: Mapping[str, Any] | None) -> Emission:
-    """Return the row of a requested object, present or looked for in vain."""
+    """Return the row of a requested object, whether or not it exists."""
     key = okey(*kind, namespace, name)
     if obj is None:
         row = InjectableRow(exists=False)
@@ -226,6 +227,6 @@ def injectable_row(kind: Kind, namespace: str, name: str, obj: Mapping[str, Any]
 
 
 def presence_row(kind: Kind, namespace: str, *, exists: bool) -> Emission:
-    """Return the row that tells whether a namespace has any object of a kind."""
+    """Return the row that says whether a namespace has any object of a kind."""
     value = msgspec.json.encode(InjectableRow(exists=exists))
     return Emission(INJECTABLES, okey(*kind, namespace, ""), value, _hash(value))

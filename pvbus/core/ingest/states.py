@@ -1,8 +1,8 @@
-"""The states of an informer, and which state follows which.
+"""The states of an informer, and the transitions between them.
 
 An informer observes one kind (`pvbus.core.ingest.informer`). Its states are a closed union of frozen Structs.
-`TRANSITIONS` names every pair of a state and an event that can change the state; after any other pair the
-state is as before. Times are seconds of a monotonic clock.
+`TRANSITIONS` has every pair of a state and an event that can change the state; any other pair leaves the
+state unchanged. Times are seconds of a monotonic clock.
 """
 
 from collections.abc import Mapping, Sequence
@@ -40,15 +40,15 @@ class Unserved(_State, frozen=True, kw_only=True):
 
 
 class Listing(_State, frozen=True, kw_only=True):
-    """Lists the kind. batch: the check requests that were open when the list began. is_interruption: a watch
-    stands still for this list, and goes on where it was if the list fails."""
+    """Lists the kind. batch: the check requests that were open when the list began. is_interruption: the list
+    interrupts a watch, which resumes where it ended if the list fails."""
 
     batch: Batch
     is_interruption: bool
 
 
 class Completing(_State, frozen=True, kw_only=True):
-    """Reads by name what an aggregated API left out of its list."""
+    """Reads by name the objects that an aggregated API left out of its list."""
 
     batch: Batch
     is_interruption: bool
@@ -63,7 +63,7 @@ class Watching(_State, frozen=True, kw_only=True):
 
 
 class Resuming(_State, frozen=True, kw_only=True):
-    """Waits until the watch is begun again where it ended."""
+    """Waits until the watch resumes where it ended."""
 
     until: float
 
@@ -75,7 +75,7 @@ class Replaying(_State, frozen=True, kw_only=True):
 
 
 class Confirming(_State, frozen=True, kw_only=True):
-    """Reads by name what a replay did not show, while the watch goes on."""
+    """Reads by name the objects that a replay did not show, while the watch continues."""
 
     until: float
 
@@ -155,5 +155,5 @@ TRANSITIONS: Mapping[type[State], Mapping[type[Event], tuple[type[State], ...]]]
 
 
 def following(state: type[State], event: type[Event]) -> tuple[type[State], ...]:
-    """Return the states in which an event can leave an informer."""
+    """Return the possible states of an informer after an event."""
     return TRANSITIONS[state].get(event, (state,))

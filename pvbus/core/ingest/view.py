@@ -1,4 +1,4 @@
-"""What an informer has seen of its kind, and the rows that follow from it. Pure."""
+"""The objects of a kind that an informer has seen, and their rows. Pure."""
 
 from collections.abc import Iterable, Mapping
 from typing import Any
@@ -34,7 +34,7 @@ class KindView:
 
     @property
     def is_whole(self) -> bool:
-        """Whether bodies are needed, or metadata will do."""
+        """Whether whole objects are needed; if not, metadata suffices."""
         return self.kind in WHOLE_KINDS or bool(self.content)
 
     @property
@@ -87,7 +87,7 @@ class KindView:
         self._replace_content(contents)
 
     def apply(self, obj: Mapping[str, Any], *, deleted: bool) -> None:
-        """Write what an event says about one object."""
+        """Write the rows of one event of the watch."""
         namespace, name = self._see(obj)
         if deleted:
             del self._versions_seen[namespace][name]
@@ -138,7 +138,7 @@ class KindView:
         return named
 
     def take_content(self, name: Name, obj: Mapping[str, Any] | None) -> None:
-        """Write what a read found, unless the watch was quicker: it knows better."""
+        """Write the content that a read found, unless the watch has shown the object since the request."""
         if name in self.content and name not in self._content_seen:
             self._rows.upsert(injectable_row(self.kind, *name, obj))
 

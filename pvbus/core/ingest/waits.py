@@ -9,11 +9,11 @@ from pvbus.core.backoff import Backoff, Jitter
 from pvbus.core.ingest.events import Fault
 
 UNAVAILABLE_PROBE_SECONDS = 60.0
-DEFINED_PROBE_SECONDS = 1.0  # a definition is sent before it is served: look again soon, then ever later
-UNWATCHED_SECONDS = 30.0  # without a watch for so long, absence is no longer believed
+DEFINED_PROBE_SECONDS = 1.0  # a definition is sent before it is served: probe soon, then at growing intervals
+UNWATCHED_SECONDS = 30.0  # without a watch for this long, absence is no longer reliable
 BACKOFF_SECONDS = (0.2, 30.0)
-RESUME_SECONDS = (0.2, 5.0)  # between two tries of a watch: many of them before its rows are in doubt
-STEADY_SECONDS = 5.0  # a watch that ends sooner is begun again with a backoff: it may end at once for ever
+RESUME_SECONDS = (0.2, 5.0)  # between two attempts to watch: many of them before UNWATCHED_SECONDS
+STEADY_SECONDS = 5.0  # a watch that ends sooner restarts with a backoff: it may always end at once
 
 
 class ListTimes:
@@ -49,27 +49,27 @@ class WatchTimes:
         self._event_at = now
 
     def delivered(self, now: float) -> None:
-        """Note an event: there is a watch."""
+        """Note an event: the watch works."""
         self._lost_at, self._event_at = None, now
 
     def is_lost(self, now: float) -> bool:
-        """Note that there is no watch, and tell whether that is so for too long."""
+        """Note that there is no watch, and return whether there has been none for too long."""
         if self._lost_at is None:
             self._lost_at = now
         return now - self._lost_at > UNWATCHED_SECONDS
 
     def is_lost_after(self, now: float, lasted: float, *, failed: bool, silent: bool) -> bool:
-        """Note that a watch ended, and tell whether there has been none for too long. lasted: seconds."""
+        """Note that a watch ended, and return whether there has been none for too long. lasted: seconds."""
         if silent:  # a quiet kind or a dead connection: the next try shows which
             self._lost_at = self._event_at
             return False
         if lasted > (UNWATCHED_SECONDS if failed else STEADY_SECONDS):
-            self._lost_at = None  # it was there all the time, with nothing to send
+            self._lost_at = None  # the watch worked all the time, with nothing to send
             return False
         return self.is_lost(now)
 
     def resume_seconds(self, lasted: float, fault: Fault | None, *, failed: bool) -> float:
-        """Return the wait before the watch is begun again; 0 after one that lasted and did not fail."""
+        """Return the wait before the watch resumes; 0 after one that lasted and did not fail."""
         if lasted > STEADY_SECONDS:
             self._backoff.reset()
             if not failed:
@@ -78,7 +78,7 @@ class WatchTimes:
 
 
 class ProbeTimes:
-    """When to look again how a kind is served: soon after a change of its definition, then ever later."""
+    """When to probe how a kind is served: soon after a change of its definition, then ever less often."""
 
     def __init__(self, jitter: Jitter) -> None:
         self._jitter = jitter
@@ -94,17 +94,17 @@ class ProbeTimes:
         self._is_probed = True
 
     def resolving(self) -> None:
-        """Note that discovery is asked: what changes from now on may not be in its answer."""
+        """Note that discovery is being read: later changes may be missing from its answer."""
         self._is_probed = False
 
     def wait_seconds(self) -> float:
-        """Return how long a kind that is not served waits."""
+        """Return the wait before a kind that is not served is resolved again."""
         seconds = self._wait_seconds
         self._wait_seconds = min(UNAVAILABLE_PROBE_SECONDS, 2 * seconds)
         return 0.0 if self._is_probed else seconds - self._jitter(0, seconds / 10)
 
     def looked(self, now: float) -> None:
-        """Note that the versions of a served kind are read; discovery follows a definition after a while."""
+        """Note that the versions of a served kind are read; discovery reflects a definition with a delay."""
         seconds = self._look_seconds
         self.look_at = now + seconds - self._jitter(0, seconds / 2)
         self._look_seconds *= 2

@@ -1,11 +1,11 @@
-"""What both sides of a merge changed: the record of the values that the result has not."""
+"""The conflicts of a merge: what both sides changed, with the values that the result lacks."""
 
 from typing import Any, Literal
 
 import msgspec
 
 ABSENT = msgspec.UNSET
-"""Stands for a field that a side has not; `null` is a value."""
+"""Stands for a field that a side does not have; `null` is a value."""
 
 
 CONFLICTS = "pvbus.dev/upgrade-conflicts"

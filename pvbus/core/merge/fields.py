@@ -3,7 +3,7 @@
 Mappings are merged key by key; scalars, and lists without merge keys, as one value: upstream's where
 upstream changed it, else the local one. Lists with merge keys are merged element by element.
 
-The outcome is a list of edits of the local value, so that its text need not be written anew.
+The outcome is a list of edits of the local value, so that its text need not be rewritten.
 
 Source: kyaml v0.20.1, kyaml/yaml/merge3/visitor.go and kyaml/yaml/walk. Departures: a mapping or list
 that one side deleted does not come back empty, an element that is deleted locally stays deleted when
@@ -28,7 +28,7 @@ class Edit(NamedTuple):
 
 
 class Merged(NamedTuple):
-    """The merged value, the edits that make it of the local one, and what both sides changed."""
+    """The merged value, the edits that turn the local value into it, and the conflicts."""
 
     value: Any
     edits: tuple[Edit, ...]
@@ -36,7 +36,7 @@ class Merged(NamedTuple):
 
 
 def merge(old: Any, local: Any, new: Any, schema: Schema | None = None) -> Merged:
-    """Merge three values; ABSENT is allowed for each of them, but for all at once."""
+    """Merge three values. Each of them may be ABSENT, but not all."""
     merging = _Merging()
     value = merging.node(old, local, new, schema or {}, (), "")
     return Merged(value, tuple(merging.edits), tuple(merging.conflicts))
@@ -55,7 +55,7 @@ def edited(document: Document, edits: tuple[Edit, ...]) -> Document:
 
 
 class _Merging:
-    """One merge. path: where the local value is; None inside of what is new and is set as a whole."""
+    """One merge. path: of the local value; None inside a new value, which is set as a whole."""
 
     def __init__(self) -> None:
         self.edits: list[Edit] = []
@@ -118,7 +118,7 @@ class _Merging:
             )
             if value is not ABSENT:
                 merged[key] = value
-        if inner is not None:  # what is added first keeps the mapping from getting empty in between
+        if inner is not None:  # additions come first, so that the mapping is never empty
             self.edits[mark:] = sorted(self.edits[mark:], key=lambda edit: _deletes_below(edit, inner))
         if not merged and old is not ABSENT and ABSENT in (local, new):
             return ABSENT
@@ -176,7 +176,7 @@ class _Merging:
 
 
 def _tables(schema: Keyed, sides: tuple[Any, ...]) -> list[dict[Hashable, Any]] | None:
-    """Return the elements of each side by what they are matched by; None where that is not unique."""
+    """Return the elements of each side by their merge keys; None if a key is missing or not unique."""
     tables = []
     for side in sides:
         if side is not ABSENT and not isinstance(side, list):
@@ -194,7 +194,7 @@ def _table(side: Any) -> Mapping[Any, Any]:
 
 
 def _keys(old: Mapping[Any, Any], local: Mapping[Any, Any], new: Mapping[Any, Any]) -> list[Any]:
-    """Return the local keys in their order, and behind them the other ones, sorted."""
+    """Return the local keys in their order, then the other ones, sorted."""
     return [*local, *sorted((old.keys() | new.keys()) - local.keys(), key=str)]
 
 

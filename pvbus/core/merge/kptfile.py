@@ -1,6 +1,6 @@
 """Merges a Kptfile three ways: metadata, info, pipeline, inventory and status.
 
-Its name, namespace and upstream stay local; whoever upgrades a package sets the upstream.
+Its name, namespace and upstream stay local; the upgrade of a package sets the upstream.
 
 Source: kpt v1.0.0-beta.62.1, pkg/kptfile/kptfileutil/util.go; departure: comments stay.
 """
@@ -20,7 +20,7 @@ from pvbus.core.yaml.editor import Document
 FILE = "Kptfile"
 _PARTS = ("info", "pipeline", "inventory", "status")
 _OWN = ("upstream", "upstreamLock", "status")
-"""What differs between a package and its copy although nobody changed it; with its name."""
+"""Fields that, beside the name, differ between a package and its unchanged copy."""
 
 
 def merge(file: str, old: str | None, local: str, new: str, *, with_upstream: bool) -> FileMerge:
@@ -47,13 +47,13 @@ def merge(file: str, old: str | None, local: str, new: str, *, with_upstream: bo
     conflicts = tuple(
         msgspec.structs.replace(conflict, file=file, object=f"Kptfile {name or ''}".strip())
         for conflict in merged.conflicts
-        if not conflict.field.startswith("status.")  # of whoever rendered last
+        if not conflict.field.startswith("status.")  # which belongs to the last render
     )
     return FileMerge(editor.join((first, *documents[1:])), conflicts)
 
 
 def is_same(old: str, local: str) -> bool:
-    """Compare two Kptfiles without name, upstream and status, which every copy has of its own."""
+    """Compare two Kptfiles without name, upstream and status, which differ in every copy."""
     try:
         return editor.same(_compared(_object(FILE, old).value), _compared(_object(FILE, local).value))
     except MergeError:
@@ -73,7 +73,7 @@ def _compared(value: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _merged_parts(value: Mapping[str, Any]) -> dict[str, Any]:
-    """Return those parts that are merged, where they are in the whole."""
+    """Return the parts of a Kptfile that are merged, at their paths."""
     metadata = value.get("metadata")
     metadata = metadata if isinstance(metadata, dict) else {}
     shared = {key: metadata[key] for key in ("annotations", "labels") if key in metadata}

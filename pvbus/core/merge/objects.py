@@ -4,8 +4,8 @@ An object is identified by group, kind, namespace and name, and by its file. Nam
 the comment `# kpt-merge: <namespace>/<name>` at its `metadata`, if there is one, so that an object that
 was renamed locally is still found.
 
-The local text is edited, so that comments and layout stay. A file, or an object of one, that is as it
-was upstream is replaced by upstream's text.
+The local text is edited, so that comments and layout stay. A file or an object that did not change locally
+is replaced by upstream's text.
 """
 
 import re
@@ -38,7 +38,7 @@ class Identity(NamedTuple):
 
 
 class FileMerge(NamedTuple):
-    """text: None where nothing is left of the file."""
+    """text: None if nothing is left of the file."""
 
     text: str | None
     conflicts: tuple[Conflict, ...] = ()
@@ -49,7 +49,7 @@ class NotObjectsError(ValueError):
 
 
 def merge(file: str, old: str | None, local: str | None, new: str | None) -> FileMerge:
-    """Merge a YAML file; None is a side that has not got it.
+    """Merge a YAML file; None is a side without it.
 
     Raises: NotObjectsError; MergeError when one side has an object twice, or the text cannot be edited.
     """
@@ -66,7 +66,7 @@ def merge(file: str, old: str | None, local: str | None, new: str | None) -> Fil
 
 
 def is_same(old: str, local: str) -> bool:
-    """Compare the objects of two texts without what tools note in them."""
+    """Compare the objects of two texts without the annotations that tools write into them."""
     if old == local:
         return True
     try:
@@ -127,7 +127,7 @@ def _text(value: Any, field: str) -> str:
 
 
 def _words(value: Any) -> str:
-    """Name an object for people: kind, and namespace and name as it has them."""
+    """Return an object's kind, namespace and name for people; missing ones are left out."""
     names = [text for text in (_text(value, "namespace"), _text(value, "name")) if text]
     return f"{value.get('kind') or 'document'} {'/'.join(names)}".strip()
 
@@ -161,7 +161,7 @@ class _FileMerging:
         return FileMerge(result, tuple(self._conflicts))
 
     def _present(self, local: Document) -> Document | None:
-        """Merge an object that is there locally; None where upstream's deletion is followed."""
+        """Merge an object that exists locally; None if upstream's deletion applies."""
         identity = identity_of(local)
         old, new = self._olds.get(identity), self._news.get(identity)
         if new is None:
@@ -187,7 +187,7 @@ class _FileMerging:
         return _with_new_comments(fields.edited(local, merged.edits), old, new)
 
     def _is_added(self, identity: Identity, new: Document) -> bool:
-        """Tell whether an object that is not there locally comes from upstream; a deletion stays."""
+        """Tell whether upstream adds an object that does not exist locally; a local deletion stays."""
         old = self._olds.get(identity)
         if old is None:
             return True
@@ -202,7 +202,7 @@ class _FileMerging:
 
 
 def _with_new_comments(document: Document, old: Document | None, new: Document) -> Document:
-    """Put upstream's new comments behind the values that they stand at: a setter's comment has a meaning."""
+    """Add upstream's new trailing comments to the same values: a setter's comment has a meaning."""
     if "#" not in new.text:
         return document
     known = {} if old is None else editor.comments(old)
@@ -216,7 +216,7 @@ def _with_new_comments(document: Document, old: Document | None, new: Document) 
 
 
 def _path_of_same(path: Path, source: Any, target: Any) -> Path | None:
-    """Return where a value of one document is in another, None where it is not, or is another one."""
+    """Return the path in `target` of the value at `path` in `source`; None if it is missing or differs."""
     found: list[str | int] = []
     for step in path:
         if isinstance(source, list) and isinstance(target, list) and isinstance(step, int):
@@ -234,7 +234,7 @@ def _path_of_same(path: Path, source: Any, target: Any) -> Path | None:
 
 
 def _index_of(element: Any, elements: list[Any]) -> int | None:
-    """Find an element: the same one, or that of the same name."""
+    """Find an equal element, or else the only one of the same name."""
     for number, other in enumerate(elements):
         if same(element, other):
             return number
@@ -248,14 +248,14 @@ def _body(text: str) -> str:
 
 
 def _in_place_of(local: str, new: str) -> str:
-    """Return a document's text with the separator and the end of the one that it replaces."""
+    """Return a document's text with the separator of the one that it replaces, and a final newline."""
     separator = _SEPARATOR.match(local)
     body = _SEPARATOR.sub("", new)
     return (separator[0] if separator else "") + (body if body.endswith("\n") else f"{body}\n")
 
 
 def _appended(text: str, document: str) -> str:
-    """Put a document behind a text."""
+    """Append a document to a text."""
     if not text.strip():
         return document
     if not text.endswith("\n"):

@@ -1,12 +1,12 @@
 """Merges packages three ways: old upstream, local, new upstream.
 
-A package is a table of path and text. The root, and each folder with a Kptfile in it, is merged by
-itself, parents first. Without a strategy's own rule this is kpt's `resource-merge`: YAML files are merged
-object by object, the Kptfile by its parts, and other files are taken as a whole.
+A package is a mapping of paths to texts. The default strategy is kpt's `resource-merge`: the root, and each
+folder with a Kptfile in it, is merged by itself, parents first; YAML files are merged object by object, the
+Kptfile by its parts, and other files are taken as a whole.
 
-Where both sides changed one thing, the result has upstream's value, as with kpt, and a `Conflict` holds
-all three. What kpt leaves local (a file or an object that is changed here and deleted there) is reported
-alike.
+If both sides changed one value, the result has upstream's, as in kpt, and a `Conflict` holds all three. A
+file or an object that kpt leaves local, because one side changed it and the other deleted it, is reported
+in the same way.
 
 Source: kpt v1.0.0-beta.62.1, internal/util/update and its merge3.
 """
@@ -20,7 +20,7 @@ from pvbus.core.merge.objects import FileMerge, NotObjectsError
 
 RESOURCE_MERGE = "resource-merge"
 GENERATED = "package-context.yaml"
-"""Written by the package store beside each Kptfile: no change of the package by a person."""
+"""Written by the package store beside each Kptfile; no person changes it."""
 
 Texts = Mapping[str, str]
 
@@ -58,7 +58,7 @@ def _resource_merge(old: Texts, local: Texts, new: Texts) -> PackageMerge:
 
 
 def _package(folder: str, old: Texts, local: Texts, new: Texts) -> PackageMerge:
-    """Merge the files of one package, without those of packages inside of it."""
+    """Merge the files of one package, without those of nested packages."""
     if not folder:
         return _files(folder, old, local, new)
     match tuple(_is_package(side, folder) for side in (old, local, new)):
@@ -100,7 +100,7 @@ def _file(path: str, old: str | None, local: str | None, new: str | None, *, is_
 
 
 def whole_file(path: str, old: str | None, local: str | None, new: str | None) -> FileMerge:
-    """Take a file as it is: the local one if it was changed or added locally, else upstream's."""
+    """Take a file as a whole: the local one if it was changed or added locally, else upstream's."""
     if local == old:
         return FileMerge(new)
     if old == new or local == new:
@@ -131,7 +131,7 @@ def _replaced(_old: Texts, _local: Texts, new: Texts) -> PackageMerge:
 
 
 def _copied(old: Texts, local: Texts, new: Texts) -> PackageMerge:
-    """Put upstream's files over the local ones, and remove those that upstream has no more."""
+    """Overwrite local files with upstream's, and remove those that upstream has deleted."""
     return PackageMerge({**{path: text for path, text in local.items() if path not in old}, **new})
 
 

@@ -1,7 +1,7 @@
-"""Which lists are merged element by element, and by what elements are matched.
+"""The lists that are merged element by element, and the keys by which elements are matched.
 
-Those of built-in kinds whose schema says `patchStrategy: merge`, and those of the Kptfile. All other
-lists, also all of custom resources, are merged as one value.
+These are the lists of built-in kinds whose schema says `patchStrategy: merge`, and those of the Kptfile. All
+other lists, including those of custom resources, are merged as one value.
 
 Source: k8s.io/api v0.34.1, core/v1/types.go; kpt v1.0.0-beta.62.1, pkg/kptfile/kptfileutil/util.go.
 """
@@ -11,10 +11,10 @@ from types import MappingProxyType
 from typing import Any, NamedTuple
 
 Identify = Callable[[Sequence[Any]], "list[Hashable] | None"]
-"""Returns what each element is matched by, in order; None where that is not known of every one."""
+"""Returns the merge key of each element, in order; None if an element has none."""
 
 Schema = Mapping[str, "Schema | Keyed"]
-"""What is known of the fields of a mapping; `ANY` stands for fields that are not named."""
+"""The known lists in the fields of a mapping; `ANY` stands for fields that are not named."""
 
 ANY = "*"
 
@@ -50,10 +50,10 @@ def _by_value(elements: Sequence[Any]) -> list[Hashable] | None:
 
 
 def _by_name_or_image(elements: Sequence[Any]) -> list[Hashable] | None:
-    """Match functions by name; those without one by image, whatever its tag.
+    """Match functions by name, else by image without its tag, else by exec.
 
-    kpt matches no unnamed function as soon as one has a name, and so loses or doubles some. A
-    PackageVariant adds named functions to packages whose own have none.
+    kpt matches no unnamed function as soon as one has a name, and so loses or duplicates some. A
+    PackageVariant adds named functions to packages whose own functions have no names.
     """
     found: list[Hashable] = []
     for element in elements:
@@ -122,18 +122,18 @@ KPTFILE: Schema = {
     "inventory": _NAMED,
     "status": {"conditions": Keyed(by("type")), **_NAMED},
 }
-"""Gates and conditions are matched by their type; kpt takes these lists whole, and loses local ones."""
+"""Gates and conditions are matched by their type; kpt merges these lists whole, and loses local entries."""
 
 
 def schema_of(group: str, kind: str) -> Schema:
-    """Return what is known of the lists of a kind."""
+    """Return the schema of the lists of a kind."""
     if group in _BUILT_IN_GROUPS or group.endswith(".k8s.io"):
         return _BY_KIND.get((group, kind), _OBJECT)
     return {}
 
 
 def below(schema: "Schema | Keyed", key: Any) -> "Schema | Keyed":
-    """Return what is known of a field of a mapping."""
+    """Return the schema of a field of a mapping."""
     if isinstance(schema, Keyed):
         return {}
     return schema.get(key, schema.get(ANY, {})) if isinstance(key, str) else {}

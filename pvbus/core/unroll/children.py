@@ -1,8 +1,8 @@
 """A set's children: their rows, their names, and the rows that make them present or withdraw an order.
 
-Removal is never the absence of something: a child that no target wants goes through `waiting`,
-perhaps `held` and `confirmed`, then `ordered` and `gone`. Which state follows which is in `states`; when a
-child moves between them is decided in `removal`.
+A removal never follows from mere absence: a child that no target wants goes through `waiting`, possibly
+`held` and `confirmed`, then `ordered` and `gone`. `states` has the transitions; `removal` decides when they
+happen.
 """
 
 from collections import Counter
@@ -24,11 +24,11 @@ from pvbus.core.unroll.view import Observed
 class Children:
     """Rows of one set, by PackageVariant name.
 
-    leaving: names of the rows that are not present. returned: names of present rows whose removal was
-    wanted not long ago. on_hold: names of the rows under which render writes nothing. taken: names whose rows
-    changed and that nobody has looked at since. doubtful: names whose row or PackageVariant changed since
-    somebody looked whether they are gone. passes: the number of the current pass, one more than any row
-    was written in.
+    leaving: names of the rows in any state but present. returned: names of present rows that were unwanted
+    within the guard's window. on_hold: names of the rows for which render must not write. taken: names whose
+    rows changed since the last `Removal.note`. doubtful: names whose row or PackageVariant changed since the
+    last check whether they are gone. passes: the number of the current pass, one more than the last one that
+    a row records.
     """
 
     def __init__(self, skey: str) -> None:
@@ -55,7 +55,7 @@ class Children:
     # ------------------------------------------------------------ rows in
 
     def take(self, name: str, row: ChildRow | None) -> None:
-        """Take over a row, restored or just written."""
+        """Store a restored or just written row; None removes the row."""
         old = self.rows.pop(name, None)
         self.taken.add(name)
         self.doubtful.add(name)
@@ -90,7 +90,7 @@ class Children:
             self._orders[row.generation] += 1
 
     def take_result(self, name: str, result: ChildResult | None) -> None:
-        """Take over what render reported of a child."""
+        """Store render's result for a child; None removes it."""
         if result is None:
             self.results.pop(name, None)
         else:
@@ -98,7 +98,7 @@ class Children:
         self._judge(name)
 
     def _judge(self, name: str) -> None:
-        """Compare a row with what render reported of it."""
+        """Compare a row with render's result for it."""
         row, result = self.rows.get(name), self.results.get(name)
         self._unevaluated.pop(name, None)
         self._expired.discard(name)
@@ -127,7 +127,7 @@ class Children:
     def names_of(self, downstream: Downstream) -> tuple[str | None, list[str]]:
         """Return the name of the child with this downstream, and those of its copies.
 
-        The child is the one that is present, then the one with a row, then the first by name.
+        A present child comes first, then one with a row, then the first by name.
         """
         holders = self._names.get(downstream)
         if not holders:
@@ -143,14 +143,14 @@ class Children:
         return child, sorted(holders.keys() - {child})
 
     def has_row(self, downstream: Downstream) -> bool:
-        """Whether a child with this downstream is there, or was when it was last recorded."""
+        """Whether a child with this downstream has a name."""
         return bool(self._names.get(downstream))
 
     def adopt_names(self, names: Iterable[str], owned: dict[str, Observed]) -> list[Downstream]:
-        """Record those of the named living children that no row knows, under the names they have.
+        """Record the names of living children that have no row, or a row in state `gone`.
 
-        A child that a row knows is identified by the row: its spec may have been edited by hand.
-        Returns their downstreams, to be settled.
+        Any other child is identified by its row, because its spec may have been edited by hand.
+        Returns the downstreams of the recorded children, to be settled.
         """
         unknown = []
         for name in sorted(names):
@@ -164,7 +164,7 @@ class Children:
         return unknown
 
     def new_name(self, set_name: str, downstream: Downstream, taken: Iterable[str]) -> str:
-        """Choose a name for a new child: Porch's, unless another downstream has it."""
+        """Choose a name for a new child: Porch's name, unless it is taken."""
         name = variant_name(set_name, downstream.repo, downstream.package)
         if self._named.get(name, downstream) != downstream or name in taken:
             name = colliding_variant_name(set_name, downstream.repo, downstream.package)
@@ -174,18 +174,18 @@ class Children:
     # ------------------------------------------------------------ states
 
     def _after(self, name: str, event: ChildEvent) -> ChildState:
-        """Return the state of a child after an event that leaves it a row."""
+        """Return the state of a child after an event that does not delete its row."""
         row = self.rows.get(name)
         state = following(row.state if row is not None else None, event)
         assert state is not None
         return state
 
     def _moved(self, name: str, event: ChildEvent, **changes: Any) -> ChildRow:
-        """Return the row of a child after an event, with other changes that come with it."""
+        """Return the row of a child after an event, with further changes."""
         return replace(self.rows[name], state=self._after(name, event), **changes)
 
     def _dropped(self, name: str, event: ChildEvent) -> Put:
-        """Return the tombstone of a row that an event ends."""
+        """Return the tombstone of a row that an event deletes."""
         state = following(self.rows[name].state, event)
         assert state is None
         return self.put(name, state)
@@ -203,7 +203,7 @@ class Children:
     def wanted(
         self, obj: PackageVariantSet, contexts: Contexts, context: Context, name: str, now: float
     ) -> tuple[Put, ...]:
-        """Return what makes this child present; nothing when its rows say so already."""
+        """Return the rows that make this child present; none if it is present already."""
         row = self.rows.get(name)
         is_new = row is None or row.state is ChildState.GONE
         cancelled = self._cancelled(name, row)
@@ -228,13 +228,13 @@ class Children:
         return tuple(puts)
 
     def _cancelled(self, name: str, row: ChildRow | None) -> str:
-        """Return the token of the last withdrawn order; a new one where there is an order to withdraw."""
+        """Return the token of the last withdrawn order; a new one if there is an order to withdraw."""
         if row is None or row.state is ChildState.GONE:
             return ""
         return cancel_token(name, row) if row.state is ChildState.ORDERED else row.cancelled
 
     def contested(self, obj: PackageVariantSet, name: str, now: float) -> tuple[Put, ...]:
-        """Return what keeps a child that several targets want: its PackageVariant stays as it is."""
+        """Return the rows for a child that several targets want: its PackageVariant stays unchanged."""
         row = self.rows.get(name)
         if row is None:
             return ()
@@ -256,7 +256,7 @@ class Children:
         owned: dict[str, Observed],
         now: float,
     ) -> tuple[Put, ...]:
-        """Note that no target wants this child; the removal itself comes later."""
+        """Record that no target wants this child; the removal itself follows later."""
         row = self.rows.get(name)
         if (row is None or row.state is ChildState.GONE) and name not in owned:
             self._unname(name)
@@ -281,9 +281,9 @@ class Children:
     def withdrawn(
         self, obj: PackageVariantSet, name: str, row: ChildRow, now: float, *, on_hold: bool = False
     ) -> tuple[Put, Put]:
-        """Put a row under which render writes nothing but the annotation that withdraws an order.
+        """Return rows that let render write only the annotation that withdraws an order.
 
-        row: the fresh row; the token of an order that the present row holds is added.
+        row: the new row; the token that withdraws the current order, if any, is added.
         """
         fresh = replace(
             row,
@@ -307,9 +307,9 @@ class Children:
     def taken_back(
         self, obj: PackageVariantSet, name: str, now: float, *, on_hold: bool = False
     ) -> tuple[Put, Put]:
-        """Withdraw the order of a child, or what else render has for it; its removal begins again.
+        """Withdraw the order of a child, or its other target row. A removal that was ordered starts again.
 
-        What a person confirmed stays confirmed.
+        A removal that a person confirmed stays confirmed.
         """
         row = self.rows[name]
         is_confirmed = row.state is ChildState.ORDERED and bool(row.hold)
@@ -317,7 +317,7 @@ class Children:
         return self.withdrawn(obj, name, self._moved(name, event), now, on_hold=on_hold)
 
     def undecided(self, obj: PackageVariantSet, name: str, observed: Observed, now: float) -> tuple[Put, Put]:
-        """Put the hold of the set on a living child that was never compared with the targets."""
+        """Extend the hold of the set to a living child that was never compared with the targets."""
         state = self._after(name, ChildEvent.FOUND_ON_HOLD)
         row = ChildRow(set_uid=obj.metadata.uid, state=state, downstream=observed.downstream)
         return self.withdrawn(obj, name, row, now, on_hold=True)
@@ -341,19 +341,19 @@ class Children:
         return self.put(name, row), self.target_put(name, target)
 
     def gone(self, name: str, now: float) -> tuple[Put, Put]:
-        """Note that a child's PackageVariant is not there any more; render lets go of it."""
+        """Record that a child's PackageVariant is gone, and delete its target row."""
         row = self._moved(name, ChildEvent.SEEN_GONE, digest="", since=now, on_hold=False)
         return self.put(name, row), self.target_put(name, None)
 
     def forget_removal(self, name: str) -> Put:
-        """Forget a removal of long ago: of a child that is gone, or that is wanted again."""
+        """Forget an old removal of a child that is gone or wanted again."""
         row = self.rows[name]
         if row.state is ChildState.GONE:
             return self._dropped(name, ChildEvent.FORGOTTEN)
         return self.put(name, replace(row, unwanted=0))
 
     def is_acknowledged(self, name: str) -> bool:
-        """Whether render has written the withdrawal of the last order, so that another may be given."""
+        """Whether render has written the withdrawal of the last order; only then may another follow."""
         row, result = self.rows[name], self.results.get(name)
         return not row.cancelled or (result is not None and result.cancelled == row.cancelled)
 
@@ -364,11 +364,11 @@ class Children:
         return self.put(name, self._moved(name, ChildEvent.HELD, hold=hold, since=now))
 
     def confirmed(self, name: str, now: float) -> Put:
-        """Note that a person confirmed a removal that is held."""
+        """Record that a person confirmed a held removal."""
         return self.put(name, self._moved(name, ChildEvent.CONFIRMED, since=now))
 
     def hold_ended(self, name: str, now: float) -> Put:
-        """Let a removal wait again whose hold stands no more."""
+        """Return a removal to `waiting` after its hold has ended."""
         return self.put(name, self._moved(name, ChildEvent.HOLD_ENDED, hold="", since=now))
 
     # ------------------------------------------------------------ whole set
@@ -379,7 +379,7 @@ class Children:
         return next(iter(self._unevaluated), None)
 
     def overdue(self, generation: int, *, failing: bool) -> list[str]:
-        """Return the children whose order may not stand: the set is at another generation, an expression
+        """Return the children whose order must be withdrawn: the set is at another generation, an expression
         fails, or render found the order too old."""
         if failing or any(count for former, count in self._orders.items() if former != generation):
             return [
@@ -390,13 +390,13 @@ class Children:
         return sorted(self._expired)
 
     def former(self, uid: str) -> list[str]:
-        """Return the children of a deleted set of the same name; costs nothing where there are none."""
+        """Return the children of a deleted set of the same name; O(1) if there are none."""
         if self._uids.get(uid, 0) == len(self.rows):
             return []
         return [name for name, row in self.rows.items() if row.set_uid != uid]
 
     def release(self, names: Iterable[str], puts_max: int) -> list[Put]:
-        """Tombstone children, some at a time: nobody writes or deletes them for this set any more."""
+        """Tombstone up to `puts_max` children: they are no longer written or deleted for this set."""
         puts = []
         for name in sorted(names)[:puts_max]:
             puts.append(self._dropped(name, ChildEvent.RELEASED))
@@ -405,13 +405,13 @@ class Children:
         return puts
 
     def in_state(self, *states: ChildState) -> list[str]:
-        """Return the names of the rows in these states, of those that are not present, in order."""
+        """Return the sorted names of the rows in these states, which may not include `present`."""
         if len(states) == 1:
             return list(self._in_state[states[0]])
         return sorted(name for state in states for name in self._in_state[state])
 
     def first_in_state(self, state: ChildState, count: int) -> list[str]:
-        """Return the first of the names in a state, as many as there are up to count."""
+        """Return the first names in a state, in order, at most `count`."""
         return self._in_state[state].first(count)
 
     def has_any(self, *states: ChildState) -> bool:
@@ -419,7 +419,7 @@ class Children:
 
 
 def is_undecided(row: ChildRow) -> bool:
-    """Whether a row only keeps a child on hold: no target was compared with it yet."""
+    """Whether a row exists only for the hold of its set: the child was not compared with the targets yet."""
     return row.state is ChildState.WAITING and row.on_hold and not row.unwanted
 
 

@@ -24,7 +24,7 @@ ContextKey = tuple[int, str]
 
 
 class Context(NamedTuple):
-    """One candidate child. downstream is None when its identity cannot be told: `error` says why.
+    """One candidate child. downstream is None if its identity cannot be evaluated; `error` says why.
 
     object: the okey of its target, "" for a listed one. namespace: of the object, whose name is repo_default.
     repository: the one its template looked up, found or not.
@@ -47,7 +47,7 @@ def describe_object(okey: str) -> str:
 
 
 def root_of(key: str, row: ObjectRow) -> Root:
-    """Return what CEL may see of an object: four fields, nothing else."""
+    """Return the fields of an object that CEL may read: name, namespace, labels and annotations."""
     name = ObjectKey.parse(key)
     return _root(name.namespace, name.name, row)
 
@@ -57,7 +57,7 @@ def _root(namespace: str, name: str, row: ObjectRow) -> Root:
 
 
 def selector_of(target: Target, namespace: str) -> TargetSelector | None:
-    """Return a target's selector as the index takes it; None for a list target."""
+    """Return a target's selector in the form of the index; None for a list target."""
     if target.repository_selector is not None:
         chosen = target.repository_selector
         return TargetSelector(
@@ -77,7 +77,7 @@ def selector_of(target: Target, namespace: str) -> TargetSelector | None:
 
 
 def selected_kinds(spec: PackageVariantSetSpec) -> dict[str, tuple[str, ...]]:
-    """Return the kinds that a set's selectors name, each with the versions asked for ("" any)."""
+    """Return the kinds that a set's selectors name, each with the requested versions ("" is any)."""
     kinds: dict[str, tuple[str, ...]] = {}
     for target in spec.targets:
         if target.object_selector is not None:
@@ -120,8 +120,8 @@ class Contexts:
     # ------------------------------------------------------------ building
 
     def build(self) -> Iterator[Context]:
-        """Evaluate everything, target by target. Others may have their turn in between: what changes
-        meanwhile of what was selected is for `refresh`, once this is through."""
+        """Evaluate all contexts, target by target. Other sets may run in between; changes of selected
+        objects in that time are left to `refresh`, after the last context."""
         matches = self.view.select(self.skey, list(self._selectors.values()))
         for number, target in enumerate(self.spec.targets):
             if target.repositories is not None:
@@ -149,10 +149,10 @@ class Contexts:
     def refresh(
         self, objects: Mapping[str, Mapping[int, bool]], repositories: Iterable[str]
     ) -> tuple[set[Downstream], int]:
-        """Evaluate what changed; return the downstreams touched, and how many targets it took.
+        """Evaluate the changed contexts; return the downstreams touched and the number of evaluations.
 
-        objects: the okeys of those that changed, each with the selectors that it entered (True) or left, by
-        position. repositories: the names of those that changed.
+        objects: okeys of the changed objects, each with the selectors, by position, that it entered (True)
+        or left. repositories: names of the changed Repositories.
         """
         touched: set[Downstream] = set()
         again: set[ContextKey] = set()
@@ -231,10 +231,10 @@ class Contexts:
         return {context.downstream}
 
     def errors(self) -> list[tuple[int, str, str, str, str]]:
-        """Return what is wrong with targets: target index, position, reason, message, name of the target."""
+        """Return the errors of targets: (target index, position, reason, message, name of the target)."""
         errors = []
         for number, template in enumerate(self.compiled.targets):
-            # No context may be there to fail: what does not compile is reported all the same.
+            # A target without contexts cannot fail, but its compile errors are reported.
             if template is not None and template.errors and not any(key[0] == number for key in self.by_key):
                 where = f"spec.targets[{number}]"
                 errors.append((number, "", "UnexpectedError", "; ".join(template.errors), where))
@@ -252,7 +252,7 @@ class Contexts:
         return errors
 
     def _described(self, key: ContextKey) -> str:
-        """Name a target: by its object, a listed one by its entry."""
+        """Name a target by its object, or a listed one by its entry."""
         number, position = key
         if not position.startswith("#"):
             return f"spec.targets[{number}] with {describe_object(position)}"
@@ -261,7 +261,7 @@ class Contexts:
     # ------------------------------------------------------------ evaluating
 
     def inputs(self, context: Context) -> TargetInputs:
-        """Return what the template of a context is evaluated against."""
+        """Return the inputs of a context's template."""
         if context.object:
             row = self.view.objects[context.object]
             target = _root(context.namespace, context.repo_default, row)
@@ -305,7 +305,7 @@ class Contexts:
         return template.slim_roots(self.inputs(context), self._repository(context.downstream.repo))
 
     def _repository(self, name: str) -> Root | None:
-        """Return what CEL may see of a Repository that some template looked up, None if it is not there."""
+        """Return the CEL root of a Repository, None if it does not exist. Looked up once until it changes."""
         if name not in self._repositories:
             row = self.view.repository(self.namespace, name)
             self._repositories[name] = _root(self.namespace, name, row) if row is not None else None

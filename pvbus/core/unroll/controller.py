@@ -1,6 +1,6 @@
-"""The decision for one set: who its children are, what changed, what may go.
+"""The decision for one set: its children, what changed, and what may be removed.
 
-A pass costs O(what changed): contexts and downstreams that no event touched are not looked at. The
+A pass costs O(what changed): contexts and downstreams that no event touched are not visited. The
 roll-up, which counts all rows, is written at most once per second and set.
 """
 
@@ -36,8 +36,8 @@ from pvbus.core.unroll.state import RefusedRows, SetState
 from pvbus.core.unroll.view import SET_KIND, Observed, UnrollView
 
 ROLLUP_SECONDS = 1.0
-CHUNK_PUTS = 1_000  # of one outcome: more would keep others waiting, and fewer make a fan-out slower
-TURN_TARGETS = 2_000  # looked at in one go, some 0.1 s: heartbeats and other keys must get their turn
+CHUNK_PUTS = 1_000  # rows of one outcome: with more, other keys wait; with fewer, a fan-out is slower
+TURN_TARGETS = 2_000  # targets of one pass, about 0.1 s: heartbeats and other keys must run in between
 
 _topic = attrgetter("topic")
 _set = msgspec.json.Decoder(PackageVariantSet)
@@ -67,8 +67,8 @@ class UnrollController:
     ) -> None:
         """elapsed: seconds of a clock that cannot go back. nonce: 32 hex digits, never the same twice.
 
-        A pass ends, and the rest follows, after chunk_puts rows (what a step should hold) or turn_targets
-        targets.
+        A pass ends after chunk_puts rows (the size of a step) or turn_targets targets; the next one
+        continues.
         """
         self.view = UnrollView(partitions)
         self.preparing = Preparing(self.view, turn_targets)
@@ -285,7 +285,7 @@ class UnrollController:
             return Outcome(tuple(puts), "changed", again_after=0)
         state.backlog = False
         if not (has_removals or puts):
-            children.doubtful.clear()  # whoever is removed later is doubtful again
+            children.doubtful.clear()  # a child that is removed later becomes doubtful again
         elif not puts:
             puts += orders.seen_gone(state, owned, turn)
             if not puts:
@@ -293,7 +293,7 @@ class UnrollController:
         return self._rolled(state, turn, puts)
 
     def _set_gone(self, number: int, state: SetState, puts: list[Put]) -> Outcome:
-        """Let the children of a deleted set go, and forget it when nothing of it is left."""
+        """Release the children of a deleted set, and forget the set once no row of it is left."""
         puts += self._release(state, state.children.rows)
         if state.rollup is not None:
             puts.append(Put(SETRESULTS, state.skey, None))
@@ -313,10 +313,10 @@ class UnrollController:
     # ------------------------------------------------------------ children
 
     def _settle(self, state: SetState, owned: dict[str, Observed], turn: Turn) -> list[Put]:
-        """Bring the rows of touched downstreams in line, a bounded number at a time.
+        """Update the rows of touched downstreams, a bounded number per pass.
 
-        Downstreams that no target wants come first, and nothing is added in the same pass: the guard looks
-        at removals before.
+        Downstreams that no target wants come first, and a pass that removes adds nothing: the guard must
+        see removals before additions.
         """
         contexts, children = state.contexts, state.children
         assert contexts is not None and state.obj is not None
@@ -380,13 +380,13 @@ class UnrollController:
     # ------------------------------------------------------------ reporting
 
     def _watch_puts(self, number: int, state: SetState) -> list[Put]:
-        """Ask for the kinds this set selects, and no longer for those that no set of the lease does."""
+        """Request the kinds that this set selects; withdraw those that no set of the lease selects."""
         wanted = state.facts.requests if state.facts is not None else {}
         if state.passed and wanted == state.requested:
             return []
         state.requested, state.passed = wanted, True
         own = self._own.get(number)
-        if own is None:  # from now on only this lease changes them, and it knows before the bus tells
+        if own is None:  # from now on only this lease changes them, so it need not wait for the echo
             own = self._own[number] = set(self._requests.get(f"unroll-{number}", {}))
         puts = [Put(WATCHES, key, request) for key, request in wanted.items() if key not in own]
         own.update(wanted)
@@ -406,9 +406,9 @@ class UnrollController:
         stop: StopError | None = None,
         on_hold: bool = False,
     ) -> Outcome:
-        """End a pass: add the roll-up when it changed, and set the next look.
+        """End a pass: add the roll-up if it changed, and set the time of the next pass.
 
-        All rows are counted at most once per second: between, passes cost only what changed.
+        All rows are counted at most once per second; the passes in between cost O(what changed).
         """
         again: list[float] = []
         wait = state.reported_at + ROLLUP_SECONDS - turn.elapsed

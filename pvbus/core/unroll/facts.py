@@ -1,4 +1,4 @@
-"""What follows from a set alone: found once for each record of it, not at each pass."""
+"""Facts that follow from a set alone, computed once per record of the set, not at each pass."""
 
 from collections.abc import Mapping
 from typing import NamedTuple
@@ -15,11 +15,11 @@ STATIC_KINDS = (VARIANT_KIND, REVISION_KIND, REPOSITORY_KIND)
 
 
 class SetFacts(NamedTuple):
-    """What follows from one record of a set.
+    """The facts that follow from one record of a set.
 
-    kinds: those that its selectors name, each with the versions asked for. requests: for those that are
-    watched on request, by key; a set that is being deleted has none. limits: of its removals; the
-    installation's where its own are not valid. problem: why its targets cannot be evaluated, "" for nothing.
+    kinds: those that its selectors name, each with the requested versions. requests: watch requests for the
+    kinds that are not static, by key; a set that is being deleted has none. limits: of its removals; the
+    installation's if its own are invalid. problem: why its targets cannot be evaluated, "" if they can.
     """
 
     kinds: Mapping[str, tuple[str, ...]]
@@ -30,7 +30,7 @@ class SetFacts(NamedTuple):
 
 
 def facts_of(obj: PackageVariantSet, partition: int, defaults: RemovalLimits) -> SetFacts:
-    """Find what follows from a set. partition: the one whose lease asks for its kinds."""
+    """Compute the facts of a set. partition: the one whose lease requests its kinds."""
     kinds = selected_kinds(obj.spec)
     try:
         limits, problem = defaults.of(obj.metadata.annotations), ""

@@ -1,16 +1,16 @@
-"""The two-way selector index: from an object to the selectors it can concern, and back.
+"""The two-way selector index: from an object to the selectors that may select it, and back.
 
-Every selector hangs on one of its positive requirements (a name, a label with its value, or a label
-that exists): the one that the fewest objects fulfil. An object event therefore looks only at the
-selectors that hang on what the object has or had; purely negative selectors are looked at each time.
-A selector finds its objects through the shortest postings list of its requirements.
+Every selector is anchored to one of its positive requirements (a name, a label with its value, or a
+label that exists): the one that the fewest objects fulfil. An object event therefore visits only the
+selectors that are anchored to a name or label that the object has or had; purely negative selectors are
+visited each time. A selector finds its objects through the shortest postings list of its requirements.
 
 A selector of a namespace also selects objects without a namespace, which only cluster-scoped kinds
-have. Operators mean what they mean in Kubernetes: `NotIn` and `DoesNotExist` hold for an object that
+have. Operators have their Kubernetes meaning: `NotIn` and `DoesNotExist` hold for an object that
 lacks the label, `In` and `Exists` do not.
 
-Label mappings are kept as they are given, not copied: the caller's tables hold the same ones. They
-must not change afterwards.
+Label mappings are stored without a copy, as the caller's tables share them. They must not change
+afterwards.
 """
 
 from collections import Counter
@@ -33,10 +33,9 @@ class TargetSelector(NamedTuple):
 
 
 class SelectorChange(NamedTuple):
-    """What an object event means for one selector. position: of the selector among its owner's.
+    """The effect of an object event on one selector. position: of the selector among its owner's.
 
-    `changed`: the object is selected, as before; its labels, or whatever else the event was about,
-    are other ones.
+    `changed`: the object is still selected; its labels or other fields changed.
     """
 
     owner: Hashable
@@ -47,12 +46,12 @@ class SelectorChange(NamedTuple):
 
 _Labels = Mapping[str, str]
 _Anchor = tuple[str, str | None]
-"""(label, value), (label, None): it exists, ("", name), or ("", None): nothing positive."""
+"""(label, value), (label, None): it exists, ("", name), or ("", None): no positive requirement."""
 _SCAN: _Anchor = ("", None)
 
 
 class _Compiled:
-    """A selector, taken apart by kind of requirement. Compared by identity."""
+    """A selector, split by kind of requirement. Compared by identity."""
 
     __slots__ = (
         "absent",
@@ -113,23 +112,23 @@ class _Compiled:
         return self.absent.isdisjoint(labels)
 
     def positive(self) -> Iterator[tuple[_Anchor, ...]]:
-        """Yield the requirements it could hang on, each as the anchors that cover it together."""
+        """Yield the positive requirements, each as the anchors that together cover it."""
         if self.selector.name is not None:
             yield (("", self.selector.name),)
         for pair in self.equal:
             yield (pair,)
         for key, values in self.within:
-            if values:  # what nothing can fulfil has nothing to hang on
+            if values:  # nothing can fulfil an empty list, so it has no anchor
                 yield tuple((key, value) for value in sorted(values))
         for key in self.exists:
             yield ((key, None),)
 
 
 class _Scope:
-    """The objects of one kind and namespace, and the selectors that look at them.
+    """The objects of one kind and namespace, and their selectors.
 
     Postings (label -> value -> names) exist from the first selector on: most kinds have none.
-    counts: objects by label, as a label may have as many values as there are objects.
+    counts: number of objects by label; a label may have as many values as there are objects.
     """
 
     __slots__ = ("anchored", "counts", "objects", "postings")
@@ -152,7 +151,7 @@ class _Scope:
                 del self.anchored[anchor]
 
     def put(self, name: str, labels: _Labels | None) -> _Labels | None:
-        """Store, or with None remove; return what was there."""
+        """Store an object's labels, or remove the object if they are None; return the former labels."""
         before = self.objects.get(name)
         if labels is None:
             self.objects.pop(name, None)
@@ -186,7 +185,7 @@ class _Scope:
             self.counts[key] += 1
 
     def candidates(self, name: str, before: _Labels, after: _Labels) -> dict[_Compiled, None]:
-        """Return the selectors that hang on anything the object has or had."""
+        """Return the selectors that are anchored to a name or label that the object has or had."""
         found: dict[_Compiled, None] = {}
         anchored = self.anchored
         for pairs in (after.items(), before.items() - after.items()):
@@ -237,7 +236,7 @@ class SelectorIndex:
     def set_selectors(self, owner: Hashable, selectors: Sequence[TargetSelector]) -> list[list[str]]:
         """Replace an owner's selectors; return the okeys of all matches of each, ordered by name.
 
-        Raises PermanentError for an operator that does not exist; the owner then keeps what it had.
+        Raises PermanentError for an unknown operator; the owner then keeps its former selectors.
         """
         compiled = tuple(_Compiled(owner, i, selector) for i, selector in enumerate(selectors))
         self.remove_owner(owner)
@@ -274,9 +273,9 @@ class SelectorIndex:
         ]
 
     def put_object(self, kind: str, namespace: str, name: str, labels: _Labels) -> list[SelectorChange]:
-        """Store an object's labels and tell what that means for whom.
+        """Store an object's labels and return the changes of selectors.
 
-        Labels equal to those stored give a `changed` to each selector that has the object.
+        Labels equal to the stored ones give a `changed` for each selector that selects the object.
         """
         scope = self._scope(kind, namespace)
         before = scope.put(intern(name), labels)
@@ -285,7 +284,7 @@ class SelectorIndex:
         return _changes(scope, f"{kind}|{namespace}|{name}", name, before, labels)
 
     def remove_object(self, kind: str, namespace: str, name: str) -> list[SelectorChange]:
-        """Forget an object and tell whom it leaves. Unknown objects are nobody's."""
+        """Forget an object and return a `left` for each selector that selected it."""
         scope = self._scopes.get((kind, namespace))
         before = scope.put(name, None) if scope is not None else None
         if scope is None or before is None:

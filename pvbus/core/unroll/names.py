@@ -1,11 +1,11 @@
-"""Names of children in order, for sets of any size: taking the first ones costs what is taken."""
+"""Sorted names of children: taking the first ones costs O(number taken), whatever the size of the set."""
 
 from collections.abc import Iterable, Iterator
 from itertools import islice
 
 
 class SortedNames:
-    """A set of names that is read in order. It is sorted again only when it is read after an addition."""
+    """A set of names that is read in order. It is sorted again only at the first read after an addition."""
 
     def __init__(self) -> None:
         self._names: set[str] = set()
@@ -15,7 +15,7 @@ class SortedNames:
         return bool(self._names)
 
     def __iter__(self) -> Iterator[str]:
-        """Yield the names in order. What is discarded meanwhile is left out."""
+        """Yield the names in order. Names that are discarded meanwhile are left out."""
         if self._last_first is None:
             self._last_first = sorted(self._names, reverse=True)
         while self._last_first and self._last_first[-1] not in self._names:

@@ -1,7 +1,7 @@
-"""Writes a set's removals: withdrawals, holds, check requests and orders, some rows at a time.
+"""Writes a set's removals: withdrawals, holds, check requests and orders, a bounded number of rows at a time.
 
-`removal` says when, `children` how the rows look. Nothing here looks at targets: what is wanted was
-settled before.
+`removal` decides when, `children` builds the rows. Nothing here evaluates targets: `controller` has
+settled before which children are wanted.
 """
 
 from collections.abc import Callable, Iterator, Mapping
@@ -20,13 +20,13 @@ from pvbus.core.unroll.report import EVALUATION, roll_up
 from pvbus.core.unroll.state import SetState
 from pvbus.core.unroll.view import REPOSITORY_KIND, REVISION_KIND, SET_KIND, Observed, UnrollView
 
-ANSWER_SECONDS_MAX = 30.0  # an answer that could not be acted upon for so long proves nothing any more
+ANSWER_SECONDS_MAX = 30.0  # an older answer proves nothing any more
 NAMES_MAX = 50  # objects of a kind that are read one by one; for more, one list costs less
 
 
 class Turn(NamedTuple):
-    """One pass. now: wall clock. elapsed: of a clock that cannot go back. limits: of this set. hold: the one
-    that stands."""
+    """One pass. now: wall clock. elapsed: of a clock that cannot go back. limits: of this set. hold: the
+    current one, None if there is none."""
 
     now: float
     elapsed: float
@@ -40,10 +40,10 @@ class Turn(NamedTuple):
 
 
 def hold_puts(state: SetState, owned: Mapping[str, Observed], turn: Turn, *, on_hold: bool) -> list[Put]:
-    """Tell render to write nothing for any child and withdraw every order, or that the hold is over.
+    """Return rows that stop render's writes for all children and withdraw every order, or that end the hold.
 
-    When it is over, render has nothing to make until the targets were evaluated: nobody knows when that is.
-    Living children that no row knows get one for the time of the hold: they are decided on after it.
+    After the hold, render has nothing to make until the targets are evaluated. Living children without a row
+    get one for the duration of the hold; they are decided on afterwards.
     """
     assert state.obj is not None
     children = state.children
@@ -66,7 +66,7 @@ def hold_puts(state: SetState, owned: Mapping[str, Observed], turn: Turn, *, on_
 
 
 def withdrawals(state: SetState, turn: Turn, *, failing: bool) -> list[Put]:
-    """Withdraw the orders that may not stand. failing: the set cannot be evaluated completely."""
+    """Withdraw the orders that are no longer valid. failing: the set cannot be evaluated completely."""
     assert state.obj is not None
     puts: list[Put] = []
     for name in state.children.overdue(state.obj.metadata.generation, failing=failing):
@@ -82,7 +82,7 @@ def withdrawals(state: SetState, turn: Turn, *, failing: bool) -> list[Put]:
 
 
 def guard(state: SetState, owned: dict[str, Observed], turn: Turn) -> list[Put]:
-    """Hold or release removals. One record on the roll-up decides for all rows, which follow."""
+    """Hold or release removals. One roll-up record decides for all rows, which are updated after it."""
     assert state.obj is not None
     children, removal = state.children, state.removal
     hold, released = hold_of(state.rollup, state.obj.metadata.uid)
@@ -117,7 +117,7 @@ def guard(state: SetState, owned: dict[str, Observed], turn: Turn) -> list[Put]:
 
 
 def _follow(state: SetState, hold: Hold | None, released: str, turn: Turn) -> Iterator[Put]:
-    """Yield the rows that have not followed the last confirmation, or whose hold stands no more."""
+    """Yield new rows for those that have not followed the last confirmation, or whose hold has ended."""
     children = state.children
     for name in children.in_state(ChildState.HELD):
         row = children.rows[name]
@@ -128,8 +128,8 @@ def _follow(state: SetState, hold: Hold | None, released: str, turn: Turn) -> It
 
 
 def _rolled_up(state: SetState, hold: Hold | None, released: str) -> Put:
-    """Record a hold, or its end. Its end alone counts nothing anew but the targets: the rows of new ones
-    waited for it, and without them the set would count as ready."""
+    """Record a hold, or its end. The end updates only the count of the targets: rows of new targets waited
+    for it, and without them the set would count as ready."""
     report = state.rollup
     if hold is not None or report is None:
         report = roll_up(state)
@@ -143,9 +143,9 @@ def _rolled_up(state: SetState, hold: Hold | None, released: str) -> Put:
 
 
 def seen_gone(state: SetState, owned: dict[str, Observed], turn: Turn) -> list[Put]:
-    """Note which unwanted children are seen gone, and forget removals of long ago.
+    """Record which unwanted children are gone, and forget old removals.
 
-    Caller: only when the PackageVariants are known completely.
+    Caller: only if the list of PackageVariants is complete.
     """
     children = state.children
     puts: list[Put] = []
@@ -166,9 +166,9 @@ def seen_gone(state: SetState, owned: dict[str, Observed], turn: Turn) -> list[P
 def orders(
     state: SetState, view: UnrollView, owned: dict[str, Observed], turn: Turn, *, caught_up: bool
 ) -> list[Put]:
-    """Return check requests or orders, as far as the set's removals have got; note what they wait for.
+    """Return the next check requests or orders of the set's removals; record what they wait for.
 
-    caught_up: this is the one evaluation that the answers to the check serve.
+    caught_up: whether this is the one evaluation for which the answers to the check are valid.
     """
     obj, removal, children = state.obj, state.removal, state.children
     assert obj is not None
@@ -213,8 +213,8 @@ def orders(
 def _more_orders(
     state: SetState, view: UnrollView, owned: dict[str, Observed], turn: Turn, hold: Hold | None
 ) -> list[Put]:
-    """Order the next of the children that were cleared, if nothing has come in the way: then all that are
-    due are looked at."""
+    """Order the next cleared children. Return nothing if none is due or something blocks them: then all due
+    children are evaluated again."""
     cleared, rows = state.removal.cleared, state.children.rows
     due_states = {ChildState.CONFIRMED} if hold is not None else {ChildState.CONFIRMED, ChildState.WAITING}
     batch = cleared[: _orders_max(turn)]
@@ -226,7 +226,7 @@ def _more_orders(
 
 
 def _waits_for(state: SetState, due: list[str], turn: Turn) -> str:
-    """Return what keeps due removals from being checked and ordered, "" for nothing."""
+    """Return what blocks the check and the order of due removals, "" if nothing does."""
     contexts, children = state.contexts, state.children
     assert contexts is not None
     if not due:
@@ -288,7 +288,7 @@ def _check(state: SetState, turn: Turn, due: list[str]) -> Check:
 
 
 def _read_by(state: SetState, contexts: Contexts) -> dict[str, tuple[str, ...]]:
-    """Return every kind that the set's present spec reads, with the objects; none means all of the kind."""
+    """Return every kind that the set's current spec reads, with its objects; () is the whole kind."""
     obj = state.obj
     assert obj is not None and obj.spec.upstream is not None
     namespace = obj.metadata.namespace
@@ -306,7 +306,7 @@ def _read_by(state: SetState, contexts: Contexts) -> dict[str, tuple[str, ...]]:
 
 
 def _request_puts(state: SetState, view: UnrollView, wanted: Mapping[str, CheckRequest]) -> list[Put]:
-    """Make the requests on the bus those that are wanted."""
+    """Return rows that make the requests on the bus equal to the wanted ones."""
     if state.asked is None:
         state.asked = dict(view.requests.get(state.skey, {}))
     asked = state.asked

@@ -1,4 +1,4 @@
-"""Brings a set's contexts up to date before a pass, or says what is in the way."""
+"""Brings a set's contexts up to date before a pass, or reports what prevents it."""
 
 from collections.abc import Iterable, Mapping
 from itertools import islice
@@ -18,14 +18,14 @@ class Preparing:
     """Evaluates the targets of sets. set_evaluations, target_evaluations: counted for tests of cost."""
 
     def __init__(self, view: UnrollView, turn_targets: int) -> None:
-        """turn_targets: evaluated in one go; the rest follows in other turns."""
+        """turn_targets: evaluated in one pass; the rest follows in later passes."""
         self.set_evaluations = 0
         self.target_evaluations = 0
         self._view = view
         self._turn_targets = turn_targets
 
     def prepare(self, state: SetState) -> bool:
-        """Bring the contexts up to date; False asks for another turn. Raises StopError."""
+        """Bring the contexts up to date; False requests another pass. Raises StopError."""
         if not state.is_current:
             state.is_current = self._evaluate(state)
         if state.is_current and (state.objects or state.repositories):
@@ -33,9 +33,9 @@ class Preparing:
         return state.is_current
 
     def _evaluate(self, state: SetState) -> bool:
-        """Look at the set, its upstream and the kinds; where they changed, evaluate all targets, some now.
+        """Check the set, its upstream and its kinds; if they changed, evaluate the next of all targets.
 
-        Returns whether all are. Raises StopError.
+        Returns whether all targets are evaluated. Raises StopError.
         """
         obj, facts = state.obj, state.facts
         assert obj is not None and facts is not None
@@ -58,7 +58,7 @@ class Preparing:
         return self._build(state)
 
     def _use(self, state: SetState, facts: SetFacts) -> None:
-        """Register what the set depends on whether or not it is there."""
+        """Register the dependencies of the set, whether or not they exist."""
         obj = state.obj
         assert obj is not None
         self._view.use_uid(obj.metadata.uid, state.skey)
@@ -75,7 +75,7 @@ class Preparing:
         return found
 
     def _missing(self, state: SetState) -> str:
-        """Say which of Repository, package and revision of an upstream is not there.
+        """Say which of Repository, package and revision of an upstream is missing.
 
         The first sentence is Porch's. Source: Porch v1.5.8, packagevariantset_controller.go.
         """
@@ -124,9 +124,9 @@ class Preparing:
         state.repositories.clear()
 
     def _build(self, state: SetState) -> bool:
-        """Evaluate some more targets; tell whether all are."""
+        """Evaluate some more targets; return whether all are evaluated."""
         assert state.building is not None and state.obj is not None
-        building, state.building = state.building, None  # a defect leaves nothing that is built half
+        building, state.building = state.building, None  # after a defect, nothing half built is left
         evaluated = sum(1 for _ in islice(building.rest, self._turn_targets))
         self.target_evaluations += evaluated
         if evaluated == self._turn_targets:
@@ -141,7 +141,7 @@ class Preparing:
         return True
 
     def _refresh(self, state: SetState) -> None:
-        """Evaluate the targets of what changed."""
+        """Evaluate the targets of changed objects and Repositories."""
         assert state.contexts is not None
         touched, evaluated = state.contexts.refresh(state.objects, state.repositories)
         state.objects.clear()

@@ -23,7 +23,7 @@ COUNTED = (ChildState.WAITING, ChildState.HELD, ChildState.ORDERED, ChildState.G
 
 
 class RemovalLimits(NamedTuple):
-    """When removals are believed, and how many at once. share: of the children the set had before."""
+    """The quiet time before removals, and how many may go unconfirmed. share: of the children before them."""
 
     removal_quiet_seconds: float = 5.0
     removals_max: int = 5
@@ -32,7 +32,7 @@ class RemovalLimits(NamedTuple):
     def of(self, annotations: Mapping[str, str]) -> Self:
         """Return the limits of one set, whose annotations may replace those of the guard.
 
-        Raises ValueError, which names the annotation.
+        Raises ValueError that names the annotation.
         """
         limits = self
         if REMOVALS_MAX in annotations:
@@ -57,8 +57,8 @@ def _share(text: str) -> float:
 
 
 class Check(NamedTuple):
-    """An open question to ingest: whether the rows of these kinds are up to date. names: of the children
-    whose removal it is about. requests: by key."""
+    """An open check: asks ingest whether the rows of these kinds are up to date. names: of the children to
+    remove. requests: by key."""
 
     nonce: str
     generation: int
@@ -67,12 +67,11 @@ class Check(NamedTuple):
 
 
 class Removal:
-    """What this holder of the lease knows of a set's removals, beside the rows.
+    """State of a set's removals that is in no row: it ends with this holder of the lease.
 
-    check: the open question. answered_at: when its last answer was seen. cleared: children that may be
-    ordered: they passed everything, and the orders are being written. changed: children whose removal came
-    with the last change of the set itself. followed: the ids of the hold and of the confirmation that every
-    held row has followed.
+    check: the open check. answered_at: when its last answer was seen. cleared: children that have passed
+    everything and are being ordered. changed: children that a change of the set itself made unwanted.
+    followed: the ids of the hold and of the confirmation that every held row has followed.
     """
 
     def __init__(self, children: Children) -> None:
@@ -112,12 +111,12 @@ class Removal:
         return elapsed - self._since[name][2]
 
     def note_cancelled(self) -> None:
-        """An order was withdrawn: wait longer for quiet next time, and ask again."""
+        """Note that an order was withdrawn: the next quiet time is longer, and needs a new check."""
         self._cancelled += 1
         self.forget_check()
 
     def forget_check(self) -> None:
-        """Whatever was asked, answered or cleared counts no more."""
+        """Drop the open check, its answer and the cleared children."""
         self.cleared = []
         self.check = self.answered_at = None
 
@@ -134,7 +133,7 @@ class Removal:
         return max(0.0, min(quiet, longest))
 
     def forgotten(self, elapsed: float) -> list[str]:
-        """Return the children, gone or returned, whose removal was wanted longer ago than the window."""
+        """Return the gone or returned children whose removal is older than the guard's window."""
         old = takewhile(lambda name: self._age(name, elapsed) >= WINDOW_SECONDS, self._since)
         rows, returned = self._children.rows, self._children.returned
         return sorted(name for name in old if rows[name].state is ChildState.GONE or name in returned)
@@ -161,8 +160,8 @@ class Removal:
         """Whether more removals were wanted within the window than may go without confirmation.
 
         They count while they wait, are held or ordered, and for the window after they are gone or their
-        target came back; confirmed ones do not. The limit is a share of the children that were created
-        before the oldest of them.
+        target came back; confirmed ones do not. The limit is removals_max, or if it is higher, the share of
+        the children that were created before the oldest of them.
         """
         rows = self._children.rows
         counted = [
@@ -186,7 +185,7 @@ class Removal:
     # ------------------------------------------------------------ hold
 
     def token(self, hold: Hold, owned: Mapping[str, Observed]) -> Hold:
-        """Return the hold with the token and the number of the rows that it holds now."""
+        """Return the hold with the token and the number of its current rows."""
         namespace = Key.parse(self._children.skey).namespace
         names = self._children.in_state(ChildState.HELD)
         pairs = ((f"{namespace}/{name}", owned[name].uid if name in owned else "") for name in names)
@@ -197,9 +196,10 @@ class Removal:
     def token_in(self, hold: Hold, limits: RemovalLimits, elapsed: float) -> float:
         """Return the seconds until a hold may get its token, or lose it to get another one.
 
-        It is collected until no removal is added for a while, and then stands for a minute at least.
+        Removals are collected until none is added for the quiet time, for at most a minute. The token then
+        stays for at least a minute.
         """
-        if self._token_at is None:  # a new holder of the lease: nobody knows since when
+        if self._token_at is None:  # a new holder of the lease does not know the time
             self._token_at = elapsed
         minute = self._token_at + TOKEN_SECONDS - elapsed
         if hold.token:
@@ -207,7 +207,7 @@ class Removal:
         return max(0.0, min(minute, self._added_at + self._quiet_seconds(limits) - elapsed))
 
     def note_token(self, elapsed: float) -> None:
-        """A token was given or taken back."""
+        """Note that a hold began, or that its token was set or removed."""
         self._token_at = elapsed
 
 
@@ -218,7 +218,7 @@ def confirmed_tokens(obj: PackageVariantSet) -> frozenset[str]:
 
 
 def hold_of(rollup: SetResult | None, uid: str) -> tuple[Hold | None, str]:
-    """Return the hold that stands and the id of the one that was confirmed last, of this very set."""
+    """Return the current hold of the set with this uid, and the id of its last confirmed hold."""
     if rollup is None or rollup.uid != uid:
         return None, ""
     return rollup.hold, rollup.released

@@ -1,6 +1,6 @@
-"""A set's roll-up: its rows counted, and what is wrong with it in words.
+"""A set's roll-up: the counts of its rows, and its errors in words.
 
-It reports committed rows only, and what render reported about them.
+It reports committed rows only, and render's results for them.
 """
 
 from collections.abc import Iterable, Mapping
@@ -20,7 +20,7 @@ EVALUATION = "every target to be evaluated without an error"  # what removals of
 
 
 class StopError(Exception):
-    """A pass ends early: with the reason of a roll-up, or, without one, waiting."""
+    """Ends a pass early. reason: of the roll-up; "" if the set waits."""
 
     def __init__(self, reason: str, message: str) -> None:
         super().__init__(message)
@@ -29,7 +29,7 @@ class StopError(Exception):
 
 
 class _Failure(NamedTuple):
-    """Ordered by target index, then by what comes first there."""
+    """An error of a target. Sorted by target index, then by position."""
 
     target: int
     position: str
@@ -49,7 +49,7 @@ def roll_up(state: SetState, *, stop: StopError | None = None, on_hold: bool = F
     waiting = state.waiting
     if stop is not None:
         reason, message = stop.reason, stop.message
-        waiting = EVALUATION  # what removals waited for before is over, and a new worker never knew it
+        waiting = EVALUATION  # the former wait is outdated, and a new worker does not know it
     elif state.contexts is not None and not on_hold:
         failing = sorted(starmap(_Failure, state.contexts.errors()))
         tally["failed"] += len(state.contexts.failed)
@@ -80,11 +80,11 @@ def roll_up(state: SetState, *, stop: StopError | None = None, on_hold: bool = F
 def _count(
     state: SetState, refusals: Mapping[str, RefusedRows], tally: dict[str, int]
 ) -> tuple[list[_Failure], list[_Failure], list[str]]:
-    """Count the rows; return the errors that stall the set, the children that fail, and the names of the
-    other ones that are not ready. refusals: rows that the bus refuses, by the child's name."""
+    """Count the rows; return the errors that stall the set, the failing children, and the names of the
+    others that are not ready. refusals: rows that the bus refuses, by the child's name."""
     errors: list[_Failure] = []
     failed: list[_Failure] = []
-    working: list[str] = []  # names only: while a set is made these are nearly all of its children
+    working: list[str] = []  # names only: of a new set, these are nearly all children
     children = state.children
     for name, row in children.rows.items():
         result = children.results.get(name)
@@ -126,7 +126,7 @@ def _shown(failure: _Failure) -> ChildFailure:
 
 
 def _unready(name: str, row: ChildRow, result: ChildResult) -> _Failure:
-    """Say why a child is not ready: what its set does, or what render reported of it."""
+    """Return why a child is not ready, according to render's result."""
     if result.reason == "OnHold":
         return _Failure(row.target, row.okey, result.reason, result.error, name)
     why, _, words = result.unready.partition(": ")
@@ -134,7 +134,7 @@ def _unready(name: str, row: ChildRow, result: ChildResult) -> _Failure:
 
 
 def _first(state: SetState, names: Iterable[str]) -> list[_Failure]:
-    """Return the first of the children that are not ready, by target, as many as are shown."""
+    """Return the first UNREADY_SHOWN of the children that are not ready, by target."""
     rows, results = state.children.rows, state.children.results
     first = nsmallest(UNREADY_SHOWN, names, key=lambda name: (rows[name].target, rows[name].okey, name))
     return [_unready(name, rows[name], results[name]) for name in first]
@@ -145,7 +145,7 @@ def _error_name(okey: str, name: str) -> str:
 
 
 def _others(alike: int, different: int) -> str:
-    """Return how many more errors there are, of the same text and of other ones."""
+    """Return how many more errors there are, with the same text and with other texts."""
     parts = []
     if alike:
         parts.append(f"{alike} more like it")

@@ -1,4 +1,4 @@
-"""What the unroll controller keeps of one set between passes."""
+"""The state of one set that the unroll controller keeps between passes."""
 
 from collections.abc import Iterable, Iterator, Mapping
 from typing import NamedTuple
@@ -14,8 +14,8 @@ from pvbus.core.unroll.removal import Removal
 
 
 class DirtyDownstreams:
-    """Downstreams to settle, each once: first those that no target wants, because the guard looks at
-    removals before anything is added. What is left over from one pass keeps its order for the next."""
+    """Downstreams to settle, each once: first those that no target wants, because the guard must see
+    removals before additions. The rest of one pass keeps its order for the next."""
 
     def __init__(self) -> None:
         self._waiting: set[Downstream] = set()
@@ -30,7 +30,7 @@ class DirtyDownstreams:
             self._last_first = None
 
     def take(self, contexts: Contexts) -> Iterator[Downstream]:
-        """Take them out one by one, by target index and object: names do not depend on arrival."""
+        """Remove and yield them by target index and object: names must not depend on the order of arrival."""
 
         def rank(downstream: Downstream) -> tuple[int, str, str, str]:
             wanting = contexts.by_downstream.get(downstream)
@@ -46,7 +46,7 @@ class DirtyDownstreams:
 
 
 class Building(NamedTuple):
-    """Contexts that are being evaluated, some at a time. basis: of what; rest: what is left to do."""
+    """Contexts that are being evaluated over several passes. inputs_digest: of their inputs. rest: to do."""
 
     inputs_digest: str
     contexts: Contexts
@@ -54,7 +54,7 @@ class Building(NamedTuple):
 
 
 class RefusedRows(NamedTuple):
-    """Rows of a child that the bus refused: the digest of its target row, where it stands, and why."""
+    """Rows of a child that the bus refused: the digest of its target row, its target and object, and why."""
 
     digest: str
     target: int
@@ -64,16 +64,15 @@ class RefusedRows(NamedTuple):
 
 
 class SetState:
-    """What this worker knows of one set.
+    """The state of one set in this worker.
 
-    facts: what follows from `obj`, None until a pass needs it. is_current: the contexts are those of the
-    set, the upstream and the kinds as they are now. objects: target objects that changed, by okey; each with
-    the selectors that it entered (True) or left, by position. repositories: those that changed.
-    backlog: the downstreams of a new generation are still being settled. deferred: new downstreams that
-    wait because the change that adds them holds removals. undecided: downstreams
-    that no target is known to want, while some target fails. paused: the set is on hold. asked: keys of its
-    check requests on the bus with their nonces, None until that was looked up. waiting: what removals
-    wait for, in words. refused: children whose rows the bus refused.
+    facts: of `obj`, None until a pass needs them. is_current: the contexts match the current set, upstream
+    and kinds. objects: changed target objects by okey, each with the selectors, by position, that it entered
+    (True) or left. repositories: the changed ones. backlog: the downstreams of a new generation are still
+    being settled. deferred: new downstreams that wait because the removals of the same change are held.
+    undecided: downstreams that no known target wants, while some target fails. paused: the set is on hold.
+    asked: nonces of its check requests on the bus, by key; None until they are looked up. waiting: what
+    removals wait for, in words. refused: children whose rows the bus refused.
     """
 
     def __init__(self, skey: str) -> None:
@@ -105,12 +104,12 @@ class SetState:
         self.refused: dict[str, RefusedRows] = {}
 
     def take_set(self, obj: PackageVariantSet | None) -> None:
-        """Take over the set as it is now."""
+        """Store a new version of the set, None if it is deleted."""
         self.obj, self.facts, self.is_current = obj, None, False
 
     @property
     def has_removals(self) -> bool:
-        """Whether a removal is under way, or was not long ago: else nothing is held, checked or ordered."""
+        """Whether a removal is in progress or recent; if not, nothing is to be held, checked or ordered."""
         children, removal, rollup = self.children, self.removal, self.rollup
         return bool(
             children.leaving
@@ -123,11 +122,11 @@ class SetState:
         )
 
     def forget_inputs(self) -> None:
-        """Let the next pass evaluate every target anew."""
+        """Make the next pass evaluate every target."""
         self.inputs_digest, self.is_current = "", False
 
     def unless_refused(self, name: str, puts: tuple[Put, ...]) -> tuple[Put, ...]:
-        """Return the rows of a child, or none if the bus refused the very same ones."""
+        """Return the rows of a child, or none if the bus refused the same rows before."""
         refused = self.refused.get(name)
         if refused is None:
             return puts

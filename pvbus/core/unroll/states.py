@@ -1,8 +1,8 @@
-"""The states of a set's child, and which state follows which.
+"""The states of a set's child, and the transitions between them.
 
-The state is a field of the child's row (`pvbus.core.records.ChildState`), so it survives any restart. A child
-without a row has no state: None. `TRANSITIONS` names every pair of a state and an event that can happen, and
-`pvbus.core.unroll.children` asks it for every row that it writes.
+The state is a field of the child's row (`pvbus.core.records.ChildState`), so it survives any restart. The
+state of a child without a row is None. `TRANSITIONS` has every valid pair of a state and an event;
+`pvbus.core.unroll.children` takes every new state from it.
 """
 
 from collections.abc import Mapping
@@ -16,12 +16,12 @@ class ChildEvent(StrEnum):
     """What happens to a child.
 
     WANTED: by one target. CONTESTED: several targets want it. UNWANTED: no target wants it, and it has a row
-    or lives. FOUND_ON_HOLD: it lives without a row while its set is on hold. HELD: by the guard. CONFIRMED:
-    by a person. HOLD_ENDED: the guard holds it no more. ORDERED: render is to delete it. WITHDRAWN: render is
-    to write nothing for it, because its order may not stand, or the hold of its set began or ended.
-    CONFIRMED_WITHDRAWN: the same for an order that a person had confirmed. SEEN_GONE: its PackageVariant is
-    not there any more. FORGOTTEN: it has been gone for long. RELEASED: its set is gone, or never decided on
-    it.
+    or a PackageVariant. FOUND_ON_HOLD: it has a PackageVariant, but no row, while its set is on hold. HELD:
+    by the guard. CONFIRMED: by a person. HOLD_ENDED: the guard's hold has ended. ORDERED: render is to delete
+    it. WITHDRAWN: render must not write for it, because its order is no longer valid, or the hold of its set
+    began or ended. CONFIRMED_WITHDRAWN: the same for an order that a person had confirmed. SEEN_GONE: its
+    PackageVariant is gone. FORGOTTEN: it has been gone for the guard's window. RELEASED: its set is gone, or
+    never decided on it.
     """
 
     WANTED = "wanted"
@@ -101,9 +101,9 @@ TRANSITIONS: Mapping[ChildState | None, Mapping[ChildEvent, ChildState | None]] 
 
 
 def following(state: ChildState | None, event: ChildEvent) -> ChildState | None:
-    """Return the state in which an event leaves a child; None: without a row.
+    """Return the state of a child after an event; None: it has no row.
 
-    Raises InvariantError for an event that cannot happen in this state.
+    Raises InvariantError for an event that is not valid in this state.
     """
     pairs = TRANSITIONS[state]
     if event not in pairs:

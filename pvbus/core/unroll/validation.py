@@ -1,9 +1,9 @@
-"""Validation of a PackageVariantSet's spec: everything wrong with it, in Porch's order and words.
+"""Validation of a PackageVariantSet's spec: all its problems, in Porch's order and words.
 
 Source: Porch v1.5.8, packagevariantset/validate.go, as the conformance cases pin it. Beyond Porch:
 a map expression needs a key and a value, the maps of pipeline functions are checked like all others,
-and malformed label selectors are told here. Expressions are compiled elsewhere (`render.py`): what
-does not compile is an error of its own, not of validation.
+and malformed label selectors are reported here. Expressions are compiled elsewhere
+(`pvbus.core.render.template`): a compile error is no validation error.
 """
 
 from collections.abc import Iterable, Iterator
@@ -35,8 +35,8 @@ def validate_set(spec: PackageVariantSetSpec) -> list[str]:
 def duplicate_downstreams(spec: PackageVariantSetSpec) -> list[str]:
     """Return a problem for each downstream that two entries of listed repositories share.
 
-    Only what no expression decides can be told from the set alone. These are no problems of the whole set:
-    its other targets go on, and unrolling tells of all downstreams that are shared.
+    The set alone shows only the downstreams that no expression decides. They are no problems of the whole
+    set: its other targets continue, and unrolling reports all shared downstreams.
     """
     seen: dict[tuple[str, str], str] = {}
     problems = []

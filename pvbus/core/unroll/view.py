@@ -1,6 +1,6 @@
-"""The broadcast tables of unroll, and from every input the sets that it can change.
+"""The broadcast tables of unroll, and a map from every input to the sets that it can change.
 
-Everything a set looked for is indexed, found or not: upstream packages, Repositories, selector
+Everything a set looked up is indexed, found or not: upstream packages, Repositories, selector
 kinds, its own PackageVariants. An object event finds its sets in time proportional to their number.
 """
 
@@ -35,11 +35,11 @@ class Observed(NamedTuple):
 
 
 class SetChange(NamedTuple):
-    """A set (skey) must look again, and at what: a target object, a Repository, one of its children;
-    all empty when it is something else.
+    """A set (skey) to decide again, and the input that changed: a target object, a Repository or one of its
+    children; all are empty for any other input.
 
-    moves: of a target object, by the position of the set's selector: whether it is selected now. Selectors
-    for which it is as before, in its labels too, may be left out.
+    moves: of a target object: position of the set's selector -> whether it selects the object now. Selectors
+    may be left out if neither the selection nor the labels changed.
     """
 
     skey: str
@@ -50,7 +50,7 @@ class SetChange(NamedTuple):
 
 
 class UnrollView:
-    """Observed objects, as all sets of this worker share them."""
+    """The observed objects, which all sets of this worker share."""
 
     def __init__(self, partitions: int) -> None:
         self.sync = SyncView(partitions)
@@ -90,7 +90,7 @@ class UnrollView:
         return self._changes(key, before, row)
 
     def load_request(self, key: str, value: bytes | None) -> None:
-        """Apply a check request: what this or a former holder of the lease asked for."""
+        """Apply a check request of this or a former holder of the lease."""
         nonce = None if value is None else _request.decode(value).nonce
         _put_nonce(self.requests, CheckKey.parse(key).skey, key, nonce)
 
@@ -201,7 +201,7 @@ class UnrollView:
         return [list(matches) for matches in self.index.set_selectors(skey, selectors)]
 
     def forget(self, skey: str) -> None:
-        """Drop all interest of a set."""
+        """Drop all registrations of a set."""
         if skey in self._selecting:
             self._selecting.discard(skey)
             self.index.remove_owner(skey)
@@ -221,15 +221,15 @@ class UnrollView:
         return self.objects.get(okey(CONFIG_GROUP, "Repository", namespace, name))
 
     def revisions_of(self, namespace: str, upstream: Upstream) -> list[RevisionFacts]:
-        """Return what an upstream's package has, in no order."""
+        """Return the revisions of an upstream's package, unordered."""
         keys = self._revisions.get((namespace, upstream.repo, upstream.package), ())
         found = (self.objects[key].revision for key in keys)
         return [facts for facts in found if facts is not None]
 
     def upstream(self, namespace: str, upstream: Upstream) -> tuple[str, ObjectRow] | None:
-        """Find the upstream revision: every half that is given must be equal.
+        """Find the upstream revision; its number and its workspace must match, if given.
 
-        Several can match a revision alone (equal numbers exist only by accident): the first by name.
+        Several can match a number alone (equal numbers exist only by accident): the first by name is taken.
         """
         found = []
         for key in self._revisions.get((namespace, upstream.repo, upstream.package), ()):
@@ -246,7 +246,7 @@ class UnrollView:
 
 
 def _put_nonce(table: dict[str, dict[str, str]], skey: str, key: str, nonce: str | None) -> None:
-    """Set or remove a nonce; a set without any leaves nothing behind."""
+    """Set or remove a nonce, and remove the entry of a set without nonces."""
     nonces = table.setdefault(skey, {})
     nonces.pop(key, None)
     if nonce is not None:
@@ -256,7 +256,7 @@ def _put_nonce(table: dict[str, dict[str, str]], skey: str, key: str, nonce: str
 
 
 def _set_uid(row: ObjectRow) -> str:
-    """Return the uid of the set that a variant belongs to: its label, if an owner confirms it. A copy that
-    kept the label alone belongs to the person who made it, and render would not delete it."""
+    """Return the uid of the set that a variant belongs to: its label, if an owner reference confirms it. A
+    copy with the label alone belongs to the person who made it, and render would not delete it."""
     uid = row.labels.get(SET_UID_LABEL, "")
     return uid if any(owner.uid == uid for owner in row.owners) else ""

@@ -1,15 +1,14 @@
-"""Lossless YAML editing: what an edit does not touch stays as it was, byte for byte.
+"""Lossless YAML editing: the text outside an edit stays unchanged, byte for byte.
 
-A text is cut into documents; a document is its piece of text and its plain value. An edit finds
-the place in the text from the positions of the parsed nodes, changes only those characters, and
-reads the result again: unless it has exactly the value that was asked for, the document is written
-anew, with its comments put back beside the fields they stood at. So a value is never lost, whatever
-the text looks like; at worst its layout is.
+A text is split into documents; a document is its piece of text and its plain value. An edit locates
+the text by the positions of the parsed nodes, changes only those characters, and reads the result
+again: unless it has exactly the requested value, the document is rewritten, with its comments beside
+their fields. So a value is never lost, whatever the text looks like; at worst its layout is.
 
 Values are plain trees: anchors, aliases and merge keys are resolved when reading, and an edit
-through an alias changes that place only. Scalars are read as the Go tools around kpt do: `yes` and
-`on` are strings, and so are dates. This module reads YAML with PyYAML alone: its positions are all
-that editing takes.
+through an alias changes that field only. Scalars are read as kpt's Go tools read them: `yes` and
+`on` are strings, and so are dates. This module reads YAML with PyYAML alone, whose node positions
+suffice for editing.
 """
 
 import json
@@ -45,16 +44,16 @@ NODES_MAX = 1_000_000
 billions of nodes. The largest CustomResourceDefinitions have some 20,000."""
 
 ALIASED_NODES_MAX = 100_000
-"""The same limit for a document that has aliases: those that people write stand for some hundred nodes."""
+"""The same limit for a document that has aliases: those that people write have some hundred nodes."""
 
 DOCUMENTS_MAX = 5_000
-"""Documents of one text, which are read one by one at 0.2 ms and more."""
+"""Limit of documents in one text: each takes 0.2 ms or more to read."""
 
 DIGITS_MAX = 1_000
 """Longer integers are strings, as they are in Go, where no integer is that long."""
 
 DEPTH_MAX = 100
-"""Limit of nesting, so that no recursion here meets Python's own limit (1000 frames, up to four of
+"""Limit of nesting, so that no recursion here reaches Python's own limit (1000 frames, up to four of
 them per level). CustomResourceDefinitions reach about 50."""
 
 _BREAK = re.compile(r"(?m)^(?:---|\.\.\.)(?=[ \t\r\n]|\Z)")
@@ -64,7 +63,7 @@ _DEEP = re.compile(r"(?m)^[-?: \t]{100}")
 
 
 class YamlError(ValueError):
-    """The text is not YAML, or a path does not lead anywhere."""
+    """The text is not YAML, or an edit at a path is impossible."""
 
 
 class Document(NamedTuple):
@@ -78,7 +77,7 @@ class Document(NamedTuple):
 
 
 class _Loader(getattr(yaml, "CSafeLoader", yaml.SafeLoader)):  # type: ignore[misc]
-    """Reads scalars as go-yaml v3 does, unknown tags as the value they stand at."""
+    """Reads scalars as go-yaml v3 does; ignores unknown tags."""
 
     yaml_implicit_resolvers: ClassVar[dict[str, list[tuple[str, re.Pattern[str]]]]] = {}
 
@@ -124,7 +123,7 @@ _Loader.add_multi_constructor("!", _any)
 
 
 def parse(text: str) -> tuple[Document, ...]:
-    """Cut a text into documents; joined, their texts are the text. Raises YamlError."""
+    """Split a text into documents; `join` restores the text. Raises YamlError."""
     documents = []
     line = 0
     pieces = _pieces(text)
@@ -203,11 +202,11 @@ def _check_depth(text: str) -> None:
 
 
 def _check_aliases(text: str) -> None:
-    """Refuse a text whose aliases stand for too much, before merge keys are expanded, which takes time."""
+    """Refuse a text whose aliases expand to too many nodes, before the slow expansion of merge keys."""
     sizes: dict[int, float] = {}
 
     def size(node: yaml.Node, depth: int) -> float:
-        """Count the nodes below one, aliases followed; infinite where it contains itself."""
+        """Count the nodes of a tree, following aliases; infinite if it contains itself."""
         if not isinstance(node, yaml.CollectionNode):
             return 1
         if depth > DEPTH_MAX:
@@ -226,7 +225,7 @@ def _check_aliases(text: str) -> None:
 
 
 def _tree(value: Any) -> Any:
-    """Copy a value so that what aliases shared is shared no more, within the limits."""
+    """Copy a value within the limits, so that aliased parts are no longer shared."""
     left = NODES_MAX
 
     def copy(item: Any, depth: int) -> Any:
@@ -244,7 +243,7 @@ def _tree(value: Any) -> Any:
 
 
 def same(one: Any, other: Any) -> bool:
-    """Compare two plain values strictly: true is not 1, 1 is not 1.0; order of keys is free."""
+    """Compare two plain values strictly: true is not 1, 1 is not 1.0; the order of keys does not matter."""
     if type(one) is not type(other):
         return False
     if isinstance(one, dict):
@@ -258,7 +257,7 @@ def same(one: Any, other: Any) -> bool:
 
 
 def get(value: Any, path: Path) -> Any:
-    """Return what is at a path of a plain value, None if there is nothing."""
+    """Return the value at a path of a plain value, None if there is none."""
     for step in path:
         if not _has(value, step):
             return None
@@ -267,10 +266,10 @@ def get(value: Any, path: Path) -> Any:
 
 
 def assign(document: Document, path: Path, value: Any) -> Document:
-    """Set what is at a path, making the mappings that lead to it.
+    """Set the value at a path, and create the mappings that lead to it.
 
     A mapping that replaces a mapping is applied key by key, so that equal fields keep their text.
-    Raises YamlError where a scalar or a missing element is in the way.
+    Raises YamlError if a scalar or a missing element is in the way.
     """
     old = get(document.value, path)
     if same(old, value) and (old is not None or _exists(document.value, path)):
@@ -287,7 +286,7 @@ def assign(document: Document, path: Path, value: Any) -> Document:
 
 
 def insert(document: Document, path: Path, index: int, value: Any) -> Document:
-    """Insert an element into the sequence at a path, before `index`; a missing one is made."""
+    """Insert an element into the sequence at a path, before `index`; a missing sequence is created."""
     old = get(document.value, path) or []
     if not isinstance(old, list):
         raise YamlError(f"{_dotted(path)} is no sequence")
@@ -298,12 +297,12 @@ def insert(document: Document, path: Path, index: int, value: Any) -> Document:
 
 
 def append(document: Document, path: Path, value: Any) -> Document:
-    """Add an element at the end of the sequence at a path; a missing one is made."""
+    """Add an element at the end of the sequence at a path; a missing sequence is created."""
     return insert(document, path, len(get(document.value, path) or ()), value)
 
 
 def delete(document: Document, path: Path) -> Document:
-    """Delete what is at a path, if anything is; a collection that gets empty stays, as {} or []."""
+    """Delete the value at a path, if there is one; an emptied collection stays, as {} or []."""
     if not path or not _exists(document.value, path):
         return document
     parent = get(document.value, path[:-1])
@@ -315,7 +314,7 @@ def delete(document: Document, path: Path) -> Document:
 
 
 def comments(document: Document) -> dict[Path, str]:
-    """Return the comments that stand behind keys, values and elements, by the paths of these."""
+    """Return the trailing comments of keys, values and elements, by path."""
     try:
         return dict(Positions(document.text.removeprefix("\ufeff"), _Loader).comments())
     except UnknownLayoutError:
@@ -323,7 +322,7 @@ def comments(document: Document) -> dict[Path, str]:
 
 
 def with_comment(document: Document, path: Path, comment: str) -> Document:
-    """Put a comment behind what is at a path; the same document where it has no room for one."""
+    """Add a trailing comment at a path; return the same document if there is no room for one."""
     bom = "\ufeff" if document.text.startswith("\ufeff") else ""
     try:
         text = bom + Positions(document.text.removeprefix(bom), _Loader).comment(path, comment)
@@ -346,8 +345,8 @@ def _exists(value: Any, path: Path) -> bool:
 
 
 def replaced(value: Any, path: Path, new: Any) -> Any:
-    """Return a plain value with another one at a path. Only what leads there is copied; missing mappings
-    are made. Raises YamlError where a scalar or a missing element is in the way."""
+    """Return a plain value with another one at a path. Only the containers on the path are copied; missing
+    mappings are created. Raises YamlError if a scalar or a missing element is in the way."""
     if not path:
         return new
     step, rest = path[0], path[1:]
@@ -363,7 +362,7 @@ def _dotted(path: Path) -> str:
 
 
 def _edited(document: Document, path: Path, value: Any, edit: str, args: tuple[Any, ...] = ()) -> Document:
-    """Give the document a value at a path, by an edit of its text, or by writing it anew."""
+    """Set the value at a path, by an edit of the text or by rewriting the document."""
     wanted = replaced(document.value, path, value)
     bom = "\ufeff" if document.text.startswith("\ufeff") else ""
     source = document.text.removeprefix(bom)
@@ -387,7 +386,7 @@ def _edited(document: Document, path: Path, value: Any, edit: str, args: tuple[A
 
 
 def _as_json(text: str, value: Any) -> str | None:
-    """Write JSON as JSON, with the indentation it had; None: the text is none."""
+    """Return JSON with the indentation of the text; None if the text is not JSON."""
     if not text.lstrip().startswith(("{", "[")):
         return None
     try:

@@ -1,9 +1,8 @@
-"""Where the values of one YAML document stand in its text, and the text with something else there.
+"""The positions of the values of one YAML document in its text, and edits of that text.
 
-Positions come from PyYAML's nodes. What they do not tell is found here: the end of a block without
-the blank lines and comments behind it, the dash before an element, the comments that belong to it.
-A layout that is not known raises UnknownLayoutError; then the caller writes the document anew with
-`rewritten`.
+Positions come from PyYAML's nodes. This module adds what they lack: the end of a block without
+the blank lines and comments after it, the dash before an element, the comments that belong to it.
+An unknown layout raises UnknownLayoutError; then the caller rewrites the document with `rewritten`.
 """
 
 import re
@@ -28,7 +27,7 @@ class UnknownLayoutError(Exception):
 
 
 class _Entry(NamedTuple):
-    """A node with its place. parent is None for the root, key for an element of a sequence."""
+    """A node with its position. parent is None for the root, key for an element of a sequence."""
 
     parent: Any
     number: int
@@ -48,7 +47,7 @@ class Positions:
     # ------------------------------------------------------------ edits: each returns the whole text
 
     def replace(self, path: Path, value: Any) -> str:
-        """Put a value where one stands."""
+        """Replace a value."""
         if self.root is None:
             gap = "" if not self.text or self.text.endswith("\n") else self.newline
             return self.text + gap + self._lines(value, "") + self.newline
@@ -94,14 +93,14 @@ class Positions:
         return self._splice(start, following.end() if following else end, "")
 
     def comments(self) -> Iterator[tuple[Path, str]]:
-        """Yield the comments that stand behind something, with the path of what they stand behind."""
+        """Yield the trailing comments, each with the path of its key or element."""
         if self.root is not None:
             for path, comment, inline in _comments(self.text, self.root):
                 if inline and path:
                     yield path, comment
 
     def comment(self, path: Path, comment: str) -> str:
-        """Put a comment at the end of the line on which a key or an element stands."""
+        """Add a comment at the end of the line of a key or an element."""
         entry = self._find(path)
         start = int((entry.key or entry.node).start_mark.index)
         end = self._line_end(start)
@@ -111,7 +110,7 @@ class Positions:
         return self._splice(self._line(start) + len(line), end, f" {comment}{self.newline}")
 
     def outermost_flow(self, path: Path) -> Path | None:
-        """Return the path of the outermost collection in flow style on the way, None if none is."""
+        """Return the path of the outermost flow-style collection on a path, None if there is none."""
         for length in range(len(path) + 1):
             try:
                 node = self._find(path[:length]).node
@@ -132,7 +131,7 @@ class Positions:
             return start + len(self.text[start:end].rstrip())
 
     def _find(self, path: Path) -> _Entry:
-        """Follow a path. KeyError: it ends early. What stands elsewhere, as an alias, is refused."""
+        """Follow a path. Raises KeyError if it ends early, UnknownLayoutError at an alias."""
         entry = _Entry(None, 0, None, self.root)
         for step in path:
             entry = self._child(entry.node, step)
@@ -155,7 +154,7 @@ class Positions:
 
     @staticmethod
     def _is_alias(entry: _Entry) -> bool:
-        """Tell whether a node stands before its own place: aliases follow their anchors."""
+        """Tell whether a node is an alias: then its text, at the anchor, precedes this position."""
         if entry.parent is None:
             return False
         begin = entry.key.end_mark if entry.key else entry.parent.start_mark
@@ -169,7 +168,7 @@ class Positions:
         return len(self.text) if newline < 0 else newline + 1
 
     def _dash(self, sequence: Any, index: int) -> int:
-        """Find the dash of an element, behind the end of the one before it."""
+        """Find the dash of an element, after the end of the previous one."""
         begin = sequence.start_mark.index
         if index:
             begin = self._content_end(_Entry(sequence, index - 1, None, sequence.value[index - 1]))
@@ -179,7 +178,7 @@ class Positions:
         raise UnknownLayoutError
 
     def _over_comments(self, line: int, column: int) -> int:
-        """Go up over comment lines of this indentation: they belong to what follows."""
+        """Skip comment lines of this indentation upwards: they belong to the element below."""
         above = re.compile(rf" {{{column}}}#.*\s*")
         while line and above.fullmatch(self.text, self._line(line - 1), line):
             line = self._line(line - 1)
@@ -226,7 +225,7 @@ class Positions:
         return self._replace_lines(entry, end, value)
 
     def _replace_lines(self, entry: _Entry, end: int, value: Any) -> str:
-        """Put a value behind a colon or a dash, and the comment of that line behind its first line."""
+        """Put a value after a colon or a dash, and the comment of that line after the value's first line."""
         start = int(entry.node.start_mark.index)
         if entry.key is not None:
             mark = self.text.index(":", entry.key.end_mark.index)
@@ -237,7 +236,7 @@ class Positions:
             column = mark - self._line(mark)
             body = self._lines([value], " " * column)[column + 1 :]
         if getattr(entry.node, "style", None) in ("|", ">"):
-            start = self._line_end(start)  # a comment may stand behind the mark of a block scalar
+            start = self._line_end(start)  # a comment may follow the indicator of a block scalar
         comment = _COMMENT.search(self.text[mark + 1 : max(start, mark + 1)].split("\n", 1)[0])
         trailing = _TRAILING.match(self.text, end)
         if trailing is not None and (comment is None or start == end):
@@ -251,7 +250,7 @@ class Positions:
         return self.newline.join(block(value, pad, self.style))
 
     def _put_lines(self, index: int, lines: str) -> str:
-        """Put whole lines at the start of a line, or behind a last line that has no newline."""
+        """Insert whole lines at the start of a line, or after a last line without a newline."""
         if index and self.text[index - 1] != "\n":
             return self._splice(index, index, self.newline + lines)
         return self._splice(index, index, lines + self.newline)
@@ -286,7 +285,7 @@ def _style(root: Any) -> Style:
 
 
 def _pairs(root: Any) -> Iterator[tuple[Any, Any]]:
-    """Yield keys with the collections that stand below them, outer ones first."""
+    """Yield keys with the collections that are their values, outer ones first."""
     queue, seen = [root], set()
     for node in queue:
         if id(node) in seen or not isinstance(node, yaml.CollectionNode):
@@ -300,9 +299,9 @@ def _pairs(root: Any) -> Iterator[tuple[Any, Any]]:
 
 
 def rewritten(text: str, value: Any, loader: type[Any]) -> str:
-    """Return a document with a new value, all of it written anew between what surrounds it.
+    """Return a document with a new value, all of it rewritten; the text before and after it stays.
 
-    Comments are put beside the fields they stood at; those whose field is gone come first.
+    Comments are put beside their fields; those whose field is gone come first.
     """
     positions = Positions(text, loader)
     root = positions.root
@@ -327,7 +326,7 @@ def rewritten(text: str, value: Any, loader: type[Any]) -> str:
 
 
 def _fields(node: Any, path: Path) -> Iterator[tuple[Any, Path]]:
-    """Yield where each key and element stands, in the order of the text, aliases not followed."""
+    """Yield (mark, path) of each key and element in the order of the text; aliases are not followed."""
     if not isinstance(node, yaml.CollectionNode):
         return
     for index, child in enumerate(node.value):
@@ -341,7 +340,7 @@ def _fields(node: Any, path: Path) -> Iterator[tuple[Any, Path]]:
 
 
 def _comments(text: str, root: Any) -> Iterator[tuple[Path, str, bool]]:
-    """Yield comments with the path of the field behind which, or before which, they stand."""
+    """Yield (path, comment, is inline): the path of the field before an inline comment, else after it."""
     fields = [(mark.index, path) for mark, path in _fields(root, ())]
     scalars = _scalar_spans(root)
     for match in _COMMENT.finditer(text, int(root.start_mark.index)):

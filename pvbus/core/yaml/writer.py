@@ -68,12 +68,12 @@ def _leaf(head: str, value: Any, pad: str) -> list[str]:
 
 
 def is_multiline(value: Any) -> bool:
-    """Tell whether a value is written on more lines than one."""
+    """Tell whether a value is written on several lines."""
     return bool(value) if isinstance(value, dict | list) else isinstance(value, str) and _literal(value)
 
 
 def _literal(text: str) -> bool:
-    """Tell whether a text can be, and had better be, a literal block."""
+    """Tell whether a text can and should be a literal block."""
     if "\n" not in text or text.endswith("\n\n") or _UNPRINTABLE.search(text):
         return False
     first = text.split("\n", 1)[0]
@@ -133,7 +133,7 @@ def _plain(text: str) -> bool:
 
 
 def is_ambiguous(text: str) -> bool:
-    """Tell whether some YAML reader takes this plain text for anything but a string."""
+    """Tell whether some YAML reader reads this plain text as anything but a string."""
     if text in _BOOLEAN_1_1 or text == "~" or _NUMBER_1_2.fullmatch(text):
         return True
     resolvers = yaml.SafeLoader.yaml_implicit_resolvers

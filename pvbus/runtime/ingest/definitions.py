@@ -1,8 +1,7 @@
-"""Notices changes of CustomResourceDefinitions, for every kind that a worker watches.
+"""Watches CustomResourceDefinitions for changes, for every kind that a worker watches.
 
-The rows of the definitions are written by one worker; the others must look at their kinds again, too, when
-a definition changes. So every worker follows the metadata of the definitions. It only notices: nothing is
-written from here.
+One worker writes the rows of the definitions, but every worker must probe its kinds again when a definition
+changes. So every worker watches the metadata of the definitions. Nothing is written from here.
 """
 
 import asyncio
@@ -16,15 +15,15 @@ from pvbus.ports.cluster import Cluster, GoneError, Object, Resource
 from pvbus.telemetry.logs import get_logger
 
 BACKOFF_SECONDS = (0.2, 60.0)
-ASK_SECONDS = 2.0  # how long others wait for the first list: a server that hangs must not hold them up
-STEADY_SECONDS = 5.0  # a watch that ends sooner is begun again with a backoff
+ASK_SECONDS = 2.0  # how long others wait for the first list: a hanging server must not block them
+STEADY_SECONDS = 5.0  # a watch that ends sooner restarts with a backoff
 
 
 class Definitions:
-    """Calls `changed` with the API group of a definition that came, changed or went. `run` until cancelled.
+    """Calls `changed` with the API group of each definition that is added, changed or deleted.
 
-    asked: set after the first list, successful or not, or when it took too long. What changed before is
-    known to every kind that is looked up later.
+    `run` runs until cancelled. asked: set after the first list, successful or not, or after ASK_SECONDS.
+    Kinds that are resolved later know the earlier changes.
     """
 
     def __init__(
@@ -55,7 +54,7 @@ class Definitions:
             await self._clock.sleep(self._backoff.next_seconds(error))
 
     async def wait_asked(self) -> None:
-        """Wait for the first list, for a while. Definitions that it brings later are reported as changes."""
+        """Wait for the first list, at most ASK_SECONDS. A later list reports its definitions as changes."""
         waiting = [
             asyncio.create_task(self.asked.wait()),
             asyncio.create_task(self._clock.sleep(ASK_SECONDS)),
@@ -71,7 +70,7 @@ class Definitions:
         listing = await self._cluster.list(resource, metadata_only=True)
         found = {obj["metadata"]["name"]: _version(obj) for obj in listing.items}
         before, self._versions = self._versions, found
-        if not self._is_first or self.asked.is_set():  # else nobody has looked at any kind yet
+        if not self._is_first or self.asked.is_set():  # else no kind has been resolved yet
             for name in sorted(before.keys() | found.keys()):
                 if before.get(name) != found.get(name):
                     self._changed(group_of(name))

@@ -1,9 +1,9 @@
 """Digests of everything ingest has written, by topic and key.
 
 Read once and caught up at each lease, so a restart (or a lease that moves) compares a fresh list with
-what the bus already says, and writes only the difference; read anew when the last time is so long ago
-that tombstones may have gone. The digest travels as a header, so that no row has to be decoded for it.
-Markers are few: they are decoded.
+the rows on the bus, and writes only the difference; read from the beginning if the last read is so old
+that tombstones may be gone. The digest is a header, so no row needs to be decoded. Markers are few: they
+are decoded.
 """
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
@@ -19,7 +19,7 @@ from pvbus.runtime.reconcile.reader import StaleError, TableReader
 
 DIGEST_HEADER = "pvbus-digest"
 _marker = msgspec.json.Decoder(SyncMarker)
-_UNREADABLE = SyncMarker(state="syncing", epoch=0)  # never believed: the next list writes it anew
+_UNREADABLE = SyncMarker(state="syncing", epoch=0)  # never trusted: the next list rewrites it
 
 
 class PublishedDigests:
@@ -34,7 +34,7 @@ class PublishedDigests:
         self._count = partitions
 
     async def catch_up(self, progress: Callable[[int, int], None]) -> None:
-        """Read up to the ends that stand now. progress: told how many offsets are behind, and of how many."""
+        """Read up to the current ends. progress: called with (offsets read, offsets to read)."""
         ends = await self._bus.end_offsets(self._partitions)
         total = sum(ends.values())
         while True:
@@ -60,7 +60,7 @@ class PublishedDigests:
         return sum(min(self._table_reader.positions[partition], end) for partition, end in ends.items())
 
     def _take(self, record: Record) -> None:
-        key = record.key.decode(errors="replace")  # ours are text; what is not is kept apart by its letter
+        key = record.key.decode(errors="replace")  # our own keys are UTF-8
         head = key.partition("|")[0]
         if record.value is None:
             self._digests[record.topic].get(head, {}).pop(key, None)
@@ -72,7 +72,7 @@ class PublishedDigests:
         self._digests[record.topic].setdefault(head, {})[key] = digest
 
     def headed(self, topic: str, head: str) -> dict[str, str]:
-        """Return key -> digest of the rows whose keys have this text before their first bar."""
+        """Return key -> digest of the rows whose keys have this text before their first `|`."""
         return dict(self._digests[topic].get(head, {}))
 
     def of_kind(self, topic: str, kind: str) -> dict[str, str]:
@@ -82,7 +82,7 @@ class PublishedDigests:
         return {key: digest for rows in self._digests[topic].values() for key, digest in rows.items()}
 
     def marker(self, topic: str, key: str) -> SyncMarker | None:
-        """Return what the partitions' markers say together, None if there are none."""
+        """Return the common marker of the partitions, None if there is none."""
         return agreed(self._markers.get((topic, key), {}), self._count)
 
     def markers(self) -> Iterator[tuple[str, str]]:

@@ -33,7 +33,7 @@ _ERRORS = (TransientError, ConflictError, PermanentError, GoneError)
 
 
 class InformerShell:
-    """Observes one kind for one lease. `run` until cancelled."""
+    """Observes one kind for one lease. `run` runs until cancelled."""
 
     def __init__(
         self,
@@ -88,24 +88,24 @@ class InformerShell:
         return not self._has_ended and self._informer.is_served
 
     def probe(self) -> None:
-        """Look again how the kind is served, and in which versions: its definition changed."""
+        """Probe how the kind is served, and in which versions, because its definition changed."""
         self._take(events.Probed())
 
     def check(self, key: str, request: CheckRequest) -> None:
-        """Answer a check request by a read that begins after this."""
+        """Answer a check request by a read that begins after this call."""
         self._take(events.CheckAsked(key=key, request=request))
 
     def uncheck(self, key: str) -> None:
         self._take(events.CheckWithdrawn(key=key))
 
     def recheck(self, key: str, request: CheckRequest) -> None:
-        """Answer a check request again, later: what the read had found could not be written."""
+        """Answer a check request later by another read: rows of the last one could not be written."""
         self._take(events.CheckAsked(key=key, request=request, is_repeated=True))
 
     async def change_content(self, content: frozenset[Name]) -> bool:
-        """Follow other named objects without listing again; False when that is not possible.
+        """Follow other named objects without listing again; False if that is not possible.
 
-        Returns when their content was read, or a new list is going to show it. Raises what a read raises.
+        Returns when their content is read, or a new list will show it. Raises the errors of a read.
         """
         if not self.is_served or not self._informer.can_change_content(content):
             return False
@@ -130,7 +130,7 @@ class InformerShell:
                 self._end_content(None)
 
     def _take(self, event: Event, *, not_before: float = -math.inf) -> None:
-        """Let the informer decide, and do what it says. not_before: the time is at least this."""
+        """Pass an event to the informer, and run its commands. not_before: the time is at least this."""
         if self._has_ended:
             return
         before = self._informer.state
@@ -185,7 +185,7 @@ class InformerShell:
             self._content_read.set_result(error)
 
     def _report(self, operation: Operation, event: Event) -> None:
-        """Pass on how an operation ended, unless it was stopped."""
+        """Report the end of an operation, unless it was stopped."""
         if self._running.get(operation) is asyncio.current_task():
             del self._running[operation]
             self._take(event)
@@ -193,7 +193,7 @@ class InformerShell:
     # ------------------------------------------------------------ time
 
     def _set_timer(self) -> None:
-        """Wake up in time. A timer that is earlier than needed stays: most times only move away."""
+        """Set the timer to the informer's `wake_at`. An earlier timer stays: most times only move later."""
         at = self._informer.wake_at
         if self._tasks is None or at >= self._timer_at:
             return
@@ -290,7 +290,7 @@ class InformerShell:
 
 
 def fault_of(error: Exception) -> Fault:
-    """Return what an informer knows of an error of the cluster port."""
+    """Return an error of the cluster port as a Fault."""
     asked = error.retry_after_seconds if isinstance(error, TransientError) else None
     reason: Reason
     match error:

@@ -1,4 +1,4 @@
-"""One lease of ingest: what is asked of it, what it watches, and the rows that wait for a step."""
+"""One lease of ingest: its requests, its watches, and the rows that wait for a step."""
 
 import asyncio
 from typing import NamedTuple
@@ -24,13 +24,13 @@ class Watched(NamedTuple):
 
 
 class IngestLease(HeldLease):
-    """What one lease observes, and the rows that wait for a step.
+    """The requests and watches of one lease, and the rows that wait for a step.
 
-    segment: counts the markers, and where a flush was asked for; rows of one segment may change places.
-    checks: the check requests on the bus, answered or not. answers: keys of the answers that are on the bus,
-    or on their way. refused: (topic, key) of rows that the bus did not take; what it has of them is older.
-    following: watches are being brought in line with the requests. changed: the requests are newer than that.
-    step: number of the last step, for the log.
+    segment: counts markers, answers, dead letters and flushes; rows of one segment may change their order.
+    checks: the check requests on the bus, answered or not. answers: keys of the answers that are on the bus
+    or wait for a step. refused: (topic, key) of rows that the bus refused; its version of them is older.
+    following: the watches are being updated to the requests. changed: the requests changed since. step:
+    number of the last step, for the log.
     """
 
     def __init__(self, lease: Lease, clock: Clock) -> None:
@@ -39,7 +39,7 @@ class IngestLease(HeldLease):
         self.clear()
 
     def clear(self) -> None:
-        """Forget all: the requests are about to be read again, and the watches begin again."""
+        """Forget everything: the requests are about to be read again, and the watches restart."""
         self.requests: dict[str, WatchRequest] = {}
         self.checks: dict[str, CheckRequest] = {}
         self.answers: set[str] = set()
@@ -56,8 +56,8 @@ class IngestLease(HeldLease):
 
     @property
     def is_settled(self) -> bool:
-        """Whether it can go on from here when it comes back: its requests have been read and have their
-        watches, and each row was either written or is pending."""
+        """Whether it can continue from here if it returns: its requests are read and have their watches, and
+        each row is either written or pending."""
         return self.restored and not (self.stepping or self.following or self.changed.is_set())
 
     @property
@@ -65,10 +65,10 @@ class IngestLease(HeldLease):
         return len(self.pending) + self.writing
 
     def add(self, topic: str, key: str, number: int, emission: Emission) -> None:
-        """Queue a row, in the place of an older row of its key if no marker stands between them.
+        """Queue a row; it replaces a queued row of the same key, unless a marker is between them.
 
-        Nothing moves past an answer to a check request either. A dead letter stands for itself: the ones
-        before it are of other records.
+        No row moves past an answer to a check request either. A dead letter replaces none: earlier ones
+        belong to other records.
         """
         if key.startswith(CHECK_PREFIX):
             self.answers.add(key) if emission.value is not None else self.answers.discard(key)
@@ -89,7 +89,7 @@ class IngestLease(HeldLease):
         return {key: check for key, check in self.checks.items() if (check.group, check.kind) == kind}
 
     def must_withhold(self, key: str) -> bool:
-        """Tell whether a check cannot be answered, as the bus refused a row of what it asks about."""
+        """Tell whether a check must not be answered, because the bus refused a row that it asks about."""
         check = self.checks.get(key)
         if check is None or not self.refused:
             return False

@@ -1,7 +1,7 @@
 """Records of `pvbus.watches`, checked before ingest acts on them.
 
-Whoever can write to the topic chooses what is in a request. It is taken only if its key is the one that it
-implies, so that no request stands under the key, or in the partition, of another one.
+Any writer of the topic chooses the content of a request. A request is accepted only if its key follows from
+its content, so that none has the key, or the partition, of another one.
 """
 
 import msgspec
@@ -17,7 +17,7 @@ _check = msgspec.json.Decoder(CheckRequest)
 
 
 def watch_request(key: str, value: bytes) -> WatchRequest:
-    """Decode a wish to see a kind. Raises MsgspecError or ValueError for what is none."""
+    """Decode a watch request. Raises MsgspecError or ValueError if it is invalid."""
     request = _watch.decode(value)
     _check_kind(request)
     if watch_key(request) != key:
@@ -26,7 +26,7 @@ def watch_request(key: str, value: bytes) -> WatchRequest:
 
 
 def check_request(key: str, value: bytes) -> CheckRequest:
-    """Decode a check request. Raises MsgspecError or ValueError for what is none."""
+    """Decode a check request. Raises MsgspecError or ValueError if it is invalid."""
     request = _check.decode(value)
     _check_kind(request)
     skey = key.removeprefix(CHECK_PREFIX).partition("|")[2]

@@ -1,7 +1,7 @@
-"""Writes the rows of a lease of ingest, in the order in which they wait, in steps of a bounded size.
+"""Writes the rows of a lease of ingest in the order of the queue, in steps of a bounded size.
 
-A row that the bus refuses is left out: its object stays as the bus has it. Check requests that ask about
-such an object are not answered, or its old row would pass for what the API server says.
+A row that the bus refuses is left out: the bus keeps the former row of its object. Check requests that ask
+about such an object are not answered, or its old row would count as current.
 """
 
 from collections import Counter
@@ -38,7 +38,7 @@ class IngestSteps:
         self._steps_done = metrics.STEPS.labels("ingest", "done")
 
     async def run(self, opened: IngestLease) -> None:
-        """Write what waits, whenever something does, until cancelled or the lease is interrupted."""
+        """Write pending rows until cancelled or the lease is interrupted."""
         with self._interrupting(opened):
             while True:
                 await opened.wake.wait()
@@ -81,7 +81,7 @@ class IngestSteps:
             metrics.STEPS.labels("ingest", "unknown").inc()
             raise
         except PermanentError as exc:
-            if len(outputs) > 1:  # leave out the row that is refused, and say which object it is
+            if len(outputs) > 1:  # leave out the refused row, and report its object
                 for output in outputs:
                     await self._step(opened, [output])
                 return
@@ -101,7 +101,7 @@ class IngestSteps:
                 opened.refused.difference_update((o.topic, o.key.decode()) for o in outputs)
 
     def _withheld(self, opened: IngestLease, output: Output) -> bool:
-        """Tell whether a row is an answer that must not be given: what the read found is not on the bus."""
+        """Tell whether a row is an answer to withhold: a row of its read is not on the bus."""
         if output.value is None or not output.key.startswith(_CHECK):
             return False
         key = output.key.decode()
@@ -118,7 +118,7 @@ class IngestSteps:
         return True
 
     def _fields(self, opened: IngestLease, key: str) -> dict[str, Any]:
-        """Return what the log lines of a row carry. reconcile_id: as of a controller, of the step."""
+        """Return the log fields of a row. reconcile_id: as of a controller, with the number of the step."""
         number, epoch = opened.lease.partition, opened.lease.epoch
         reconcile_id = f"{number}.{epoch}.{opened.step}"
         return {"service": "ingest", "key": key, "partition": number, "reconcile_id": reconcile_id}

@@ -1,10 +1,10 @@
 """The ingest service: one watch per kind, spread over the group's leases, rows to the bus.
 
-Every kind belongs to the lease of its partition: the static kinds always, others while somebody
-asks for them in `pvbus.watches`. Rows gather while a step is under way; of one key only the last
-counts, but no row moves past a marker, or completeness would be told before it is there. When a
-step's outcome is unknown, the lease's watches begin again from what the bus has. When a lease goes, its
-watches stay for a while: if it comes back and nobody held it meanwhile, they go on.
+Every kind belongs to the lease of its partition: the static kinds always, others while `pvbus.watches`
+has a request for them. Rows gather while a step is under way; of one key only the last counts, but no
+row moves past a marker, or a kind would be marked complete too early. If the outcome of a step is
+unknown, the lease's watches restart from the state of the bus. After a lease is revoked, its watches stay
+for a while: they continue if it returns and no other worker held it in between.
 """
 
 import asyncio
@@ -53,7 +53,7 @@ class IngestWorker:
     def __init__(
         self, bus: Bus, cluster: Cluster, clock: Clock, *, partitions: int, jitter: Jitter = uniform
     ) -> None:
-        """jitter: where the randomness of all waits comes from."""
+        """jitter: the source of the randomness of all waits."""
         self.partitions = partitions
         self._bus = bus
         self._cluster = cluster
@@ -86,7 +86,7 @@ class IngestWorker:
 
     @property
     def observed(self) -> bool:
-        """Whether every kind that is asked for was listed by this worker, or is known not to be served."""
+        """Whether this worker has listed every requested kind, or knows that it is not served."""
         return self.ready and all(w.watch.observed for c in self._leases.values() for w in c.watches.values())
 
     @property
@@ -136,7 +136,7 @@ class IngestWorker:
         await self._table_reader.poll(self._consume)
 
     async def drain(self, opened: IngestLease) -> None:
-        """End the steps: one that began now would leave rows that are neither written nor pending."""
+        """Cancel the lease's tasks: a step that began now would leave rows neither written nor pending."""
         for task in opened.tasks:
             task.cancel()
         if opened.tasks:
@@ -146,7 +146,7 @@ class IngestWorker:
         opened.end_watches()
 
     async def _catch_up_mirror(self) -> None:
-        """Read what the bus has of what is emitted; at the first time this is most of a restore."""
+        """Catch up with the emitted rows on the bus; the first time, this is most of a restore."""
 
         def progress(read: int, total: int) -> None:
             for opened in self._leases.values():
@@ -159,7 +159,7 @@ class IngestWorker:
     # ------------------------------------------------------------ requests
 
     def _load(self, opened: IngestLease, record: Record) -> None:
-        """Apply a record that was there before: what cannot be decoded had its dead letter."""
+        """Apply a record during a restore: one that cannot be decoded already has its dead letter."""
         with contextlib.suppress(msgspec.MsgspecError, ValueError):
             self._take_request(opened, record)
 
@@ -184,7 +184,7 @@ class IngestWorker:
 
     @staticmethod
     def _take_check(opened: IngestLease, key: str, value: bytes | None) -> None:
-        """Pass a check request, or that it is withdrawn, to the watch of its kind, if there is one."""
+        """Pass a check request, or its withdrawal, to the watch of its kind, if there is one."""
         before = opened.checks.pop(key, None)
         watched = opened.watches.get(Kind(before.group, before.kind)) if before else None
         if watched is not None:
@@ -197,7 +197,7 @@ class IngestWorker:
             watched.watch.check(key, check)
 
     def _dead_letter(self, opened: IngestLease, record: Record, error: Exception) -> None:
-        """Keep bytes that mean nothing where a person can look at them."""
+        """Write a record that cannot be decoded to the dead-letter topic, for a person to inspect."""
         metrics.DEAD_LETTERS.labels(WATCHES).inc()
         key = record.key.decode(errors="replace")
         row_key = {"partition": record.partition, "offset": record.offset}
@@ -205,7 +205,7 @@ class IngestWorker:
         self._emit(opened, Emission(DLQ, key, encode_row(dead_letter(record, error)), ""))
 
     def _wanted(self, opened: IngestLease) -> dict[Kind, frozenset[tuple[str, str]]]:
-        """Return the kinds of this lease, each with the objects whose content is asked for."""
+        """Return the kinds of this lease, each with the objects whose content is requested."""
         wanted: dict[Kind, set[tuple[str, str]]] = {
             kind: set() for kind in STATIC_KINDS if self._partition_of(kind) == opened.lease.partition
         }
@@ -232,7 +232,7 @@ class IngestWorker:
                 await self._follow(opened)
 
     async def _follow(self, opened: IngestLease) -> None:
-        """Bring the watches in line with the requests."""
+        """Update the watches to the requests."""
         opened.changed.clear()
         opened.following = True
         wanted = self._wanted(opened)
@@ -267,7 +267,7 @@ class IngestWorker:
     async def _start_watch(
         self, opened: IngestLease, kind: Kind, content: frozenset[tuple[str, str]]
     ) -> None:
-        await opened.flushed(self._clock)  # what the mirror shows must be what was emitted
+        await opened.flushed(self._clock)  # the mirror must have every emitted row
         await self._catch_up_mirror()
         topics = self._topics(opened, kind)
         known = {topic: self._mirror.of_kind(topic, str(kind)) for topic in (*topics, INJECTABLES)}
@@ -294,8 +294,8 @@ class IngestWorker:
         await asyncio.wait({watched.task})
 
     async def _withdraw_unwanted(self, opened: IngestLease) -> None:
-        """Withdraw what a worker before this one watched and nobody requests any more: it may have ended
-        before it could say so, and its rows would pass for what is there when the kind is requested again."""
+        """Withdraw kinds that a former worker watched and that have no request any more: it may have ended
+        before it withdrew them, and their rows would count as current when the kind is requested again."""
         wanted = self._wanted(opened)
         topics = {kind: (*self._topics(opened, kind), INJECTABLES) for kind in wanted}
         for kind, left in unwanted(self._markers_of(opened), topics).items():
@@ -311,7 +311,7 @@ class IngestWorker:
                 yield topic, kind, marker
 
     async def _withdraw(self, opened: IngestLease, kind: Kind, topics: tuple[str, ...]) -> None:
-        """Say `unwatched` first, and drop the rows, in one step if they fit."""
+        """Write `unwatched`, then tombstones of the rows, in one step if they fit."""
         await opened.flushed(self._clock)
         await self._catch_up_mirror()
         for topic in topics:
@@ -331,7 +331,7 @@ class IngestWorker:
         opened.add(emission.topic, emission.key, number, emission)
 
     def _probe_all(self, group: str) -> None:
-        """Let the kinds of a group look at how they are served, and all others that are not served."""
+        """Probe the watched kinds of a group, and all others that are not served."""
         self._cluster.forget_resources()
         for opened in (*self._leases.values(), *self._holder.retained.values()):
             for kind, watched in opened.watches.items():

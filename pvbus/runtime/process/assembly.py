@@ -68,8 +68,8 @@ def build_service(
     """Build one worker of a service.
 
     partitions: of the bus; None takes the default. nonce, jitter: sources of random hex digits and of
-    the randomness of ingest's waits; a simulation passes its own. children_report: whether a service runs
-    that reports if a PackageVariant is Ready. observe: wraps the controller, to see its decisions.
+    the randomness of ingest's waits; a simulation passes its own. children_report: whether a running service
+    reports if a PackageVariant is Ready. observe: wraps the controller, to see its decisions.
     """
     count = partitions or partition_count()
     if name == "ingest":

@@ -54,12 +54,12 @@ class LeaseReport(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class ServiceReport(msgspec.Struct, frozen=True, kw_only=True):
-    """One service. ready: it has a lease, and all are restored. idle: ready, with nothing in progress.
+    """One service. ready: all its leases are restored, or it is a spare. idle: ready, nothing in progress.
 
     next_timer_seconds: until the next key is due, None if no key waits for a time. dirty: of all its
     leases. behind: unread records of all its topics, broadcast tables included; None while the bus does
     not answer. observed: of ingest, whether every kind that its leases watch was listed. defects: keys
-    whose decision fails by a bug of ours, with the error; DEFECTS_SHOWN_MAX of them.
+    whose decision fails because of a bug, with the error; at most DEFECTS_SHOWN_MAX.
     """
 
     ready: bool
@@ -79,7 +79,7 @@ class ProcessState(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def defects_of(service: Service) -> Mapping[str, str]:
-    """Return some of the keys whose decision fails by a bug of ours, with the error."""
+    """Return at most DEFECTS_SHOWN_MAX of the keys whose decision fails because of a bug, with the error."""
     found = service.defects if isinstance(service, Worker) else {}
     return dict(islice(sorted(found.items()), DEFECTS_SHOWN_MAX))
 

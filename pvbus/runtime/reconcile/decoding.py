@@ -1,8 +1,8 @@
-"""Whether a record can be one of ours, before it is put into a table.
+"""Checks that a record is valid before it is put into a table.
 
-Controllers decode most rows when they load them, and keep a few as bytes until they need them; those would
-fail later, in the middle of a decision, where nobody knows any more which record it was. A key that stands
-in another partition than its own (another program's way to choose one) would be a second row of its name.
+Controllers decode most rows when they load them, and a few only when they need them; those would fail later,
+in a decision that no longer knows the record. A key in another partition than its own (another program may
+choose partitions differently) would be a second row of its name.
 """
 
 from pvbus.core.keys import partition as partition_of
@@ -12,12 +12,12 @@ from pvbus.core.topics import rows_of
 from pvbus.ports.bus import Record
 
 LETTER_BYTES_MAX = 600_000
-"""What is kept of a value. As JSON it takes a third more, and all of it must fit into a record of a million;
-other programs may write larger ones."""
+"""Bytes of a value that a dead letter keeps. As JSON they take a third more, and the letter must fit into a
+record of a million bytes; other programs may write larger values."""
 
 
 def checked_key(record: Record, partitions: int) -> str:
-    """Return a record's key. Raises ValueError or MsgspecError for what is no record of its topic."""
+    """Return a record's key. Raises ValueError or MsgspecError if the record is not valid in its topic."""
     key = record.key.decode()
     if not key:
         raise ValueError("it has no key")
@@ -35,7 +35,7 @@ def checked_key(record: Record, partitions: int) -> str:
 
 
 def dead_letter(record: Record, error: Exception) -> DeadLetter:
-    """Return what is kept of a record that cannot be decoded."""
+    """Return the dead letter of a record that cannot be decoded."""
     value, text = record.value or b"", str(error)
     if len(value) > LETTER_BYTES_MAX:
         text = f"{text} (of its {len(value)} bytes, these are the first {LETTER_BYTES_MAX})"

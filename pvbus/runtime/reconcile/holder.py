@@ -1,7 +1,7 @@
 """Holds a worker's leases: joins its group, restores, revokes and retains leases, and reads for them.
 
-`pvbus.runtime.reconcile.states` has the states of a lease. What a worker does with records, and with a lease
-that runs, is its own: see `LeaseWork`.
+`pvbus.runtime.reconcile.states` has the states of a lease. Each worker defines its own handling of records
+and of running leases: see `LeaseWork`.
 """
 
 import asyncio
@@ -22,17 +22,17 @@ from pvbus.runtime.reconcile.states import LeaseEvent, LeaseState, after
 from pvbus.telemetry import metrics
 from pvbus.telemetry.logs import get_logger
 
-KEEP_SECONDS = 30.0  # how long a lease may be away: a rebalance takes no longer
-AGAIN_SECONDS = (0.2, 2.0)  # between two tries where the bus does not answer
+KEEP_SECONDS = 30.0  # how long a revoked lease is retained: a rebalance takes no longer
+AGAIN_SECONDS = (0.2, 2.0)  # between two attempts while the bus does not answer
 
 
 class HeldLease(ABC):
-    """A lease of a worker: its state, its tasks, and how it gets on.
+    """A lease of a worker: its state, its tasks and its progress.
 
-    tasks: what ends with it; life: keeps it restored. positions: of one that comes back, where reading goes
-    on. away: since it was retained. progress_at: the monotonic second in which it last got on: a record
-    applied, a key done, a step, a part of the restore. restore: offsets read and offsets to read; equal when
-    it is restored.
+    tasks: end with the lease. life: the task that keeps it restored. positions: where reading resumes if the
+    lease returned. away: time since it was retained. progress_at: monotonic seconds of the last progress: a
+    record applied, a key done, a step, a part of the restore. restore: (offsets read, offsets to read); equal
+    once it is restored.
     """
 
     life: asyncio.Task[None]
@@ -51,25 +51,25 @@ class HeldLease(ABC):
     @property
     @abstractmethod
     def dirty_count(self) -> int:
-        """How many keys (of ingest: rows) wait, or are being worked on."""
+        """Number of keys (of ingest: rows) that wait or are in progress."""
 
     @property
     @abstractmethod
     def is_settled(self) -> bool:
-        """Whether its tables are what the bus says: nothing was decided that is not written."""
+        """Whether its tables equal the bus, and every decision is written."""
 
     @property
     def restored(self) -> bool:
-        """Whether its tables are what the bus says, or ahead of it by what is in flight."""
+        """Whether its tables equal the bus, apart from what is in flight."""
         return self.state in (LeaseState.RUNNING, LeaseState.REVOKED)
 
     def enter(self, event: LeaseEvent) -> None:
-        """Take the state that follows an event."""
+        """Change to the state that follows an event."""
         self.state = after(self.state, event)
         self._moved.set()
 
     async def reaches(self, *states: LeaseState) -> None:
-        """Return when it is in one of these states."""
+        """Wait until it is in one of these states."""
         while self.state not in states:
             self._moved.clear()
             await self._moved.wait()
@@ -78,7 +78,7 @@ class HeldLease(ABC):
         self.progress_at = self._clock.monotonic()
 
     def restoring(self, read: int, total: int) -> None:
-        """Note how far the restore is."""
+        """Note the progress of the restore."""
         if read > self.restore[0]:
             self.progressed()
         self.restore = (read, total)
@@ -89,11 +89,11 @@ _L = TypeVar("_L", bound=HeldLease, contravariant=True)
 
 
 class LeaseWork(Protocol[_L]):
-    """What a worker does with its leases. inputs: the topics that are read for a lease.
+    """The work of a worker for its leases. inputs: the topics that are read for a lease.
 
-    restore: makes the tables of a lease what the bus says, from `positions` on if it came back.
-    drain: lets what is in flight end, for a while; may be cancelled. close: drops the tables; may come twice.
-    `restore` and `read` raise FencedError, TransientError and StaleError.
+    restore: makes the tables of a lease equal to the bus, from `positions` on if it returned.
+    drain: waits a limited time for work in flight; may be cancelled. close: drops the tables; may be called
+    twice. `restore` and `read` raise FencedError, TransientError and StaleError.
     """
 
     name: str
@@ -154,11 +154,11 @@ class LeaseHolder(Generic[L]):
                 self.start(self._watch_membership(self.membership))
                 await self._stopping.wait()
                 await self.membership.leave()
-                raise _StoppedError  # what is still under way had its time: it may wait for ever
+                raise _StoppedError  # the leases are drained: cancel the remaining tasks
         except* _StoppedError:
             pass
         finally:
-            self.leases.clear()  # of a worker that failed nothing is left that could drain
+            self.leases.clear()  # a worker that failed cannot drain them
             await self._table_reader.close()
 
     def stop(self) -> None:
@@ -172,11 +172,11 @@ class LeaseHolder(Generic[L]):
         return all(opened.restored for opened in self.leases.values())
 
     def start(self, work: Coroutine[Any, Any, None]) -> "asyncio.Task[None]":
-        """Run something that ends with the worker."""
+        """Start a task that ends with the worker."""
         return self._tasks.create_task(work)
 
     def spawn(self, opened: L, work: Coroutine[Any, Any, None]) -> "asyncio.Task[None]":
-        """Run something that ends with the lease."""
+        """Start a task that ends with the lease."""
         task = self._tasks.create_task(work)
         opened.tasks.add(task)
         task.add_done_callback(opened.tasks.discard)
@@ -196,7 +196,7 @@ class LeaseHolder(Generic[L]):
             opened.enter(LeaseEvent.INTERRUPTED)
 
     async def _watch_membership(self, membership: Membership) -> None:
-        """Fail when the worker is no member of its group any more, and was not told to stop."""
+        """Raise TransientError if the membership in the group ends before `stop`."""
         await membership.wait_left()
         if not self._stopping.is_set():
             raise TransientError("the membership in the group ended")
@@ -204,7 +204,7 @@ class LeaseHolder(Generic[L]):
     # ------------------------------------------------------------ leases
 
     async def assigned(self, lease: Lease) -> None:
-        """Take a lease up, with the tables that an earlier lease left here if nobody outdated them."""
+        """Take a lease, with the tables of a retained one unless another worker held it in between."""
         opened = self.leases[lease.partition] = self._take_retained(lease) or self._make(lease)
         opened.life = self.start(self._hold(opened))
 
@@ -229,14 +229,14 @@ class LeaseHolder(Generic[L]):
             backoff.reset()
 
     async def revoked(self, lease: Lease) -> None:
-        """Let what is in flight end, for a while; then drop the lease, or retain it in case it comes back."""
+        """Drain the lease for a limited time; then drop it, or retain it in case it returns."""
         opened = self.leases.get(lease.partition)
         if opened is None or opened.lease != lease:
             return
         opened.enter(LeaseEvent.REVOKED)
         try:
             await self._work.drain(opened)
-        finally:  # whoever is late is cut off here, and may not even wait any more
+        finally:  # a drain that is too slow is cancelled: nothing here may await
             if self.leases.get(lease.partition) is opened:
                 del self.leases[lease.partition]
                 self._spare_from = self._clock.monotonic() + self._bus.session_seconds
@@ -260,7 +260,7 @@ class LeaseHolder(Generic[L]):
             opened.enter(LeaseEvent.CLOSED)
 
     def _end(self, opened: L) -> None:
-        """End all that goes on for a lease, and drop its tables."""
+        """Stop the tasks and the reading of a lease, and drop its tables."""
         self._stop_reading(opened)
         self._work.close(opened)
         opened.positions = None
@@ -281,7 +281,7 @@ class LeaseHolder(Generic[L]):
             self._drop(opened)
 
     def _take_retained(self, lease: Lease) -> L | None:
-        """Return what was retained, unless it is too old, or somebody else held the lease meanwhile."""
+        """Return the retained lease, unless it is too old or another worker held it in between."""
         opened = self.retained.get(lease.partition)
         if opened is None:
             return None
@@ -315,7 +315,7 @@ class LeaseHolder(Generic[L]):
             await asyncio.sleep(0)
 
     def empty(self) -> None:
-        """Drop everything, to be read again: it may lack what was deleted while nothing was read."""
+        """Drop all tables, to be read again: they may hold rows whose tombstones are gone already."""
         self._log.warning("behind for too long; reading all tables again")
         self._table_reader.unassign(list(self._table_reader.positions))
         for opened in list(self.retained.values()):
@@ -326,4 +326,4 @@ class LeaseHolder(Generic[L]):
 
 
 class _StoppedError(Exception):
-    """Ends the tasks of a worker that has left its group, those that would wait for ever included."""
+    """Ends the tasks of a worker that has left its group, including those that would wait for ever."""

@@ -1,6 +1,6 @@
-"""One lease as the worker sees it: what is dirty, what is in flight, which offset is done.
+"""One lease of a controller: its dirty keys, its work in flight and its finished offsets.
 
-Invariants: a key is never reconciled twice at once; a dirty mark set while a key is busy runs it
+Invariants: a key is never reconciled twice at once; a key that is marked dirty while it is busy runs
 again; the offset that may be committed is the lowest whose keys are still dirty or busy.
 """
 
@@ -16,11 +16,11 @@ from pvbus.ports.clock import Clock
 from pvbus.runtime.reconcile.holder import HeldLease
 from pvbus.runtime.reconcile.states import LeaseState
 
-STEPS_WAITING_MAX = 4  # rows of so many steps may wait: enough to fill the next ones, and bounded memory
+STEPS_WAITING_MAX = 4  # steps whose rows may wait: enough to fill the next ones within bounded memory
 
 
 class Finished(NamedTuple):
-    """A key whose reconciliation ended, the rows of its outcome, and these encoded. size: in bytes."""
+    """A finished reconciliation: its key, its rows, and the encoded rows. size: in bytes."""
 
     key: str
     puts: tuple[Put, ...]
@@ -29,7 +29,7 @@ class Finished(NamedTuple):
 
 
 def finished(key: str, puts: tuple[Put, ...], partitions: int) -> Finished:
-    """Encode an outcome, for whatever step will take it."""
+    """Encode an outcome for a later step."""
     outputs, size = [], 0
     for put in puts:
         number = row_partition(put.topic, put.key, partitions)
@@ -40,7 +40,7 @@ def finished(key: str, puts: tuple[Put, ...], partitions: int) -> Finished:
 
 
 def output_bytes(output: Output) -> int:
-    """Return what counts of a record for a step's limit."""
+    """Return the bytes of a record that count for a step's limit."""
     size = len(output.key) + len(output.value or b"")
     for name, value in output.headers:
         size += len(name) + len(value)
@@ -48,7 +48,7 @@ def output_bytes(output: Output) -> int:
 
 
 class StepLimits(NamedTuple):
-    """What one step should hold at most."""
+    """The limits of one step."""
 
     records: int
     bytes: int
@@ -59,16 +59,16 @@ class StepLimits(NamedTuple):
 
 
 class Running(NamedTuple):
-    """A reconciliation under way. number: of those of its lease. began: monotonic seconds."""
+    """A running reconciliation. number: its count within the lease. began: monotonic seconds."""
 
     number: int
     began: float
 
 
 class OpenLease(HeldLease):
-    """One lease of a controller: plain data that the worker moves.
+    """One lease of a controller: plain data that the worker changes.
 
-    busy: what is being reconciled, by key. queue: the keys that are dirty and not busy.
+    busy: running reconciliations by key. queue: the keys that are dirty and not busy.
     """
 
     def __init__(
@@ -79,7 +79,7 @@ class OpenLease(HeldLease):
         limits: StepLimits,
         ended: Callable[[float], None] = lambda seconds: None,
     ) -> None:
-        """ended: is called with the duration of each reconciliation whose outcome is committed."""
+        """ended: called with the seconds of each reconciliation whose outcome is committed."""
         super().__init__(lease, clock)
         self._ended = ended
         self._reconciliations = 0
@@ -96,10 +96,10 @@ class OpenLease(HeldLease):
         self.puts: list[Finished] = []
         self._waiting_records = self._waiting_bytes = 0
         self.stepping = False
-        self.refusals = 0  # parts of outcomes that the bus refused since it took the last one
+        self.refusals = 0  # parts of outcomes that the bus refused since its last accepted step
         self.will_offer_again = False
         self.attempts: dict[str, int] = {}
-        self.defects: dict[str, str] = {}  # keys whose decision fails by a bug of ours, and with what
+        self.defects: dict[str, str] = {}  # keys whose decision fails because of a bug, with the error
         self.next_offsets: dict[str, int] = {}
         self.queue: deque[str] = deque()
         self._undone: dict[str, deque[tuple[int, str]]] = {topic: deque() for topic in self._inputs}
@@ -114,7 +114,7 @@ class OpenLease(HeldLease):
                 self.queue.append(key)
 
     def take(self) -> str | None:
-        """Take the mark off the key that has waited longest; it is busy until `done`."""
+        """Unmark and return the key that has waited longest; it is busy until `done`."""
         if not self.queue:
             return None
         key = self.queue.popleft()
@@ -132,7 +132,7 @@ class OpenLease(HeldLease):
                 self.queue.append(key)
 
     def log_fields(self, key: str) -> dict[str, Any]:
-        """Return what the log lines of a key's reconciliation carry.
+        """Return the log fields of a key's reconciliation.
 
         reconcile_id: `<partition>.<epoch of the lease>.<number>`, unique within a service for all time.
         """
@@ -216,9 +216,9 @@ class OpenLease(HeldLease):
         return self.state is LeaseState.RUNNING
 
     def may_write(self, membership: Membership | None, now: float, seconds: float) -> bool:
-        """Whether the cluster may be written to: a lease that may have been given away is silent.
+        """Whether writes to the cluster are allowed: not if the lease may have moved to another worker.
 
-        seconds: how long ago the last proof may be that it is ours, a heartbeat or a step.
+        seconds: maximum age of the last proof of ownership, a heartbeat or a step.
         """
         if membership is None or not self.acts:
             return False
@@ -227,7 +227,7 @@ class OpenLease(HeldLease):
 
     @property
     def in_flight(self) -> bool:
-        """Whether something was decided that is not written yet, and still may be."""
+        """Whether a decision is running or not written yet, and may still be written."""
         return self.restored and bool(self.busy or self.puts or self.stepping)
 
     @property

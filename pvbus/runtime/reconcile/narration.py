@@ -1,7 +1,7 @@
-"""What the log says of a worker's deeds: writes to the cluster, and conditions that show a failure.
+"""The log lines of a worker: writes to the cluster, and conditions that show a failure.
 
-One line each, at info. Writes of a status are at debug: what they say is on `pvbus.conditions`, and of that
-the failures are logged here, once for each change that consumers are sent.
+One line each, at info. Status writes are at debug: their content is on `pvbus.conditions`, whose failures
+are logged here, once for each published change.
 """
 
 from collections.abc import Iterator
@@ -11,15 +11,14 @@ from pvbus.core.effects import WRITES, Create, Delete, Effect, Patch, Put, Updat
 from pvbus.core.records import CONDITIONS, SETRESULTS, ConditionEvent, SetResult
 
 PROGRESS_REASONS = frozenset(("Reconciling", "InProgress", "NothingSelected", "Waiting", "VariantsNotReady"))
-"""Reasons of a condition that is not True yet, without anything having failed: a variant that fails has a
-line of its own."""
+"""Reasons of a condition that is not True yet although nothing failed: a failing variant has its own line."""
 
 TROUBLES = frozenset(("Stalled", "OnHold", "DeletionHeld"))
-"""Types whose True is what a person should know; of all others it is False."""
+"""Condition types that show trouble if True; all others show it if False."""
 
 
 class Line(NamedTuple):
-    """One line of the log. is_detail: for those who debug."""
+    """One line of the log. is_detail: at debug."""
 
     event: str
     fields: dict[str, Any]
@@ -27,7 +26,7 @@ class Line(NamedTuple):
 
 
 def write_line(effect: Effect, result: Any) -> Line | None:
-    """Say what an effect did to the cluster; None where it wrote nothing."""
+    """Return the line of an effect on the cluster; None if it wrote nothing."""
     if not isinstance(effect, WRITES):
         return None
     subresource = ""
@@ -64,7 +63,7 @@ def _lifecycle(effect: Effect) -> str:
 
 
 class Narrator:
-    """Says what committed rows mean to a person. One for each worker."""
+    """Describes committed rows in log lines. One for each worker."""
 
     def __init__(self) -> None:
         self._released: dict[str, str] = {}
@@ -79,14 +78,14 @@ class Narrator:
                 yield from self._confirmed(put.key, put.row)
 
     def _confirmed(self, key: str, row: SetResult) -> Iterator[Line]:
-        """The first row of a set after a start says nothing new: what it has may be old."""
+        """Yield a line for a new confirmation; none for the first row of a set, as that may be old."""
         known = self._released.get(key)
         self._released[key] = row.released
         if row.released and known is not None and known != row.released:
             yield Line("removals confirmed", {"set": key, "hold": row.released})
 
     def _condition(self, key: str, event: ConditionEvent) -> Iterator[Line]:
-        """The end of a failure is a line where its beginning was one, or its type has no other meaning."""
+        """Yield a line for a failure, and for its end if it had a line or its type only shows trouble."""
         condition = event.condition
         is_trouble = condition.type in TROUBLES
         bad = "True" if is_trouble else "False"

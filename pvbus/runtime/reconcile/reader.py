@@ -1,14 +1,14 @@
 """Tracks applied positions, waits for offsets, and detects stale tables.
 
 A position counts when the records before it were applied to the tables, not when they arrived.
-Compaction leaves gaps, so it is the reader's position that tells, never the last record's offset.
+Compaction leaves gaps, so the reader's position counts, never the last record's offset.
 
-Compaction takes a record away as soon as its key is written again. Who reads up to where a partition ended
-a while ago may meet neither: the older record is gone, and the newer one is behind that end. So the ends
-are asked for again, until they have been read already.
+Compaction may delete a record as soon as its key is written again. A reader that stops at a former end may
+see neither: the older record is gone, and the newer one is after that end. So the ends are fetched again,
+until they have already been read.
 
-Tombstones go some time after they were written. Tables that lack something written half of that time
-ago may never hear of a deletion, so from then on `poll` refuses to add to them.
+Tombstones are deleted some time after they are written. Tables that lack a record of half that age may miss
+a deletion, so from then on `poll` refuses to add to them.
 """
 
 import asyncio
@@ -21,9 +21,9 @@ from pvbus.ports.clock import Clock
 from pvbus.runtime.clock import Stopwatch
 
 POLL_SECONDS = 1.0
-LOOK_SECONDS = 60.0  # how often it is looked whether reading keeps up: one request; far below any limit
-ROUNDS_MAX = 10  # a partition that always grows must not keep anybody waiting; later rounds take milliseconds
-STALE_SECONDS = 43_200.0  # where no topic says how long it keeps tombstones
+LOOK_SECONDS = 60.0  # between two checks whether reading keeps up: one request; far below any limit
+ROUNDS_MAX = 10  # a partition that always grows must not block a caller; later rounds take milliseconds
+STALE_SECONDS = 43_200.0  # if no topic declares how long it keeps tombstones
 
 
 class StaleError(Exception):
@@ -31,14 +31,14 @@ class StaleError(Exception):
 
 
 class _Goal(NamedTuple):
-    """Where partitions ended once. Whoever has read so far has all that is older than `asked` says."""
+    """Former end offsets. A reader that has reached them has every record older than `asked`."""
 
     asked: Stopwatch
     ends: Mapping[TopicPartition, int]
 
 
 class _Waiter:
-    """Who waits until partitions are read up to these ends. is_lost: one of them is read no more."""
+    """A wait until partitions are read up to these ends. is_lost: one of them was unassigned."""
 
     def __init__(self, ends: Mapping[TopicPartition, int]) -> None:
         self.ends = ends
@@ -47,7 +47,7 @@ class _Waiter:
 
 
 class TableReader:
-    """One reader, the positions that are applied, and who waits for them."""
+    """One reader, its applied positions, and the waits for them."""
 
     def __init__(self, bus: Bus, clock: Clock, *, pausable: Iterable[str] = ()) -> None:
         """pausable: the topics that `pause` stops."""
@@ -60,7 +60,7 @@ class TableReader:
         self._held_back: set[TopicPartition] = set()
         self._looked: Stopwatch | None = None
         self._goal: _Goal | None = None
-        self._fresh = Stopwatch(clock)  # everything that was written before this was made is applied
+        self._fresh = Stopwatch(clock)  # everything that was written before its start is applied
         self._stale_seconds = STALE_SECONDS
         self.positions: dict[TopicPartition, int] = {}
 
@@ -90,9 +90,9 @@ class TableReader:
                     waiter.over.set()
 
     def pause(self) -> None:
-        """Read no more of the pausable topics: there is more to do than memory should hold.
+        """Stop reading the pausable topics, to bound the memory of pending work.
 
-        What somebody waits for is read nevertheless: else all that is to be done may wait for it.
+        Partitions that a wait needs are still read: all pending work may depend on them.
         """
         if not self.is_paused:
             self.is_paused = True
@@ -104,7 +104,7 @@ class TableReader:
             self._hold_back()
 
     def _hold_back(self) -> None:
-        """Bring the reader's pauses in line."""
+        """Update the pauses of the reader."""
         wanted: set[TopicPartition] = set()
         if self.is_paused:
             wanted.update(partition for partition in self.positions if partition[0] in self._pausable)
@@ -120,17 +120,17 @@ class TableReader:
     # ------------------------------------------------------------ reading
 
     async def poll(self, apply: Callable[[Record], None]) -> bool:
-        """Read once and apply what came; tell whether anything did.
+        """Read once and apply the records; return whether there were any.
 
-        Raises TransientError; then nothing is lost, the reader stands where the tables do. Raises
-        StaleError, having applied nothing.
+        Raises TransientError, after which the reader is at the positions of the tables: nothing is lost.
+        Raises StaleError before it applies anything.
         """
         try:
             if self._looked is None or self._looked.seconds >= LOOK_SECONDS:
                 await self._look()
             records = await self._reader.poll(timeout_seconds=POLL_SECONDS)
         except TransientError:
-            self._reader.assign(self.positions)  # it may have moved over records it never returned
+            self._reader.assign(self.positions)  # it may have moved past records it never returned
             self._reader.pause(sorted(self._held_back))
             raise
         if self.positions and self._fresh.seconds > self._stale_seconds:
@@ -144,7 +144,7 @@ class TableReader:
         return bool(records)
 
     async def _look(self) -> None:
-        """Find out up to when everything is applied."""
+        """Update the time up to which everything is applied."""
         if not self.positions:
             return
         if self._looked is None:
@@ -166,10 +166,10 @@ class TableReader:
         apply: Callable[[Record], object],
         progress: Callable[[int, int], None],
     ) -> dict[TopicPartition, int]:
-        """Apply everything from 0 up to these ends, and what was written meanwhile, with a reader of its own.
+        """Apply everything from 0 up to these ends, and what was written meanwhile, with a separate reader.
 
-        Returns where reading goes on. progress: told how many offsets are behind, and of how many. Raises
-        TransientError, and StaleError when this took for so long that tombstones may have gone meanwhile.
+        Returns the positions where reading continues. progress: called with (offsets read, offsets to read).
+        Raises TransientError, and StaleError if this took so long that tombstones may be gone.
         """
         begun = Stopwatch(self._clock)
         left = {partition: end for partition, end in ends.items() if end > 0}
@@ -197,7 +197,7 @@ class TableReader:
     async def _behind(
         self, topic_partitions: Iterable[TopicPartition], position: Callable[[TopicPartition], int]
     ) -> dict[TopicPartition, int]:
-        """Return the partitions that are not read up to where they end now, with these ends."""
+        """Return the partitions that are not read up to their current ends, with these ends."""
         ends = await self._bus.end_offsets(list(topic_partitions))
         return {tp: end for tp, end in ends.items() if position(tp) < end}
 
@@ -218,7 +218,7 @@ class TableReader:
     async def wait_for(self, ends: Mapping[TopicPartition, int]) -> None:
         """Return when everything before these ends was applied.
 
-        Raises TransientError when one of the partitions ceases to be read.
+        Raises TransientError if one of the partitions is unassigned.
         """
         if self.has_reached(ends):
             return
@@ -234,7 +234,7 @@ class TableReader:
             self._hold_back()
 
     def _release(self) -> None:
-        """Let go on who waits for what is read by now."""
+        """End the waits whose ends are reached."""
         for waiter in self._waiting:
             if self.has_reached(waiter.ends):
                 waiter.over.set()

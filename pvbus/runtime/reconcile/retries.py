@@ -1,4 +1,4 @@
-"""When a key whose reconciliation failed is looked at again, by class of error."""
+"""When a failed key is reconciled again, by class of error."""
 
 import random
 from typing import NamedTuple
@@ -7,12 +7,12 @@ from pvbus.core.backoff import Backoff
 from pvbus.core.errors import ConflictError, PermanentError, TransientError
 
 BACKOFF_SECONDS = (0.2, 60.0)
-ECHO_SECONDS = 10.0  # how long a lost echo can hold a key back
+ECHO_SECONDS = 10.0  # how long a lost echo can delay a key
 PERMANENT_RETRY_SECONDS = 60.0
 
 
 class Retry(NamedTuple):
-    """outcome: a word of `metrics.OUTCOMES`; seconds: until the next look, unless an event comes first."""
+    """outcome: one of `metrics.OUTCOMES`; seconds: until the next attempt, unless an event comes first."""
 
     outcome: str
     seconds: float
@@ -21,7 +21,7 @@ class Retry(NamedTuple):
 def retry_of(error: Exception, attempt: int) -> Retry:
     """Decide by class. attempt: 1 for the first failure in a row.
 
-    What is no error of the port's is a bug in one key's decision: the others go on without it.
+    An error that no port raises is a bug in the decision of one key: the other keys continue.
     """
     match error:
         case TransientError():

@@ -1,6 +1,6 @@
-"""The states of a lease, and which event leads from one to which.
+"""The states of a lease, and the transitions between them.
 
-`TRANSITIONS` has every event that can come in a state; any other is a bug, and raises.
+`TRANSITIONS` has every event that is valid in a state; any other is a bug, and raises InvariantError.
 """
 
 from collections.abc import Mapping
@@ -16,7 +16,7 @@ class LeaseState(Enum):
     RUNNING = "Running"  # decide and write
     OUTCOME_UNKNOWN = "OutcomeUnknown"  # nothing, until its tables are read again
     REVOKED = "Revoked"  # write what is decided, and decide nothing new
-    LOST = "Lost"  # nothing any more: it is fenced, or goes with tables that may be wrong
+    LOST = "Lost"  # nothing any more: it is fenced, or was revoked with tables that may be wrong
     RETAINED = "Retained"  # keep its tables for a while: it is gone, and may come back
     CLOSED = "Closed"  # nothing: its tables are dropped
 
@@ -24,13 +24,13 @@ class LeaseState(Enum):
 class LeaseEvent(Enum):
     """What happens to a lease."""
 
-    RESTORED = "Restored"  # its tables are what the bus says
+    RESTORED = "Restored"  # its tables equal the bus
     INTERRUPTED = "Interrupted"  # a step of unknown outcome, no answer of the bus, tables that are too old
     RESTARTED = "Restarted"  # its tables are dropped, to be read again
     FENCED = "Fenced"  # a newer epoch exists
     REVOKED = "Revoked"  # the group takes it back
     RETAINED = "Retained"  # nothing is in flight, and its tables stay
-    RETURNED = "Returned"  # it is held here again, and nobody held it meanwhile
+    RETURNED = "Returned"  # this worker holds it again, and no other did in between
     CLOSED = "Closed"  # its tables are dropped for good
 
 
@@ -80,7 +80,7 @@ TRANSITIONS: Mapping[LeaseState, Mapping[LeaseEvent, LeaseState]] = {
 
 
 def after(state: LeaseState, event: LeaseEvent) -> LeaseState:
-    """Return the state that follows. Raises InvariantError for an event that cannot come in this state."""
+    """Return the state that follows. Raises InvariantError for an event that is not valid in this state."""
     try:
         return TRANSITIONS[state][event]
     except KeyError:

@@ -1,7 +1,7 @@
 """Steps of a worker's leases: outcomes gather while one step is under way, and go together into the next.
 
-Tables take over what was written after the step returned. When its outcome is unknown, nothing is decided
-or written for the lease until its tables are restored.
+Tables store the rows of a step after it has returned. If its outcome is unknown, nothing is decided or
+written for the lease until its tables are restored.
 """
 
 from collections import Counter
@@ -20,8 +20,8 @@ from pvbus.runtime.reconcile.states import LeaseEvent
 from pvbus.runtime.reconcile.tables import Tables
 from pvbus.telemetry import logs, metrics
 
-REPAIR_SECONDS = 60.0  # between two offers of single rows that were refused: a person must act meanwhile
-REFUSALS_MAX = 10  # in a row, each alone: with more of them it is not the rows that are at fault
+REPAIR_SECONDS = 60.0  # before single refused rows are written again: a person must act meanwhile
+REFUSALS_MAX = 10  # of single parts in a row: with more, the bus is at fault, and not the rows
 REFUSED_SECONDS = 5.0  # before tables are restored and the step is tried again: a person must act meanwhile
 
 
@@ -50,13 +50,13 @@ class Stepper:
         self._steps_done = metrics.STEPS.labels(name, "done")
 
     def flush(self, opened: OpenLease, *, offsets_only: bool = False) -> None:
-        """See to it that what waits is written, if nothing is being written already."""
+        """Start to write the waiting outcomes, unless a step is under way."""
         if (opened.puts or offsets_only) and opened.restored and not opened.stepping:
             opened.stepping = True
             self._spawn(opened, self._run(opened))
 
     async def _run(self, opened: OpenLease) -> None:
-        """Step until nothing is left."""
+        """Step until no outcome is left."""
         try:
             while True:
                 await self._step(opened, opened.take_puts())
@@ -121,7 +121,7 @@ class Stepper:
         return {"service": self._name, **opened.log_fields(outcome.key)}
 
     async def _step_each(self, opened: OpenLease, batch: list[Finished], error: PermanentError) -> None:
-        """Write what can be written: outcome by outcome, then, of one that is refused, child by child."""
+        """Write outcome by outcome, and a refused outcome child by child."""
         if not batch:
             raise error
         parts = batch if len(batch) > 1 else by_child(batch[0], self._tables.partitions)
@@ -140,10 +140,10 @@ class Stepper:
             raise unreported
 
     def _refuse(self, opened: OpenLease, outcome: Finished, error: PermanentError) -> None:
-        """Leave out what the bus does not take, and let the controller say so.
+        """Leave out rows that the bus refuses, and let the controller report them.
 
-        Raises PermanentError where no object can say so, or where the bus seems to take nothing at all:
-        nothing may be lost. What is too large is left out all the same, as it stays so.
+        Raises PermanentError if no object can report them, or if the bus seems to refuse everything: nothing
+        may be lost. Rows that are too large are left out in any case, as a retry cannot help.
         """
         is_reported = self._tables.refused(opened, outcome, error)
         if not isinstance(error, TooLargeError):
@@ -159,7 +159,7 @@ class Stepper:
         self._stepped()
 
     def _offer_again(self, opened: OpenLease) -> None:
-        """Restore the tables in a while, after which what is missing is decided and offered again."""
+        """Restore the tables after REPAIR_SECONDS: then the missing rows are decided and written again."""
 
         async def restore() -> None:
             await self._clock.sleep(REPAIR_SECONDS)
@@ -171,9 +171,9 @@ class Stepper:
 
 
 def by_child(outcome: Finished, partitions: int) -> list[Finished]:
-    """Split an outcome: the rows of each child of a set apart from those of the others.
+    """Split an outcome of a set into one part per child.
 
-    The key is done with the last part; the others have none.
+    The last part has the key of the outcome, which is then done; the others have none.
     """
     units: dict[str, list[Put]] = {}
     for put in outcome.puts:

@@ -1,8 +1,8 @@
 """A controller's tables: filled from the bus, kept up to date, and emptied when they may be wrong.
 
-The tables of a lease are read from 0 to the ends that stood after the fence, then on until nothing is
-left to read, and only then trusted. Those of a lease that comes back, and that nobody held meanwhile, are
-still what the bus says: only what was written to the inputs since is read.
+The tables of a lease are read from 0 to the ends fetched after the fence, then on until nothing is left to
+read, and only then trusted. Those of a lease that returns, and that no other worker held in between, still
+equal the bus: only newer records of the inputs are read.
 """
 
 import asyncio
@@ -27,7 +27,7 @@ AGAIN_SECONDS = 1.0
 
 
 class Tables:
-    """The controller of a worker, and what is read for it. leases: those held, by partition."""
+    """The controller of a worker, and the reader of its tables. leases: those held, by partition."""
 
     def __init__(
         self,
@@ -39,7 +39,7 @@ class Tables:
         leases: Mapping[int, OpenLease],
         stale: Callable[[], None],
     ) -> None:
-        """make: gives a controller with empty tables. stale: called when all must be read again."""
+        """make: returns a controller with empty tables. stale: called when all must be read again."""
         self.controller = make()
         self.table_reader = TableReader(bus, clock, pausable=self.controller.inputs)
         self._make = make
@@ -55,7 +55,7 @@ class Tables:
         self._written_topics = frozenset((*self.controller.inputs, *self.controller.memory))
 
     def empty(self) -> None:
-        """Drop everything, to be read again: the tables of leases are opened when they are restored."""
+        """Drop all tables, to be read again; the restore of a lease opens its own."""
         self._broadcast_ready.clear()
         self.controller = self._make()
         self._emptied.set()
@@ -69,7 +69,7 @@ class Tables:
     # ------------------------------------------------------------ restoring
 
     async def restore(self, opened: OpenLease) -> None:
-        """Make a lease's tables what the bus says; then every key is dirty once.
+        """Make a lease's tables equal to the bus, then mark every key dirty once.
 
         Raises FencedError, TransientError and StaleError.
         """
@@ -99,7 +99,7 @@ class Tables:
         self.table_reader.assign({tp: reached[tp] for tp in self._own(controller.inputs, number)})
 
     async def _take_up(self, opened: OpenLease, positions: Mapping[TopicPartition, int]) -> None:
-        """Go on with retained tables: of what this worker does not read itself nobody wrote anything."""
+        """Continue with retained tables: no other worker has written the changelogs of the lease since."""
         number, controller = opened.lease.partition, self.controller
         committed = await self._bus.committed(opened.lease, controller.inputs)
         for topic in controller.inputs:
@@ -110,7 +110,7 @@ class Tables:
         self._log.info("lease came back, with its tables", partition=number)
 
     async def keep_broadcast(self) -> None:
-        """Read the tables that every worker has whole, at first and whenever they were emptied."""
+        """Read the broadcast tables at the start, and whenever they were emptied."""
         while True:
             self._emptied.clear()
             try:
@@ -134,7 +134,7 @@ class Tables:
             self._note_restore(opened, opened.replayed)
 
     def _note_restore(self, opened: OpenLease, own: tuple[int, int]) -> None:
-        """Count the broadcast tables to each lease, which cannot do without."""
+        """Add the broadcast tables to the progress of each lease, which needs them."""
         opened.replayed = own
         if not opened.restored:
             read, total = self._broadcast_restore
@@ -143,11 +143,11 @@ class Tables:
     # ------------------------------------------------------------ records
 
     def read(self) -> Coroutine[Any, Any, bool]:
-        """Read once, and mark what it dirties; tell whether there was anything. Raises as `poll` does."""
+        """Read once, and mark dirty keys; return whether there were records. Raises as `poll` does."""
         return self.table_reader.poll(self._consume)
 
     def _load(self, record: Record, committed: Mapping[str, int] | None = None) -> list[str]:
-        """Apply a record to the tables. committed: while restoring, where reading goes on."""
+        """Apply a record to the tables. committed: during a restore, the committed offsets of the inputs."""
         try:
             key = checked_key(record, self.partitions)
             return list(self.controller.load(record.topic, record.partition, key, record.value))
@@ -157,7 +157,7 @@ class Tables:
             return []
 
     def _dead_letter(self, record: Record, error: Exception) -> None:
-        """Keep bytes that mean nothing to us where a person can look at them.
+        """Write a record that cannot be decoded to the dead-letter topic, for a person to inspect.
 
         Many workers read the same record of a broadcast topic: the one that holds the lease of its
         partition writes the letter.
@@ -171,7 +171,7 @@ class Tables:
             opened.add(finished("", (Put(DLQ, key, dead_letter(record, error)),), self.partitions))
 
     def _consume(self, record: Record) -> None:
-        """Apply a record: one of an owned topic concerns keys of its own partition, a broadcast one any."""
+        """Apply a record; one of an input dirties keys of its own partition, one of a broadcast topic any."""
         keys = self._load(record)
         if record.topic not in self.controller.inputs:
             for key in keys:
@@ -187,21 +187,21 @@ class Tables:
             opened.mark(key)
 
     def store(self, opened: OpenLease, puts: Iterable[Put]) -> None:
-        """Take over rows that were written."""
+        """Store rows that were written."""
         for put in puts:
             if put.topic in self._written_topics:
                 for key in self.controller.store(opened.lease.partition, put):
                     opened.mark(key)
 
     def refused(self, opened: OpenLease, outcome: Finished, error: PermanentError) -> bool:
-        """Tell the controller that the bus does not take rows of an outcome; whether it says so anywhere."""
+        """Tell the controller that the bus refused an outcome; return whether an object will report it."""
         keys = list(self.controller.refused(opened.lease.partition, outcome.puts, error))
         for key in keys:
             opened.mark(key)
         return bool(keys)
 
     async def catch_up(self, opened: OpenLease, topics: Iterable[str]) -> None:
-        """Wait until everything that these topics hold now was applied."""
+        """Wait until everything that these topics hold now is applied."""
         topic_partitions: list[TopicPartition] = []
         for topic in topics:
             if topic in self.controller.broadcast:

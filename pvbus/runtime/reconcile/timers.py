@@ -1,16 +1,16 @@
-"""When keys are looked at by themselves: one time per key, the last one that was set.
+"""Times at which keys are reconciled without an event: one per key, the last one that was set.
 
-A key that is looked at for any reason loses its time; whoever looks sets a new one. So times never
-pile up, however often a key is touched.
+Each reconciliation of a key, whatever its cause, cancels its time and may set a new one. So times never
+accumulate, however often a key is touched.
 """
 
 import heapq
 from typing import Generic, TypeVar
 
 K = TypeVar("K", str, tuple[int, str])
-"""What has a time: a key, or a partition with a key."""
+"""A key, or (partition, key)."""
 SPARE = 100
-"""Old times that may lie about besides as many as there are keys; to clear them away costs little then."""
+"""Outdated times that the heap may hold beyond one per key before it is rebuilt: so rebuilds cost little."""
 
 
 class Timers(Generic[K]):
@@ -31,7 +31,7 @@ class Timers(Generic[K]):
         self._times.pop(key, None)
 
     def due(self, now: float) -> list[K]:
-        """Take off and return the keys whose time has come, the earliest first."""
+        """Remove and return the keys whose time has come, the earliest first."""
         keys = []
         while (time := self.next()) is not None and time <= now:
             key = heapq.heappop(self._heap)[1]
@@ -40,7 +40,7 @@ class Timers(Generic[K]):
         return keys
 
     def next(self) -> float | None:
-        """Return the earliest time, None when nothing waits for one."""
+        """Return the earliest time, None if there is none."""
         while self._heap and self._times.get(self._heap[0][1]) != self._heap[0][0]:
             heapq.heappop(self._heap)  # its key was cancelled, or has another time
         return self._heap[0][0] if self._heap else None

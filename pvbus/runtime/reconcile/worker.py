@@ -1,4 +1,4 @@
-"""The shell of a service: consume, decide, apply effects, step. Hardly an `if` about the domain.
+"""The shell of a service: consume, decide, apply effects, step. It has almost no domain logic.
 
 One worker holds any number of leases of one group (see `holder`) and runs one `Controller` over them. Records
 mark keys (see `tables`); *dispatching* runs dirty keys and hands their outcomes to `steps`. Effects run as
@@ -38,7 +38,7 @@ from pvbus.telemetry import logs, metrics
 EFFECTS_INFLIGHT_MAX = 64  # an API server on two cores gains nothing above; fewer starve it
 DIRTY_KEYS_MAX = 50_000  # beyond, inputs pause: memory stays bounded when the cluster is slow
 SLICE_SECONDS = 0.02  # one turn of dispatching; longer and heartbeats and reads would wait
-TICK_SECONDS = (0.1, 0.25)  # how exactly times are kept: while one is near, and otherwise
+TICK_SECONDS = (0.1, 0.25)  # resolution of timers: while one is near, and otherwise
 LEASE_RETRY_SECONDS = 0.5  # a lease is certain again with the next heartbeat
 OFFSET_COMMIT_SECONDS = 1.0  # offsets alone are for lag and scaling: not worth a step each
 
@@ -48,7 +48,7 @@ class UncertainLeaseError(Exception):
 
 
 class Worker:
-    """Runs one controller. `run` returns when `stop` was called; errors of our own making end it."""
+    """Runs one controller. `run` returns after `stop`; an InvariantError ends it."""
 
     def __init__(
         self,
@@ -60,7 +60,7 @@ class Worker:
         partitions: int,
         drain_seconds: float = 2.0,
     ) -> None:
-        """make: gives a controller with empty tables, at first and whenever they must be emptied."""
+        """make: returns a controller with empty tables; called at the start and whenever they are emptied."""
         self.partitions = partitions
         self._cluster = cluster
         self._clock = clock
@@ -119,7 +119,7 @@ class Worker:
 
     @property
     def next_timer_seconds(self) -> float | None:
-        """Seconds until the next key is looked at by itself; None when no key waits for a time."""
+        """Seconds until the next timer of a key is due; None if there is none."""
         time = self._timers.next()
         return time - self._clock.monotonic() if time is not None else None
 
@@ -132,7 +132,7 @@ class Worker:
 
     @property
     def defects(self) -> Mapping[str, str]:
-        """Return the keys whose decision fails by a bug of ours, and with what."""
+        """Return the keys whose decision fails because of a bug, with the error."""
         return {key: error for opened in self._leases.values() for key, error in opened.defects.items()}
 
     def leases(self) -> Mapping[int, OpenLease]:
@@ -163,7 +163,7 @@ class Worker:
         self.controller.close(opened.lease.partition)
 
     def _balance(self) -> None:
-        """Read no more inputs while there is too much to do; go on when half of it is done."""
+        """Pause the inputs while too many keys are dirty; resume them at half the limit."""
         reader, dirty = self._tables.table_reader, self.dirty_keys
         self._dirty_gauge.set(dirty)
         if dirty > DIRTY_KEYS_MAX:
@@ -180,7 +180,7 @@ class Worker:
             deadline = self._clock.monotonic() + SLICE_SECONDS
             leases = list(self._leases.values())
             self._turn += 1
-            for i in range(len(leases)):  # another one first each time: slots for effects are scarce
+            for i in range(len(leases)):  # another lease first each time: slots for effects are scarce
                 opened = leases[(self._turn + i) % len(leases)]
                 if (opened.queue or opened.puts) and opened.acts:
                     self._run_dirty(opened, deadline)
@@ -217,7 +217,7 @@ class Worker:
         self._wake.set()
 
     async def _with_effects(self, opened: OpenLease, key: str, steps: Reconciliation, effect: Effect) -> None:
-        """Run as a task of its own: what is bound to the log here is bound nowhere else."""
+        """Apply effects until the decision ends. Caller: in a separate task, as it binds log fields."""
         with logs.bound(self._fields(opened, key)):
             try:
                 outcome = await self._drive(opened, steps, effect)
@@ -229,7 +229,7 @@ class Worker:
                 self._finish(opened, key, outcome)
             finally:
                 steps.close()
-        self._stepper.flush(opened)  # its task inherits what is bound
+        self._stepper.flush(opened)  # its task inherits the bound log fields
 
     def _fields(self, opened: OpenLease, key: str) -> dict[str, Any]:
         return {"service": self.name, **opened.log_fields(key)}
@@ -268,7 +268,7 @@ class Worker:
         try:
             result = await perform(self._cluster, effect)
         except TransientError as exc:
-            if exc.retry_after_seconds is not None:  # told to slow down: the whole bucket pauses
+            if exc.retry_after_seconds is not None:  # the server limits the rate: all effects pause
                 until = self._clock.monotonic() + exc.retry_after_seconds
                 self._paused_until = max(self._paused_until, until)
             raise
@@ -277,14 +277,14 @@ class Worker:
         return result
 
     def _look_again(self, opened: OpenLease, key: str) -> None:
-        """Decide the key anew when the lease is certain again: nothing failed, so nothing backs off."""
+        """Decide the key again once the lease is certain: nothing failed, so there is no backoff."""
         self._log.debug("the lease may have been lost")
         self._outcomes["transient"].inc()
         self._timers.set((opened.lease.partition, key), self._clock.monotonic() + LEASE_RETRY_SECONDS)
         self._close(opened, key, ())
 
     def _failed(self, opened: OpenLease, key: str, error: Exception) -> None:
-        """Look at the key again in time; one that fails leaves the others alone."""
+        """Schedule another attempt for a failed key; the other keys continue. Raises InvariantError."""
         if isinstance(error, InvariantError):
             raise error
         attempt = opened.attempts[key] = opened.attempts.get(key, 0) + 1
@@ -336,7 +336,7 @@ class Worker:
         self._close(opened, key, outcome.puts)
 
     def _close(self, opened: OpenLease, key: str, puts: tuple[Put, ...]) -> None:
-        """Write rows, if there are any: then the key is done when they are committed, else at once."""
+        """Queue rows for a step; the key is done when they are committed, or at once if there are none."""
         if puts:
             opened.add(finished(key, puts, self.partitions))
         else:

@@ -1,4 +1,4 @@
-"""An informer without a shell: a world that it observes, and whoever does what it says, step by step."""
+"""An informer without a shell: a world that it observes, and a driver that runs its commands step by step."""
 
 from collections.abc import Iterable
 from typing import Any, NamedTuple
@@ -35,10 +35,10 @@ FORBIDDEN = Fault(reason="permanent", message="403 Forbidden")
 
 
 class World:
-    """The objects of one kind, and what an API server shows of them.
+    """The objects of one kind, and how an API server shows them.
 
-    aggregated: lists have no version, and leave out what is in `left_out`; watches begin with a replay, which
-    ends with a bookmark if `has_bookmark`. Faults are taken one by one, by the next request of their sort.
+    aggregated: lists have no version, and omit the objects in `left_out`; watches begin with a replay, which
+    ends with a bookmark if `has_bookmark`. Each fault fails the next request of its sort.
     """
 
     def __init__(self, *names: str, aggregated: bool = False) -> None:
@@ -85,7 +85,7 @@ class Running(NamedTuple):
 
 
 class Informed:
-    """Does what an informer says, and keeps the rows that it emits."""
+    """Runs the commands of an informer, and keeps the rows that it emits."""
 
     def __init__(self, world: World, content: Iterable[str] = (), kind: Kind = SITE) -> None:
         self.world = world
@@ -163,7 +163,7 @@ class Informed:
     # ------------------------------------------------------------ the server's part
 
     def perform(self, operation: Operation) -> bool:
-        """Let an operation go on by one event; False if there is none for now."""
+        """Advance an operation by one event; return False if there is none for now."""
         running = self.running[operation]
         world = self.world
         match operation:
@@ -222,12 +222,12 @@ class Informed:
     # ------------------------------------------------------------ time
 
     def tick(self) -> None:
-        """Let the time pass until the informer wants to be woken."""
+        """Advance the time to the informer's `wake_at`."""
         self.now = max(self.now, self.informer.wake_at)
         self.feed(events.Tick())
 
     def run(self, seconds: float) -> None:
-        """Let everything go on for a while, all answers coming at once."""
+        """Run all operations for a while, with immediate answers."""
         end = self.now + seconds
         while True:
             if any(self.perform(operation) for operation in list(self.running) if operation in self.running):
@@ -238,7 +238,7 @@ class Informed:
             self.tick()
 
     def skip_wait(self) -> None:
-        """Let a wait after failures be over."""
+        """End a wait after failures."""
         if isinstance(self.informer.state, BackingOff | Unserved):
             self.tick()
 

@@ -1,4 +1,4 @@
-"""CEL: where another implementation has an answer, it is ours, too."""
+"""CEL: wherever another implementation has an answer, ours is the same."""
 
 import json
 from collections import Counter

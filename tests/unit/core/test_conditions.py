@@ -1,4 +1,4 @@
-"""Conditions: the truth table of a set, statuses merged and written last, and what consumers are told."""
+"""Conditions: the truth table of a set, statuses merged and written last, and the published events."""
 
 from typing import Any
 
@@ -403,7 +403,7 @@ def test_latest_restores_what_consumers_know() -> None:
 
 
 def test_counts_are_published_again_after_a_while() -> None:
-    """What consumers know last is not wrong for ever: a message that counts follows within 10 s."""
+    """The last published message does not stay wrong: one with current counts follows within 10 s."""
     part = observed()
     part.run()
     part.reported()

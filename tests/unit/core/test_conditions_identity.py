@@ -47,7 +47,7 @@ def test_a_new_variant_of_the_same_name_begins_without_a_previous_status() -> No
 
 
 def test_a_change_there_and_back_has_new_ids() -> None:
-    """Within one second, too: the time of the transition alone does not tell events apart."""
+    """Also within one second: the time of the transition alone does not distinguish events."""
     part = variant("uid-v")
     for status in ("True", "False", "True", "False"):
         tell(part, "uid-v", ready(status))

@@ -66,7 +66,7 @@ def test_the_table_is_large_enough() -> None:
 
 
 def test_a_syntax_error_names_its_place() -> None:
-    """A text that does not parse is told with line, column and a caret below the place."""
+    """A syntax error is reported with line, column and a caret below the position."""
     kind, text = outcome("'a' +\n  / 'b'")
     assert kind == "compile"
     assert text.startswith("ERROR: <input>:2:3: Syntax error: mismatched input '/'")
@@ -82,7 +82,7 @@ def test_signs_of_two_kinds_do_not_mix(text: str) -> None:
 
 
 def test_all_problems_are_told() -> None:
-    """Problems are told together, in the order of the text."""
+    """Problems are reported together, in the order of the text."""
     _, text = outcome("badvar + (1 + 'a') + other")
     lines = [line for line in text.splitlines() if line.startswith("ERROR: ")]
     assert [line.partition(": ")[2].partition(":")[2][:3] for line in lines] == ["1:1", "1:1", "1:2"]

@@ -149,7 +149,7 @@ def remove(world: World) -> None:
 
 
 def flap(world: World) -> None:
-    """Let the object be another one for a moment: its row stays equal, its version does not."""
+    """Change the object and change it back: its row stays equal, its version does not."""
     world.put("a", "prod")
     world.put("a", "test")
 
@@ -193,7 +193,7 @@ def test_an_answer_follows_what_its_read_found(
 def test_a_read_that_fails_answers_nothing_and_is_repeated_after_a_minute(
     fault: str, names: tuple[str, ...]
 ) -> None:
-    """Meanwhile the watch goes on, from where it was."""
+    """Meanwhile the watch continues from its position."""
     informed = Informed(World("a"))
     informed.run(20)
     informed.story()

@@ -69,7 +69,7 @@ def published(workspace: str = "packagevariant-1", **more: Any) -> list[Object]:
 async def test_deletion_treats_each_lifecycle_as_the_policy_says(
     policy: str, lifecycle: str, after: str | None
 ) -> None:
-    """What stays has lost its owner, or garbage collection would take it; the variant is gone last."""
+    """Remaining revisions lose their owner, or garbage collection deletes them; the variant goes last."""
     mine = package("edge", "app", "packagevariant-1", lifecycle=lifecycle, owners=MINE)
     world = await settled(*upstream(), *mine, variant(deletionPolicy=policy), delete=True)
     assert world.lifecycles() == ({FIRST: after} if after else {})
@@ -80,7 +80,7 @@ async def test_deletion_treats_each_lifecycle_as_the_policy_says(
 
 
 async def test_the_finalizer_goes_only_after_a_live_list_without_revisions_of_ours() -> None:
-    """A draft that nobody observed, made by a worker that died, is found by the list and let go."""
+    """The list finds a draft that was never observed, made by a worker that died, and it is deleted."""
     world = await settled(*upstream(), variant())
     world.touch(FIRST)  # exists in the cluster; the controller is about to lose sight of it
     world.change(deleted=True)
@@ -176,7 +176,7 @@ async def test_a_placeholder_is_never_adopted() -> None:
 
 @pytest.mark.parametrize("policy", ["adoptNone", "adoptExisting"])
 async def test_a_package_of_another_living_variant_is_left_alone_and_its_owner_named(policy: str) -> None:
-    """When the owner lets go, the second variant goes on by itself."""
+    """When the owner releases it, the second variant continues by itself."""
     world = await settled(
         *upstream(), *package("edge", "app", "packagevariant-1", owners=[owner("first")]),
         variant("first"), variant(adoptionPolicy=policy),
@@ -499,7 +499,7 @@ async def test_the_error_of_a_save_is_forgotten_when_somebody_saved_better_since
 
 
 async def test_the_answer_to_a_save_that_nobody_recorded_is_found_in_the_content() -> None:
-    """The worker died behind its save: another one reports what it would have."""
+    """The worker died after its save: another one reports the same result."""
     run = "status:\n  conditions: [{type: Rendered, status: 'True'}]\n  renderStatus:\n"
     run += "    mutationSteps: [{image: f, exitCode: 0, results: [{message: m}]}]\n"
     files = {"Kptfile": KPTFILE + run}
@@ -575,7 +575,7 @@ async def test_a_wait_is_told_once_it_lasts_and_not_before() -> None:
 
 
 def test_a_wait_on_a_new_bus_forgets_no_target() -> None:
-    """Nothing is remembered there, and what the variant's status tells of its packages is taken over."""
+    """Such a bus has no rows, so the new row takes its targets from the variant's status."""
     rendered = DownstreamTarget(name="deploy.app.v1", render_status={"error": ""})
     status = msgspec.structs.replace(PackageVariant().status, downstream_targets=(rendered,))
     reported = msgspec.structs.replace(PackageVariant(), status=status)
@@ -680,7 +680,7 @@ async def test_a_wall_clock_that_jumps_does_not_put_another_attempt_off() -> Non
     ids=["nothing", "a spec that cannot be followed", "a hold"],
 )
 async def test_what_was_refused_is_told_again_when_a_change_is_set_back(meanwhile: Object) -> None:
-    """Without another attempt: at the present generation, and instead of what was told meanwhile."""
+    """Without another attempt: at the current generation, in place of what was reported meanwhile."""
     world = World([*upstream(), variant()])
 
     def refuse(verb: str, obj: Object) -> None:

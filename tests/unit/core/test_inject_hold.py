@@ -1,4 +1,4 @@
-"""Hold: inject writes nothing for a variant that is on hold, says so, and goes on afterwards."""
+"""Hold: inject writes nothing for a variant that is on hold, reports this, and continues afterwards."""
 
 import contextlib
 from collections.abc import Callable, Iterable

@@ -1,4 +1,4 @@
-"""Whose a revision is, and which upstream is meant: cases that only a live look tells apart."""
+"""The owner of a revision, and the upstream that is meant: cases that only a live read distinguishes."""
 
 from typing import Any
 
@@ -33,7 +33,7 @@ def drive(steps: Any, answer: Any) -> Any:
 
 
 def test_revisions_of_other_packages_in_a_live_list_are_left_alone() -> None:
-    """A server may ignore a field selector; what it lists is looked at."""
+    """A server may ignore a field selector, so each listed revision is checked."""
     listed = [
         package("edge", "app", "a")[0],
         package("edge", "other", "b")[0],

@@ -1,4 +1,4 @@
-"""Whose a package revision is: inject looks at the live object before each write and delete."""
+"""The owner of a package revision: inject reads the live object before each write and delete."""
 
 import contextlib
 from collections.abc import Callable
@@ -76,7 +76,7 @@ async def test_the_files_of_a_draft_that_was_taken_over_are_not_written() -> Non
 
 
 async def test_a_published_revision_that_was_taken_over_is_not_taken_back() -> None:
-    """Its record names this very variant, so somebody took the owner reference off on purpose."""
+    """Its record names this very variant, so a person removed the owner reference on purpose."""
     world = World([*upstream(), variant()])
     world.obey_porch()
     await world.settle()
@@ -267,7 +267,7 @@ async def test_the_finalizer_is_not_put_on_another_object_of_the_name() -> None:
 
 
 async def test_the_finalizer_is_put_on_and_taken_off_the_live_object() -> None:
-    """What somebody else wrote meanwhile stays, and costs no conflict."""
+    """Concurrent changes of other writers stay, and cause no conflict."""
     world = World([*upstream(), {**variant(), "metadata": {**variant()["metadata"], "finalizers": []}}])
     world.observe()
     live = world.variant()

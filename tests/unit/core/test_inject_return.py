@@ -99,7 +99,7 @@ async def test_every_revision_that_the_removal_proposed_comes_back_and_no_other(
 
 
 async def test_after_an_approved_deletion_the_message_names_the_placeholder_to_delete() -> None:
-    """Porch's server refuses the clone while the folder is on the branch; without it all goes on."""
+    """Porch's server refuses the clone while the folder is on the branch; without it, inject continues."""
     world = await published()
     await world.remove_variant()
     world.approve_deletion(FIRST)
@@ -173,7 +173,7 @@ async def test_a_package_that_was_only_adopted_is_foreign_again_once_it_is_relea
 
 
 async def test_a_refusal_without_a_revision_in_the_list_is_decided_again() -> None:
-    """Somebody was faster, or the list was not complete: its echo is waited for."""
+    """Another writer was faster, or the list was not complete: inject waits for the echo."""
     world = World([*upstream(), variant()])
 
     def refuse(verb: str, obj: Object) -> None:
@@ -198,7 +198,7 @@ async def test_a_revision_that_is_published_still_or_again_is_taken_up(policy: s
 
 
 async def test_a_foreign_package_is_left_alone_until_the_policy_says_adopt() -> None:
-    """The server's refusal is told as what it means, with the way out."""
+    """The server's refusal is explained, with a remedy."""
     foreign = package("edge", "app", "v1", lifecycle="Published", revision=1)
     world = World([*upstream(), *foreign, variant()])
     world.obey_porch()

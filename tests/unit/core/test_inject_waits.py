@@ -1,4 +1,4 @@
-"""What inject waits for, and what it remembers: its set, its lists, its former downstreams."""
+"""The waits and the records of inject: its set, its lists, its former downstreams."""
 
 from typing import Any
 
@@ -57,8 +57,8 @@ async def test_nothing_is_made_of_a_spec_that_the_set_is_about_to_change(
 
 @pytest.mark.parametrize("uid", ["uid-v", "uid-former"])
 async def test_a_variant_that_goes_looks_at_every_downstream_that_its_row_remembers(uid: str) -> None:
-    """A draft of a former downstream that nobody has observed goes, too, before the finalizer; what a
-    former variant of that name left is not looked at."""
+    """A draft of a former downstream that was never observed is deleted, too, before the finalizer goes;
+    the packages of a former variant of that name are not examined."""
     world = World([*upstream(), variant()])
     world.observe()
     hidden = package("west", "old", "packagevariant-1", owners=MINE)

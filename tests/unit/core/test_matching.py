@@ -1,4 +1,4 @@
-"""What selectors select: judged alone, by the index, and by the plain meaning, all alike."""
+"""Selectors: one selector alone, the index and a plain reference implementation select the same objects."""
 
 from typing import Any
 

@@ -157,7 +157,7 @@ def test_new_comments_of_upstream_come_with_the_values_they_stand_at() -> None:
 
 
 def test_a_text_that_is_as_upstreams_gets_upstreams_comments() -> None:
-    """Also the one document of several that nobody changed."""
+    """Also the one unchanged document of several."""
     new = A2.replace("x: 2", "x: 2 # new")
     assert one(f"{A1}---\n{B}", f"{A1}---\n{B}  y: 1\n", f"{new}---\n{B}") == f"{new}---\n{B}  y: 1\n"
 

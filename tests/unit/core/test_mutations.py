@@ -64,7 +64,7 @@ spec:
 
 
 class Cluster:
-    """Candidates by (group, version, kind); what is not there is an unknown kind."""
+    """Candidates by (group, version, kind); any other kind is unknown."""
 
     def __init__(self, listings: Mapping[tuple[str, str, str], CandidateListing] | None = None) -> None:
         self.listings = listings or {}
@@ -101,7 +101,7 @@ def test_nothing_to_do_gives_the_same_texts() -> None:
 
 
 def test_own_functions_come_first_and_foreign_ones_keep_their_text() -> None:
-    """New entries stand before the comment of the first foreign one; the rest is as it was."""
+    """New entries are put before the comment of the first foreign one; the rest is unchanged."""
     pv = variant(
         pipeline={
             "mutators": [{"name": "ns", "image": "set-namespace:v1", "configMap": {"namespace": "yes"}}]
@@ -242,7 +242,7 @@ def test_injected_content_replaces_the_spec_and_keeps_equal_fields() -> None:
 
 
 def test_the_design_documents_spelling_of_the_marker_is_read_and_replaced() -> None:
-    """Both spellings tell the source; an injection leaves one."""
+    """Both spellings name the source; an injection leaves one."""
     old = TEAM_FILE.replace(
         "    kpt.dev/config-injection",
         "    kpt.dev/injected-resource-name: old\n    kpt.dev/config-injection",
@@ -343,7 +343,7 @@ def test_points_and_wanted_objects_are_known_before_anything_is_cloned() -> None
 
 
 def test_validation_tells_every_problem_at_once_in_order() -> None:
-    """A dot in a function's name is told like a set tells it."""
+    """A dot in a function's name is reported as for a set."""
     spec = msgspec.convert(
         {
             "upstream": {"repo": "r"},

@@ -7,7 +7,7 @@ from pvbus.core.inject.mutations.validation import validate_variant
 
 
 def test_a_reserved_key_is_reported_each_time_it_is_listed() -> None:
-    """Porch looks at each key to remove, for one reserved key after the other."""
+    """Porch checks each key to remove, for one reserved key after the other."""
     spec = msgspec.convert(
         {
             "upstream": {"repo": "r", "package": "p", "revision": 1},

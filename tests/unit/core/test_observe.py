@@ -84,7 +84,7 @@ ODD = ["x", 7, True, None, [], {}, ["x", None, 3], {"x": ["y"]}, [{"name": 5, "s
 @pytest.mark.parametrize("kind", [CRD, REPOSITORY, REVISION, VARIANT])
 @pytest.mark.parametrize("odd", ODD)
 def test_fields_of_a_wrong_type_count_as_absent(kind: Kind, odd: Any) -> None:
-    """A definition without a schema lets anybody write them; the rows still have the types of the bus."""
+    """A definition without a schema allows any value; the rows still have the types of the bus."""
     git = {"git": {"repo": odd, "directory": odd, "ref": odd, "commit": odd}}
     spec = {
         **dict.fromkeys(["repository", "packageName", "workspaceName", "revision", "lifecycle"], odd),

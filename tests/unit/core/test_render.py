@@ -135,7 +135,7 @@ def test_maps_are_overlaid_in_order(render: Render) -> None:
 
 
 def test_package_context(render: Render) -> None:
-    """Keys to remove are told once, sorted by their bytes; the context is set even when it is empty."""
+    """Keys to remove are listed once, sorted by their bytes; the context is set even when it is empty."""
     context = {
         "data": {"a": "1"},
         "dataExprs": [{"key": "b", "valueExpr": "upstream.annotations.team"}],
@@ -262,7 +262,7 @@ def test_errors_name_the_field(render: Render, template: dict[str, Any], field: 
 
 @pytest.mark.parametrize("first", range(4))
 def test_the_first_field_that_fails_is_told(render: Render, first: int) -> None:
-    """Fields are evaluated in Porch's order, so the same error is told whatever the order of the YAML."""
+    """Fields are evaluated in Porch's order, so the order of the YAML does not change the reported error."""
     failing: list[tuple[str, Any]] = [
         ("labelExprs", [{"key": "a", "valueExpr": BAD}]),
         ("annotationExprs", [{"key": "a", "valueExpr": BAD}]),
@@ -333,7 +333,7 @@ def test_a_template_that_does_not_compile_fails_its_own_target() -> None:
 
 @pytest.mark.parametrize("part", ["repoExpr", "packageExpr"])
 def test_a_downstream_that_does_not_compile_is_no_default(part: str) -> None:
-    """An identity that nobody could evaluate must not become the default one."""
+    """An identity that could not be evaluated must not become the default one."""
     compiled = compiled_target({"downstream": {part: "1 +"}})
     with pytest.raises(RenderError, match=rf"^template\.downstream\.{part}: ERROR: "):
         compiled.identity(OBJECT, REPOSITORIES.get)
@@ -405,7 +405,7 @@ def test_a_set_is_compiled_once() -> None:
 
 
 def test_a_broken_template_in_a_row_is_an_error_of_the_target() -> None:
-    """A row of an older release may hold what no longer compiles; it is told, not raised as a bug."""
+    """A row of an older release may not compile any more; this is reported, not raised as a bug."""
     template = msgspec.convert({"labelExprs": [{"key": "a", "valueExpr": "badvar"}]}, VariantTemplate)
     row = TargetRow(state="present", set_name="s", set_uid="u", template=template)
     with pytest.raises(RenderError, match=r"^template\.labelExprs\[0\]\.valueExpr: ERROR: "):

@@ -1,4 +1,4 @@
-"""Rendering decisions: what is written for one PackageVariant, by whom, and what sets are told."""
+"""Rendering decisions: what is written for one PackageVariant, by whom, and what is reported to sets."""
 
 from typing import Any
 
@@ -237,7 +237,7 @@ def large(size: int) -> TargetRow:
 
 
 def test_a_spec_that_leaves_no_room_in_a_record_is_not_written() -> None:
-    """The bus would refuse the variant's own row: nobody would see its later versions, nor its deletion."""
+    """The bus would refuse the variant's own row, which would hide its later versions and its deletion."""
     part = RenderPart(spec_bytes_max=1000)
     part.target(large(1000), VKEY)
     outcome, effect = part.begin(VKEY)
@@ -357,7 +357,7 @@ def test_a_removal_looks_at_the_set_and_deletes_with_preconditions() -> None:
     ],
 )
 def test_a_set_that_is_not_as_it_was_is_waited_for(current: Any) -> None:
-    """Its withdrawal may be on the way: render looks again by itself."""
+    """Its withdrawal may be under way: render tries again by itself."""
     part, _ = applied()
     part.target(removed(), VKEY)
     steps, _ = part.begin(VKEY)
@@ -370,7 +370,7 @@ def test_a_set_that_is_not_as_it_was_is_waited_for(current: Any) -> None:
     ("age", "goes"), [(0, True), (59, True), (-4, True), (61, False), (3_600, False), (-60, False)]
 )
 def test_an_order_is_carried_out_only_while_it_is_fresh(age: float, goes: bool) -> None:
-    """Older than a minute, or from a clock that is ahead: it is reported as expired."""
+    """An order older than a minute, or from a clock that is ahead, is reported as expired."""
     part, _ = applied()
     part.target(removed(ordered=NOW - age), VKEY)
     steps, effect = part.begin(VKEY)

@@ -41,7 +41,7 @@ def test_where_no_variant_can_be_made_there_is_nothing_to_withdraw() -> None:
 
 
 def test_a_target_that_returns_and_fails_withdraws_its_order() -> None:
-    """Else the DELETE of a frozen worker would take a variant that nobody can make anew."""
+    """Else the DELETE of a frozen worker would delete a variant that cannot be made again."""
     part, thing = applied()
     part.target(failing(), VKEY)
     steps, effect = part.begin(VKEY)

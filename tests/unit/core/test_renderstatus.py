@@ -1,4 +1,4 @@
-"""The render status of a target: the save's answer and the Kptfile tell the same."""
+"""The render status of a target: the save's answer and the Kptfile agree."""
 
 import msgspec
 import pytest

@@ -30,7 +30,7 @@ REFUSES, ACCEPTS = "cel-python does not parse", "cel-python parses"
     ],
 )
 def test_what_they_disagree_about(reason: str, text: str, words: str) -> None:
-    """A disagreement says who parses the text; agreement says nothing."""
+    """A disagreement names the parser that accepts the text; agreement yields nothing."""
     assert syntax_disagreement(text).startswith(words), reason
     assert bool(syntax_disagreement(text)) == bool(words), reason
 

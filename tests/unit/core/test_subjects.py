@@ -121,7 +121,7 @@ def test_every_step_of_a_revisions_life_is_an_event() -> None:
 
 
 def test_a_revision_that_was_deleted_while_nobody_worked_is_told_once_the_list_is_complete() -> None:
-    """What is missing from the table is gone only when the kind is listed."""
+    """A revision that is missing from the table counts as deleted only once the kind is listed."""
     before = Worker()
     before.listed()
     before.see(REVISION, revision("Draft"))

@@ -1,4 +1,4 @@
-"""The topic table: keys of every form, the partition that they choose, and who takes what."""
+"""The topic table: keys of every form, the partition that they choose, and the topics of each service."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -96,7 +96,7 @@ KEYS: Sequence[tuple[str, str, object, str]] = [
 
 @pytest.mark.parametrize(("topic", "text", "key", "chooses"), KEYS, ids=[f"{k[0]} {k[1]}" for k in KEYS])
 def test_a_key_is_decoded_encoded_and_placed(topic: str, text: str, key: object, chooses: str) -> None:
-    """What a key says, that encoding gives the same text again, and which part chooses the partition."""
+    """A key has these parts, encoding restores its text, and one part chooses the partition."""
     rows = rows_of(topic, text)
     assert rows is not None
     parsed = rows.parse(text)
@@ -138,7 +138,7 @@ def test_forms_of_one_topic_are_told_apart() -> None:
     ],
 )
 def test_a_key_of_another_form_is_refused(topic: str, key: str) -> None:
-    """It is no record of the topic; who withdraws it all the same finds it by the whole key."""
+    """It is no record of the topic; the whole key chooses the partition, so that it can be withdrawn."""
     assert rows_of(topic, key) is None
     assert partition_key(topic, key) == key
 

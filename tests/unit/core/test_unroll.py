@@ -101,7 +101,7 @@ def test_of_many_changes_between_two_passes_the_last_counts(
 def test_a_defect_in_the_middle_of_all_targets_leaves_none_of_them_out(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """What was evaluated half is evaluated anew: targets that were not reached would pass for unselected."""
+    """A half evaluation is repeated: targets that were not reached would otherwise count as unselected."""
     found = part(selecting(matchLabels={"env": "prod"}), sites=("s1", "s2", "s3"))
     identity = CompiledTemplate.identity
 
@@ -120,7 +120,7 @@ def test_a_defect_in_the_middle_of_all_targets_leaves_none_of_them_out(
 
 
 def test_a_kind_that_is_not_served_is_told_and_recovers_by_itself() -> None:
-    """S5, S20: nobody has to touch the set."""
+    """S5, S20: the set need not change."""
     found = part(sites=("s1",))
     found.mark(SITE, "unavailable", epoch=2)
     reason, message = reported(found)
@@ -139,7 +139,7 @@ def test_nothing_selected_is_no_error_and_is_counted() -> None:
 
 
 def test_an_emptied_selector_leaves_a_hundred_variants_until_confirmed() -> None:
-    """S6, M3: nothing is removed without a person's word, and all of it with it."""
+    """S6, M3: nothing is removed without a person's confirmation, and everything with it."""
     names = tuple(f"s{i:03}" for i in range(100))
     found = part(sites=names)
     for name in list(found.children):
@@ -226,7 +226,7 @@ def test_a_child_that_exists_keeps_its_name() -> None:
 
 
 def test_two_targets_with_one_downstream_are_an_error_that_names_both() -> None:
-    """S14: that downstream's child stays, other targets go on."""
+    """S14: that downstream's child stays, other targets continue."""
     found = part({"repositories": [{"name": "r1"}]})
     twice = [{"repositories": [{"name": "r1"}]}, {"repositories": [{"name": "r1"}, {"name": "r2"}]}]
     change(found, *twice, generation=2)
@@ -335,7 +335,7 @@ def test_only_sets_whose_answer_can_change_look_again() -> None:
 
 
 def test_a_roll_up_never_speaks_of_rows_that_are_not_written() -> None:
-    """Ready at a new generation is not told before the children are at it."""
+    """Ready at a new generation is not reported before the children are at it."""
     found = part(sites=("s1",))
     found.render_agrees = False
     change(
@@ -358,7 +358,7 @@ def test_the_longest_name_is_cut_and_told_apart() -> None:
 
 
 def test_problems_are_told_one_after_the_other_in_the_order_of_the_flow() -> None:
-    """S1, S19: validation, upstream, kinds, expressions; each ends the pass, and is told once."""
+    """S1, S19: validation, upstream, kinds, expressions; each ends the pass, and is reported once."""
     found = UnrollPart()
     for kind in (SET, VARIANT, REPOSITORY, REVISION):
         found.mark(kind, "ok")
@@ -398,7 +398,7 @@ def test_problems_are_told_one_after_the_other_in_the_order_of_the_flow() -> Non
 
 
 def test_a_watch_is_asked_for_once_per_lease_and_withdrawn_with_its_last_set() -> None:
-    """And asked for anew at once, though the bus has not told of the withdrawal yet."""
+    """It is requested again at once, although the withdrawal was not read from the bus yet."""
     found = part(sites=("s1",))
     found.tell(SET, site_set("beta"))
     found.run("default/beta")

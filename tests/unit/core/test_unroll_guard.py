@@ -1,4 +1,4 @@
-"""The guard: an accident is held whole, at every speed and size, and only a person releases it."""
+"""The guard: it holds all removals of an accident, at any speed and size, until a person confirms them."""
 
 import cProfile
 from collections.abc import Iterator
@@ -223,7 +223,7 @@ def test_removals_of_more_than_ten_minutes_ago_are_forgotten(fate: str) -> None:
 
 
 def test_orders_that_nobody_carries_out_count_for_as_long_as_they_stand() -> None:
-    """render may be away for an hour: no wave after wave gathers behind it."""
+    """render may be away for an hour: removals do not accumulate behind it."""
     found = fleet(100)
     for wave in range(4):
         relabel(found, *range(10 * wave, 10 * wave + 10))
@@ -255,7 +255,7 @@ def test_another_token_confirms_nothing(wrong: str) -> None:
 
 
 def test_a_token_changes_at_most_once_a_minute() -> None:
-    """A person who reads a list has time to confirm it, however much comes on."""
+    """A person who reads a list has time to confirm it, however many removals are added."""
     found = fleet(200)
     relabel(found, *range(50))
     live_on(found, 9)
@@ -272,7 +272,7 @@ def test_a_token_changes_at_most_once_a_minute() -> None:
 
 
 def test_a_hold_that_waits_for_a_person_costs_nothing() -> None:
-    """A token that is out of date changes when its minute is over; from then on only events are looked at."""
+    """An outdated token changes when its minute is over; from then on only events cause a pass."""
     found = fleet(100)
     relabel(found, *range(20))
     live_on(found)
@@ -420,7 +420,7 @@ def test_limits_of_the_installation_are_kept_to() -> None:
 
 
 def test_a_failing_target_holds_nothing_and_removes_nothing() -> None:
-    """Its variant is not unwanted: nobody can tell what it wants."""
+    """Its variant is not unwanted: its downstream is unknown."""
     template = {"downstream": {"repo": "r1", "packageExpr": "target.labels['pkg']"}}
     target = {**selecting(matchLabels={"env": "prod"}), "template": template}
     found = part(target)

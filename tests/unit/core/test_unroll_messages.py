@@ -1,4 +1,4 @@
-"""What a set says of kinds that are not served, of what is missing, and of targets that fail."""
+"""The messages of a set about kinds that are not served, missing inputs, and failing targets."""
 
 from typing import Any
 

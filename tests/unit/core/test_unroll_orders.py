@@ -52,7 +52,7 @@ def answer(found: UnrollPart) -> None:
 
 
 def unanswered() -> UnrollPart:
-    """A removal whose check nobody has answered yet."""
+    """A removal whose check has no answer yet."""
     found = removing()
     found.answers_checks = False
     live_on(found)
@@ -99,7 +99,7 @@ def test_an_annotation_that_changes_changes_the_row() -> None:
 
 
 def test_a_variant_of_another_namespace_is_not_recorded_after_a_restart() -> None:
-    """A new holder of the lease looks at every living variant with the label of the set."""
+    """A new holder of the lease examines every living variant with the label of the set."""
     found = fleet(2)
     meta = of_set("uid-alpha")
     spec = {"downstream": {"repo": "r1", "package": "stray"}}
@@ -204,7 +204,7 @@ STOPS: dict[str, tuple[Callable[[UnrollPart], None], str]] = {
 
 @pytest.mark.parametrize("what", STOPS)
 def test_a_set_that_is_stopped_says_what_its_removals_wait_for_whoever_tells_it(what: str) -> None:
-    """Not the answer to a check that nobody asks for any more, nor what only its last worker knew."""
+    """Not the answer to a withdrawn check, nor a wait that only its last worker knew."""
     found = unanswered()
     stop, reason = STOPS[what]
     stop(found)
@@ -367,7 +367,7 @@ def test_children_that_came_after_a_removal_make_no_room_for_others() -> None:
 
 
 def test_what_comes_while_a_token_is_shown_waits_for_its_own() -> None:
-    """A token stands for a minute; until then nothing that it does not cover may be ordered."""
+    """A token stays for a minute; until then no removal that it does not cover may be ordered."""
     found = fleet(100)
     relabel(found, *range(20))
     live_on(found, 12)

@@ -1,4 +1,4 @@
-"""Removal: when it is believed, checked, ordered, withdrawn and forgotten."""
+"""Removal: when it is trusted, checked, ordered, withdrawn and forgotten."""
 
 from collections.abc import Callable
 from typing import Any
@@ -99,7 +99,7 @@ def test_removals_wait_until_render_evaluated_everything(fields: dict[str, Any])
 
 @pytest.mark.parametrize("reason", ["OnHold", "TargetConflict", "UnexpectedError"])
 def test_what_only_concerns_one_variant_does_not_stop_the_removals_of_others(reason: str) -> None:
-    """On hold, in conflict, refused by the API server: its expressions were evaluated all the same."""
+    """On hold, in conflict or refused by the API server: its expressions were evaluated nevertheless."""
     found = removing()
     found.rendered(
         "default/alpha|alpha-r1-s2", found.children["alpha-r1-s2"], error="no", reason=reason, applied=""
@@ -240,7 +240,7 @@ def test_a_flap_that_the_answer_brings_to_light_saves_the_variant() -> None:
 
 
 def test_an_answer_serves_one_evaluation() -> None:
-    """Something was in the way when it came: the next order needs an answer of its own."""
+    """If that evaluation was blocked, the next order needs another answer."""
     found = unanswered()
     first = {request.nonce for request in open_requests(found).values()}
     found.on_catch_up = lambda: found.rendered(
@@ -404,7 +404,7 @@ def test_every_withdrawal_has_a_token_of_its_own() -> None:
 
 
 def test_a_withdrawn_order_doubles_the_quiet_time() -> None:
-    """What was decided too early once is not decided as early again."""
+    """A removal that was ordered too early once is not ordered as early again."""
     found = ordered()
     times = []
     for generation in range(2, 5):
@@ -420,7 +420,7 @@ def test_a_withdrawn_order_doubles_the_quiet_time() -> None:
 
 
 def test_removals_that_go_on_for_ever_do_not_keep_the_first_from_going() -> None:
-    """One every four seconds is never quiet; after ten minutes the first goes all the same."""
+    """With one every four seconds there is no quiet time; after ten minutes the first is ordered anyway."""
     found = fleet(400, limits=RemovalLimits(removals_max=1_000))
     for i in range(200):
         relabel(found, i, gap=4.0)
@@ -433,7 +433,7 @@ def test_removals_that_go_on_for_ever_do_not_keep_the_first_from_going() -> None
 
 
 def test_variants_of_other_namespaces_are_not_the_sets() -> None:
-    """Neither do they count, nor is their going the going of a child."""
+    """They do not count, and their deletion is not that of a child."""
     found = removing()
     meta = of_set("uid-alpha")
     spec = {"downstream": {"repo": "r1", "package": "s1"}}
@@ -498,7 +498,7 @@ def test_a_set_on_hold_changes_nothing() -> None:
 
 @pytest.mark.parametrize("restarts", [False, True])
 def test_render_hears_of_a_hold_and_of_its_end(restarts: bool) -> None:
-    """Every child, whatever its state; afterwards all is as it was before."""
+    """This holds for a child in any state; afterwards the rows are as before."""
     found = fleet(20)
     relabel(found, 0, 1)
     live_on(found)
@@ -523,7 +523,7 @@ def test_render_hears_of_a_hold_and_of_its_end(restarts: bool) -> None:
 @pytest.mark.parametrize("restarts", [False, True])
 @pytest.mark.parametrize("comes", ["while the set was stopped", "during the hold"])
 def test_a_living_child_that_no_row_knows_is_on_hold_with_its_set(comes: str, restarts: bool) -> None:
-    """Somebody copied a variant of the set as it is; nobody decides on the copy before the hold is over."""
+    """A user copied a variant of the set unchanged; the copy is not decided on before the hold ends."""
     found = fleet(2)
     spec = {"downstream": {"repo": "r1", "package": "s0000"}}
     copy = obj(VARIANT, "a-copy", metadata=of_set("uid-alpha"), spec=spec)

@@ -75,7 +75,7 @@ def test_upstream_rules(upstream: dict[str, Any], expected: list[str]) -> None:
 
 
 def test_an_empty_spec_lacks_upstream_and_targets() -> None:
-    """Without an upstream its own rules are not told."""
+    """Without an upstream, its own rules are not reported."""
     expected = ["spec.upstream is a required field", "must specify at least one item in spec.targets"]
     assert validate_set(PackageVariantSetSpec()) == expected
 
@@ -231,7 +231,7 @@ R = "spec.targets[0].repositorySelector"
     ],
 )
 def test_selector_syntax(selector: dict[str, Any], expected: list[str]) -> None:
-    """A selector that an API server would refuse is told with its field, before anything is listed."""
+    """A selector that an API server would refuse is reported with its field, before anything is listed."""
     assert problems({"repositorySelector": selector}) == expected
 
 
@@ -269,7 +269,7 @@ def test_an_empty_selector_matches_everything() -> None:
 
 
 def test_listed_targets_of_one_downstream_are_named() -> None:
-    """Both places and the downstream are told; what an expression decides is not looked at."""
+    """Both entries and the downstream are named; downstreams of expressions are not checked."""
     targets = [
         {"repositories": [{"name": "a", "packageNames": ["x", "y"]}, {"name": "b"}]},
         {"repositories": [{"name": "a", "packageNames": ["y"]}]},

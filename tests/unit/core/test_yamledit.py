@@ -123,7 +123,7 @@ def test_an_element_is_appended_behind_the_last_line_of_the_list() -> None:
     ],
 )
 def test_a_key_or_element_is_deleted_with_its_lines(text: str, path: editor.Path, expected: str) -> None:
-    """Comments above it stay, an emptied collection stays as {} or [], what is not there is no error."""
+    """Comments above it stay, an emptied collection stays as {} or [], a missing path is no error."""
     assert delete(one(text), path).text == expected
 
 
@@ -137,7 +137,7 @@ def test_json_stays_json() -> None:
 
 
 def test_an_edit_through_an_alias_changes_that_place_only() -> None:
-    """The document is written anew, without the alias, and its comments stay beside their fields."""
+    """The document is rewritten without the alias, and its comments stay beside their fields."""
     text = "# head\n---\na: &x\n  b: 1 # b\n# above c\nc: *x # c\nd: 1\n# tail\n"
     after = assign(one(text), ("c", "e"), 2)
     assert after.value == {"a": {"b": 1}, "c": {"b": 1, "e": 2}, "d": 1}
@@ -145,7 +145,7 @@ def test_an_edit_through_an_alias_changes_that_place_only() -> None:
 
 
 def test_setting_the_same_value_gives_the_same_document() -> None:
-    """An edit that changes nothing returns its input; true is not 1."""
+    """An edit without a change returns its input; true is not 1."""
     document = one("a: {b: true}\n")
     assert assign(document, ("a",), {"b": True}) is document
     assert assign(document, ("a", "b"), 1).text == "a: {b: 1}\n"
