@@ -242,6 +242,10 @@ def test_a_token_confirms_what_it_was_shown_for_and_nothing_else() -> None:
     states = found.states()
     assert [states[f"alpha-r1-s{i:04}"] for i in range(20)] == ["ordered"] * 20
     assert [states[f"alpha-r1-s{i:04}"] for i in range(50, 70)] == ["held"] * 20
+    found.restart()  # rows follow the last confirmation again: not those of the next hold
+    live_on(found, 60)
+    states = found.states()
+    assert [states[f"alpha-r1-s{i:04}"] for i in range(50, 70)] == ["held"] * 20
 
 
 @pytest.mark.parametrize("wrong", ["", "1", "deadbeef", "*"])
