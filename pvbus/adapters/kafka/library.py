@@ -13,6 +13,7 @@ from contextvars import ContextVar
 from typing import Any
 
 from aiokafka import AIOKafkaConsumer, AIOKafkaProducer
+from aiokafka.client import AIOKafkaClient
 from aiokafka.consumer.group_coordinator import GroupCoordinator
 from aiokafka.errors import ProducerClosed
 
@@ -56,6 +57,7 @@ async def stop_producer(producer: AIOKafkaProducer) -> None:
             sender.cancel()
             await asyncio.wait({sender}, timeout=0.05)
         await _has_ended(producer.client.close())
+    await _close_late_connections(producer.client)
     for batches in accumulator._batches.values():
         for batch in batches:
             retrieve_error(batch._drain_waiter)
@@ -66,8 +68,13 @@ async def stop_producer(producer: AIOKafkaProducer) -> None:
 
 async def stop_consumer(consumer: AIOKafkaConsumer) -> None:
     """Stop a consumer; it leaves its group, if it has one."""
-    if await _has_ended(consumer.stop()):
-        return
+    if not await _has_ended(consumer.stop()):
+        await _end_halfway(consumer)
+    await _close_late_connections(consumer._client)
+
+
+async def _end_halfway(consumer: AIOKafkaConsumer) -> None:
+    """End what a `stop` that gave up has left."""
     if isinstance(consumer._coordinator, GroupCoordinator):
         await _has_ended(_leave(consumer._coordinator))
     fetcher = consumer._fetcher
@@ -77,6 +84,18 @@ async def stop_consumer(consumer: AIOKafkaConsumer) -> None:
             task.cancel()
         await asyncio.wait(tasks, timeout=STOP_SECONDS)
     await _has_ended(consumer._client.close())
+
+
+async def _close_late_connections(client: AIOKafkaClient) -> None:
+    """Close connections that were made while the client closed those that it had."""
+
+    async def close() -> None:
+        async with client._get_conn_lock:  # held while one is made
+            for connection in tuple(client._conns.values()):
+                if connection.connected():
+                    connection.close()
+
+    await _has_ended(close())
 
 
 async def _leave(coordinator: GroupCoordinator) -> None:
