@@ -16,7 +16,7 @@ DOCUMENTS = sorted([*REPOSITORY.glob("*.md"), *(REPOSITORY / "docs").glob("*.md"
 README_LINES_MAX = 120
 GLOSSARY_TERMS_MAX = 50  # what fits on a page
 FOLDERS = r"(?:pvbus|services|schemas|tests|docs|deploy|requirements)"
-OF_TESTS = {"PVBUS_TEST_KAFKA", "PVBUS_CACHE"}
+OF_TESTS = {"PVBUS_TEST_KAFKA", "PVBUS_TEST_CHURN", "PVBUS_CACHE"}
 """Variables that make and the tests read."""
 
 SETTINGS = {settings.variable_of(field.name) for field in settings._fields()}
