@@ -87,7 +87,7 @@ async def _end_halfway(consumer: AIOKafkaConsumer) -> None:
 
 
 async def _close_late_connections(client: AIOKafkaClient) -> None:
-    """Close connections that were made while the client closed those that it had."""
+    """Close the connections that opened while the client was closing."""
 
     async def close() -> None:
         async with client._get_conn_lock:  # held while one is made

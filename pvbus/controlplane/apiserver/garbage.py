@@ -19,6 +19,7 @@ from pvbus.controlplane.apiserver.registry import Registry
 from pvbus.controlplane.apiserver.requests import DeleteOptions, Options
 from pvbus.controlplane.apiserver.store import Store
 from pvbus.controlplane.apiserver.writes import Writer
+from pvbus.core.backoff import Backoff
 from pvbus.ports.cluster import Kind, Object
 
 Item = TypeVar("Item", bound=Hashable)
@@ -41,7 +42,7 @@ class Worklist(Generic[Item]):
         self._ready: deque[Item] = deque()
         self._queued: set[Item] = set()
         self._later: dict[Item, float] = {}
-        self._tries: dict[Item, int] = {}
+        self._backoffs: dict[Item, Backoff] = {}
         self._wake = asyncio.Event()
 
     def add(self, item: Item) -> None:
@@ -74,11 +75,10 @@ class Worklist(Generic[Item]):
             _log.warning("background work failed", work=self._name, item=str(item), error=str(exc))
             done = False
         if done:
-            self._tries.pop(item, None)
+            self._backoffs.pop(item, None)
         elif item not in self._queued:
-            tries = self._tries[item] = self._tries.get(item, 0) + 1
-            first, longest = RETRY_SECONDS
-            self._later[item] = time.monotonic() + min(longest, first * 2 ** min(tries - 1, 10))
+            backoff = self._backoffs.setdefault(item, Backoff(*RETRY_SECONDS))
+            self._later[item] = time.monotonic() + backoff.next_seconds()
 
     async def _sleep(self, now: float) -> None:
         pause = min(self._later.values(), default=now + 3600) - now

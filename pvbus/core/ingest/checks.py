@@ -44,10 +44,6 @@ class Checks:
         """Return when the next read is due; infinity if nothing is open."""
         return self._not_before if self._open else math.inf
 
-    def seconds_until_due(self, now: float) -> float:
-        """Return how long to wait before the next read; infinity if nothing is open."""
-        return max(0.0, self.due_at - now)
-
     def open_now(self) -> Batch:
         """Return the requests that a read answers if it begins now."""
         return dict(self._open)

@@ -27,7 +27,7 @@ from pvbus.core.records import (
 )
 from pvbus.core.topics import broadcast_of, inputs_of, memory_of
 from pvbus.core.unroll import orders
-from pvbus.core.unroll.facts import facts_of
+from pvbus.core.unroll.facts import facts_of, requester
 from pvbus.core.unroll.orders import Turn
 from pvbus.core.unroll.preparing import Preparing
 from pvbus.core.unroll.removal import RemovalLimits, hold_of
@@ -157,11 +157,11 @@ class UnrollController:
         if is_check(key):
             self.view.load_request(key, value)
             return ()
-        requester = WatchKey.parse(key).requester
+        of_lease = WatchKey.parse(key).requester
         if value is None:
-            self._requests.get(requester, {}).pop(key, None)
+            self._requests.get(of_lease, {}).pop(key, None)
         else:
-            self._requests.setdefault(requester, {})[key] = _request.decode(value)
+            self._requests.setdefault(of_lease, {})[key] = _request.decode(value)
         return ()
 
     def store(self, partition: int, put: Put) -> Iterable[str]:
@@ -387,7 +387,7 @@ class UnrollController:
         state.requested, state.passed = wanted, True
         own = self._own.get(number)
         if own is None:  # from now on only this lease changes them, so it need not wait for the echo
-            own = self._own[number] = set(self._requests.get(f"unroll-{number}", {}))
+            own = self._own[number] = set(self._requests.get(requester(number), {}))
         puts = [Put(WATCHES, key, request) for key, request in wanted.items() if key not in own]
         own.update(wanted)
         states = self._sets[number].values()

@@ -29,6 +29,11 @@ class SetFacts(NamedTuple):
     spec_digest: str
 
 
+def requester(partition: int) -> str:
+    """Return the requester name of a lease."""
+    return f"unroll-{partition}"
+
+
 def facts_of(obj: PackageVariantSet, partition: int, defaults: RemovalLimits) -> SetFacts:
     """Compute the facts of a set. partition: the one whose lease requests its kinds."""
     kinds = selected_kinds(obj.spec)
@@ -50,6 +55,6 @@ def _requests(kinds: Mapping[str, tuple[str, ...]], partition: int) -> dict[str,
     for kind, versions in kinds.items():
         if kind not in STATIC_KINDS and any(versions):
             group, _, name = kind.rpartition("/")
-            request = WatchRequest(group=group, kind=name, requester=f"unroll-{partition}")
+            request = WatchRequest(group=group, kind=name, requester=requester(partition))
             requests[watch_key(request)] = request
     return requests

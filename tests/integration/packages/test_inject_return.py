@@ -1,5 +1,7 @@
 """Inject on the real API server and package store: a variant goes, and takes its package up again."""
 
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
 
@@ -65,6 +67,18 @@ class ServedWorld(World):
         return result
 
 
+@asynccontextmanager
+async def injecting(data: Path, blueprints: Path, edge: Path) -> AsyncIterator[tuple[Api, ServedWorld]]:
+    """Serve two Repositories, and yield a client and the inject controller over them."""
+    async with serving(data) as served:
+        await register(served.api, blueprints, edge)
+        cluster = await HttpCluster.connect(served.server.kubeconfig_path)
+        try:
+            yield served.api, ServedWorld(cluster)
+        finally:
+            await cluster.close()
+
+
 async def approve(api: Api, name: str) -> None:
     await api.patch(f"{REVISIONS}/{name}", {"spec": {"lifecycle": "Proposed"}})
     current = await api.get(f"{REVISIONS}/{name}/approval")
@@ -76,61 +90,47 @@ async def approve(api: Api, name: str) -> None:
 async def test_a_variant_that_comes_back_goes_on_with_its_published_package(
     tmp_path: Path, blueprints: Path, edge: Path
 ) -> None:
-    async with serving(tmp_path / "data") as served:
-        api = served.api
-        await register(api, blueprints, edge)
-        cluster = await HttpCluster.connect(served.server.kubeconfig_path)
-        try:
-            world = ServedWorld(cluster)
-            await api.create(VARIANTS, ASKED)
-            await world.converge()
-            log = git(edge, "log", "--format=%b", "drafts/web/packagevariant-1")
-            assert f"Cause: PackageVariant {NAMESPACE}/v: clone of blue.app.v1" in log
-            assert f"Cause: PackageVariant {NAMESPACE}/v: first render" in log
-            await approve(api, FIRST)
-            await world.converge()
-            assert world.condition() == NO_ERRORS
+    async with injecting(tmp_path / "data", blueprints, edge) as (api, world):
+        await api.create(VARIANTS, ASKED)
+        await world.converge()
+        log = git(edge, "log", "--format=%b", "drafts/web/packagevariant-1")
+        assert f"Cause: PackageVariant {NAMESPACE}/v: clone of blue.app.v1" in log
+        assert f"Cause: PackageVariant {NAMESPACE}/v: first render" in log
+        await approve(api, FIRST)
+        await world.converge()
+        assert world.condition() == NO_ERRORS
 
-            await api.delete(f"{VARIANTS}/v")
-            await world.converge()
-            left = await api.get(f"{REVISIONS}/{FIRST}")
-            assert left["spec"]["lifecycle"] == "DeletionProposed"
-            assert not left["metadata"].get("ownerReferences")
-            assert "refs/heads/deletionProposed/web/v1" in git(edge, "for-each-ref", "--format=%(refname)")
+        await api.delete(f"{VARIANTS}/v")
+        await world.converge()
+        left = await api.get(f"{REVISIONS}/{FIRST}")
+        assert left["spec"]["lifecycle"] == "DeletionProposed"
+        assert not left["metadata"].get("ownerReferences")
+        assert "refs/heads/deletionProposed/web/v1" in git(edge, "for-each-ref", "--format=%(refname)")
 
-            again = await api.create(VARIANTS, ASKED)
-            await world.converge()
-            taken = await api.get(f"{REVISIONS}/{FIRST}")
-            assert taken["spec"]["lifecycle"] == "Published"
-            assert [o["uid"] for o in taken["metadata"]["ownerReferences"]] == [again["metadata"]["uid"]]
-            assert "deletionProposed" not in git(edge, "for-each-ref", "--format=%(refname)")
-            assert world.condition() == NO_ERRORS
+        again = await api.create(VARIANTS, ASKED)
+        await world.converge()
+        taken = await api.get(f"{REVISIONS}/{FIRST}")
+        assert taken["spec"]["lifecycle"] == "Published"
+        assert [o["uid"] for o in taken["metadata"]["ownerReferences"]] == [again["metadata"]["uid"]]
+        assert "deletionProposed" not in git(edge, "for-each-ref", "--format=%(refname)")
+        assert world.condition() == NO_ERRORS
 
-            pipeline = {"mutators": [{"image": "set-labels:v0.2", "configMap": {"tier": "gold"}}]}
-            await api.patch(f"{VARIANTS}/v", {"spec": {"pipeline": pipeline}})
-            await world.converge()
-            draft = await api.get(f"{REVISIONS}/edge.web.packagevariant-2")
-            assert draft["spec"]["lifecycle"] == "Draft"
-            assert world.condition() == NO_ERRORS
-        finally:
-            await cluster.close()
+        pipeline = {"mutators": [{"image": "set-labels:v0.2", "configMap": {"tier": "gold"}}]}
+        await api.patch(f"{VARIANTS}/v", {"spec": {"pipeline": pipeline}})
+        await world.converge()
+        draft = await api.get(f"{REVISIONS}/edge.web.packagevariant-2")
+        assert draft["spec"]["lifecycle"] == "Draft"
+        assert world.condition() == NO_ERRORS
 
 
 async def test_a_foreign_package_is_explained_with_the_way_out(
     tmp_path: Path, blueprints: Path, edge: Path
 ) -> None:
-    async with serving(tmp_path / "data") as served:
-        api = served.api
-        await register(api, blueprints, edge)
-        cluster = await HttpCluster.connect(served.server.kubeconfig_path)
-        try:
-            world = ServedWorld(cluster)
-            foreign = {**ASKED, "spec": {**ASKED["spec"], "downstream": {"repo": "blue", "package": "app"}}}
-            await api.create(VARIANTS, foreign)
-            await world.converge()
-            status, _, message = world.condition()
-            assert status == "False"
-            assert "blue.app.v1 (Published, no record of its maker)" in message
-            assert "adoptionPolicy: adoptExisting" in message
-        finally:
-            await cluster.close()
+    async with injecting(tmp_path / "data", blueprints, edge) as (api, world):
+        foreign = {**ASKED, "spec": {**ASKED["spec"], "downstream": {"repo": "blue", "package": "app"}}}
+        await api.create(VARIANTS, foreign)
+        await world.converge()
+        status, _, message = world.condition()
+        assert status == "False"
+        assert "blue.app.v1 (Published, no record of its maker)" in message
+        assert "adoptionPolicy: adoptExisting" in message

@@ -5,7 +5,6 @@ from pathlib import Path
 
 import pytest
 
-from pvbus.adapters.kubernetes.cluster import HttpCluster
 from pvbus.controlplane.apiserver.hooks import StatusError
 from pvbus.controlplane.packages.layout import parse_annotations
 from pvbus.core.merge.conflicts import CONFLICTS
@@ -29,10 +28,10 @@ from tests.integration.packages.test_inject_return import (
     FIRST,
     NO_ERRORS,
     VARIANTS,
-    ServedWorld,
     approve,
+    injecting,
 )
-from tests.integration.packages.test_server import RESOURCES, REVISIONS, register, serving
+from tests.integration.packages.test_server import RESOURCES, REVISIONS
 
 NEXT = CONFIG.replace("size: small", "size: large\n  colour: red")
 SECOND = "edge.web.packagevariant-2"
@@ -237,46 +236,39 @@ async def test_a_variant_whose_upstream_rises_gets_one_upgrade_draft_with_the_lo
     tmp_path: Path, blueprints: Path, edge: Path
 ) -> None:
     """The draft has both changes, a conflict is on the revision, and a second pass writes nothing."""
-    async with serving(tmp_path / "data") as served:
-        api = served.api
-        await register(api, blueprints, edge)
-        cluster = await HttpCluster.connect(served.server.kubeconfig_path)
-        try:
-            world = ServedWorld(cluster)
-            upstream = {"repo": "blue", "package": "app", "revision": 1}
-            asked = {**ASKED, "spec": {**ASKED["spec"], "upstream": upstream}}
-            await api.create(VARIANTS, asked)
-            await world.converge()
-            files = await api.get(f"{RESOURCES}/{FIRST}")
-            texts = files["spec"]["resources"]
-            texts["settings.yaml"] = texts["settings.yaml"].replace("size: small", "size: tiny\n  mine: '1'")
-            assert (await api.call("PUT", f"{RESOURCES}/{FIRST}", files)).code == 200
-            await approve(api, FIRST)
-            publish_second(blueprints)
+    async with injecting(tmp_path / "data", blueprints, edge) as (api, world):
+        upstream = {"repo": "blue", "package": "app", "revision": 1}
+        asked = {**ASKED, "spec": {**ASKED["spec"], "upstream": upstream}}
+        await api.create(VARIANTS, asked)
+        await world.converge()
+        files = await api.get(f"{RESOURCES}/{FIRST}")
+        texts = files["spec"]["resources"]
+        texts["settings.yaml"] = texts["settings.yaml"].replace("size: small", "size: tiny\n  mine: '1'")
+        assert (await api.call("PUT", f"{RESOURCES}/{FIRST}", files)).code == 200
+        await approve(api, FIRST)
+        publish_second(blueprints)
 
-            async def found() -> bool:
-                return await api.code(f"{REVISIONS}/blue.app.v2") == 200
+        async def found() -> bool:
+            return await api.code(f"{REVISIONS}/blue.app.v2") == 200
 
-            await eventually(found)
+        await eventually(found)
 
-            await api.patch(f"{VARIANTS}/v", {"spec": {"upstream": {**upstream, "revision": 2}}})
-            await world.converge()
-            assert world.condition() == NO_ERRORS
-            drafts = [name for name in refs(edge) if "/drafts/" in name]
-            assert drafts == ["refs/heads/drafts/web/packagevariant-2"]
-            draft = await api.get(f"{REVISIONS}/{SECOND}")
-            assert draft["spec"]["tasks"] == [upgrade_of(FIRST, strategy="resource-merge")]
-            after = tree(edge, "drafts/web/packagevariant-2", "web")
-            data = editor.values(after["settings.yaml"])[0]["data"]
-            assert data == {"size": "large", "mine": "1", "colour": "red"}
-            (conflict,) = json.loads(draft["metadata"]["annotations"][CONFLICTS])
-            assert (conflict["file"], conflict["field"]) == ("settings.yaml", "data.size")
-            assert (conflict["old"], conflict["local"], conflict["new"]) == ("small", "tiny", "large")
+        await api.patch(f"{VARIANTS}/v", {"spec": {"upstream": {**upstream, "revision": 2}}})
+        await world.converge()
+        assert world.condition() == NO_ERRORS
+        drafts = [name for name in refs(edge) if "/drafts/" in name]
+        assert drafts == ["refs/heads/drafts/web/packagevariant-2"]
+        draft = await api.get(f"{REVISIONS}/{SECOND}")
+        assert draft["spec"]["tasks"] == [upgrade_of(FIRST, strategy="resource-merge")]
+        after = tree(edge, "drafts/web/packagevariant-2", "web")
+        data = editor.values(after["settings.yaml"])[0]["data"]
+        assert data == {"size": "large", "mine": "1", "colour": "red"}
+        (conflict,) = json.loads(draft["metadata"]["annotations"][CONFLICTS])
+        assert (conflict["file"], conflict["field"]) == ("settings.yaml", "data.size")
+        assert (conflict["old"], conflict["local"], conflict["new"]) == ("small", "tiny", "large")
 
-            before = git(edge, "for-each-ref")
-            world.dirty[f"{NAMESPACE}/v"] = None
-            await world.converge()
-            assert git(edge, "for-each-ref") == before
-            assert world.condition() == NO_ERRORS
-        finally:
-            await cluster.close()
+        before = git(edge, "for-each-ref")
+        world.dirty[f"{NAMESPACE}/v"] = None
+        await world.converge()
+        assert git(edge, "for-each-ref") == before
+        assert world.condition() == NO_ERRORS
