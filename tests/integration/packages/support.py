@@ -137,6 +137,7 @@ class World:
     def __init__(self, data: Path, **options: float) -> None:
         self.objects = MemoryObjects()
         self.renders: list[Mapping[str, str]] = []
+        self.render_error: Exception | None = None
         self.data = data
         self.options = StoreOptions(**{"poll_seconds": 0.05, "fetch_seconds": 0.2, **options})
         self.store = self.new_store()
@@ -146,6 +147,8 @@ class World:
 
     def _render(self, resources: Mapping[str, str]) -> RenderResult:
         self.renders.append(resources)
+        if self.render_error is not None:
+            raise self.render_error
         return partial(render, registry=FunctionRegistry({}))(resources)
 
     async def restart(self) -> None:
