@@ -36,7 +36,9 @@ async def control_plane(
     """Serve until the block ends. Raises PermanentError: data in use or damaged, port in use."""
     server = ApiServer(data, port, crds=crds(), advertise=advertise)
     registry = functions_of(config)
-    options = StoreOptions(fetch_seconds=config.fetch_seconds, poll_seconds=config.poll_seconds)
+    options = StoreOptions(
+        fetch_seconds=config.fetch_seconds, poll_seconds=config.poll_seconds, functions=registry.digest
+    )
     store = PackageStore(server.objects, data, render=partial(render, registry=registry), options=options)
     server.install_hooks(PACKAGE_REVISION, store.package_revisions)
     server.install_hooks(REPOSITORY, store.repositories)

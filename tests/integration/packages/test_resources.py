@@ -4,11 +4,14 @@ import asyncio
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pytest
 
 from pvbus.controlplane.apiserver.hooks import StatusError
 from pvbus.controlplane.packages.content import RENDER_IDEMPOTENT
+from pvbus.controlplane.packages.functions.registry import FunctionRegistry
 from pvbus.controlplane.packages.repository import DEFER_RENDER
+from pvbus.controlplane.packages.rerender import TRIED
 from pvbus.core.api.packages import RENDER_REMARKS
 from pvbus.core.errors import TransientError
 from tests.integration.packages.support import (
@@ -261,6 +264,43 @@ async def test_a_package_whose_pipeline_cannot_run_is_kept_but_not_published(
     assert fleet.present("edge.u-1.ws")["status"]["conditions"][0]["status"] == "True"
     await fleet.publish(fleet.present("edge.u-1.ws"))
     assert "refs/tags/u-1/v1" in refs(edge)
+
+
+async def test_a_failed_draft_is_rendered_again_once_its_function_is_there(
+    fleet: World, blueprints: Path, edge: Path
+) -> None:
+    """Each start with other functions tries once; one that cannot reach a function runner does not count."""
+    push_files(blueprints, {"unknown/Kptfile": UNKNOWN_KPTFILE, "unknown/c.yaml": CONFIG}, tag="unknown/v1")
+    await fleet.until(lambda: fleet.revision("blue.unknown.v1"))
+    await fleet.create(revision("edge", "u-1", "ws", clone_of("blue.unknown.v1")))
+    commit = git(edge, "rev-parse", "drafts/u-1/ws")
+    tried = fleet.data / TRIED
+
+    async def restart_with(registry: FunctionRegistry) -> None:
+        fleet.registry = registry
+        fleet.options = msgspec.structs.replace(fleet.options, functions=registry.digest)
+        fleet.renders.clear()
+        await fleet.restart()
+
+    without = FunctionRegistry({})
+    await restart_with(without)
+    await fleet.until(lambda: tried.exists() and tried.read_text() == without.digest)
+    assert len(fleet.renders) == 1
+    await restart_with(without)
+    assert "c.yaml" in (await fleet.files("edge.u-1.ws"))["spec"]["resources"]
+    assert fleet.renders == []
+    assert git(edge, "rev-parse", "drafts/u-1/ws") == commit
+
+    mapped = FunctionRegistry({"knows": "cat"}, isolated=False)
+    fleet.render_error = TransientError("the function runner is away")
+    await restart_with(mapped)
+    await fleet.until(lambda: len(fleet.renders) == 1)
+    fleet.render_error = None
+    await restart_with(mapped)
+    await fleet.until(lambda: fleet.present("edge.u-1.ws")["status"]["conditions"][0]["status"] == "True")
+    message = git(edge, "log", "-1", "--format=%B", "drafts/u-1/ws")
+    assert "Cause: the functions of the package store changed" in message
+    await fleet.until(lambda: tried.read_text() == mapped.digest)
 
 
 async def test_a_client_cannot_take_the_failure_off_the_kptfile(fleet: World, blueprints: Path) -> None:

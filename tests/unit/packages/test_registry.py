@@ -102,3 +102,14 @@ def test_there_are_five_built_in_functions() -> None:
         "apply-setters",
         "apply-replacements",
     }
+
+
+def test_the_digest_is_of_everything_that_decides_what_can_run() -> None:
+    others = [
+        FunctionRegistry({"my-fn": "cat"}),
+        FunctionRegistry(allow_exec=True),
+        FunctionRegistry(isolated=False),
+        FunctionRegistry(runner="runner:80"),
+    ]
+    assert FunctionRegistry().digest == FunctionRegistry({}).digest
+    assert len({each.digest for each in [FunctionRegistry(), *others]}) == 1 + len(others)

@@ -21,6 +21,7 @@ from pvbus.controlplane.packages.functions.set_labels import set_labels
 from pvbus.controlplane.packages.functions.set_namespace import set_namespace
 from pvbus.controlplane.packages.programs import isolation
 from pvbus.core.errors import PermanentError, UsageError
+from pvbus.core.keys import sha1_head
 
 BUILTIN_PREFIX = "builtin:"
 
@@ -77,6 +78,9 @@ class FunctionRegistry:
         self._isolated = isolated
         self._engine = engine_of(engine) if engine else ""
         self._runner = FunctionRunner(runner) if runner else None
+        builtins = {name: builtin.version for name, builtin in BUILTINS.items()}
+        given = (images, allow_exec, timeout_seconds, isolated, self._engine, runner, builtins)
+        self.digest = sha1_head(repr(given))
         self._images = {image: self._configured(image, target) for image, target in (images or {}).items()}
 
     def resolve(self, image: str) -> Resolved:
