@@ -322,9 +322,7 @@ class RepositorySync:
                 self._next_look = now + self._poll_seconds()
                 return
         try:
-            changed = await self._exclusive(
-                self._sync, credentials_of(self._objects, self.settings), self._pins_now()
-            )
+            changed = await self._exclusive(self._sync, self._credentials_now(), self._pins_now())
         except (GitError, OSError) as exc:
             await self._fail(str(exc))
             self._next_look = time.monotonic() + self._backoff.next_seconds()
@@ -386,6 +384,9 @@ class RepositorySync:
                 f'branch "{branch}" is not in the git repository of "{name}": push it, or recreate the '
                 "Repository with another spec.git.branch or with createBranch: true",
             )
+
+    def _credentials_now(self) -> Credentials | None:
+        return credentials_of(self._objects, self.settings.facts.namespace, self.settings.secret)
 
     def _pins_now(self) -> Pins:
         revisions = [] if self._catalog is not None else self._stored_revisions()

@@ -27,6 +27,7 @@ from pvbus.controlplane.packages.requests import RevisionRequests
 from pvbus.controlplane.packages.resources import ResourcesKind
 from pvbus.controlplane.packages.revision_hooks import RevisionHooks
 from pvbus.controlplane.packages.settings import StoreOptions, observed_run_once_at, run_once_at, settings_of
+from pvbus.controlplane.packages.upstreams import Upstreams
 from pvbus.core.codec import prepare_types
 from pvbus.core.errors import PermanentError
 from pvbus.ports.cluster import Object
@@ -60,7 +61,8 @@ class PackageStore:
         self._stopped = False
         self._load = StoreActivity()
         requests = RevisionRequests(objects, render, self._executor, self._sync_of, self._load)
-        self.package_revisions = RevisionHooks(requests)
+        self._upstreams = Upstreams(objects, data / "upstreams", self._executor)
+        self.package_revisions = RevisionHooks(requests, self._upstreams)
         self.repositories = RepositoryHooks(objects)
         self.resources = ResourcesKind(requests)
 
@@ -75,6 +77,7 @@ class PackageStore:
         if self._task is not None:
             self._task.cancel()
             await asyncio.gather(self._task, return_exceptions=True)
+        self._upstreams.stop()
         await asyncio.gather(*(sync.stop() for sync in self._keepers.values()), *self._ending)
         with contextlib.suppress(StoreError):  # the disk is full: the next start reports it
             await asyncio.gather(*(sync.report_last() for sync in self._keepers.values()))
