@@ -16,7 +16,7 @@ PROGRAM = ["git", "http-backend"]
 
 
 class GitServer(ThreadingHTTPServer):
-    """Serves the bare repositories of a folder to a user. Everything that is asked is in `asked`."""
+    """Serves a folder of bare repositories to a user, or to all without a password. Paths are in `asked`."""
 
     daemon_threads = True
 
@@ -53,7 +53,7 @@ class _Handler(BaseHTTPRequestHandler):
         body = self._body()
         self.server.asked.append(self.path)
         token = base64.b64encode(f"{self.server.user}:{self.server.password}".encode()).decode()
-        if self.headers.get("Authorization") != f"Basic {token}":
+        if self.server.password and self.headers.get("Authorization") != f"Basic {token}":
             self._answer(401, [("WWW-Authenticate", 'Basic realm="git"')], b"")
             return
         environment = {

@@ -2,7 +2,6 @@
 
 import base64
 from collections.abc import Iterable, Mapping
-from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -14,6 +13,7 @@ from pvbus.controlplane.packages import layout
 from pvbus.controlplane.packages.bounds import one_path_problem, shortened
 from pvbus.controlplane.packages.gitcommand import Credentials, Failure, GitError, is_path
 from pvbus.controlplane.packages.revisions import RepositoryFacts
+from pvbus.core import cron
 from pvbus.core.api.packages import RepositorySpec
 from pvbus.core.errors import PermanentError
 from pvbus.ports.cluster import Object
@@ -30,9 +30,9 @@ SECRET_KEYS = ("username", "password", "ca.crt")
 class StoreOptions(msgspec.Struct, frozen=True, kw_only=True):
     """Intervals of the syncs with remotes.
 
-    fetch_seconds: between fetches of a URL, and between full comparisons of a path; poll_seconds:
-    between checks of the refs of a path, which cost a stat per folder; first_sync_seconds: how long a
-    request waits for a newly created Repository.
+    fetch_seconds: between fetches, of a URL only without a schedule; poll_seconds: between checks of the
+    refs of a path, which cost a stat per folder; first_sync_seconds: how long a request waits for a newly
+    created Repository.
     """
 
     fetch_seconds: float = 60.0
@@ -52,6 +52,7 @@ class RepositorySettings(msgspec.Struct, frozen=True, kw_only=True):
     author: str
     email: str
     secret: str
+    schedule: str
 
     def author_of(self, user: str) -> tuple[str, str]:
         """Return the author of a commit: the Repository's, else the user, else the service."""
@@ -67,6 +68,16 @@ def spec_of(repository: Mapping[str, Any]) -> RepositorySpec:
         return msgspec.convert(repository.get("spec") or {}, RepositorySpec)
     except msgspec.ValidationError as exc:
         raise PermanentError(f"spec: {exc}") from exc
+
+
+def spec_problem(spec: RepositorySpec) -> tuple[str, str] | None:
+    """Return the first invalid field of a spec and the reason, None if all are valid."""
+    try:
+        if spec.sync is not None and spec.sync.schedule:
+            cron.parse(spec.sync.schedule)
+    except ValueError as exc:
+        return "spec.sync.schedule", str(exc)
+    return git_problem(spec)
 
 
 def git_problem(spec: RepositorySpec) -> tuple[str, str] | None:
@@ -155,7 +166,7 @@ def settings_of(repository: Mapping[str, Any]) -> RepositorySettings:
     metadata = repository["metadata"]
     if spec.type != "git" or spec.git is None or not spec.git.repo:
         raise PermanentError("only Repositories of type git with spec.git.repo can be used")
-    if found := git_problem(spec):
+    if found := spec_problem(spec):
         raise PermanentError(f"{found[0]}: {found[1]}")
     address = spec.git.repo
     url, local = url_of(address)
@@ -174,27 +185,8 @@ def settings_of(repository: Mapping[str, Any]) -> RepositorySettings:
         author=spec.git.author,
         email=spec.git.email,
         secret=spec.git.secret_ref.name if spec.git.secret_ref else "",
+        schedule=spec.sync.schedule if spec.sync else "",
     )
-
-
-def run_once_at(repository: Object | None) -> str:
-    """Return the requested time as text, "" if there is none."""
-    sync = ((repository or {}).get("spec") or {}).get("sync") or {}
-    return str(sync.get("runOnceAt") or "")
-
-
-def observed_run_once_at(repository: Object | None) -> str:
-    """Return the time of the last completed one-time sync."""
-    return str(((repository or {}).get("status") or {}).get("observedRunOnceAt") or "")
-
-
-def seconds_until(text: str) -> float | None:
-    """Return the seconds until a time, negative if it is past; None if the text is not a time."""
-    try:
-        when = datetime.fromisoformat(text)
-        return (when if when.tzinfo else when.replace(tzinfo=UTC)).timestamp() - datetime.now(UTC).timestamp()
-    except (ValueError, OverflowError):
-        return None
 
 
 class Pins(NamedTuple):

@@ -26,7 +26,8 @@ from pvbus.controlplane.packages.repository_hooks import RepositoryHooks
 from pvbus.controlplane.packages.requests import RevisionRequests
 from pvbus.controlplane.packages.resources import ResourcesKind
 from pvbus.controlplane.packages.revision_hooks import RevisionHooks
-from pvbus.controlplane.packages.settings import StoreOptions, observed_run_once_at, run_once_at, settings_of
+from pvbus.controlplane.packages.settings import StoreOptions, settings_of
+from pvbus.controlplane.packages.timing import run_once_at
 from pvbus.controlplane.packages.upstreams import Upstreams
 from pvbus.core.codec import prepare_types
 from pvbus.core.errors import PermanentError
@@ -108,9 +109,8 @@ class PackageStore:
             await report(self._objects, metadata.get("namespace", ""), metadata["name"], [condition], {})
         present = self._keepers.get(_key(repository))
         sync = self._sync_of(repository)
-        asked = run_once_at(repository)
-        if sync is not None and sync is present and asked and asked != observed_run_once_at(repository):
-            sync.wake()
+        if sync is not None and sync is present and run_once_at(repository):
+            await sync.wake()
 
     def _sync_of(self, repository: Object) -> RepositorySync | None:
         """Return the started sync for a Repository's present settings, None if they are invalid."""
