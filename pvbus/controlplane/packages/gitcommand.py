@@ -12,10 +12,11 @@ import subprocess
 import tempfile
 import threading
 import time
+import weakref
 from collections.abc import Mapping, Sequence
 from enum import Enum
 from pathlib import Path
-from typing import IO, NamedTuple
+from typing import NamedTuple
 
 from pvbus.controlplane.packages import programs
 
@@ -102,8 +103,10 @@ class Git:
     """Runs git, from worker threads; `interrupt` may be called from any thread."""
 
     def __init__(self, credentials: Credentials | None = None) -> None:
-        self._authority = _authority_file(credentials)
-        self._environment = _environment(credentials, self._authority.name if self._authority else "")
+        authority = _authority_file(credentials.authority) if credentials and credentials.authority else ""
+        if authority:
+            weakref.finalize(self, Path(authority).unlink, missing_ok=True)
+        self._environment = _environment(credentials, authority)
         self._secrets = _secrets(credentials)
         self._running: set[subprocess.Popen[bytes]] = set()
         self._lock = threading.Lock()
@@ -248,14 +251,12 @@ def _secrets(credentials: Credentials | None) -> tuple[str, ...]:
     return (_token(credentials), *([credentials.password] if len(credentials.password) > 3 else []))
 
 
-def _authority_file(credentials: Credentials | None) -> "IO[str] | None":
-    """Return an open file with the trusted certificate; it is deleted when it is closed."""
-    if credentials is None or not credentials.authority:
-        return None
-    file = tempfile.NamedTemporaryFile("w", suffix=".pem")  # noqa: SIM115  # as long as its Git
-    file.write(credentials.authority)
-    file.flush()
-    return file
+def _authority_file(certificate: str) -> str:
+    """Write a certificate to a file of this user; return its path."""
+    descriptor, path = tempfile.mkstemp(suffix=".pem")
+    with open(descriptor, "w") as file:
+        file.write(certificate)
+    return path
 
 
 def _environment(credentials: Credentials | None, authority: str) -> Mapping[str, str]:
@@ -265,7 +266,7 @@ def _environment(credentials: Credentials | None, authority: str) -> Mapping[str
             environment[name] = os.environ[name]
     settings = dict(_SETTINGS)
     if authority:
-        settings["http.sslCAInfo"] = authority
+        environment["GIT_SSL_CAINFO"] = authority
     if credentials is not None and credentials.username:
         # In the environment, not on the command line, where every user could read it.
         token = _token(credentials)
@@ -313,8 +314,13 @@ _KNOWN: tuple[tuple[str, Failure, str], ...] = (
         "there is no git repository at this address: create it, or correct spec.git.repo",
     ),
     (
-        r"Authentication failed|could not read (?:Username|Password)|Permission denied \(|HTTP 40[13]"
-        r"|error: 40[13]|Host key verification failed",
+        r"Permission denied \(|Host key verification failed",
+        Failure.UNREACHABLE,
+        "ssh cannot log in: give this user a key that the remote accepts, and the remote's host key "
+        "(~/.ssh, or GIT_SSH_COMMAND)",
+    ),
+    (
+        r"Authentication failed|could not read (?:Username|Password)|HTTP 40[13]|error: 40[13]",
         Failure.UNREACHABLE,
         "the remote does not accept the credentials: correct the Secret of spec.git.secretRef, or git's "
         "own credential settings",
@@ -366,7 +372,8 @@ def _essence(output: str) -> str:
     telling = [
         line
         for line in lines
-        if line.startswith(("remote:", "fatal:", "error:", "! ")) and "failed to push some refs" not in line
+        if (line.startswith(("remote:", "fatal:", "error:", "! ")) and "failed to push some refs" not in line)
+        or re.search(r": Permission denied \(|^Host key", line)
     ]
     chosen = list(dict.fromkeys(telling)) or [line for line in lines if line]
     return "; ".join(chosen[:4])[:600] or "git gave no reason"

@@ -323,7 +323,7 @@ class RepositorySync:
             mirror, self.settings.directory, self.settings.branch, pins.commits
         )
         if catalog.branch_ref not in mirror.refs:
-            self._without_branch(mirror, catalog, pins.had_branch)
+            self._without_branch(mirror, catalog, pins.had_branch or bool(catalog.head))
         changed = catalog.apply(mirror.refs)
         self._catalog = catalog
         self._leftovers = catalog.leftovers()
@@ -454,7 +454,7 @@ class RepositorySync:
         extra: dict[str, Any] = {}
         if self._catalog is not None:
             extra["packageCount"] = sum(len(found) for found in self._catalog.by_directory.values())
-            extra["gitCommitHash"] = self.mirror.refs.get(self._catalog.branch_ref, "")
+            extra["gitCommitHash"] = self._catalog.head
         facts = self.settings.facts
         extra |= self._times.status(self._stored())
         conditions = [{"type": "Ready", "status": status, "reason": reason, "message": message}]
