@@ -260,6 +260,8 @@ class RepositorySync:
             raise
         for item, outcome in zip(batch, outcomes, strict=True):
             settle(item, outcome)
+            if isinstance(outcome, GitError) and outcome.failure is Failure.UNREACHABLE:
+                self._next_look = 0.0  # so that the condition says so
         await self._follow(changed)
         if not self.problem and any(self.catalog.find(*each) is None for each in changed):
             await self._report("True", "Ready", self.catalog.readiness())  # there may be a leftover folder

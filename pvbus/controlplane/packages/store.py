@@ -70,6 +70,7 @@ class PackageStore:
     async def start(self) -> None:
         """Begin to follow the Repository objects; their first sync runs in the background."""
         self._folder.mkdir(parents=True, exist_ok=True)
+        self._upstreams.start()
         self._task = asyncio.create_task(self._follow(), name="package store")
 
     async def stop(self) -> None:

@@ -65,7 +65,7 @@ class Upstreams:
     """Reads upstream packages by address. Call all methods on the event loop's thread."""
 
     def __init__(self, objects: Objects, folder: Path, executor: Executor) -> None:
-        """folder: for what is fetched; whatever is in it goes."""
+        """folder: for what is being fetched."""
         self._objects = objects
         self._folder = folder
         self._executor = executor
@@ -74,8 +74,11 @@ class Upstreams:
             PACKAGES_BYTES_MAX, lambda package: bytes_of_files(package.files)
         )
         self._running: set[Git] = set()
-        shutil.rmtree(folder, ignore_errors=True)
-        folder.mkdir(parents=True)
+
+    def start(self) -> None:
+        """Empty the folder: a killed process may have left something."""
+        shutil.rmtree(self._folder, ignore_errors=True)
+        self._folder.mkdir(parents=True, exist_ok=True)
 
     def stop(self) -> None:
         """End the git processes."""
@@ -89,11 +92,9 @@ class Upstreams:
         name = f"{wanted.repo} {directory or '/'}@{wanted.ref}"
         try:
             package = await self._read(namespace, wanted, directory)
-        except GitError as exc:
-            text = str(exc).replace("spec.git.", f"{FIELD}.")
-            raise answers.of_git_error(
-                GitError(exc.failure, f'upstream package "{name}": {text}'), name
-            ) from exc
+        except GitError as exc:  # nobody but the client tries again, and it has to be told at once
+            text = str(exc).replace("spec.git.", f"{FIELD}.").replace("; it will be retried", "")
+            raise answers.internal(f'upstream package "{name}": {text}') from exc
         except ContentError as exc:
             raise answers.internal(f'upstream package "{name}" cannot be cloned: {exc}') from exc
         lock = {
@@ -120,11 +121,13 @@ class Upstreams:
                 self._running.discard(git)
 
     def _read_in_thread(self, git: Git, url: str, ref: str, directory: str) -> _Package:
-        found = git.remote_refs(url, _candidates(ref, directory), self._folder)
+        names = _candidates(ref, directory)
+        found = git.remote_refs(url, names, self._folder)
         if not found and not _COMMIT.fullmatch(ref):
+            shown = " or ".join(f'"{name}"' for name in dict.fromkeys(map(layout.short_ref, names)))
             raise GitError(
                 Failure.REFUSED,
-                "the repository has no such branch or tag: correct spec.git.ref (a commit: its whole hash)",
+                f"the repository has no branch or tag {shown}: correct spec.git.ref (a commit: whole hash)",
             )
         source, oid = next(iter(found.items()), (ref, ref))
         return self._packages.get((url, oid, directory), lambda: self._fetched(git, url, source, directory))

@@ -171,19 +171,25 @@ async def test_a_package_goes_all_the_way_by_ssh(
 
 
 async def test_a_password_that_is_changed_at_the_remote_stops_writes_until_the_secret_follows(
-    remote: World, server: GitServer, edge: Path
+    server: GitServer, edge: Path, tmp_path: Path
 ) -> None:
-    draft = await remote.create(revision("edge", "app", "ws", clone_of("blue.app.v1")))
-    server.password = "new-password"
-    with pytest.raises(StatusError, match="does not accept the credentials: correct the Secret") as refused:
-        await remote.update(draft, lifecycle="Proposed")
-    assert refused.value.code == 503
-    await becomes(remote, "edge", "False", "correct the Secret of spec.git.secretRef")
-    assert remote.present("edge.app.ws")["spec"]["lifecycle"] == "Draft"
-    await put_secret(remote, "new-password")
-    await becomes(remote, "edge", "True", "Repository Ready")
-    await remote.publish(remote.present("edge.app.ws"))
-    assert refs(edge) == ["refs/heads/main", "refs/tags/app/v1"]
+    """The refused write itself makes the store look at the remote, long before its next fetch."""
+    async with running(tmp_path / "data", fetch_seconds=600) as world:
+        await put_secret(world, "right-password")
+        await register(world, server.url("blue%20prints.git"), server.url("edge.git"))
+        draft = await world.create(revision("edge", "app", "ws", clone_of("blue.app.v1")))
+        server.password = "new-password"
+        with pytest.raises(
+            StatusError, match="does not accept the credentials: correct the Secret"
+        ) as refused:
+            await world.update(draft, lifecycle="Proposed")
+        assert refused.value.code == 503
+        await becomes(world, "edge", "False", "correct the Secret of spec.git.secretRef")
+        assert world.present("edge.app.ws")["spec"]["lifecycle"] == "Draft"
+        await put_secret(world, "new-password")
+        await becomes(world, "edge", "True", "Repository Ready")
+        await world.publish(world.present("edge.app.ws"))
+        assert refs(edge) == ["refs/heads/main", "refs/tags/app/v1"]
 
 
 async def test_a_server_that_is_down_for_a_while_takes_nothing_along(
