@@ -24,6 +24,7 @@ from pvbus.controlplane.apiserver.store import StoreError
 from pvbus.controlplane.packages import answers, layout, leftovers, operations
 from pvbus.controlplane.packages.bounds import ContentError
 from pvbus.controlplane.packages.caching import StoreActivity
+from pvbus.controlplane.packages.catalog import Catalog
 from pvbus.controlplane.packages.gitcommand import Credentials, Failure, Git, GitError
 from pvbus.controlplane.packages.gitrepo import Author, BareMirror, File, ref_fingerprint
 from pvbus.controlplane.packages.journal import Journal
@@ -31,7 +32,7 @@ from pvbus.controlplane.packages.operations import Staging, commit_all
 from pvbus.controlplane.packages.queueing import Change, Changes, settle
 from pvbus.controlplane.packages.reporting import REMOVE_LAST_REVISION, report
 from pvbus.controlplane.packages.reporting import REPOSITORY as REPOSITORY
-from pvbus.controlplane.packages.revisions import Catalog, Revision, name_of, to_object
+from pvbus.controlplane.packages.revisions import Revision, name_of, to_object
 from pvbus.controlplane.packages.settings import (
     Pins,
     RepositorySettings,
@@ -47,6 +48,7 @@ from pvbus.ports.cluster import Object
 
 DEFER_RENDER = "pvbus.dev/defer-render"
 MIRROR = "mirror.git"
+CATALOG = "catalog"
 JOURNAL = "creating"
 
 CROWD = 100
@@ -128,7 +130,9 @@ class RepositorySync:
         self._changes.refuse()
 
     async def report_last(self) -> None:
-        """After `stop`, write the current status, so that the next start need not."""
+        """After `stop`, write the catalog and the current status, so that the next start need not."""
+        if self._catalog is not None:
+            await self.in_thread(self._catalog.save)
         if self._catalog is not None and not self.problem:
             await self._report("True", "Ready", self.catalog.readiness())
 
@@ -270,6 +274,9 @@ class RepositorySync:
         self, builds: list[Callable[[Staging], object]]
     ) -> tuple[list[object], set[tuple[str, str]]]:
         outcomes = commit_all(self.mirror, builds)
+        if self.catalog.head and self.catalog.branch_ref not in self.mirror.refs:
+            self._next_look = 0.0  # which reports that the remote has lost its branch
+            return outcomes, set()
         changed = self.catalog.apply(self.mirror.refs)
         if any(self.catalog.find(*each) is None for each in changed):
             self._leftovers = self.catalog.leftovers()
@@ -280,7 +287,8 @@ class RepositorySync:
         now, started = time.monotonic(), datetime.now(UTC)
         local = self.settings.local
         due = self._times.begin(self._stored(), started)
-        if local is not None and not (due or self._compare_all or self.problem) and now < self._next_fetch:
+        full = due or self._compare_all
+        if local is not None and not (full or self.problem) and now < self._next_fetch:
             if await self.in_thread(ref_fingerprint, local) == self._fingerprint:
                 await self._follow(set())
                 self._next_look = now + self._poll_seconds()
@@ -294,7 +302,7 @@ class RepositorySync:
         self._backoff.reset()
         self.problem = ""
         self._first_sync.set()
-        if due or self._compare_all:
+        if full:
             await self._follow_all()
             self._compare_all = False
         else:
@@ -303,8 +311,9 @@ class RepositorySync:
             self._times.done(started)
         await self._report("True", "Ready", self.catalog.readiness())
         self._next_fetch = time.monotonic() + self._options.fetch_seconds
-        # Checking a repository with many refs must not take most of the time.
-        cost = time.monotonic() - now
+        # Checking a repository with many refs must not take most of the time. A full comparison of a path,
+        # the first one above all, is rare enough already.
+        cost = 0.0 if local is not None and full else time.monotonic() - now
         self._next_look = time.monotonic() + max(self._pause(), 20 * cost)
 
     def _pause(self) -> float:
@@ -322,7 +331,7 @@ class RepositorySync:
         self._fingerprint = ref_fingerprint(self.settings.local) if self.settings.local else None
         mirror.fetch()
         catalog = self._catalog or Catalog(
-            mirror, self.settings.directory, self.settings.branch, pins.commits
+            mirror, self.settings.directory, self.settings.branch, pins.commits, self._folder / CATALOG
         )
         if catalog.branch_ref not in mirror.refs:
             self._without_branch(mirror, catalog, pins.had_branch or bool(catalog.head))

@@ -299,18 +299,29 @@ async def test_a_rewritten_branch_and_a_moved_tag_are_followed_and_built_upon(
     assert git(edge, "rev-parse", "app/v1") == head
 
 
+@pytest.mark.parametrize("fetch_seconds", [0.2, 600])
 async def test_a_remote_that_is_replaced_by_an_empty_one_takes_nothing_along(
-    remote: World, edge: Path
+    server: GitServer, edge: Path, tmp_path: Path, fetch_seconds: float
 ) -> None:
-    await remote.publish(await remote.create(revision("edge", "app", "ws", clone_of("blue.app.v1"))))
-    await remote.until(lambda: remote.revision("edge.app.main"))
-    names = remote.names()
-    away = edge.rename(edge.with_name("away.git"))
-    bare(edge)
-    await becomes(remote, "edge", "False", 'branch "main" is not in the git repository')
-    assert remote.names() == names
-    git(edge.parent, "clone", "--quiet", "--mirror", str(away), str(edge.with_name("copy.git")))
-    edge.rename(edge.with_name("empty.git"))
-    edge.with_name("copy.git").rename(edge)
-    await becomes(remote, "edge", "True", "Repository Ready")
-    assert remote.names() == names
+    """The next fetch finds it, or the next write."""
+    async with running(tmp_path / "data", fetch_seconds=fetch_seconds) as world:
+        await put_secret(world, "right-password")
+        await world.add_repository("edge", server.url("edge.git"), git=LOGIN)
+        await world.publish(await world.create(revision("edge", "app", "ws")))
+        await world.create(revision("edge", "more", "ws"))
+        await world.until(lambda: world.revision("edge.app.main"))
+        names = world.names()
+        away = edge.rename(edge.with_name("away.git"))
+        bare(edge)
+        if fetch_seconds > 1:
+            with pytest.raises(StatusError, match="has been modified"):
+                await world.update(world.present("edge.more.ws"), lifecycle="Proposed")
+        for _ in range(2):
+            await becomes(world, "edge", "False", 'branch "main" is not in the git repository')
+            assert world.names() == names
+            await world.restart()
+        edge.rename(edge.with_name("empty.git"))
+        away.rename(edge)
+        await becomes(world, "edge", "True", "Repository Ready")
+        assert world.names() == names
+        await world.publish(world.present("edge.more.ws"))
