@@ -78,5 +78,6 @@ def test_these_functions_are_built_in() -> None:
         "set-image",
         "set-labels",
         "set-namespace",
+        "starlark",
         "upsert-resource",
     }

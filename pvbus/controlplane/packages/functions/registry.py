@@ -16,6 +16,7 @@ from pvbus.controlplane.packages.functions.set_annotations import set_annotation
 from pvbus.controlplane.packages.functions.set_image import set_image
 from pvbus.controlplane.packages.functions.set_labels import set_labels
 from pvbus.controlplane.packages.functions.set_namespace import set_namespace
+from pvbus.controlplane.packages.functions.starlark import starlark
 from pvbus.controlplane.packages.functions.upsert_resource import upsert_resource
 from pvbus.core.errors import PermanentError, UsageError
 
@@ -48,6 +49,7 @@ BUILTINS = {
     "set-image": Builtin(set_image, (0, 1, 4)),
     "set-labels": Builtin(set_labels, (0, 2, 1)),
     "set-namespace": Builtin(set_namespace, (0, 4, 1)),
+    "starlark": Builtin(starlark, (0, 5, 0)),
     "upsert-resource": Builtin(upsert_resource, (0, 2, 0)),
 }
 

@@ -63,6 +63,6 @@ def _cleaned(value: Value) -> Value:
     if not isinstance(annotations, dict):
         return value
     dropped = {*_FUNCTION, *_LOCATION, TARGET_PATH, "internal.config.kubernetes.io/seqindent"}
-    kept = {key: text for key, text in annotations.items() if key not in dropped}
+    retained = {key: text for key, text in annotations.items() if key not in dropped}
     metadata = {key: field for key, field in value["metadata"].items() if key != "annotations"}
-    return {**value, "metadata": {**metadata, "annotations": kept} if kept else metadata}
+    return {**value, "metadata": {**metadata, "annotations": retained} if retained else metadata}
