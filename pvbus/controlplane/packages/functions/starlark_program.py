@@ -72,13 +72,13 @@ def main() -> NoReturn:
 
 
 def _message(exc: BaseException) -> str:
-    """Return an error in one line, with its place in the script."""
+    """Return an error in one line, with its line and column in the script."""
     said = str(exc)
     if isinstance(exc, MemoryError) or "out of memory" in said:
         return f"the script needs more than {MEMORY_BYTES_MAX // 1024**2} MiB"
     reason = said.rpartition("error: ")[2].partition("\n")[0]
-    place = re.search(r"--> (\S+)\s*$", said, re.MULTILINE)
-    return f"{place[1]}: {reason}" if place else reason
+    location = re.search(r"--> (\S+)\s*$", said, re.MULTILINE)
+    return f"{location[1]}: {reason}" if location else reason
 
 
 def evaluate(source: str, name: str, resource_list: dict[str, Any]) -> Any:
