@@ -37,11 +37,13 @@ kubeconfig_option = click.option(
 )
 
 
-def named(name: str, namespace: str | None, what: str = "SET") -> Key:
-    """Return the key of a set or a variant. what: VARIANT or SET. Raises UsageError."""
+def named(name: str, namespace: str | None = None, *, is_variant: bool = False) -> Key:
+    """Return the key of a set or a variant. namespace: where only its name is given. Raises UsageError."""
     key = Key.parse(name) if "/" in name else Key(namespace or "", name)
+    if (not key.namespace or not key.name or "/" in key.name) and is_variant:
+        raise UsageError(f'"{name}" is no NAMESPACE/VARIANT, for example default/web-edge-asia-asia-01-web')
     if not key.namespace or not key.name or "/" in key.name:
-        raise UsageError(f'"{name}" is no NAMESPACE/{what}, for example default/web; or give -n NAMESPACE')
+        raise UsageError(f'"{name}" is no NAMESPACE/SET, for example default/web; or give -n NAMESPACE')
     if namespace and namespace != key.namespace:
         raise UsageError(f'"{name}" and -n {namespace} name two namespaces: leave one of them out')
     return key
@@ -60,6 +62,13 @@ async def api_server(data: str, kubeconfig: str | None) -> AsyncIterator[Cluster
         raise TransientError(f"the API server of {path} does not answer ({exc}): is it running?") from exc
     finally:
         await cluster.close()
+
+
+async def connected(
+    data: str, kubeconfig: str | None, work: Callable[[Cluster], Awaitable[Result]]
+) -> Result:
+    async with api_server(data, kubeconfig) as cluster:
+        return await work(cluster)
 
 
 async def served(cluster: Cluster, kind: Kind) -> Resource:
@@ -107,11 +116,13 @@ async def variants_of(cluster: Cluster, owner: Object) -> list[Object]:
     return sorted(listing.items, key=lambda obj: str(obj["metadata"]["name"]))
 
 
-async def members_of(cluster: Cluster, namespace: str, variants: Sequence[Object]) -> list[Member]:
+async def members_of(
+    cluster: Cluster, namespace: str, variants: Sequence[Object], field_selector: str = ""
+) -> list[Member]:
     """List the revisions of these variants of a namespace, except those that are being deleted."""
     resource = await served(cluster, REVISION)
     by_owner: dict[str, list[Object]] = {}
-    for obj in (await cluster.list(resource, namespace)).items:
+    for obj in (await cluster.list(resource, namespace, field_selector=field_selector)).items:
         for reference in obj["metadata"].get("ownerReferences") or ():
             full = {"apiVersion": resource.api_version, "kind": resource.kind, **obj}
             by_owner.setdefault(reference.get("uid", ""), []).append(full)

@@ -27,6 +27,7 @@ COMMANDS: Mapping[str, str] = {
     "explain": "pvbus.cli.explain:explain",
     "conditions": "pvbus.cli.conditions:conditions",
     "confirm": "pvbus.cli.confirm:confirm",
+    "diff": "pvbus.cli.diff:diff",
     "propose": "pvbus.cli.proposals:propose",
     "approve": "pvbus.cli.proposals:approve",
     "reject": "pvbus.cli.proposals:reject",

@@ -7,9 +7,9 @@ import asyncio
 import shlex
 import sys
 from collections import Counter
-from collections.abc import Awaitable, Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from functools import partial
-from typing import Any, Literal, NamedTuple, TypeVar
+from typing import Any, Literal, NamedTuple
 
 import click
 import msgspec
@@ -17,7 +17,7 @@ import msgspec
 from pvbus.cli.datafolder import DEFAULT
 from pvbus.cli.fleet import (
     Member,
-    api_server,
+    connected,
     current,
     existing,
     kubeconfig_option,
@@ -37,14 +37,13 @@ from pvbus.controlplane.apiserver.selectors import LabelSelector, parse_label_se
 from pvbus.core.errors import PermanentError, PvbusError, UsageError
 from pvbus.core.inject.owning import lifecycle_of
 from pvbus.core.keys import Key
-from pvbus.core.proposals import APPROVE, PROPOSE, REJECT, Move, labels_of, refusal
+from pvbus.core.proposals import APPROVE, PROPOSE, REJECT, Move, is_ready, labels_of, refusal
 from pvbus.ports.cluster import Cluster, Object
 
 SHOWN_MAX = 20
 INTERRUPTED = 130
 
 Command = Callable[..., Any]
-Returned = TypeVar("Returned")
 
 
 class Asked(NamedTuple):
@@ -70,11 +69,15 @@ class Result(NamedTuple):
 
 
 class Plan(NamedTuple):
-    """The revisions to write, the refused ones, and how many selected ones have another lifecycle."""
+    """The revisions to write, the refused ones, and how many selected ones have another lifecycle.
+
+    unready: how many other selected variants the services still work on.
+    """
 
     due: list[Member]
     refused: list[Result]
     others: Counter[str]
+    unready: int = 0
     set_on_hold: str = ""
 
 
@@ -83,6 +86,7 @@ class Summary(NamedTuple):
 
     results: list[Result]
     others: Counter[str]
+    unready: int = 0
     left: int = 0
     interrupted: bool = False
 
@@ -201,27 +205,20 @@ def _run(
         raise UsageError("cannot ask here, as this is no terminal: add --yes, or --dry-run to look first")
     asked = Asked(move, key, parsed, selector, dry_run, yes, _hints(selector, data, kubeconfig))
 
-    plan = asyncio.run(_connected(data, kubeconfig, partial(planned, asked=asked)))
+    plan = asyncio.run(connected(data, kubeconfig, partial(planned, asked=asked)))
     if dry_run:
         written, interrupted = [Result(str(each.key), each.name, "done") for each in plan.due], False
     else:
         _ask(asked, plan)
         work = partial(carried_out, asked=asked, plan=plan)
-        written, interrupted = asyncio.run(_connected(data, kubeconfig, work))
+        written, interrupted = asyncio.run(connected(data, kubeconfig, work))
     left = len(plan.due) - len(written)
-    summary = Summary([*written, *plan.refused], plan.others, left, interrupted and left > 0)
+    summary = Summary([*written, *plan.refused], plan.others, plan.unready, left, interrupted and left > 0)
     if output == "json":
         emit(document_of(asked, summary), output)
     else:
         _print(asked, summary)
     return exit_code(summary)
-
-
-async def _connected(
-    data: str, kubeconfig: str | None, work: Callable[[Cluster], Awaitable[Returned]]
-) -> Returned:
-    async with api_server(data, kubeconfig) as cluster:
-        return await work(cluster)
 
 
 def _ask(asked: Asked, plan: Plan) -> None:
@@ -259,6 +256,7 @@ async def planned(cluster: Cluster, asked: Asked) -> Plan:
         [member for member, result in judged if result.outcome == "done"],
         [result for _, result in judged if result.outcome != "done"],
         others,
+        len({each.key for each in wanted if not is_ready(each.variant)} - {each.key for each in due}),
         set_on_hold,
     )
 
@@ -366,6 +364,7 @@ def document_of(asked: Asked, summary: Summary) -> dict[str, Any]:
         "interrupted": summary.interrupted,
         **by,
         "notBegun": summary.left,
+        "notReady": summary.unready,
         "others": dict(summary.others),
     }
 
@@ -397,6 +396,9 @@ def summary_lines(asked: Asked, summary: Summary, done: int) -> Iterator[str]:
     """Yield what was done in a sentence, and what comes next."""
     move = asked.move
     others = ", ".join(f"{count} {state}" for state, count in sorted(summary.others.items()))
+    if summary.unready and move.is_checked:
+        more = "1 more variant is" if summary.unready == 1 else f"{summary.unready} more variants are"
+        yield f"{more} not ready, and may get a draft: pvbus explain --set {asked.key}"
     if not summary.total:
         found = f"; there are {others}" if others else ", nor any other package revision"
         yield f"nothing to {move.verb}: {asked.key} has no {move.noun} here{found}"

@@ -13,7 +13,7 @@ import msgspec
 
 from pvbus.core.api.variants import PackageVariant
 from pvbus.core.keys import HOLD, Key
-from pvbus.core.merge.conflicts import CONFLICTS
+from pvbus.core.merge.conflicts import CONFLICTS, Conflict
 from pvbus.core.messages import part
 
 Object = dict[str, Any]
@@ -47,13 +47,13 @@ def labels_of(variant: PackageVariant, revision: Object) -> Mapping[str, str]:
     return {**variant.metadata.labels, **(revision["metadata"].get("labels") or {})}
 
 
-def conflicts_of(revision: Object) -> list[Object]:
+def conflicts_of(revision: Object) -> list[Conflict]:
     """Return the conflicts of the last upgrade that nobody has settled."""
     text = (revision["metadata"].get("annotations") or {}).get(CONFLICTS) or "[]"
     try:
-        return msgspec.json.decode(text, type=list[Object])
+        return msgspec.json.decode(text, type=list[Conflict])
     except msgspec.MsgspecError:
-        return [{"file": f"the annotation {CONFLICTS} cannot be read"}]
+        return [Conflict(file=f"the annotation {CONFLICTS}, which cannot be read")]
 
 
 def refusal(variant: PackageVariant, revision: Object, *, set_on_hold: str = "") -> Refusal | None:
@@ -115,6 +115,10 @@ def _gated(revision: Object) -> Refusal | None:
 def _gate_words(gate: str, condition: Object) -> str:
     message = condition.get("message") or condition.get("reason") or "nothing was reported of it yet"
     return f"{gate} ({part(str(message))})"
+
+
+def is_ready(variant: PackageVariant) -> bool:
+    return _unready(variant) is None
 
 
 def _unready(variant: PackageVariant) -> Refusal | None:
