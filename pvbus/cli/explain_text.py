@@ -48,7 +48,7 @@ def _conflict_lines(conflicts: list[Document]) -> Iterator[str]:
     """Yield the conflicts of upgrades: values that both sides changed."""
     for each in conflicts[:SHOWN_MAX]:
         where = ", ".join(str(each[part]) for part in ("file", "object", "field") if each.get(part))
-        old, local, new = (_value(each, side) for side in ("old", "local", "new"))
+        old, local, new = (conflict_value(each, side) for side in ("old", "local", "new"))
         if each.get("taken") == "local":
             outcome = f"stays {local} as it is here; upstream changed {old} to {new}"
         else:
@@ -58,7 +58,8 @@ def _conflict_lines(conflicts: list[Document]) -> Iterator[str]:
         yield f"  and {len(conflicts) - SHOWN_MAX} more conflicts (-o json has them all)"
 
 
-def _value(conflict: Document, side: str) -> str:
+def conflict_value(conflict: Document, side: str) -> str:
+    """Return one side's value of a conflict for people, shortened."""
     if side not in conflict:
         return "nothing"
     value = conflict[side]

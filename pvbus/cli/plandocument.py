@@ -250,25 +250,27 @@ def package_diffs(writes: Sequence[Write], packages: Mapping[str, Mapping[str, s
             before.setdefault(key, packages.get(f"{write.namespace}/{source_of(task)}", {}))
         elif write.verb == "updateResources":
             before.setdefault(key, _files(write.before))
-    return {
-        key: "".join(_diff(files, packages[key])) for key, files in sorted(before.items()) if key in packages
-    }
+    return {key: unified(files, packages[key]) for key, files in sorted(before.items()) if key in packages}
 
 
-def _diff(before: Mapping[str, str], after: Mapping[str, str]) -> Iterable[str]:
-    for path in sorted({*before, *after}):
-        one, other = before.get(path), after.get(path)
-        if one == other:
-            continue
-        yield from (
-            line if line.endswith("\n") else f"{line}\n\\ No newline at end of file\n"
-            for line in unified_diff(
-                (one or "").splitlines(keepends=True),
-                (other or "").splitlines(keepends=True),
-                f"a/{path}" if one is not None else "/dev/null",
-                f"b/{path}" if other is not None else "/dev/null",
-            )
+def unified(before: Mapping[str, str], after: Mapping[str, str]) -> str:
+    """Return the differing files of a package as git shows them."""
+    return "".join(line for path in sorted({*before, *after}) for line in _diff(path, before, after))
+
+
+def _diff(path: str, before: Mapping[str, str], after: Mapping[str, str]) -> Iterable[str]:
+    one, other = before.get(path), after.get(path)
+    if one == other:
+        return
+    yield from (
+        line if line.endswith("\n") else f"{line}\n\\ No newline at end of file\n"
+        for line in unified_diff(
+            (one or "").splitlines(keepends=True),
+            (other or "").splitlines(keepends=True),
+            f"a/{path}" if one is not None else "/dev/null",
+            f"b/{path}" if other is not None else "/dev/null",
         )
+    )
 
 
 USERS = ("PackageVariant", "PackageVariantSet")

@@ -33,7 +33,7 @@ def plan_lines(document: Document) -> Iterator[str]:
     for name, diff in document.get("diffs", {}).items():
         if diff:
             yield f"[bold]{escape(name)}[/]"
-            yield from _diff_lines(diff)
+            yield from diff_lines(diff)
     for held in document["held"]:
         name = f"{held['kind']} {held['namespace']}/{held['name']}"
         where = f"PackageVariantSet {held['set']}"
@@ -66,11 +66,12 @@ def _short(value: Any) -> tuple[str, bool]:
     return f"{text[: VALUE_CHARACTERS_MAX - 3]}...", True
 
 
-def _diff_lines(diff: str) -> Iterator[str]:
+def diff_lines(diff: str, *, indent: str = "    ") -> Iterator[str]:
+    """Yield the lines of a diff with rich markup."""
     colours = {"+": "green", "-": "red", "@": "cyan"}
     for line in diff.splitlines():
         colour = colours.get(line[:1])
-        yield f"    [{colour}]{escape(line)}[/]" if colour else f"    {escape(line)}"
+        yield f"{indent}[{colour}]{escape(line)}[/]" if colour else f"{indent}{escape(line)}"
 
 
 def _summary(document: Document) -> str:

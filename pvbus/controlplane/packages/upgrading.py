@@ -147,18 +147,18 @@ def annotation(conflicts: Sequence[Conflict]) -> str:
     listed: list[Any] = []
     left = CONFLICTS_BYTES_MAX
     for conflict in conflicts:
-        shown = msgspec.structs.replace(
-            conflict, **{side: _shown(getattr(conflict, side)) for side in ("old", "local", "new")}
+        entry = msgspec.structs.replace(
+            conflict, **{side: shown(getattr(conflict, side)) for side in ("old", "local", "new")}
         )
-        left -= len(msgspec.json.encode(shown)) + 1
+        left -= len(msgspec.json.encode(entry)) + 1
         if left < 0:
             listed.append({"file": f"and {len(conflicts) - len(listed)} more"})
             break
-        listed.append(shown)
+        listed.append(entry)
     return msgspec.json.encode(listed).decode()
 
 
-def _shown(value: Any) -> Any:
+def shown(value: Any) -> Any:
     """Return a value as JSON can hold it, as text where it is long."""
     if value is ABSENT:
         return value
