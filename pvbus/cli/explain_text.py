@@ -38,7 +38,10 @@ def variant_lines(document: Document) -> Iterator[str]:
     for revision in document["revisions"]:
         yield f"  package revision: {revision}"
     yield from _injection_lines(document)
-    yield from _conflict_lines(document.get("conflicts") or [])
+    conflicts = document.get("conflicts") or []
+    yield from _conflict_lines(conflicts)
+    if conflicts:
+        yield f"  to settle conflicts: pvbus diff {document['variant']}"
     yield from _closing_lines(document)
 
 
