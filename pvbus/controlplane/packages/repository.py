@@ -22,13 +22,14 @@ from pvbus.controlplane.apiserver.store import StoreError
 from pvbus.controlplane.packages import answers, layout, leftovers, operations
 from pvbus.controlplane.packages.bounds import ContentError
 from pvbus.controlplane.packages.caching import StoreActivity
+from pvbus.controlplane.packages.catalog import Catalog
 from pvbus.controlplane.packages.gitcommand import Credentials, Failure, Git, GitError
 from pvbus.controlplane.packages.gitrepo import Author, BareMirror, File, ref_fingerprint
 from pvbus.controlplane.packages.journal import Journal
 from pvbus.controlplane.packages.operations import Staging, commit_all
 from pvbus.controlplane.packages.reporting import REMOVE_LAST_REVISION, report
 from pvbus.controlplane.packages.reporting import REPOSITORY as REPOSITORY
-from pvbus.controlplane.packages.revisions import Catalog, Revision, name_of, to_object
+from pvbus.controlplane.packages.revisions import Revision, name_of, to_object
 from pvbus.controlplane.packages.settings import (
     Pins,
     RepositorySettings,
@@ -46,6 +47,7 @@ from pvbus.ports.cluster import Object
 
 DEFER_RENDER = "pvbus.dev/defer-render"
 MIRROR = "mirror.git"
+CATALOG = "catalog"
 JOURNAL = "creating"
 
 BATCH_MAX = 64
@@ -138,7 +140,9 @@ class RepositorySync:
                 change.future.set_exception(answers.unavailable("the package store is shutting down"))
 
     async def report_last(self) -> None:
-        """After `stop`, write the current status, so that the next start need not."""
+        """After `stop`, write the catalog and the current status, so that the next start need not."""
+        if self._catalog is not None:
+            await self.in_thread(self._catalog.save)
         if self._catalog is not None and not self.problem:
             await self._report("True", "Ready", self.catalog.readiness())
 
@@ -340,8 +344,9 @@ class RepositorySync:
         else:
             await self._follow(changed)
         await self._report("True", "Ready", self.catalog.readiness())
-        # Checking a repository with many refs must not take most of the time.
-        cost = time.monotonic() - now
+        # Checking a repository with many refs must not take most of the time. A full comparison of a path,
+        # the first one above all, is rare enough already.
+        cost = 0.0 if local is not None and full else time.monotonic() - now
         pause = self._poll_seconds() if local is not None else self._options.fetch_seconds
         self._next_look = time.monotonic() + max(pause, 20 * cost)
 
@@ -354,7 +359,7 @@ class RepositorySync:
         self._fingerprint = ref_fingerprint(self.settings.local) if self.settings.local else None
         mirror.fetch()
         catalog = self._catalog or Catalog(
-            mirror, self.settings.directory, self.settings.branch, pins.commits
+            mirror, self.settings.directory, self.settings.branch, pins.commits, self._folder / CATALOG
         )
         if catalog.branch_ref not in mirror.refs:
             self._without_branch(mirror, catalog, pins.had_branch)
