@@ -207,8 +207,8 @@ async def _settled(cluster: Cluster, key: Key, side: str, field: str, where: str
     if side != conflict.taken:
         words = await _put(cluster, draft, conflict, side)
     left = await _remove(cluster, draft, conflict)
-    place = f"{conflict.file}: {field}" if field != conflict.file else field
-    return f"{place}: {side}'s value taken; {draft.name} {words}\n{_left_words(key, left)}"
+    settled = f"{conflict.file}: {field}" if field != conflict.file else field
+    return f"{settled}: {side}'s value taken; {draft.name} {words}\n{_left_words(key, left)}"
 
 
 def _left_words(key: Key, left: int) -> str:

@@ -4,10 +4,10 @@ import asyncio
 import sys
 import time
 from collections import deque
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping, Sequence
 from contextlib import asynccontextmanager, contextmanager
 from pathlib import Path
-from typing import NamedTuple, TypeVar
+from typing import Any, NamedTuple, TypeVar
 
 import click
 import msgspec
@@ -15,7 +15,8 @@ import msgspec
 from pvbus.adapters.kubernetes.cluster import HttpCluster
 from pvbus.cli.datafolder import DataPaths
 from pvbus.cli.live import REVISION
-from pvbus.cli.progress import VARIANT
+from pvbus.cli.progress import SET, VARIANT
+from pvbus.cli.reading import data_option
 from pvbus.core.api.variants import PackageVariant
 from pvbus.core.backoff import Backoff
 from pvbus.core.errors import ConflictError, PermanentError, TransientError, UsageError
@@ -47,6 +48,52 @@ def named(name: str, namespace: str | None = None, *, is_variant: bool = False) 
     if namespace and namespace != key.namespace:
         raise UsageError(f'"{name}" and -n {namespace} name two namespaces: leave one of them out')
     return key
+
+
+class Target(NamedTuple):
+    """A variant, or a set."""
+
+    kind: Kind
+    key: Key
+
+    def __str__(self) -> str:
+        return f"{self.kind.kind} {self.key}"
+
+    @property
+    def arguments(self) -> str:
+        """The arguments of a command about it."""
+        return f"--set {self.key}" if self.kind == SET else str(self.key)
+
+
+def target_options(command: Callable[..., Any]) -> Callable[..., Any]:
+    """Add the arguments that name a variant or a set, and the options of the API server."""
+    for option in (
+        data_option,
+        kubeconfig_option,
+        click.option("-n", "--namespace", help="Of the set, where only its name is given."),
+        click.option(
+            "--set", "set_name", metavar="NAMESPACE/SET", help="A whole set, in place of one variant."
+        ),
+        click.argument("name", required=False, metavar="[NAMESPACE/VARIANT]"),
+    ):
+        command = option(command)
+    return command
+
+
+def target_of(name: str | None, set_name: str | None, namespace: str | None) -> Target:
+    """Return what the arguments name. Raises UsageError."""
+    if bool(name) == bool(set_name):
+        raise UsageError("name one variant (NAMESPACE/VARIANT) or one set (--set NAMESPACE/SET)")
+    if set_name:
+        return Target(SET, named(set_name, namespace))
+    return Target(VARIANT, named(name or "", namespace, is_variant=True))
+
+
+async def annotate(cluster: Cluster, kind: Kind, obj: Object, annotations: Mapping[str, str | None]) -> None:
+    """Set annotations of an object; None removes one. Raises ConflictError if it was recreated meanwhile."""
+    meta = obj["metadata"]
+    patch = {"metadata": {"uid": meta["uid"], "annotations": annotations}}
+    await cluster.patch(await served(cluster, kind), meta["namespace"], meta["name"], patch)
 
 
 @asynccontextmanager
@@ -86,8 +133,24 @@ async def existing(cluster: Cluster, kind: Kind, key: Key) -> Object:
     return found
 
 
+def counted(variants: int) -> str:
+    return "1 variant" if variants == 1 else f"{variants} variants"
+
+
 def on_hold(obj: Object) -> bool:
     return (obj["metadata"].get("annotations") or {}).get(HOLD) == "true"
+
+
+def key_of(obj: Object) -> Key:
+    return Key(obj["metadata"]["namespace"], obj["metadata"]["name"])
+
+
+async def set_of(cluster: Cluster, variant: Object) -> Object | None:
+    """Read the set that made a variant, None if none did or it is gone."""
+    for owner in variant["metadata"].get("ownerReferences") or ():
+        if owner.get("kind") == SET.kind:
+            return await cluster.get(await served(cluster, SET), key_of(variant).namespace, owner["name"])
+    return None
 
 
 # ------------------------------------------------------------ a set's variants

@@ -7,6 +7,7 @@ from typing import Any
 
 from rich.markup import escape
 
+from pvbus.cli.explain_text import conflict_words
 from pvbus.cli.plandocument import Document
 
 MARKS = {"create": "[green]+[/]", "delete": "[red]-[/]"}
@@ -28,6 +29,8 @@ def plan_lines(document: Document) -> Iterator[str]:
             line, is_cut = _difference(found)
             cut = cut or is_cut
             yield f"    {escape(line)}"
+        for conflict in action.get("conflicts", ()):
+            yield f"    [yellow]conflict[/] {escape(conflict_words(conflict))}"
         if action.get("files"):
             yield f"    files: {escape(', '.join(action['files']))}"
     for name, diff in document.get("diffs", {}).items():
@@ -77,6 +80,9 @@ def diff_lines(diff: str, *, indent: str = "    ") -> Iterator[str]:
 def _summary(document: Document) -> str:
     tally = Counter(action["verb"] for action in document["actions"])
     parts = [f"{number} to {verb}" for verb, number in tally.items()]
+    conflicts = sum(len(action.get("conflicts", ())) for action in document["actions"])
+    if conflicts:
+        parts.append("1 conflict to settle" if conflicts == 1 else f"{conflicts} conflicts to settle")
     if document["held"]:
         parts.append(f"{len(document['held'])} held")
     if parts:

@@ -399,11 +399,12 @@ def summary_lines(asked: Asked, summary: Summary, done: int) -> Iterator[str]:
     if summary.unready and move.is_checked:
         more = "1 more variant is" if summary.unready == 1 else f"{summary.unready} more variants are"
         yield f"{more} not ready, and may get a draft: pvbus explain --set {asked.key}"
+    if move is APPROVE and summary.others["Draft"]:
+        drafts = _counted(summary.others["Draft"], PROPOSE)
+        yield f"{drafts} not proposed: pvbus propose --set {asked.key}{asked.hints}"
     if not summary.total:
         found = f"; there are {others}" if others else ", nor any other package revision"
         yield f"nothing to {move.verb}: {asked.key} has no {move.noun} here{found}"
-        if move is APPROVE and summary.others["Draft"]:
-            yield f"to propose the drafts: pvbus propose --set {asked.key}{asked.hints}"
         return
     words = f"would {move.verb}" if asked.dry_run else move.past
     yield f"{words} {done} of {summary.total} {move.noun}s of {asked.key}"

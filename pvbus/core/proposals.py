@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 import msgspec
 
 from pvbus.core.api.variants import PackageVariant
-from pvbus.core.keys import HOLD, Key
+from pvbus.core.keys import HOLD, HOLD_REASON, Key
 from pvbus.core.merge.conflicts import CONFLICTS, Conflict
 from pvbus.core.messages import part
 
@@ -73,8 +73,10 @@ def refusal(variant: PackageVariant, revision: Object, *, set_on_hold: str = "")
 
 def _held(variant: PackageVariant, set_on_hold: str) -> Refusal | None:
     key = Key(variant.metadata.namespace, variant.metadata.name)
-    if variant.metadata.annotations.get(HOLD) == "true":
-        return Refusal("OnHold", f"it is on hold: pvbus unhold {key}")
+    annotations = variant.metadata.annotations
+    if annotations.get(HOLD) == "true":
+        reason = f" ({part(annotations[HOLD_REASON])})" if annotations.get(HOLD_REASON) else ""
+        return Refusal("OnHold", f"it is on hold{reason}: pvbus unhold {key}")
     if set_on_hold:
         return Refusal("OnHold", f"its set is on hold: pvbus unhold --set {key.namespace}/{set_on_hold}")
     return None
@@ -115,6 +117,10 @@ def _gated(revision: Object) -> Refusal | None:
 def _gate_words(gate: str, condition: Object) -> str:
     message = condition.get("message") or condition.get("reason") or "nothing was reported of it yet"
     return f"{gate} ({part(str(message))})"
+
+
+def is_unrendered(variant: PackageVariant, revision: Object) -> bool:
+    return _unrendered(variant, revision) is not None
 
 
 def is_ready(variant: PackageVariant) -> bool:
