@@ -44,14 +44,9 @@ class ObservedRevision(NamedTuple):
     facts: RevisionFacts
 
     @property
-    def is_placeholder(self) -> bool:
-        """Whether it is the branch placeholder: revision -1, workspace = branch."""
-        return self.facts.revision == -1
-
-    @property
     def identity(self) -> str:
-        """A string that changes when the upstream does; a placeholder's includes its commit."""
-        commit = self.facts.self_commit if self.is_placeholder else ""
+        """A string that changes when the upstream does; without a number, its commit is part of it."""
+        commit = self.facts.self_commit if self.facts.revision <= 0 else ""
         return f"{self.name}@{self.row.uid}@{commit}@{self.facts.revision}"
 
     def owned_by(self, uid: str) -> bool:
@@ -186,6 +181,15 @@ class InjectView:
     def at(self, namespace: str, package: Downstream) -> list[ObservedRevision]:
         keys = self._at.get((namespace, package.repo, package.package), ())
         return [self._revisions[key] for key in sorted(keys)]
+
+    def from_directory(self, namespace: str, repo: str, directory: str) -> list[ObservedRevision]:
+        """Return the revisions of a package by the URL of its repository and its directory there."""
+        where = (namespace, repo, directory)
+        return [
+            revision
+            for revision in self._revisions.values()
+            if repo and (revision.namespace, revision.facts.self_repo, revision.facts.self_directory) == where
+        ]
 
     def owned(self, namespace: str, uid: str) -> list[ObservedRevision]:
         """Return the revisions of a namespace that name this uid as an owner."""

@@ -1,6 +1,6 @@
 """The conflicts of a merge: what both sides changed, with the values that the result lacks."""
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any, Literal
 
 import msgspec
@@ -39,23 +39,45 @@ class Conflict(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     taken: Literal["upstream", "local"] = "upstream"
 
 
+_decoder = msgspec.json.Decoder(tuple[Conflict, ...])
+
+
+def reported(text: str) -> tuple[Conflict, ...]:
+    """Return the conflicts of an annotation's text; one that cannot be read has none."""
+    try:
+        return _decoder.decode(text or "[]")
+    except msgspec.DecodeError:
+        return ()
+
+
+def joined(before: Iterable[Conflict], later: Iterable[Conflict]) -> tuple[Conflict, ...]:
+    """Return the conflicts of two merges; of one place, the later one."""
+    places = {(one.file, one.object, one.field): one for one in (*before, *later)}
+    return tuple(places.values())
+
+
+def where(conflict: Conflict) -> str:
+    """Return the place of a conflict in words."""
+    return " ".join(part for part in (conflict.file, conflict.object, conflict.field) if part)
+
+
 def annotation(conflicts: Sequence[Conflict]) -> str:
     """Return the conflicts as the annotation's text; those beyond its limit are counted."""
     listed: list[Any] = []
     left = CONFLICTS_BYTES_MAX
     for conflict in conflicts:
-        shown = msgspec.structs.replace(
-            conflict, **{side: _shown(getattr(conflict, side)) for side in ("old", "local", "new")}
+        cut = msgspec.structs.replace(
+            conflict, **{side: shown(getattr(conflict, side)) for side in ("old", "local", "new")}
         )
-        left -= len(msgspec.json.encode(shown)) + 1
+        left -= len(msgspec.json.encode(cut)) + 1
         if left < 0:
             listed.append({"file": f"and {len(conflicts) - len(listed)} more"})
             break
-        listed.append(shown)
+        listed.append(cut)
     return msgspec.json.encode(listed).decode()
 
 
-def _shown(value: Any) -> Any:
+def shown(value: Any) -> Any:
     """Return a value as JSON can hold it, as text where it is long."""
     if value is ABSENT:
         return value
