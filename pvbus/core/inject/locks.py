@@ -79,6 +79,7 @@ def _rank(lock: Lock, facts: RevisionFacts, *, published: bool) -> int | None:
         if facts.revision == lock.number:
             return 0
         return 1 if lock.has_commit(facts) else None
+    is_named = lock.number < 0 and facts.workspace == lock.tail
     if lock.has_commit(facts):
-        return 2
-    return 3 if published and lock.number < 0 and facts.workspace == lock.tail else None
+        return 2 if is_named else 3
+    return 4 if published and is_named else None

@@ -14,6 +14,7 @@ from pvbus.core.inject.view import ObservedRevision
 from pvbus.core.keys import HOLD
 from pvbus.core.merge.conflicts import CONFLICTS, Conflict, where
 from pvbus.core.records import InjectedObject, ResultRow
+from pvbus.core.versions import is_range
 
 Conditions = list[Condition]
 
@@ -130,7 +131,9 @@ def upstream_wanted(upstream: Upstream) -> str:
 
 def _upstream(upstream: Upstream) -> str:
     asked = [f"revision {upstream.revision}"] if upstream.revision > 0 else []
-    if upstream.workspace_name or not asked:
+    if is_range(upstream.workspace_name):
+        asked.append(f"a published version {upstream.workspace_name}")
+    elif upstream.workspace_name or not asked:
         asked.append(f"workspace {upstream.workspace_name or 'main'}")
     where = f'package "{upstream.package}" in repository "{upstream.repo}"'
     return f"package revision of {where} ({', '.join(asked)})"

@@ -9,6 +9,7 @@ from typing import Any, NamedTuple
 
 import msgspec
 
+from pvbus.core import versions
 from pvbus.core.api.variants import CONFIG_GROUP, PORCH_GROUP, Downstream, Upstream
 from pvbus.core.inject.mutations import CandidateListing
 from pvbus.core.keys import Key, ObjectKey, okey
@@ -199,12 +200,16 @@ class InjectView:
         """Find the upstream revision.
 
         If both a revision above 0 and a workspace are given, both must match; one alone decides. With
-        neither, it is the workspace `main`, normally the branch placeholder.
+        neither, it is the workspace `main`, normally the branch placeholder. Of a range of versions, it is
+        the highest.
         """
+        at = self.at(namespace, Downstream(repo=upstream.repo, package=upstream.package))
         workspace = upstream.workspace_name
+        if versions.is_range(workspace):
+            return versions.highest(upstream, at, lambda revision: revision.facts)
         if not workspace and upstream.revision <= 0:
             workspace = "main"
-        for revision in self.at(namespace, Downstream(repo=upstream.repo, package=upstream.package)):
+        for revision in at:
             if workspace and revision.facts.workspace != workspace:
                 continue
             if upstream.revision > 0 and revision.facts.revision != upstream.revision:

@@ -2,6 +2,7 @@
 
 import json
 from collections.abc import AsyncIterator
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -463,3 +464,28 @@ async def test_a_file_that_is_no_text_is_not_destroyed_by_a_rebase(life: Life, b
     status, reason, message = life.condition()
     assert (status, reason) == ("False", "Error")
     assert f'cannot be merged into the draft "{FIRST}": logo.png is no text; publish it' in message
+
+
+async def test_a_range_of_versions_follows_what_is_published_in_it(life: Life, blueprints: Path) -> None:
+    """A tag without a number is the base of the next merge, too."""
+    await life.start(revision=0, workspaceName=">=1 <3")
+    await life.edit("size: small", "size: small\n  mine: '1'")
+    await approve(life.api, FIRST)
+    for tag, size in (("v2", "two"), ("v2.4.0", "four"), ("v2.5.0", "five")):
+        files = {
+            "app/Kptfile": KPTFILE.format(name="app"),
+            "app/settings.yaml": CONFIG.replace("small", size),
+        }
+        push_files(blueprints, files, tag=f"app/{tag}")
+        await eventually(partial(life.has, f"blue.app.{tag}"))
+        await life.world.converge()
+        assert life.condition() == NO_ERRORS
+        assert life.data("packagevariant-2") == {"size": size, "mine": "1"}
+        assert await life.lock(SECOND) == f"app/{tag}"
+    push_files(blueprints, {"app/settings.yaml": CONFIG.replace("small", "six")}, tag="app/v3")
+    await eventually(lambda: life.has("blue.app.v3"))
+    await life.writes_nothing()
+    assert life.drafts() == ["packagevariant-2"]
+    await life.api.patch(f"{VARIANTS}/v", {"spec": {"upstream": {"workspaceName": ">=1 <drei"}}})
+    await life.world.converge()
+    assert '">=1 <drei" is not a range of versions: "<drei"' in life.condition("Stalled")[2]
