@@ -136,8 +136,8 @@ def _comparator(match: re.Match[str]) -> Iterator[Bound]:
     is_full = len(given) == 3
     match match[1] or "=":
         case "^":
-            kept = next((place for place, number in enumerate(given) if number), len(given) - 1)
-            yield from ((">=", version), ("<", _next(given, kept)))
+            fixed = next((index for index, number in enumerate(given) if number), len(given) - 1)
+            yield from ((">=", version), ("<", _next(given, fixed)))
         case "~":
             yield from ((">=", version), ("<", _next(given, min(1, len(given) - 1))))
         case "=" if is_full:
@@ -159,7 +159,7 @@ def _until_wildcard(numbers: Iterable[str | None]) -> Iterator[str]:
         yield number
 
 
-def _next(given: list[int], place: int) -> Version:
-    """Return the lowest version whose number at a place is higher; its pre-releases come before it."""
-    numbers = (*given[:place], given[place] + 1, 0, 0)[:3]
+def _next(given: list[int], index: int) -> Version:
+    """Return the lowest version whose number at an index is higher; its pre-releases come before it."""
+    numbers = (*given[:index], given[index] + 1, 0, 0)[:3]
     return Version((numbers[0], numbers[1], numbers[2]), _LOWEST)

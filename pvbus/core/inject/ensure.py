@@ -35,7 +35,7 @@ from pvbus.core.inject.states import Action, DownstreamState, Finding, action
 from pvbus.core.inject.view import InjectView, ObservedRevision
 from pvbus.core.merge.conflicts import CONFLICTS, Conflict, annotation, joined, reported
 from pvbus.core.merge.packages import PackageMerge
-from pvbus.core.merge.resolving import unresolved
+from pvbus.core.merge.resolving import carried, unresolved
 
 PLACEHOLDER = former.PLACEHOLDER
 
@@ -189,7 +189,9 @@ class DownstreamReconciler:
         if state is not DownstreamState.PUBLISHED:
             known = conflicts_of(obj)
             if merged is not None:
-                known = joined(known, reported(annotation(merged.conflicts)))
+                open_before = unresolved(known, files)
+                found = reported(annotation(merged.conflicts))
+                known = joined(carried(open_before, mutation.resources), found)
             conflicts = unresolved(known, mutation.resources)
         if state is DownstreamState.DRAFT:
             is_changed = is_changed or _is_deferred(obj) or conflicts != conflicts_of(obj)
