@@ -16,12 +16,12 @@ from pvbus.cli.plandocument import unified
 from pvbus.cli.plantext import diff_lines
 from pvbus.cli.progress import VARIANT
 from pvbus.cli.reading import data_option
-from pvbus.controlplane.packages.upgrading import Names, shown
+from pvbus.controlplane.packages.upgrading import Names
 from pvbus.core.errors import ConflictError, PermanentError, UsageError
 from pvbus.core.inject.owning import PUBLISHED, lifecycle_of
 from pvbus.core.inject.renderstatus import render_status
 from pvbus.core.keys import Key
-from pvbus.core.merge.conflicts import ABSENT, CONFLICTS, Conflict, MergeError
+from pvbus.core.merge.conflicts import ABSENT, CONFLICTS, Conflict, MergeError, shown
 from pvbus.core.merge.taking import chosen, value_of, with_value
 from pvbus.core.proposals import conflicts_of
 from pvbus.core.yaml.editor import YamlError

@@ -16,7 +16,8 @@ from pvbus.core.backoff import Backoff
 from pvbus.core.effects import INTERNAL_ERROR, Effect, Get, Outcome, Put, Reconciliation
 from pvbus.core.errors import ConflictError, PermanentError, TransientError
 from pvbus.core.inject import report
-from pvbus.core.inject.ensure import ContentName, ContentNeededError, DownstreamReconciler, NotYetError
+from pvbus.core.inject.choosing import NotYetError
+from pvbus.core.inject.ensure import ContentName, ContentNeededError, DownstreamReconciler
 from pvbus.core.inject.holding import holder_of, until_held
 from pvbus.core.inject.mutations import (
     InjectionPoint,

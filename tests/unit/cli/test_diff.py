@@ -10,8 +10,8 @@ from pvbus.adapters.kubernetes.cluster import HttpCluster
 from pvbus.adapters.memory.cluster import MemoryCluster
 from pvbus.cli import diff
 from pvbus.cli.main import run
-from pvbus.controlplane.packages.upgrading import annotation
 from pvbus.core.errors import ConflictError
+from pvbus.core.merge.conflicts import annotation
 from pvbus.core.merge.objects import merge
 from pvbus.ports.cluster import Object
 

@@ -322,15 +322,23 @@ async def test_a_changed_object_reconciles_exactly_the_variants_that_inject_it()
         for name in names
     ]
     world = await settled(SITES, site("shared"), site("other"), *upstream(site=POINT), *asked)
-    world.ran.clear()
-    world.cluster.put(site("shared", "south"))
-    world.observe()
-    assert {key.partition("/")[2] for key in world.dirty} == wanting
-    await world.settle()
-    assert {key.partition("/")[2] for key in world.ran} == wanting
+    hashes = set()
+    for change in (lambda: world.cluster.put(site("shared", "south")),
+                   lambda: world.cluster.remove(SITE, NAMESPACE, "shared"),
+                   lambda: world.cluster.put(site("shared", "west"))):  # fmt: skip
+        hashes.add(world.result("v0").injected[0].hash)
+        world.ran.clear()
+        change()
+        world.observe()
+        assert {key.partition("/")[2] for key in world.dirty} == wanting
+        await world.settle()
+        assert {key.partition("/")[2] for key in world.ran} == wanting
+    last = world.result("v0").injected[0].hash
+    assert len({*hashes, last}) == 4  # north, south, none, west
+    assert last not in world.files("v0.app.packagevariant-1")["site.yaml"]
     for name in names:
         text = world.files(f"{name}.app.packagevariant-1")["site.yaml"]
-        assert ("region: south" in text) == (name in wanting)
+        assert ("region: west" in text) == (name in wanting)
     world.ran.clear()
     world.cluster.put(site("unrelated"))
     world.observe()
