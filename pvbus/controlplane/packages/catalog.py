@@ -52,6 +52,11 @@ class Catalog:
     def branch_ref(self) -> str:
         return self._tips.branch_ref
 
+    @property
+    def head(self) -> str:
+        """Return the branch's commit as of the last `apply`, "" without a branch."""
+        return self._refs.get(self.branch_ref, "")
+
     def leftovers(self, directory: str | None = None) -> list[str]:
         """Return the directories that deleted packages left on the branch, checking one or all."""
         directories = list(self._folders) if directory is None else [directory]
