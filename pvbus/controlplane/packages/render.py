@@ -40,7 +40,9 @@ SAVE_ON_FAILURE = "kpt.dev/save-on-render-failure"
 
 CONSTANT = frozenset({"set-annotations", "set-labels", "set-namespace"})
 """Built-in functions that write only values of their configuration: on all objects, and with a `configMap`, a
-second run writes the same values. Every other pipeline of built-in functions runs twice."""
+second run writes the same values. Other pipelines run twice, but for those with `PROCESSES`."""
+PROCESSES = frozenset({"", "starlark"})
+"""Functions that need a process or a server ('': all that are not built in): too costly to repeat."""
 SECOND_RUN_SECONDS_MAX = 1.0
 """Time of the first run above which there is no second one, and limit of the second."""
 FILES_SHOWN_MAX = 3
@@ -111,7 +113,7 @@ class _Run:
         self.originals = tuple(items)
         self.items = list(items)
         self.reports: list[StepReport] = []
-        self.is_builtin = True
+        self.is_cheap = True
         self.is_constant = True
         self.began = time.monotonic()
         self._registry = registry
@@ -121,7 +123,7 @@ class _Run:
     def warning(self) -> str:
         """Return what a second run would change, "" for nothing, and where the answer costs too much."""
         took = time.monotonic() - self.began
-        if self.is_constant or not self.is_builtin or took > SECOND_RUN_SECONDS_MAX:
+        if self.is_constant or not self.is_cheap or took > SECOND_RUN_SECONDS_MAX:
             return ""
         second = _Run(self.items, self._registry, ("mutators",))
         try:
@@ -161,7 +163,7 @@ class _Run:
         image = entry.image if not entry.tag else f"{entry.image.partition('@')[0]}:{entry.tag}"
         function = self._registry.resolve(image) if image else self._registry.resolve_exec(entry.exec)
         if step.phase == "mutators":
-            self.is_builtin &= bool(function.builtin)
+            self.is_cheap &= function.builtin not in PROCESSES
             self.is_constant &= function.builtin in CONSTANT and _is_plain(entry)
         selected = pipeline.select(step, scope)
         output = function.run(selected, config)

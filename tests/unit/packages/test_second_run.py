@@ -109,6 +109,7 @@ def runs(resources: dict[str, str], monkeypatch: pytest.MonkeyPatch) -> tuple[in
     return count, result
 
 
+SCRIPT = "  - {image: 'starlark:v0.5.0', configMap: {source: 'x = 1'}}\n"
 GROWS = package(REPLACE, "a>b delimiter: '-', index: 99", a="x", b="y")
 
 
@@ -118,9 +119,10 @@ GROWS = package(REPLACE, "a>b delimiter: '-', index: 99", a="x", b="y")
         (GROWS, 2),
         (package(label("b"), a="1"), 1),
         (package("  - {image: 'grow:v1'}\n" + REPLACE, "a>b", a="1", b="2"), 1),
+        (package(SCRIPT + REPLACE, "a>b", a="1", b="2"), 1),
         (package(REPLACE, "a>b", a="1", b="1"), 1),
     ],
-    ids=["repeated", "constants", "not built in", "nothing changed"],
+    ids=["repeated", "constants", "not built in", "a process", "nothing changed"],
 )
 def test_what_needs_no_second_run_or_costs_too_much_has_none(
     resources: dict[str, str], expected: int, monkeypatch: pytest.MonkeyPatch

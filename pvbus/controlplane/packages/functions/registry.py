@@ -8,6 +8,7 @@ import re
 import shlex
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
+from importlib.util import find_spec
 from typing import NamedTuple
 
 from pvbus.controlplane.packages.functions.apply_replacements import apply_replacements
@@ -90,7 +91,8 @@ class FunctionRegistry:
         self._isolated = isolated
         self._engine = engine_of(engine) if engine else ""
         self._runner = FunctionRunner(runner) if runner else None
-        builtins = {name: builtin.version for name, builtin in BUILTINS.items()}
+        builtins = [(name, builtin.version) for name, builtin in BUILTINS.items()]
+        builtins += [("interpreter", (1,))] if find_spec("starlark") else []
         given = (images or {}, allow_exec, timeout_seconds, isolated, self._engine, runner, builtins)
         self.digest = sha1_head(repr(given))
         self._images = {image: self._configured(image, target) for image, target in (images or {}).items()}
