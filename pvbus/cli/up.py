@@ -128,9 +128,9 @@ def up(
         )
         if given is not None
     }
+    config = load_config(ServicesConfig)
     server_config = load_config(ApiServerConfig, {**os.environ, **functions})
     functions_of(server_config)
-    config = load_config(ServicesConfig)
     logs.configure(log_level, config.log_format)
     if reapply and not paths and example is None:
         raise UsageError("--reapply needs what to apply: give PATH or --example, too")
