@@ -17,7 +17,7 @@ from pvbus.adapters.memory.objects import copy_of, source_of
 from pvbus.adapters.memory.packages import Files
 from pvbus.controlplane.apiserver.hooks import StatusError
 from pvbus.controlplane.packages import answers, bounds, content, layout, upgrading
-from pvbus.controlplane.packages.content import RENDERED, facts_of
+from pvbus.controlplane.packages.content import RENDERED, facts_of, shown_conditions
 from pvbus.controlplane.packages.creation import Start as FirstFiles
 from pvbus.controlplane.packages.creation import Wanted, clone_exists, first_files, parse, workspace_exists
 from pvbus.controlplane.packages.functions.registry import FunctionRegistry
@@ -36,8 +36,10 @@ from pvbus.controlplane.packages.repository import DEFER_RENDER
 from pvbus.controlplane.packages.revisions import blocking_references
 from pvbus.controlplane.packages.upgrading import Names, Upstream
 from pvbus.core.api.variants import CONFIG_GROUP
+from pvbus.core.errors import TransientError
 from pvbus.core.keys import sha1_head
-from pvbus.core.merge.conflicts import CONFLICTS, MergeError
+from pvbus.core.merge import copies
+from pvbus.core.merge.conflicts import CONFLICTS, MergeError, annotation
 from pvbus.core.yaml import editor
 from pvbus.ports.cluster import Kind, Object
 
@@ -86,7 +88,7 @@ class StoreRules:
             self._upstreams.add(source_of(wanted.task))
         new = copy_of(obj)
         if start.conflicts:
-            reported = {CONFLICTS: upgrading.annotation(start.conflicts)}
+            reported = {CONFLICTS: annotation(start.conflicts)}
             new["metadata"]["annotations"] = (new["metadata"].get("annotations") or {}) | reported
         new["spec"]["lifecycle"] = layout.DRAFT
         new["spec"].setdefault("revision", 0)
@@ -193,11 +195,11 @@ class StoreRules:
         *,
         deployment: bool,
     ) -> Mapping[str, str]:
-        edits = [content.named(package.rpartition("/")[2])]
+        edits = [copies.named(package.rpartition("/")[2])]
         if lock and lock.get("git"):
-            edits.append(content.derived_from(lock))
-        kptfile = {layout.KPTFILE: content.edit_kptfile(files, *edits)[layout.KPTFILE]}
-        result = {**self._with_origins(source, files), **content.with_origins(kptfile)}
+            edits.append(copies.derived_from(lock))
+        kptfile = {layout.KPTFILE: copies.edit_kptfile(files, *edits)[layout.KPTFILE]}
+        result = {**self._with_origins(source, files), **copies.with_origins(kptfile)}
         return content.with_package_context(result, package) if deployment else result
 
     def _with_origins(self, source: Object, files: Mapping[str, str]) -> Mapping[str, str]:
@@ -206,7 +208,7 @@ class StoreRules:
         key = (_namespace(source), meta["name"], meta.get("resourceVersion", ""))
         if key not in self._origins:
             others = {path: text for path, text in files.items() if path != layout.KPTFILE}
-            self._origins[key] = content.with_origins(others)
+            self._origins[key] = copies.with_origins(others)
         return self._origins[key]
 
     def _stored(self, namespace: str, name: str) -> Mapping[str, str]:
@@ -278,7 +280,10 @@ class StoreRules:
 
     def _run(self, texts: Mapping[str, str]) -> Rendering:
         """Run the pipeline; a package that cannot be rendered keeps its files and records the error."""
-        return rendering_of(run_pipeline(texts, registry=self._registry))
+        try:
+            return rendering_of(run_pipeline(texts, registry=self._registry))
+        except TransientError as exc:
+            raise answers.unavailable(f"the package cannot be rendered now: {exc}") from exc
 
     # ------------------------------------------------------------ status
 
@@ -289,8 +294,9 @@ class StoreRules:
         status.pop("conditions", None)
         if facts.upstream_lock is not None:
             status["upstreamLock"] = facts.upstream_lock
-        if facts.conditions:
-            status["conditions"] = [dict(condition) for condition in facts.conditions]
+        warning = made.note.warning if made.note is not None else ""
+        if conditions := shown_conditions(facts, warning):
+            status["conditions"] = conditions
         shown: dict[str, Any] = {**revision, "status": status}
         return Files(shown, made.texts, {"renderStatus": made.status} if made.status is not None else {})
 
