@@ -37,6 +37,8 @@ def variant_lines(document: Document) -> Iterator[str]:
     yield from _decision_lines(document)
     for revision in document["revisions"]:
         yield f"  package revision: {revision}"
+    for render in document.get("renders") or []:
+        yield f"  render of {render['revision']}: {render['remark']}"
     yield from _injection_lines(document)
     yield from _conflict_lines(document.get("conflicts") or [])
     yield from _closing_lines(document)

@@ -59,9 +59,13 @@ def revisions_of(packages: int) -> int:
     return 2 * packages + packages // 2
 
 
+def make_bare(path: Path) -> None:
+    subprocess.run(["git", "init", "--quiet", "--bare", "--initial-branch=main", str(path)], check=True)
+
+
 def make(remote: Path, packages: int) -> None:
     """Make a bare repository with so many packages."""
-    subprocess.run(["git", "init", "--quiet", "--bare", "--initial-branch=main", str(remote)], check=True)
+    make_bare(remote)
     stream = "".join(_stream(packages)).encode()
     subprocess.run(["git", "fast-import", "--quiet"], cwd=remote, input=stream, check=True)
     subprocess.run(["git", "pack-refs", "--all"], cwd=remote, check=True)
@@ -98,3 +102,9 @@ def _files(name: str, replicas: int) -> str:
         )
         + "\n"
     )
+
+
+def git(folder: Path, *arguments: str) -> str:
+    identity = ("-c", "user.name=bench", "-c", "user.email=bench@example.org")
+    command = ["git", *identity, *arguments]
+    return subprocess.run(command, cwd=folder, check=True, capture_output=True, text=True).stdout.strip()

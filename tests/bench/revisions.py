@@ -42,8 +42,18 @@ class Process(NamedTuple):
 
     def cpu_seconds(self) -> float:
         """Return the CPU time of the process and of the git processes that it has waited for."""
+        return self.own_seconds() + self.git_seconds()
+
+    def own_seconds(self) -> float:
+        return self._seconds(11)
+
+    def git_seconds(self) -> float:
+        return self._seconds(13)
+
+    def _seconds(self, field: int) -> float:
+        """field: of two that follow each other, user and system, in the line of the process."""
         fields = self._read("stat").rpartition(")")[2].split()
-        return sum(map(int, fields[11:15])) / os.sysconf("SC_CLK_TCK")
+        return sum(map(int, fields[field : field + 2])) / os.sysconf("SC_CLK_TCK")
 
     def resident_bytes(self) -> int:
         return int(self._read("statm").split()[1]) * os.sysconf("SC_PAGE_SIZE")
@@ -102,8 +112,8 @@ def git_push_cpu(remote: Path, pushes: int) -> float:
         subprocess.run(["git", "clone", "--quiet", "--bare", str(remote), str(mirror)], check=True)
         before = os.times()
         for number in range(pushes):
-            commit = _git(mirror, "commit-tree", "-m", str(number), "main^{tree}")
-            _git(
+            commit = gitfleet.git(mirror, "commit-tree", "-m", str(number), "main^{tree}")
+            gitfleet.git(
                 mirror,
                 "push",
                 "--quiet",
@@ -115,12 +125,6 @@ def git_push_cpu(remote: Path, pushes: int) -> float:
         after = os.times()
     used = after.children_user + after.children_system - before.children_user - before.children_system
     return used / pushes
-
-
-def _git(folder: Path, *arguments: str) -> str:
-    identity = ("-c", "user.name=bench", "-c", "user.email=bench@example.org")
-    command = ["git", *identity, *arguments]
-    return subprocess.run(command, cwd=folder, check=True, capture_output=True, text=True).stdout.strip()
 
 
 async def revisions(*, small: bool) -> list[Row]:
