@@ -5,6 +5,7 @@ from enum import Enum
 from typing import Any, NamedTuple
 
 from pvbus.core.ingest import states as informer
+from pvbus.core.inject import states as downstream
 from pvbus.core.unroll import states as child
 from pvbus.runtime.reconcile import states as lease
 
@@ -17,9 +18,11 @@ class Machine(NamedTuple):
     transitions: Mapping[Any, Mapping[Any, Any]]
     """The next state by state and event; for an informer, the states that may come next."""
 
+    columns: tuple[str, str, str] = ("state", "event", "next state")
+
     def table(self) -> str:
         """Return a Markdown table with a row for each pair that can occur."""
-        return "\n".join(["| state | event | next state |", "| --- | --- | --- |", *self._rows()])
+        return "\n".join([f"| {' | '.join(self.columns)} |", "| --- | --- | --- |", *self._rows()])
 
     def _rows(self) -> Iterator[str]:
         for state, pairs in self.transitions.items():
@@ -40,6 +43,7 @@ def _word(value: type | Enum | None) -> str:
 MACHINES = (
     Machine("informer", "The informer of a kind", informer.TRANSITIONS),
     Machine("child", "A child of a set", child.TRANSITIONS),
+    Machine("downstream", "The downstream of a variant", downstream.ACTIONS, ("state", "finding", "action")),
     Machine("lease", "The lease of a partition", lease.TRANSITIONS),
 )
 

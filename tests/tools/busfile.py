@@ -14,7 +14,7 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
 
-OPTIONAL_CONDITIONS = {"OnHold", "DeletionHeld", "Removing", "ConfigInjected", "Published"}
+OPTIONAL_CONDITIONS = {"OnHold", "DeletionHeld", "Removing", "ConfigInjected", "UpgradeConflict", "Published"}
 
 
 class Row(NamedTuple):

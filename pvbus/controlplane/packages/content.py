@@ -2,35 +2,27 @@
 
 Pure. Kptfiles and resources are edited in place, so that comments and layout stay.
 
-Source: Porch v1.5.8, pkg/task/{init,clone,patchgen,generictaskhandler}.go; kpt v1.0.0-beta.62.1,
-internal/builtins/pkg_context.go and internal/util/addmergecomment.
+Source: Porch v1.5.8, pkg/task/{init,patchgen,generictaskhandler}.go; kpt v1.0.0-beta.62.1,
+internal/builtins/pkg_context.go.
 """
 
-import re
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 import msgspec
 
 from pvbus.controlplane.packages import bounds
 from pvbus.controlplane.packages.layout import KPTFILE
+from pvbus.core.merge.copies import CONTEXT_FILE, Edit, is_yaml
 from pvbus.core.yaml import editor
 from pvbus.core.yaml.editor import Document
 
-CONTEXT_FILE = "package-context.yaml"
 CONTEXT_NAME = "kptfile.kpt.dev"
-UPSTREAM_IDENTIFIER = "internal.kpt.dev/upstream-identifier"
 LOCAL_CONFIG = "config.kubernetes.io/local-config"
 RENDERED = "Rendered"
 RENDER_IDEMPOTENT = "RenderIdempotent"
 """Condition of a PackageRevision if a second run of its pipeline would change it. It is of the store, not of
 the package: its Kptfile does not have it."""
-
-Edit = Callable[[Document], Document]
-"""A change of a Kptfile."""
-
-_MERGE_COMMENT = "kpt-merge:"
-_METADATA_LINE = re.compile(r"(?m)^metadata:[ \t]*(?=\r?$)")
 
 
 def initial_files(name: str, task: Mapping[str, Any]) -> dict[str, str]:
@@ -67,7 +59,7 @@ def with_package_context(texts: Mapping[str, str], package_path: str) -> dict[st
     """
     result = {}
     for path, text in texts.items():
-        documents = editor.parse(text) if _is_yaml(path) and CONTEXT_NAME in text else ()
+        documents = editor.parse(text) if is_yaml(path) and CONTEXT_NAME in text else ()
         retained = tuple(document for document in documents if not _is_context(document.value))
         if len(retained) == len(documents):
             result[path] = text
@@ -91,80 +83,11 @@ def _is_context(value: Any) -> bool:
     )
 
 
-def with_origins(texts: Mapping[str, str]) -> dict[str, str]:
-    """Record in every resource its upstream name, so that an upgrade finds it again.
-
-    An existing record stays: it names the same object on both sides of a later merge. A file that is not
-    YAML stays as it is; rendering reports it.
-    """
-    return {path: _origin_file(text) if _is_yaml(path) else text for path, text in texts.items()}
-
-
-def _origin_file(text: str) -> str:
-    try:
-        documents = editor.parse(text)
-    except editor.YamlError:
-        return text
-    return editor.join(tuple(_with_origin(document) for document in documents))
-
-
-def _with_origin(document: Document) -> Document:
-    value = document.value
-    name = editor.get(value, ("metadata", "name"))
-    if not (isinstance(value, dict) and value.get("apiVersion") and value.get("kind") and name):
-        return document
-    namespace = editor.get(value, ("metadata", "namespace")) or ""
-    group = str(value["apiVersion"]).rpartition("/")[0]
-    identifier = f"{group}|{value['kind']}|{namespace or 'default'}|{name}"
-    if editor.get(value, ("metadata", "annotations", UPSTREAM_IDENTIFIER)) is None:
-        document = editor.assign(document, ("metadata", "annotations", UPSTREAM_IDENTIFIER), identifier)
-    if _MERGE_COMMENT in document.text:
-        return document
-    comment = f"metadata: # {_MERGE_COMMENT} {namespace}/{name}"
-    text = _METADATA_LINE.sub(lambda _: comment, document.text, count=1)
-    return document._replace(text=text)
-
-
-def _is_yaml(path: str) -> bool:
-    return path.endswith((".yaml", ".yml")) or path.rpartition("/")[2] == KPTFILE
-
-
 def _document(text: str) -> Document:
     documents = editor.parse(text)
     if not documents or not isinstance(documents[0].value, dict):
         raise editor.YamlError("it contains no object")
     return documents[0]
-
-
-def edit_kptfile(texts: Mapping[str, str], *edits: Edit) -> dict[str, str]:
-    """Apply edits to the package's Kptfile. Raises: YamlError."""
-    documents = editor.parse(texts[KPTFILE])
-    if not documents or not isinstance(documents[0].value, dict):
-        raise editor.YamlError("Kptfile contains no object")
-    first = documents[0]
-    for edit in edits:
-        first = edit(first)
-    return {**texts, KPTFILE: editor.join((first, *documents[1:]))}
-
-
-def named(name: str) -> Edit:
-    return lambda kptfile: editor.assign(kptfile, ("metadata", "name"), name)
-
-
-def derived_from(lock: Mapping[str, Any]) -> Edit:
-    """Record the upstream. lock: `{type: git, git: {repo, directory, ref, commit}}`."""
-    git = dict(lock["git"])
-    upstream = {"type": "git", "git": {key: git[key] for key in ("repo", "directory", "ref")}}
-
-    def edit(kptfile: Document) -> Document:
-        strategy = editor.get(kptfile.value, ("upstream", "updateStrategy"))
-        wanted = {
-            "upstream": upstream | ({"updateStrategy": strategy} if strategy else {}),
-            "upstreamLock": {"type": "git", "git": git},
-        }
-        return editor.assign(kptfile, (), {**kptfile.value, **wanted})
-
-    return edit
 
 
 def with_metadata(field: str, wanted: Mapping[str, str], *, exact: bool) -> Edit:

@@ -19,6 +19,7 @@ from pvbus.controlplane.packages.revisions import Revision, lock_of
 from pvbus.controlplane.packages.upgrading import Names, Upgraded, Upstream
 from pvbus.controlplane.packages.upstreams import Origin, Upstreams
 from pvbus.core.keys import revision_name
+from pvbus.core.merge import copies
 from pvbus.core.merge.conflicts import Conflict, MergeError
 from pvbus.core.yaml import editor
 from pvbus.ports.cluster import Object
@@ -200,10 +201,10 @@ class Creation:
 
     def _cloned(self, wanted: Wanted, sync: RepositorySync, origin: Origin) -> Start:
         plain = texts(origin.files)
-        edited = content.edit_kptfile(
-            plain, content.named(wanted.package.rpartition("/")[2]), content.derived_from(origin.lock)
+        edited = copies.edit_kptfile(
+            plain, copies.named(wanted.package.rpartition("/")[2]), copies.derived_from(origin.lock)
         )
-        kptfile = content.with_origins({layout.KPTFILE: edited[layout.KPTFILE]})
+        kptfile = copies.with_origins({layout.KPTFILE: edited[layout.KPTFILE]})
         result = {**self._with_origins(origin.tree, plain), **kptfile}
         if sync.settings.facts.deployment:
             result = content.with_package_context(result, wanted.package)
@@ -212,7 +213,7 @@ class Creation:
     def _with_origins(self, tree: str, plain: Mapping[str, str]) -> Mapping[str, str]:
         """Record origins in all files but the Kptfile: the same for every clone of a tree."""
         others = {path: text for path, text in plain.items() if path != layout.KPTFILE}
-        return self.origins.get(tree, lambda: content.with_origins(others))
+        return self.origins.get(tree, lambda: copies.with_origins(others))
 
     async def _edit(self, wanted: Wanted, sync: RepositorySync) -> Start:
         name = ((wanted.task.get("edit") or {}).get("sourceRef") or {}).get("name", "")
@@ -328,4 +329,4 @@ def first_files(wanted: Wanted, start: Start) -> dict[str, str]:
     ]
     if wanted.spec.get("readinessGates") is not None:
         edits.append(content.with_gates(wanted.spec["readinessGates"]))
-    return content.edit_kptfile(start.texts, *edits) if edits else start.texts
+    return copies.edit_kptfile(start.texts, *edits) if edits else start.texts

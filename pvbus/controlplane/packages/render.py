@@ -30,6 +30,7 @@ from pvbus.controlplane.packages.layout import RenderNote, one_line
 from pvbus.core.api.packages import function_item, function_results
 from pvbus.core.api.variants import Condition
 from pvbus.core.errors import PermanentError
+from pvbus.core.merge import copies
 from pvbus.core.yaml.editor import YamlError
 from pvbus.ports.cluster import Object
 
@@ -413,7 +414,7 @@ def unrendered(
     conditions = content.facts_of(wanted[files.KPTFILE]).conditions
     edit = content.with_conditions(conditions, rendered)
     try:
-        return Rendering(content.edit_kptfile(stored if is_source else wanted, edit), note)
+        return Rendering(copies.edit_kptfile(stored if is_source else wanted, edit), note)
     except YamlError as exc:
         raise answers.internal(f"Kptfile: {exc}") from exc
 

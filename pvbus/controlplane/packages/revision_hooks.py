@@ -27,9 +27,9 @@ from pvbus.controlplane.packages.operations import Draft, Staging
 from pvbus.controlplane.packages.repository import DEFER_RENDER, PACKAGE_REVISION, RepositorySync
 from pvbus.controlplane.packages.requests import RevisionRequests
 from pvbus.controlplane.packages.revisions import Revision, blocking_references, rendered_problem
-from pvbus.controlplane.packages.upgrading import annotation
 from pvbus.controlplane.packages.upstreams import Upstreams
-from pvbus.core.merge.conflicts import CONFLICTS, Conflict
+from pvbus.core.merge import copies
+from pvbus.core.merge.conflicts import CONFLICTS, Conflict, annotation
 from pvbus.core.yaml import editor
 from pvbus.ports.cluster import Object
 
@@ -176,7 +176,7 @@ class RevisionHooks:
         deferred = revision.note is not None and revision.note.state == "deferred"
         edits = _edits(new, revision.kptfile)
         try:
-            wanted = content.edit_kptfile(stored, *edits) if edits else stored
+            wanted = copies.edit_kptfile(stored, *edits) if edits else stored
         except editor.YamlError as exc:
             raise answers.internal(f"Kptfile: {exc}") from exc
         if deferred and DEFER_RENDER not in _annotations(new):
@@ -273,9 +273,9 @@ def _check_update(name: str, old: Object, new: Object, *, approval: bool) -> Non
                 )
 
 
-def _edits(new: Object, facts: KptfileFacts) -> Sequence[content.Edit]:
+def _edits(new: Object, facts: KptfileFacts) -> Sequence[copies.Edit]:
     """Return the request's edits of the Kptfile."""
-    edits: list[content.Edit] = []
+    edits: list[copies.Edit] = []
     package_metadata = _part(new, "spec", "packageMetadata") or {}
     for field, present in (("labels", facts.labels), ("annotations", facts.annotations)):
         wanted = package_metadata.get(field)

@@ -1,28 +1,17 @@
 """The upgrade task: merges a new upstream revision into the local package.
 
-The merge itself is `pvbus.core.merge`; this module brings the files of three revisions into it and out of
-it, byte for byte where they are no text.
+The merge itself is `pvbus.core.merge.copies`; this module brings the files of three revisions into it and
+out of it, byte for byte where they are no text.
 
 Source: Porch v1.5.8, pkg/task/upgrade.go and pkg/engine/validate.go.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import Any, NamedTuple
 
-import msgspec
-
-from pvbus.controlplane.packages import content
 from pvbus.controlplane.packages.gitrepo import File, Files
-from pvbus.controlplane.packages.layout import KPTFILE
-from pvbus.core.merge import packages
-from pvbus.core.merge.conflicts import ABSENT, Conflict
-from pvbus.core.yaml import editor
-
-CONFLICTS_BYTES_MAX = 64 * 1024
-"""Of the annotation: all annotations of an object together may have 256 KiB."""
-
-VALUE_CHARACTERS_MAX = 1000
-"""Of one value in the annotation; a longer one is still in git, in the revision that it is of."""
+from pvbus.core.merge import copies, packages
+from pvbus.core.merge.conflicts import Conflict
 
 REFERENCES = ("oldUpstreamRef", "newUpstreamRef", "localPackageRevisionRef")
 
@@ -73,43 +62,17 @@ class Upstream(NamedTuple):
 
 def with_origins(files: Files) -> dict[str, str]:
     """Return the texts of an upstream revision, in which a clone's objects can be found again."""
-    plain = texts_of(files)
-    return plain | content.with_origins({path: text for path, text in plain.items() if not _is_own(path)})
+    return copies.upstream_texts(texts_of(files))
 
 
 def upgraded(
     old: Upstream, local: Files, new: Upstream, lock: Mapping[str, Any], strategy: str, *, deployment: bool
 ) -> Upgraded:
-    """Merge the files of three revisions, and record the new upstream.
-
-    lock: of the new upstream. deployment: the package context is the local one, whatever the strategy.
-    Raises: MergeError, YamlError.
-    """
-    plain = texts_of(local)
-    merged = packages.merge(old.texts, plain, new.texts, strategy)
-    texts = merged.texts
-    if deployment:
-        texts |= {path: text for path, text in plain.items() if path.endswith(content.CONTEXT_FILE)}
-    texts = content.edit_kptfile(texts, content.named(_name(plain)), content.derived_from(lock))
-    made_here = {
-        path: text
-        for path, text in texts.items()
-        if text != new.texts.get(path) and not path.endswith(content.CONTEXT_FILE)
-    }
-    texts |= content.with_origins(made_here)
-    files = {path: _file(path, text, local, new.files) for path, text in texts.items()}
+    """Merge the files of three revisions, and record the new upstream. See `copies.upgraded`."""
+    merged = copies.upgraded(old.texts, texts_of(local), new.texts, lock, strategy, deployment=deployment)
+    files = {path: _file(path, text, local, new.files) for path, text in merged.texts.items()}
     links = _links(old.files, local, new.files, strategy)
     return Upgraded({**files, **links}, merged.conflicts)
-
-
-def _is_own(path: str) -> bool:
-    """Tell the files that a clone has made anew: they are not upstream's objects."""
-    return path.rpartition("/")[2] in (KPTFILE, content.CONTEXT_FILE)
-
-
-def _name(kptfile: Mapping[str, str]) -> str:
-    values = editor.values(kptfile[KPTFILE])
-    return str(editor.get(values[0] if values else None, ("metadata", "name")) or "")
 
 
 def texts_of(files: Files) -> dict[str, str]:
@@ -140,32 +103,3 @@ def _links(old: Files, local: Files, new: Files, strategy: str) -> dict[str, Fil
         for path in locals_.keys() | news.keys()
     }
     return {path: file for path, file in taken.items() if file is not None}
-
-
-def annotation(conflicts: Sequence[Conflict]) -> str:
-    """Return the conflicts as the annotation's text; those beyond its limit are counted."""
-    listed: list[Any] = []
-    left = CONFLICTS_BYTES_MAX
-    for conflict in conflicts:
-        shown = msgspec.structs.replace(
-            conflict, **{side: _shown(getattr(conflict, side)) for side in ("old", "local", "new")}
-        )
-        left -= len(msgspec.json.encode(shown)) + 1
-        if left < 0:
-            listed.append({"file": f"and {len(conflicts) - len(listed)} more"})
-            break
-        listed.append(shown)
-    return msgspec.json.encode(listed).decode()
-
-
-def _shown(value: Any) -> Any:
-    """Return a value as JSON can hold it, as text where it is long."""
-    if value is ABSENT:
-        return value
-    try:
-        text = msgspec.json.encode(value).decode()
-    except (TypeError, ValueError):  # a key that is a list, or a file that is no text
-        value = text = str(value).encode(errors="replace").decode()
-    if len(text) <= VALUE_CHARACTERS_MAX:
-        return value
-    return f"{value if isinstance(value, str) else text}"[:VALUE_CHARACTERS_MAX] + "..."

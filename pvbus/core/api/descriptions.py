@@ -47,7 +47,8 @@ DESCRIPTIONS: Mapping[type, Mapping[str, str]] = {
         "repo": "Name of the Repository of the upstream package, in the same namespace.",
         "package": "Name of the upstream package, with its path inside the repository.",
         "revision": "Number of the published revision to follow. 0, or none, leaves it to workspaceName.",
-        "workspace_name": "Workspace of the revision to follow. Without it, and without a revision, the "
+        "workspace_name": "Workspace of the revision to follow, or a range of versions such as `^1.4` or "
+        "`>=1.2 <2`: the highest published one is followed. Without it, and without a revision, the "
         "workspace is `main`, the branch itself.",
     },
     m.Downstream: {

@@ -12,6 +12,7 @@ from pvbus.core.api.variants import CONFIG_GROUP, PORCH_GROUP, VARIANT_API, Down
 from pvbus.core.effects import Delete, Effect, Get, KindRef, List, Update
 from pvbus.core.errors import ConflictError, NotOwnedError, PermanentError
 from pvbus.core.inject import former
+from pvbus.core.inject.states import Action, DownstreamState, action, left
 from pvbus.core.keys import FINALIZER, HOLD
 
 REVISION = KindRef(PORCH_GROUP, "PackageRevision", "v1alpha1")
@@ -29,6 +30,15 @@ def lifecycle_of(obj: Object) -> str:
 
 def is_terminating(obj: Object) -> bool:
     return bool(obj["metadata"].get("deletionTimestamp"))
+
+
+def version_of(obj: Object) -> str:
+    return str(obj["metadata"].get("resourceVersion") or "")
+
+
+def state_of(obj: Object) -> DownstreamState:
+    """Return the state of a live revision; one that is not the variant's is its caller's concern."""
+    return DownstreamState(lifecycle_of(obj))
 
 
 def belongs_to(obj: Object, variant: PackageVariant) -> bool:
@@ -172,36 +182,42 @@ def adopt(obj: Object, variant: PackageVariant) -> Generator[Effect, Any, Object
 # ------------------------------------------------------------ release
 
 
-def release(name: str, variant: PackageVariant) -> Effects:
-    """Release one of our revisions by the deletion policy; an unknown policy deletes nothing.
+def release(name: str, variant: PackageVariant, *, ended: bool = False) -> Effects:
+    """Give up one of our revisions. ended: the variant is deleted, else it has another downstream.
 
     Returns the object after the write, None if it was deleted. Raises: NotOwnedError."""
+    finding = left(variant.spec.deletion_policy, ended=ended)
     deleted = False
 
     def effect(live: Object) -> Effect | None:
         nonlocal deleted
-        meta = live["metadata"]
         if is_terminating(live):
             return None
-        if variant.spec.deletion_policy not in ("", "delete"):
-            return _disowned(live, variant)
-        if lifecycle_of(live) not in PUBLISHED:
-            deleted = True
-            return Delete(
-                REVISION,
-                meta["namespace"],
-                meta["name"],
-                uid=meta.get("uid", ""),
-                resource_version=meta.get("resourceVersion", ""),
-            )
-        if lifecycle_of(live) == "Published":
-            former.note_proposal(live, variant)
-            live["spec"]["lifecycle"] = "DeletionProposed"
-            return Update(REVISION, live)
+        match action(state_of(live), finding):
+            case Action.DISOWN:
+                return _disowned(live, variant)
+            case Action.DELETE:
+                deleted = True
+                return _deletion(live)
+            case Action.PROPOSE_DELETION:
+                former.note_proposal(live, variant)
+                live["spec"]["lifecycle"] = "DeletionProposed"
+                return Update(REVISION, live)
         return None
 
     after = yield from write_owned(variant, name, effect)
     return None if deleted else after
+
+
+def _deletion(live: Object) -> Delete:
+    meta = live["metadata"]
+    return Delete(
+        REVISION,
+        meta["namespace"],
+        meta["name"],
+        uid=meta.get("uid", ""),
+        resource_version=version_of(live),
+    )
 
 
 def republish(name: str, variant: PackageVariant) -> Generator[Effect, Any, Object]:
@@ -235,24 +251,23 @@ def terminate(
     """
     downstreams = list(downstreams)
     problems: dict[str, str] = {}
-    left = yield from _owned(variant, downstreams)
-    for obj in left:
+    remaining = yield from _owned(variant, downstreams)
+    for obj in remaining:
         if is_terminating(obj):
             continue
         name = obj["metadata"]["name"]
         try:
-            after = yield from release(name, variant)
+            after = yield from release(name, variant, ended=True)
             if after is not None and lifecycle_of(after) == "DeletionProposed" and belongs_to(after, variant):
-                # else garbage collection would delete it without approval
-                yield from write_owned(variant, name, lambda live: _disowned(live, variant))
+                yield from release(name, variant, ended=True)
         except NotOwnedError:  # it has got another owner since the list
             continue
         except PermanentError as error:  # the others are released all the same
             problems[name] = f": {error}"
-    if left:
-        left = yield from _owned(variant, downstreams)
-    if left:
-        names = [obj["metadata"]["name"] for obj in left]
+    if remaining:
+        remaining = yield from _owned(variant, downstreams)
+    if remaining:
+        names = [obj["metadata"]["name"] for obj in remaining]
         return [f"PackageRevision {name}{problems.get(name, '')}" for name in names]
     yield from _remove_finalizer(variant)
     return []

@@ -3,7 +3,7 @@
 Source of the types, reasons and messages of Stalled and Ready: Porch v1.5.8; the others are ours.
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 import msgspec
 
@@ -12,9 +12,13 @@ from pvbus.core.inject.ensure import Ensured
 from pvbus.core.inject.mutations import Injected
 from pvbus.core.inject.view import ObservedRevision
 from pvbus.core.keys import HOLD
+from pvbus.core.merge.conflicts import CONFLICTS, Conflict, where
 from pvbus.core.records import InjectedObject, ResultRow
+from pvbus.core.versions import is_range
 
 Conditions = list[Condition]
+
+UPGRADE_CONFLICT = "UpgradeConflict"
 
 
 def condition(kind: str, status: bool, reason: str, message: str, variant: PackageVariant) -> Condition:
@@ -37,7 +41,27 @@ def ensured_conditions(variant: PackageVariant, ensured: Ensured) -> Conditions:
     else:
         message = "successfully ensured downstream package variant"
         ready = condition("Ready", True, "NoErrors", message, variant)
-    return [_valid(variant), ready, *_injection(variant, ensured.injected)]
+    return [
+        _valid(variant),
+        ready,
+        *_injection(variant, ensured.injected),
+        *_conflicts(variant, ensured.conflicts),
+    ]
+
+
+def _conflicts(variant: PackageVariant, conflicts: Mapping[str, Sequence[Conflict]]) -> Conditions:
+    """Return the condition of drafts whose merges left conflicts. conflicts: by the draft's name."""
+    if not conflicts:
+        return []
+    count = sum(map(len, conflicts.values()))
+    name, (first, *_) = next(iter(conflicts.items()))
+    words = "one conflict" if count == 1 else f"{count} conflicts"
+    message = (
+        f"the upgrade of {name} left {words}, the first in {where(first)}; `pvbus diff "
+        f"{variant.metadata.namespace}/{variant.metadata.name}` shows them: change the draft where the taken "
+        f"value is wrong, or remove its annotation {CONFLICTS} to accept the rest"
+    )
+    return [condition(UPGRADE_CONFLICT, True, "BothChanged", message, variant)]
 
 
 def _valid(variant: PackageVariant) -> Condition:
@@ -107,7 +131,9 @@ def upstream_wanted(upstream: Upstream) -> str:
 
 def _upstream(upstream: Upstream) -> str:
     asked = [f"revision {upstream.revision}"] if upstream.revision > 0 else []
-    if upstream.workspace_name or not asked:
+    if is_range(upstream.workspace_name):
+        asked.append(f"a published version {upstream.workspace_name}")
+    elif upstream.workspace_name or not asked:
         asked.append(f"workspace {upstream.workspace_name or 'main'}")
     where = f'package "{upstream.package}" in repository "{upstream.repo}"'
     return f"package revision of {where} ({', '.join(asked)})"
@@ -141,7 +167,9 @@ def result_row(
     downstream = variant.spec.downstream
     if upstream is not None and downstream is not None and downstream not in row.downstreams:
         row = msgspec.structs.replace(row, downstreams=(*row.downstreams, downstream))
-    if ensured is not None:
+    if ensured is None:  # the draft is as it was
+        conditions = conditions + [one for one in row.conditions if one.type == UPGRADE_CONFLICT]
+    else:
         row = msgspec.structs.replace(
             row,
             targets=ensured.targets,

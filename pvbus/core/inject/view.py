@@ -9,6 +9,7 @@ from typing import Any, NamedTuple
 
 import msgspec
 
+from pvbus.core import versions
 from pvbus.core.api.variants import CONFIG_GROUP, PORCH_GROUP, Downstream, Upstream
 from pvbus.core.inject.mutations import CandidateListing
 from pvbus.core.keys import Key, ObjectKey, okey
@@ -44,14 +45,9 @@ class ObservedRevision(NamedTuple):
     facts: RevisionFacts
 
     @property
-    def is_placeholder(self) -> bool:
-        """Whether it is the branch placeholder: revision -1, workspace = branch."""
-        return self.facts.revision == -1
-
-    @property
     def identity(self) -> str:
-        """A string that changes when the upstream does; a placeholder's includes its commit."""
-        commit = self.facts.self_commit if self.is_placeholder else ""
+        """A string that changes when the upstream does; without a number, its commit is part of it."""
+        commit = self.facts.self_commit if self.facts.revision <= 0 else ""
         return f"{self.name}@{self.row.uid}@{commit}@{self.facts.revision}"
 
     def owned_by(self, uid: str) -> bool:
@@ -187,6 +183,15 @@ class InjectView:
         keys = self._at.get((namespace, package.repo, package.package), ())
         return [self._revisions[key] for key in sorted(keys)]
 
+    def from_directory(self, namespace: str, repo: str, directory: str) -> list[ObservedRevision]:
+        """Return the revisions of a package by the URL of its repository and its directory there."""
+        where = (namespace, repo, directory)
+        return [
+            revision
+            for revision in self._revisions.values()
+            if repo and (revision.namespace, revision.facts.self_repo, revision.facts.self_directory) == where
+        ]
+
     def owned(self, namespace: str, uid: str) -> list[ObservedRevision]:
         """Return the revisions of a namespace that name this uid as an owner."""
         return [self._revisions[key] for key in sorted(self._owned.get((namespace, uid), ()))]
@@ -195,12 +200,16 @@ class InjectView:
         """Find the upstream revision.
 
         If both a revision above 0 and a workspace are given, both must match; one alone decides. With
-        neither, it is the workspace `main`, normally the branch placeholder.
+        neither, it is the workspace `main`, normally the branch placeholder. Of a range of versions, it is
+        the highest.
         """
+        at = self.at(namespace, Downstream(repo=upstream.repo, package=upstream.package))
         workspace = upstream.workspace_name
+        if versions.is_range(workspace):
+            return versions.highest(upstream, at, lambda revision: revision.facts)
         if not workspace and upstream.revision <= 0:
             workspace = "main"
-        for revision in self.at(namespace, Downstream(repo=upstream.repo, package=upstream.package)):
+        for revision in at:
             if workspace and revision.facts.workspace != workspace:
                 continue
             if upstream.revision > 0 and revision.facts.revision != upstream.revision:

@@ -108,7 +108,7 @@ def _identified(file: str, documents: tuple[Document, ...]) -> dict[Identity, Do
         if identity in found:
             if not identity.kind:
                 raise NotObjectsError(f"{file}: several documents that are no objects")
-            raise MergeError(f"{file}: {_words(document.value)} is there twice")
+            raise MergeError(f"{file}: {words_of(document.value)} is there twice")
         found[identity] = document
     return found
 
@@ -126,7 +126,7 @@ def _text(value: Any, field: str) -> str:
     return "" if found is None else str(found)
 
 
-def _words(value: Any) -> str:
+def words_of(value: Any) -> str:
     """Return an object's kind, namespace and name for people; missing ones are left out."""
     names = [text for text in (_text(value, "namespace"), _text(value, "name")) if text]
     return f"{value.get('kind') or 'document'} {'/'.join(names)}".strip()
@@ -154,7 +154,7 @@ class _FileMerging:
         result = "".join(piece.text for piece in pieces)
         for identity, document in self._news.items():
             if identity not in self._locals and self._is_added(identity, document):
-                result = _appended(result, document.text)
+                result = appended(result, document.text)
                 pieces.append(document)
         if not any(piece.value is not None for piece in pieces):
             return FileMerge(None if self._locals else text, tuple(self._conflicts))
@@ -180,7 +180,7 @@ class _FileMerging:
     def _merged(self, identity: Identity, old: Document | None, local: Document, new: Document) -> Document:
         schema = schema_of(identity.group, identity.kind)
         merged = fields.merge({} if old is None else old.value, local.value, new.value, schema)
-        words = _words(local.value)
+        words = words_of(local.value)
         self._conflicts += [
             msgspec.structs.replace(conflict, file=self._file, object=words) for conflict in merged.conflicts
         ]
@@ -197,7 +197,7 @@ class _FileMerging:
 
     def _conflict(self, named: Mapping[str, Any], old: Any, local: Any, new: Any) -> None:
         self._conflicts.append(
-            Conflict(file=self._file, object=_words(named), old=old, local=local, new=new, taken="local")
+            Conflict(file=self._file, object=words_of(named), old=old, local=local, new=new, taken="local")
         )
 
 
@@ -254,7 +254,7 @@ def _in_place_of(local: str, new: str) -> str:
     return (separator[0] if separator else "") + (body if body.endswith("\n") else f"{body}\n")
 
 
-def _appended(text: str, document: str) -> str:
+def appended(text: str, document: str) -> str:
     """Append a document to a text."""
     if not text.strip():
         return document

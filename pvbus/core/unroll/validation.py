@@ -8,6 +8,7 @@ and malformed label selectors are reported here. Expressions are compiled elsewh
 
 from collections.abc import Iterable, Iterator
 
+from pvbus.core import versions
 from pvbus.core.api.selectors import selector_problems
 from pvbus.core.api.variants import (
     DownstreamTemplate,
@@ -73,6 +74,8 @@ def _upstream(upstream: Upstream | None) -> Iterator[str]:
         yield "spec.upstream.repo is a required field"
     if not upstream.revision and not upstream.workspace_name:
         yield "either spec.upstream.revision or spec.upstream.workspaceName must be specified"
+    if wrong := versions.problem(upstream):
+        yield f"spec.upstream.workspaceName: {wrong}"
 
 
 def _targets(targets: tuple[Target, ...]) -> Iterator[str]:

@@ -9,6 +9,7 @@ from typing import Any, NamedTuple
 
 import msgspec
 
+from pvbus.core import versions
 from pvbus.core.api.variants import CONFIG_GROUP, PORCH_GROUP, Downstream, Upstream
 from pvbus.core.keys import HOLD, SET_UID_LABEL, CheckKey, ObjectKey, is_check, okey
 from pvbus.core.markers import SyncView, is_marker, marker_kind
@@ -230,7 +231,10 @@ class UnrollView:
         """Find the upstream revision; its number and its workspace must match, if given.
 
         Several can match a number alone (equal numbers exist only by accident): the first by name is taken.
+        Of a range of versions, it is the highest.
         """
+        if versions.is_range(upstream.workspace_name):
+            return self._highest(namespace, upstream)
         found = []
         for key in self._revisions.get((namespace, upstream.repo, upstream.package), ()):
             row = self.objects[key]
@@ -243,6 +247,12 @@ class UnrollView:
                 continue
             found.append((key, row))
         return min(found, key=lambda item: item[0]) if found else None
+
+    def _highest(self, namespace: str, upstream: Upstream) -> tuple[str, ObjectRow] | None:
+        keys = sorted(self._revisions.get((namespace, upstream.repo, upstream.package), ()))
+        found = [(facts, key) for key in keys if (facts := self.objects[key].revision) is not None]
+        best = versions.highest(upstream, found, lambda item: item[0])
+        return (best[1], self.objects[best[1]]) if best is not None else None
 
 
 def _put_nonce(table: dict[str, dict[str, str]], skey: str, key: str, nonce: str | None) -> None:

@@ -38,7 +38,8 @@ from pvbus.controlplane.packages.upgrading import Names, Upstream
 from pvbus.core.api.variants import CONFIG_GROUP
 from pvbus.core.errors import TransientError
 from pvbus.core.keys import sha1_head
-from pvbus.core.merge.conflicts import CONFLICTS, MergeError
+from pvbus.core.merge import copies
+from pvbus.core.merge.conflicts import CONFLICTS, MergeError, annotation
 from pvbus.core.yaml import editor
 from pvbus.ports.cluster import Kind, Object
 
@@ -87,7 +88,7 @@ class StoreRules:
             self._upstreams.add(source_of(wanted.task))
         new = copy_of(obj)
         if start.conflicts:
-            reported = {CONFLICTS: upgrading.annotation(start.conflicts)}
+            reported = {CONFLICTS: annotation(start.conflicts)}
             new["metadata"]["annotations"] = (new["metadata"].get("annotations") or {}) | reported
         new["spec"]["lifecycle"] = layout.DRAFT
         new["spec"].setdefault("revision", 0)
@@ -194,11 +195,11 @@ class StoreRules:
         *,
         deployment: bool,
     ) -> Mapping[str, str]:
-        edits = [content.named(package.rpartition("/")[2])]
+        edits = [copies.named(package.rpartition("/")[2])]
         if lock and lock.get("git"):
-            edits.append(content.derived_from(lock))
-        kptfile = {layout.KPTFILE: content.edit_kptfile(files, *edits)[layout.KPTFILE]}
-        result = {**self._with_origins(source, files), **content.with_origins(kptfile)}
+            edits.append(copies.derived_from(lock))
+        kptfile = {layout.KPTFILE: copies.edit_kptfile(files, *edits)[layout.KPTFILE]}
+        result = {**self._with_origins(source, files), **copies.with_origins(kptfile)}
         return content.with_package_context(result, package) if deployment else result
 
     def _with_origins(self, source: Object, files: Mapping[str, str]) -> Mapping[str, str]:
@@ -207,7 +208,7 @@ class StoreRules:
         key = (_namespace(source), meta["name"], meta.get("resourceVersion", ""))
         if key not in self._origins:
             others = {path: text for path, text in files.items() if path != layout.KPTFILE}
-            self._origins[key] = content.with_origins(others)
+            self._origins[key] = copies.with_origins(others)
         return self._origins[key]
 
     def _stored(self, namespace: str, name: str) -> Mapping[str, str]:

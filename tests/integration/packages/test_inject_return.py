@@ -42,13 +42,16 @@ class ServedWorld(World):
     def all(self, kind: Kind) -> list[Object]:
         return self.listed.get(Kind(*kind), [])
 
+    async def observed(self) -> None:
+        for kind in (REVISION, REPOSITORY, VARIANT):
+            resource = await self.served.resource(Kind(*kind))
+            assert resource is not None
+            self.listed[Kind(*kind)] = (await self.served.list(resource, NAMESPACE)).items
+        self.observe()
+
     async def converge(self) -> None:
         for _ in range(50):
-            for kind in (REVISION, REPOSITORY, VARIANT):
-                resource = await self.served.resource(Kind(*kind))
-                assert resource is not None
-                self.listed[Kind(*kind)] = (await self.served.list(resource, NAMESPACE)).items
-            self.observe()
+            await self.observed()
             if not self.dirty:
                 return
             try:

@@ -1,16 +1,22 @@
 """The upgrade task: a new upstream revision merged into a published package, and inject that asks for it."""
 
 import json
+from collections.abc import AsyncIterator
+from functools import partial
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from pvbus.controlplane.apiserver.hooks import StatusError
 from pvbus.controlplane.packages.layout import parse_annotations
+from pvbus.core.effects import Update
+from pvbus.core.errors import ConflictError
 from pvbus.core.merge.conflicts import CONFLICTS
 from pvbus.core.yaml import editor
 from pvbus.ports.cluster import Object
-from tests.integration.apiserver.client import eventually
+from pvbus.runtime.reconcile.effects import perform
+from tests.integration.apiserver.client import Api, eventually
 from tests.integration.packages.support import (
     CONFIG,
     KPTFILE,
@@ -28,6 +34,7 @@ from tests.integration.packages.test_inject_return import (
     FIRST,
     NO_ERRORS,
     VARIANTS,
+    ServedWorld,
     approve,
     injecting,
 )
@@ -272,3 +279,213 @@ async def test_a_variant_whose_upstream_rises_gets_one_upgrade_draft_with_the_lo
         await world.converge()
         assert git(edge, "for-each-ref") == before
         assert world.condition() == NO_ERRORS
+
+
+class Life:
+    """One variant `v` of blueprint `app` in package `web`, on the real store."""
+
+    def __init__(self, api: Api, world: ServedWorld, edge: Path) -> None:
+        self.api, self.world, self.edge = api, world, edge
+
+    async def start(self, **upstream: Any) -> None:
+        wanted = {"repo": "blue", "package": "app", "revision": 1} | upstream
+        await self.api.create(VARIANTS, {**ASKED, "spec": {**ASKED["spec"], "upstream": wanted}})
+        await self.world.converge()
+
+    async def follow(self, **upstream: Any) -> None:
+        name = f"blue.{upstream.get('package', 'app')}.v{upstream['revision']}"
+        await eventually(lambda: self.has(name))
+        await self.api.patch(f"{VARIANTS}/v", {"spec": {"upstream": upstream}})
+        await self.world.converge()
+
+    async def has(self, name: str) -> bool:
+        return await self.api.code(f"{REVISIONS}/{name}") == 200
+
+    async def edit(self, old: str, new: str, name: str = FIRST, file: str = "settings.yaml") -> None:
+        files = await self.api.get(f"{RESOURCES}/{name}")
+        texts = files["spec"]["resources"]
+        assert old in texts[file]
+        texts[file] = texts[file].replace(old, new)
+        assert (await self.api.call("PUT", f"{RESOURCES}/{name}", files)).code == 200
+        await self.world.converge()
+
+    async def move(self, lifecycle: str, name: str = FIRST) -> None:
+        await self.api.patch(f"{REVISIONS}/{name}", {"spec": {"lifecycle": lifecycle}})
+        await self.world.converge()
+
+    async def conflicts(self, name: str = FIRST) -> list[Object]:
+        found = await self.api.get(f"{REVISIONS}/{name}")
+        reported: list[Object] = json.loads(found["metadata"].get("annotations", {}).get(CONFLICTS, "[]"))
+        return reported
+
+    async def lock(self, name: str = FIRST) -> str:
+        found = await self.api.get(f"{REVISIONS}/{name}")
+        return str(found["status"]["upstreamLock"]["git"]["ref"])
+
+    def data(self, workspace: str = "packagevariant-1") -> Object:
+        files = tree(self.edge, f"drafts/web/{workspace}", "web")
+        data: Object = editor.values(files["settings.yaml"])[0]["data"]
+        return data
+
+    def drafts(self) -> list[str]:
+        return [name.removeprefix("refs/heads/drafts/web/") for name in refs(self.edge) if "/drafts/" in name]
+
+    def condition(self, kind: str = "Ready") -> tuple[str, str, str]:
+        conditions = self.world.last_result().conditions
+        return next(((c.status, c.reason, c.message) for c in conditions if c.type == kind), ("", "", ""))
+
+    async def writes_nothing(self) -> None:
+        """A restart, and one more attempt, leave git as it is."""
+        before = git(self.edge, "for-each-ref")
+        self.world.restart()
+        self.world.controller._keys[0][f"{NAMESPACE}/v"].result = None
+        await self.world.converge()
+        assert git(self.edge, "for-each-ref") == before
+
+
+@pytest.fixture
+async def life(tmp_path: Path, blueprints: Path, edge: Path) -> AsyncIterator[Life]:
+    async with injecting(tmp_path / "data", blueprints, edge) as (api, world):
+        yield Life(api, world, edge)
+
+
+async def test_a_changed_upstream_is_merged_into_the_open_draft(life: Life, blueprints: Path) -> None:
+    """Local edits stay, upstream's value is taken where both changed, and a person resolves that."""
+    await life.start()
+    await life.edit("size: small", "size: tiny\n  mine: '1'  # ours")
+    publish_second(blueprints)
+    await life.follow(revision=2)
+    assert life.condition() == NO_ERRORS
+    assert life.drafts() == ["packagevariant-1"]
+    assert life.data() == {"size": "large", "mine": "1", "colour": "red"}
+    assert "mine: '1'  # ours" in tree(life.edge, "drafts/web/packagevariant-1", "web")["settings.yaml"]
+    assert "new.txt" in tree(life.edge, "drafts/web/packagevariant-1", "web")
+    assert await life.lock() == "app/v2"
+    log = git(life.edge, "log", "-1", "--format=%b", "drafts/web/packagevariant-1")
+    assert f"Cause: PackageVariant {NAMESPACE}/v: upgrade to blue.app.v2" in log
+    (conflict,) = await life.conflicts()
+    assert (conflict["field"], conflict["local"], conflict["new"]) == ("data.size", "tiny", "large")
+    status, reason, message = life.condition("UpgradeConflict")
+    assert (status, reason) == ("True", "BothChanged")
+    assert f"the upgrade of {FIRST} left one conflict" in message
+    assert "settings.yaml ConfigMap example/settings data.size" in message
+    assert f"`pvbus diff {NAMESPACE}/v`" in message
+    await life.writes_nothing()
+
+    await life.edit("size: large", "size: huge")
+    assert await life.conflicts() == []
+    assert life.condition("UpgradeConflict") == ("", "", "")
+    await life.writes_nothing()
+
+
+async def test_a_proposed_revision_is_rebased_once_it_is_rejected(life: Life, blueprints: Path) -> None:
+    await life.start()
+    await life.edit("size: small", "size: small\n  mine: '1'")
+    publish_second(blueprints)
+    await life.move("Proposed")
+    before = git(life.edge, "for-each-ref")
+    await life.follow(revision=2)
+    assert git(life.edge, "for-each-ref") == before
+    status, reason, message = life.condition()
+    assert (status, reason) == ("False", "UpstreamChanged")
+    assert f'the upstream is now blue.app.v2, but "{FIRST}" is Proposed: reject it' in message
+    await life.move("Draft")
+    assert life.condition() == NO_ERRORS
+    assert life.data() == {"size": "large", "mine": "1", "colour": "red"}
+
+    await life.follow(revision=1)  # the mind is changed: back to the former one
+    assert life.condition() == NO_ERRORS
+    assert life.data() == {"size": "small", "mine": "1"}
+    assert await life.lock() == "app/v1"
+    assert life.drafts() == ["packagevariant-1"]
+
+
+async def test_another_upstream_package_is_merged_with_the_one_before_as_base(
+    life: Life, blueprints: Path
+) -> None:
+    """Also for a published package, whose upgrade names a revision of another package."""
+    files = {"other/Kptfile": KPTFILE.format(name="other"), "other/settings.yaml": NEXT}
+    push_files(blueprints, files, tag="other/v1")
+    await life.start()
+    await life.edit("size: small", "size: small\n  mine: '1'")
+    await life.follow(package="other", revision=1)
+    assert life.condition() == NO_ERRORS
+    assert (await life.lock(), life.data()["colour"], life.data()["mine"]) == ("other/v1", "red", "1")
+    await approve(life.api, FIRST)
+    await life.follow(package="app", revision=1)
+    assert life.condition() == NO_ERRORS
+    assert life.data("packagevariant-2") == {"size": "small", "mine": "1"}
+
+
+async def test_a_draft_whose_former_upstream_is_gone_says_the_way_out(life: Life, blueprints: Path) -> None:
+    """The draft upstream has moved on, and nobody can read what was cloned."""
+    copy = {"type": "edit", "edit": {"sourceRef": {"name": "blue.app.v1"}}}
+    await life.api.create(REVISIONS, revision("blue", "app", "trial", copy))
+    await life.start(revision=0, workspaceName="trial")
+    assert (life.condition(), life.drafts()) == (NO_ERRORS, ["packagevariant-1"])
+    before = git(life.edge, "for-each-ref")
+    await life.edit("size: small", "size: big", name="blue.app.trial")
+    assert git(life.edge, "for-each-ref") == before
+    status, reason, message = life.condition()
+    assert (status, reason) == ("False", "UpstreamChanged")
+    assert "was made of drafts/app/trial" in message
+    assert "delete it to have it made anew" in message
+    await life.api.delete(f"{REVISIONS}/{FIRST}")
+    await life.world.converge()
+    assert (life.condition(), life.data()) == (NO_ERRORS, {"size": "big"})
+
+
+async def test_a_persons_edit_during_the_rebase_is_not_lost(life: Life, blueprints: Path) -> None:
+    """The write with the older version fails, and the next attempt merges the edit, too."""
+    await life.start()
+    publish_second(blueprints)
+    await eventually(lambda: life.has("blue.app.v2"))
+    await life.api.patch(f"{VARIANTS}/v", {"spec": {"upstream": {"revision": 2}}})
+    await life.world.observed()
+    steps = life.world.controller.reconcile(0, f"{NAMESPACE}/v", 0.0)
+    effect = next(steps)
+    while not isinstance(effect, Update):
+        effect = steps.send(await perform(life.world.cluster, effect))
+    assert effect.kind.kind == "PackageRevisionResources"
+    await life.edit("size: small", "size: small\n  meanwhile: '1'")
+    with pytest.raises(ConflictError):
+        await perform(life.world.cluster, effect)
+    await life.world.converge()
+    assert life.data() == {"size": "large", "colour": "red", "meanwhile": "1"}
+    assert life.condition() == NO_ERRORS
+
+
+async def test_a_file_that_is_no_text_is_not_destroyed_by_a_rebase(life: Life, blueprints: Path) -> None:
+    await life.start()
+    clone = blueprints.parent / f"clone-of-{blueprints.name}"
+    (clone / "app" / "logo.png").write_bytes(b"\x89PNG\xff\x00\xfe")
+    publish_second(blueprints)
+    await life.follow(revision=2)
+    status, reason, message = life.condition()
+    assert (status, reason) == ("False", "Error")
+    assert f'cannot be merged into the draft "{FIRST}": logo.png is no text; publish it' in message
+
+
+async def test_a_range_of_versions_follows_what_is_published_in_it(life: Life, blueprints: Path) -> None:
+    """A tag without a number is the base of the next merge, too."""
+    await life.start(revision=0, workspaceName=">=1 <3")
+    await life.edit("size: small", "size: small\n  mine: '1'")
+    await approve(life.api, FIRST)
+    for tag, size in (("v2", "two"), ("v2.4.0", "four"), ("v2.5.0", "five")):
+        files = {
+            "app/Kptfile": KPTFILE.format(name="app"),
+            "app/settings.yaml": CONFIG.replace("small", size),
+        }
+        push_files(blueprints, files, tag=f"app/{tag}")
+        await eventually(partial(life.has, f"blue.app.{tag}"))
+        await life.world.converge()
+        assert life.condition() == NO_ERRORS
+        assert life.data("packagevariant-2") == {"size": size, "mine": "1"}
+        assert await life.lock(SECOND) == f"app/{tag}"
+    push_files(blueprints, {"app/settings.yaml": CONFIG.replace("small", "six")}, tag="app/v3")
+    await eventually(lambda: life.has("blue.app.v3"))
+    await life.writes_nothing()
+    assert life.drafts() == ["packagevariant-2"]
+    await life.api.patch(f"{VARIANTS}/v", {"spec": {"upstream": {"workspaceName": ">=1 <drei"}}})
+    await life.world.converge()
+    assert '">=1 <drei" is not a range of versions: "<drei"' in life.condition("Stalled")[2]

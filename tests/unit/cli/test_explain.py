@@ -215,7 +215,10 @@ def test_conflicts_of_an_upgrade_are_said_with_file_field_and_values() -> None:
         f"{head} a.yaml, ConfigMap a, data.x: is upstream's {value}; here it was changed from '1' to '2'",
         f"{head} a.txt: stays 'z' as it is here; upstream changed nothing to nothing",
     ]
-    assert lines[20:] == ["  and 12 more conflicts (-o json has them all)"]
+    assert lines[20:] == [
+        "  and 12 more conflicts (-o json has them all)",
+        "  to settle conflicts: pvbus diff default/v",
+    ]
 
 
 def test_what_the_store_remarks_on_a_render_is_said() -> None:

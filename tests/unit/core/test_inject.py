@@ -322,15 +322,23 @@ async def test_a_changed_object_reconciles_exactly_the_variants_that_inject_it()
         for name in names
     ]
     world = await settled(SITES, site("shared"), site("other"), *upstream(site=POINT), *asked)
-    world.ran.clear()
-    world.cluster.put(site("shared", "south"))
-    world.observe()
-    assert {key.partition("/")[2] for key in world.dirty} == wanting
-    await world.settle()
-    assert {key.partition("/")[2] for key in world.ran} == wanting
+    hashes = set()
+    for change in (lambda: world.cluster.put(site("shared", "south")),
+                   lambda: world.cluster.remove(SITE, NAMESPACE, "shared"),
+                   lambda: world.cluster.put(site("shared", "west"))):  # fmt: skip
+        hashes.add(world.result("v0").injected[0].hash)
+        world.ran.clear()
+        change()
+        world.observe()
+        assert {key.partition("/")[2] for key in world.dirty} == wanting
+        await world.settle()
+        assert {key.partition("/")[2] for key in world.ran} == wanting
+    last = world.result("v0").injected[0].hash
+    assert len({*hashes, last}) == 4  # north, south, none, west
+    assert last not in world.files("v0.app.packagevariant-1")["site.yaml"]
     for name in names:
         text = world.files(f"{name}.app.packagevariant-1")["site.yaml"]
-        assert ("region: south" in text) == (name in wanting)
+        assert ("region: west" in text) == (name in wanting)
     world.ran.clear()
     world.cluster.put(site("unrelated"))
     world.observe()
@@ -651,6 +659,36 @@ async def test_what_was_refused_is_not_tried_again_before_something_changes() ->
     )
     await world.settle()
     assert world.reported()[0] == "True"
+
+
+async def test_a_person_who_asks_for_another_try_need_not_wait() -> None:
+    """Each new value of the annotation is one attempt more; a variant that is ready writes nothing for it."""
+    world = World([*upstream(), variant()])
+
+    def refuse(verb: str, obj: Object) -> None:
+        raise PermanentError("403 Forbidden: not allowed", reason="Forbidden")
+
+    async def ask(value: str) -> None:
+        obj = world.variant()
+        assert obj is not None
+        obj["metadata"]["annotations"] = {"pvbus.dev/retry": value}
+        world.cluster.put(obj)
+        await world.settle()
+
+    world.cluster.before_write = refuse
+    await world.settle()
+    asked = len(world.effects)
+    await ask("1")
+    assert len(world.effects) > asked
+    asked = len(world.effects)
+    await world.run()
+    assert len(world.effects) == asked
+    world.cluster.before_write = None
+    await ask("2")
+    assert world.reported()[0] == "True"
+    written = len(world.writes())
+    await ask("3")
+    assert len(world.writes()) == written
 
 
 async def test_a_wall_clock_that_jumps_does_not_put_another_attempt_off() -> None:

@@ -6,6 +6,7 @@ from pvbus.controlplane.packages import content
 from pvbus.core.api import kptfile
 from pvbus.core.api.packages import GitLock, PackageCondition
 from pvbus.core.errors import PermanentError
+from pvbus.core.merge import copies
 from tests.unit.core.strictkptfile import UnmetGate, read_strictly, unmet_gates
 
 TEXT = """\
@@ -108,11 +109,11 @@ def test_a_condition_is_set_in_its_place_or_added_last() -> None:
         kptfile.upsert_condition(TEXT, PackageCondition(type="new", status="Maybe"))
 
 
-def edited(*edits: content.Edit) -> str:
-    return content.edit_kptfile({kptfile.FILE: TEXT}, *edits)[kptfile.FILE]
+def edited(*edits: copies.Edit) -> str:
+    return copies.edit_kptfile({kptfile.FILE: TEXT}, *edits)[kptfile.FILE]
 
 
-def gates(*types: str) -> content.Edit:
+def gates(*types: str) -> copies.Edit:
     return content.with_gates([{"conditionType": name} for name in types])
 
 
@@ -127,14 +128,14 @@ def test_gates_and_conditions_can_be_made_an_exact_set() -> None:
 
 def test_name_upstream_labels_and_annotations_are_set_in_the_text() -> None:
     """Other lines stay; an empty mapping is taken away."""
-    assert edited(content.named("new")) == TEXT.replace("name: pkg", "name: new")
+    assert edited(copies.named("new")) == TEXT.replace("name: pkg", "name: new")
     assert "labels" not in edited(content.with_metadata("labels", {}, exact=True))
     text = edited(content.with_metadata("labels", {"a": "c", "d": "e"}, exact=True))
     assert "  labels: {a: c, d: e}\n" in text
     text = edited(content.with_metadata("annotations", {"k": "true"}, exact=True))
     assert '  annotations:\n    k: "true"\n' in text
     lock = {"repo": "r.git", "directory": "d", "ref": "d/v1", "commit": "0123e4"}
-    text = edited(content.derived_from({"type": "git", "git": lock}))
+    text = edited(copies.derived_from({"type": "git", "git": lock}))
     assert text.startswith(TEXT)
     parsed = read_strictly(text)
     assert parsed.upstream == kptfile.KptfileUpstream(

@@ -8,6 +8,7 @@ from hypothesis import strategies as st
 
 from pvbus.controlplane.packages import content
 from pvbus.controlplane.packages.layout import KPTFILE
+from pvbus.core.merge import copies
 from pvbus.core.yaml import editor
 
 KPT = """\
@@ -33,7 +34,7 @@ LOCK = {"type": "git", "git": {"repo": "r", "directory": "d", "ref": "d/v1", "co
 
 
 def kptfile(*edits: Any, text: str = KPT) -> str:
-    return content.edit_kptfile({KPTFILE: text}, *edits)[KPTFILE]
+    return copies.edit_kptfile({KPTFILE: text}, *edits)[KPTFILE]
 
 
 def value(text: str) -> Any:
@@ -41,21 +42,21 @@ def value(text: str) -> Any:
 
 
 def test_a_name_is_replaced_where_it_stands() -> None:
-    assert kptfile(content.named("green")) == KPT.replace("name: blue  #", "name: green  #")
+    assert kptfile(copies.named("green")) == KPT.replace("name: blue  #", "name: green  #")
 
 
 def test_the_upstream_and_its_lock_are_added_once() -> None:
-    once = kptfile(content.derived_from(LOCK))
+    once = kptfile(copies.derived_from(LOCK))
     assert once.startswith(KPT)
     assert value(once)["upstreamLock"] == LOCK
     assert value(once)["upstream"]["git"] == {"repo": "r", "directory": "d", "ref": "d/v1"}
-    assert kptfile(content.derived_from(LOCK), text=once) == once
+    assert kptfile(copies.derived_from(LOCK), text=once) == once
 
 
 def test_an_update_strategy_that_is_there_stays() -> None:
     text = KPT + "upstream:\n  type: git\n  git:\n    repo: x\n  updateStrategy: fast-forward\n"
     assert (
-        value(kptfile(content.derived_from(LOCK), text=text))["upstream"]["updateStrategy"] == "fast-forward"
+        value(kptfile(copies.derived_from(LOCK), text=text))["upstream"]["updateStrategy"] == "fast-forward"
     )
 
 
@@ -97,11 +98,11 @@ def test_no_labels_at_all_leave_no_empty_map() -> None:
 @pytest.mark.parametrize("text", ["", "# nothing\n", "- a\n- b\n", "a: [b\n"])
 def test_a_kptfile_that_is_no_object_is_an_error(text: str) -> None:
     with pytest.raises(editor.YamlError):
-        kptfile(content.named("x"), text=text)
+        kptfile(copies.named("x"), text=text)
 
 
 def test_every_context_goes_and_one_is_made_beside_each_kptfile() -> None:
-    old = content.initial_files("old", {})[content.CONTEXT_FILE]
+    old = content.initial_files("old", {})[copies.CONTEXT_FILE]
     texts = {
         KPTFILE: KPT,
         "package-context.yaml": old,
@@ -130,7 +131,7 @@ def test_every_context_goes_and_one_is_made_beside_each_kptfile() -> None:
     ],
 )
 def test_origins_are_recorded_in_objects_only(before: str, after: str) -> None:
-    assert content.with_origins({"a.yaml": before, "a.json": before, "a.txt": before}) == {
+    assert copies.with_origins({"a.yaml": before, "a.json": before, "a.txt": before}) == {
         "a.yaml": after,
         "a.json": before,
         "a.txt": before,
@@ -138,9 +139,9 @@ def test_origins_are_recorded_in_objects_only(before: str, after: str) -> None:
 
 
 def test_an_origin_of_an_earlier_clone_stays() -> None:
-    once = content.with_origins({"a.yaml": "kind: A\napiVersion: g/v1\nmetadata:\n  name: n\n"})
+    once = copies.with_origins({"a.yaml": "kind: A\napiVersion: g/v1\nmetadata:\n  name: n\n"})
     renamed = {"a.yaml": once["a.yaml"].replace("name: n\n", "name: m\n")}
-    assert content.with_origins(renamed) == renamed
+    assert copies.with_origins(renamed) == renamed
 
 
 NAMES = st.from_regex(r"[a-z][a-z0-9-]{0,10}", fullmatch=True)
@@ -165,13 +166,13 @@ def test_recording_origins_changes_one_annotation_and_is_done_once(
             document = editor.assign(document, ("metadata", path), item)
     if annotations:
         obj["metadata"]["annotations"] = annotations
-    marked = content.with_origins({"a.yaml": document.text})
+    marked = copies.with_origins({"a.yaml": document.text})
     after = value(marked["a.yaml"])
-    identifier = after["metadata"]["annotations"].pop(content.UPSTREAM_IDENTIFIER)
+    identifier = after["metadata"]["annotations"].pop(copies.UPSTREAM_IDENTIFIER)
     assert identifier == f"{group.rstrip('/')}|Thing|{namespace or 'default'}|{name}"
     if not annotations:
         del after["metadata"]["annotations"]
     assert after == obj
     assert f"metadata: # kpt-merge: {namespace or ''}/{name}\n" in marked["a.yaml"]
     assert f"kind: Thing{comment}\n" in marked["a.yaml"]
-    assert content.with_origins(marked) == marked
+    assert copies.with_origins(marked) == marked

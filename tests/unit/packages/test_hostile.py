@@ -8,7 +8,7 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from pvbus.controlplane.packages import bounds, content, layout, programs
+from pvbus.controlplane.packages import bounds, layout, programs
 from pvbus.controlplane.packages.content import facts_of
 from pvbus.controlplane.packages.functions import executable
 from pvbus.controlplane.packages.functions.registry import FunctionRegistry
@@ -16,6 +16,7 @@ from pvbus.controlplane.packages.gitcommand import Credentials, Git, GitError
 from pvbus.controlplane.packages.render import input_digest, render
 from pvbus.controlplane.packages.settings import git_problem, spec_of
 from pvbus.core.errors import PermanentError
+from pvbus.core.merge import copies
 from pvbus.core.yaml.editor import YamlError
 from tests.unit.packages.support import items
 
@@ -95,7 +96,7 @@ def test_a_text_costs_its_package_only_and_soon(case: str, file: str) -> None:
     result = render(package, registry=FunctionRegistry({}))
     "".join(result.resources.values()).encode()
     input_digest(package)
-    content.with_origins(package)
+    copies.with_origins(package)
     assert time.process_time() - began < SECONDS_MAX
     if message:
         assert not result.rendered
@@ -106,7 +107,7 @@ def test_a_text_costs_its_package_only_and_soon(case: str, file: str) -> None:
         assert facts.rendered is not None
         assert message in facts.rendered["message"]
         with pytest.raises(YamlError, match=message):
-            content.edit_kptfile(package, content.named("b"))
+            copies.edit_kptfile(package, copies.named("b"))
 
 
 @pytest.mark.parametrize(

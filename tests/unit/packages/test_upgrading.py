@@ -12,7 +12,8 @@ from pvbus.controlplane.packages import content, upgrading
 from pvbus.controlplane.packages.functions.registry import FunctionRegistry
 from pvbus.controlplane.packages.gitrepo import File, Files
 from pvbus.controlplane.packages.render import render
-from pvbus.core.merge.conflicts import Conflict
+from pvbus.core.merge import copies
+from pvbus.core.merge.conflicts import CONFLICTS_BYTES_MAX, Conflict, annotation
 from pvbus.core.yaml import editor
 from tests.unit.packages.support import CATALOG, package
 
@@ -30,8 +31,8 @@ def as_files(texts: Mapping[str, str]) -> dict[str, File]:
 
 def cloned(texts: Mapping[str, str]) -> dict[str, str]:
     """Clone a package into a deployment repository, and render it."""
-    edited = content.edit_kptfile(texts, content.named("edge01"), content.derived_from(lock(1)))
-    made = content.with_package_context(content.with_origins(edited), "edge01")
+    edited = copies.edit_kptfile(texts, copies.named("edge01"), copies.derived_from(lock(1)))
+    made = content.with_package_context(copies.with_origins(edited), "edge01")
     return dict(render(made, registry=REGISTRY).resources)
 
 
@@ -72,7 +73,7 @@ def test_a_nephio_package_takes_upstreams_change_and_keeps_the_rendered_one(fold
     after = texts(merged.files)
     assert after.keys() == local.keys() | {"new.txt"}
     for path, text in local.items():
-        if path.endswith(("Kptfile", content.CONTEXT_FILE)):
+        if path.endswith(("Kptfile", copies.CONTEXT_FILE)):
             continue
         lines = after[path].splitlines()
         assert [
@@ -113,8 +114,8 @@ def test_the_report_of_conflicts_is_bounded_json() -> None:
         Conflict(file="a.yaml", object="A a", field="x", old={1: "x"}, local="\udcff", new="y" * 2000),
         *(Conflict(file=f"{number}.txt", local="z" * 900, taken="local") for number in range(100)),
     ]
-    text = upgrading.annotation(conflicts)
-    assert len(text) < upgrading.CONFLICTS_BYTES_MAX + 100
+    text = annotation(conflicts)
+    assert len(text) < CONFLICTS_BYTES_MAX + 100
     first, second, *_, last = json.loads(text)
     assert first == {
         "file": "a.yaml",

@@ -8,6 +8,7 @@ import json
 from collections.abc import Iterator
 from typing import Any
 
+from pvbus.core import versions
 from pvbus.core.api.variants import PackageVariantSpec, Pipeline
 
 RESERVED_KEYS = ("name", "package-path")
@@ -28,6 +29,8 @@ def _problems(spec: PackageVariantSpec) -> Iterator[str]:
             yield f"missing required field spec.{field}.repo"
         if not end.package:
             yield f"missing required field spec.{field}.package"
+    if spec.upstream is not None and (wrong := versions.problem(spec.upstream)):
+        yield f"spec.upstream.workspaceName: {wrong}"
     if spec.adoption_policy not in ("", "adoptNone", "adoptExisting"):
         yield 'spec.adoptionPolicy field can only be "adoptNone" or "adoptExisting"'
     if spec.deletion_policy not in ("", "orphan", "delete"):

@@ -1,0 +1,63 @@
+"""What an attempt finds out about one of the variant's revisions, and what it tells a person about it."""
+
+from collections.abc import Mapping
+from typing import Any, NamedTuple
+
+from pvbus.core.inject.locks import Lock
+from pvbus.core.inject.mutations import Mutation
+from pvbus.core.inject.owning import Object
+from pvbus.core.inject.states import DownstreamState, Finding
+from pvbus.core.inject.view import ObservedRevision
+from pvbus.core.merge.conflicts import CONFLICTS, Conflict, reported
+
+
+class Look(NamedTuple):
+    """obj, resources: live; the resources are not read of a revision that is behind. base: the revision with
+    the upstream content that it holds. mutation: of its files. conflicts: the open ones, once they are
+    compared with the files. causes: the changes beside the mutation, in words."""
+
+    obj: Object
+    state: DownstreamState
+    finding: Finding
+    base: ObservedRevision | None = None
+    resources: Object | None = None
+    mutation: Mutation | None = None
+    conflicts: tuple[Conflict, ...] = ()
+    causes: tuple[str, ...] = ()
+
+    @property
+    def name(self) -> str:
+        return str(self.obj["metadata"]["name"])
+
+    @property
+    def files(self) -> Mapping[str, str]:
+        return ((self.resources or {}).get("spec") or {}).get("resources") or {}
+
+    def problem(self, upstream: str) -> tuple[str, str]:
+        """Return reason and message of a revision that needs what only a person can do."""
+        if self.finding is Finding.CHANGED:
+            return "NotDraft", f'"{self.name}" is {self.state}, but needs a change: reject it, or publish it'
+        news = f"the upstream is now {upstream}"
+        if self.finding is Finding.BEHIND:
+            return "UpstreamChanged", (
+                f'{news}, but "{self.name}" is {self.state}: reject it to have the upstream merged into '
+                "it, or publish it to have it upgraded"
+            )
+        return "UpstreamChanged", f'{news}, but "{self.name}" {self._lost()}'
+
+    def _lost(self) -> str:
+        lock = Lock.of(self.obj)
+        held = f"{lock.ref} (commit {lock.commit or 'unknown'})" if lock is not None else "its upstream"
+        words = f"was made of {held}, which cannot be read any more, so the change cannot be merged: "
+        if self.state is DownstreamState.PUBLISHED:
+            return f"{words}bring that revision back, or set spec.upstream back, or delete the package"
+        return f"{words}delete it to have it made anew, or set spec.upstream back"
+
+
+def conflicts_of(obj: Object) -> tuple[Conflict, ...]:
+    """Return the conflicts that are reported on a revision."""
+    return reported(annotations_of(obj).get(CONFLICTS, ""))
+
+
+def annotations_of(obj: Object) -> dict[str, Any]:
+    return obj["metadata"].get("annotations") or {}

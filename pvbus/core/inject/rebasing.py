@@ -1,0 +1,42 @@
+"""Merges a new upstream into an open draft, as the upgrade task merges it into a published package."""
+
+from collections.abc import Mapping
+from typing import Any
+
+from pvbus.core.errors import PermanentError
+from pvbus.core.merge import copies
+from pvbus.core.merge.conflicts import MergeError
+from pvbus.core.merge.packages import RESOURCE_MERGE, PackageMerge, Texts
+from pvbus.core.yaml.editor import YamlError
+
+_NO_TEXT = "\ufffd"
+"""Stands in the API for bytes that are no text; to write it would destroy them."""
+
+
+def rebase(
+    name: str, old: Texts, local: Texts, new: Texts, lock: Mapping[str, Any], *, deployment: bool
+) -> PackageMerge:
+    """Merge the files of a draft. name: of the draft. lock: `selfLock` of the new upstream.
+
+    deployment: its package context is generated. Raises: PermanentError if the files cannot be merged.
+    """
+    git = lock.get("git") or {}
+    if missing := [key for key in ("repo", "directory", "ref", "commit") if not git.get(key)]:
+        raise _refused(name, f"its status.selfLock has no {', '.join(missing)}")
+    olds, news = copies.upstream_texts(old), copies.upstream_texts(new)
+    try:
+        merged = copies.upgraded(olds, local, news, lock, RESOURCE_MERGE, deployment=deployment)
+    except (MergeError, YamlError) as error:
+        raise _refused(name, str(error)) from error
+    for path, text in merged.texts.items():
+        if _NO_TEXT in text and text != local.get(path):
+            raise _refused(name, f"{path} is no text")
+    return merged
+
+
+def _refused(name: str, why: str) -> PermanentError:
+    message = (
+        f'the changed upstream cannot be merged into the draft "{name}": {why}; publish it to have the '
+        "package store merge it, or delete it to have it made anew"
+    )
+    return PermanentError(message, reason="NotMergeable")

@@ -1,0 +1,273 @@
+"""The life of a variant beside a model of it: whatever people and events do, in any order.
+
+The package store's rules are those of `pvbus plan`, with its merges and versions.
+"""
+
+import asyncio
+from collections.abc import Coroutine
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from pvbus.adapters.memory.cluster import RESOURCES, REVISION
+from pvbus.controlplane.packages.functions.registry import FunctionRegistry
+from pvbus.core.merge.conflicts import CONFLICTS, reported
+from pvbus.core.yaml import editor
+from pvbus.ports.cluster import Kind, Object
+from pvbus.runtime.preview.packages import StoreRules
+from tests.simulation.inject_world import NAMESPACE, POINT, SITES, World, package, site, variant
+
+KEY = f"{NAMESPACE}/v"
+KPTFILE = "apiVersion: kpt.dev/v1\nkind: Kptfile\nmetadata:\n  name: app\n"
+UPSTREAMS = {"repo": "blue", "package": "app"}
+ANY = {**UPSTREAMS, "workspaceName": "*"}
+OTHER = {"apiVersion": "v1", "kind": "Person", "name": "other", "uid": "other", "controller": True}
+
+OWN = st.sampled_from("abcde")
+EVENTS = st.one_of(
+    st.tuples(st.just("edit"), OWN),
+    st.tuples(st.just("edit"), OWN),
+    st.tuples(st.just("publish_upstream"), st.sets(st.sampled_from("abc"), min_size=1), st.booleans()),
+    st.tuples(st.just("publish_upstream"), st.sets(st.sampled_from("abc"), min_size=1), st.just(False)),
+    st.tuples(st.just("settle")),
+    st.tuples(st.just("settle")),
+    st.tuples(st.sampled_from(["propose", "reject", "approve"])),
+    st.tuples(st.sampled_from(["restart", "delete_draft", "take_over", "leave", "delete_variant"])),
+    st.tuples(st.just("return_variant")),
+    st.tuples(st.just("pin"), st.integers(0, 9)),
+    st.tuples(st.just("change_site"), st.booleans()),
+)
+
+
+def settings_of(data: dict[str, str]) -> str:
+    lines = "".join(f"  {key}: {value}\n" for key, value in data.items())
+    return f"apiVersion: v1\nkind: ConfigMap\nmetadata:\n  name: settings\ndata:\n  always: yes-\n{lines}"
+
+
+def repository(name: str) -> Object:
+    metadata = {"name": name, "namespace": NAMESPACE}
+    return {"apiVersion": "config.porch.kpt.dev/v1alpha1", "kind": "Repository", "metadata": metadata}
+
+
+class Life:
+    """kept: a person's values in the last published revision; open: those in the draft, None without one."""
+
+    def __init__(self) -> None:
+        self.runner = asyncio.Runner()
+        world = World([SITES, site("s"), repository("edge"), repository("blue")])
+        world.cluster.rules = StoreRules(world.cluster, FunctionRegistry({}), is_embedded=True)
+        self.world = world
+        self.upstream = {"a": "u0", "b": "u0", "c": "u0"}
+        self.published = 0
+        self.values = 0
+        self.uids = 1
+        self.kept: dict[str, str] = {}
+        self.open: dict[str, str] | None = None
+        self.taken: dict[str, Object] = {}
+        self.put_upstream()
+        world.cluster.put(variant(upstream=ANY, injectors=[{"name": "s"}]))
+        self.settle()
+
+    def run(self, steps: Coroutine[Any, Any, Any]) -> Any:
+        return self.runner.run(steps)
+
+    def value(self, who: str) -> str:
+        self.values += 1
+        return f"{who}{self.values}"
+
+    # ------------------------------------------------------------ what is there
+
+    def put_upstream(self) -> None:
+        self.published += 1
+        git = {"repo": "blue-url", "directory": "app", "ref": f"app/v{self.published}"}
+        lock = {"type": "git", "git": {**git, "commit": f"c{self.published}"}}
+        files = {"Kptfile": KPTFILE, "settings.yaml": settings_of(self.upstream), "site.yaml": POINT}
+        for obj in package(
+            "blue", "app", f"v{self.published}", lifecycle="Published", revision=self.published,
+            files=files, status={"selfLock": lock},
+        ):  # fmt: skip
+            self.world.cluster.put(obj)
+
+    def mine(self) -> dict[str, Object]:
+        uid = f"uid-v-{self.uids}" if self.uids > 1 else "uid-v"
+        return {name: obj for name, obj in self.world.revisions().items() if uid in self.world.owners(name)}
+
+    def drafts(self, *lifecycles: str) -> list[str]:
+        wanted = lifecycles or ("Draft", "Proposed")
+        return [name for name, obj in self.mine().items() if obj["spec"]["lifecycle"] in wanted]
+
+    def tip(self) -> str | None:
+        mine = self.mine()
+        numbers = {name: obj["spec"].get("revision", 0) for name, obj in mine.items()}
+        return next(iter(self.drafts()), None) or max(mine, key=lambda name: numbers[name], default=None)
+
+    def data(self, name: str) -> dict[str, str]:
+        found: dict[str, str] = editor.values(self.world.files(name)["settings.yaml"])[0]["data"]
+        return found
+
+    # ------------------------------------------------------------ upstream and injected object
+
+    def publish_upstream(self, changed: set[str], removed: bool) -> None:
+        for field in sorted(changed):
+            self.upstream[field] = self.value("u")
+        if removed:
+            del self.upstream[min(changed)]
+        self.put_upstream()
+
+    def pin(self, number: int) -> None:
+        number = min(number, self.published)
+        if self.world.variant() is not None:
+            self.world.change(upstream={**UPSTREAMS, "revision": number} if number else ANY)
+
+    def change_site(self, exists: bool) -> None:
+        if exists:
+            self.world.cluster.put(site("s", self.value("region")))
+        else:
+            self.world.cluster.remove(Kind("example.com", "Site"), NAMESPACE, "s")
+
+    # ------------------------------------------------------------ people
+
+    def edit(self, field: str) -> None:
+        for name in self.drafts("Draft"):
+            value = self.value("m")
+            self.run(self._edit(name, field, value))
+            if self.open is None:
+                self.open = dict(self.kept)
+            self.open[field] = value
+
+    async def _edit(self, name: str, field: str, value: str) -> None:
+        resource = await self.world.cluster.resource(RESOURCES)
+        assert resource is not None
+        files = await self.world.cluster.get(resource, NAMESPACE, name)
+        assert files is not None
+        texts = files["spec"]["resources"]
+        (document,) = editor.parse(texts["settings.yaml"])
+        texts["settings.yaml"] = editor.assign(document, ("data", field), value).text
+        await self.world.cluster.update(resource, files)
+
+    def propose(self) -> None:
+        for name in self.drafts("Draft"):
+            self.world.touch(name, lifecycle="Proposed")
+
+    def reject(self) -> None:
+        for name in self.drafts("Proposed"):
+            self.world.touch(name, lifecycle="Draft")
+
+    def approve(self) -> None:
+        for name in self.drafts("Proposed"):
+            numbers = [obj["spec"].get("revision", 0) for obj in self.world.revisions().values()]
+            self.world.touch(name, lifecycle="Published", revision=max(0, *numbers) + 1)
+            if self.open is not None:  # what is only in the report was given up by approving
+                data = self.data(name)
+                self.kept = {field: value for field, value in self.open.items() if data.get(field) == value}
+                self.open = None
+
+    def delete_draft(self) -> None:
+        for name in self.drafts():
+            self.world.cluster.remove(REVISION, NAMESPACE, name)
+            self.open = None
+
+    def take_over(self) -> None:
+        for name in self.drafts():
+            self.world.disown(name, OTHER)
+            self.open = None
+            self.taken[name] = self.world.revisions()[name]
+
+    def leave(self) -> None:
+        for name in self.taken:
+            self.world.cluster.remove(REVISION, NAMESPACE, name)
+        self.taken.clear()
+
+    def delete_variant(self) -> None:
+        if self.world.variant() is not None:
+            self.world.change(deleted=True)
+            self.run(self.world.settle())
+            assert self.world.variant() is None
+            assert not self.mine()
+            self.open = None
+
+    def return_variant(self) -> None:
+        if self.world.variant() is None:
+            self.uids += 1
+            again = variant(upstream=ANY, injectors=[{"name": "s"}])
+            again["metadata"]["uid"] = f"uid-v-{self.uids}"
+            self.world.cluster.put(again)
+
+    def restart(self) -> None:
+        self.world.restart(observe=False)
+
+    # ------------------------------------------------------------ what holds
+
+    def settle(self) -> None:
+        """Let inject do all it wants to do, compare, and see that it wants nothing more."""
+        self.run(self.world.settle())
+        assert len(self.drafts()) <= 1
+        self.compare()
+        done = len(self.world.writes())
+        self.world.restart()
+        if state := self.world.controller._keys[0].get(KEY):
+            state.result = None
+        self.run(self.world.settle())
+        assert self.world.writes()[done:] == []
+
+    def compare(self) -> None:
+        tip = self.tip()
+        if tip is None:
+            return
+        is_open = bool(self.drafts())
+        if is_open and self.open is None:
+            self.open = dict(self.kept)
+        expected = self.open if self.open is not None else self.kept
+        annotations = self.mine()[tip]["metadata"].get("annotations") or {}
+        told = {conflict.local for conflict in reported(annotations.get(CONFLICTS, ""))}
+        data = self.data(tip)
+        for field, value in expected.items():
+            assert value in (data.get(field), *told), f"{value} of {field} is lost: {data}, {told}"
+        assert bool(self.world.reported("UpgradeConflict")[0]) is (is_open and bool(told))
+        if self.drafts("Draft") and self.world.reported()[0] == "True":
+            self.compare_content(tip, data)
+
+    def compare_content(self, tip: str, data: dict[str, str]) -> None:
+        """A ready draft has the value of the wanted upstream wherever no person set one."""
+        ref = self.mine()[tip]["status"]["upstreamLock"]["git"]["ref"].removeprefix("app/")
+        upstream = self.data(f"blue.app.{ref}")
+        for field in set(upstream) - set(self.open or {}):
+            assert data.get(field, upstream[field]) == upstream[field]
+        sites = self.world.all(Kind("example.com", "Site"))
+        regions = [one["spec"]["region"] for one in sites]
+        injected = editor.values(self.world.files(tip)["site.yaml"])[0]["spec"]["region"]
+        assert not regions or injected == regions[0]
+
+    def nothing_of_others_is_touched(self) -> None:
+        for name, before in self.taken.items():
+            assert self.world.revisions()[name] == before
+        touched = {write.name for write in self.world.writes()} - {"v"}
+        assert all(name.startswith("edge.app.") for name in touched)
+
+
+def lives(examples: int, events: int) -> None:
+    @settings(max_examples=examples, deadline=None)
+    @given(st.lists(EVENTS, min_size=events, max_size=2 * events))
+    def one_life(happening: list[tuple[Any, ...]]) -> None:
+        life = Life()
+        try:
+            for name, *arguments in happening:
+                getattr(life, name)(*arguments)
+                life.nothing_of_others_is_touched()
+            life.return_variant()
+            life.settle()
+        finally:
+            life.runner.close()
+
+    one_life()
+
+
+def test_a_variant_lives_as_its_model_says() -> None:
+    lives(25, 20)
+
+
+@pytest.mark.long
+def test_many_variants_live_as_their_model_says() -> None:
+    lives(80, 40)

@@ -1,0 +1,64 @@
+"""The downstream of a variant: every pair of a state and a finding against a second table, and in a world."""
+
+import pytest
+
+from pvbus.core.errors import InvariantError
+from pvbus.core.inject.states import ACTIONS, Action, DownstreamState, Finding, action, left
+
+# ! cannot occur
+EXPECTED = """
+finding                     no-revision foreign-revision Draft   Proposed Published        DeletionProposed
+wanted                      clone       adopt            !       !        !                publish-again
+not-to-be-adopted           !           nothing          !       !        !                !
+owned-by-another            report      !                !       !        !                !
+being-deleted               wait        !                !       !        !                !
+as-wanted                   !           !                nothing nothing  nothing          !
+content-to-change           !           !                save    report   edit             !
+upstream-changed            !           !                rebase  report   upgrade          !
+upstream-changed,-base-lost !           !                report  report   report           !
+downstream-changed          !           !                delete  delete   propose-deletion nothing
+variant-deleted             !           !                delete  delete   propose-deletion disown
+orphaned                    !           !                disown  disown   disown           disown
+"""
+
+
+def words(text: str) -> str:
+    return text.replace("-", " ")
+
+
+HEADS, *LINES = [line.split() for line in EXPECTED.strip().splitlines()]
+CASES = [
+    (DownstreamState(words(state)), Finding(words(line[0])), after)
+    for line in LINES
+    for state, after in zip(HEADS[1:], line[1:], strict=True)
+]
+
+
+@pytest.mark.parametrize(("state", "finding", "after"), CASES)
+def test_every_pair_has_its_action_or_cannot_occur(
+    state: DownstreamState, finding: Finding, after: str
+) -> None:
+    if after == "!":
+        with pytest.raises(InvariantError, match=f"{state} -> {finding} is not a pair"):
+            action(state, finding)
+    else:
+        assert action(state, finding) is Action(words(after))
+
+
+def test_the_second_table_is_complete() -> None:
+    assert len(CASES) == len(DownstreamState) * len(Finding) == len(set(CASES))
+    assert ACTIONS.keys() == set(DownstreamState)
+
+
+@pytest.mark.parametrize(
+    ("policy", "ended", "finding"),
+    [
+        ("", False, Finding.LEFT),
+        ("delete", True, Finding.ENDED),
+        ("orphan", True, Finding.RELEASED),
+        ("orphan", False, Finding.RELEASED),
+        ("Delete", True, Finding.RELEASED),
+    ],
+)
+def test_an_unknown_policy_deletes_nothing(policy: str, ended: bool, finding: Finding) -> None:
+    assert left(policy, ended=ended) is finding
