@@ -6,13 +6,10 @@ from typing import Any
 
 import msgspec
 
-from pvbus.core.merge import fields
 from pvbus.core.merge.conflicts import ABSENT, Conflict, shown
-from pvbus.core.merge.kptfile import FILE as KPTFILE
-from pvbus.core.merge.objects import identity_of, words_of
+from pvbus.core.merge.objects import words_of
 from pvbus.core.merge.packages import Texts
-from pvbus.core.merge.schemas import KPTFILE as KPTFILE_SCHEMA
-from pvbus.core.merge.schemas import schema_of
+from pvbus.core.merge.taking import value_of
 from pvbus.core.yaml import editor
 from pvbus.core.yaml.editor import Document
 
@@ -41,7 +38,7 @@ def carried(conflicts: Iterable[Conflict], texts: Texts) -> Iterator[Conflict]:
     for conflict in conflicts:
         is_value = conflict.field and conflict.taken == "upstream"
         try:
-            new = _value_at(conflict, texts) if is_value else conflict.new
+            new = value_of(conflict, texts.get(conflict.file)) if is_value else conflict.new
         except editor.YamlError:
             new = conflict.new
         yield msgspec.structs.replace(conflict, new=new)
@@ -52,7 +49,7 @@ def _is_open_in(conflict: Conflict, taken: Any, texts: Texts) -> bool:
         found = _object_of(conflict, texts)
         if not conflict.field:  # rendering may change an object, so only its presence counts
             return (found is None) == (taken is ABSENT)
-        return found is not None and _is_same(_value_at(conflict, texts), taken)
+        return found is not None and _is_same(value_of(conflict, texts.get(conflict.file)), taken)
     except editor.YamlError:  # no one can tell
         return True
 
@@ -60,16 +57,6 @@ def _is_open_in(conflict: Conflict, taken: Any, texts: Texts) -> bool:
 def _object_of(conflict: Conflict, texts: Texts) -> Document | None:
     documents = editor.parse(texts.get(conflict.file, ""))
     return next((d for d in documents if d.value and words_of(d.value) == conflict.object), None)
-
-
-def _value_at(conflict: Conflict, texts: Texts) -> Any:
-    document = _object_of(conflict, texts)
-    if document is None:
-        return ABSENT
-    identity = identity_of(document)
-    is_kptfile = conflict.file.rpartition("/")[2] == KPTFILE
-    schema = KPTFILE_SCHEMA if is_kptfile else schema_of(identity.group, identity.kind)
-    return dict(fields.labelled(document.value, schema)).get(conflict.field, ABSENT)
 
 
 def _is_same(present: Any, taken: Any) -> bool:
