@@ -57,6 +57,11 @@ class ChildProcess:
         self.reported = reported
         return self
 
+    @property
+    def pid(self) -> int:
+        assert self._process is not None
+        return self._process.pid
+
     async def ended(self) -> int:
         """Wait until the child ends; return its exit code, or minus the signal that killed it."""
         assert self._process is not None

@@ -32,8 +32,8 @@ from pvbus.core.errors import PermanentError, TransientError, UsageError
 from pvbus.ports.cluster import Cluster, Kind
 from pvbus.runtime.process.assembly import partition_count
 from pvbus.runtime.process.buses import bus_file, kafka_settings
-from pvbus.runtime.process.hosting import stop_on_signals
 from pvbus.runtime.process.settings import LogLevel, ServicesConfig, load_config
+from pvbus.runtime.process.signals import stop_on_signals
 from pvbus.telemetry import logs
 from pvbus.telemetry.terminal import unfiltered
 

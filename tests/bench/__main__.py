@@ -2,9 +2,9 @@
 
     python -m tests.bench [NAME...] [--small] [--json FILE]
 
-Names: ceiling, noop, affected, cel, large, kafka, kafka-large, kafka-workers. Those of Kafka start one,
-and are left out where that cannot be had. --small does the same with few objects, to see that it works:
-its times mean nothing.
+Names: ceiling, noop, affected, cel, large, revisions, upgrades, kafka, kafka-large, kafka-workers. Those
+of Kafka start one, and are left out where that cannot be had. --small does the same with few objects, to
+see that it works: its times mean nothing.
 """
 
 import argparse
@@ -23,7 +23,9 @@ from tests.bench.kafka_large import kafka_large
 from tests.bench.kafka_workers import kafka_workers
 from tests.bench.large import large
 from tests.bench.report import Row, machine, table, write_json
+from tests.bench.revisions import revisions
 from tests.bench.scenarios import ceiling, no_op
+from tests.bench.upgrades import upgrades
 from tests.tools.kafka import KafkaUnavailableError
 
 
@@ -37,6 +39,8 @@ SCENARIOS: dict[str, Scenario] = {
     "affected": affected,
     "cel": cel,
     "large": large,
+    "revisions": revisions,
+    "upgrades": upgrades,
     "kafka": kafka_fleet,
     "kafka-large": kafka_large,
     "kafka-workers": kafka_workers,

@@ -32,9 +32,11 @@ _decoder = msgspec.json.Decoder()
 
 
 class Entry:
-    """One version of one object; it never changes."""
+    """One version of one object; it never changes. package: `spec.packageName`, or an empty text."""
 
-    __slots__ = ("_is_current", "_object", "key", "labels", "owners", "raw", "rv", "terminating", "uid")
+    __slots__ = (
+        *("_is_current", "_object", "key", "labels", "owners", "package", "raw", "rv", "terminating", "uid"),
+    )
 
     def __init__(self, obj: Object, raw: bytes, rv: int) -> None:
         metadata = obj["metadata"]
@@ -46,6 +48,9 @@ class Entry:
         owners = metadata.get("ownerReferences")
         self.owners: tuple[Owner, ...] = tuple(map(_owner, owners)) if owners else ()
         self.terminating = "deletionTimestamp" in metadata
+        spec = obj.get("spec")
+        package = spec.get("packageName") if isinstance(spec, dict) else None
+        self.package: str = package if isinstance(package, str) else ""
         self._object: Object | None = None
         self._is_current = True
 

@@ -6,7 +6,7 @@ objects as they were at that version, as long as the log of changes reaches back
 
 import base64
 import binascii
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
 import msgspec
@@ -97,7 +97,7 @@ def page(store: Store, selected: Selection, query: Mapping[str, str]) -> Page:
         table = _past(table, rv)
     else:
         asked_version(store, query)
-    keys = table.keys(selected.namespace, after=after)
+    keys = _candidates(table, selected, after)
     if not selected.unrestricted:
         keys = [key for key in keys if selected.matches(table.entries[key])]
     shown = [table.entries[key] for key in (keys[:limit] if limit else keys)]
@@ -105,6 +105,14 @@ def page(store: Store, selected: Selection, query: Mapping[str, str]) -> Page:
         return Page(shown, rv)
     remaining = len(keys) - limit if selected.unrestricted else 0
     return Page(shown, rv, _write_token(_Token(rv=rv, start=shown[-1].key)), remaining)
+
+
+def _candidates(table: Table, selected: Selection, after: ObjectKey | None) -> Sequence[ObjectKey]:
+    """Return the keys of all objects that may be selected, in order."""
+    package = selected.fields.exact("spec.packageName") if selected.fields is not None else None
+    if not package:
+        return table.keys(selected.namespace, after=after)
+    return table.of_package(package, selected.namespace, after=after)
 
 
 def asked_version(store: Store, query: Mapping[str, str]) -> int:

@@ -13,7 +13,7 @@ it starts empty: a watch from an older version gets the error Expired, and lists
 import asyncio
 import sqlite3
 import time
-from bisect import bisect_left, bisect_right
+from bisect import bisect_left, bisect_right, insort
 from collections import deque
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -73,6 +73,7 @@ class Table:
         self.log_bytes = 0
         self._marks: deque[tuple[float, int]] = deque()
         self._order: list[ObjectKey] | None = None
+        self._packages: dict[str, set[ObjectKey]] | None = None
 
     def ordered(self, namespace: str | None = None, *, after: ObjectKey | None = None) -> list[Entry]:
         """Return the entries in order of namespace and name, of one namespace or all, after a key or all."""
@@ -90,22 +91,45 @@ class Table:
         high = len(order) if namespace is None else bisect_left(order, (namespace + "\0", ""))
         return order[low:high]
 
+    def of_package(
+        self, package: str, namespace: str | None, *, after: ObjectKey | None
+    ) -> Sequence[ObjectKey]:
+        """Return the keys of `keys` whose objects have this `spec.packageName`: a package has a few
+        revisions, a repository ten thousand."""
+        if self._packages is None:
+            self._packages = {}
+            for entry in self.entries.values():
+                self._packages.setdefault(entry.package, set()).add(entry.key)
+        found = sorted(self._packages.get(package, ()))
+        return [key for key in found if namespace in (None, key[0]) and (after is None or key > after)]
+
     def apply(self, change: Change) -> None:
         key = change.entry.key
         if (replaced := self.entries.get(key)) is not None:
             replaced.retire()
+            self._index(replaced, is_present=False)
         if change.type == "DELETED":
             change.entry.retire()
             del self.entries[key]
-            self._order = None
+            if self._order is not None:
+                del self._order[bisect_left(self._order, key)]
         else:
-            if change.type == "ADDED":
-                self._order = None
+            if replaced is None and self._order is not None:
+                insort(self._order, key)
             self.entries[key] = change.entry
+            self._index(change.entry, is_present=True)
         self.changes.append(change)
         self.log_bytes += _size(change)
         if len(self.changes) > LOG_CHANGES_MAX:
             self.compact(len(self.changes) // 2)
+
+    def _index(self, entry: Entry, *, is_present: bool) -> None:
+        if self._packages is None or not entry.package:
+            return
+        keys = self._packages.setdefault(entry.package, set())
+        keys.add(entry.key) if is_present else keys.discard(entry.key)
+        if not keys:
+            del self._packages[entry.package]
 
     def notify(self) -> None:
         """Wake all tasks that wait for `changed`."""

@@ -52,7 +52,8 @@ FILE_OVERHEAD_BYTES = 300
 """Package content in memory: thousands of usual packages, ten of the largest."""
 
 
-def _bytes_of(files: Mapping[str, File]) -> int:
+def bytes_of_files(files: Mapping[str, File]) -> int:
+    """Return the approximate memory of a package's files."""
     return sum(len(path) + len(file.data) + FILE_OVERHEAD_BYTES for path, file in files.items())
 
 
@@ -60,6 +61,6 @@ class StoreActivity:
     """The number of repository syncs and of requests in progress, and a cache of package content."""
 
     def __init__(self) -> None:
-        self.files: SizedCache[str, Mapping[str, File]] = SizedCache(FILES_BYTES_MAX, _bytes_of)
+        self.files: SizedCache[str, Mapping[str, File]] = SizedCache(FILES_BYTES_MAX, bytes_of_files)
         self.keepers = 0
         self.requests = 0

@@ -13,9 +13,11 @@ from pvbus.controlplane.apiserver.hooks import StatusError
 from pvbus.controlplane.packages import answers, bounds, content, layout, upgrading
 from pvbus.controlplane.packages.caching import SizedCache
 from pvbus.controlplane.packages.gitrepo import File, Files, texts
+from pvbus.controlplane.packages.operations import Source
 from pvbus.controlplane.packages.repository import RepositorySync
 from pvbus.controlplane.packages.revisions import Revision, lock_of
 from pvbus.controlplane.packages.upgrading import Names, Upgraded, Upstream
+from pvbus.controlplane.packages.upstreams import Origin, Upstreams
 from pvbus.core.keys import revision_name
 from pvbus.core.merge import copies
 from pvbus.core.merge.conflicts import Conflict, MergeError
@@ -47,12 +49,12 @@ class Wanted(NamedTuple):
 class Start(NamedTuple):
     """The first files. base: the source's files, for those that are not text; texts: the text files.
 
-    source: the revision that was cloned, copied or upgraded to; conflicts: of an upgrade.
+    conflicts: of an upgrade.
     """
 
     base: Files
     texts: dict[str, str]
-    source: Revision | None = None
+    source: Source | None = None
     conflicts: tuple[Conflict, ...] = ()
 
 
@@ -151,8 +153,9 @@ def _bytes_of(texts: Mapping[str, str]) -> int:
 class Creation:
     """Makes the first files of new revisions."""
 
-    def __init__(self, find: Finder) -> None:
+    def __init__(self, find: Finder, upstreams: Upstreams) -> None:
         self._find = find
+        self._upstreams = upstreams
         self.origins: SizedCache[str, Mapping[str, str]] = SizedCache(ORIGINS_BYTES_MAX, _bytes_of)
 
     async def start(self, wanted: Wanted, sync: RepositorySync) -> Start:
@@ -175,45 +178,37 @@ class Creation:
 
     async def _clone(self, wanted: Wanted, sync: RepositorySync) -> Start:
         reference = (wanted.task.get("clone") or {}).get("upstreamRef") or {}
-        upstream = (reference.get("upstreamRef") or {}).get("name")
-        if not upstream:
-            raise StatusError(
-                501,
-                "NotImplemented",
-                "clone.upstreamRef.upstreamRef.name is required: register the upstream's repository and "
-                "name its PackageRevision",
-            )
-        found = await self._find(wanted.namespace, upstream)
-        if found is None:
-            raise answers.internal(f'upstream package revision "{wanted.namespace}/{upstream}" not found')
-        source, revision = found
-        files = await source.files(revision)
-        links = {path: file.data for path, file in files.items() if file.text is None}
+        if name := (reference.get("upstreamRef") or {}).get("name"):
+            origin = await self._registered(wanted.namespace, name)
+        else:
+            origin = await self._upstreams.read(wanted.namespace, reference)
+        links = {path: file.data for path, file in origin.files.items() if file.text is None}
+        refused = f'upstream package revision "{origin.source.name}" cannot be cloned'
         if problem := bounds.link_problem(links):
-            raise answers.internal(f'upstream package revision "{upstream}" cannot be cloned: {problem}')
-        lock = lock_of(revision, source.settings.facts)
+            raise answers.internal(f"{refused}: {problem}")
         try:
-            return await sync.in_thread(self._cloned, wanted, sync, revision, files, lock)
+            return await sync.in_thread(self._cloned, wanted, sync, origin)
         except editor.YamlError as exc:
-            raise answers.internal(f'upstream package revision "{upstream}" cannot be cloned: {exc}') from exc
+            raise answers.internal(f"{refused}: {exc}") from exc
 
-    def _cloned(
-        self,
-        wanted: Wanted,
-        sync: RepositorySync,
-        revision: Revision,
-        files: Mapping[str, File],
-        lock: Mapping[str, Any],
-    ) -> Start:
-        plain = texts(files)
+    async def _registered(self, namespace: str, name: str) -> Origin:
+        found = await self._find(namespace, name)
+        if found is None:
+            raise answers.internal(f'upstream package revision "{namespace}/{name}" not found')
+        sync, revision = found
+        lock = lock_of(revision, sync.settings.facts)
+        return Origin(_source(name, revision), revision.tree, await sync.files(revision), lock)
+
+    def _cloned(self, wanted: Wanted, sync: RepositorySync, origin: Origin) -> Start:
+        plain = texts(origin.files)
         edited = copies.edit_kptfile(
-            plain, copies.named(wanted.package.rpartition("/")[2]), copies.derived_from(lock)
+            plain, copies.named(wanted.package.rpartition("/")[2]), copies.derived_from(origin.lock)
         )
         kptfile = copies.with_origins({layout.KPTFILE: edited[layout.KPTFILE]})
-        result = {**self._with_origins(revision.tree, plain), **kptfile}
+        result = {**self._with_origins(origin.tree, plain), **kptfile}
         if sync.settings.facts.deployment:
             result = content.with_package_context(result, wanted.package)
-        return Start(files, result, revision)
+        return Start(origin.files, result, origin.source)
 
     def _with_origins(self, tree: str, plain: Mapping[str, str]) -> Mapping[str, str]:
         """Record origins in all files but the Kptfile: the same for every clone of a tree."""
@@ -238,7 +233,7 @@ class Creation:
                 f"source revision may not be the placeholder package revision {wanted.repository}/{name}"
             )
         files = await sync.files(revision)
-        return Start(files, texts(files), revision)
+        return Start(files, texts(files), _source(name, revision))
 
     async def _upgrade(self, wanted: Wanted, sync: RepositorySync) -> Start:
         names = Names.of(wanted.task)
@@ -269,7 +264,7 @@ class Creation:
         except (MergeError, editor.YamlError) as exc:
             raise answers.internal(f'package revision "{names.local}" cannot be upgraded: {exc}') from exc
         _check_bounds(names.local, made.files)
-        return Start(made.files, texts(made.files), new, made.conflicts)
+        return Start(made.files, texts(made.files), _source(names.new, new), made.conflicts)
 
     def _upstream(self, tree: str, files: Files) -> Upstream:
         """Prepare an upstream revision for a merge: once for all packages that are upgraded to it."""
@@ -307,6 +302,10 @@ class Creation:
                 f'"{commit}" of the upstreamLock of "{names.local}" is not in its repository'
             )
         return msgspec.structs.replace(old, tree=tree)
+
+
+def _source(name: str, revision: Revision) -> Source:
+    return Source(name, revision.commit, revision.revision)
 
 
 def _check_bounds(name: str, files: Mapping[str, File]) -> None:

@@ -9,8 +9,10 @@ import base64
 import os
 import re
 import subprocess
+import tempfile
 import threading
 import time
+import weakref
 from collections.abc import Mapping, Sequence
 from enum import Enum
 from pathlib import Path
@@ -27,6 +29,12 @@ value, a package whose push was killed waits longer."""
 
 OUTPUT_BYTES_MAX = 4 * 1024 * 1024
 """Limit of git's output: a push of 64 changes prints some 20 KB."""
+
+ANSWER_SECONDS_MAX = 30.0
+"""For the list of a remote's refs: a request waits for it, and clients give up after some 60 s."""
+
+UPSTREAM_LIMITS = programs.Limits(memory_bytes=1 << 30, file_bytes=256 << 20)
+"""Of a fetch from a repository that is not registered: one commit without its history, as one pack."""
 
 OUTPUT_CHARACTERS_MAX = 20_000
 """The part of git's output that is searched for the cause. Most of it comes from the remote."""
@@ -71,8 +79,11 @@ class GitError(Exception):
 
 
 class Credentials(NamedTuple):
+    """How to log in (not at all without a username). authority: PEM certificate that is trusted, or ""."""
+
     username: str
     password: str
+    authority: str = ""
 
 
 class RefUpdate(NamedTuple):
@@ -92,13 +103,22 @@ class Git:
     """Runs git, from worker threads; `interrupt` may be called from any thread."""
 
     def __init__(self, credentials: Credentials | None = None) -> None:
-        self._environment = _environment(credentials)
+        authority = _authority_file(credentials.authority) if credentials and credentials.authority else ""
+        if authority:
+            weakref.finalize(self, Path(authority).unlink, missing_ok=True)
+        self._environment = _environment(credentials, authority)
         self._secrets = _secrets(credentials)
         self._running: set[subprocess.Popen[bytes]] = set()
         self._lock = threading.Lock()
         self._stopped = False
 
-    def run(self, *arguments: str, directory: Path, seconds_max: float = NETWORK_SECONDS_MAX) -> str:
+    def run(
+        self,
+        *arguments: str,
+        directory: Path,
+        seconds_max: float = NETWORK_SECONDS_MAX,
+        limits: programs.Limits | None = None,
+    ) -> str:
         """Run a git command and return its output.
 
         Raises: GitError.
@@ -108,7 +128,7 @@ class Git:
                 raise GitError(Failure.UNREACHABLE, "the package store is shutting down")
             try:
                 process = programs.start(
-                    ["git", *arguments], directory, dict(self._environment), with_input=False
+                    ["git", *arguments], directory, dict(self._environment), with_input=False, limits=limits
                 )
             except FileNotFoundError as exc:
                 raise GitError(Failure.UNREACHABLE, "git is not installed: install it") from exc
@@ -150,6 +170,28 @@ class Git:
             "--", url, "+refs/heads/*:refs/heads/*", "+refs/tags/*:refs/tags/*",
         )  # fmt: skip
         self._run_past_locks(command, mirror, url)
+
+    def remote_refs(self, url: str, names: Sequence[str], directory: Path) -> dict[str, str]:
+        """Return those of the named refs that the remote has, with their objects."""
+        listed = self.run("ls-remote", "--", url, *names, directory=directory, seconds_max=ANSWER_SECONDS_MAX)
+        found = {name: oid for oid, _, name in (line.partition("\t") for line in listed.splitlines())}
+        return {name: found[name] for name in names if name in found}
+
+    def fetch_one(self, mirror: Path, url: str, source: str, target: str) -> None:
+        """Fetch one ref or commit without its history, and set a ref of the mirror to it."""
+        command = (
+            "fetch", "--quiet", "--depth=1", "--keep", "--no-tags", "--force", "--no-write-fetch-head",
+            "--", url, f"+{source}:{target}",
+        )  # fmt: skip
+        try:
+            self.run(*command, directory=mirror, limits=UPSTREAM_LIMITS)
+        except GitError as exc:
+            if "invalid index-pack output" not in str(exc):  # of a program that a limit has ended
+                raise
+            size = UPSTREAM_LIMITS.file_bytes
+            raise GitError(
+                Failure.REFUSED, f"the commit has more than {size} packed bytes: use a smaller repository"
+            ) from exc
 
     def push(self, mirror: Path, url: str, updates: Sequence[RefUpdate]) -> None:
         """Move refs of the remote atomically, each only if it still has the expected value."""
@@ -204,18 +246,28 @@ def _token(credentials: Credentials) -> str:
 
 def _secrets(credentials: Credentials | None) -> tuple[str, ...]:
     """Return the secrets to remove from messages; a very short password would match in ordinary words."""
-    if credentials is None:
+    if credentials is None or not credentials.username:
         return ()
     return (_token(credentials), *([credentials.password] if len(credentials.password) > 3 else []))
 
 
-def _environment(credentials: Credentials | None) -> Mapping[str, str]:
+def _authority_file(certificate: str) -> str:
+    """Write a certificate to a file of this user; return its path."""
+    descriptor, path = tempfile.mkstemp(suffix=".pem")
+    with open(descriptor, "w") as file:
+        file.write(certificate)
+    return path
+
+
+def _environment(credentials: Credentials | None, authority: str) -> Mapping[str, str]:
     environment = {name: value for name, value in os.environ.items() if not name.startswith("GIT_")}
     for name in ("GIT_SSH", "GIT_SSH_COMMAND", "GIT_SSL_CAINFO", "GIT_PROXY_COMMAND"):
         if name in os.environ:
             environment[name] = os.environ[name]
     settings = dict(_SETTINGS)
-    if credentials is not None:
+    if authority:
+        environment["GIT_SSL_CAINFO"] = authority
+    if credentials is not None and credentials.username:
         # In the environment, not on the command line, where every user could read it.
         token = _token(credentials)
         settings["http.extraHeader"] = f"Authorization: Basic {token}"
@@ -262,11 +314,27 @@ _KNOWN: tuple[tuple[str, Failure, str], ...] = (
         "there is no git repository at this address: create it, or correct spec.git.repo",
     ),
     (
-        r"Authentication failed|could not read (?:Username|Password)|Permission denied \(|HTTP 40[13]"
-        r"|error: 40[13]|Host key verification failed",
+        r"Permission denied \(|Host key verification failed",
+        Failure.UNREACHABLE,
+        "ssh cannot log in: give this user a key that the remote accepts, and the remote's host key "
+        "(~/.ssh, or GIT_SSH_COMMAND)",
+    ),
+    (
+        r"Authentication failed|could not read (?:Username|Password)|HTTP 40[13]|error: 40[13]",
         Failure.UNREACHABLE,
         "the remote does not accept the credentials: correct the Secret of spec.git.secretRef, or git's "
         "own credential settings",
+    ),
+    (
+        r"not our ref|unadvertised object",
+        Failure.REFUSED,
+        "the remote does not have this commit, or gives none by its hash: name a branch or tag",
+    ),
+    (
+        r"certificate|SSL",
+        Failure.UNREACHABLE,
+        "cannot trust the remote's certificate: add that of its authority as ca.crt to the Secret of "
+        "spec.git.secretRef, or to this machine",
     ),
     (
         r"dubious ownership",
@@ -304,7 +372,8 @@ def _essence(output: str) -> str:
     telling = [
         line
         for line in lines
-        if line.startswith(("remote:", "fatal:", "error:", "! ")) and "failed to push some refs" not in line
+        if (line.startswith(("remote:", "fatal:", "error:", "! ")) and "failed to push some refs" not in line)
+        or re.search(r": Permission denied \(|^Host key", line)
     ]
     chosen = list(dict.fromkeys(telling)) or [line for line in lines if line]
     return "; ".join(chosen[:4])[:600] or "git gave no reason"

@@ -138,6 +138,12 @@ class BareMirror:
             before, self.refs = self.refs, self._read_refs()
         self._tidy(abs(len(self.refs) - len(before)))
 
+    def fetch_one(self, source: str) -> str | None:
+        """Fetch one ref or commit without its history; return the commit. Raises: GitError."""
+        target = "refs/upstream/commit"
+        self._git.fetch_one(self.path, self.url, source, target)
+        return self.commit_of(str(self._repository.references[target].target))
+
     def push(self, updates: Sequence[RefUpdate]) -> None:
         """Move refs at the remote atomically. Raises: GitError.
 

@@ -266,17 +266,21 @@ _APPROVALS = (_UPDATES - {(layout.DRAFT, layout.PROPOSED)}) | {(layout.PROPOSED,
 NAMED_MAX = 5
 
 
-def cause_of_creation(
-    task: Mapping[str, Any], source: Revision | None, metadata: Mapping[str, Any]
-) -> tuple[str, ...]:
-    """Name the task and its source.
+class Source(NamedTuple):
+    """What was cloned, copied or upgraded to. revision: 0 if it has none."""
 
-    source: the revision that was cloned, copied or upgraded to, None for a new package.
-    """
+    name: str
+    commit: str
+    revision: int = 0
+
+
+def cause_of_creation(
+    task: Mapping[str, Any], source: Source | None, metadata: Mapping[str, Any]
+) -> tuple[str, ...]:
+    """Name the task and its source, None for a new package."""
     kind = task.get("type", "")
     if kind == "clone":
-        name = (((task.get("clone") or {}).get("upstreamRef") or {}).get("upstreamRef") or {}).get("name", "")
-        line = f"Clone of {name}{_at(source)}"
+        line = f"Clone of {_line(source.name) if source else ''}{_at(source)}"
     elif kind == "edit":
         line = f"Edit of {((task.get('edit') or {}).get('sourceRef') or {}).get('name', '')}{_at(source)}"
     elif kind == "upgrade":
@@ -295,7 +299,7 @@ def cause_of_update(before: Files, after: Files, metadata: Mapping[str, Any]) ->
     return (f"Change of {named or 'no file'}{more}", *_owners(metadata))
 
 
-def _at(source: Revision | None) -> str:
+def _at(source: Source | None) -> str:
     if source is None:
         return ""
     number = f"revision {source.revision}, " if source.revision > 0 else ""

@@ -37,6 +37,6 @@ async def report(
         after = {**before, "conditions": written, **extra}
         if generation := stored["metadata"].get("generation"):
             after["observedGeneration"] = generation
-        return stored if after == before else {**stored, "status": {**after, "lastFullSyncTime": now}}
+        return stored if after == before else {**stored, "status": after}
 
     await objects.change(REPOSITORY, namespace, name, reported)

@@ -6,12 +6,14 @@ request (`writes`) and checked again afterwards. Nothing is removed because a re
 """
 
 import asyncio
+import math
 import time
 from collections.abc import Callable, Mapping
 from concurrent.futures import Executor
 from contextlib import suppress
+from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any, NamedTuple, TypeVar
+from typing import Any, TypeVar
 
 import pygit2
 import structlog
@@ -22,23 +24,23 @@ from pvbus.controlplane.apiserver.store import StoreError
 from pvbus.controlplane.packages import answers, layout, leftovers, operations
 from pvbus.controlplane.packages.bounds import ContentError
 from pvbus.controlplane.packages.caching import StoreActivity
+from pvbus.controlplane.packages.catalog import Catalog
 from pvbus.controlplane.packages.gitcommand import Credentials, Failure, Git, GitError
 from pvbus.controlplane.packages.gitrepo import Author, BareMirror, File, ref_fingerprint
 from pvbus.controlplane.packages.journal import Journal
 from pvbus.controlplane.packages.operations import Staging, commit_all
+from pvbus.controlplane.packages.queueing import Change, Changes, settle
 from pvbus.controlplane.packages.reporting import REMOVE_LAST_REVISION, report
 from pvbus.controlplane.packages.reporting import REPOSITORY as REPOSITORY
-from pvbus.controlplane.packages.revisions import Catalog, Revision, name_of, to_object
+from pvbus.controlplane.packages.revisions import Revision, name_of, to_object
 from pvbus.controlplane.packages.settings import (
     Pins,
     RepositorySettings,
     StoreOptions,
     credentials_of,
-    observed_run_once_at,
     pins_of,
-    run_once_at,
-    seconds_until,
 )
+from pvbus.controlplane.packages.timing import FullSyncs
 from pvbus.controlplane.packages.writes import Writes
 from pvbus.core.backoff import Backoff
 from pvbus.core.keys import revision_name
@@ -46,17 +48,14 @@ from pvbus.ports.cluster import Object
 
 DEFER_RENDER = "pvbus.dev/defer-render"
 MIRROR = "mirror.git"
+CATALOG = "catalog"
 JOURNAL = "creating"
-
-BATCH_MAX = 64
-"""Changes in one push: more would delay the first, fewer gain nothing (2 ms each)."""
-
-GATHER_SECONDS = 0.015
-"""How long a push waits for requests in preparation: half the cost of one more push. A single request
-never waits."""
 
 CROWD = 100
 """Repository syncs that may check their folders at the full rate, for one or two percent of a core."""
+
+PAUSE_SECONDS_MAX = 60.0
+"""Between looks at the clock: it may be set, or the machine may sleep, before a schedule's next time."""
 
 FAILURE_SECONDS_MIN = 2.0
 """Between a failed pass and the next one; twice as long each time, up to the interval between fetches."""
@@ -67,11 +66,6 @@ LATER_SECONDS = 0.2
 ERROR_CHARACTERS_MAX = 1_000  # of a logged error: it may contain a whole rejected object
 _log = structlog.get_logger(__name__)
 _T = TypeVar("_T")
-
-
-class _Change(NamedTuple):
-    build: Callable[[Staging], object]
-    future: "asyncio.Future[object]"
 
 
 class RepositorySync:
@@ -99,7 +93,7 @@ class RepositorySync:
         self._credentials: Credentials | None = None
         self._mirror: BareMirror | None = None
         self._catalog: Catalog | None = None
-        self._queue: asyncio.Queue[_Change] = asyncio.Queue()
+        self._changes = Changes(load)
         self._later: set[tuple[str, str]] = set()
         self._first_sync = asyncio.Event()
         self._task: asyncio.Task[None] | None = None
@@ -108,9 +102,10 @@ class RepositorySync:
         self._fingerprint: int | None = None
         self._backoff = Backoff(FAILURE_SECONDS_MIN, options.fetch_seconds)
         self._next_look = 0.0
-        self._next_full = 0.0
+        self._next_fetch = 0.0
+        self._times = FullSyncs(settings.schedule, self._stored())
+        self._compare_all = True
         self._leftovers: list[str] = []
-        self._ran_once_at = self._running_once_at = observed_run_once_at(self._stored())
         self._logged = {"namespace": settings.facts.namespace, "repository": settings.facts.name}
 
     # Life cycle.
@@ -132,13 +127,12 @@ class RepositorySync:
             await asyncio.gather(self._task, return_exceptions=True)
         if self._work is not None:
             await asyncio.gather(self._work, return_exceptions=True)
-        while not self._queue.empty():
-            change = self._queue.get_nowait()
-            if not change.future.done():
-                change.future.set_exception(answers.unavailable("the package store is shutting down"))
+        self._changes.refuse()
 
     async def report_last(self) -> None:
-        """After `stop`, write the current status, so that the next start need not."""
+        """After `stop`, write the catalog and the current status, so that the next start need not."""
+        if self._catalog is not None:
+            await self.in_thread(self._catalog.save)
         if self._catalog is not None and not self.problem:
             await self._report("True", "Ready", self.catalog.readiness())
 
@@ -206,10 +200,8 @@ class RepositorySync:
         """
         if self._stopped:
             raise answers.unavailable("the package store is shutting down")
-        future: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
-        self._queue.put_nowait(_Change(build, future))
         try:
-            result: _T = await future
+            result: _T = await self._changes.put(build)
         except GitError as exc:
             raise answers.of_git_error(exc, name) from exc
         except (OSError, pygit2.GitError) as exc:
@@ -226,9 +218,9 @@ class RepositorySync:
         if after is not None:
             await after.stop()
         while not self._stopped:  # before Python 3.12 `wait_for` can swallow a cancellation
-            self._sync_if_asked()
-            pause = max(0.0, self._next_look - time.monotonic())
-            batch = await self._batch(min(pause, LATER_SECONDS) if self._later else pause)
+            self._plan()
+            pause = min(PAUSE_SECONDS_MAX, max(0.0, self._next_look - time.monotonic()))
+            batch = await self._changes.batch(min(pause, LATER_SECONDS) if self._later else pause)
             try:
                 if batch:
                     await self._commit(batch)
@@ -242,62 +234,38 @@ class RepositorySync:
                 _log.error("repository pass failed", error=error, exc_info=exc, **self._logged)
                 await self._pass_failed(exc)
 
-    def wake(self) -> None:
-        """Make the task read its Repository object again: it may request a sync."""
-        if self._catalog is not None:  # else the first sync is still to come
-            future: asyncio.Future[object] = asyncio.get_running_loop().create_future()
-            future.add_done_callback(lambda done: done.cancelled() or done.exception())
-            self._queue.put_nowait(_Change(lambda refs: None, future))
+    async def wake(self) -> None:
+        """Make the task read its Repository object again: it requests a sync."""
+        if self._catalog is not None and not self.problem:  # else a sync is still to come
+            await self._report("True", "Ready", self.catalog.readiness())
+            self._changes.nudge()
 
-    def _sync_if_asked(self) -> None:
-        """If spec.sync.runOnceAt requests a sync, do a full one at that time."""
-        wanted = run_once_at(self._stored())
-        is_new = wanted not in ("", self._ran_once_at, self._running_once_at)
-        seconds = seconds_until(wanted) if is_new else None
+    def _plan(self) -> None:
+        """Check the remote no later than when the next full sync is due."""
+        seconds = self._times.seconds_left(self._stored(), datetime.now(UTC))
         if seconds is not None:
-            self._next_look = min(self._next_look, time.monotonic() + max(0.0, seconds))
-            if seconds <= 0:
-                self._next_full, self._running_once_at = 0.0, wanted
+            self._next_look = min(self._next_look, time.monotonic() + seconds)
 
     async def _pass_failed(self, error: Exception) -> None:
         """Report the failure in the condition, if that can be stored, and do a full sync later."""
         self.problem = f"reading it failed unexpectedly ({type(error).__name__}); see the log"
         self._first_sync.set()
-        self._next_full = 0.0
+        self._compare_all = True
         self._next_look = time.monotonic() + self._backoff.next_seconds()
         with suppress(StoreError):  # the disk is full, which the log reports already
             await self._report("False", "Error", self.problem)
 
-    async def _batch(self, seconds: float) -> list[_Change]:
-        try:
-            batch = [await asyncio.wait_for(self._queue.get(), seconds)]
-        except TimeoutError:
-            return []
-        self._take(batch)
-        if self._load.requests > len(batch):
-            await asyncio.sleep(GATHER_SECONDS)
-            self._take(batch)
-        return batch
-
-    def _take(self, batch: list[_Change]) -> None:
-        while len(batch) < BATCH_MAX and not self._queue.empty():
-            batch.append(self._queue.get_nowait())
-
-    async def _commit(self, batch: list[_Change]) -> None:
+    async def _commit(self, batch: list[Change]) -> None:
         try:
             outcomes, changed = await self._exclusive(self._commit_in_thread, [item.build for item in batch])
         except BaseException as exc:
             for item in batch:
-                if not item.future.done():
-                    item.future.set_exception(answers.unavailable(f"the change was abandoned: {exc}"))
+                settle(item, answers.unavailable(f"the change was abandoned: {exc}"))
             raise
         for item, outcome in zip(batch, outcomes, strict=True):
-            if item.future.done():
-                continue
-            if isinstance(outcome, Exception):
-                item.future.set_exception(outcome)
-            else:
-                item.future.set_result(outcome)
+            settle(item, outcome)
+            if isinstance(outcome, GitError) and outcome.failure is Failure.UNREACHABLE:
+                self._next_look = 0.0  # so that the condition says so
         await self._follow(changed)
         if not self.problem and any(self.catalog.find(*each) is None for each in changed):
             await self._report("True", "Ready", self.catalog.readiness())  # there may be a leftover folder
@@ -306,6 +274,9 @@ class RepositorySync:
         self, builds: list[Callable[[Staging], object]]
     ) -> tuple[list[object], set[tuple[str, str]]]:
         outcomes = commit_all(self.mirror, builds)
+        if self.catalog.head and self.catalog.branch_ref not in self.mirror.refs:
+            self._next_look = 0.0  # which reports that the remote has lost its branch
+            return outcomes, set()
         changed = self.catalog.apply(self.mirror.refs)
         if any(self.catalog.find(*each) is None for each in changed):
             self._leftovers = self.catalog.leftovers()
@@ -313,37 +284,43 @@ class RepositorySync:
 
     async def _look(self) -> None:
         """Check whether the remote has changed, and sync the changes."""
-        now = time.monotonic()
+        now, started = time.monotonic(), datetime.now(UTC)
         local = self.settings.local
-        full = now >= self._next_full
-        if local is not None and not full and not self.problem:
+        due = self._times.begin(self._stored(), started)
+        full = due or self._compare_all
+        if local is not None and not (full or self.problem) and now < self._next_fetch:
             if await self.in_thread(ref_fingerprint, local) == self._fingerprint:
                 await self._follow(set())
                 self._next_look = now + self._poll_seconds()
                 return
         try:
-            changed = await self._exclusive(
-                self._sync, credentials_of(self._objects, self.settings), self._pins_now()
-            )
+            changed = await self._exclusive(self._sync, self._credentials_now(), self._pins_now())
         except (GitError, OSError) as exc:
             await self._fail(str(exc))
             self._next_look = time.monotonic() + self._backoff.next_seconds()
             return
         self._backoff.reset()
         self.problem = ""
-        if full:
-            self._ran_once_at = self._running_once_at
         self._first_sync.set()
         if full:
-            self._next_full = time.monotonic() + self._options.fetch_seconds
             await self._follow_all()
+            self._compare_all = False
         else:
             await self._follow(changed)
+        if due:
+            self._times.done(started)
         await self._report("True", "Ready", self.catalog.readiness())
-        # Checking a repository with many refs must not take most of the time.
-        cost = time.monotonic() - now
-        pause = self._poll_seconds() if local is not None else self._options.fetch_seconds
-        self._next_look = time.monotonic() + max(pause, 20 * cost)
+        self._next_fetch = time.monotonic() + self._options.fetch_seconds
+        # Checking a repository with many refs must not take most of the time. A full comparison of a path,
+        # the first one above all, is rare enough already.
+        cost = 0.0 if local is not None and full else time.monotonic() - now
+        self._next_look = time.monotonic() + max(self._pause(), 20 * cost)
+
+    def _pause(self) -> float:
+        """Return the seconds between checks; a URL with a schedule is fetched at its times only."""
+        if self.settings.local is not None:
+            return self._poll_seconds()
+        return math.inf if self.settings.schedule else self._options.fetch_seconds
 
     def _poll_seconds(self) -> float:
         return self._options.poll_seconds * max(1.0, self._load.keepers / CROWD)
@@ -354,10 +331,10 @@ class RepositorySync:
         self._fingerprint = ref_fingerprint(self.settings.local) if self.settings.local else None
         mirror.fetch()
         catalog = self._catalog or Catalog(
-            mirror, self.settings.directory, self.settings.branch, pins.commits
+            mirror, self.settings.directory, self.settings.branch, pins.commits, self._folder / CATALOG
         )
         if catalog.branch_ref not in mirror.refs:
-            self._without_branch(mirror, catalog, pins.had_branch)
+            self._without_branch(mirror, catalog, pins.had_branch or bool(catalog.head))
         changed = catalog.apply(mirror.refs)
         self._catalog = catalog
         self._leftovers = catalog.leftovers()
@@ -386,6 +363,9 @@ class RepositorySync:
                 f'branch "{branch}" is not in the git repository of "{name}": push it, or recreate the '
                 "Repository with another spec.git.branch or with createBranch: true",
             )
+
+    def _credentials_now(self) -> Credentials | None:
+        return credentials_of(self._objects, self.settings.facts.namespace, self.settings.secret)
 
     def _pins_now(self) -> Pins:
         revisions = [] if self._catalog is not None else self._stored_revisions()
@@ -485,10 +465,9 @@ class RepositorySync:
         extra: dict[str, Any] = {}
         if self._catalog is not None:
             extra["packageCount"] = sum(len(found) for found in self._catalog.by_directory.values())
-            extra["gitCommitHash"] = self.mirror.refs.get(self._catalog.branch_ref, "")
+            extra["gitCommitHash"] = self._catalog.head
         facts = self.settings.facts
-        if self._ran_once_at:
-            extra["observedRunOnceAt"] = self._ran_once_at
+        extra |= self._times.status(self._stored())
         conditions = [{"type": "Ready", "status": status, "reason": reason, "message": message}]
         if self._catalog is not None:
             paths = [

@@ -3,7 +3,7 @@
 from pvbus.controlplane.apiserver.hooks import Objects
 from pvbus.controlplane.packages import answers, layout
 from pvbus.controlplane.packages.reporting import REPOSITORY
-from pvbus.controlplane.packages.settings import git_problem, spec_of
+from pvbus.controlplane.packages.settings import spec_of, spec_problem
 from pvbus.core.api.packages import RepositorySpec
 from pvbus.core.errors import PermanentError
 from pvbus.ports.cluster import Object
@@ -33,8 +33,11 @@ class RepositoryHooks:
         ):
             if one != other:
                 raise answers.invalid(name, field, "field is immutable", kind="Repository")
-        if before.git != after.git:  # an object stored before a check existed must stay deletable
-            self._check_git(name, after)
+        if (before.git, before.sync) != (
+            after.git,
+            after.sync,
+        ):  # an object stored before a check existed must stay deletable
+            self._check_spec(name, after)
         return new
 
     async def on_delete(self, obj: Object) -> None:
@@ -49,7 +52,7 @@ class RepositoryHooks:
         spec = self._spec(name, obj)
         if spec.type == "git" and not _git(spec)[0]:
             raise answers.invalid(name, "spec.git.repo", "Required value", kind="Repository")
-        self._check_git(name, spec)
+        self._check_spec(name, spec)
         address, branch, directory = _git(spec)
         for other in self._objects.list(REPOSITORY, metadata.get("namespace", "")):
             other_name = other["metadata"]["name"]
@@ -65,8 +68,8 @@ class RepositoryHooks:
                     kind="Repository",
                 )
 
-    def _check_git(self, name: str, spec: RepositorySpec) -> None:
-        if found := git_problem(spec):
+    def _check_spec(self, name: str, spec: RepositorySpec) -> None:
+        if found := spec_problem(spec):
             raise answers.invalid(name, *found, kind="Repository")
 
     def _spec(self, name: str, obj: Object) -> RepositorySpec:

@@ -27,6 +27,7 @@ from pvbus.controlplane.packages.operations import Draft, Staging
 from pvbus.controlplane.packages.repository import DEFER_RENDER, PACKAGE_REVISION, RepositorySync
 from pvbus.controlplane.packages.requests import RevisionRequests
 from pvbus.controlplane.packages.revisions import Revision, blocking_references, rendered_problem
+from pvbus.controlplane.packages.upstreams import Upstreams
 from pvbus.core.merge import copies
 from pvbus.core.merge.conflicts import CONFLICTS, Conflict, annotation
 from pvbus.core.yaml import editor
@@ -39,9 +40,9 @@ _log = structlog.get_logger(__name__)
 class RevisionHooks:
     """The KindHooks of PackageRevision."""
 
-    def __init__(self, requests: RevisionRequests) -> None:
+    def __init__(self, requests: RevisionRequests, upstreams: Upstreams) -> None:
         self._requests = requests
-        self._creation = Creation(requests.find)
+        self._creation = Creation(requests.find, upstreams)
 
     # Create.
 

@@ -2,7 +2,6 @@
 
 import base64
 from collections.abc import Iterable, Mapping
-from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -14,6 +13,7 @@ from pvbus.controlplane.packages import layout
 from pvbus.controlplane.packages.bounds import one_path_problem, shortened
 from pvbus.controlplane.packages.gitcommand import Credentials, Failure, GitError, is_path
 from pvbus.controlplane.packages.revisions import RepositoryFacts
+from pvbus.core import cron
 from pvbus.core.api.packages import RepositorySpec
 from pvbus.core.errors import PermanentError
 from pvbus.ports.cluster import Object
@@ -23,12 +23,16 @@ TEXT_CHARACTERS_MAX = 1_000
 """Length of an address, a branch or a name: git itself accepts no longer ref names."""
 
 
+SECRET_KEYS = ("username", "password", "ca.crt")
+"""Keys of a Secret. `ca.crt` is the PEM certificate of the authority that signed the server's."""
+
+
 class StoreOptions(msgspec.Struct, frozen=True, kw_only=True):
     """Intervals of the syncs with remotes.
 
-    fetch_seconds: between fetches of a URL, and between full comparisons of a path; poll_seconds:
-    between checks of the refs of a path, which cost a stat per folder; first_sync_seconds: how long a
-    request waits for a newly created Repository.
+    fetch_seconds: between fetches, of a URL only without a schedule; poll_seconds: between checks of the
+    refs of a path, which cost a stat per folder; first_sync_seconds: how long a request waits for a newly
+    created Repository.
     """
 
     fetch_seconds: float = 60.0
@@ -48,6 +52,7 @@ class RepositorySettings(msgspec.Struct, frozen=True, kw_only=True):
     author: str
     email: str
     secret: str
+    schedule: str
 
     def author_of(self, user: str) -> tuple[str, str]:
         """Return the author of a commit: the Repository's, else the user, else the service."""
@@ -65,6 +70,16 @@ def spec_of(repository: Mapping[str, Any]) -> RepositorySpec:
         raise PermanentError(f"spec: {exc}") from exc
 
 
+def spec_problem(spec: RepositorySpec) -> tuple[str, str] | None:
+    """Return the first invalid field of a spec and the reason, None if all are valid."""
+    try:
+        if spec.sync is not None and spec.sync.schedule:
+            cron.parse(spec.sync.schedule)
+    except ValueError as exc:
+        return "spec.sync.schedule", str(exc)
+    return git_problem(spec)
+
+
 def git_problem(spec: RepositorySpec) -> tuple[str, str] | None:
     """Return the first invalid field of spec.git and the reason, None if all are valid."""
     git = spec.git
@@ -79,14 +94,15 @@ def git_problem(spec: RepositorySpec) -> tuple[str, str] | None:
         if set(texts[field]) & set("<>"):
             return f"spec.git.{field}", "must not contain < or >"
     problems = (
-        ("repo", _address_problem(git.repo)),
+        ("repo", address_problem(git.repo)),
         ("branch", _branch_problem(git.branch or "main")),
-        ("directory", _directory_problem(git.directory.strip("/"))),
+        ("directory", directory_problem(git.directory)),
     )
     return next(((f"spec.git.{field}", problem) for field, problem in problems if problem), None)
 
 
-def _address_problem(address: str) -> str | None:
+def address_problem(address: str) -> str | None:
+    """Return why a text is not the address of a git repository, None if it is one."""
     scheme, separator, rest = address.partition("://")
     if address.startswith("-") or address != address.strip():
         return "must be a path or URL"
@@ -102,28 +118,46 @@ def _address_problem(address: str) -> str | None:
     if at and ":" in user:
         return (
             "must not contain a password, which every reader of the Repository would see: put it into a "
-            "Secret and name that in spec.git.secretRef"
+            "Secret and name that in secretRef"
         )
     if rest.startswith("-"):
         return "must not have a host that begins with a dash"
     return None
 
 
-def _branch_problem(branch: str) -> str | None:
-    ref = f"{layout.HEADS}{branch}"
-    parts = branch.split("/")
+def ref_problem(name: str) -> str | None:
+    """Return why a text is not the name of a branch or tag, None if it is one."""
+    parts = name.split("/")
     bad = any(not part or part.startswith(".") or part.endswith((".", ".lock")) for part in parts)
-    if bad or branch.startswith("-") or branch == "@" or ".." in branch or "@{" in branch:
+    if bad or name.startswith("-") or name == "@" or ".." in name or "@{" in name:
         return "is not a valid branch name (git check-ref-format --branch)"
-    if set(branch) & set(" ~^:?*[\\"):
+    if set(name) & set(" ~^:?*[\\"):
         return "is not a valid branch name: it must not contain spaces or any of ~^:?*[\\"
-    if not layout.is_foreign_branch(ref):
+    return None
+
+
+def _branch_problem(branch: str) -> str | None:
+    if problem := ref_problem(branch):
+        return problem
+    if not layout.is_foreign_branch(f"{layout.HEADS}{branch}"):
         return "must not be one of the branches drafts/, proposed/ or deletionProposed/, which packages use"
     return None
 
 
-def _directory_problem(directory: str) -> str | None:
-    return one_path_problem(directory) if directory else None
+def directory_problem(directory: str) -> str | None:
+    """Return why a text is not a folder of a repository, None if it is one. The root is `` or `/`."""
+    path = directory.strip("/")
+    return one_path_problem(path) if path else None
+
+
+def url_of(address: str) -> tuple[str, Path | None]:
+    """Return what git is given for an address, and the path of a repository on this machine."""
+    local: Path | None = None
+    if is_path(address):
+        local = Path(address).expanduser().absolute()
+    elif address.startswith("file://"):
+        local = Path(address.removeprefix("file://"))
+    return (str(local) if local is not None else address), local
 
 
 def settings_of(repository: Mapping[str, Any]) -> RepositorySettings:
@@ -132,14 +166,10 @@ def settings_of(repository: Mapping[str, Any]) -> RepositorySettings:
     metadata = repository["metadata"]
     if spec.type != "git" or spec.git is None or not spec.git.repo:
         raise PermanentError("only Repositories of type git with spec.git.repo can be used")
-    if found := git_problem(spec):
+    if found := spec_problem(spec):
         raise PermanentError(f"{found[0]}: {found[1]}")
     address = spec.git.repo
-    local: Path | None = None
-    if is_path(address):
-        local = Path(address).expanduser().absolute()
-    elif address.startswith("file://"):
-        local = Path(address.removeprefix("file://"))
+    url, local = url_of(address)
     return RepositorySettings(
         facts=RepositoryFacts(
             namespace=metadata.get("namespace", ""),
@@ -147,7 +177,7 @@ def settings_of(repository: Mapping[str, Any]) -> RepositorySettings:
             address=address,
             deployment=spec.deployment,
         ),
-        url=str(local) if local is not None else address,
+        url=url,
         local=local,
         branch=spec.git.branch or "main",
         directory=spec.git.directory.strip("/"),
@@ -155,27 +185,8 @@ def settings_of(repository: Mapping[str, Any]) -> RepositorySettings:
         author=spec.git.author,
         email=spec.git.email,
         secret=spec.git.secret_ref.name if spec.git.secret_ref else "",
+        schedule=spec.sync.schedule if spec.sync else "",
     )
-
-
-def run_once_at(repository: Object | None) -> str:
-    """Return the requested time as text, "" if there is none."""
-    sync = ((repository or {}).get("spec") or {}).get("sync") or {}
-    return str(sync.get("runOnceAt") or "")
-
-
-def observed_run_once_at(repository: Object | None) -> str:
-    """Return the time of the last completed one-time sync."""
-    return str(((repository or {}).get("status") or {}).get("observedRunOnceAt") or "")
-
-
-def seconds_until(text: str) -> float | None:
-    """Return the seconds until a time, negative if it is past; None if the text is not a time."""
-    try:
-        when = datetime.fromisoformat(text)
-        return (when if when.tzinfo else when.replace(tzinfo=UTC)).timestamp() - datetime.now(UTC).timestamp()
-    except (ValueError, OverflowError):
-        return None
 
 
 class Pins(NamedTuple):
@@ -198,15 +209,17 @@ def pins_of(settings: RepositorySettings, repository: Object | None, revisions: 
     return Pins(had_branch, commits)
 
 
-def credentials_of(objects: Objects, settings: RepositorySettings) -> Credentials | None:
-    """Return the credentials, None if the Repository names none. Raises: GitError."""
-    name = settings.secret
+def credentials_of(objects: Objects, namespace: str, name: str) -> Credentials | None:
+    """Return what a Secret has for a remote, None if none is named. Raises: GitError."""
     if not name:
         return None
-    secret = objects.get(SECRET, settings.facts.namespace, name)
+    secret = objects.get(SECRET, namespace, name)
     data = (secret or {}).get("data") or {}
     try:
-        user, password = (base64.b64decode(data[key]).decode() for key in ("username", "password"))
+        found = {key: base64.b64decode(data[key]).decode() for key in SECRET_KEYS if key in data}
+        if "ca.crt" not in found or "username" in found:
+            return Credentials(found["username"], found["password"], found.get("ca.crt", ""))
+        return Credentials("", "", found["ca.crt"])
     except (KeyError, ValueError) as exc:
         raise GitError(
             Failure.UNREACHABLE,
@@ -214,4 +227,3 @@ def credentials_of(objects: Objects, settings: RepositorySettings) -> Credential
             f"kubectl create secret generic {name} --type kubernetes.io/basic-auth "
             "--from-literal=username=... --from-literal=password=...",
         ) from exc
-    return Credentials(user, password)

@@ -26,7 +26,9 @@ from pvbus.controlplane.packages.repository_hooks import RepositoryHooks
 from pvbus.controlplane.packages.requests import RevisionRequests
 from pvbus.controlplane.packages.resources import ResourcesKind
 from pvbus.controlplane.packages.revision_hooks import RevisionHooks
-from pvbus.controlplane.packages.settings import StoreOptions, observed_run_once_at, run_once_at, settings_of
+from pvbus.controlplane.packages.settings import StoreOptions, settings_of
+from pvbus.controlplane.packages.timing import run_once_at
+from pvbus.controlplane.packages.upstreams import Upstreams
 from pvbus.core.codec import prepare_types
 from pvbus.core.errors import PermanentError
 from pvbus.ports.cluster import Object
@@ -60,13 +62,15 @@ class PackageStore:
         self._stopped = False
         self._load = StoreActivity()
         requests = RevisionRequests(objects, render, self._executor, self._sync_of, self._load)
-        self.package_revisions = RevisionHooks(requests)
+        self._upstreams = Upstreams(objects, data / "upstreams", self._executor)
+        self.package_revisions = RevisionHooks(requests, self._upstreams)
         self.repositories = RepositoryHooks(objects)
         self.resources = ResourcesKind(requests)
 
     async def start(self) -> None:
         """Begin to follow the Repository objects; their first sync runs in the background."""
         self._folder.mkdir(parents=True, exist_ok=True)
+        self._upstreams.start()
         self._task = asyncio.create_task(self._follow(), name="package store")
 
     async def stop(self) -> None:
@@ -75,6 +79,7 @@ class PackageStore:
         if self._task is not None:
             self._task.cancel()
             await asyncio.gather(self._task, return_exceptions=True)
+        self._upstreams.stop()
         await asyncio.gather(*(sync.stop() for sync in self._keepers.values()), *self._ending)
         with contextlib.suppress(StoreError):  # the disk is full: the next start reports it
             await asyncio.gather(*(sync.report_last() for sync in self._keepers.values()))
@@ -105,9 +110,8 @@ class PackageStore:
             await report(self._objects, metadata.get("namespace", ""), metadata["name"], [condition], {})
         present = self._keepers.get(_key(repository))
         sync = self._sync_of(repository)
-        asked = run_once_at(repository)
-        if sync is not None and sync is present and asked and asked != observed_run_once_at(repository):
-            sync.wake()
+        if sync is not None and sync is present and run_once_at(repository):
+            await sync.wake()
 
     def _sync_of(self, repository: Object) -> RepositorySync | None:
         """Return the started sync for a Repository's present settings, None if they are invalid."""

@@ -227,7 +227,7 @@ DESCRIPTIONS: Mapping[type, Mapping[str, str]] = {
     },
     p.RepositorySync: {
         "": "When the repository is read again.",
-        "schedule": "Cron expression of the times at which the whole repository is read again.",
+        "schedule": "Cron expression, in UTC, of the times at which the whole repository is read again.",
         "run_once_at": "A time at which the repository is read again once, whatever the schedule says.",
     },
     p.RepositorySpec: {

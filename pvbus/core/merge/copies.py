@@ -119,8 +119,10 @@ def derived_from(lock: Mapping[str, Any]) -> Edit:
 
     def edit(kptfile: Document) -> Document:
         strategy = editor.get(kptfile.value, ("upstream", "updateStrategy"))
-        wanted = upstream | ({"updateStrategy": strategy} if strategy else {})
-        kptfile = editor.assign(kptfile, ("upstream",), wanted)
-        return editor.assign(kptfile, ("upstreamLock",), {"type": "git", "git": git})
+        wanted = {
+            "upstream": upstream | ({"updateStrategy": strategy} if strategy else {}),
+            "upstreamLock": {"type": "git", "git": git},
+        }
+        return editor.assign(kptfile, (), {**kptfile.value, **wanted})
 
     return edit

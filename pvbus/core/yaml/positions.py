@@ -6,7 +6,7 @@ An unknown layout raises UnknownLayoutError; then the caller rewrites the docume
 """
 
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from typing import Any, NamedTuple, TypeAlias
 
 import yaml
@@ -52,6 +52,20 @@ class Positions:
             gap = "" if not self.text or self.text.endswith("\n") else self.newline
             return self.text + gap + self._lines(value, "") + self.newline
         return self._replace(self._find(path), value)
+
+    def replace_scalars(self, values: Mapping[Path, Any]) -> str:
+        """Replace scalars of one line that are outside of flow collections."""
+        spans = []
+        for path, value in values.items():
+            entry = self._find(path)
+            start, end = int(entry.node.start_mark.index), self._content_end(entry)
+            if self.outermost_flow(path) is not None or not self._is_line(entry.node, start, end, value):
+                raise UnknownLayoutError
+            spans.append((start, end, scalar(value, quote=entry.node.style or "")))
+        text = self.text
+        for start, end, new in sorted(spans, reverse=True):
+            text = text[:start] + new + text[end:]
+        return text
 
     def add(self, path: Path, value: Any) -> str:
         """Add a key at the end of a block mapping that has others."""
@@ -214,15 +228,15 @@ class Positions:
         if entry.parent is None:
             gap = self.newline if self.text[self._line(start) : start].strip() else ""
             return self._splice(start, end, gap + self._lines(value, ""))
-        if (
-            isinstance(node, yaml.ScalarNode)
-            and start < end
-            and not several_lines
-            and not is_multiline(value)
-        ):
+        if self._is_line(node, start, end, value):
             text = flow(value) if isinstance(value, dict | list) else scalar(value, quote=node.style or "")
             return self._splice(start, end, text)
         return self._replace_lines(entry, end, value)
+
+    def _is_line(self, node: Any, start: int, end: int, value: Any) -> bool:
+        """Tell whether a scalar stands on one line, and the new value can."""
+        is_scalar = isinstance(node, yaml.ScalarNode) and start < end
+        return is_scalar and "\n" not in self.text[start:end] and not is_multiline(value)
 
     def _replace_lines(self, entry: _Entry, end: int, value: Any) -> str:
         """Put a value after a colon or a dash, and the comment of that line after the value's first line."""

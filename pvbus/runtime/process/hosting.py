@@ -3,10 +3,9 @@
 import asyncio
 import gc
 import os
-import signal
 import sys
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping, Sequence
-from contextlib import asynccontextmanager, contextmanager
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
+from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import NamedTuple, TypeVar
 
@@ -31,6 +30,7 @@ from pvbus.runtime.process.settings import (
     load_config,
     settings_text,
 )
+from pvbus.runtime.process.signals import stop_on_signals
 from pvbus.runtime.process.state import Observer
 from pvbus.telemetry import logs
 from pvbus.telemetry.terminal import printable
@@ -147,44 +147,6 @@ async def _in_time(config: ServiceConfig, attempt: Callable[[], Awaitable[T]]) -
                 ) from exc
             log.warning("the bus does not answer yet", bus=config.bus, error=str(exc))
         await asyncio.sleep(BUS_RETRY_SECONDS)
-
-
-@contextmanager
-def stop_on_signals(stop: asyncio.Event) -> Iterator[Callable[[], None]]:
-    """Set `stop` at SIGTERM and SIGINT; a second signal ends the process at once.
-
-    Yields a function to call once the start is complete. Code that is still starting does not check `stop`,
-    and may wait for longer than the grace period of a process: until then a signal cancels the block, which
-    ends without an error.
-    """
-    loop = asyncio.get_running_loop()
-    task = asyncio.current_task()
-    assert task is not None
-    signals = (signal.SIGTERM, signal.SIGINT)
-    is_beginning = True
-
-    def begun() -> None:
-        nonlocal is_beginning
-        is_beginning = False
-
-    def first() -> None:
-        stop.set()
-        for number in signals:
-            loop.remove_signal_handler(number)
-        if is_beginning:
-            task.cancel()
-
-    for number in signals:
-        loop.add_signal_handler(number, first)
-    try:
-        yield begun
-    except asyncio.CancelledError:
-        if not (is_beginning and stop.is_set()):
-            raise
-        task.uncancel()
-    finally:
-        for number in signals:
-            loop.remove_signal_handler(number)
 
 
 async def serve(names: Sequence[str], config: ServiceConfig) -> None:

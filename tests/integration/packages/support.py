@@ -1,6 +1,7 @@
 """A package store on real git repositories, with objects in memory."""
 
 import asyncio
+import base64
 import subprocess
 from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import asynccontextmanager
@@ -12,7 +13,7 @@ from pvbus.controlplane.packages.functions.registry import FunctionRegistry
 from pvbus.controlplane.packages.render import RenderResult, render
 from pvbus.controlplane.packages.reporting import REPOSITORY
 from pvbus.controlplane.packages.repository import PACKAGE_REVISION
-from pvbus.controlplane.packages.settings import StoreOptions
+from pvbus.controlplane.packages.settings import SECRET, StoreOptions
 from pvbus.controlplane.packages.store import PackageStore
 from pvbus.ports.cluster import Object
 from pvbus.testing.objects import MemoryObjects
@@ -216,6 +217,31 @@ class World:
         return await self.store.resources.update(
             {**resources, "spec": {**resources["spec"], "resources": retained}}, user=""
         )
+
+
+async def put_secret(world: World, password: str, **more: str) -> None:
+    """Store the Secret `login`."""
+    data = {"username": "joe", "password": password, **more}
+    await world.objects.put(
+        SECRET,
+        {
+            "apiVersion": "v1",
+            "kind": "Secret",
+            "metadata": {"name": "login", "namespace": NAMESPACE},
+            "data": {key: base64.b64encode(text.encode()).decode() for key, text in data.items()},
+        },
+    )
+
+
+async def becomes(world: World, name: str, status: str, message: str) -> None:
+    """Wait until the condition Ready of a Repository has this status and says this."""
+    await world.until(
+        lambda: (
+            world.condition(name)["status"] == status
+            and message in world.condition(name)["message"]
+            and world.condition(name)
+        )
+    )
 
 
 @asynccontextmanager

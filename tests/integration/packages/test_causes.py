@@ -1,21 +1,12 @@
 """What git and the Repository's status say to people: who a draft was made for, and that a sync was done."""
 
-from datetime import UTC, datetime, timedelta
 from pathlib import Path
-from typing import Any
 
-import pytest
-
-from pvbus.controlplane.packages.reporting import REPOSITORY
 from tests.integration.packages.support import (
-    KPTFILE,
-    NAMESPACE,
     World,
     clone_of,
     git,
-    push_files,
     revision,
-    running,
 )
 
 OWNER = {
@@ -68,52 +59,3 @@ async def test_a_package_cloned_from_a_branch_has_a_lock_that_discovery_can_read
     assert "ref: main\n" in text
     released = await fleet.create(revision("edge", "app-2", "ws", clone_of("blue.app.v1")))
     assert released["status"]["upstreamLock"]["git"]["ref"] == "app/v1"
-
-
-async def ask(world: World, when: datetime) -> str:
-    stored = world.objects.get(REPOSITORY, NAMESPACE, "blue")
-    assert stored is not None
-    text = when.strftime("%Y-%m-%dT%H:%M:%SZ")
-    spec = {**stored["spec"], "sync": {"runOnceAt": text}}
-    metadata = {**stored["metadata"], "generation": stored["metadata"]["generation"] + 1}
-    await world.objects.update(
-        REPOSITORY, world.store.repositories, {**stored, "spec": spec, "metadata": metadata}
-    )
-    return text
-
-
-def status(world: World) -> dict[str, Any]:
-    stored = world.objects.get(REPOSITORY, NAMESPACE, "blue")
-    assert stored is not None
-    return dict(stored["status"])
-
-
-@pytest.mark.parametrize("ahead_seconds", [-60, 2])
-async def test_a_sync_is_done_once_when_it_is_asked_for(
-    tmp_path: Path, blueprints: Path, ahead_seconds: int
-) -> None:
-    async with running(tmp_path / "data", fetch_seconds=600.0, poll_seconds=600.0) as world:
-        await world.add_repository("blue", blueprints)
-        push_files(blueprints, {"more/Kptfile": KPTFILE.format(name="more")})
-        assert world.revision("blue.more.main") is None
-        asked = await ask(world, datetime.now(UTC) + timedelta(seconds=ahead_seconds))
-        await world.until(lambda: world.revision("blue.more.main"))
-        await world.until(lambda: status(world).get("observedRunOnceAt") == asked)
-        push_files(blueprints, {"third/Kptfile": KPTFILE.format(name="third")})
-        await world.restart()
-        await world.until(lambda: world.revision("blue.third.main"))
-        assert status(world)["observedRunOnceAt"] == asked
-
-
-async def test_a_sync_of_a_remote_that_is_away_is_done_when_it_is_back(
-    tmp_path: Path, blueprints: Path
-) -> None:
-    async with running(tmp_path / "data", fetch_seconds=2.0, poll_seconds=600.0) as world:
-        await world.add_repository("blue", blueprints)
-        away = blueprints.rename(blueprints.with_name("away.git"))
-        asked = await ask(world, datetime.now(UTC) - timedelta(seconds=60))
-        await world.until(lambda: world.condition("blue")["status"] == "False")
-        assert "observedRunOnceAt" not in status(world)
-        away.rename(blueprints)
-        await world.until(lambda: status(world).get("observedRunOnceAt") == asked)
-        assert world.condition("blue")["status"] == "True"

@@ -134,7 +134,9 @@ async def test_two_stores_that_approve_at_once_give_two_numbers_and_one_history(
         for world in (one, two):
             await world.add_repository("edge", edge)
         await one.publish(await one.create(revision("edge", "app", "first")))
-        await two.until(lambda: two.revision("edge.app.first"))
+        await two.until(
+            lambda: (two.revision("edge.app.first") or {}).get("spec", {}).get("lifecycle") == "Published"
+        )
         edit = {"type": "edit", "edit": {"sourceRef": {"name": "edge.app.first"}}}
         proposals = [
             await world.update(

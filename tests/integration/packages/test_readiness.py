@@ -1,80 +1,24 @@
 """The condition Ready of a Repository is true of the world: it goes and comes back with the remote."""
 
-import base64
-import threading
 from collections.abc import Iterator
-from functools import partial
-from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 
 import pytest
 
-from pvbus.controlplane.packages.settings import SECRET
-from tests.integration.packages.support import KPTFILE, NAMESPACE, World, bare, git, push_files
+from tests.integration.packages.support import KPTFILE, World, bare, becomes, git, push_files, put_secret
+from tests.tools.gitserver import GitServer, git_server
 
 Files = dict[str, str]
 
 
-class _Guarded(SimpleHTTPRequestHandler):
-    """Serves a folder to those who know the password."""
-
-    password = "right-password"
-
-    def do_GET(self) -> None:
-        token = base64.b64encode(f"joe:{self.password}".encode()).decode()
-        if self.headers.get("Authorization") == f"Basic {token}":
-            super().do_GET()
-            return
-        self.send_response(401)
-        self.send_header("WWW-Authenticate", 'Basic realm="git"')
-        self.send_header("Content-Length", "0")
-        self.end_headers()
-
-    def log_message(self, format: str, *args: object) -> None:  # noqa: A002  # the name is inherited
-        """Say nothing."""
-
-
 @pytest.fixture
-def server(blueprints: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
-    """The blueprints by HTTP, as files (git's dumb protocol)."""
-    git(blueprints, "update-server-info")
-    monkeypatch.setattr(_Guarded, "password", "right-password")
-    handler = partial(_Guarded, directory=str(blueprints.parent))
-    with ThreadingHTTPServer(("127.0.0.1", 0), handler) as http:
-        thread = threading.Thread(target=http.serve_forever, daemon=True)
-        thread.start()
-        yield f"http://127.0.0.1:{http.server_address[1]}/blue%20prints.git"
-        http.shutdown()
-        thread.join()
+def server(blueprints: Path) -> Iterator[GitServer]:
+    with git_server(blueprints.parent) as server:
+        yield server
 
 
-async def put_secret(world: World, password: str) -> None:
-    data = {"username": "joe", "password": password}
-    await world.objects.put(
-        SECRET,
-        {
-            "apiVersion": "v1",
-            "kind": "Secret",
-            "metadata": {"name": "login", "namespace": NAMESPACE},
-            "data": {key: base64.b64encode(text.encode()).decode() for key, text in data.items()},
-        },
-    )
-
-
-async def becomes(world: World, name: str, status: str, message: str) -> None:
-    await world.until(
-        lambda: (
-            world.condition(name)["status"] == status
-            and message in world.condition(name)["message"]
-            and world.condition(name)
-        )
-    )
-
-
-async def test_credentials_that_are_missing_wrong_right_and_changed(
-    world: World, server: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    await world.add_repository("blue", server, git={"secretRef": {"name": "login"}})
+async def test_credentials_that_are_missing_wrong_right_and_changed(world: World, server: GitServer) -> None:
+    await world.add_repository("blue", server.url("blue%20prints.git"), git={"secretRef": {"name": "login"}})
     await becomes(world, "blue", "False", 'the Secret "login" of spec.git.secretRef does not exist')
     await put_secret(world, "wrong-password")
     await becomes(world, "blue", "False", "the remote does not accept the credentials")
@@ -83,7 +27,7 @@ async def test_credentials_that_are_missing_wrong_right_and_changed(
     await put_secret(world, "right-password")
     await becomes(world, "blue", "True", "Repository Ready")
     await world.until(lambda: world.revision("blue.app.v1"))
-    monkeypatch.setattr(_Guarded, "password", "new-password")
+    server.password = "new-password"
     await becomes(world, "blue", "False", "the remote does not accept the credentials")
     assert world.revision("blue.app.v1"), "what is known of a remote that is away stays"
     await put_secret(world, "new-password")

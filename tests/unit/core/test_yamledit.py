@@ -82,6 +82,21 @@ def test_a_mapping_replaces_a_mapping_key_by_key() -> None:
 
 
 @pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("a: 1 # one\nb:\n  c: x # kept\n  d: 'y'\n", "a: 2 # one\nb:\n  c: x # kept\n  d: 'z'\n"),
+        ("a: 1\nb: {c: x, d: y}\n", "a: 2\nb: {c: x, d: z}\n"),
+        ("a: 1\nb:\n  c: x\n  d: |\n    y\n", "a: 2\nb:\n  c: x\n  d: z\n"),
+    ],
+    ids=["block", "flow", "lines"],
+)
+def test_several_scalars_change_in_their_places(text: str, expected: str) -> None:
+    edited = assign(one(text), (), {"a": 2, "b": {"c": "x", "d": "z"}})
+    assert edited.text == expected
+    assert edited.value == one(expected).value
+
+
+@pytest.mark.parametrize(
     ("text", "index", "expected"),
     [
         (

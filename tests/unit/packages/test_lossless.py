@@ -70,7 +70,10 @@ def objects_of(kinds: st.SearchStrategy[str]) -> st.SearchStrategy[dict[str, Any
         optional={"namespace": values, "labels": values, "annotations": values},
     )
     field = st.sampled_from(
-        ["spec", "data", "subjects", "namespace", "labels", "annotations", "replacements"]
+        [
+            *("spec", "data", "subjects", "namespace", "labels", "annotations", "replacements", "items"),
+            *("image", "substring", "additionalImageFields", "additionalNameFields", "roleRef", "rules"),
+        ]
     )
     extra = st.dictionaries(field, values, max_size=3)
     return st.builds(
@@ -88,10 +91,15 @@ def objects_of(kinds: st.SearchStrategy[str]) -> st.SearchStrategy[dict[str, Any
 
 
 any_objects = objects_of(
-    st.sampled_from(["ConfigMap", "Deployment", "CronJob", "RoleBinding", "NetworkPolicy", "Service"])
+    st.sampled_from(["ConfigMap", "Deployment", "CronJob", "RoleBinding", "Role", "NetworkPolicy", "Service"])
 )
 any_configs = st.none() | objects_of(
-    st.sampled_from(["ConfigMap", "SetLabels", "SetAnnotations", "SetNamespace", "ApplyReplacements"])
+    st.sampled_from(
+        [
+            *("ConfigMap", "SetLabels", "SetAnnotations", "SetNamespace", "ApplyReplacements"),
+            *("SetImage", "EnsureNameSubstring", "List"),
+        ]
+    )
 )
 
 

@@ -67,11 +67,17 @@ def test_exec_of_a_kptfile_needs_permission() -> None:
     assert FunctionRegistry(allow_exec=True).resolve_exec("cat").run(items(), None).items == ()
 
 
-def test_there_are_five_built_in_functions() -> None:
+def test_these_functions_are_built_in() -> None:
     assert set(BUILTINS) == {
-        "set-namespace",
-        "set-labels",
-        "set-annotations",
-        "apply-setters",
         "apply-replacements",
+        "apply-setters",
+        "create-setters",
+        "ensure-name-substring",
+        "search-replace",
+        "set-annotations",
+        "set-image",
+        "set-labels",
+        "set-namespace",
+        "starlark",
+        "upsert-resource",
     }

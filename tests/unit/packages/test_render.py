@@ -44,6 +44,7 @@ REGISTRY = FunctionRegistry(
         "config-trace": program(
             "list_['results'] = [{'message': str(list_['functionConfig'].get('trace'))}]"
         ),
+        "config": program("list_['results'] = [{'message': json.dumps(list_.get('functionConfig'))}]"),
         "fail": program("sys.exit('on purpose')"),
         "drop-secrets": program("list_['items'] = [i for i in items if i['kind'] != 'Secret']"),
         "add-secret": program("items.append(dict(apiVersion='v1', kind='Secret', metadata={'name': 'new'}))"),
@@ -161,15 +162,22 @@ def test_only_yaml_json_and_kptfiles_are_seen() -> None:
 @pytest.mark.parametrize(
     ("selection", "expected"),
     [
-        ("selectors: [{kind: Thing}]", "ab"),
+        ("selectors: [{kind: Thing}]", "abd"),
         ("selectors: [{kind: Thing, name: a}]", "a"),
         ("selectors: [{name: a}, {name: b}]", "ab"),
         ("selectors: [{apiVersion: x.org/v1, kind: Other}]", "c"),
         ("selectors: [{labels: {l: '1'}}]", "b"),
         ("selectors: [{labels: {l: '1', m: '2'}}]", ""),
-        ("selectors: [{kind: Thing}]\n    exclude: [{name: a}]", "b"),
+        ("selectors: [{kind: Thing}]\n    exclude: [{name: a}]", "bd"),
         ("exclude: [{kind: Thing}, {kind: Kptfile}]", "c"),
         ("selectors: [{annotations: {n: x}}]", "c"),
+        ("selectors: [{namespace: m}]", "d"),
+        ("selectors: [{kind: Thing}]\n    exclude: [{namespace: m}, {labels: {l: '1'}}]", "a"),
+        ("selectors: [{kind: Thing}]\n    exclude: [{kind: Thing, name: b}]", "ad"),
+        ("selectors: [{}]", "abcd"),
+        ("exclude: [{}]", "abcd"),
+        ("selectors: [{resourceFileRegexp: '^[ab][.]yaml$'}]", "ab"),
+        ("exclude: [{resourceFileRegexp: '[ab][.]yaml'}]", "cd"),
     ],
 )
 def test_selectors_and_exclude_choose_what_a_function_gets(selection: str, expected: str) -> None:
@@ -178,9 +186,10 @@ def test_selectors_and_exclude_choose_what_a_function_gets(selection: str, expec
         "a.yaml": thing("a"),
         "b.yaml": thing("b", extra="  labels: {l: '1'}\n"),
         "c.yaml": thing("c", "Other", "  annotations: {n: x}\n"),
+        "d.yaml": thing("d", extra="  namespace: m\n"),
     }
     result = rendered(resources)
-    touched = [name for name in "abc" if result.resources[f"{name}.yaml"] != resources[f"{name}.yaml"]]
+    touched = [name for name in "abcd" if result.resources[f"{name}.yaml"] != resources[f"{name}.yaml"]]
     assert "".join(touched) == expected
 
 
@@ -189,6 +198,22 @@ def test_an_object_that_two_selectors_match_is_passed_twice() -> None:
     result = rendered({"Kptfile": kptfile(pipeline), "a.yaml": thing("a")})
     assert messages(result) == ["a2"]
     assert len(objects(result.resources)) == 2
+
+
+def test_only_what_was_selected_can_be_replaced_or_deleted() -> None:
+    """A new object is added although the selectors would not select it."""
+    selection = "    selectors: [{kind: Secret, name: s}]\n"
+    resources = {
+        "Kptfile": kptfile(
+            steps("drop-secrets") + selection + steps("add-secret").partition("\n")[2] + selection
+        ),
+        "a.yaml": f"{thing('t', 'Secret')}---\n{thing('s', 'Secret')}",
+        "b.yaml": thing("b"),
+    }
+    result = rendered(resources)
+    assert result.resources["a.yaml"] == thing("t", "Secret")
+    assert result.resources["b.yaml"] == resources["b.yaml"]
+    assert result.resources["secret_new.yaml"].endswith("name: new\n")
 
 
 def test_deleted_objects_take_their_files_along_and_neighbours_keep_their_bytes() -> None:
@@ -239,6 +264,24 @@ def test_a_validator_gets_its_config_file_as_it_was_read() -> None:
     assert result.resources["c.yaml"].endswith("trace: a\n")
 
 
+def test_a_config_map_has_a_name_and_texts_and_without_configuration_there_is_none() -> None:
+    pipeline = "  mutators:\n  - image: config\n    configMap: {a: 5, b: true, c: null}\n  - image: config\n"
+    given, absent = map(load, messages(rendered({"Kptfile": kptfile(pipeline)})))
+    assert given == {
+        "apiVersion": "v1",
+        "kind": "ConfigMap",
+        "metadata": {"name": "function-input"},
+        "data": {"a": "5", "b": "true", "c": ""},
+    }
+    assert absent is None
+
+
+def test_a_tag_of_its_own_chooses_the_version() -> None:
+    pipeline = "  mutators:\n  - {image: x.io/set-labels, tag: 0.9.0, configMap: {a: b}}\n"
+    (note,) = rendered({"Kptfile": kptfile(pipeline)}).notes
+    assert note.startswith("x.io/set-labels:0.9.0 runs as version ")
+
+
 def test_config_map_values_become_text() -> None:
     pipeline = "  mutators:\n  - image: set-annotations\n    configMap: {a: 5, b: true}\n"
     result = rendered({"Kptfile": kptfile(pipeline), "a.yaml": thing("a")})
@@ -276,6 +319,20 @@ def test_a_failing_validator_fails_the_render() -> None:
     result = failed({"Kptfile": kptfile(steps("fail", phase="validators")), "a.yaml": thing("a")})
     assert result.step == "pipeline.validators[0]"
     assert "on purpose" in result.message
+
+
+def test_the_first_failing_validator_ends_the_render() -> None:
+    resources = {"Kptfile": kptfile(steps("config", "fail", "trace-a", phase="validators"))}
+    result = failed(resources)
+    assert result.step == "pipeline.validators[1]"
+    assert [report.step for report in result.steps] == ["pipeline.validators[0]", "pipeline.validators[1]"]
+
+
+def test_an_expression_of_a_selector_that_is_none_fails_its_step() -> None:
+    resources = {"Kptfile": kptfile(f"{steps('trace-a')}    selectors: [{{resourceFileRegexp: '('}}]\n")}
+    result = failed(resources)
+    assert result.step == "pipeline.mutators[0]"
+    assert "`resourceFileRegexp` is not an expression" in result.message
 
 
 def test_a_failure_below_names_the_package() -> None:

@@ -4,13 +4,18 @@ Source: functions/go/apply-setters v0.2.0 of the krm-functions-catalog. The comm
 pattern such as `${image}:${tag}`; names that were not given are read back from the present value.
 """
 
-import re
 from collections.abc import Iterator, Mapping, Sequence
 from typing import NamedTuple
 
 import msgspec
-import yaml
 
+from pvbus.controlplane.packages.functions.comments import (
+    KeyedList,
+    dotted,
+    key_comment,
+    keyed_lists,
+    with_list,
+)
 from pvbus.controlplane.packages.functions.item import (
     FunctionOutput,
     Item,
@@ -23,22 +28,18 @@ from pvbus.controlplane.packages.functions.item import (
     text_of,
 )
 from pvbus.controlplane.packages.functions.limits import check_length, check_time
-from pvbus.controlplane.packages.functions.yamltext import Path, compose, dump, load
+from pvbus.controlplane.packages.functions.yamltext import Path, compose, load
 from pvbus.core.yaml.editor import YamlError, replaced, same
 
 MARKER = "# kpt-set: "
-_KEY_COMMENT = re.compile(r"[ \t]*:[ \t]+(#[^\n]*)")
 _NOT_A_LIST = "input to array setter must be an array of values, but found {!r}"
 
 
 class _List(NamedTuple):
     """A list with a setter's comment on its key's line, or after it if it is a flow list."""
 
-    path: Path
-    key: yaml.ScalarNode
-    node: yaml.SequenceNode
+    keyed: KeyedList
     pattern: str
-    in_flow: bool
 
 
 def apply_setters(items: Sequence[Item], config: Value | None) -> FunctionOutput:
@@ -63,12 +64,10 @@ def _set(item: Item, setters: Mapping[str, str]) -> tuple[Item, list[tuple[Path,
     if MARKER not in item.text:
         return item, []
     done: list[tuple[Path, str]] = []
-    for path in [
-        found.path for found in _lists(item.text, compose(item.text)) if _concerns(found.pattern, setters)
-    ]:
+    for path in [found.keyed.path for found in _lists(item) if _concerns(found.pattern, setters)]:
         # Positions move with every edit, so the list is looked up again.
         check_time()
-        found = next(each for each in _lists(item.text, compose(item.text)) if each.path == path)
+        found = next(each for each in _lists(item) if each.keyed.path == path)
         item = _with_list(item, found, setters)
         done.append((path, setters[split_pattern(found.pattern).names[0]]))
     changes: list[tuple[Path, Scalar]] = []
@@ -164,19 +163,12 @@ def _values(line: str, literals: Sequence[str]) -> list[str] | None:
     return values[::-1]
 
 
-def _lists(text: str, node: yaml.Node | None, path: Path = (), *, in_flow: bool = False) -> Iterator[_List]:
-    if isinstance(node, yaml.MappingNode):
-        for key, value in node.value:
-            if isinstance(value, yaml.SequenceNode) and isinstance(key, yaml.ScalarNode):
-                on_key = _KEY_COMMENT.match(text, key.end_mark.index)
-                comment = line_comment(text, value) if value.flow_style else (on_key[1] if on_key else "")
-                if pattern := _pattern(comment):
-                    inside = in_flow or bool(node.flow_style)
-                    yield _List((*path, key.value), key, value, pattern, inside)
-            yield from _lists(text, value, (*path, key.value), in_flow=in_flow or bool(node.flow_style))
-    elif isinstance(node, yaml.SequenceNode):
-        for index, value in enumerate(node.value):
-            yield from _lists(text, value, (*path, index), in_flow=in_flow or bool(node.flow_style))
+def _lists(item: Item) -> Iterator[_List]:
+    for keyed in keyed_lists(compose(item.text)):
+        is_flow = keyed.node.flow_style
+        comment = line_comment(item.text, keyed.node) if is_flow else key_comment(item.text, keyed)
+        if pattern := _pattern(comment):
+            yield _List(keyed, pattern)
 
 
 def _with_list(item: Item, found: _List, setters: Mapping[str, str]) -> Item:
@@ -190,46 +182,21 @@ def _with_list(item: Item, found: _List, setters: Mapping[str, str]) -> Item:
         raise config_fault(_NOT_A_LIST.format(text)) from exc
     if not isinstance(values, list):
         raise config_fault(_NOT_A_LIST.format(text))
-    meant = replaced(item.value, found.path, values)
-    written = _written_list(item.text, found, values)
+    keyed = found.keyed
+    meant = replaced(item.value, keyed.path, values)
+    written = with_list(item.text, keyed, values, f"{MARKER}{found.pattern}")
     try:
-        if not found.in_flow and same(load(written), meant):
+        if not keyed.in_flow and same(load(written), meant):
             return msgspec.structs.replace(item, text=written, value=meant)
     except YamlError:
         pass  # an anchor or a tag inside the list: values take precedence over spelling
     return item.with_value(meant)
 
 
-def _written_list(text: str, found: _List, values: list[object]) -> str:
-    """Return the text with the list in block form below its key, or as `[]` in the key's line."""
-    comment = f"{MARKER}{found.pattern}"
-    end = found.node.end_mark.index
-    if found.node.flow_style:
-        stop = text.find("\n", end)
-        stop = len(text) if stop < 0 else stop
-    else:
-        # A block list ends where the next token begins; blank lines and comments between stay.
-        last = [node for _, node in scalars(found.node)][-1]
-        stop = text.find("\n", last.end_mark.index)
-        stop = len(text) if stop < 0 else stop
-        if last.style in ("|", ">"):
-            stop = last.end_mark.index - 1
-    if not values:
-        return f"{text[: found.key.end_mark.index]}: [] {comment}{text[stop:]}"
-    column = found.key.start_mark.column if found.node.flow_style else found.node.start_mark.column
-    lines = dump(values).splitlines()
-    block = "\n".join(" " * column + line if line else line for line in lines)
-    return f"{text[: found.key.end_mark.index]}: {comment}\n{block}{text[stop:]}"
-
-
 def _result(item: Item, path: Path, text: str) -> Result:
-    field = ""
-    for part in path:
-        field += f"[{part}]" if isinstance(part, int) else f".{part}"
-    field = field.removeprefix(".")
     return Result(
         message=f"set field value to {text!r}",
-        field={"path": field, "proposedValue": text},
+        field={"path": dotted(path), "proposedValue": text},
         file={"path": item.file, "index": item.index},
         resource_ref={"apiVersion": item.api_version, "kind": item.kind, "name": item.name},
     )

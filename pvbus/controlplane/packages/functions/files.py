@@ -9,7 +9,7 @@ ignored with it. Matching takes time in proportion to pattern and name.
 """
 
 import posixpath
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from itertools import count
 from typing import NamedTuple
 
@@ -100,6 +100,8 @@ def placed(item: Item, package: str) -> Item:
     """Assign a new object to a file in the package of its function, named like kpt does."""
     if item.file:
         file = item.file if item.package else posixpath.join(package, item.file)
+        if posixpath.isabs(item.file) or posixpath.normpath(file).startswith(".."):
+            raise PermanentError(f"{item}: `{item.file}` is outside of the package", reason="InvalidResource")
         return msgspec.structs.replace(item, package=item.package or package, file=file)
     name = f"{item.kind.lower()}_{item.name}.yaml"
     file = posixpath.join(package, item.namespace, name)
@@ -211,17 +213,20 @@ def _is_ignored(path: str, rules: Mapping[str, Iterable[_Rule]]) -> bool:
 def _matches(rule: _Rule, names: tuple[str, ...]) -> bool:
     if not rule.anchored:
         return _glob(rule.parts[0], names[-1])
-    return _path_matches(rule.parts, names)
+    return path_matches(rule.parts, names)
 
 
-def _path_matches(parts: tuple[str, ...], names: tuple[str, ...]) -> bool:
-    """Match part by part; `**` matches any number of folders."""
+def path_matches(
+    parts: Sequence[str], names: Sequence[str], part_matches: Callable[[str, str], bool] | None = None
+) -> bool:
+    """Match part by part; `**` matches any number of names. part_matches: pattern and name, else a glob."""
+    matches = part_matches or _glob
     reached = {0}
     for part in parts:
         if part == "**":
             reached = set(range(min(reached), len(names) + 1)) if reached else set()
         else:
-            reached = {at + 1 for at in reached if at < len(names) and _glob(part, names[at])}
+            reached = {at + 1 for at in reached if at < len(names) and matches(part, names[at])}
     return len(names) in reached
 
 

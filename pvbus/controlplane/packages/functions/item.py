@@ -78,6 +78,11 @@ class Item(msgspec.Struct, frozen=True, kw_only=True):
         return _texts(get(self.value, ("metadata", "annotations")))
 
     @property
+    def path(self) -> str:
+        """The file, relative to the directory of the object's package."""
+        return self.file.removeprefix(f"{self.package}/") if self.package else self.file
+
+    @property
     def is_local_config(self) -> bool:
         """Whether the object is for the package itself, not for a cluster."""
         return self.annotations.get(LOCAL_CONFIG, "false") != "false"
@@ -129,6 +134,13 @@ class Item(msgspec.Struct, frozen=True, kw_only=True):
         for path, scalar in changes:
             item = item.with_scalar(path, scalar)
         return item
+
+    def with_texts(self, texts: Mapping[Path, str]) -> "Item":
+        """Return the item with these strings instead of scalars; each keeps its quotes and comment."""
+        found = scalars(compose(self.text)) if texts else ()
+        return self.with_scalars(
+            [(path, Scalar(texts[path], node.style or "")) for path, node in found if path in texts]
+        )
 
     def _spliced(self, changes: Sequence[tuple[Path, "Scalar"]]) -> str | None:
         """Return the text with these scalars in it; None where one of them cannot be spliced."""

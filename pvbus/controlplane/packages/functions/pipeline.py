@@ -8,6 +8,7 @@ import msgspec
 
 from pvbus.controlplane.packages.functions.files import check_krm, placed
 from pvbus.controlplane.packages.functions.item import Item, Value, text_of
+from pvbus.controlplane.packages.functions.selecting import expression
 from pvbus.core.api.variants import FunctionSelector
 from pvbus.core.errors import PermanentError
 
@@ -17,9 +18,17 @@ PHASES: tuple[Phase, ...] = ("mutators", "validators")
 
 
 class Selector(FunctionSelector, frozen=True, kw_only=True, rename="camel", forbid_unknown_fields=True):
-    """Selects objects that have every given field, and every pair of a given map."""
+    """Selects objects that have every given field, and every pair of a given map.
+
+    resource_file_regexp: finds something in the object's file, as seen from the rendered package.
+    """
+
+    resource_file_regexp: str = ""
 
     def matches(self, item: Item) -> bool:
+        if self.resource_file_regexp:
+            if not expression(self.resource_file_regexp, "`resourceFileRegexp`").search(item.file):
+                return False
         wanted = (self.api_version, self.kind, self.name, self.namespace)
         present = (item.api_version, item.kind, item.name, item.namespace)
         return (
@@ -137,11 +146,15 @@ def config_of(step: Step, items: Sequence[Item], originals: Sequence[Item]) -> V
 
 
 def select(step: Step, items: Sequence[Item]) -> list[Item]:
-    """Return a function's input: an object that two selectors match is included twice."""
+    """Return a function's input: an object that two selectors match is included twice.
+
+    An empty selector selects everything, and excludes nothing.
+    """
     entry = step.entry
+    exclude = [selector for selector in entry.exclude if selector != Selector()]
     if entry.selectors:
         items = [item for item in items for selector in entry.selectors if selector.matches(item)]
-    return [item for item in items if not any(selector.matches(item) for selector in entry.exclude)]
+    return [item for item in items if not any(selector.matches(item) for selector in exclude)]
 
 
 def merge(step: Step, items: Sequence[Item], selected: Sequence[Item], output: Sequence[Item]) -> list[Item]:

@@ -7,11 +7,17 @@ from typing import NamedTuple
 
 from pvbus.controlplane.packages.functions.apply_replacements import apply_replacements
 from pvbus.controlplane.packages.functions.apply_setters import apply_setters
+from pvbus.controlplane.packages.functions.create_setters import create_setters
+from pvbus.controlplane.packages.functions.ensure_name_substring import ensure_name_substring
 from pvbus.controlplane.packages.functions.executable import TIMEOUT_SECONDS, run_executable
 from pvbus.controlplane.packages.functions.item import FunctionOutput, Item, Value
+from pvbus.controlplane.packages.functions.search_replace import search_replace
 from pvbus.controlplane.packages.functions.set_annotations import set_annotations
+from pvbus.controlplane.packages.functions.set_image import set_image
 from pvbus.controlplane.packages.functions.set_labels import set_labels
 from pvbus.controlplane.packages.functions.set_namespace import set_namespace
+from pvbus.controlplane.packages.functions.starlark import starlark
+from pvbus.controlplane.packages.functions.upsert_resource import upsert_resource
 from pvbus.core.errors import PermanentError, UsageError
 
 BUILTIN_PREFIX = "builtin:"
@@ -36,9 +42,15 @@ class Resolved(NamedTuple):
 BUILTINS = {
     "apply-replacements": Builtin(apply_replacements, (0, 1, 1)),
     "apply-setters": Builtin(apply_setters, (0, 2, 0)),
+    "create-setters": Builtin(create_setters, (0, 1, 0)),
+    "ensure-name-substring": Builtin(ensure_name_substring, (0, 2, 0)),
+    "search-replace": Builtin(search_replace, (0, 2, 0)),
     "set-annotations": Builtin(set_annotations, (0, 1, 4)),
+    "set-image": Builtin(set_image, (0, 1, 4)),
     "set-labels": Builtin(set_labels, (0, 2, 1)),
     "set-namespace": Builtin(set_namespace, (0, 4, 1)),
+    "starlark": Builtin(starlark, (0, 5, 0)),
+    "upsert-resource": Builtin(upsert_resource, (0, 2, 0)),
 }
 
 

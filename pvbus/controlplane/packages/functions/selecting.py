@@ -1,7 +1,8 @@
 """Label selectors in Kubernetes' string form, and selectors of objects by their identity."""
 
+from collections.abc import Callable, Iterable
 from functools import lru_cache
-from typing import Any
+from typing import Any, Protocol
 
 import msgspec
 import re2  # type: ignore[import-untyped]  # it has no types
@@ -55,6 +56,31 @@ def _pairs(table: dict[str, str]) -> frozenset[tuple[str, str]]:
 
 NAMESPACED = _pairs(_KINDS)
 CLUSTER_SCOPED = _pairs(_CLUSTER_KINDS)
+
+
+class Expression(Protocol):
+    """A compiled expression of RE2: linear time on any input."""
+
+    def search(self, text: str) -> Any: ...
+
+    def sub(self, replacement: Callable[[Any], str], text: str) -> str: ...
+
+
+def expression(text: str, where: str) -> Expression:
+    """Compile a package's expression. Raises: PermanentError if it is not one."""
+    options = re2.Options()
+    options.log_errors = False
+    try:
+        compiled: Expression = re2.compile(text, options)
+    except re2.error as exc:
+        reason = exc.args[0].decode(errors="replace") if isinstance(exc.args[0], bytes) else exc.args[0]
+        raise config_fault(f"{where} is not an expression: {reason}") from exc
+    return compiled
+
+
+def any_of(texts: Iterable[str]) -> Expression:
+    """Return the expression of the first of these texts that is at a place. Raises: PermanentError."""
+    return expression("|".join(map(re2.escape, texts)), "the list of values")
 
 
 SELECTOR_CHARACTERS_MAX = 10_000

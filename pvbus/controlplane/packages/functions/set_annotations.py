@@ -5,10 +5,9 @@ also changes the objects that are for the package itself, the Kptfile included.
 """
 
 from collections.abc import Mapping, Sequence
-from typing import Any, NamedTuple
 
+from pvbus.controlplane.packages.functions.fieldspecs import FieldSpec, additional_fields
 from pvbus.controlplane.packages.functions.item import (
-    EACH,
     FieldPath,
     FunctionOutput,
     Item,
@@ -18,39 +17,19 @@ from pvbus.controlplane.packages.functions.item import (
     text_of,
     update_maps,
 )
-from pvbus.core.yaml.editor import get
-
-
-class _Field(NamedTuple):
-    """A map of annotations. Empty group, version or kind: any; group `core` is the empty API group."""
-
-    path: FieldPath
-    kind: str = ""
-    group: str = ""
-    version: str = ""
-    create: bool = True
-
-    def matches(self, item: Item) -> bool:
-        group = "" if self.group == "core" else self.group
-        return (
-            self.kind in ("", item.kind)
-            and (not self.group or group == item.group)
-            and self.version in ("", item.version)
-        )
-
 
 _OBJECT: FieldPath = ("metadata", "annotations")
 _POD: FieldPath = ("spec", "template", *_OBJECT)
 _FIELDS = (
-    _Field(_OBJECT),
-    _Field(_POD, kind="ReplicationController", group="core", version="v1"),
-    _Field(_POD, kind="Deployment"),
-    _Field(_POD, kind="ReplicaSet"),
-    _Field(_POD, kind="DaemonSet"),
-    _Field(_POD, kind="StatefulSet"),
-    _Field(_POD, kind="Job", group="batch"),
-    _Field(("spec", "jobTemplate", *_OBJECT), kind="CronJob", group="batch"),
-    _Field(("spec", "jobTemplate", *_POD), kind="CronJob", group="batch"),
+    FieldSpec(_OBJECT, create=True),
+    FieldSpec(_POD, "ReplicationController", "core", "v1", create=True),
+    *(
+        FieldSpec(_POD, kind, create=True)
+        for kind in ("Deployment", "ReplicaSet", "DaemonSet", "StatefulSet")
+    ),
+    FieldSpec(_POD, "Job", "batch", create=True),
+    FieldSpec(("spec", "jobTemplate", *_OBJECT), "CronJob", "batch", create=True),
+    FieldSpec(("spec", "jobTemplate", *_POD), "CronJob", "batch", create=True),
 )
 
 
@@ -61,38 +40,15 @@ def set_annotations(items: Sequence[Item], config: Value | None) -> FunctionOutp
     return FunctionOutput(items=tuple(_annotated(item, annotations, fields) for item in items))
 
 
-def _configured(config: Value | None) -> tuple[dict[str, str], list[_Field]]:
+def _configured(config: Value | None) -> tuple[dict[str, str], list[FieldSpec]]:
     annotations = config_field(config, "annotations", "SetAnnotations", "SetAnnotationConfig")
-    extra: list[_Field] = []
-    if config and config["kind"] != "ConfigMap":
-        if config.get("fieldSpecs") and config.get("additionalAnnotationFields"):
-            raise config_fault("`fieldSpecs` and `additionalAnnotationFields` cannot be used together")
-        specs = config.get("additionalAnnotationFields") or config.get("fieldSpecs") or []
-        if not isinstance(specs, list):
-            raise config_fault("`additionalAnnotationFields` is not a list")
-        extra = [_field(spec) for spec in specs]
+    extra = additional_fields(config, "additionalAnnotationFields", "fieldSpecs")
     if not annotations or not isinstance(annotations, dict):
         raise config_fault("the functionConfig has no annotations")
     return {key: text_of(annotations[key]) for key in sorted(annotations)}, extra
 
 
-def _field(spec: Any) -> _Field:
-    path = get(spec, ("path",))
-    if not isinstance(path, str) or not path.strip("/"):
-        raise config_fault("an entry of `additionalAnnotationFields` has no path")
-    parts: list[str] = []
-    for part in path.strip("/").split("/"):
-        parts += [part.removesuffix("[]"), EACH] if part.endswith("[]") else [part]
-    return _Field(
-        tuple(parts),
-        kind=text_of(spec.get("kind")),
-        group=text_of(spec.get("group")),
-        version=text_of(spec.get("version")),
-        create=spec.get("create") is True,
-    )
-
-
-def _annotated(item: Item, annotations: Mapping[str, str], fields: Sequence[_Field]) -> Item:
+def _annotated(item: Item, annotations: Mapping[str, str], fields: Sequence[FieldSpec]) -> Item:
     value = item.value
     for field in fields:
         if field.matches(item):

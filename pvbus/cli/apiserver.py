@@ -1,0 +1,60 @@
+"""`pvbus apiserver`: API server and package store of `pvbus up`, as a separate process."""
+
+import asyncio
+import shlex
+import sys
+from pathlib import Path
+
+import click
+
+from pvbus.cli.children import child
+from pvbus.cli.controlplane import control_plane, patient_control_plane
+from pvbus.cli.datafolder import DEFAULT, DataPaths
+from pvbus.runtime.process.settings import ApiServerConfig, load_config
+from pvbus.runtime.process.signals import stop_on_signals
+from pvbus.telemetry import logs
+
+
+@click.command(short_help="Serve the Kubernetes API and packages alone.")
+@click.option("--data", default=DEFAULT, show_default=True, help="Folder that holds everything.")
+@click.option("--port", default=0, type=click.IntRange(0, 65535), help="0: a free one, kept for the folder.")
+@click.option("--advertise", default="", metavar="NAME",
+              help="Serve other machines, too; they reach this one by this DNS name or address.")  # fmt: skip
+@click.option("--child", "is_child", is_flag=True, hidden=True)
+def apiserver(data: str, port: int, advertise: str, is_child: bool) -> None:
+    """Serve the Kubernetes API and the package store, without the services.
+
+    \b
+    Examples:
+      pvbus apiserver --data .pvbus
+      pvbus apiserver --data /data --port 6443 --advertise apiserver
+      pvbus run ingest unroll render inject conditions \\
+          --bus sqlite:.pvbus/bus.db --kubeconfig .pvbus/kubeconfig
+
+    Only this machine is served, if there is no --advertise. Who has the token, in the kubeconfig of the
+    data folder, may do everything. `pvbus up` does both at once.
+    """
+    config = load_config(ApiServerConfig)
+    logs.configure(config.log_level, config.log_format)
+    paths = DataPaths(Path(data))
+    if is_child:
+        sys.exit(asyncio.run(_serve_child(paths, port, config)))
+    paths.make()
+    asyncio.run(_serve(paths, port, config, advertise))
+
+
+async def _serve(paths: DataPaths, port: int, config: ApiServerConfig, advertise: str) -> None:
+    stop = asyncio.Event()
+    with stop_on_signals(stop) as begun:
+        async with control_plane(paths.root, port, config, advertise=advertise) as address:
+            begun()
+            click.echo(f"API server: {address.url}")
+            click.echo(f"export KUBECONFIG={shlex.quote(str(address.kubeconfig))}")
+            await stop.wait()
+
+
+async def _serve_child(paths: DataPaths, port: int, config: ApiServerConfig) -> int:
+    async with child() as parent, patient_control_plane(paths.root, port, config) as address:
+        parent.tell(url=address.url, kubeconfig=str(address.kubeconfig))
+        await parent.stop.wait()
+    return parent.code

@@ -1,0 +1,191 @@
+"""The package revisions of one Repository, found from the refs and folders of its mirror.
+
+`apply` takes the refs and returns the changed revisions. What is at a ref and a commit is read once
+(`pvbus.controlplane.packages.tips`), so the cost depends on the size of a change, not of the repository.
+"""
+
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+
+import msgspec
+
+from pvbus.controlplane.packages import layout
+from pvbus.controlplane.packages.gitrepo import BareMirror
+from pvbus.controlplane.packages.leftovers import Approvals
+from pvbus.controlplane.packages.revisions import Revision
+from pvbus.controlplane.packages.tips import Tip, TipReader
+
+UNPACKAGED_SHOWN_MAX = 3
+
+
+class Catalog:
+    """The package revisions of one Repository."""
+
+    def __init__(
+        self, mirror: BareMirror, base: str, branch: str, pins: Mapping[str, str], file: Path
+    ) -> None:
+        """base: the Repository's directory; pins: directory -> last commit of its placeholder, which
+        stays while the folder's tree is the same; file: see `TipReader`."""
+        self._mirror = mirror
+        self._base = base.strip("/")
+        self._tips = TipReader(mirror, self._base, branch, file)
+        self._pins = {item.directory: item.commit for item in self._tips.placeholders()} | dict(pins)
+        self._folders = {
+            item.directory: item.tree
+            for item in self._tips.placeholders()
+            if self._pins[item.directory] == item.commit
+        }
+        self._refs: dict[str, str] = {}
+        self._refs_by_directory: dict[str, set[str]] = {}
+        self._approvals = Approvals(mirror)
+        self._undone: set[str] = set(self._folders)
+        self.by_directory: dict[str, dict[str, Revision]] = {}
+
+    def revisions(self) -> Iterable[Revision]:
+        for found in list(self.by_directory.values()):  # a worker thread may change it meanwhile
+            yield from found.values()
+
+    def find(self, directory: str, workspace: str) -> Revision | None:
+        return self.by_directory.get(directory, {}).get(workspace)
+
+    @property
+    def branch_ref(self) -> str:
+        return self._tips.branch_ref
+
+    @property
+    def head(self) -> str:
+        """Return the branch's commit as of the last `apply`, "" without a branch."""
+        return self._refs.get(self.branch_ref, "")
+
+    def leftovers(self, directory: str | None = None) -> list[str]:
+        """Return the directories that deleted packages left on the branch, checking one or all."""
+        directories = list(self._folders) if directory is None else [directory]
+        alone = [
+            (each, placeholder.tree)
+            for each in directories
+            if (placeholder := self._only_placeholder(each)) is not None
+        ]
+        head = self._refs.get(self.branch_ref)
+        return self._approvals.leftovers(self._mirror.commit_of(head) if head else None, alone)
+
+    def _only_placeholder(self, directory: str) -> Revision | None:
+        """Return a package's placeholder if it is the package's only published revision."""
+        published = [item for item in self.by_directory.get(directory, {}).values() if item.is_published]
+        return published[0] if len(published) == 1 and published[0].is_placeholder else None
+
+    def readiness(self) -> str:
+        """Return the message of the condition Ready, with refs that look like packages but are not."""
+        missing = self._tips.without_kptfile(self._refs)
+        broken = sorted(
+            f"{ref} ({problem})"
+            for (ref, oid), problem in self._tips.unreadable.items()
+            if self._refs.get(ref) == oid
+        )
+        unreadable = (
+            f"; {len(broken)} branches or tags cannot be read: {', '.join(broken[:UNPACKAGED_SHOWN_MAX])}. "
+            "Delete them, or push them again"
+            if broken
+            else ""
+        )
+        if not missing:
+            return f"Repository Ready{unreadable}"
+        return (
+            f"Repository Ready; {len(missing)} branches or tags name a folder without a Kptfile, which is "
+            f"not a package: {', '.join(missing[:UNPACKAGED_SHOWN_MAX])}. Add a Kptfile (kpt pkg init) and "
+            f"commit or tag it again{unreadable}"
+        )
+
+    def apply(self, refs: Mapping[str, str]) -> set[tuple[str, str]]:
+        """Apply the mirror's refs; return (directory, workspace) of every revision that is new, changed
+        or gone."""
+        moved = {ref for ref, oid in refs.items() if self._refs.get(ref) != oid}
+        moved |= self._refs.keys() - refs.keys()
+        return self.apply_moved(refs, moved)
+
+    def apply_moved(self, refs: Mapping[str, str], moved: Iterable[str]) -> set[tuple[str, str]]:
+        """Like `apply`, for a caller that knows which refs may have moved."""
+        directories = self._undone  # after an error, the next call continues
+        for ref in moved:
+            if ref == self.branch_ref:
+                directories |= self._read_branch(refs.get(ref))
+            if parsed := layout.parse_ref(ref):
+                if layout.package_path(parsed.directory, self._base) is None:
+                    continue
+                directories.add(parsed.directory)
+                known = self._refs_by_directory.setdefault(parsed.directory, set())
+                known.add(ref) if ref in refs else known.discard(ref)
+            former = Tip(ref, self._refs.pop(ref, ""))
+            if ref in refs:
+                self._refs[ref] = refs[ref]
+            if refs.get(ref) != former.oid:
+                self._tips.forget(former)
+        changed: set[tuple[str, str]] = set()
+        for directory in directories:
+            changed |= self._recompute(directory)
+        self._undone = set()
+        self._tips.save_if_due()
+        return changed
+
+    def _recompute(self, directory: str) -> set[tuple[str, str]]:
+        old = self.by_directory.get(directory, {})
+        new = self._read_directory(directory)
+        if new:
+            self.by_directory[directory] = new
+        else:
+            self.by_directory.pop(directory, None)
+        return {(directory, key) for key in old.keys() | new.keys() if old.get(key) != new.get(key)}
+
+    def _read_directory(self, directory: str) -> dict[str, Revision]:
+        """Read a directory's revisions by workspace; a published one replaces a leftover draft."""
+        found: dict[str, Revision] = {}
+        if (placeholder := self._placeholder(directory)) is not None:
+            found[placeholder.workspace] = placeholder
+        order = (layout.DRAFTS, layout.PROPOSALS, layout.TAGS)
+        refs = self._refs_by_directory.get(directory, set())
+        for prefix in order:
+            for ref in sorted(ref for ref in refs if ref.startswith(prefix)):
+                revision = self._tips.at(Tip(ref, self._refs[ref]))
+                if revision is not None:
+                    found[revision.workspace] = revision
+        for workspace, revision in found.items():
+            if layout.deletion_ref(directory, revision.deletion_identifier) in refs and revision.is_published:
+                found[workspace] = msgspec.structs.replace(revision, lifecycle=layout.DELETION_PROPOSED)
+        newest = max((item.revision for item in found.values() if item.is_published), default=0)
+        return {
+            workspace: msgspec.structs.replace(item, latest=newest > 0 and item.revision == newest)
+            for workspace, item in found.items()
+        }
+
+    def _placeholder(self, directory: str) -> Revision | None:
+        return self._tips.placeholder(directory, self._folders.get(directory), self._pins.get(directory, ""))
+
+    def _read_branch(self, oid: str | None) -> set[str]:
+        """Read the packages on the branch; return the changed folders.
+
+        A commit of an unchanged folder is on the branch while the branch only grows; after a rewritten
+        history, all are checked.
+        """
+        head = self._mirror.commit_of(oid) if oid else None
+        folders = self._mirror.packages(head, self._base) if head else {}
+        changed = {
+            name
+            for name in folders.keys() | self._folders.keys()
+            if folders.get(name) != self._folders.get(name)
+        }
+        grew = self._tips.head and head and self._mirror.is_ancestor(self._tips.head, head)
+        retained: dict[str, bool] = {}
+        for directory in changed & folders.keys() if grew else folders.keys():
+            pin = self._pins.get(directory)
+            if pin is not None and head and self._mirror.tree_of(pin, directory) == folders[directory]:
+                if pin not in retained:
+                    retained[pin] = self._mirror.is_ancestor(pin, head)
+                if retained[pin]:
+                    continue
+            self._pins[directory] = head or ""
+            changed.add(directory)
+        self._folders, self._tips.head = folders, head
+        return changed
+
+    def save(self) -> None:
+        """Write down what was read, for the next start."""
+        self._tips.save()

@@ -1,0 +1,115 @@
+"""The program that runs a Starlark script: a ResourceList on its standard input, another on its output.
+
+It is a process of its own, because an interpreter cannot bound the memory of a script. `print` of the
+script writes to standard error.
+"""
+
+import base64
+import json
+import os
+import re
+import resource
+import sys
+from collections.abc import Callable
+from typing import Any, NoReturn
+
+from pvbus.controlplane.packages.functions.yamltext import dump, load
+
+MEMORY_BYTES_MAX = 512 * 1024**2
+"""Memory of a script with its interpreter: ten times the largest package as values."""
+CALLS_MAX = 500
+"""Depth of calls: the interpreter's stack ends not far above."""
+
+_VARIABLE = "resource_list_"
+_CONTEXT = f"ctx = struct(resource_list = {_VARIABLE}, environment = {{}})"
+_MODULES = {
+    "krmfn.star": """
+def _match_gvk(obj, api_version, kind):
+    return obj.get("apiVersion") == api_version and obj.get("kind") == kind
+
+def _match_name(obj, name):
+    return obj.get("metadata", {}).get("name") == name
+
+def _match_namespace(obj, namespace):
+    return obj.get("metadata", {}).get("namespace", "") == namespace
+
+krmfn = struct(match_gvk = _match_gvk, match_name = _match_name, match_namespace = _match_namespace)
+""",
+    "encoding/json.star": (
+        "json = struct(encode = encode_, dumps = encode_, decode = decode_, loads = decode_)"
+    ),
+    "encoding/base64.star": "base64 = struct(encode = b64encode_, decode = b64decode_)",
+}
+_CALLABLES: dict[str, Callable[..., Any]] = {
+    "encode_": lambda value: json.dumps(value, separators=(",", ":"), ensure_ascii=False),
+    "decode_": json.loads,
+    "b64encode_": lambda text: base64.b64encode(text.encode()).decode(),
+    "b64decode_": lambda text: base64.b64decode(text, validate=True).decode(),
+}
+
+
+def main() -> NoReturn:
+    """Run the script of the functionConfig, and exit: 1 with its error as a result."""
+    resource.setrlimit(resource.RLIMIT_DATA, (MEMORY_BYTES_MAX, MEMORY_BYTES_MAX))
+    answer = os.fdopen(os.dup(1), "w")
+    os.dup2(2, 1)
+    given = load(sys.stdin.read())
+    config = given["functionConfig"]
+    source = config["data"]["source"] if config["kind"] == "ConfigMap" else config["source"]
+    name = config.get("metadata", {}).get("name") or "starlark-function-run"
+    head = {"apiVersion": given["apiVersion"], "kind": given["kind"]}
+    try:
+        result = {"items": evaluate(str(source), str(name), given)}
+        text, code = dump({**head, **result}), 0
+    except BaseException as exc:  # of the interpreter or a module's function; a panic of Rust is no Exception
+        text, code = (
+            dump({**head, "items": [], "results": [{"message": _message(exc), "severity": "error"}]}),
+            1,
+        )
+    answer.write(text)
+    answer.close()
+    sys.exit(code)
+
+
+def _message(exc: BaseException) -> str:
+    """Return an error in one line, with its line and column in the script."""
+    said = str(exc)
+    if isinstance(exc, MemoryError) or "out of memory" in said:
+        return f"the script needs more than {MEMORY_BYTES_MAX // 1024**2} MiB"
+    reason = said.rpartition("error: ")[2].partition("\n")[0]
+    location = re.search(r"--> (\S+)\s*$", said, re.MULTILINE)
+    return f"{location[1]}: {reason}" if location else reason
+
+
+def evaluate(source: str, name: str, resource_list: dict[str, Any]) -> Any:
+    """Run a script on a ResourceList; return the items that it leaves. Raises: StarlarkError."""
+    import starlark
+
+    extensions = starlark.LibraryExtension
+    known = starlark.Globals.extended_by([extensions.StructType, extensions.Print])
+    dialect = starlark.Dialect.extended()
+    dialect.enable_top_level_stmt = True
+
+    def module(path: str) -> starlark.FrozenModule:
+        if path not in _MODULES:
+            raise ValueError(f"there is no module {path}: expected one of {', '.join(_MODULES)}")
+        loaded = starlark.Module()
+        for function, run in _CALLABLES.items():
+            loaded.add_callable(function, run)
+        starlark.eval(loaded, starlark.parse(path, _MODULES[path], dialect), known)
+        return loaded.freeze()
+
+    script = starlark.Module()
+    script[_VARIABLE] = resource_list
+    starlark.eval(script, starlark.parse("context", _CONTEXT, dialect), known)
+    starlark.eval_with(
+        starlark.EvalOptions(max_callstack_size=CALLS_MAX),
+        script,
+        starlark.parse(name, source, dialect),
+        known,
+        file_loader=starlark.FileLoader(module),
+    )
+    left: Any = script[_VARIABLE]
+    if "items" not in left:
+        raise ValueError("the script left no `items` in `ctx.resource_list`")
+    return left["items"]

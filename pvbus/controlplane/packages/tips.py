@@ -1,0 +1,272 @@
+"""Reads the package revisions at refs and folders of a mirror; a ref and a commit are read once.
+
+What was read is kept in a file, too, so that a restart reads only what has changed meanwhile. The file is a
+cache: whatever is missing or damaged in it is read from git again.
+"""
+
+from collections.abc import Iterable, Mapping
+from contextlib import suppress
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import msgspec
+import pygit2
+
+import pvbus
+from pvbus.controlplane.packages import bounds, layout
+from pvbus.controlplane.packages.bounds import ContentError
+from pvbus.controlplane.packages.caching import SizedCache
+from pvbus.controlplane.packages.content import KptfileFacts, facts_of, unreadable_kptfile
+from pvbus.controlplane.packages.gitrepo import BareMirror, Commit
+from pvbus.controlplane.packages.layout import Annotation
+from pvbus.controlplane.packages.revisions import Revision
+
+HISTORY_COMMITS_MAX = 200
+"""Commits that are searched for a revision's task: with more edits than this, a draft has no task in the
+listing; with a higher limit, histories without annotations would be slow to read."""
+
+FACTS_CACHE_BYTES_MAX = 4 * 1024 * 1024
+"""Cache of one Repository's Kptfiles: most revisions of a package have the same one."""
+
+UNSAVED_MAX = 256
+UNSAVED_SHARE = 10
+"""Revisions read since the file was written, at most this number and this part of all: after a kill they are
+read again, at a millisecond each. Writing 10,000 takes 100 ms."""
+
+_UNREADABLE = (ContentError, LookupError, ValueError, RecursionError, AssertionError, pygit2.GitError)
+
+
+def _bytes_of(facts: KptfileFacts) -> int:
+    return len(msgspec.json.encode(facts)) + 500
+
+
+class Saved(msgspec.Struct, frozen=True, kw_only=True):
+    """The content of the file. head: the commit of the branch whose folders are among the revisions."""
+
+    version: str
+    branch: str
+    base: str
+    head: str | None
+    revisions: list[Revision]
+
+
+class Tip(NamedTuple):
+    """A ref, and the object that it points to."""
+
+    ref: str
+    oid: str
+
+
+class TipReader:
+    """The revisions of one Repository, by tip, and the placeholders of its folders."""
+
+    def __init__(self, mirror: BareMirror, base: str, branch: str, file: Path) -> None:
+        """base: the Repository's directory. file: what was read before, if there is such a file."""
+        self._mirror = mirror
+        self._base = base
+        self._branch = branch
+        self._file = file
+        self._facts: SizedCache[str, KptfileFacts] = SizedCache(FACTS_CACHE_BYTES_MAX, _bytes_of)
+        self._tips: dict[Tip, Revision | None] = {}
+        self._placeholders: dict[str, Revision] = {}
+        self._unsaved = 0
+        self.unreadable: dict[Tip, str] = {}
+        self.head = self._load()
+
+    @property
+    def branch_ref(self) -> str:
+        return f"{layout.HEADS}{self._branch}"
+
+    def __len__(self) -> int:
+        return len(self._tips)
+
+    # The file.
+
+    def _load(self) -> str | None:
+        """Take over what the file has; return its head of the branch."""
+        try:
+            saved = msgspec.msgpack.decode(self._file.read_bytes(), type=Saved)
+        except (OSError, msgspec.DecodeError):
+            return None
+        if (saved.version, saved.branch, saved.base) != (pvbus.__version__, self._branch, self._base):
+            return None
+        for revision in saved.revisions:
+            if revision.is_placeholder:
+                self._placeholders[revision.directory] = revision
+            else:
+                self._tips[Tip(revision.ref, revision.oid)] = revision
+        return saved.head
+
+    def placeholders(self) -> Iterable[Revision]:
+        return self._placeholders.values()
+
+    def save_if_due(self) -> None:
+        if self._unsaved > max(UNSAVED_MAX, len(self) // UNSAVED_SHARE):
+            self.save()
+
+    def save(self) -> None:
+        """Write the file, if anything was read since it was written."""
+        if not self._unsaved:
+            return
+        revisions = [
+            *self._placeholders.values(),
+            *(item for item in self._tips.values() if item is not None),
+        ]
+        saved = Saved(
+            version=pvbus.__version__,
+            branch=self._branch,
+            base=self._base,
+            head=self.head,
+            revisions=revisions,
+        )
+        scratch = self._file.with_suffix(".new")
+        with suppress(OSError):  # a full disk: everything is in git
+            scratch.write_bytes(msgspec.msgpack.encode(saved))
+            scratch.replace(self._file)
+            self._unsaved = 0
+
+    # Reading.
+
+    def at(self, tip: Tip) -> Revision | None:
+        """Return the revision at a tip; cached, as it never changes."""
+        if tip not in self._tips:
+            self._unsaved += 1
+            try:
+                self._tips[tip] = self._read_tip(tip.ref, tip.oid)
+            except _UNREADABLE as exc:
+                # A bad push to one ref must not affect the other packages.
+                self._tips[tip] = None
+                self.unreadable[tip] = (str(exc) or type(exc).__name__)[:200]
+        return self._tips[tip]
+
+    def forget(self, tip: Tip) -> None:
+        if self._tips.pop(tip, None) is not None:
+            self._unsaved += 1
+        self.unreadable.pop(tip, None)
+
+    def without_kptfile(self, refs: Mapping[str, str]) -> list[str]:
+        """Return the refs that name a folder which is not a package."""
+        found = []
+        for tip, revision in self._tips.items():
+            parsed = layout.parse_ref(tip.ref)
+            if revision is not None or parsed is None or refs.get(tip.ref) != tip.oid:
+                continue
+            commit = self._mirror.commit_of(tip.oid)
+            tree = self._mirror.tree_of(commit, parsed.directory) if commit else None
+            if tree is not None and self._mirror.blob(tree, layout.KPTFILE) is None:
+                found.append(tip.ref)
+        return sorted(found)
+
+    def placeholder(self, directory: str, tree: str | None, pin: str) -> Revision | None:
+        """Return the placeholder of a folder. tree: of the folder, None if it is gone; pin: its commit."""
+        known = self._placeholders.get(directory)
+        if known is None if tree is None else known is not None and (known.tree, known.commit) == (tree, pin):
+            return known
+        self._unsaved += 1
+        self._placeholders.pop(directory, None)
+        commit = self._mirror.commit(pin) if tree else None
+        if tree is None or commit is None:
+            return None
+        number, lifecycle = layout.PLACEHOLDER_REVISION, layout.PUBLISHED
+        found = self._revision(
+            directory, self._branch, number, lifecycle, self.branch_ref, commit.id, commit, tree
+        )
+        if found is not None:
+            self._placeholders[directory] = found
+        return found
+
+    def _read_tip(self, ref: str, oid: str) -> Revision | None:
+        parsed = layout.parse_ref(ref)
+        tip = self._mirror.commit_of(oid)
+        if parsed is not None and tip is None:
+            raise ContentError("it is not a commit that git can read")
+        commit = self._mirror.commit(tip) if tip else None
+        if parsed is None or commit is None:
+            return None
+        tree = self._mirror.tree_of(commit.id, parsed.directory)
+        if tree is None or self._mirror.blob(tree, layout.KPTFILE) is None:
+            return None
+        if parsed.kind != "tag":
+            lifecycle = layout.DRAFT if parsed.kind == "draft" else layout.PROPOSED
+            return self._revision(parsed.directory, parsed.identifier, 0, lifecycle, ref, oid, commit, tree)
+        number = layout.revision_number(parsed.identifier)
+        named = [
+            note.workspace_name
+            for note in layout.parse_annotations(commit.message)
+            if note.package == parsed.directory and note.workspace_name
+        ]
+        workspace = named[0] if named and number > 0 else parsed.identifier
+        return self._revision(parsed.directory, workspace, number, layout.PUBLISHED, ref, oid, commit, tree)
+
+    def _revision(
+        self,
+        directory: str,
+        workspace: str,
+        number: int,
+        lifecycle: str,
+        ref: str,
+        oid: str,
+        commit: Commit,
+        tree: str,
+    ) -> Revision | None:
+        package = layout.package_path(directory, self._base)
+        if package is None or layout.package_problem(package) or not _is_workspace(workspace):
+            return None
+        published = lifecycle == layout.PUBLISHED
+        blob = self._mirror.blob(tree, layout.KPTFILE)
+        return Revision(
+            package=package,
+            directory=directory,
+            workspace=workspace,
+            revision=number,
+            lifecycle=lifecycle,
+            ref=ref,
+            oid=oid,
+            commit=commit.id,
+            tree=tree,
+            kptfile=self._facts.get(blob, lambda: self._read_facts(blob)) if blob else KptfileFacts(),
+            task=self._task(directory, workspace, commit) if ref != self.branch_ref else None,
+            note=layout.parse_render_note(commit.message),
+            published_by=commit.author_email if published else "",
+            authored=commit.authored,
+        )
+
+    def _task(self, directory: str, workspace: str, commit: Commit) -> dict[str, Any] | None:
+        """Return the task that made the revision: the oldest one in the revision's own commits.
+
+        An approval merges the draft into the branch, so the draft is the last parent. Below the revision's
+        own commits is the branch, which says nothing more about it: it is read only while no task was found.
+        """
+        task: dict[str, Any] | None = None
+        current: Commit | None = commit
+        for _ in range(HISTORY_COMMITS_MAX):
+            if current is None:
+                break
+            own = [
+                note
+                for note in layout.parse_annotations(current.message)
+                if _is_about(note, directory, workspace)
+            ]
+            if task is not None and not own:
+                break
+            task = next((note.task for note in reversed(own) if layout.is_content_task(note.task)), task)
+            if task is not None and layout.starts_history(task):
+                break
+            current = self._mirror.commit(current.parents[-1]) if current.parents else None
+        return task
+
+    def _read_facts(self, blob: str) -> KptfileFacts:
+        try:
+            data = self._mirror.data(blob, bounds.KPTFILE_BYTES_MAX)
+        except ContentError as exc:
+            return unreadable_kptfile(str(exc))
+        return facts_of(data.decode(errors="replace"))
+
+
+def _is_about(note: Annotation, directory: str, workspace: str) -> bool:
+    return note.package == directory and note.workspace_name == workspace
+
+
+def _is_workspace(text: str) -> bool:
+    """Return whether a text is a workspace; also one that Porch would not create, such as the tag v1.2."""
+    return all(layout.label_problem(part) is None for part in text.split("."))

@@ -1,0 +1,185 @@
+"""Published variants whose upstream publishes: seconds to an upgrade draft of each, and what a draft weighs.
+
+API server and package store are one process, the five services another, as in `pvbus up`. CPU is split into
+the store's own, that of its git processes, and that of the services.
+"""
+
+import asyncio
+import tempfile
+import time
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+from pvbus.cli.controlplane import ControlPlaneProcess
+from pvbus.core.topics import SERVICES
+from tests.bench.children import Child, eventually
+from tests.bench.fleet import (
+    CLIENTS,
+    REPOSITORIES,
+    REVISIONS,
+    SETS,
+    TARGETS,
+    Fleet,
+    target,
+    variant_set,
+)
+from tests.bench.gitfleet import DEPLOYMENT, git, make_bare
+from tests.bench.report import Row
+from tests.bench.revisions import Process
+
+NAME = "upgrades"
+DRAFTS_GOAL = 100.0
+SECONDS_MAX = 900.0
+BLUEPRINT = """\
+apiVersion: kpt.dev/v1
+kind: Kptfile
+metadata:
+  name: app
+info:
+  description: the benchmark's blueprint
+pipeline:
+  mutators:
+  - image: set-labels:v0.2
+    configMap:
+      app: bench
+"""
+SERVICE = """\
+apiVersion: v1
+kind: Service
+metadata:
+  name: app
+spec:
+  ports:
+  - port: 80
+"""
+TEMPLATE = {
+    "downstream": {"repo": "deploy", "packageExpr": "'app-' + target.name"},
+    "labelExprs": [{"key": "region", "valueExpr": "target.labels.region"}],
+    "packageContext": {"dataExprs": [{"key": "cluster", "valueExpr": "target.name"}]},
+}
+
+
+def publish_blueprint(remote: Path, number: int) -> None:
+    """Commit a revision of the blueprint with plain git, and tag it."""
+    clone = remote.with_suffix(".clone")
+    if number == 1:
+        make_bare(remote)
+        git(remote.parent, "clone", "--quiet", str(remote), str(clone))
+        git(clone, "checkout", "--quiet", "-B", "main")
+    files = {
+        "Kptfile": BLUEPRINT,
+        "deployment.yaml": DEPLOYMENT.format(replicas=number),
+        "service.yaml": SERVICE,
+    }
+    for path, text in files.items():
+        (clone / "app").mkdir(exist_ok=True)
+        (clone / "app" / path).write_text(text, encoding="utf-8")
+    git(clone, "add", "--all")
+    git(clone, "commit", "--quiet", "--message", f"Revision {number}")
+    git(clone, "tag", f"app/v{number}")
+    git(clone, "push", "--quiet", "origin", "main", f"app/v{number}")
+
+
+def _repository(name: str, remote: Path, *, deployment: bool) -> dict[str, Any]:
+    return {
+        "apiVersion": "config.porch.kpt.dev/v1alpha1",
+        "kind": "Repository",
+        "metadata": {"name": name, "namespace": "default"},
+        "spec": {
+            "type": "git",
+            "deployment": deployment,
+            "git": {"repo": str(remote), "branch": "main", "createBranch": True},
+        },
+    }
+
+
+@asynccontextmanager
+async def _fleet(folder: Path) -> AsyncIterator[tuple[Fleet, Process]]:
+    blueprints, deploy = folder / "blueprints.git", folder / "deploy.git"
+    make_bare(deploy)
+    publish_blueprint(blueprints, 1)
+    async with ControlPlaneProcess(folder / "data", 0) as process:
+        fleet = Fleet(folder, process.address.kubeconfig)
+        async with fleet.http:
+            await fleet.post(REPOSITORIES, _repository("blueprints", blueprints, deployment=False))
+            await fleet.post(REPOSITORIES, _repository("deploy", deploy, deployment=True))
+            yield fleet, Process(process.pid)
+
+
+async def _publish_all(fleet: Fleet) -> None:
+    """Propose and approve every draft."""
+    items = (await fleet.get(REVISIONS))["items"]
+    remaining = iter([item["metadata"]["name"] for item in items if item["spec"]["lifecycle"] == "Draft"])
+
+    async def publish() -> None:
+        for name in remaining:
+            await fleet.patch(f"{REVISIONS}/{name}", {"spec": {"lifecycle": "Proposed"}})
+            await fleet.patch(f"{REVISIONS}/{name}/approval", {"spec": {"lifecycle": "Published"}})
+
+    async with asyncio.TaskGroup() as tasks:
+        for _ in range(CLIENTS):
+            tasks.create_task(publish())
+
+
+def _stored(remote: Path) -> tuple[int, int]:
+    """Return the objects of a repository, and their bytes once they are packed."""
+    git(remote, "repack", "-adq")
+    words = dict(line.split(": ") for line in git(remote, "count-objects", "-v").splitlines())
+    return int(words["in-pack"]), int(words["size-pack"]) * 1024
+
+
+async def _drafts(fleet: Fleet, services: Child, store: Process, count: int) -> dict[str, float]:
+    """Move the set to the new upstream revision; return what it took until each variant has its draft."""
+    before = await fleet.count(REVISIONS)
+    used, own, gits = (await services.ask("usage"))["cpuSeconds"], store.own_seconds(), store.git_seconds()
+    began = time.perf_counter()
+    await fleet.patch(f"{SETS}/fleet", {"spec": {"upstream": {"revision": 2}}})
+    await fleet.wait_count(REVISIONS, before + count, seconds=SECONDS_MAX)
+    seconds = time.perf_counter() - began
+    await services.ask("settled")
+    after = await services.ask("usage")
+    return {
+        "seconds": seconds,
+        "settled": time.perf_counter() - began,
+        "services": after["cpuSeconds"] - used,
+        "store": store.own_seconds() - own,
+        "git": store.git_seconds() - gits,
+    }
+
+
+async def upgrades(*, small: bool) -> list[Row]:
+    count = 50 if small else 1_000
+    with tempfile.TemporaryDirectory(prefix="pvbus-bench-") as name:
+        folder = Path(name)
+        async with _fleet(folder) as (fleet, store):
+            labels = ({"env": "prod", "region": f"r{number % 7}"} for number in range(count))
+            await fleet.post_all(TARGETS, (target(number, one) for number, one in enumerate(labels)))
+            async with fleet.services(*SERVICES) as services:
+                await fleet.post(SETS, variant_set("fleet", {"env": "prod"}, TEMPLATE))
+
+                async def all_ready() -> bool:
+                    return await fleet.count_ready() >= count
+
+                cloned = await eventually(all_ready, "all variants are Ready", seconds=SECONDS_MAX, every=1.0)
+                await _publish_all(fleet)
+                await services.ask("settled")
+                publish_blueprint(folder / "blueprints.git", 2)
+                await fleet.wait_count(REVISIONS, await fleet.count(REVISIONS) + 1)
+                await services.ask("settled")
+                objects, packed = _stored(folder / "deploy.git")
+                took = await _drafts(fleet, services, store, count)
+                more, packed_more = _stored(folder / "deploy.git")
+    what = f"{count:,} published variants, new upstream"
+    return [
+        Row(NAME, f"{count:,} first drafts: until all are Ready", cloned, "s"),
+        Row(NAME, f"{what}: until each has an upgrade draft", took["seconds"], "s"),
+        Row(NAME, "upgrade drafts/s", count / took["seconds"], "1/s", DRAFTS_GOAL, "more"),
+        Row(NAME, f"{what}: until nothing is left to do", took["settled"], "s"),
+        Row(NAME, "store's CPU per draft (API, YAML, merge, render)", 1000 * took["store"] / count, "ms"),
+        Row(NAME, "git's CPU per draft", 1000 * took["git"] / count, "ms"),
+        Row(NAME, "services' CPU per draft", 1000 * took["services"] / count, "ms"),
+        Row(NAME, "git objects per draft", (more - objects) / count, "objects"),
+        Row(NAME, "bytes per draft in a packed repository", (packed_more - packed) / count, "bytes"),
+    ]

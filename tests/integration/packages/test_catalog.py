@@ -1,0 +1,148 @@
+"""What a store has read of a repository outlives its restart, and is right after any change meanwhile."""
+
+from collections.abc import Callable
+from pathlib import Path
+
+import msgspec
+import pytest
+
+from pvbus.controlplane.packages.catalog import Catalog
+from pvbus.controlplane.packages.repository import CATALOG, RepositorySync
+from pvbus.controlplane.packages.tips import Saved, TipReader
+from tests.integration.packages.support import (
+    CONFIG,
+    KPTFILE,
+    NAMESPACE,
+    World,
+    clone_of,
+    git,
+    push_files,
+    revision,
+)
+
+
+def sync_of(world: World, name: str) -> RepositorySync:
+    return world.store._keepers[NAMESPACE, name]
+
+
+@pytest.fixture
+def tips_read(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """The refs whose revisions are read from git, from now on."""
+    found: list[str] = []
+    read = TipReader._read_tip
+
+    def counted(self: TipReader, ref: str, oid: str) -> object:
+        found.append(ref)
+        return read(self, ref, oid)
+
+    monkeypatch.setattr(TipReader, "_read_tip", counted)
+    return found
+
+
+async def restart_after(world: World, change: Callable[[], object]) -> None:
+    """Stop the store, change the repositories, and start it; return when it has read `blue` again."""
+    await world.store.stop()
+    change()
+    world.store = world.new_store()
+    await world.store.start()
+    await world.until(lambda: (NAMESPACE, "blue") in world.store._keepers)
+    await sync_of(world, "blue").ready()
+
+
+async def test_a_restart_reads_only_what_was_pushed_meanwhile(
+    fleet: World, blueprints: Path, tips_read: list[str]
+) -> None:
+    push_files(blueprints, {"web/Kptfile": KPTFILE.format(name="web")}, tag="web/v1")
+    await fleet.until(lambda: fleet.revision("blue.web.v1"))
+    tips_read.clear()
+
+    def pushed() -> None:
+        push_files(blueprints, {"app/settings.yaml": f"{CONFIG}# two\n"}, tag="app/v2")
+
+    await restart_after(fleet, pushed)
+    assert tips_read == ["refs/tags/app/v2"]
+    await fleet.until(lambda: fleet.revision("blue.app.v2"))
+
+
+def rewritten(remote: Path) -> None:
+    """The branch gets another history, with the same packages."""
+    commit = git(remote, "commit-tree", "main^{tree}", "-m", "all anew")
+    git(remote, "update-ref", "refs/heads/main", commit)
+
+
+def moved_tag(remote: Path) -> None:
+    push_files(remote, {"app/settings.yaml": f"{CONFIG}# moved\n"})
+    git(remote, "tag", "--force", "app/v1", "main")
+
+
+def removed(remote: Path) -> None:
+    git(remote, "update-ref", "-d", "refs/tags/app/v1")
+
+
+def changed_and_back(remote: Path) -> None:
+    push_files(remote, {"app/settings.yaml": f"{CONFIG}# for a while\n"})
+    push_files(remote, {"app/settings.yaml": CONFIG})
+
+
+def pins_of(sync: RepositorySync) -> dict[str, str]:
+    """Return the commits of a repository's placeholders, by directory."""
+    return {item.directory: item.commit for item in sync.catalog.revisions() if item.is_placeholder}
+
+
+def assert_as_without_memory(sync: RepositorySync, pins: dict[str, str], folder: Path) -> None:
+    """The catalog is the one of a store that knows no more than the pins of its objects."""
+    present = {name: pin for name, pin in pins.items() if sync.mirror.commit(pin) is not None}
+    fresh = Catalog(sync.mirror, "", "main", present, folder / "none")
+    fresh.apply(sync.mirror.refs)
+    assert sync.catalog.by_directory == fresh.by_directory
+
+
+@pytest.mark.parametrize("change", [rewritten, moved_tag, removed, changed_and_back])
+async def test_a_restart_finds_what_a_store_without_any_memory_would_find(
+    fleet: World, blueprints: Path, change: Callable[[Path], None], tmp_path: Path
+) -> None:
+    push_files(blueprints, {"web/Kptfile": KPTFILE.format(name="web")}, tag="web/v1")
+    await fleet.until(lambda: fleet.revision("blue.web.v1"))
+    pins = pins_of(sync_of(fleet, "blue"))
+    await restart_after(fleet, lambda: change(blueprints))
+    assert_as_without_memory(sync_of(fleet, "blue"), pins, tmp_path)
+
+
+async def test_a_file_that_is_older_than_the_objects_misleads_nobody(
+    fleet: World, blueprints: Path, tmp_path: Path
+) -> None:
+    """A killed store leaves the file of an earlier time; the folder is now again as it was then."""
+    file = fleet.data / "repositories" / NAMESPACE / "blue" / CATALOG
+    await restart_after(fleet, lambda: None)
+    earlier = file.read_bytes()
+    commit = push_files(blueprints, {"app/settings.yaml": f"{CONFIG}# for a while\n"})
+    await fleet.until(lambda: pins_of(sync_of(fleet, "blue"))["app"] == commit)
+    await fleet.until(lambda: fleet.present("blue.app.main")["status"]["selfLock"]["git"]["commit"] == commit)
+    pins = pins_of(sync_of(fleet, "blue"))
+
+    def as_before() -> None:
+        file.write_bytes(earlier)
+        push_files(blueprints, {"app/settings.yaml": CONFIG})
+
+    await restart_after(fleet, as_before)
+    assert_as_without_memory(sync_of(fleet, "blue"), pins, tmp_path)
+
+
+@pytest.mark.parametrize("damage", [b"", b"no catalog", None])
+async def test_a_damaged_or_outdated_file_is_read_anew(
+    fleet: World, damage: bytes | None, tips_read: list[str]
+) -> None:
+    await fleet.create(revision("edge", "app-1", "ws", clone_of("blue.app.v1")))
+    before = fleet.names()
+
+    def damaged() -> None:
+        for name in ("blue", "edge"):
+            file = fleet.data / "repositories" / NAMESPACE / name / CATALOG
+            saved = msgspec.msgpack.decode(file.read_bytes(), type=Saved)
+            older = msgspec.msgpack.encode(msgspec.structs.replace(saved, version="0", revisions=[]))
+            file.write_bytes(older if damage is None else damage)
+
+    await restart_after(fleet, damaged)
+    await sync_of(fleet, "edge").ready()
+    assert set(tips_read) >= {"refs/tags/app/v1", "refs/heads/drafts/app-1/ws"}
+    assert fleet.names() == before
