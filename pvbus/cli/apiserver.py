@@ -10,6 +10,7 @@ import click
 from pvbus.cli.children import child
 from pvbus.cli.controlplane import control_plane, patient_control_plane
 from pvbus.cli.datafolder import DEFAULT, DataPaths
+from pvbus.cli.functions import isolation_problem
 from pvbus.runtime.process.settings import ApiServerConfig, load_config
 from pvbus.runtime.process.signals import stop_on_signals
 from pvbus.telemetry import logs
@@ -48,6 +49,8 @@ async def _serve(paths: DataPaths, port: int, config: ApiServerConfig, advertise
     with stop_on_signals(stop) as begun:
         async with control_plane(paths.root, port, config, advertise=advertise) as address:
             begun()
+            if problem := isolation_problem(config):
+                click.echo(problem, err=True)
             click.echo(f"API server: {address.url}")
             click.echo(f"export KUBECONFIG={shlex.quote(str(address.kubeconfig))}")
             await stop.wait()

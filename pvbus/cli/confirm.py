@@ -3,14 +3,12 @@
 import asyncio
 import sys
 from collections.abc import Sequence
-from pathlib import Path
 from typing import NamedTuple
 
 import click
 import msgspec
 
-from pvbus.adapters.kubernetes.cluster import HttpCluster
-from pvbus.cli.datafolder import DataPaths
+from pvbus.cli.fleet import api_server, kubeconfig_option, named
 from pvbus.cli.output import columns
 from pvbus.cli.progress import SET
 from pvbus.cli.reading import bus_option, data_option, opened_bus, read_rows
@@ -54,7 +52,7 @@ Exit codes: 0 shown or confirmed, 1 nothing is held, there is no such set, or it
 @click.option("-n", "--namespace", help="Of the set, where only its name is given.")
 @click.option("--show", is_flag=True, help="List everything that is held, and change nothing.")
 @click.option("-y", "--yes", is_flag=True, help="Do not ask.")
-@click.option("--kubeconfig", help="Of the API server; that of the data folder if not given.")
+@kubeconfig_option
 @data_option
 @bus_option
 def confirm(
@@ -72,12 +70,11 @@ def confirm(
     are a mistake, undo the change that led to them (labels, a selector): then nothing is deleted, and
     nothing is held any more.
     """
-    key = _key(name, namespace)
+    key = named(name, namespace)
     if not (show or yes or _is_terminal()):
         raise UsageError(
             "cannot ask here, as this is no terminal: add --yes to confirm, or --show to see what is held"
         )
-    path = Path(kubeconfig) if kubeconfig else DataPaths(Path(data)).kubeconfig
     try:
         held = asyncio.run(_read(data, bus, key))
         _print(key, held, None if show else SHOWN_MAX)
@@ -87,7 +84,7 @@ def confirm(
             raise NothingHeldError("the list is still being written: try again in a few seconds")
         if not yes and not click.confirm(f"Delete these {held.hold.count} variants?"):
             raise NothingHeldError("nothing was confirmed")
-        click.echo(asyncio.run(_confirm(data, bus, path, key, held)))
+        click.echo(asyncio.run(_confirm(data, bus, kubeconfig, key, held)))
     except NothingHeldError as exc:
         click.echo(f"{key}: {exc}", err=True)
         return 1
@@ -96,15 +93,6 @@ def confirm(
 
 def _is_terminal() -> bool:
     return sys.stdin.isatty()
-
-
-def _key(name: str, namespace: str | None) -> Key:
-    key = Key.parse(name) if "/" in name else Key(namespace or "", name)
-    if not key.namespace or not key.name or "/" in key.name:
-        raise UsageError(f'"{name}" is no NAMESPACE/SET, for example default/web; or give -n NAMESPACE')
-    if namespace and namespace != key.namespace:
-        raise UsageError(f'"{name}" and -n {namespace} name two namespaces: leave one of them out')
-    return key
 
 
 async def _read(data: str, bus_url: str | None, key: Key) -> Held:
@@ -166,18 +154,13 @@ def _line(key: Key, name: str, row: ChildRow) -> Sequence[str]:
     return f"{key.namespace}/{name}", f"{row.downstream.repo}/{row.downstream.package}", origin
 
 
-async def _confirm(data: str, bus_url: str | None, path: Path, key: Key, shown: Held) -> str:
+async def _confirm(data: str, bus_url: str | None, kubeconfig: str | None, key: Key, shown: Held) -> str:
     """Write the annotation if the shown deletions are still the held ones. Return the message to print."""
     now = await _read(data, bus_url, key)
     if now.hold.token != shown.hold.token:
         raise NothingHeldError("what is held has changed meanwhile, and nothing was confirmed: look again")
-    if not path.exists():
-        raise UsageError(f"there is no {path}: name the API server's kubeconfig with --kubeconfig")
-    cluster = await HttpCluster.connect(path)
-    try:
+    async with api_server(data, kubeconfig) as cluster:
         return await annotate(cluster, key, shown)
-    finally:
-        await cluster.close()
 
 
 async def annotate(cluster: Cluster, key: Key, held: Held) -> str:

@@ -2,16 +2,16 @@
 
 import asyncio
 import contextlib
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
 from functools import partial
 from pathlib import Path
 from typing import NamedTuple
 
 from pvbus.cli.children import ChildProcess
+from pvbus.cli.functions import functions_of
 from pvbus.controlplane.apiserver.registry import PACKAGE_RESOURCES, PACKAGE_REVISION
 from pvbus.controlplane.apiserver.server import ApiServer
-from pvbus.controlplane.packages.functions.registry import FunctionRegistry
 from pvbus.controlplane.packages.render import render
 from pvbus.controlplane.packages.reporting import REPOSITORY
 from pvbus.controlplane.packages.settings import StoreOptions
@@ -35,8 +35,10 @@ async def control_plane(
 ) -> AsyncIterator[Address]:
     """Serve until the block ends. Raises PermanentError: data in use or damaged, port in use."""
     server = ApiServer(data, port, crds=crds(), advertise=advertise)
-    registry = FunctionRegistry(dict(config.functions), allow_exec=config.allow_exec)
-    options = StoreOptions(fetch_seconds=config.fetch_seconds, poll_seconds=config.poll_seconds)
+    registry = functions_of(config)
+    options = StoreOptions(
+        fetch_seconds=config.fetch_seconds, poll_seconds=config.poll_seconds, functions=registry.digest
+    )
     store = PackageStore(server.objects, data, render=partial(render, registry=registry), options=options)
     server.install_hooks(PACKAGE_REVISION, store.package_revisions)
     server.install_hooks(REPOSITORY, store.repositories)
@@ -71,9 +73,17 @@ async def patient_control_plane(data: Path, port: int, config: ApiServerConfig) 
 class ControlPlaneProcess(ChildProcess):
     """`pvbus apiserver` as a child: it uses another core while the services run in this process."""
 
-    def __init__(self, data: Path, port: int, log_level: LogLevel = "warning") -> None:
+    def __init__(
+        self,
+        data: Path,
+        port: int,
+        log_level: LogLevel = "warning",
+        settings: Mapping[str, str] | None = None,
+    ) -> None:
+        """settings: environment variables."""
         arguments = ("apiserver", "--data", str(data), "--port", str(port))
-        super().__init__("the API server's process", *arguments, settings={"PVBUS_LOG_LEVEL": log_level})
+        own = {**(settings or {}), "PVBUS_LOG_LEVEL": log_level}
+        super().__init__("the API server's process", *arguments, settings=own)
 
     @property
     def address(self) -> Address:

@@ -7,6 +7,7 @@ object. Expressions are evaluated again, one by one, with the inputs that render
 import asyncio
 import sys
 from collections.abc import Iterator, Mapping
+from contextlib import suppress
 from datetime import UTC, datetime
 from typing import Any
 
@@ -20,6 +21,8 @@ from pvbus.cli.live import REVISION
 from pvbus.cli.output import FORMATS, emit
 from pvbus.cli.progress import SET, VARIANT
 from pvbus.cli.reading import bus_option, data_option, live_object, opened_bus, read_rows
+from pvbus.controlplane.packages.content import RENDER_IDEMPOTENT
+from pvbus.core.api.packages import RENDER_REMARKS
 from pvbus.core.cel import CelError, compile_expression
 from pvbus.core.conditions.sets import confirm_command
 from pvbus.core.errors import UsageError
@@ -46,7 +49,7 @@ from pvbus.core.records import (
 )
 from pvbus.core.render.template import row_variables
 from pvbus.ports.bus import Bus
-from pvbus.ports.cluster import Kind
+from pvbus.ports.cluster import Kind, Object
 
 Document = dict[str, Any]
 
@@ -96,25 +99,40 @@ async def _explain(
         document["conditions"] = reported or await _conditions(bus, kind, key)
         document["known"] = bool(document["known"] or document["live"])
         if not is_set and document["live"] is not None:
-            document["conflicts"] = await _conflicts(data, kubeconfig, key, document["revisions"])
+            revisions = await _revisions(data, kubeconfig, key, document["revisions"])
+            document["conflicts"] = list(_conflicts(revisions))
+            document["renders"] = list(_renders(revisions))
         document["waitsFor"] += await _unlisted(bus, kind)
     if document["live"] is not None:
         document["live"].get("metadata", {}).pop("managedFields", None)
     return document
 
 
-async def _conflicts(data: str, kubeconfig: str | None, key: Key, revisions: list[str]) -> list[Document]:
-    """Return the merge conflicts of upgrades, as the revisions report them."""
-    found: list[Document] = []
-    for name in revisions:
-        revision = await live_object(data, kubeconfig, REVISION, (key.namespace, name))
-        annotations = revision["metadata"].get("annotations") or {} if isinstance(revision, dict) else {}
-        try:
-            reported = msgspec.json.decode(annotations.get(CONFLICTS, "[]"), type=list[dict[str, Any]])
-        except msgspec.DecodeError:
-            continue
-        found += [{"revision": name, **conflict} for conflict in reported]
-    return found
+async def _revisions(data: str, kubeconfig: str | None, key: Key, names: list[str]) -> list[Object]:
+    """Return the package revisions that can be read."""
+    read = [await live_object(data, kubeconfig, REVISION, (key.namespace, name)) for name in names]
+    return [each for each in read if isinstance(each, dict)]
+
+
+def _annotation(revision: Object, name: str) -> str:
+    return str((revision["metadata"].get("annotations") or {}).get(name, ""))
+
+
+def _conflicts(revisions: list[Object]) -> Iterator[Document]:
+    """Yield the merge conflicts of upgrades, as the revisions report them."""
+    for revision in revisions:
+        with suppress(msgspec.DecodeError):
+            reported = msgspec.json.decode(_annotation(revision, CONFLICTS), type=list[dict[str, Any]])
+            yield from ({"revision": revision["metadata"]["name"], **conflict} for conflict in reported)
+
+
+def _renders(revisions: list[Object]) -> Iterator[Document]:
+    """Yield what the package store remarks on the last render of each revision."""
+    for revision in revisions:
+        conditions = (revision.get("status") or {}).get("conditions") or ()
+        said = [_annotation(revision, RENDER_REMARKS)]
+        said += [each.get("message", "") for each in conditions if each.get("type") == RENDER_IDEMPOTENT]
+        yield from ({"revision": revision["metadata"]["name"], "remark": text} for text in filter(None, said))
 
 
 async def _conditions(bus: Bus, kind: Kind, key: Key) -> list[Document]:

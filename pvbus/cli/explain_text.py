@@ -37,26 +37,35 @@ def variant_lines(document: Document) -> Iterator[str]:
     yield from _decision_lines(document)
     for revision in document["revisions"]:
         yield f"  package revision: {revision}"
+    for render in document.get("renders") or []:
+        yield f"  render of {render['revision']}: {render['remark']}"
     yield from _injection_lines(document)
-    yield from _conflict_lines(document.get("conflicts") or [])
+    conflicts = document.get("conflicts") or []
+    yield from _conflict_lines(conflicts)
+    if conflicts:
+        yield f"  to settle conflicts: pvbus diff {document['variant']}"
     yield from _closing_lines(document)
 
 
 def _conflict_lines(conflicts: list[Document]) -> Iterator[str]:
     """Yield the conflicts of upgrades: values that both sides changed."""
     for each in conflicts[:SHOWN_MAX]:
-        where = ", ".join(str(each[part]) for part in ("file", "object", "field") if each.get(part))
-        old, local, new = (_value(each, side) for side in ("old", "local", "new"))
-        if each.get("taken") == "local":
-            outcome = f"stays {local} as it is here; upstream changed {old} to {new}"
-        else:
-            outcome = f"is upstream's {new}; here it was changed from {old} to {local}"
-        yield f"  conflict of the upgrade in {each['revision']}: {where}: {outcome}"
+        yield f"  conflict of the upgrade in {each['revision']}: {conflict_words(each)}"
     if len(conflicts) > SHOWN_MAX:
         yield f"  and {len(conflicts) - SHOWN_MAX} more conflicts (-o json has them all)"
 
 
-def _value(conflict: Document, side: str) -> str:
+def conflict_words(conflict: Document) -> str:
+    """Say what a conflict is about, and which value the draft has."""
+    where = ", ".join(str(conflict[part]) for part in ("file", "object", "field") if conflict.get(part))
+    old, local, new = (conflict_value(conflict, side) for side in ("old", "local", "new"))
+    if conflict.get("taken") == "local":
+        return f"{where}: stays {local} as it is here; upstream changed {old} to {new}"
+    return f"{where}: is upstream's {new}; here it was changed from {old} to {local}"
+
+
+def conflict_value(conflict: Document, side: str) -> str:
+    """Return one side's value of a conflict for people, shortened."""
     if side not in conflict:
         return "nothing"
     value = conflict[side]

@@ -14,6 +14,7 @@ from typing import Literal, NamedTuple
 
 import click
 
+from pvbus.cli.functions import functions_of
 from pvbus.cli.live import Export, LiveReader, connected
 from pvbus.cli.plandocument import (
     Document,
@@ -51,9 +52,7 @@ class Settings(NamedTuple):
 
 def settings() -> Settings:
     """Read the settings. Raises UsageError."""
-    api = load_config(ApiServerConfig)
-    functions = FunctionRegistry(dict(api.functions), allow_exec=api.allow_exec)
-    return Settings(load_config(UnrollConfig).limits, functions)
+    return Settings(load_config(UnrollConfig).limits, functions_of(load_config(ApiServerConfig)))
 
 
 def quiet(_: str) -> None:
@@ -84,7 +83,7 @@ def plan_of_files(
     result = preview(World(objects), only=only, limits=how.limits, changes=changes, progress=progress)
     document = document_of(result)
     if with_diffs:
-        render_packages(document)
+        render_packages(document, how.functions)
         document["diffs"] = package_diffs(result.writes, document["packages"])
     if only is None:  # a plan of a single controller need not be complete
         _add_errors(document, files_lack(result))
@@ -314,7 +313,7 @@ def _print_text(document: Document) -> None:
 PACKAGE_KINDS = ("PackageRevision", "PackageRevisionResources")
 
 
-def render_packages(document: Document) -> None:
+def render_packages(document: Document, functions: FunctionRegistry) -> None:
     """Run the pipelines of the drafts that the plan would write, and report those that cannot run."""
     from pvbus.controlplane.packages.render import render as run_pipeline
 
@@ -323,7 +322,7 @@ def render_packages(document: Document) -> None:
         key = f"{namespace}/{name}"
         if key not in document["packages"]:
             continue
-        result = run_pipeline(document["packages"][key], registry=FunctionRegistry({}))
+        result = run_pipeline(document["packages"][key], registry=functions)
         document["packages"][key] = dict(result.resources)
         if not result.rendered:
             _add_errors(document, [f"PackageRevision/{key}: {result.step}: {result.message}"])

@@ -7,10 +7,13 @@ from collections.abc import Iterable, Mapping, Sequence
 from difflib import unified_diff
 from typing import Any
 
+import msgspec
+
 from pvbus.adapters.memory.cluster import Write
 from pvbus.adapters.memory.objects import copy_of, source_of
 from pvbus.cli.live import Export
 from pvbus.core.keys import CONFIRM_DELETION, FINALIZER, SET_UID_LABEL, ObjectKey
+from pvbus.core.proposals import conflicts_of
 from pvbus.ports.cluster import Kind, Object
 from pvbus.runtime.preview.run import Preview, PreviewChild
 
@@ -41,6 +44,7 @@ def document_of(result: Preview, *, with_diffs: bool = False) -> Document:
         "packages": packages,
         "held": [_held(child) for child in result.children if child.state == "held"],
     }
+    _add_conflicts(document)
     document["troubles"] = troubles(document)
     document["notes"] = [
         f"PackageRevision {name} is an upgrade: the package server merges three ways, and the plan shows the "
@@ -52,6 +56,16 @@ def document_of(result: Preview, *, with_diffs: bool = False) -> Document:
     if with_diffs:
         document["diffs"] = package_diffs(writes, packages)
     return document
+
+
+def _add_conflicts(document: Document) -> None:
+    """Add to each action on a package revision the conflicts that its upgrade leaves for a person."""
+    revisions = {name_of(obj): obj for obj in document["objects"] if obj["kind"] == "PackageRevision"}
+    for action in document["actions"]:
+        after = revisions.pop(f"{action['kind']}/{action['namespace']}/{action['name']}", None)
+        conflicts = conflicts_of(after) if after is not None else []
+        if conflicts:
+            action["conflicts"] = msgspec.to_builtins(conflicts)
 
 
 def _conditions(obj: Object) -> list[Object]:
@@ -152,7 +166,7 @@ def _revision_reason(write: Write) -> str:
             case "upgrade":
                 upgrade = task["upgrade"]
                 old, new = (upgrade[ref].get("name") for ref in ("oldUpstreamRef", "newUpstreamRef"))
-                return f"the upstream of {of} is now {new}, before {old}"
+                return f"upgrade draft of {of} from {old} to {new}"
         return f"{of} changes the published {source}"
     before = (write.before or {}).get("spec") or {}
     if before.get("lifecycle") != spec.get("lifecycle"):
@@ -250,25 +264,27 @@ def package_diffs(writes: Sequence[Write], packages: Mapping[str, Mapping[str, s
             before.setdefault(key, packages.get(f"{write.namespace}/{source_of(task)}", {}))
         elif write.verb == "updateResources":
             before.setdefault(key, _files(write.before))
-    return {
-        key: "".join(_diff(files, packages[key])) for key, files in sorted(before.items()) if key in packages
-    }
+    return {key: unified(files, packages[key]) for key, files in sorted(before.items()) if key in packages}
 
 
-def _diff(before: Mapping[str, str], after: Mapping[str, str]) -> Iterable[str]:
-    for path in sorted({*before, *after}):
-        one, other = before.get(path), after.get(path)
-        if one == other:
-            continue
-        yield from (
-            line if line.endswith("\n") else f"{line}\n\\ No newline at end of file\n"
-            for line in unified_diff(
-                (one or "").splitlines(keepends=True),
-                (other or "").splitlines(keepends=True),
-                f"a/{path}" if one is not None else "/dev/null",
-                f"b/{path}" if other is not None else "/dev/null",
-            )
+def unified(before: Mapping[str, str], after: Mapping[str, str]) -> str:
+    """Return the differing files of a package as git shows them."""
+    return "".join(line for path in sorted({*before, *after}) for line in _diff(path, before, after))
+
+
+def _diff(path: str, before: Mapping[str, str], after: Mapping[str, str]) -> Iterable[str]:
+    one, other = before.get(path), after.get(path)
+    if one == other:
+        return
+    yield from (
+        line if line.endswith("\n") else f"{line}\n\\ No newline at end of file\n"
+        for line in unified_diff(
+            (one or "").splitlines(keepends=True),
+            (other or "").splitlines(keepends=True),
+            f"a/{path}" if one is not None else "/dev/null",
+            f"b/{path}" if other is not None else "/dev/null",
         )
+    )
 
 
 USERS = ("PackageVariant", "PackageVariantSet")

@@ -7,6 +7,7 @@ from typing import Any
 
 from rich.markup import escape
 
+from pvbus.cli.explain_text import conflict_words
 from pvbus.cli.plandocument import Document
 
 MARKS = {"create": "[green]+[/]", "delete": "[red]-[/]"}
@@ -28,12 +29,14 @@ def plan_lines(document: Document) -> Iterator[str]:
             line, is_cut = _difference(found)
             cut = cut or is_cut
             yield f"    {escape(line)}"
+        for conflict in action.get("conflicts", ()):
+            yield f"    [yellow]conflict[/] {escape(conflict_words(conflict))}"
         if action.get("files"):
             yield f"    files: {escape(', '.join(action['files']))}"
     for name, diff in document.get("diffs", {}).items():
         if diff:
             yield f"[bold]{escape(name)}[/]"
-            yield from _diff_lines(diff)
+            yield from diff_lines(diff)
     for held in document["held"]:
         name = f"{held['kind']} {held['namespace']}/{held['name']}"
         where = f"PackageVariantSet {held['set']}"
@@ -66,16 +69,20 @@ def _short(value: Any) -> tuple[str, bool]:
     return f"{text[: VALUE_CHARACTERS_MAX - 3]}...", True
 
 
-def _diff_lines(diff: str) -> Iterator[str]:
+def diff_lines(diff: str, *, indent: str = "    ") -> Iterator[str]:
+    """Yield the lines of a diff with rich markup."""
     colours = {"+": "green", "-": "red", "@": "cyan"}
     for line in diff.splitlines():
         colour = colours.get(line[:1])
-        yield f"    [{colour}]{escape(line)}[/]" if colour else f"    {escape(line)}"
+        yield f"{indent}[{colour}]{escape(line)}[/]" if colour else f"{indent}{escape(line)}"
 
 
 def _summary(document: Document) -> str:
     tally = Counter(action["verb"] for action in document["actions"])
     parts = [f"{number} to {verb}" for verb, number in tally.items()]
+    conflicts = sum(len(action.get("conflicts", ())) for action in document["actions"])
+    if conflicts:
+        parts.append("1 conflict to settle" if conflicts == 1 else f"{conflicts} conflicts to settle")
     if document["held"]:
         parts.append(f"{len(document['held'])} held")
     if parts:

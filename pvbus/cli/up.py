@@ -25,6 +25,7 @@ from pvbus.cli.apply import Applied, apply_news
 from pvbus.cli.controlplane import ControlPlaneProcess
 from pvbus.cli.datafolder import DEFAULT, DataPaths, held
 from pvbus.cli.examples import fleet
+from pvbus.cli.functions import functions_of, isolation_problem
 from pvbus.cli.manifests import Manifest, read_manifests
 from pvbus.cli.progress import Progress, Tally, Trouble, judge, unsettled_repositories
 from pvbus.cli.supervisor import States, Supervisor, supervisor_of
@@ -32,7 +33,7 @@ from pvbus.core.errors import PermanentError, TransientError, UsageError
 from pvbus.ports.cluster import Cluster, Kind
 from pvbus.runtime.process.assembly import partition_count
 from pvbus.runtime.process.buses import bus_file, kafka_settings
-from pvbus.runtime.process.settings import LogLevel, ServicesConfig, load_config
+from pvbus.runtime.process.settings import ApiServerConfig, LogLevel, ServicesConfig, load_config
 from pvbus.runtime.process.signals import stop_on_signals
 from pvbus.telemetry import logs
 from pvbus.telemetry.terminal import unfiltered
@@ -52,13 +53,14 @@ TROUBLES_SHOWN_MAX = 10
 
 
 class UpOptions(NamedTuple):
-    """hints: the options that other commands need for this installation."""
+    """hints: the options that other commands need for this installation. server: settings of its process."""
 
     port: int
     processes: int
     once: bool
     timeout_seconds: float
     hints: str
+    server: Mapping[str, str]
 
 
 @click.command(
@@ -70,6 +72,7 @@ Examples:
   pvbus up manifests/ --once        for scripts: end with 0 when all is ready, with 1 when it is stalled
   pvbus up --data /srv/pvbus --port 6443
   pvbus up --bus kafka://127.0.0.1:9092 --processes 2
+  pvbus up --function-engine podman manifests/
 """,
 )
 @click.argument("paths", nargs=-1, type=click.Path(path_type=Path), metavar="[PATH]...")
@@ -87,6 +90,10 @@ Examples:
 )
 @click.option("--processes", default=0, type=click.IntRange(0, 64), show_default=True, metavar="N",
               help="Of each service; 0 runs all of them in this one.")  # fmt: skip
+@click.option("--function-engine", type=click.Choice(["auto", "podman", "docker", "nerdctl"]),
+              help="For functions that are not built in [PVBUS_FUNCTION_ENGINE].")  # fmt: skip
+@click.option("--function-runner", metavar="HOST:PORT",
+              help="Porch's function runner, for the others [PVBUS_FUNCTION_RUNNER].")  # fmt: skip
 @click.option("--once", is_flag=True, help="End when everything is ready (0) or stalled (1).")
 @click.option("--timeout", default=600.0, type=click.FloatRange(min=1), show_default=True, metavar="SECONDS",
               help="With --once: give up after so long.")  # fmt: skip
@@ -100,6 +107,8 @@ def up(
     reapply: bool,
     bus: str | None,
     processes: int,
+    function_engine: str | None,
+    function_runner: str | None,
     once: bool,
     timeout: float,
     log_level: LogLevel,
@@ -111,6 +120,16 @@ def up(
     was applied last, and never because of a restart: edits made with kubectl stay, and so do objects that are
     no longer in a file. Your own kubeconfig is neither read nor changed.
     """
+    functions = {
+        variable: given
+        for variable, given in (
+            ("PVBUS_FUNCTION_ENGINE", function_engine),
+            ("PVBUS_FUNCTION_RUNNER", function_runner),
+        )
+        if given is not None
+    }
+    server_config = load_config(ApiServerConfig, {**os.environ, **functions})
+    functions_of(server_config)
     config = load_config(ServicesConfig)
     logs.configure(log_level, config.log_format)
     if reapply and not paths and example is None:
@@ -135,7 +154,9 @@ def up(
         hints += f" --bus {shlex.quote(config.bus)}" if bus else ""
         scope = [os.path.abspath(path) for path in paths]
         given = Given(manifests, (*scope, _source_of(example)) if example else tuple(scope), reapply)
-        options = UpOptions(port, processes, once, timeout, hints)
+        options = UpOptions(port, processes, once, timeout, hints, functions)
+        if problem := isolation_problem(server_config):
+            click.echo(problem, err=True)
         sys.exit(asyncio.run(_up(folder, config, given, options, Screen())))
 
 
@@ -195,7 +216,8 @@ async def _up(
     """Run until a signal, or with --once until all is ready or it gives up. Return the exit code."""
     stop = asyncio.Event()
     with stop_on_signals(stop) as begun:
-        async with ControlPlaneProcess(folder.root, options.port, config.log_level) as server:
+        process = ControlPlaneProcess(folder.root, options.port, config.log_level, options.server)
+        async with process as server:
             screen.line(f"API server: {server.address.url}")
             screen.line(f"export KUBECONFIG={shlex.quote(str(server.address.kubeconfig))}")
             if bus_file(config.bus) != folder.bus:

@@ -35,6 +35,7 @@ def test_a_mapping_is_written_as_yaml() -> None:
     config = load_config(ApiServerConfig, given)
     assert config.functions == {"search-replace": "/bin/sr --fast"}
     assert config.allow_exec is True
+    assert (config.isolate_functions, config.function_engine, config.function_runner) == (True, "", "")
 
 
 def test_every_problem_is_told() -> None:

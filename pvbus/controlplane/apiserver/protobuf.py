@@ -161,7 +161,7 @@ def decode(body: bytes) -> dict[str, Any]:
 
 def _message(data: memoryview, message: _Message) -> dict[str, Any]:
     result: dict[str, Any] = {}
-    for number, raw in _fields(data):
+    for number, raw in fields(data):
         if number not in message:
             continue
         name, kind = message[number]
@@ -180,7 +180,7 @@ def _message(data: memoryview, message: _Message) -> dict[str, Any]:
 
 def _entry(raw: Any, kind: Any) -> tuple[str, Any]:
     """Decode a map entry: a message of key and value, either of which is left out if it is empty."""
-    parts = dict(_fields(_bytes(raw)))
+    parts = dict(fields(length_delimited(raw)))
     empty = memoryview(b"")
     return _value(parts.get(1, empty), str), _value(parts.get(2, empty), kind)
 
@@ -190,7 +190,7 @@ def _value(raw: Any, kind: Any) -> Any:
         if not isinstance(raw, int):
             raise ValueError("a number was expected")
         return bool(raw) if kind is bool else _signed(raw)
-    data = _bytes(raw)
+    data = length_delimited(raw)
     if isinstance(kind, _Time):
         return _time(data, micro=kind.micro)
     if isinstance(kind, Mapping):
@@ -207,7 +207,7 @@ def _signed(number: int) -> int:
 
 def _time(data: memoryview, *, micro: bool) -> str:
     """Return a time in JSON's format, "" for none."""
-    parts = dict(_fields(data))
+    parts = dict(fields(data))
     seconds, nanos = parts.get(1, 0), parts.get(2, 0)
     if not isinstance(seconds, int) or not isinstance(nanos, int):
         raise ValueError("a number was expected")
@@ -222,14 +222,15 @@ def _time(data: memoryview, *, micro: bool) -> str:
     return f"{text}Z"
 
 
-def _bytes(raw: Any) -> memoryview:
+def length_delimited(raw: Any) -> memoryview:
+    """Return the bytes of a field. Raises: ValueError for a number."""
     if not isinstance(raw, memoryview):
         raise ValueError("text or a message was expected")
     return raw
 
 
-def _fields(data: memoryview) -> Iterator[tuple[int, int | memoryview]]:
-    """Yield (field number, number or bytes) of a message."""
+def fields(data: memoryview) -> Iterator[tuple[int, int | memoryview]]:
+    """Yield (field number, number or bytes) of a message. Raises: ValueError."""
     at = 0
     while at < len(data):
         tag, at = _varint(data, at)

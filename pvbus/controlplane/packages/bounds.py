@@ -6,7 +6,7 @@ beyond a limit fails alone, with a message that names the limit.
 
 import posixpath
 import unicodedata
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 
 from pvbus.controlplane.packages.layout import KPTFILE
 
@@ -41,8 +41,15 @@ class ContentError(Exception):
 
 
 def path_problem(paths: Iterable[str]) -> str | None:
-    """Return why these cannot be the files of a package, None if they can."""
+    """Return why these cannot be all files of a package, None if they can."""
     known = list(paths)
+    if problem := paths_problem(known):
+        return problem
+    return None if KPTFILE in known else "a package needs a Kptfile at its root"
+
+
+def paths_problem(known: Sequence[str]) -> str | None:
+    """Return why these cannot be files of one package, None if they can."""
     if len(known) > FILES_MAX:
         return f"a package can have at most {FILES_MAX} files, these are {len(known)}"
     folders: set[str] = set()
@@ -61,8 +68,6 @@ def path_problem(paths: Iterable[str]) -> str | None:
     for path in known:
         if path in folders:
             return f"{path!r} is both a file and a folder"
-    if KPTFILE not in known:
-        return "a package needs a Kptfile at its root"
     return None
 
 

@@ -20,6 +20,9 @@ from pvbus.core.yaml.editor import Document
 CONTEXT_NAME = "kptfile.kpt.dev"
 LOCAL_CONFIG = "config.kubernetes.io/local-config"
 RENDERED = "Rendered"
+RENDER_IDEMPOTENT = "RenderIdempotent"
+"""Condition of a PackageRevision if a second run of its pipeline would change it. It is of the store, not of
+the package: its Kptfile does not have it."""
 
 
 def initial_files(name: str, task: Mapping[str, Any]) -> dict[str, str]:
@@ -108,7 +111,9 @@ def with_gates(gates: Sequence[Mapping[str, Any]]) -> Edit:
 
 def with_conditions(conditions: Sequence[Mapping[str, Any]], rendered: Mapping[str, Any] | None) -> Edit:
     """Set the conditions to exactly these, except `Rendered`, which is the given one (None: absent)."""
-    wanted = {str(item["type"]): item for item in conditions if item["type"] != RENDERED}
+    wanted = {
+        str(item["type"]): item for item in conditions if item["type"] not in (RENDERED, RENDER_IDEMPOTENT)
+    }
     if rendered is not None:
         wanted[RENDERED] = rendered
     return lambda kptfile: _with_list(kptfile, ("status", "conditions"), "type", wanted)
@@ -150,6 +155,17 @@ class KptfileFacts(msgspec.Struct, frozen=True, kw_only=True):
         return next((item for item in self.conditions if item["type"] == RENDERED), None)
 
 
+def shown_conditions(facts: KptfileFacts, warning: str) -> list[dict[str, str]]:
+    """Return the conditions of a Kptfile, with the store's warning if there is one."""
+    conditions = [dict(condition) for condition in facts.conditions]
+    if warning:
+        reason = "SecondRunDiffers"
+        conditions.append(
+            {"type": RENDER_IDEMPOTENT, "status": "False", "reason": reason, "message": warning}
+        )
+    return conditions
+
+
 def facts_of(text: str) -> KptfileFacts:
     """Read a Kptfile leniently: invalid fields count as absent."""
     try:
@@ -179,7 +195,11 @@ def _facts_in(root: dict[str, Any]) -> KptfileFacts:
         labels=_strings(metadata.get("labels")),
         annotations=_strings(metadata.get("annotations")),
         gates=tuple(_entries(_mapping(root.get("info")).get("readinessGates"), "conditionType")),
-        conditions=tuple(_entries(_mapping(root.get("status")).get("conditions"), "type")),
+        conditions=tuple(
+            each
+            for each in _entries(_mapping(root.get("status")).get("conditions"), "type")
+            if each["type"] != RENDER_IDEMPOTENT
+        ),
         upstream_lock=_lock_in(_mapping(root.get("upstreamLock"))),
     )
 

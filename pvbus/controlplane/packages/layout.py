@@ -49,7 +49,7 @@ TITLE_BY_TASK = {
 RENDER_TITLE = "Rendering package"
 CAUSE = "pvbus.dev/cause"
 """Annotation of a request that creates or saves a draft: the writer and the reason."""
-CAUSE_CHARACTERS_MAX = 300
+LINE_CHARACTERS_MAX = 300
 
 
 def revision_uid(namespace: str, name: str) -> str:
@@ -166,20 +166,32 @@ class Annotation(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, 
 class RenderNote(NamedTuple):
     """The pipeline's outcome for the content of a draft's commit.
 
-    A line of our own in the commit message, so it is stored with the draft. state: `done`, `failed` or
-    `deferred`; digest: of the pipeline's inputs, "" if deferred.
+    Lines of our own in the commit message, so it is stored with the draft. state: `done`, `failed` or
+    `deferred`; digest: of the pipeline's inputs, "" if deferred. remarks: how functions ran; warning: why a
+    second run would change the package, "" if it would not. Both are texts of `one_line`.
     """
 
     state: str
     digest: str
+    remarks: tuple[str, ...] = ()
+    warning: str = ""
 
 
 _RENDER_LINE = re.compile(r"pvbus-render: (done|failed|deferred)(?: ([0-9a-f]+))?")
+_REMARK = "pvbus-render-remark: "
+_WARNING = "pvbus-render-warning: "
+
+
+def one_line(text: str) -> str:
+    """Return a text as one printable line of limited length."""
+    return " ".join("".join(c if c.isprintable() else " " for c in text).split())[
+        :LINE_CHARACTERS_MAX
+    ].strip()
 
 
 def cause_line(text: str) -> tuple[str, ...]:
     """Return a request's cause as one line that cannot be a `kpt:` annotation; () if it is empty."""
-    words = " ".join("".join(c if c.isprintable() else " " for c in text).split())[:CAUSE_CHARACTERS_MAX]
+    words = one_line(text)
     return (f"Cause: {words}",) if words else ()
 
 
@@ -191,7 +203,9 @@ def draft_message(
     lines = f"{title}\n\n{body}\nkpt:{msgspec.json.encode(annotation).decode()}\n"
     if note is None:
         return lines
-    return f"{lines}pvbus-render: {note.state} {note.digest}".rstrip() + "\n"
+    remarks = "".join(f"{_REMARK}{remark}\n" for remark in note.remarks)
+    warning = f"{_WARNING}{note.warning}\n" if note.warning else ""
+    return f"{lines}pvbus-render: {note.state} {note.digest}".rstrip() + f"\n{remarks}{warning}"
 
 
 def approve_message(directory: str, workspace: str, revision: int) -> str:
@@ -230,10 +244,13 @@ def parse_annotations(message: str) -> list[Annotation]:
 
 
 def parse_render_note(message: str) -> RenderNote | None:
-    for line in message.splitlines():
-        if match := _RENDER_LINE.fullmatch(line.strip()):
-            return RenderNote(match[1], match[2] or "")
-    return None
+    lines = [line.strip() for line in message.splitlines()]
+    match = next(filter(None, map(_RENDER_LINE.fullmatch, lines)), None)
+    if match is None:
+        return None
+    remarks = tuple(line.removeprefix(_REMARK) for line in lines if line.startswith(_REMARK))
+    warnings = [line.removeprefix(_WARNING) for line in lines if line.startswith(_WARNING)]
+    return RenderNote(match[1], match[2] or "", remarks, "".join(warnings[:1]))
 
 
 def is_content_task(task: dict[str, Any] | None) -> bool:

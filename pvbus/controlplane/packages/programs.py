@@ -2,12 +2,14 @@
 
 import errno
 import os
+import re
 import shutil
 import signal
 import subprocess
 import threading
 from collections.abc import Callable, Sequence
 from contextlib import suppress
+from functools import cache
 from pathlib import Path
 from typing import IO, NamedTuple
 
@@ -18,12 +20,19 @@ LAST_WORDS_SECONDS = 2.0
 
 _LIMITED = """
 exec 3>&2 2>/dev/null
-ulimit -d "$1"; ulimit -f "$2"; ulimit -c 0
-shift 2; unset PWD OLDPWD
+ulimit -d "$1"; ulimit -f "$2"; ulimit -c 0; ulimit -u "$3" || ulimit -p "$3"
+shift 3; unset PWD OLDPWD
 exec "$@" 2>&3 3>&-
 """
 """Sets the limits of a program in its own process, then executes the program. A limit that the system does
 not allow is silently left unchanged: the shell's errors are discarded until the exec."""
+_NAMESPACES = ("--user", "--map-current-user", "--net", "--ipc", "--mount", "--pid", "--fork", "--kill-child")
+_FIRST = ("/bin/sh", "-c", '"$@"; exit $?', "sh")
+"""The first process of the namespaces: when it ends, the kernel kills all others. It is not the program
+itself, as the kernel hides signals from a first process."""
+_OWN_COUNT = (5, 14)
+"""The Linux version from which processes are counted by user namespace. An older one counts all processes
+of the user, so that a limit would depend on the user's other programs."""
 _ULIMIT_DATA_BYTES = 1024
 _ULIMIT_FILE_BYTES = 512
 
@@ -31,11 +40,13 @@ _ULIMIT_FILE_BYTES = 512
 class Limits(NamedTuple):
     """Resource limits of a program and of each of its children.
 
-    memory_bytes: of private memory (on Linux only). file_bytes: of one file that it writes.
+    memory_bytes: of private memory (on Linux only). file_bytes: of one file that it writes. processes: of
+    an isolated program with its children; the superuser has no such limit.
     """
 
     memory_bytes: int
     file_bytes: int
+    processes: int = 256
 
 
 class Outcome(NamedTuple):
@@ -121,6 +132,21 @@ def kill_group(process: "subprocess.Popen[bytes]") -> None:
         return
 
 
+@cache
+def isolation() -> tuple[str, ...]:
+    """Return the command that isolates another one; () if this system does not permit it.
+
+    The other command has no network, sees no process of this system, and its children die with it. Where
+    /proc cannot be replaced, as in many containers, it sees the system's processes.
+    """
+    for more in (("--mount-proc",), ()):
+        command = ("unshare", *_NAMESPACES, *more, "--", *_FIRST)
+        with suppress(OSError, subprocess.TimeoutExpired):
+            if not subprocess.run((*command, "true"), timeout=10, capture_output=True).returncode:
+                return command
+    return ()
+
+
 def start(
     command: Sequence[str],
     folder: Path | str,
@@ -128,14 +154,19 @@ def start(
     *,
     with_input: bool,
     limits: Limits | None = None,
+    isolated: bool = False,
 ) -> "subprocess.Popen[bytes]":
     """Start a program in a session of its own: without a terminal, and with one process group to kill.
 
-    limits: apply from the program's first instruction on, and disable core dumps. The program is searched in
-    `PATH` of the environment. Raises: OSError, ValueError if it cannot be started.
+    limits: apply from the program's first instruction on, and disable core dumps. isolated: as far as
+    `isolation` can. The program is searched in `PATH` of the environment. Raises: OSError, ValueError if it
+    cannot be started.
     """
+    outer = isolation() if isolated else ()
+    if limits is not None:
+        command = _limited(command, folder, environment, limits, counted=bool(outer))
     return subprocess.Popen(
-        command if limits is None else _limited(command, folder, environment, limits),
+        [*outer, *command],
         cwd=folder,
         env=environment,
         stdin=subprocess.PIPE if with_input else subprocess.DEVNULL,
@@ -146,7 +177,12 @@ def start(
 
 
 def _limited(
-    command: Sequence[str], folder: Path | str, environment: dict[str, str], limits: Limits
+    command: Sequence[str],
+    folder: Path | str,
+    environment: dict[str, str],
+    limits: Limits,
+    *,
+    counted: bool = False,
 ) -> list[str]:
     """Return the command that starts a program with limits. Raises: OSError if it does not exist.
 
@@ -160,4 +196,10 @@ def _limited(
         raise OSError(number, os.strerror(number), command[0])
     data = str(limits.memory_bytes // _ULIMIT_DATA_BYTES)
     files = str(limits.file_bytes // _ULIMIT_FILE_BYTES)
-    return ["/bin/sh", "-c", _LIMITED, "sh", data, files, found, *command[1:]]
+    processes = str(limits.processes) if counted and _counts_by_namespace() else "unlimited"
+    return ["/bin/sh", "-c", _LIMITED, "sh", data, files, processes, found, *command[1:]]
+
+
+def _counts_by_namespace() -> bool:
+    match = re.match(r"(\d+)\.(\d+)", os.uname().release)
+    return match is not None and (int(match[1]), int(match[2])) >= _OWN_COUNT

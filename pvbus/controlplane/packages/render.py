@@ -10,6 +10,7 @@ outcome is a condition in the Kptfile and a note in the draft's commit message.
 
 import hashlib
 import inspect
+import time
 from asyncio import get_running_loop
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from concurrent.futures import Executor
@@ -21,11 +22,11 @@ import yaml
 from pvbus.controlplane.packages import answers, content
 from pvbus.controlplane.packages.functions import files, pipeline
 from pvbus.controlplane.packages.functions.item import Item, Result
-from pvbus.controlplane.packages.functions.limits import render_limits
-from pvbus.controlplane.packages.functions.pipeline import Step
+from pvbus.controlplane.packages.functions.limits import RENDER_TIMEOUT, render_limits
+from pvbus.controlplane.packages.functions.pipeline import Entry, Phase, Step
 from pvbus.controlplane.packages.functions.registry import FunctionRegistry
 from pvbus.controlplane.packages.functions.yamltext import compose, load
-from pvbus.controlplane.packages.layout import RenderNote
+from pvbus.controlplane.packages.layout import RenderNote, one_line
 from pvbus.core.api.packages import function_item, function_results
 from pvbus.core.api.variants import Condition
 from pvbus.core.errors import PermanentError
@@ -36,6 +37,13 @@ from pvbus.ports.cluster import Object
 BFS = "kpt.dev/bfs-rendering"
 SAVE_ON_FAILURE = "kpt.dev/save-on-render-failure"
 
+
+CONSTANT = frozenset({"set-annotations", "set-labels", "set-namespace"})
+"""Built-in functions that write only values of their configuration: on all objects, and with a `configMap`, a
+second run writes the same values. Every other pipeline of built-in functions runs twice."""
+SECOND_RUN_SECONDS_MAX = 1.0
+"""Time of the first run above which there is no second one, and limit of the second."""
+FILES_SHOWN_MAX = 3
 
 RESULTS_MAX = 50
 """Results of one function that a Kptfile stores: it is read for every revision."""
@@ -59,7 +67,8 @@ class RenderResult(msgspec.Struct, frozen=True, kw_only=True):
 
     digest, output_digest: of the files before and after, without the Kptfile's status. If not rendered,
     message gives the reason in one sentence; image and step (`pipeline.mutators[3]`, of the sub-package
-    `package`) name the failing function, empty if none failed.
+    `package`) name the failing function, empty if none failed. warning: why a second run would change the
+    files, empty if it would not, or if that is not known.
     """
 
     resources: Mapping[str, str]
@@ -72,6 +81,7 @@ class RenderResult(msgspec.Struct, frozen=True, kw_only=True):
     image: str = ""
     step: str = ""
     steps: tuple[StepReport, ...] = ()
+    warning: str = ""
 
     @property
     def results(self) -> tuple[Result, ...]:
@@ -95,12 +105,32 @@ class _StepError(Exception):
 class _Run:
     """One rendering in progress: the current items and what was reported so far."""
 
-    def __init__(self, items: Sequence[Item], registry: FunctionRegistry) -> None:
+    def __init__(
+        self, items: Sequence[Item], registry: FunctionRegistry, phases: Sequence[Phase] = pipeline.PHASES
+    ) -> None:
         self.originals = tuple(items)
         self.items = list(items)
         self.reports: list[StepReport] = []
+        self.is_builtin = True
+        self.is_constant = True
+        self.began = time.monotonic()
         self._registry = registry
-        self._next_id = len(self.items)
+        self._phases = phases
+        self._next_id = 1 + max((item.id for item in items if item.id is not None), default=0)
+
+    def warning(self) -> str:
+        """Return what a second run would change, "" for nothing, and where the answer costs too much."""
+        took = time.monotonic() - self.began
+        if self.is_constant or not self.is_builtin or took > SECOND_RUN_SECONDS_MAX:
+            return ""
+        second = _Run(self.items, self._registry, ("mutators",))
+        try:
+            with render_limits(SECOND_RUN_SECONDS_MAX):
+                second.run()
+        except (_StepError, PermanentError) as exc:
+            timed_out = getattr(exc.__cause__, "reason", "") == RENDER_TIMEOUT
+            return "" if timed_out else f"a second run of the pipeline would fail: {exc}"
+        return _difference(self.items, second.items)
 
     def run(self) -> None:
         """Run every pipeline. Raises: _StepError, PermanentError; `items` then has the changes so far."""
@@ -119,7 +149,8 @@ class _Run:
         parents_first = kptfiles[""].annotations.get(BFS) == "true"
         directories = sorted(kptfiles, key=_depth if parents_first else _children_first)
         try:
-            return [step for directory in directories for step in pipeline.parse_steps(kptfiles[directory])]
+            steps = [step for directory in directories for step in pipeline.parse_steps(kptfiles[directory])]
+            return [step for step in steps if step.phase in self._phases]
         except pipeline.InvalidStepError as exc:
             raise _StepError(exc.step, str(exc)) from exc
 
@@ -129,6 +160,9 @@ class _Run:
         entry = step.entry
         image = entry.image if not entry.tag else f"{entry.image.partition('@')[0]}:{entry.tag}"
         function = self._registry.resolve(image) if image else self._registry.resolve_exec(entry.exec)
+        if step.phase == "mutators":
+            self.is_builtin &= bool(function.builtin)
+            self.is_constant &= function.builtin in CONSTANT and _is_plain(entry)
         selected = pipeline.select(step, scope)
         output = function.run(selected, config)
         if output.error is not None:
@@ -170,12 +204,15 @@ def render(
 ) -> RenderResult:
     """Run the pipelines of a package and its sub-packages; block while executables run.
 
+    Raises: TransientError if a container engine or a function runner cannot be reached.
+
     After a failure the files are unchanged except for the condition; with `keep_partial`, or with the
     Kptfile's annotation `kpt.dev/save-on-render-failure`, the changes of earlier functions are kept.
     """
     failure: _StepError | PermanentError | None = None
     written: Mapping[str, str] = resources
     reports: Sequence[StepReport] = ()
+    warning = ""
     try:
         package = files.read(resources)
         run = _Run(package.items, registry)
@@ -187,6 +224,8 @@ def render(
         if failure is None or keep_partial or _saves_on_failure(package.items):
             written = files.write(resources, package, run.items)
         reports = run.reports
+        if failure is None and _contents(package.items) != _contents(run.items):
+            warning = run.warning()
     except PermanentError as exc:
         failure = exc
     message = str(failure) if failure else ""
@@ -208,6 +247,29 @@ def render(
         image=step.image if step else "",
         step=step.path if step else "",
         steps=tuple(reports),
+        warning=warning,
+    )
+
+
+def _is_plain(entry: Entry) -> bool:
+    """Return whether a function's configuration and objects do not depend on other functions."""
+    return not (entry.config_path or entry.selectors or entry.exclude)
+
+
+def _contents(items: Sequence[Item]) -> dict[int | None, tuple[str, str]]:
+    return {item.id: (item.file, item.text) for item in items}
+
+
+def _difference(first: Sequence[Item], second: Sequence[Item]) -> str:
+    """Return a sentence about the files that differ, "" if none does."""
+    differing = _contents(first).items() ^ _contents(second).items()
+    names = sorted({file for _, (file, _) in differing})
+    if not names:
+        return ""
+    more = f" and {len(names) - FILES_SHOWN_MAX} more files" if len(names) > FILES_SHOWN_MAX else ""
+    return (
+        f"a second run of the pipeline would change {', '.join(names[:FILES_SHOWN_MAX])}{more} again: "
+        "correct the functions or their input, so that their output stays the same"
     )
 
 
@@ -373,7 +435,9 @@ async def run(render: Render, texts: Mapping[str, str], executor: Executor) -> R
 
 def rendering_of(result: RenderResult) -> Rendering:
     """Return the part of a pipeline's result that is stored."""
-    note = RenderNote("done" if result.rendered else "failed", result.digest)
+    remarks = tuple(dict.fromkeys(map(one_line, result.notes)))
+    state = "done" if result.rendered else "failed"
+    note = RenderNote(state, result.digest, remarks, one_line(result.warning))
     return Rendering(result.resources, note, _status(result))
 
 

@@ -12,6 +12,7 @@ from pvbus.controlplane.packages.reporting import REPOSITORY
 from pvbus.controlplane.packages.repository import PACKAGE_REVISION, RepositorySync
 from pvbus.controlplane.packages.revisions import Revision
 from pvbus.core.api.variants import CONFIG_GROUP
+from pvbus.core.errors import TransientError
 from pvbus.ports.cluster import Object
 
 REPOSITORIES = f"repositories.{CONFIG_GROUP}"
@@ -92,7 +93,11 @@ class RevisionRequests:
         return (sync, revision) if revision is not None else None
 
     async def rendered(self, texts: Mapping[str, str]) -> Rendering:
-        return await render.run(self._render, texts, self._executor)
+        """Run the pipeline. Raises: StatusError if it can run later, when a container engine answers."""
+        try:
+            return await render.run(self._render, texts, self._executor)
+        except TransientError as exc:
+            raise answers.unavailable(f"the package cannot be rendered now: {exc}") from exc
 
     async def made(
         self, wanted: Mapping[str, str], stored: Mapping[str, str], revision: Revision

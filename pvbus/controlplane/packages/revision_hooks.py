@@ -285,6 +285,7 @@ def _edits(new: Object, facts: KptfileFacts) -> Sequence[copies.Edit]:
     if gates is not None and list(gates) != list(facts.gates):
         edits.append(content.with_gates(gates))
     conditions = _part(new, "status", "conditions")
-    if conditions is not None and list(conditions) != list(facts.conditions):
+    own = [each for each in conditions or () if each.get("type") != content.RENDER_IDEMPOTENT]
+    if conditions is not None and own != list(facts.conditions):
         edits.append(content.with_conditions(conditions, facts.rendered))
     return edits

@@ -6,8 +6,9 @@ from typing import Any
 import msgspec
 
 from pvbus.controlplane.packages import layout
-from pvbus.controlplane.packages.content import KptfileFacts
+from pvbus.controlplane.packages.content import KptfileFacts, shown_conditions
 from pvbus.controlplane.packages.layout import RenderNote
+from pvbus.core.api.packages import RENDER_REMARKS
 from pvbus.core.api.variants import PORCH_API
 from pvbus.core.keys import revision_name
 from pvbus.ports.cluster import Object
@@ -112,10 +113,20 @@ def to_object(revision: Revision, repository: RepositoryFacts, metadata: Mapping
             "namespace": repository.namespace,
             "uid": layout.revision_uid(repository.namespace, name),
             **({"labels": labels} if labels or "labels" in metadata else {}),
+            **_annotations(revision.note, metadata),
         },
         "spec": spec,
         "status": _status(revision, repository),
     }
+
+
+def _annotations(note: RenderNote | None, metadata: Mapping[str, Any]) -> Mapping[str, Any]:
+    """Return the metadata's annotations, with the remarks of the last render."""
+    given = metadata.get("annotations") or {}
+    annotations = {key: text for key, text in given.items() if key != RENDER_REMARKS}
+    if note is not None and note.remarks:
+        annotations[RENDER_REMARKS] = "; ".join(note.remarks)
+    return {"annotations": annotations} if annotations or "annotations" in metadata else {}
 
 
 def _status(revision: Revision, repository: RepositoryFacts) -> dict[str, Any]:
@@ -125,8 +136,9 @@ def _status(revision: Revision, repository: RepositoryFacts) -> dict[str, Any]:
     if revision.published_by:
         status["publishedBy"] = revision.published_by
         status["publishTimestamp"] = revision.authored
-    if revision.kptfile.conditions:
-        status["conditions"] = [dict(condition) for condition in revision.kptfile.conditions]
+    warning = revision.note.warning if revision.note is not None else ""
+    if conditions := shown_conditions(revision.kptfile, warning):
+        status["conditions"] = conditions
     return status
 
 

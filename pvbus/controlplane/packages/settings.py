@@ -32,12 +32,14 @@ class StoreOptions(msgspec.Struct, frozen=True, kw_only=True):
 
     fetch_seconds: between fetches, of a URL only without a schedule; poll_seconds: between checks of the
     refs of a path, which cost a stat per folder; first_sync_seconds: how long a request waits for a newly
-    created Repository.
+    created Repository; functions: a digest of what can run, "" for none. Failed drafts are rendered again
+    at the start after it changed.
     """
 
     fetch_seconds: float = 60.0
     poll_seconds: float = 2.0
     first_sync_seconds: float = 30.0
+    functions: str = ""
 
 
 class RepositorySettings(msgspec.Struct, frozen=True, kw_only=True):

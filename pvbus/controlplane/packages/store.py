@@ -24,6 +24,7 @@ from pvbus.controlplane.packages.reporting import REPOSITORY, report
 from pvbus.controlplane.packages.repository import JOURNAL, MIRROR, PACKAGE_REVISION, RepositorySync
 from pvbus.controlplane.packages.repository_hooks import RepositoryHooks
 from pvbus.controlplane.packages.requests import RevisionRequests
+from pvbus.controlplane.packages.rerender import TRIED, render_failed_again
 from pvbus.controlplane.packages.resources import ResourcesKind
 from pvbus.controlplane.packages.revision_hooks import RevisionHooks
 from pvbus.controlplane.packages.settings import StoreOptions, settings_of
@@ -58,7 +59,7 @@ class PackageStore:
         self._executor = ThreadPoolExecutor(THREADS_MAX, thread_name_prefix="packages")
         self._keepers: dict[tuple[str, str], RepositorySync] = {}
         self._ending: set[asyncio.Task[None]] = set()
-        self._task: asyncio.Task[None] | None = None
+        self._tasks: list[asyncio.Task[None]] = []
         self._stopped = False
         self._load = StoreActivity()
         requests = RevisionRequests(objects, render, self._executor, self._sync_of, self._load)
@@ -71,14 +72,18 @@ class PackageStore:
         """Begin to follow the Repository objects; their first sync runs in the background."""
         self._folder.mkdir(parents=True, exist_ok=True)
         self._upstreams.start()
-        self._task = asyncio.create_task(self._follow(), name="package store")
+        self._tasks = [asyncio.create_task(self._follow(), name="package store")]
+        if self._options.functions:
+            file = self._folder.parent / TRIED
+            again = render_failed_again(self._objects, self.resources, file, self._options.functions)
+            self._tasks.append(asyncio.create_task(again, name="failed drafts"))
 
     async def stop(self) -> None:
         """End all tasks and git processes. Waiting requests get 503."""
         self._stopped = True
-        if self._task is not None:
-            self._task.cancel()
-            await asyncio.gather(self._task, return_exceptions=True)
+        for task in self._tasks:
+            task.cancel()
+        await asyncio.gather(*self._tasks, return_exceptions=True)
         self._upstreams.stop()
         await asyncio.gather(*(sync.stop() for sync in self._keepers.values()), *self._ending)
         with contextlib.suppress(StoreError):  # the disk is full: the next start reports it

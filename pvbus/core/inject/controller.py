@@ -37,7 +37,7 @@ from pvbus.core.inject.view import (
     PackageKey,
     ViewCandidates,
 )
-from pvbus.core.keys import FINALIZER, digest, okey, sha1_head, watch_key
+from pvbus.core.keys import FINALIZER, RETRY, digest, okey, sha1_head, watch_key
 from pvbus.core.markers import SyncView, is_marker
 from pvbus.core.missing import missing_part, no_repository
 from pvbus.core.records import (
@@ -433,7 +433,10 @@ class InjectController:
         revisions = tuple((r.name, r.row.digest) for r in self._revisions(one))
         assert one.variant.spec.downstream is not None
         downstream = self.view.has_repository(one.namespace, one.variant.spec.downstream.repo)
-        return Inputs(revisions, digest([one.uid, one.variant.spec, upstream.identity, contents, downstream]))
+        others = [one.uid, one.variant.spec, upstream.identity, contents, downstream]
+        if retry := one.variant.metadata.annotations.get(RETRY):
+            others.append(retry)
+        return Inputs(revisions, digest(others))
 
     # ------------------------------------------------------------ ending
 

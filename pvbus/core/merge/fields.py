@@ -10,7 +10,7 @@ that one side deleted does not come back empty, an element that is deleted local
 upstream changes it, and a `null` that all sides have stays.
 """
 
-from collections.abc import Hashable, Iterator, Mapping
+from collections.abc import Hashable, Mapping
 from typing import Any, Literal, NamedTuple
 
 from pvbus.core.merge.conflicts import ABSENT, Conflict
@@ -54,18 +54,6 @@ def edited(document: Document, edits: tuple[Edit, ...]) -> Document:
     return document
 
 
-def labelled(value: Any, schema: Schema | Keyed, label: str = "") -> Iterator[tuple[str, Any]]:
-    """Yield all values in a value, each with its path as a conflict names it."""
-    if label:
-        yield label, value
-    if isinstance(value, dict):
-        for key, item in value.items():
-            yield from labelled(item, below(schema, key), _field(label, key))
-    elif isinstance(schema, Keyed) and (tables := _tables(schema, (value,))) is not None:
-        for key, element in tables[0].items():
-            yield from labelled(element, schema.element, f"{label}[{_element(key)}]")
-
-
 class _Merging:
     """One merge. path: of the local value; None inside a new value, which is set as a whole."""
 
@@ -85,8 +73,8 @@ class _Merging:
         sides = (old, local, new)
         if all(side is ABSENT or isinstance(side, dict) for side in sides):
             result = self._mapping(old, local, new, schema, path, label)
-        elif isinstance(schema, Keyed) and (tables := _tables(schema, sides)) is not None:
-            result = self._elements(sides, tables, schema.element, path, label)
+        elif isinstance(schema, Keyed) and (found := tables(schema, sides)) is not None:
+            result = self._elements(sides, found, schema.element, path, label)
         else:
             result = self._whole(old, local, new, label)
             if path is not None and not same(result, local):
@@ -126,7 +114,7 @@ class _Merging:
                 news.get(key, ABSENT),
                 below(schema, key),
                 None if inner is None else (*inner, key),
-                _field(label, key),
+                field_name(label, key),
             )
             if value is not ABSENT:
                 merged[key] = value
@@ -156,7 +144,7 @@ class _Merging:
         merged: list[Any] = []
         dropped: list[int] = []
         for number, (key, element) in enumerate(locals_.items()):
-            name = f"{label}[{_element(key)}]"
+            name = f"{label}[{element_name(key)}]"
             if key in news:
                 at = None if inner is None else (*inner, number)
                 merged.append(self.node(olds.get(key, ABSENT), element, news[key], schema, at, name))
@@ -174,7 +162,7 @@ class _Merging:
                 if inner is not None:
                     self.edits.append(Edit(inner, element, appends=True))
             elif not same(element, olds[key]):
-                self._conflict(f"{label}[{_element(key)}]", olds[key], ABSENT, element, "local")
+                self._conflict(f"{label}[{element_name(key)}]", olds[key], ABSENT, element, "local")
         if inner is not None:
             self.edits += [Edit((*inner, number), ABSENT) for number in reversed(dropped)]
         if not merged and old is not ABSENT and local is ABSENT:
@@ -187,9 +175,9 @@ class _Merging:
         self.conflicts.append(Conflict(field=label, old=old, local=local, new=new, taken=taken))
 
 
-def _tables(schema: Keyed, sides: tuple[Any, ...]) -> list[dict[Hashable, Any]] | None:
+def tables(schema: Keyed, sides: tuple[Any, ...]) -> list[dict[Hashable, Any]] | None:
     """Return the elements of each side by their merge keys; None if a key is missing or not unique."""
-    tables = []
+    found = []
     for side in sides:
         if side is not ABSENT and not isinstance(side, list):
             return None
@@ -197,8 +185,8 @@ def _tables(schema: Keyed, sides: tuple[Any, ...]) -> list[dict[Hashable, Any]] 
         keys = schema.identify(elements)
         if keys is None or len(set(keys)) != len(elements):
             return None
-        tables.append(dict(zip(keys, elements, strict=True)))
-    return tables
+        found.append(dict(zip(keys, elements, strict=True)))
+    return found
 
 
 def _table(side: Any) -> Mapping[Any, Any]:
@@ -214,12 +202,12 @@ def _deletes_below(edit: Edit, path: Path) -> bool:
     return edit.value is ABSENT and len(edit.path) == len(path) + 1
 
 
-def _field(label: str, key: Any) -> str:
+def field_name(label: str, key: Any) -> str:
     text = str(key)
     if not text or any(char in ".[]" for char in text):
         return f'{label}["{text}"]'
     return f"{label}.{text}" if label else text
 
 
-def _element(key: Any) -> str:
+def element_name(key: Any) -> str:
     return ",".join(f"{field}={value}" if field else str(value) for field, value in key)

@@ -154,7 +154,7 @@ class _FileMerging:
         result = "".join(piece.text for piece in pieces)
         for identity, document in self._news.items():
             if identity not in self._locals and self._is_added(identity, document):
-                result = _appended(result, document.text)
+                result = appended(result, document.text)
                 pieces.append(document)
         if not any(piece.value is not None for piece in pieces):
             return FileMerge(None if self._locals else text, tuple(self._conflicts))
@@ -254,7 +254,7 @@ def _in_place_of(local: str, new: str) -> str:
     return (separator[0] if separator else "") + (body if body.endswith("\n") else f"{body}\n")
 
 
-def _appended(text: str, document: str) -> str:
+def appended(text: str, document: str) -> str:
     """Append a document to a text."""
     if not text.strip():
         return document

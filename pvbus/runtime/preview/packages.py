@@ -17,7 +17,7 @@ from pvbus.adapters.memory.objects import copy_of, source_of
 from pvbus.adapters.memory.packages import Files
 from pvbus.controlplane.apiserver.hooks import StatusError
 from pvbus.controlplane.packages import answers, bounds, content, layout, upgrading
-from pvbus.controlplane.packages.content import RENDERED, facts_of
+from pvbus.controlplane.packages.content import RENDERED, facts_of, shown_conditions
 from pvbus.controlplane.packages.creation import Start as FirstFiles
 from pvbus.controlplane.packages.creation import Wanted, clone_exists, first_files, parse, workspace_exists
 from pvbus.controlplane.packages.functions.registry import FunctionRegistry
@@ -36,6 +36,7 @@ from pvbus.controlplane.packages.repository import DEFER_RENDER
 from pvbus.controlplane.packages.revisions import blocking_references
 from pvbus.controlplane.packages.upgrading import Names, Upstream
 from pvbus.core.api.variants import CONFIG_GROUP
+from pvbus.core.errors import TransientError
 from pvbus.core.keys import sha1_head
 from pvbus.core.merge import copies
 from pvbus.core.merge.conflicts import CONFLICTS, MergeError, annotation
@@ -279,7 +280,10 @@ class StoreRules:
 
     def _run(self, texts: Mapping[str, str]) -> Rendering:
         """Run the pipeline; a package that cannot be rendered keeps its files and records the error."""
-        return rendering_of(run_pipeline(texts, registry=self._registry))
+        try:
+            return rendering_of(run_pipeline(texts, registry=self._registry))
+        except TransientError as exc:
+            raise answers.unavailable(f"the package cannot be rendered now: {exc}") from exc
 
     # ------------------------------------------------------------ status
 
@@ -290,8 +294,9 @@ class StoreRules:
         status.pop("conditions", None)
         if facts.upstream_lock is not None:
             status["upstreamLock"] = facts.upstream_lock
-        if facts.conditions:
-            status["conditions"] = [dict(condition) for condition in facts.conditions]
+        warning = made.note.warning if made.note is not None else ""
+        if conditions := shown_conditions(facts, warning):
+            status["conditions"] = conditions
         shown: dict[str, Any] = {**revision, "status": status}
         return Files(shown, made.texts, {"renderStatus": made.status} if made.status is not None else {})
 

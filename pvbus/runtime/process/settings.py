@@ -118,17 +118,26 @@ class ServicesConfig(UnrollConfig, frozen=True, kw_only=True, rename="camel"):
     source: str = "/pvbus"
 
 
+FunctionEngine = Literal["", "auto", "podman", "docker", "nerdctl"]
+
+
 class ApiServerConfig(ProcessConfig, frozen=True, kw_only=True, rename="camel"):
     """The embedded API server with its package store.
 
     functions: image (with or without its tag, or its bare name) to a command line, or to
     `builtin:<name>`; in a variable as YAML. allow_exec: whether a Kptfile may name a command line itself,
-    which then runs with the rights of this process. fetch_seconds: between fetches of a remote;
+    which then runs with the rights of this process. isolate_functions: whether these programs run without
+    network, where Linux permits user namespaces. function_engine: runs the images that are neither mapped nor
+    built in; auto takes the first that is there. function_runner: HOST:PORT of Porch's function runner, for
+    the images that are left; needs the extra `pvbus[grpc]`. fetch_seconds: between fetches of a remote;
     poll_seconds: between checks of the refs of a repository on this machine.
     """
 
     functions: Mapping[str, str] = {}
     allow_exec: bool = False
+    isolate_functions: bool = True
+    function_engine: FunctionEngine = ""
+    function_runner: str = ""
     fetch_seconds: Seconds = 60.0
     poll_seconds: Seconds = 2.0
 

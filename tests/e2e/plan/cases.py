@@ -15,8 +15,11 @@ VARIANT = Kind("config.porch.kpt.dev", "PackageVariant")
 SET = Kind("config.porch.kpt.dev", "PackageVariantSet")
 REPOSITORY = Kind("config.porch.kpt.dev", "Repository")
 REVISION = Kind("porch.kpt.dev", "PackageRevision")
+FILES = Kind("porch.kpt.dev", "PackageRevisionResources")
 CLUSTER = Kind("example.org", "Cluster")
 SITE = Kind("example.org", "Site")
+
+UPGRADE = "an upgrade of what was changed locally"
 
 Prepare = Callable[[LiveWorld, str], Awaitable[None]]
 Name = tuple[Kind, str]
@@ -119,6 +122,20 @@ def approving(*packages: str) -> Prepare:
             await world.approve(f"edge.{package}.packagevariant-1", namespace)
 
     return approve
+
+
+def editing(package: str, old: str, new: str) -> Prepare:
+    """Change a text in all files of a package's first draft, as a person does."""
+
+    async def edit(world: LiveWorld, namespace: str) -> None:
+        resource = await world.resource(FILES)
+        files = await world.cluster.get(resource, namespace, f"edge.{package}.packagevariant-1")
+        assert files is not None
+        texts = files["spec"]["resources"]
+        files["spec"]["resources"] = {path: text.replace(old, new) for path, text in texts.items()}
+        await world.cluster.update(resource, files)
+
+    return edit
 
 
 def removing(*names: Name) -> Prepare:
@@ -284,6 +301,13 @@ CASES = [
         [variant_set(workspace="v2")],
         writes={"update PackageVariant": 1, "create PackageRevision": 1},
         prepare=approving("c1-web"),
+    ),
+    Case(
+        UPGRADE,
+        [*clusters(1), variant_set()],
+        [variant_set(workspace="v2")],
+        writes={"update PackageVariant": 1, "create PackageRevision": 1},
+        prepare=both(editing("c1-web", "replicas: 1 ", "replicas: 7 "), approving("c1-web")),
     ),
     # targets
     Case("one cluster more", [*clusters(2), variant_set()], [cluster(3)], writes=NEW),

@@ -3,6 +3,7 @@
 All cases share one system, each in a namespace of its own: one plan, one change, compared case by case.
 """
 
+import json
 from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
@@ -15,10 +16,11 @@ from pvbus.cli.live import Export
 from pvbus.cli.plan import Settings
 from pvbus.cli.plandocument import Document, document_of
 from pvbus.controlplane.packages.functions.registry import FunctionRegistry
+from pvbus.core.merge.conflicts import CONFLICTS
 from pvbus.core.unroll.removal import RemovalLimits
 from pvbus.ports.cluster import Kind, Object
 from pvbus.runtime.preview.run import Changes, ObjectName, World, preview
-from tests.e2e.plan.cases import CASES, CLUSTER, SITE, Case, repository
+from tests.e2e.plan.cases import CASES, CLUSTER, FILES, SITE, UPGRADE, Case, repository
 from tests.e2e.plan.world import (
     Line,
     LiveWorld,
@@ -34,6 +36,7 @@ VARIANT = Kind("config.porch.kpt.dev", "PackageVariant")
 REVISION = Kind("porch.kpt.dev", "PackageRevision")
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(600)]
 NAMESPACES = {case.name: f"case-{number:02}" for number, case in enumerate(CASES)}
+DRAFT = "edge.c1-web.packagevariant-2"
 KPTFILE = "apiVersion: kpt.dev/v1\nkind: Kptfile\nmetadata:\n  name: {name}\n"
 DEPLOYMENT = (
     "apiVersion: apps/v1\nkind: Deployment\nmetadata:\n  name: app\nspec:\n  replicas: 1  # of each\n"
@@ -83,6 +86,8 @@ class Played(NamedTuple):
     done: dict[str, list[Line]]
     planned_outcome: dict[str, Any]
     done_outcome: dict[str, Any]
+    upgrade: Object
+    conflicts: str
 
 
 def located(obj: Object, namespace: str, folder: Path) -> Object:
@@ -126,7 +131,7 @@ def planned(export: Export, folder: Path) -> tuple[Document, Sequence[Object]]:
     delete = [ObjectName(kind, NAMESPACES[case.name], name) for case in CASES for kind, name in case.delete]
     world = World(export.items, export.resources, "pvbus", how.functions)
     result = preview(world, limits=how.limits, changes=Changes(put, delete))
-    return document_of(result), result.objects
+    return document_of(result, with_diffs=True), result.objects
 
 
 async def changed(world: LiveWorld, folder: Path) -> None:
@@ -146,13 +151,25 @@ async def play(folder: Path) -> Played:
         world.sent.clear()
         await changed(world, folder)
         live = [obj for kind in (VARIANT, REVISION) for obj in await world.all(kind)]
+        files, revision = await upgraded(world)
         return Played(
             document,
             by_namespace(lines_of_plan(document["actions"])),
             by_namespace(lines_of_change(world.sent)),
             {space: outcome_of(of_namespace(objects, space)) for space in NAMESPACES.values()},
             {space: outcome_of(of_namespace(live, space)) for space in NAMESPACES.values()},
+            files,
+            revision["metadata"]["annotations"][CONFLICTS],
         )
+
+
+async def upgraded(world: LiveWorld) -> list[Object]:
+    """Read the upgrade draft with a conflict: its files and itself."""
+    found = [
+        await world.cluster.get(await world.resource(kind), NAMESPACES[UPGRADE], DRAFT)
+        for kind in (FILES, REVISION)
+    ]
+    return [obj for obj in found if obj is not None]
 
 
 def by_namespace(lines: Sequence[Line]) -> dict[str, list[Line]]:
@@ -192,6 +209,20 @@ def test_the_plan_announces(played: Played, case: Case) -> None:
     troubles = [text for text in played.document["troubles"] if f"/{namespace}/" in text]
     assert any(case.says in text for text in troubles) if case.says else not troubles
     assert all(action["reason"] for action in actions)
+
+
+def test_an_upgrade_is_merged_in_the_plan_as_it_then_is(played: Played) -> None:
+    """Its files, their diff, its conflicts and its reason, before anything is written."""
+    name = f"{NAMESPACES[UPGRADE]}/{DRAFT}"
+    assert played.document["packages"][name] == played.upgrade["spec"]["resources"]
+    diff = played.document["diffs"][name]
+    assert "-  replicas: 7  # of each\n+  replicas: 2  # of each\n" in diff
+    (action,) = (a for a in played.document["actions"] if f"{a['namespace']}/{a['name']}" == name)
+    assert action["reason"].startswith("upgrade draft of PackageVariant")
+    assert action["reason"].endswith("from blue.web.v1 to blue.web.v2")
+    assert action["conflicts"] == json.loads(played.conflicts)
+    (conflict,) = action["conflicts"]
+    assert (conflict["field"], conflict["local"], conflict["new"]) == ("spec.replicas", 7, 2)
 
 
 def test_nothing_fails_in_the_plan(played: Played) -> None:

@@ -135,9 +135,11 @@ def clone_of(upstream: str) -> Object:
 class World:
     """A store, its objects, and the requests clients make."""
 
-    def __init__(self, data: Path, **options: float) -> None:
+    def __init__(self, data: Path, **options: Any) -> None:
         self.objects = MemoryObjects()
         self.renders: list[Mapping[str, str]] = []
+        self.render_error: Exception | None = None
+        self.registry = FunctionRegistry({})
         self.data = data
         self.options = StoreOptions(**{"poll_seconds": 0.05, "fetch_seconds": 0.2, **options})
         self.store = self.new_store()
@@ -147,7 +149,9 @@ class World:
 
     def _render(self, resources: Mapping[str, str]) -> RenderResult:
         self.renders.append(resources)
-        return partial(render, registry=FunctionRegistry({}))(resources)
+        if self.render_error is not None:
+            raise self.render_error
+        return partial(render, registry=self.registry)(resources)
 
     async def restart(self) -> None:
         await self.store.stop()

@@ -4,10 +4,16 @@ import asyncio
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pytest
 
 from pvbus.controlplane.apiserver.hooks import StatusError
+from pvbus.controlplane.packages.content import RENDER_IDEMPOTENT
+from pvbus.controlplane.packages.functions.registry import FunctionRegistry
 from pvbus.controlplane.packages.repository import DEFER_RENDER
+from pvbus.controlplane.packages.rerender import TRIED
+from pvbus.core.api.packages import RENDER_REMARKS
+from pvbus.core.errors import TransientError
 from tests.integration.packages.support import (
     CONFIG,
     KPTFILE,
@@ -22,6 +28,7 @@ from tests.integration.packages.support import (
 )
 
 DEFERRED = {DEFER_RENDER: "true"}
+RENDERED = {"type": "Rendered", "status": "True", "reason": "RenderSuccess"}
 
 # Not idempotent: each run puts one more `-x` behind the name.
 GROWING = """\
@@ -133,13 +140,68 @@ async def test_a_pipeline_that_is_not_idempotent_runs_once_for_a_deferred_draft(
     assert "name: base-x\n" in rendered["spec"]["resources"]["w.yaml"]
     current = growing.present("edge.grow-1.ws")
     assert current["metadata"]["annotations"] == {"mine": "x"}
-    assert current["status"]["conditions"] == [
-        {"type": "Rendered", "status": "True", "reason": "RenderSuccess"}
-    ]
+    assert current["status"]["conditions"][:-1] == [RENDERED]
     again = await growing.put(await growing.files("edge.grow-1.ws"), {})
     assert len(growing.renders) == 1
     assert again["spec"]["resources"] == rendered["spec"]["resources"]
     assert (await growing.update(current, lifecycle="Proposed"))["spec"]["lifecycle"] == "Proposed"
+
+
+async def test_the_warning_of_a_second_run_is_of_the_store_and_not_of_the_package(
+    growing: World, edge: Path
+) -> None:
+    """It survives a restart and other edits, no client can write it, and a better render takes it off."""
+    draft = await growing.create(revision("edge", "grow-1", "ws", clone_of("blue.grow.v1")))
+    assert draft["status"]["conditions"][0] == RENDERED
+    warning = draft["status"]["conditions"][1]
+    assert (warning["type"], warning["status"]) == (RENDER_IDEMPOTENT, "False")
+    assert "would change w.yaml again" in warning["message"]
+
+    mine = {"type": "Mine", "status": "True"}
+    conditions = [RENDERED, {**warning, "status": "True"}, mine]
+    edited = await growing.update({**draft, "status": {**draft["status"], "conditions": conditions}})
+    assert edited["status"]["conditions"] == [RENDERED, mine, warning]
+    await growing.restart()
+    await growing.until(lambda: growing.ready("edge"))
+    files = await growing.files("edge.grow-1.ws")
+    assert growing.present("edge.grow-1.ws")["status"]["conditions"][-1] == warning
+    assert RENDER_IDEMPOTENT not in str(files["spec"]["resources"])
+
+    stable = files["spec"]["resources"]["grow.yaml"].replace('delimiter: "-"', 'delimiter: "+"')
+    stable = stable.replace("index: 99", "index: 0")
+    await growing.put(files, {"grow.yaml": stable})
+    assert growing.present("edge.grow-1.ws")["status"]["conditions"] == [mine, RENDERED]
+
+
+async def test_how_functions_ran_is_remarked_on_the_revision(fleet: World) -> None:
+    await fleet.create(revision("edge", "app-1", "ws", clone_of("blue.app.v1"), annotations={"mine": "x"}))
+    before = await fleet.files("edge.app-1.ws")
+    newer = before["spec"]["resources"]["Kptfile"].replace("set-labels:v0.2", "set-labels:v9.1")
+    await fleet.put(before, {"Kptfile": newer})
+    annotations = fleet.present("edge.app-1.ws")["metadata"]["annotations"]
+    assert annotations.keys() == {"mine", RENDER_REMARKS}
+    assert "set-labels:v9.1 runs as version" in annotations[RENDER_REMARKS]
+    await fleet.put(await fleet.files("edge.app-1.ws"), {"Kptfile": before["spec"]["resources"]["Kptfile"]})
+    assert fleet.present("edge.app-1.ws")["metadata"]["annotations"] == {"mine": "x"}
+
+
+async def test_a_render_that_can_run_later_is_refused_for_now_and_changes_nothing(
+    fleet: World, edge: Path
+) -> None:
+    """A container engine or function runner that is away is no fault of the package."""
+    await fleet.create(revision("edge", "app-1", "ws", clone_of("blue.app.v1")))
+    before = await fleet.files("edge.app-1.ws")
+    commit = git(edge, "rev-parse", "drafts/app-1/ws")
+    fleet.render_error = TransientError("function runner x:1 cannot be reached: refused")
+    with pytest.raises(StatusError, match="function runner x:1 cannot be reached") as refused:
+        await fleet.put(before, {"settings.yaml": None})
+    assert (refused.value.code, refused.value.retry_after_seconds) == (503, 5)
+    with pytest.raises(StatusError, match="cannot be rendered now"):
+        await fleet.create(revision("edge", "app-2", "ws", clone_of("blue.app.v1")))
+    assert fleet.revision("edge.app-2.ws") is None
+    assert git(edge, "rev-parse", "drafts/app-1/ws") == commit
+    fleet.render_error = None
+    await fleet.put(before, {"settings.yaml": None})
 
 
 async def test_sending_the_source_again_gives_what_was_made_of_it(growing: World, edge: Path) -> None:
@@ -202,6 +264,43 @@ async def test_a_package_whose_pipeline_cannot_run_is_kept_but_not_published(
     assert fleet.present("edge.u-1.ws")["status"]["conditions"][0]["status"] == "True"
     await fleet.publish(fleet.present("edge.u-1.ws"))
     assert "refs/tags/u-1/v1" in refs(edge)
+
+
+async def test_a_failed_draft_is_rendered_again_once_its_function_is_there(
+    fleet: World, blueprints: Path, edge: Path
+) -> None:
+    """Each start with other functions tries once; one that cannot reach a function runner does not count."""
+    push_files(blueprints, {"unknown/Kptfile": UNKNOWN_KPTFILE, "unknown/c.yaml": CONFIG}, tag="unknown/v1")
+    await fleet.until(lambda: fleet.revision("blue.unknown.v1"))
+    await fleet.create(revision("edge", "u-1", "ws", clone_of("blue.unknown.v1")))
+    commit = git(edge, "rev-parse", "drafts/u-1/ws")
+    tried = fleet.data / TRIED
+
+    async def restart_with(registry: FunctionRegistry) -> None:
+        fleet.registry = registry
+        fleet.options = msgspec.structs.replace(fleet.options, functions=registry.digest)
+        fleet.renders.clear()
+        await fleet.restart()
+
+    without = FunctionRegistry({})
+    await restart_with(without)
+    await fleet.until(lambda: tried.exists() and tried.read_text() == without.digest)
+    assert len(fleet.renders) == 1
+    await restart_with(without)
+    assert "c.yaml" in (await fleet.files("edge.u-1.ws"))["spec"]["resources"]
+    assert fleet.renders == []
+    assert git(edge, "rev-parse", "drafts/u-1/ws") == commit
+
+    mapped = FunctionRegistry({"knows": "cat"}, isolated=False)
+    fleet.render_error = TransientError("the function runner is away")
+    await restart_with(mapped)
+    await fleet.until(lambda: len(fleet.renders) == 1)
+    fleet.render_error = None
+    await restart_with(mapped)
+    await fleet.until(lambda: fleet.present("edge.u-1.ws")["status"]["conditions"][0]["status"] == "True")
+    message = git(edge, "log", "-1", "--format=%B", "drafts/u-1/ws")
+    assert "Cause: the functions of the package store changed" in message
+    await fleet.until(lambda: tried.read_text() == mapped.digest)
 
 
 async def test_a_client_cannot_take_the_failure_off_the_kptfile(fleet: World, blueprints: Path) -> None:

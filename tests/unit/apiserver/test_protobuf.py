@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from pvbus.controlplane.apiserver.openapi import OpenApi
-from pvbus.controlplane.apiserver.protobuf import MAGIC, _fields, decode
+from pvbus.controlplane.apiserver.protobuf import MAGIC, decode, fields
 
 
 def varint(number: int) -> bytes:
@@ -153,8 +153,8 @@ def test_no_body_breaks_the_reader(content: bytes) -> None:
 
 def test_the_empty_swagger_document_is_well_formed() -> None:
     """The version 2 document in protobuf has the fields of its message and no more."""
-    parts = dict(_fields(memoryview(OpenApi(()).swagger_protobuf)))
+    parts = dict(fields(memoryview(OpenApi(()).swagger_protobuf)))
     assert bytes(parts[1]) == b"2.0"
     info = parts[2]
     assert isinstance(info, memoryview)
-    assert {number: bytes(text) for number, text in _fields(info)}[1] == b"Kubernetes"
+    assert {number: bytes(text) for number, text in fields(info)}[1] == b"Kubernetes"

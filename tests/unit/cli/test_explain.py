@@ -7,6 +7,7 @@ from typing import Any
 import msgspec
 import pytest
 
+from pvbus.cli.explain import _renders
 from pvbus.cli.explain_text import STATE_WORDS, variant_lines
 from pvbus.cli.main import run
 from pvbus.core.api.variants import Condition, Downstream
@@ -214,7 +215,41 @@ def test_conflicts_of_an_upgrade_are_said_with_file_field_and_values() -> None:
         f"{head} a.yaml, ConfigMap a, data.x: is upstream's {value}; here it was changed from '1' to '2'",
         f"{head} a.txt: stays 'z' as it is here; upstream changed nothing to nothing",
     ]
-    assert lines[20:] == ["  and 12 more conflicts (-o json has them all)"]
+    assert lines[20:] == [
+        "  and 12 more conflicts (-o json has them all)",
+        "  to settle conflicts: pvbus diff default/v",
+    ]
+
+
+def test_what_the_store_remarks_on_a_render_is_said() -> None:
+    """Revisions of any server are read: one without annotations, conditions or a status, too."""
+    warning = {"type": "RenderIdempotent", "status": "False", "message": "a second run would change a.yaml"}
+    remarks = {"pvbus.dev/render-remarks": "my-fn ran in a container of docker"}
+    renders = list(
+        _renders(
+            [
+                {"metadata": {"name": "a", "annotations": remarks}, "status": {"conditions": [warning]}},
+                {"metadata": {"name": "b"}},
+                {
+                    "metadata": {"name": "c", "annotations": {}},
+                    "status": {"conditions": [{"type": "Rendered"}]},
+                },
+            ]
+        )
+    )
+    parts: dict[str, Any] = {
+        "madeBy": [],
+        "decided": None,
+        "injected": [],
+        "conditions": [],
+        "waitsFor": [],
+        "liveNote": "",
+    }
+    lines = variant_lines({**parts, "variant": "d/v", "known": True, "revisions": ["a"], "renders": renders})
+    assert [line for line in lines if "render" in line] == [
+        "  render of a: my-fn ran in a container of docker",
+        "  render of a: a second run would change a.yaml",
+    ]
 
 
 def test_what_does_not_exist_is_said_with_its_name(tmp_path: Path, capsys: Captured) -> None:

@@ -442,3 +442,20 @@ def test_admission_is_that_of_the_crds(folder: Path) -> None:
     (folder / "variant.yaml").write_text(VARIANT.replace("revision: 1", "revision: v1"))
     _, errors = admitted(read_input([folder / "variant.yaml"]).manifests)
     assert any("spec.upstream.revision" in error and "integer" in error for error in errors)
+
+
+def test_an_upgrades_conflicts_are_said_below_its_draft_and_counted() -> None:
+    conflict = {"file": "a.yaml", "field": "spec.x", "old": 1, "local": 2, "new": 3}
+    action = {
+        "verb": "create",
+        "kind": "PackageRevision",
+        "namespace": "default",
+        "name": "edge.web.packagevariant-2",
+        "reason": "upgrade draft of PackageVariant web from blue.web.v1 to blue.web.v2",
+        "conflicts": [conflict],
+    }
+    lines = list(plan_lines({"actions": [action], "held": [], "troubles": [], "notes": []}))
+    assert (
+        lines[1] == "    [yellow]conflict[/] a.yaml, spec.x: is upstream's 3; here it was changed from 1 to 2"
+    )
+    assert lines[-1] == "Plan: 1 to create, 1 conflict to settle."

@@ -661,6 +661,36 @@ async def test_what_was_refused_is_not_tried_again_before_something_changes() ->
     assert world.reported()[0] == "True"
 
 
+async def test_a_person_who_asks_for_another_try_need_not_wait() -> None:
+    """Each new value of the annotation is one attempt more; a variant that is ready writes nothing for it."""
+    world = World([*upstream(), variant()])
+
+    def refuse(verb: str, obj: Object) -> None:
+        raise PermanentError("403 Forbidden: not allowed", reason="Forbidden")
+
+    async def ask(value: str) -> None:
+        obj = world.variant()
+        assert obj is not None
+        obj["metadata"]["annotations"] = {"pvbus.dev/retry": value}
+        world.cluster.put(obj)
+        await world.settle()
+
+    world.cluster.before_write = refuse
+    await world.settle()
+    asked = len(world.effects)
+    await ask("1")
+    assert len(world.effects) > asked
+    asked = len(world.effects)
+    await world.run()
+    assert len(world.effects) == asked
+    world.cluster.before_write = None
+    await ask("2")
+    assert world.reported()[0] == "True"
+    written = len(world.writes())
+    await ask("3")
+    assert len(world.writes()) == written
+
+
 async def test_a_wall_clock_that_jumps_does_not_put_another_attempt_off() -> None:
     world = World([*upstream(), variant()])
 

@@ -1,7 +1,8 @@
 """Objects for the tests of functions and of the renderer, written as YAML."""
 
 import textwrap
-from collections.abc import Mapping
+import time
+from collections.abc import Callable, Mapping
 from pathlib import Path
 
 import pytest
@@ -23,6 +24,14 @@ needs_catalog = [
 
 def text(indented: str) -> str:
     return textwrap.dedent(indented).lstrip("\n")
+
+
+def eventually(is_true: Callable[[], bool], seconds: float = 10.0) -> bool:
+    """Wait until something is true; return whether it is."""
+    deadline = time.monotonic() + seconds
+    while not is_true() and time.monotonic() < deadline:
+        time.sleep(0.02)
+    return is_true()
 
 
 def items(*texts: str) -> tuple[Item, ...]:

@@ -83,11 +83,23 @@ def test_new_and_deleted_objects() -> None:
     ]
 
 
-@pytest.mark.parametrize("path", ["../x.yaml", "a/../../x.yaml", "/etc/x.yaml"])
-def test_an_object_outside_of_the_package_is_refused(path: str) -> None:
+@pytest.mark.parametrize(
+    ("path", "message"),
+    [
+        ("../x.yaml", "outside of the package"),
+        ("a/../../x.yaml", "outside of the package"),
+        ("/etc/x.yaml", "outside of the package"),
+        (".git/config", "not a path inside a package"),
+        ("a/.GIT/hooks/x.yaml", "not a path inside a package"),
+        ("a\nb.yaml", "characters that no file name may have"),
+        ("1.YAML", "differ only in case"),
+        ("1.yaml/x.yaml", "both a file and a folder"),
+    ],
+)
+def test_an_object_outside_of_the_package_is_refused(path: str, message: str) -> None:
     program = f"items[0]['metadata']['annotations']['internal.config.kubernetes.io/path'] = {path!r}"
-    with pytest.raises(PermanentError, match="outside of the package"):
-        run(program, items(THING))
+    with pytest.raises(PermanentError, match=message):
+        run(program, items(THING, THING))
 
 
 @pytest.mark.parametrize(
@@ -137,7 +149,7 @@ def test_the_time_limit_ends_the_program_and_its_children(tmp_path: Path) -> Non
     command = ["sh", "-c", f"sleep 60 & echo $! > '{note}'; wait"]
     begun = time.monotonic()
     with pytest.raises(PermanentError, match="did not end within 2 s"):
-        run_executable(command, (), None, timeout_seconds=2)
+        run_executable(command, (), None, timeout_seconds=2, isolated=False)
     assert time.monotonic() - begun < 30
     child = Path("/proc") / note.read_text().strip()
     deadline = time.monotonic() + 5

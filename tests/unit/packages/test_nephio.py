@@ -63,6 +63,7 @@ def test_a_second_render_changes_nothing_where_the_name_has_no_dash() -> None:
     second = render(first.resources, registry=REGISTRY)
     assert second.resources == first.resources
     assert second.digest == first.output_digest
+    assert first.warning == ""
 
 
 def test_a_second_render_is_not_safe_where_it_has_one_and_the_digest_tells() -> None:
@@ -73,6 +74,7 @@ def test_a_second_render_is_not_safe_where_it_has_one_and_the_digest_tells() -> 
     assert "edge-01-01-crds" in names(second, "PackageVariant")
     assert second.digest == first.output_digest
     assert second.digest != second.output_digest
+    assert first.warning.startswith("a second run of the pipeline would change pv-cluster.yaml, ")
 
 
 def test_a_package_of_unknown_images_fails_with_the_first_of_them() -> None:

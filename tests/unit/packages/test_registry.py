@@ -1,5 +1,7 @@
 """Which function an image stands for."""
 
+from pathlib import Path
+
 import pytest
 
 from pvbus.controlplane.packages.functions.registry import BUILTINS, FunctionRegistry
@@ -50,9 +52,34 @@ def test_the_configured_map_goes_before_the_built_in_functions() -> None:
         registry.resolve("any/set-labels:v0.2").run(items(), config_map(a="b"))
 
 
-def test_an_image_without_function_is_refused() -> None:
-    with pytest.raises(PermanentError, match="no built-in function"):
+def test_an_image_without_function_is_refused_with_the_ways_to_run_it() -> None:
+    with pytest.raises(PermanentError, match="no built-in function") as caught:
         FunctionRegistry().resolve("docker.io/nephio/nfdeploy-fn:latest")
+    for setting in ("PVBUS_FUNCTIONS", "PVBUS_FUNCTION_ENGINE", "PVBUS_FUNCTION_RUNNER"):
+        assert setting in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("image", "taken_away", "note"),
+    [
+        ("x/set-labels:v0.2", 0, "set-labels ran as the program cat, with network"),
+        ("x/set-labels:v0.2", 1, ""),
+        ("x/my-fn:v1", 1, "x/my-fn:v1 ran in a container of docker"),
+        ("x/my-fn:v1", 2, "x/my-fn:v1 ran at the function runner runner:9445"),
+    ],
+)
+def test_the_map_goes_first_then_built_ins_then_the_engine_then_the_runner(
+    image: str, taken_away: int, note: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    engine = tmp_path / "docker"
+    engine.touch(0o755)
+    monkeypatch.setenv("PATH", str(tmp_path))
+    images = {"set-labels": "cat"} if taken_away == 0 else {}
+    engine_name = "auto" if taken_away < 2 else ""
+    registry = FunctionRegistry(images, isolated=False, engine=engine_name, runner="runner:9445")
+    resolved = registry.resolve(image)
+    assert resolved.note == note
+    assert resolved.builtin == ("" if note else "set-labels")
 
 
 @pytest.mark.parametrize("target", ["builtin:none", "", "a 'b", []])
@@ -81,3 +108,14 @@ def test_these_functions_are_built_in() -> None:
         "starlark",
         "upsert-resource",
     }
+
+
+def test_the_digest_is_of_everything_that_decides_what_can_run() -> None:
+    others = [
+        FunctionRegistry({"my-fn": "cat"}),
+        FunctionRegistry(allow_exec=True),
+        FunctionRegistry(isolated=False),
+        FunctionRegistry(runner="runner:80"),
+    ]
+    assert FunctionRegistry().digest == FunctionRegistry({}).digest
+    assert len({each.digest for each in [FunctionRegistry(), *others]}) == 1 + len(others)

@@ -6,13 +6,14 @@ for the annotations: paths are relative to the object's package. Old libraries r
 """
 
 import posixpath
+import subprocess
 import tempfile
-from collections.abc import Mapping, Sequence
-from typing import Any
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, NamedTuple
 
 import msgspec
 
-from pvbus.controlplane.packages import programs
+from pvbus.controlplane.packages import bounds, programs
 from pvbus.controlplane.packages.functions.item import (
     FunctionOutput,
     Item,
@@ -46,20 +47,43 @@ _BOOKKEEPING = frozenset(
 _ANNOTATIONS = ("metadata", "annotations")
 
 
+class Ended(NamedTuple):
+    """The end of a program or container."""
+
+    code: int
+    out: str
+    err: str
+
+
 def run_executable(
-    command: Sequence[str], items: Sequence[Item], config: Value | None, *, timeout_seconds: float
+    command: Sequence[str],
+    items: Sequence[Item],
+    config: Value | None,
+    *,
+    timeout_seconds: float,
+    isolated: bool = True,
 ) -> FunctionOutput:
     """Run a program on the items; block until it ends. Raises: PermanentError if it fails."""
+    return evaluate(lambda text: _run(command, text, timeout_seconds, isolated), items, config)
+
+
+def evaluate(run: Callable[[str], Ended], items: Sequence[Item], config: Value | None) -> FunctionOutput:
+    """Return the output of a function: `run` passes it a ResourceList. Raises: PermanentError."""
     with untimed():
-        code, out, err = _run(command, encode(items, config), timeout_seconds)
+        code, out, err = run(encode(items, config))
     if code:
         reported = [result.message for result in _results_of(out) if result.severity == "error"]
         said = "; ".join(reported) or err.strip()[-_STDERR_CHARACTERS_MAX:] or "no output"
-        raise _fault(f"exit code {code}: {said}")
+        raise fault(f"exit code {code}: {said}")
+    return decoded(out, items)
+
+
+def decoded(text: str, items: Sequence[Item]) -> FunctionOutput:
+    """Read a returned ResourceList. Raises: PermanentError if it is not one."""
     try:
-        return decode(out, items)
+        return decode(text, items)
     except YamlError as exc:
-        raise _fault(f"the output is not a ResourceList: {exc}") from exc
+        raise fault(f"the output is not a ResourceList: {exc}") from exc
 
 
 def encode(items: Sequence[Item], config: Value | None) -> str:
@@ -88,12 +112,13 @@ def decode(text: str, items: Sequence[Item]) -> FunctionOutput:
     given = resources.get("items") or []
     if not isinstance(given, list) or not all(isinstance(value, dict) for value in given):
         raise YamlError("items is not a list of objects")
-    return FunctionOutput(
-        items=tuple(_returned(value, items) for value in given), results=_results(resources)
-    )
+    returned = tuple(_returned(value, items) for value in given)
+    if problem := bounds.paths_problem(sorted({item.file for item in returned if item.file})):
+        raise fault(f"an object cannot be put there: {problem}")
+    return FunctionOutput(items=returned, results=_results(resources))
 
 
-def _run(command: Sequence[str], text: str, timeout_seconds: float) -> tuple[int, str, str]:
+def _run(command: Sequence[str], text: str, timeout_seconds: float, isolated: bool) -> Ended:
     with tempfile.TemporaryDirectory(prefix="pvbus-function-", ignore_cleanup_errors=True) as folder:
         environment = {**ENVIRONMENT, "HOME": folder, "TMPDIR": folder}
         try:
@@ -103,19 +128,23 @@ def _run(command: Sequence[str], text: str, timeout_seconds: float) -> tuple[int
                 environment,
                 with_input=True,
                 limits=programs.Limits(MEMORY_BYTES_MAX, FILE_BYTES_MAX),
+                isolated=isolated,
             )
         except OSError as exc:
-            raise _fault(f"cannot start {command[0]}: {exc.strerror}") from exc
+            raise fault(f"cannot start {command[0]}: {exc.strerror}") from exc
         except ValueError as exc:
-            raise _fault(f"cannot start {command[0]!r}: {exc}") from exc
-        outcome = programs.run(
-            process, text.encode(), seconds_max=timeout_seconds, bytes_max=OUTPUT_BYTES_MAX
-        )
+            raise fault(f"cannot start {command[0]!r}: {exc}") from exc
+        return finish(process, text, timeout_seconds)
+
+
+def finish(process: "subprocess.Popen[bytes]", text: str, timeout_seconds: float) -> Ended:
+    """Pass a ResourceList to a started program, and wait for its end. Raises: PermanentError after a kill."""
+    outcome = programs.run(process, text.encode(), seconds_max=timeout_seconds, bytes_max=OUTPUT_BYTES_MAX)
     if outcome.excess:
-        raise _fault(f"wrote more than {OUTPUT_BYTES_MAX} bytes and was killed")
+        raise fault(f"wrote more than {OUTPUT_BYTES_MAX} bytes and was killed")
     if outcome.code is None:
-        raise _fault(f"did not end within {timeout_seconds:g} s and was killed")
-    return outcome.code, outcome.out.decode(errors="replace"), outcome.err.decode(errors="replace")
+        raise fault(f"did not end within {timeout_seconds:g} s and was killed")
+    return Ended(outcome.code, outcome.out.decode(errors="replace"), outcome.err.decode(errors="replace"))
 
 
 def _marked(item: Item, number: int) -> Item:
@@ -146,7 +175,7 @@ def _returned(value: Value, items: Sequence[Item]) -> Item:
     inside = marks.get(_PATH) or marks.get(_LEGACY[_PATH], "")
     index = marks.get(_INDEX) or marks.get(_LEGACY[_INDEX], "")
     if inside and (posixpath.isabs(inside) or posixpath.normpath(inside).startswith("..")):
-        raise _fault(f"an object was put at `{inside}`, outside of the package")
+        raise fault(f"an object was put at `{inside}`, outside of the package")
     file = f"{package}/{inside}" if package and inside else inside
     position = int(index) if index.isdigit() else -1
     if sent is None:
@@ -198,5 +227,6 @@ def _result(given: Mapping[str, Any]) -> Result:
     )
 
 
-def _fault(message: str) -> PermanentError:
+def fault(message: str) -> PermanentError:
+    """Return the error of a function that failed."""
     return PermanentError(message, reason="FunctionFailed")

@@ -124,6 +124,8 @@ class Item(msgspec.Struct, frozen=True, kw_only=True):
         for path, scalar in changes:
             meant = replaced(meant, path, scalar.value)
         text = None if self.file.endswith(".json") else self._spliced(changes)
+        if text == self.text and meant == self.value:
+            return self
         if text is not None:
             check_growth(len(self.text), len(text))
             if _reads_as(text, meant):

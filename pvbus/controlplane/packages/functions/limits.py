@@ -17,6 +17,9 @@ RENDER_SECONDS_MAX = 60.0
 """Time of a whole render without its programs, which have their own limit. The largest known packages take
 a second; with a higher limit, eight bad packages would block all threads of the store for longer."""
 
+RENDER_TIMEOUT = "RenderTimeout"
+"""The reason of the error of `check_time`."""
+
 TEXT_CHARACTERS_MAX = 8_000_000
 """Length of a text that a function composes: more than the largest request (6 MiB)."""
 
@@ -67,7 +70,7 @@ def check_time() -> None:
         raise PermanentError(
             f"the built-in functions did not end within {_state.seconds:g} s: make the package smaller, or "
             "let its functions change fewer fields",
-            reason="RenderTimeout",
+            reason=RENDER_TIMEOUT,
         )
 
 

@@ -1,16 +1,23 @@
-"""Finds the function for an image: a built-in one, or a program that the installation configures."""
+"""Finds the function for an image.
+
+The first that fits runs it: the program that the installation configures for the image; the built-in
+function of its name; a container engine; Porch's function runner. The last two only if they are switched on.
+"""
 
 import re
 import shlex
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from typing import NamedTuple
 
 from pvbus.controlplane.packages.functions.apply_replacements import apply_replacements
 from pvbus.controlplane.packages.functions.apply_setters import apply_setters
+from pvbus.controlplane.packages.functions.container import engine_of, run_container
 from pvbus.controlplane.packages.functions.create_setters import create_setters
 from pvbus.controlplane.packages.functions.ensure_name_substring import ensure_name_substring
 from pvbus.controlplane.packages.functions.executable import TIMEOUT_SECONDS, run_executable
 from pvbus.controlplane.packages.functions.item import FunctionOutput, Item, Value
+from pvbus.controlplane.packages.functions.runner import FunctionRunner
 from pvbus.controlplane.packages.functions.search_replace import search_replace
 from pvbus.controlplane.packages.functions.set_annotations import set_annotations
 from pvbus.controlplane.packages.functions.set_image import set_image
@@ -18,7 +25,9 @@ from pvbus.controlplane.packages.functions.set_labels import set_labels
 from pvbus.controlplane.packages.functions.set_namespace import set_namespace
 from pvbus.controlplane.packages.functions.starlark import starlark
 from pvbus.controlplane.packages.functions.upsert_resource import upsert_resource
+from pvbus.controlplane.packages.programs import isolation
 from pvbus.core.errors import PermanentError, UsageError
+from pvbus.core.keys import sha1_head
 
 BUILTIN_PREFIX = "builtin:"
 
@@ -33,10 +42,11 @@ class Builtin(NamedTuple):
 
 
 class Resolved(NamedTuple):
-    """A function, and a note for the user about the choice ('' for none)."""
+    """A function. note: for the user about the choice, '' for none; builtin: its name, '' for others."""
 
     run: Function
     note: str = ""
+    builtin: str = ""
 
 
 BUILTINS = {
@@ -59,7 +69,9 @@ class FunctionRegistry:
 
     images: image, with or without its tag or as its bare name, to a command line, split like a shell
     line, or to `builtin:<name>`; it overrides the built-in functions. A command line runs with the
-    rights of this process. allow_exec: whether a Kptfile may name a command line itself.
+    rights of this process, and without network if isolated. allow_exec: whether a Kptfile may name a
+    command line itself. engine: a container engine, `auto` for the first that is there, '' for none.
+    runner: HOST:PORT of a function runner, '' for none.
     """
 
     def __init__(
@@ -68,10 +80,19 @@ class FunctionRegistry:
         *,
         allow_exec: bool = False,
         timeout_seconds: float = TIMEOUT_SECONDS,
+        isolated: bool = True,
+        engine: str = "",
+        runner: str = "",
     ) -> None:
         """Raises: UsageError if an entry names nothing that can run."""
         self._allow_exec = allow_exec
         self._timeout_seconds = timeout_seconds
+        self._isolated = isolated
+        self._engine = engine_of(engine) if engine else ""
+        self._runner = FunctionRunner(runner) if runner else None
+        builtins = {name: builtin.version for name, builtin in BUILTINS.items()}
+        given = (images, allow_exec, timeout_seconds, isolated, self._engine, runner, builtins)
+        self.digest = sha1_head(repr(given))
         self._images = {image: self._configured(image, target) for image, target in (images or {}).items()}
 
     def resolve(self, image: str) -> Resolved:
@@ -80,46 +101,56 @@ class FunctionRegistry:
         untagged = image.removesuffix(f":{tag}") if tag else image
         for key in (image, untagged, name):
             if key in self._images:
-                return Resolved(self._images[key])
-        builtin = BUILTINS.get(name)
-        if builtin is None:
-            raise PermanentError(
-                "there is no built-in function of this name and no executable is configured for it",
-                reason="FunctionNotFound",
-            )
-        return Resolved(builtin.run, _version_note(image, tag, builtin.version))
+                return self._images[key]
+        if builtin := BUILTINS.get(name):
+            return Resolved(builtin.run, _version_note(image, tag, builtin.version), name)
+        if self._engine:
+            run = partial(run_container, self._engine, image, timeout_seconds=self._timeout_seconds)
+            return Resolved(run, f"{image} ran in a container of {self._engine}")
+        if self._runner is not None:
+            run = partial(self._runner.run, image, timeout_seconds=self._timeout_seconds)
+            return Resolved(run, f"{image} ran at the function runner {self._runner.address}")
+        raise PermanentError(
+            "there is no built-in function of this name, and nothing else runs it: map it to a program "
+            "(PVBUS_FUNCTIONS), switch on a container engine (PVBUS_FUNCTION_ENGINE), or name a function "
+            "runner (PVBUS_FUNCTION_RUNNER)",
+            reason="FunctionNotFound",
+        )
 
     def resolve_exec(self, command_line: str) -> Resolved:
         """Return the function of a Kptfile's `exec`. Raises: PermanentError if that is not allowed."""
         if not self._allow_exec:
             raise PermanentError("functions by `exec` are not allowed here", reason="ExecNotAllowed")
         try:
-            return Resolved(self._program(shlex.split(command_line)))
+            return self._program(command_line, shlex.split(command_line))
         except (ValueError, UsageError) as exc:
             raise PermanentError(f"`exec` is not a command line: {exc}", reason="InvalidPipeline") from exc
 
-    def _configured(self, image: str, target: str | list[str]) -> Function:
+    def _configured(self, image: str, target: str | list[str]) -> Resolved:
         if isinstance(target, str) and target.startswith(BUILTIN_PREFIX):
             name = target.removeprefix(BUILTIN_PREFIX)
             if name not in BUILTINS:
                 raise UsageError(
                     f"function {image}: unknown built-in {name!r}: expected one of {', '.join(BUILTINS)}"
                 )
-            return BUILTINS[name].run
+            return Resolved(BUILTINS[name].run, builtin=name)
         try:
-            return self._program(shlex.split(target) if isinstance(target, str) else target)
+            return self._program(image, shlex.split(target) if isinstance(target, str) else target)
         except (ValueError, UsageError) as exc:
             raise UsageError(f"function {image}: {exc}") from exc
 
-    def _program(self, command: Sequence[str]) -> Function:
+    def _program(self, what: str, command: Sequence[str]) -> Resolved:
         if not command:
             raise UsageError("the command line is empty")
         argv = tuple(command)
 
         def run(items: Sequence[Item], config: Value | None) -> FunctionOutput:
-            return run_executable(argv, items, config, timeout_seconds=self._timeout_seconds)
+            return run_executable(
+                argv, items, config, timeout_seconds=self._timeout_seconds, isolated=self._isolated
+            )
 
-        return run
+        network = "without" if self._isolated and isolation() else "with"
+        return Resolved(run, f"{what} ran as the program {argv[0]}, {network} network")
 
 
 def split_image(image: str) -> tuple[str, str]:

@@ -1,0 +1,322 @@
+"""`pvbus diff`: shows what a variant's draft changes, and settles the conflicts of its upgrade."""
+
+import asyncio
+from collections.abc import Iterator, Mapping
+from functools import partial
+from typing import Any, NamedTuple
+
+import click
+import msgspec
+
+from pvbus.cli.explain_text import conflict_value
+from pvbus.cli.fleet import Member, connected, existing, kubeconfig_option, members_of, named, served
+from pvbus.cli.live import FILES, REVISION
+from pvbus.cli.output import FORMATS, emit
+from pvbus.cli.plandocument import unified
+from pvbus.cli.plantext import diff_lines
+from pvbus.cli.progress import VARIANT
+from pvbus.cli.reading import data_option
+from pvbus.controlplane.packages.upgrading import Names
+from pvbus.core.errors import ConflictError, PermanentError, UsageError
+from pvbus.core.inject.owning import PUBLISHED, lifecycle_of
+from pvbus.core.inject.renderstatus import render_status
+from pvbus.core.keys import Key
+from pvbus.core.merge.conflicts import ABSENT, CONFLICTS, Conflict, MergeError, shown
+from pvbus.core.merge.taking import chosen, value_of, with_value
+from pvbus.core.proposals import conflicts_of
+from pvbus.core.yaml.editor import YamlError
+from pvbus.ports.cluster import Cluster, Object
+
+SECOND_TRY_SECONDS = 0.5  # after a conflict: what was written may not be readable at once
+
+
+@click.command(
+    short_help="Show what a variant's draft changes; settle conflicts.",
+    epilog="""\b
+Examples:
+  pvbus diff default/web-edge-asia-asia-01-web               the draft against the published revision
+  pvbus diff default/web-edge-asia-asia-01-web --upstream    the draft against the upstream it was made from
+  pvbus diff default/web-edge-asia-asia-01-web --take local spec.replicas
+  pvbus diff default/web-edge-asia-asia-01-web --take upstream spec.replicas deployment.yaml
+
+\b
+Exit codes: 0 shown or settled; 1 no such variant or conflict, or the draft cannot be changed; 2 bad usage.
+""",
+)
+@click.argument("name", metavar="NAMESPACE/VARIANT")
+@click.argument("field", required=False)
+@click.argument("where", required=False, metavar="[FILE]")
+@click.option(
+    "--upstream", is_flag=True, help="Compare with the upstream's revision, not with the published one."
+)
+@click.option(
+    "--take",
+    type=click.Choice(["local", "upstream"]),
+    help="Settle the conflict in FIELD (of FILE, where several have it): the draft gets this side's value, "
+    "and the conflict goes from the list.",
+)
+@click.option("-o", "--output", type=click.Choice(FORMATS), default="text", show_default=True)
+@kubeconfig_option
+@data_option
+def diff(
+    name: str,
+    field: str | None,
+    where: str | None,
+    upstream: bool,
+    take: str | None,
+    output: str,
+    kubeconfig: str | None,
+    data: str,
+) -> int:
+    """Show what publishing a variant's draft would change, after the conflicts of its last upgrade.
+
+    A conflict is a value that this package and its upstream have both changed. The draft has upstream's
+    value, except where a whole file or object is in conflict, or a list element that was deleted here: there
+    it is as it was. `pvbus propose` refuses the draft until each conflict is settled with --take.
+    """
+    key = named(name, is_variant=True)
+    if bool(take) != bool(field):
+        raise UsageError("--take settles the conflict in one FIELD: give both, or none to see the conflicts")
+    if take and field:
+        work = partial(settle, key=key, side=take, field=field, where=where or "")
+        click.echo(asyncio.run(connected(data, kubeconfig, work)))
+        return 0
+    document = asyncio.run(connected(data, kubeconfig, partial(compared, key=key, upstream=upstream)))
+    if output == "text":
+        _print(document)
+    else:
+        emit(document, output)
+    return 0
+
+
+# ------------------------------------------------------------ reading
+
+
+class Revisions(NamedTuple):
+    """A variant with its drafts, and its published revision of the highest number."""
+
+    variant: Object
+    drafts: list[Member]
+    published: Member | None
+
+
+async def revisions_of(cluster: Cluster, key: Key) -> Revisions:
+    variant = await existing(cluster, VARIANT, key)
+    members = await members_of(cluster, key.namespace, [variant], _at(variant, "downstream"))
+    published = [each for each in members if lifecycle_of(each.revision) in PUBLISHED]
+    drafts = [each for each in members if each not in published]
+    return Revisions(variant, drafts, max(published, key=_number, default=None))
+
+
+def _number(member: Member) -> int:
+    return int(member.revision["spec"].get("revision") or 0)
+
+
+def _at(variant: Object, end: str) -> str:
+    """Return the field selector of the revisions at an end of a variant."""
+    package = (variant.get("spec") or {}).get(end) or {}
+    return f"spec.repository={package.get('repo', '')},spec.packageName={package.get('package', '')}"
+
+
+async def files_of(cluster: Cluster, namespace: str, name: str) -> Object:
+    found = await cluster.get(await served(cluster, FILES), namespace, name)
+    if found is None:
+        raise PermanentError(f"the files of PackageRevision {namespace}/{name} are gone: try again")
+    return found
+
+
+async def compared(cluster: Cluster, key: Key, *, upstream: bool) -> Object:
+    """Return the document of `-o json`."""
+    found = await revisions_of(cluster, key)
+    if len(found.drafts) > 1:
+        names = ", ".join(each.name for each in found.drafts)
+        raise PermanentError(
+            f"{key} has several drafts ({names}): delete or publish all but one with kubectl"
+        )
+    draft = found.drafts[0] if found.drafts else None
+    document: Object = {
+        "variant": str(key),
+        "draft": draft.name if draft else "",
+        "lifecycle": lifecycle_of(draft.revision) if draft else "",
+        "published": found.published.name if found.published else "",
+        "against": "",
+        "conflicts": msgspec.to_builtins(conflicts_of(draft.revision)) if draft else [],
+        "diff": "",
+    }
+    newer = draft or (found.published if upstream else None)
+    older = document["published"]
+    if upstream and newer:
+        older = await _upstream_of(cluster, found.variant, newer)
+    if newer and older:
+        before, after = [await files_of(cluster, key.namespace, name) for name in (older, newer.name)]
+        document["against"], document["diff"] = older, unified(_texts(before), _texts(after))
+    return document
+
+
+def _texts(files: Object) -> Mapping[str, str]:
+    return files["spec"].get("resources") or {}
+
+
+async def _upstream_of(cluster: Cluster, variant: Object, member: Member) -> str:
+    """Return the name of the revision that a revision records as its upstream."""
+    resource = await served(cluster, REVISION)
+    selector = _at(variant, "upstream")
+    listing = await cluster.list(resource, member.key.namespace, field_selector=selector)
+    ref = _lock(member.revision, "upstreamLock").get("ref")
+    for obj in listing.items:
+        if ref and _lock(obj, "selfLock").get("ref") == ref:
+            return str(obj["metadata"]["name"])
+    raise PermanentError(
+        f"the upstream of {member.name} ({ref or 'none recorded'}) is not among the revisions"
+    )
+
+
+def _lock(revision: Object, which: str) -> Object:
+    return ((revision.get("status") or {}).get(which) or {}).get("git") or {}
+
+
+# ------------------------------------------------------------ settling
+
+
+async def settle(cluster: Cluster, key: Key, side: str, field: str, where: str) -> str:
+    """Settle one conflict; return the message. Raises PermanentError."""
+    try:
+        try:
+            return await _settled(cluster, key, side, field, where)
+        except ConflictError:
+            await asyncio.sleep(SECOND_TRY_SECONDS)
+            return await _settled(cluster, key, side, field, where)
+    except ConflictError as exc:
+        raise PermanentError(f"{key}: others write to the draft at the same time ({exc}): try again") from exc
+    except (MergeError, YamlError) as exc:
+        raise PermanentError(f"{key}: {exc}") from exc
+
+
+async def _settled(cluster: Cluster, key: Key, side: str, field: str, where: str) -> str:
+    found = await revisions_of(cluster, key)
+    draft = next((each for each in found.drafts if conflicts_of(each.revision)), None)
+    if draft is None:
+        raise PermanentError(f"{key} has no draft with a conflict: there is nothing to settle")
+    if lifecycle_of(draft.revision) != "Draft":
+        raise PermanentError(
+            f"{draft.name} is {lifecycle_of(draft.revision)}, and nothing changes it: make a draft of it "
+            "again first (pvbus reject --set SET, or porchctl rpkg reject)"
+        )
+    conflict = chosen(conflicts_of(draft.revision), field, where)
+    words = "has this value already"
+    if side != conflict.taken:
+        words = await _put(cluster, draft, conflict, side)
+    left = await _remove(cluster, draft, conflict)
+    settled = f"{conflict.file}: {field}" if field != conflict.file else field
+    return f"{settled}: {side}'s value taken; {draft.name} {words}\n{_left_words(key, left)}"
+
+
+def _left_words(key: Key, left: int) -> str:
+    if left:
+        return f"to settle: {left} more, see pvbus diff {key}"
+    return f"no conflict is left; what the draft changes: pvbus diff {key}"
+
+
+async def _put(cluster: Cluster, draft: Member, conflict: Conflict, side: str) -> str:
+    """Put a side's value into the draft; return what has become of it, in words."""
+    task: Object = next(iter(draft.revision["spec"].get("tasks") or ()), {})
+    names = Names.of(task)
+    name = names.local if side == "local" else names.new
+    # the task of a draft that was merged in place does not name the sides: the report has the value
+    source = _texts(await files_of(cluster, draft.key.namespace, name)) if name else {}
+    files = await files_of(cluster, draft.key.namespace, draft.name)
+    texts = dict(_texts(files))
+    before = texts.get(conflict.file)
+    after = with_value(conflict, before, value_for(conflict, side, source.get(conflict.file)))
+    if after == before:
+        return "has this value already"
+    texts.pop(conflict.file, None)
+    if after is not None:
+        texts[conflict.file] = after
+    files["spec"]["resources"] = texts
+    saved = await cluster.update(await served(cluster, FILES), files)
+    status = render_status(saved)
+    if status and status["error"]:
+        raise PermanentError(
+            f"{draft.name} is saved, but its pipeline fails with this value: {status['error']}"
+        )
+    return "is saved and rendered"
+
+
+def value_for(conflict: Conflict, side: str, text: str | None) -> Any:
+    """Return a side's value in full: that of its file if this is the one in the report, else the report's.
+
+    The report shortens long values, and a file may have changed since. Raises MergeError if neither will do.
+    """
+    reported = conflict.local if side == "local" else conflict.new
+    found = value_of(conflict, text)
+    if _same_text(shown(found), reported):
+        return found
+    if isinstance(reported, str) and reported.endswith("..."):
+        raise MergeError(
+            f"{conflict.file} is not as reported any more, and the value is too long for the report"
+        )
+    return reported
+
+
+def _same_text(one: Any, other: Any) -> bool:
+    if ABSENT in (one, other):
+        return one is other
+    return _canonical(one) == _canonical(other)
+
+
+_canonical = msgspec.json.Encoder(order="sorted").encode
+
+
+async def _remove(cluster: Cluster, draft: Member, conflict: Conflict) -> int:
+    """Remove a conflict from the draft's list; return how many are left."""
+    live = await existing(cluster, REVISION, Key(draft.key.namespace, draft.name))
+    left = [one for one in conflicts_of(live) if one != conflict]
+    annotations = {k: v for k, v in live["metadata"].get("annotations", {}).items() if k != CONFLICTS}
+    if left:
+        annotations[CONFLICTS] = msgspec.json.encode(left).decode()
+    live["metadata"]["annotations"] = annotations
+    await cluster.update(await served(cluster, REVISION), live)
+    return len(left)
+
+
+# ------------------------------------------------------------ the answer
+
+
+def _print(document: Object) -> None:
+    from rich.console import Console
+
+    console = Console(highlight=False, soft_wrap=True)
+    for line in (*_conflict_lines(document), *_heading_lines(document)):
+        click.echo(line)
+    for line in diff_lines(document["diff"], indent=""):
+        console.print(line)
+
+
+def _heading_lines(document: Object) -> Iterator[str]:
+    against, published = document["against"], document["published"]
+    if not document["draft"]:
+        state = f"{published} is published" if published else "nothing is published"
+        yield f"{document['variant']} has no draft; {state}"
+    if not against:
+        words = "the upstream" if published else "nothing is published yet; the upstream"
+        yield f"to compare with {words}: pvbus diff {document['variant']} --upstream"
+        return
+    newer = document["draft"] or published
+    state = f" ({document['lifecycle']})" if document["lifecycle"] else ""
+    yield f"{newer}{state} against {against}{'' if document['diff'] else ': no difference'}"
+
+
+def _conflict_lines(document: Object) -> Iterator[str]:
+    conflicts = document["conflicts"]
+    if not conflicts:
+        return
+    yield f"{len(conflicts)} to settle, as this package and its upstream have both changed it:"
+    for each in conflicts:
+        where = ", ".join(each[part] for part in ("file", "object", "field") if each.get(part))
+        old, local, new = (conflict_value(each, side) for side in ("old", "local", "new"))
+        yield f"  {where}"
+        taken = each.get("taken", "upstream")
+        yield f"    it was {old}, is {local} here and {new} upstream; the draft has the {taken} one"
+    field = conflicts[0].get("field") or conflicts[0].get("object") or conflicts[0].get("file")
+    yield f"to settle one: pvbus diff {document['variant']} --take local|upstream '{field}'"

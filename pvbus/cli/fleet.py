@@ -1,0 +1,278 @@
+"""Reads a set's variants and their package revisions, and works on many of them at once."""
+
+import asyncio
+import sys
+import time
+from collections import deque
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping, Sequence
+from contextlib import asynccontextmanager, contextmanager
+from pathlib import Path
+from typing import Any, NamedTuple, TypeVar
+
+import click
+import msgspec
+
+from pvbus.adapters.kubernetes.cluster import HttpCluster
+from pvbus.cli.datafolder import DataPaths
+from pvbus.cli.live import REVISION
+from pvbus.cli.progress import SET, VARIANT
+from pvbus.cli.reading import data_option
+from pvbus.core.api.variants import PackageVariant
+from pvbus.core.backoff import Backoff
+from pvbus.core.errors import ConflictError, PermanentError, TransientError, UsageError
+from pvbus.core.inject.owning import belongs_to, is_terminating
+from pvbus.core.keys import HOLD, SET_UID_LABEL, Key
+from pvbus.ports.cluster import Cluster, Kind, Object, Resource
+from pvbus.telemetry.terminal import unfiltered
+
+PARALLEL_MAX = 8  # an approval pushes to git: more at once would only wait for each other there
+TRY_SECONDS_MAX = 15.0  # how long conflicts and refusals for a while are tried again, for each object
+TRY_PAUSE_SECONDS = (0.1, 2.0)
+LINE_SECONDS = 2.0  # between two lines of progress where there is no terminal
+
+Item = TypeVar("Item")
+Result = TypeVar("Result")
+
+kubeconfig_option = click.option(
+    "--kubeconfig", help="Of the API server; that of the data folder if not given."
+)
+
+
+def named(name: str, namespace: str | None = None, *, is_variant: bool = False) -> Key:
+    """Return the key of a set or a variant. namespace: where only its name is given. Raises UsageError."""
+    key = Key.parse(name) if "/" in name else Key(namespace or "", name)
+    if (not key.namespace or not key.name or "/" in key.name) and is_variant:
+        raise UsageError(f'"{name}" is no NAMESPACE/VARIANT, for example default/web-edge-asia-asia-01-web')
+    if not key.namespace or not key.name or "/" in key.name:
+        raise UsageError(f'"{name}" is no NAMESPACE/SET, for example default/web; or give -n NAMESPACE')
+    if namespace and namespace != key.namespace:
+        raise UsageError(f'"{name}" and -n {namespace} name two namespaces: leave one of them out')
+    return key
+
+
+class Target(NamedTuple):
+    """A variant, or a set."""
+
+    kind: Kind
+    key: Key
+
+    def __str__(self) -> str:
+        return f"{self.kind.kind} {self.key}"
+
+    @property
+    def arguments(self) -> str:
+        """The arguments of a command about it."""
+        return f"--set {self.key}" if self.kind == SET else str(self.key)
+
+
+def target_options(command: Callable[..., Any]) -> Callable[..., Any]:
+    """Add the arguments that name a variant or a set, and the options of the API server."""
+    for option in (
+        data_option,
+        kubeconfig_option,
+        click.option("-n", "--namespace", help="Of the set, where only its name is given."),
+        click.option(
+            "--set", "set_name", metavar="NAMESPACE/SET", help="A whole set, in place of one variant."
+        ),
+        click.argument("name", required=False, metavar="[NAMESPACE/VARIANT]"),
+    ):
+        command = option(command)
+    return command
+
+
+def target_of(name: str | None, set_name: str | None, namespace: str | None) -> Target:
+    """Return what the arguments name. Raises UsageError."""
+    if bool(name) == bool(set_name):
+        raise UsageError("name one variant (NAMESPACE/VARIANT) or one set (--set NAMESPACE/SET)")
+    if set_name:
+        return Target(SET, named(set_name, namespace))
+    return Target(VARIANT, named(name or "", namespace, is_variant=True))
+
+
+async def annotate(cluster: Cluster, kind: Kind, obj: Object, annotations: Mapping[str, str | None]) -> None:
+    """Set annotations of an object; None removes one. Raises ConflictError if it was recreated meanwhile."""
+    meta = obj["metadata"]
+    patch = {"metadata": {"uid": meta["uid"], "annotations": annotations}}
+    await cluster.patch(await served(cluster, kind), meta["namespace"], meta["name"], patch)
+
+
+@asynccontextmanager
+async def api_server(data: str, kubeconfig: str | None) -> AsyncIterator[Cluster]:
+    """Connect to the API server that the options name. Raises UsageError, TransientError."""
+    path = Path(kubeconfig) if kubeconfig else DataPaths(Path(data)).kubeconfig
+    if not path.exists():
+        raise UsageError(f"there is no {path}: name the API server's kubeconfig with --kubeconfig")
+    cluster = await HttpCluster.connect(path)
+    try:
+        yield cluster
+    except TransientError as exc:
+        raise TransientError(f"the API server of {path} does not answer ({exc}): is it running?") from exc
+    finally:
+        await cluster.close()
+
+
+async def connected(
+    data: str, kubeconfig: str | None, work: Callable[[Cluster], Awaitable[Result]]
+) -> Result:
+    async with api_server(data, kubeconfig) as cluster:
+        return await work(cluster)
+
+
+async def served(cluster: Cluster, kind: Kind) -> Resource:
+    resource = await cluster.resource(kind)
+    if resource is None:
+        raise PermanentError(f"the API server does not serve {kind.kind} ({kind.group}): check --kubeconfig")
+    return resource
+
+
+async def existing(cluster: Cluster, kind: Kind, key: Key) -> Object:
+    """Read an object. Raises PermanentError if it does not exist."""
+    found = await cluster.get(await served(cluster, kind), *key)
+    if found is None:
+        raise PermanentError(f"there is no {kind.kind} {key}: check namespace and name")
+    return found
+
+
+def counted(variants: int) -> str:
+    return "1 variant" if variants == 1 else f"{variants} variants"
+
+
+def on_hold(obj: Object) -> bool:
+    return (obj["metadata"].get("annotations") or {}).get(HOLD) == "true"
+
+
+def key_of(obj: Object) -> Key:
+    return Key(obj["metadata"]["namespace"], obj["metadata"]["name"])
+
+
+async def set_of(cluster: Cluster, variant: Object) -> Object | None:
+    """Read the set that made a variant, None if none did or it is gone."""
+    for owner in variant["metadata"].get("ownerReferences") or ():
+        if owner.get("kind") == SET.kind:
+            return await cluster.get(await served(cluster, SET), key_of(variant).namespace, owner["name"])
+    return None
+
+
+# ------------------------------------------------------------ a set's variants
+
+
+class Member(NamedTuple):
+    """A package revision of a variant."""
+
+    variant: PackageVariant
+    revision: Object
+
+    @property
+    def key(self) -> Key:
+        return Key(self.variant.metadata.namespace, self.variant.metadata.name)
+
+    @property
+    def name(self) -> str:
+        return str(self.revision["metadata"]["name"])
+
+
+async def variants_of(cluster: Cluster, owner: Object) -> list[Object]:
+    """List the variants of a set, by name."""
+    meta = owner["metadata"]
+    selector = f"{SET_UID_LABEL}={meta['uid']}"
+    listing = await cluster.list(await served(cluster, VARIANT), meta["namespace"], label_selector=selector)
+    return sorted(listing.items, key=lambda obj: str(obj["metadata"]["name"]))
+
+
+async def members_of(
+    cluster: Cluster, namespace: str, variants: Sequence[Object], field_selector: str = ""
+) -> list[Member]:
+    """List the revisions of these variants of a namespace, except those that are being deleted."""
+    resource = await served(cluster, REVISION)
+    by_owner: dict[str, list[Object]] = {}
+    for obj in (await cluster.list(resource, namespace, field_selector=field_selector)).items:
+        for reference in obj["metadata"].get("ownerReferences") or ():
+            full = {"apiVersion": resource.api_version, "kind": resource.kind, **obj}
+            by_owner.setdefault(reference.get("uid", ""), []).append(full)
+    decoded = [msgspec.convert(variant, PackageVariant) for variant in variants]
+    return [
+        Member(variant, revision)
+        for variant in decoded
+        for revision in by_owner.get(variant.metadata.uid, ())
+        if belongs_to(revision, variant) and not is_terminating(revision)
+    ]
+
+
+async def current(cluster: Cluster, member: Member) -> Member | None:
+    """Read a variant and its revision again; None if one of them is gone."""
+    variant = await cluster.get(await served(cluster, VARIANT), *member.key)
+    revision = await cluster.get(await served(cluster, REVISION), member.key.namespace, member.name)
+    if variant is None or revision is None:
+        return None
+    return Member(msgspec.convert(variant, PackageVariant), revision)
+
+
+# ------------------------------------------------------------ many at once
+
+
+async def work_off(
+    items: Sequence[Item], work: Callable[[Item], Awaitable[Result]], words: str
+) -> tuple[list[Result], bool]:
+    """Work on items, some at a time; return the results, and whether a person has interrupted it.
+
+    An interruption starts nothing new and waits for what has begun.
+    """
+    left = deque(items)
+    results: list[Result] = []
+    with counter(len(items), words) as count:
+
+        async def worker() -> None:
+            while left:
+                results.append(await work(left.popleft()))
+                count(len(results))
+
+        workers = [asyncio.create_task(worker()) for _ in range(min(PARALLEL_MAX, len(items)))]
+        if not workers:
+            return results, False
+        interrupted = False
+        try:
+            await asyncio.wait(workers)
+        except asyncio.CancelledError:
+            interrupted = True
+            left.clear()
+            await asyncio.wait(workers)
+    for each in workers:
+        each.result()
+    return results, interrupted
+
+
+async def persist(attempt: Callable[[], Awaitable[Result]]) -> Result:
+    """Try again after conflicts and refusals for a while. Raises the last error after TRY_SECONDS_MAX."""
+    backoff = Backoff(*TRY_PAUSE_SECONDS)
+    deadline = time.monotonic() + TRY_SECONDS_MAX
+    while True:
+        try:
+            return await attempt()
+        except (ConflictError, TransientError) as exc:
+            pause = max(backoff.next_seconds(), getattr(exc, "retry_after_seconds", None) or 0.0)
+            if time.monotonic() + pause > deadline:
+                raise
+        await asyncio.sleep(pause)
+
+
+@contextmanager
+def counter(total: int, words: str) -> Iterator[Callable[[int], None]]:
+    """Show on standard error how many are done: as a bar on a terminal, elsewhere as a line now and then."""
+    from rich.console import Console
+    from rich.progress import Progress
+
+    console = Console(file=unfiltered(sys.stderr), highlight=False)
+    if console.is_terminal:
+        with Progress(console=console, transient=True) as progress:
+            task = progress.add_task(words, total=total)
+            yield lambda done: progress.update(task, completed=done)
+        return
+    said_at = time.monotonic()
+
+    def line(done: int) -> None:
+        nonlocal said_at
+        if time.monotonic() - said_at >= LINE_SECONDS and done < total:
+            said_at = time.monotonic()
+            click.echo(f"{words}: {done} of {total}", err=True)
+
+    yield line

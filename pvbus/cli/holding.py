@@ -1,0 +1,121 @@
+"""`pvbus hold` and `unhold`: stop all writes for a variant or a set, and let them go on."""
+
+import asyncio
+from collections.abc import Mapping
+from functools import partial
+
+import click
+
+from pvbus.cli.fleet import (
+    Target,
+    annotate,
+    connected,
+    counted,
+    existing,
+    key_of,
+    on_hold,
+    set_of,
+    target_of,
+    target_options,
+    variants_of,
+)
+from pvbus.cli.progress import SET
+from pvbus.core.keys import HOLD, HOLD_REASON
+from pvbus.core.messages import first_of
+from pvbus.ports.cluster import Cluster, Object
+
+NAMES_MAX = 3
+
+
+@click.command(
+    short_help="Stop all writes for a variant or a set.",
+    epilog="""\b
+Examples:
+  pvbus hold default/web-edge-asia-asia-01-web --reason "fair in town until Monday"
+  pvbus hold --set default/web
+  pvbus unhold --set default/web
+
+Exit codes: 0 on hold (also if it was before), 1 there is no such variant or set, 2 bad usage.
+""",
+)
+@target_options
+@click.option("--reason", help="Why, for those who find it on hold.")
+def hold(
+    name: str | None,
+    set_name: str | None,
+    namespace: str | None,
+    reason: str | None,
+    kubeconfig: str | None,
+    data: str,
+) -> None:
+    """Put a variant, or a set with its variants, on hold: the services write nothing for it.
+
+    It keeps what it has. People can still edit and publish its package revisions one by one; `pvbus propose`
+    and `pvbus approve` leave it out.
+    """
+    target = target_of(name, set_name, namespace)
+    annotations = {HOLD: "true", **({HOLD_REASON: reason} if reason else {})}
+    click.echo(
+        asyncio.run(connected(data, kubeconfig, partial(held, target=target, annotations=annotations)))
+    )
+
+
+@click.command(
+    short_help="Let the writes for a variant or a set go on.",
+    epilog="""\b
+Examples:
+  pvbus unhold default/web-edge-asia-asia-01-web
+  pvbus unhold --set default/web
+
+Exit codes: 0 not on hold (also if it was not before), 1 there is no such variant or set, 2 bad usage.
+""",
+)
+@target_options
+def unhold(
+    name: str | None, set_name: str | None, namespace: str | None, kubeconfig: str | None, data: str
+) -> None:
+    """Take a variant or a set off hold: the services do what has become due meanwhile."""
+    target = target_of(name, set_name, namespace)
+    click.echo(asyncio.run(connected(data, kubeconfig, partial(released, target=target))))
+
+
+async def held(cluster: Cluster, target: Target, annotations: Mapping[str, str]) -> str:
+    """Put a target on hold; return the message."""
+    obj = await existing(cluster, target.kind, target.key)
+    present = obj["metadata"].get("annotations") or {}
+    variants = await variants_of(cluster, obj) if target.kind == SET else []
+    also = f" with its {counted(len(variants))}" if target.kind == SET else ""
+    if all(present.get(key) == value for key, value in annotations.items()):
+        return f"{target} is on hold already{also}{_reason(present)}"
+    await annotate(cluster, target.kind, obj, annotations)
+    reason = _reason({**present, **annotations})
+    return f"{target} is on hold{also}{reason}; to go on: pvbus unhold {target.arguments}"
+
+
+async def released(cluster: Cluster, target: Target) -> str:
+    """Take a target off hold; return the message, with what holds it or its variants still."""
+    obj = await existing(cluster, target.kind, target.key)
+    was_held = on_hold(obj)
+    if was_held:
+        await annotate(cluster, target.kind, obj, {HOLD: None, HOLD_REASON: None})
+    words = "is no longer on hold" if was_held else "was not on hold"
+    still = await (_held_variants(cluster, obj) if target.kind == SET else _held_set(cluster, obj))
+    return f"{target} {words}{still}"
+
+
+async def _held_variants(cluster: Cluster, owner: Object) -> str:
+    names = [each["metadata"]["name"] for each in await variants_of(cluster, owner) if on_hold(each)]
+    if not names:
+        return ""
+    return f"; {counted(len(names))} of it on hold by themselves: {first_of(names, NAMES_MAX)}"
+
+
+async def _held_set(cluster: Cluster, variant: Object) -> str:
+    owner = await set_of(cluster, variant)
+    if owner is None or not on_hold(owner):
+        return ""
+    return f"; its set still holds it: pvbus unhold {Target(SET, key_of(owner)).arguments}"
+
+
+def _reason(annotations: Mapping[str, str]) -> str:
+    return f" ({annotations[HOLD_REASON]})" if annotations.get(HOLD_REASON) else ""

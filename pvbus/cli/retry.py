@@ -1,0 +1,137 @@
+"""`pvbus retry`: has the services try again now what they would try again later, or not at all."""
+
+import asyncio
+from collections import Counter
+from datetime import UTC, datetime
+from functools import partial
+from typing import Literal
+
+import click
+import msgspec
+
+from pvbus.cli.fleet import (
+    Member,
+    Target,
+    annotate,
+    connected,
+    counted,
+    existing,
+    key_of,
+    members_of,
+    on_hold,
+    persist,
+    served,
+    set_of,
+    target_of,
+    target_options,
+    variants_of,
+    work_off,
+)
+from pvbus.cli.live import FILES
+from pvbus.cli.progress import SET, VARIANT
+from pvbus.core.api.variants import PackageVariant
+from pvbus.core.errors import ConflictError, PermanentError, UsageError
+from pvbus.core.inject.owning import lifecycle_of
+from pvbus.core.keys import RETRY, Key
+from pvbus.core.proposals import is_ready, is_unrendered
+from pvbus.ports.cluster import Cluster, Object
+
+Outcome = Literal["asked", "rendered", "held", "gone"]
+
+
+@click.command(
+    short_help="Try again now, not after the backoff.",
+    epilog="""\b
+Examples:
+  pvbus retry default/web-edge-asia-asia-01-web      for example after a repository is there again
+  pvbus retry --set default/web --failing            only what is not ready
+  pvbus explain --set default/web                    what is not ready, and why
+
+Exit codes: 0 asked for, or nothing to ask for; 1 no such variant or set, or all of it is on hold; 2 bad
+usage; 130 interrupted.
+""",
+)
+@target_options
+@click.option("--failing", is_flag=True, help="Of a set: only the variants that are not ready.")
+def retry(
+    name: str | None,
+    set_name: str | None,
+    namespace: str | None,
+    failing: bool,
+    kubeconfig: str | None,
+    data: str,
+) -> int:
+    """Have the services look at a variant again, or at all variants of a set, and do again what was refused.
+
+    The services try again by themselves, after a minute at most; and they do not run a failed pipeline again
+    before something changes. This asks for both now: it changes an annotation of each variant, and saves its
+    failed drafts as they are.
+    """
+    target = target_of(name, set_name, namespace)
+    if failing and target.kind != SET:
+        raise UsageError("--failing chooses among the variants of a set: give --set")
+    work = partial(retried, target=target, failing=failing)
+    outcomes, interrupted = asyncio.run(connected(data, kubeconfig, work))
+    _print(target, outcomes, failing=failing)
+    if interrupted:
+        click.echo("interrupted: the same command begins anew")
+        return 130
+    return 1 if outcomes and not (outcomes["asked"] or outcomes["rendered"]) else 0
+
+
+async def retried(cluster: Cluster, target: Target, *, failing: bool) -> tuple[Counter[Outcome], bool]:
+    """Ask for another try of each variant; return how many had which outcome, and whether a person
+    has interrupted it."""
+    obj = await existing(cluster, target.kind, target.key)
+    owner = obj if target.kind == SET else await set_of(cluster, obj)
+    variants = await variants_of(cluster, obj) if target.kind == SET else [obj]
+    if failing:
+        variants = [each for each in variants if not is_ready(msgspec.convert(each, PackageVariant))]
+    drafts: dict[Key, list[Member]] = {}
+    for member in await members_of(cluster, target.key.namespace, variants):
+        if lifecycle_of(member.revision) == "Draft" and is_unrendered(member.variant, member.revision):
+            drafts.setdefault(member.key, []).append(member)
+    value = datetime.now(UTC).isoformat(timespec="microseconds")
+    set_is_held = owner is not None and on_hold(owner)
+
+    async def one(variant: Object) -> Outcome:
+        if set_is_held or on_hold(variant):
+            return "held"
+        for member in drafts.get(key_of(variant), ()):
+            await persist(partial(_save, cluster, member))
+        try:
+            await annotate(cluster, VARIANT, variant, {RETRY: value})
+        except (ConflictError, PermanentError):  # it was deleted meanwhile, and maybe made again
+            return "gone"
+        return "rendered" if key_of(variant) in drafts else "asked"
+
+    outcomes, interrupted = await work_off(variants, one, f"retry {target.key}")
+    return Counter(outcomes), interrupted
+
+
+async def _save(cluster: Cluster, member: Member) -> None:
+    """Save a draft as it is, which runs its pipeline."""
+    resource = await served(cluster, FILES)
+    files = await cluster.get(resource, member.key.namespace, member.name)
+    if files is not None:
+        await cluster.update(resource, files)
+
+
+def _print(target: Target, outcomes: Counter[Outcome], *, failing: bool) -> None:
+    asked = outcomes["asked"] + outcomes["rendered"]
+    if not outcomes:
+        click.echo(f"nothing to retry: {target} has no variant{' that is not ready' if failing else ''}")
+        return
+    if asked:
+        of = f"{counted(asked)} of {target}" if target.kind == SET else str(target)
+        click.echo(f"asked for another try of {of}")
+    if outcomes["rendered"]:
+        click.echo(f"the pipelines of {counted(outcomes['rendered'])} have run again")
+    if outcomes["held"]:
+        click.echo(
+            f"{counted(outcomes['held'])} left out, on hold: pvbus explain {target.arguments} says by what"
+        )
+    if outcomes["gone"]:
+        click.echo(f"{counted(outcomes['gone'])} deleted meanwhile")
+    if asked:
+        click.echo(f"to see what comes of it: pvbus explain {target.arguments}")

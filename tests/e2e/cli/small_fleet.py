@@ -1,0 +1,107 @@
+"""A part of the example fleet, whose blueprint publishes a second revision."""
+
+import asyncio
+import subprocess
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from pvbus.adapters.kubernetes.cluster import HttpCluster
+from pvbus.cli.examples import fleet
+from pvbus.cli.progress import SET
+from pvbus.ports.cluster import Kind, Object
+from tests.e2e.cli.command import git
+
+CLUSTERS = 4
+PACKAGES = [f"asia-{number:02}-web" for number in range(1, CLUSTERS + 1)]
+SECONDS_MAX = 120
+REVISION = Kind("porch.kpt.dev", "PackageRevision")
+FILES = Kind("porch.kpt.dev", "PackageRevisionResources")
+
+
+def manifests(folder: Path) -> Iterator[Object]:
+    """Some clusters of the example fleet, with its blueprint and its set."""
+    for manifest in fleet.make(folder):
+        obj = manifest.object
+        name = obj["metadata"]["name"]
+        if obj["kind"] == "Cluster" and not (name[:4] == "asia" and int(name[5:]) <= CLUSTERS):
+            continue
+        if obj["kind"] == "Repository" and name not in ("blueprints", "edge-asia"):
+            continue
+        yield obj
+
+
+def publish(blueprints: Path, clone: Path) -> None:
+    """Publish revision 2 of the blueprint, as a person does it with git."""
+    subprocess.run(["git", "clone", "--quiet", str(blueprints), str(clone)], check=True)
+    deployment = clone / "web" / "deployment.yaml"
+    text = deployment.read_text().replace("web:1.0.0", "web:2.0.0")
+    deployment.write_text(text.replace("      - name: web\n", "      - name: web\n        tty: false\n"))
+    (clone / "web" / "budget.yaml").write_text(
+        "apiVersion: policy/v1\nkind: PodDisruptionBudget\nmetadata:\n  name: web\n  namespace: example\n"
+    )
+    person = ("-c", "user.name=A Person", "-c", "user.email=person@example.com")
+    git(clone, "add", "--all")
+    git(clone, *person, "commit", "--quiet", "--message", "Second revision")
+    git(clone, "tag", "web/v2")
+    git(clone, "push", "--quiet", "origin", "HEAD", "web/v2")
+
+
+class Client:
+    def __init__(self, cluster: HttpCluster) -> None:
+        self.cluster = cluster
+
+    async def get(self, kind: Kind, name: str) -> Any:
+        resource = await self.cluster.resource(kind)
+        assert resource is not None
+        return await self.cluster.get(resource, "default", name)
+
+    async def put(self, kind: Kind, obj: Object, subresource: str = "") -> None:
+        resource = await self.cluster.resource(kind)
+        assert resource is not None
+        await self.cluster.update(resource, obj, subresource=subresource)
+
+    async def approve(self, name: str) -> None:
+        for lifecycle, subresource in (("Proposed", ""), ("Published", "approval")):
+            revision = await self.get(REVISION, name)
+            revision["spec"]["lifecycle"] = lifecycle
+            await self.put(REVISION, revision, subresource)
+
+    async def until_there(self, name: str) -> Any:
+        """Wait for a PackageRevision, rendered."""
+        for _ in range(SECONDS_MAX * 5):
+            revision = await self.get(REVISION, name)
+            conditions = ((revision or {}).get("status") or {}).get("conditions") or []
+            if any(each["type"] == "Rendered" and each["status"] == "True" for each in conditions):
+                return revision
+            await asyncio.sleep(0.2)
+        raise AssertionError(f"{name} is not there, rendered, after {SECONDS_MAX} s")
+
+
+def name_of(package: str, number: int) -> str:
+    return f"edge-asia.{package}.packagevariant-{number}"
+
+
+def write_manifests(folder: Path) -> None:
+    """Make the repositories, and the manifests to apply, below a folder."""
+    documents = list(manifests(folder / "repositories"))
+    (folder / "manifests").mkdir()
+    (folder / "manifests" / "all.yaml").write_text(yaml.safe_dump_all(documents, sort_keys=False))
+
+
+async def edit_locally(client: Client) -> None:
+    """Change what upstream will change, too, in the first draft of the first package."""
+    files = await client.get(FILES, name_of(PACKAGES[0], 1))
+    texts = files["spec"]["resources"]
+    edited = texts["deployment.yaml"].replace("web:1.0.0", "web:1.0.1  # ours")
+    texts["deployment.yaml"] = edited.replace("kind: Deployment\n", "kind: Deployment\n# a person's\n")
+    await client.put(FILES, files)
+
+
+async def follow_second_revision(client: Client, folder: Path) -> None:
+    publish(folder / "repositories" / "blueprints.git", folder / "clone")
+    variants = await client.get(SET, "web")
+    variants["spec"]["upstream"]["revision"] = 2
+    await client.put(SET, variants)
