@@ -10,7 +10,7 @@ that one side deleted does not come back empty, an element that is deleted local
 upstream changes it, and a `null` that all sides have stays.
 """
 
-from collections.abc import Hashable, Iterator, Mapping
+from collections.abc import Hashable, Mapping
 from typing import Any, Literal, NamedTuple
 
 from pvbus.core.merge.conflicts import ABSENT, Conflict
@@ -52,18 +52,6 @@ def edited(document: Document, edits: tuple[Edit, ...]) -> Document:
         else:
             document = editor.assign(document, path, value)
     return document
-
-
-def labelled(value: Any, schema: Schema | Keyed, label: str = "") -> Iterator[tuple[str, Any]]:
-    """Yield all values in a value, each with its path as a conflict names it."""
-    if label:
-        yield label, value
-    if isinstance(value, dict):
-        for key, item in value.items():
-            yield from labelled(item, below(schema, key), field_name(label, key))
-    elif isinstance(schema, Keyed) and (found := tables(schema, (value,))) is not None:
-        for key, element in found[0].items():
-            yield from labelled(element, schema.element, f"{label}[{element_name(key)}]")
 
 
 class _Merging:

@@ -116,6 +116,17 @@ def test_the_conflicts_come_first_and_then_the_differences(package: Location, ca
     assert package.cluster.writes == []
 
 
+def test_a_clone_that_was_merged_in_place_has_its_local_value_in_the_report(package: Location) -> None:
+    draft = package.draft("PackageRevision")
+    clone = {"type": "clone", "clone": {"upstreamRef": {"upstreamRef": {"name": "up.v1"}}}}
+    package.cluster.put({**draft, "spec": {**draft["spec"], "tasks": [clone]}})
+    field = package.fields[0]
+    assert "image: a:2" not in package.text
+    assert package.run("--take", "local", field) == 0
+    assert "image: a:2" in package.text
+    assert field not in package.fields
+
+
 def test_local_values_come_back_in_full_and_byte_for_byte(package: Location, capsys: Captured) -> None:
     """The long one is shortened in the report; with the last one the annotation goes."""
     assert package.run("--take", "local", "data.note") == 0
@@ -161,6 +172,34 @@ def test_another_writer_is_tried_against_once(
     assert package.run("--take", "local", "data.image") == code
     assert ("others write to the draft" in capsys.readouterr().err) == bool(code)
     assert package.fields == (["data.image", "data.note"] if code else ["data.note"])
+
+
+def test_inject_may_remove_the_conflict_first(package: Location, capsys: Captured) -> None:
+    """It sees the saved value before the command goes on: the command ends well, whatever it lists."""
+    plain = [
+        {**each, "old": None} for each in json.loads(annotation(MERGED.conflicts)) if "note" in each["field"]
+    ]
+
+    def inject(verb: str, obj: Object) -> None:
+        package.cluster.before_write = None
+        if obj["kind"] == "PackageRevisionResources":
+            draft = package.draft("PackageRevision")
+            draft["metadata"]["annotations"][ANNOTATION] = json.dumps(plain)
+            package.cluster.put(draft)
+
+    package.cluster.before_write = inject
+    assert package.run("--take", "local", "data.image") == 0
+    assert "to settle: 1 more" in capsys.readouterr().out
+    assert package.fields == ["data.note"]
+
+
+def test_a_draft_that_began_as_a_clone_takes_the_reported_value(package: Location) -> None:
+    draft = package.draft("PackageRevision")
+    draft["spec"]["tasks"] = [{"type": "clone"}]
+    package.cluster.put(draft)
+    assert package.run("--take", "local", "data.image") == 0
+    assert "image: a:2" in package.text
+    assert package.run("--take", "local", "data.note") == 1
 
 
 @pytest.mark.parametrize(
