@@ -328,7 +328,7 @@ class InjectController:
         seen.content, seen.refused = (), None
         outcome = self._ended(
             one,
-            report.ensured_conditions(one.variant, ensured),
+            report.ensured_conditions(one.variant, ensured, one.result),
             waiting=report.awaited(ensured),
             upstream=upstream,
             ensured=ensured,

@@ -31,8 +31,8 @@ def condition(kind: str, status: bool, reason: str, message: str, variant: Packa
     )
 
 
-def ensured_conditions(variant: PackageVariant, ensured: Ensured) -> Conditions:
-    """Return the conditions after a completed attempt."""
+def ensured_conditions(variant: PackageVariant, ensured: Ensured, former: ResultRow | None) -> Conditions:
+    """Return the conditions after a completed attempt. former: the result of the last one."""
     if ensured.problem is not None:
         ready = condition("Ready", False, *ensured.problem, variant)
     elif ensured.unrendered:
@@ -44,15 +44,20 @@ def ensured_conditions(variant: PackageVariant, ensured: Ensured) -> Conditions:
     return [
         _valid(variant),
         ready,
-        *_injection(variant, ensured.injected),
-        *_conflicts(variant, ensured.conflicts),
+        *_injection(variant, ensured),
+        *_conflicts(variant, ensured.conflicts, former),
     ]
 
 
-def _conflicts(variant: PackageVariant, conflicts: Mapping[str, Sequence[Conflict]]) -> Conditions:
-    """Return the condition of drafts whose merges left conflicts. conflicts: by the draft's name."""
+def _conflicts(
+    variant: PackageVariant, conflicts: Mapping[str, Sequence[Conflict]], former: ResultRow | None
+) -> Conditions:
+    """Return the condition of drafts whose merges left conflicts, or which had some before. conflicts: by
+    the draft's name."""
     if not conflicts:
-        return []
+        had = former is not None and any(each.type == UPGRADE_CONFLICT for each in former.conditions)
+        message = "no conflict of an upgrade is left"
+        return [condition(UPGRADE_CONFLICT, False, "NoConflict", message, variant)] if had else []
     count = sum(map(len, conflicts.values()))
     name, (first, *_) = next(iter(conflicts.items()))
     words = "one conflict" if count == 1 else f"{count} conflicts"
@@ -68,8 +73,10 @@ def _valid(variant: PackageVariant) -> Condition:
     return condition("Stalled", False, "Valid", "all validation checks passed", variant)
 
 
-def _injection(variant: PackageVariant, injected: Sequence[Injected]) -> Conditions:
-    if not injected and not variant.spec.injectors:
+def _injection(variant: PackageVariant, ensured: Ensured) -> Conditions:
+    """Return the condition of the injections; none where no draft was looked into: the last one stays."""
+    injected = ensured.injected
+    if not injected and (ensured.problem is not None or not variant.spec.injectors):
         return []
     missing = [i for i in injected if i.is_missing]
     if missing:
