@@ -1,9 +1,9 @@
 """`pvbus diff`: shows what a variant's draft changes, and settles the conflicts of its upgrade."""
 
 import asyncio
-from collections.abc import Iterator, Mapping
+from collections.abc import Awaitable, Callable, Iterator, Mapping
 from functools import partial
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeVar
 
 import click
 import msgspec
@@ -27,6 +27,7 @@ from pvbus.core.proposals import conflicts_of
 from pvbus.core.yaml.editor import YamlError
 from pvbus.ports.cluster import Cluster, Object
 
+Returned = TypeVar("Returned")
 SECOND_TRY_SECONDS = 0.5  # after a conflict: what was written may not be readable at once
 
 
@@ -181,15 +182,20 @@ def _lock(revision: Object, which: str) -> Object:
 async def settle(cluster: Cluster, key: Key, side: str, field: str, where: str) -> str:
     """Settle one conflict; return the message. Raises PermanentError."""
     try:
-        try:
-            return await _settled(cluster, key, side, field, where)
-        except ConflictError:
-            await asyncio.sleep(SECOND_TRY_SECONDS)
-            return await _settled(cluster, key, side, field, where)
+        return await _twice(partial(_settled, cluster, key, side, field, where))
     except ConflictError as exc:
         raise PermanentError(f"{key}: others write to the draft at the same time ({exc}): try again") from exc
     except (MergeError, YamlError) as exc:
         raise PermanentError(f"{key}: {exc}") from exc
+
+
+async def _twice(attempt: Callable[[], Awaitable[Returned]]) -> Returned:
+    """Try again after a first conflict. Raises the second one."""
+    try:
+        return await attempt()
+    except ConflictError:
+        await asyncio.sleep(SECOND_TRY_SECONDS)
+        return await attempt()
 
 
 async def _settled(cluster: Cluster, key: Key, side: str, field: str, where: str) -> str:
@@ -206,7 +212,7 @@ async def _settled(cluster: Cluster, key: Key, side: str, field: str, where: str
     words = "has this value already"
     if side != conflict.taken:
         words = await _put(cluster, draft, conflict, side)
-    left = await _remove(cluster, draft, conflict)
+    left = await _twice(partial(_remove, cluster, draft, conflict))
     settled = f"{conflict.file}: {field}" if field != conflict.file else field
     return f"{settled}: {side}'s value taken; {draft.name} {words}\n{_left_words(key, left)}"
 
@@ -221,13 +227,12 @@ async def _put(cluster: Cluster, draft: Member, conflict: Conflict, side: str) -
     """Put a side's value into the draft; return what has become of it, in words."""
     task: Object = next(iter(draft.revision["spec"].get("tasks") or ()), {})
     names = Names.of(task)
-    name = names.local if side == "local" else names.new
-    # the task of a draft that was merged in place does not name the sides: the report has the value
-    source = _texts(await files_of(cluster, draft.key.namespace, name)) if name else {}
+    source = names.local if side == "local" else names.new  # none where the draft began as a clone
+    known = _texts(await files_of(cluster, draft.key.namespace, source)) if source else {}
     files = await files_of(cluster, draft.key.namespace, draft.name)
     texts = dict(_texts(files))
     before = texts.get(conflict.file)
-    after = with_value(conflict, before, value_for(conflict, side, source.get(conflict.file)))
+    after = with_value(conflict, before, value_for(conflict, side, known.get(conflict.file)))
     if after == before:
         return "has this value already"
     texts.pop(conflict.file, None)
@@ -269,9 +274,13 @@ _canonical = msgspec.json.Encoder(order="sorted").encode
 
 
 async def _remove(cluster: Cluster, draft: Member, conflict: Conflict) -> int:
-    """Remove a conflict from the draft's list; return how many are left."""
+    """Remove a conflict from the draft's list, unless inject has seen its new value first and done so. Return
+    how many are left."""
     live = await existing(cluster, REVISION, Key(draft.key.namespace, draft.name))
-    left = [one for one in conflicts_of(live) if one != conflict]
+    listed = conflicts_of(live)
+    left = [one for one in listed if one != conflict]
+    if left == listed:
+        return len(left)
     annotations = {k: v for k, v in live["metadata"].get("annotations", {}).items() if k != CONFLICTS}
     if left:
         annotations[CONFLICTS] = msgspec.json.encode(left).decode()

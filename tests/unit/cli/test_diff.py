@@ -174,6 +174,34 @@ def test_another_writer_is_tried_against_once(
     assert package.fields == (["data.image", "data.note"] if code else ["data.note"])
 
 
+def test_inject_may_remove_the_conflict_first(package: Location, capsys: Captured) -> None:
+    """It sees the saved value before the command goes on: the command ends well, whatever it lists."""
+    plain = [
+        {**each, "old": None} for each in json.loads(annotation(MERGED.conflicts)) if "note" in each["field"]
+    ]
+
+    def inject(verb: str, obj: Object) -> None:
+        package.cluster.before_write = None
+        if obj["kind"] == "PackageRevisionResources":
+            draft = package.draft("PackageRevision")
+            draft["metadata"]["annotations"][ANNOTATION] = json.dumps(plain)
+            package.cluster.put(draft)
+
+    package.cluster.before_write = inject
+    assert package.run("--take", "local", "data.image") == 0
+    assert "to settle: 1 more" in capsys.readouterr().out
+    assert package.fields == ["data.note"]
+
+
+def test_a_draft_that_began_as_a_clone_takes_the_reported_value(package: Location) -> None:
+    draft = package.draft("PackageRevision")
+    draft["spec"]["tasks"] = [{"type": "clone"}]
+    package.cluster.put(draft)
+    assert package.run("--take", "local", "data.image") == 0
+    assert "image: a:2" in package.text
+    assert package.run("--take", "local", "data.note") == 1
+
+
 @pytest.mark.parametrize(
     ("lifecycle", "arguments", "code", "words"),
     [

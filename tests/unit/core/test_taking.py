@@ -44,6 +44,11 @@ CASES: dict[str, tuple[str, str | None, str | None]] = {
     "an element that upstream deletes": (deployment("a:1"), deployment("a:2"), ONE),
     "an element that is deleted locally": (deployment("a:1"), ONE, deployment("a:2")),
     "a name with a point": (service("a.b/c", "1"), service("a.b/c", "2"), service("a.b/c", "3")),
+    "a name that begins another": (
+        f"{OTHER}spec:\n  x: {{y: 1}}\n  xy: 1\n",
+        f"{OTHER}spec:\n  x: {{y: 1}}\n  xy: 2\n",
+        f"{OTHER}spec:\n  x: {{y: 1}}\n  xy: 3\n",
+    ),
     "a point and a deletion": (service("a.b/c", "1"), service("a.b/c", "2"), service("x", "y")),
     "an object that upstream deletes": (TWO[0], TWO[1], OTHER),
     "an object that is deleted locally": (TWO[0], OTHER, TWO[1]),
@@ -59,6 +64,7 @@ def test_each_side_can_be_taken(old: str, local: str | None, new: str | None) ->
     sides = {"local": local, "upstream": new}
     other = "local" if conflict.taken == "upstream" else "upstream"
     wanted = value_of(conflict, sides[other])
+    assert editor.same(wanted, conflict.local if other == "local" else conflict.new)
     assert editor.same(value_of(conflict, merged.text), value_of(conflict, sides[conflict.taken]))
     taken = with_value(conflict, merged.text, wanted)
     found = value_of(conflict, taken)
