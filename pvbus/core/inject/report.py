@@ -62,9 +62,9 @@ def _conflicts(
     name, (first, *_) = next(iter(conflicts.items()))
     words = "one conflict" if count == 1 else f"{count} conflicts"
     message = (
-        f"the upgrade of {name} left {words}, the first in {where(first)}; `pvbus diff "
-        f"{variant.metadata.namespace}/{variant.metadata.name}` shows them: change the draft where the taken "
-        f"value is wrong, or remove its annotation {CONFLICTS} to accept the rest"
+        f"the upgrade of {name} left {words}, the first in {where(first)}: `pvbus diff "
+        f"{variant.metadata.namespace}/{variant.metadata.name}` shows them and, with `--take`, settles one; "
+        f"without the draft's annotation {CONFLICTS} all are"
     )
     return [condition(UPGRADE_CONFLICT, True, "BothChanged", message, variant)]
 
