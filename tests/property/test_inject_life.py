@@ -227,7 +227,7 @@ class Life:
         data = self.data(tip)
         for field, value in expected.items():
             assert value in (data.get(field), *listed), f"{value} of {field} is lost: {data}, {listed}"
-        assert bool(self.world.reported("UpgradeConflict")[0]) is (is_open and bool(listed))
+        assert (self.world.reported("UpgradeConflict")[0] == "True") is (is_open and bool(listed))
         if self.drafts("Draft") and self.world.reported()[0] == "True":
             self.compare_content(tip, data)
 
