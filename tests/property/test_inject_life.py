@@ -52,7 +52,7 @@ def repository(name: str) -> Object:
 
 
 class Life:
-    """kept: a person's values in the last published revision; open: those in the draft, None without one."""
+    """retained: a person's values in the last published revision; open: those in the draft, or None."""
 
     def __init__(self) -> None:
         self.runner = asyncio.Runner()
@@ -63,7 +63,7 @@ class Life:
         self.published = 0
         self.values = 0
         self.uids = 1
-        self.kept: dict[str, str] = {}
+        self.retained: dict[str, str] = {}
         self.open: dict[str, str] | None = None
         self.taken: dict[str, Object] = {}
         self.put_upstream()
@@ -134,7 +134,7 @@ class Life:
             value = self.value("m")
             self.run(self._edit(name, field, value))
             if self.open is None:
-                self.open = dict(self.kept)
+                self.open = dict(self.retained)
             self.open[field] = value
 
     async def _edit(self, name: str, field: str, value: str) -> None:
@@ -161,7 +161,9 @@ class Life:
             self.world.touch(name, lifecycle="Published", revision=max(0, *numbers) + 1)
             if self.open is not None:  # what is only in the report was given up by approving
                 data = self.data(name)
-                self.kept = {field: value for field, value in self.open.items() if data.get(field) == value}
+                self.retained = {
+                    field: value for field, value in self.open.items() if data.get(field) == value
+                }
                 self.open = None
 
     def delete_draft(self) -> None:
@@ -218,14 +220,14 @@ class Life:
             return
         is_open = bool(self.drafts())
         if is_open and self.open is None:
-            self.open = dict(self.kept)
-        expected = self.open if self.open is not None else self.kept
+            self.open = dict(self.retained)
+        expected = self.open if self.open is not None else self.retained
         annotations = self.mine()[tip]["metadata"].get("annotations") or {}
-        told = {conflict.local for conflict in reported(annotations.get(CONFLICTS, ""))}
+        listed = {conflict.local for conflict in reported(annotations.get(CONFLICTS, ""))}
         data = self.data(tip)
         for field, value in expected.items():
-            assert value in (data.get(field), *told), f"{value} of {field} is lost: {data}, {told}"
-        assert bool(self.world.reported("UpgradeConflict")[0]) is (is_open and bool(told))
+            assert value in (data.get(field), *listed), f"{value} of {field} is lost: {data}, {listed}"
+        assert bool(self.world.reported("UpgradeConflict")[0]) is (is_open and bool(listed))
         if self.drafts("Draft") and self.world.reported()[0] == "True":
             self.compare_content(tip, data)
 

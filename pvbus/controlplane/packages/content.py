@@ -111,9 +111,7 @@ def with_gates(gates: Sequence[Mapping[str, Any]]) -> Edit:
 
 def with_conditions(conditions: Sequence[Mapping[str, Any]], rendered: Mapping[str, Any] | None) -> Edit:
     """Set the conditions to exactly these, except `Rendered`, which is the given one (None: absent)."""
-    wanted = {
-        str(item["type"]): item for item in conditions if item["type"] not in (RENDERED, RENDER_IDEMPOTENT)
-    }
+    wanted = {str(item["type"]): item for item in conditions if item["type"] != RENDERED}
     if rendered is not None:
         wanted[RENDERED] = rendered
     return lambda kptfile: _with_list(kptfile, ("status", "conditions"), "type", wanted)

@@ -288,7 +288,8 @@ class RepositorySync:
         local = self.settings.local
         due = self._times.begin(self._stored(), started)
         full = due or self._compare_all
-        if local is not None and not (full or self.problem) and now < self._next_fetch:
+        by_time = full or now >= self._next_fetch
+        if local is not None and not (by_time or self.problem):
             if await self.in_thread(ref_fingerprint, local) == self._fingerprint:
                 await self._follow(set())
                 self._next_look = now + self._poll_seconds()
@@ -311,9 +312,9 @@ class RepositorySync:
             self._times.done(started)
         await self._report("True", "Ready", self.catalog.readiness())
         self._next_fetch = time.monotonic() + self._options.fetch_seconds
-        # Checking a repository with many refs must not take most of the time. A full comparison of a path,
-        # the first one above all, is rare enough already.
-        cost = 0.0 if local is not None and full else time.monotonic() - now
+        # Checking a repository with many refs must not take most of the time. A check of a path by time, the
+        # first one above all, is rare enough already.
+        cost = 0.0 if local is not None and by_time else time.monotonic() - now
         self._next_look = time.monotonic() + max(self._pause(), 20 * cost)
 
     def _pause(self) -> float:

@@ -287,5 +287,5 @@ def _edits(new: Object, facts: KptfileFacts) -> Sequence[copies.Edit]:
     conditions = _part(new, "status", "conditions")
     own = [each for each in conditions or () if each.get("type") != content.RENDER_IDEMPOTENT]
     if conditions is not None and own != list(facts.conditions):
-        edits.append(content.with_conditions(conditions, facts.rendered))
+        edits.append(content.with_conditions(own, facts.rendered))
     return edits

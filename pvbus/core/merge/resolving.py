@@ -2,16 +2,15 @@
 
 import re
 from collections.abc import Iterable, Iterator
+from contextlib import suppress
 from typing import Any
 
 import msgspec
 
 from pvbus.core.merge.conflicts import ABSENT, Conflict, shown
-from pvbus.core.merge.objects import words_of
 from pvbus.core.merge.packages import Texts
 from pvbus.core.merge.taking import value_of
-from pvbus.core.yaml import editor
-from pvbus.core.yaml.editor import Document
+from pvbus.core.yaml.editor import YamlError
 
 _COUNTED = re.compile(r"and \d+ more")
 
@@ -23,40 +22,28 @@ def unresolved(conflicts: Iterable[Conflict], texts: Texts) -> tuple[Conflict, .
     return tuple(conflict for conflict in conflicts if _is_open(conflict, texts))
 
 
-def _is_open(conflict: Conflict, texts: Texts) -> bool:
-    taken = conflict.local if conflict.taken == "local" else conflict.new
-    if conflict.object:
-        return _is_open_in(conflict, taken, texts)
-    if conflict.old is ABSENT and conflict.local is ABSENT and conflict.new is ABSENT:  # of a sub-package
-        is_there = any(path.startswith(f"{conflict.file}/") for path in texts)
-        return is_there or _COUNTED.fullmatch(conflict.file) is not None
-    return _is_same(texts.get(conflict.file, ABSENT), taken)
-
-
 def carried(conflicts: Iterable[Conflict], texts: Texts) -> Iterator[Conflict]:
     """Yield open conflicts as they are after a later merge, which may have taken a newer upstream value."""
     for conflict in conflicts:
-        is_value = conflict.field and conflict.taken == "upstream"
-        try:
-            new = value_of(conflict, texts.get(conflict.file)) if is_value else conflict.new
-        except editor.YamlError:
-            new = conflict.new
+        new = conflict.new
+        if conflict.field and conflict.taken == "upstream":
+            with suppress(YamlError):  # else the report stays as it is
+                new = value_of(conflict, texts.get(conflict.file))
         yield msgspec.structs.replace(conflict, new=new)
 
 
-def _is_open_in(conflict: Conflict, taken: Any, texts: Texts) -> bool:
+def _is_open(conflict: Conflict, texts: Texts) -> bool:
+    taken = conflict.local if conflict.taken == "local" else conflict.new
+    if not conflict.object and conflict.old is conflict.local is conflict.new is ABSENT:  # of a sub-package
+        is_there = any(path.startswith(f"{conflict.file}/") for path in texts)
+        return is_there or _COUNTED.fullmatch(conflict.file) is not None
     try:
-        found = _object_of(conflict, texts)
-        if not conflict.field:  # rendering may change an object, so only its presence counts
-            return (found is None) == (taken is ABSENT)
-        return found is not None and _is_same(value_of(conflict, texts.get(conflict.file)), taken)
-    except editor.YamlError:  # no one can tell
+        present = value_of(conflict, texts.get(conflict.file))
+    except YamlError:  # no one can tell
         return True
-
-
-def _object_of(conflict: Conflict, texts: Texts) -> Document | None:
-    documents = editor.parse(texts.get(conflict.file, ""))
-    return next((d for d in documents if d.value and words_of(d.value) == conflict.object), None)
+    if conflict.object and not conflict.field:  # rendering may change an object, so only its presence counts
+        return (present is ABSENT) == (taken is ABSENT)
+    return _is_same(present, taken)
 
 
 def _is_same(present: Any, taken: Any) -> bool:

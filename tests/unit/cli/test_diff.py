@@ -116,6 +116,17 @@ def test_the_conflicts_come_first_and_then_the_differences(package: Location, ca
     assert package.cluster.writes == []
 
 
+def test_a_clone_that_was_merged_in_place_has_its_local_value_in_the_report(package: Location) -> None:
+    draft = package.draft("PackageRevision")
+    clone = {"type": "clone", "clone": {"upstreamRef": {"upstreamRef": {"name": "up.v1"}}}}
+    package.cluster.put({**draft, "spec": {**draft["spec"], "tasks": [clone]}})
+    field = package.fields[0]
+    assert "image: a:2" not in package.text
+    assert package.run("--take", "local", field) == 0
+    assert "image: a:2" in package.text
+    assert field not in package.fields
+
+
 def test_local_values_come_back_in_full_and_byte_for_byte(package: Location, capsys: Captured) -> None:
     """The long one is shortened in the report; with the last one the annotation goes."""
     assert package.run("--take", "local", "data.note") == 0

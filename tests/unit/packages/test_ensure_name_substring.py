@@ -200,6 +200,18 @@ POD = "spec:\n  template:\n    spec:\n"
             [named("ServiceAccount", "c", namespace="n"), named("ServiceAccount", "c", namespace="m")],
         ),
         (
+            "only accounts are reached in another namespace",
+            named(
+                "RoleBinding",
+                "w",
+                "roleRef: {name: c}\nsubjects:\n- {kind: ServiceAccount, name: d, namespace: n}\n",
+                group="rbac.authorization.k8s.io",
+                namespace="m",
+            ),
+            "roleRef: {name: c}",
+            [named("Role", "c", group="rbac.authorization.k8s.io", namespace="n")],
+        ),
+        (
             "a subject without namespace gets that of the account",
             named(
                 "ClusterRoleBinding",

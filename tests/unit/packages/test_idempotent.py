@@ -3,7 +3,7 @@
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from pvbus.controlplane.packages.functions import files
@@ -14,7 +14,8 @@ from pvbus.core.errors import PermanentError
 from pvbus.core.yaml.editor import same
 from tests.unit.packages.support import config_map
 
-PATIENT = settings(max_examples=60, deadline=None)
+# A machine that is busy with other tests is no failure.
+PATIENT = settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 
 SECRET: Value = {"apiVersion": "v1", "kind": "Secret", "metadata": {"name": "c"}, "data": {"p": "q"}}
 CONFIGURATIONS: dict[str, list[Value]] = {

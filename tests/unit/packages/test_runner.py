@@ -106,6 +106,21 @@ def test_an_image_with_a_registry_is_asked_for_as_it_is(server: Server) -> None:
     assert server.requests[0][2] == b"docker.io/x/my-fn:v1"
 
 
+@pytest.mark.parametrize(
+    ("image", "expected"),
+    [
+        ("a/b:v1.2-x_y", {2: b"a/b:v1.2-x_y"}),
+        ("a:5000/b", {2: b"a:5000/b"}),
+        ("a:5000/b:~1.2", {2: b"a:5000/b", 3: b"~1.2"}),
+        ("a/b:>=1.0 <2", {2: b"a/b", 3: b">=1.0 <2"}),
+        ("a/b@sha256:0123", {2: b"a/b@sha256:0123"}),
+    ],
+)
+def test_a_range_of_versions_is_the_runners_to_resolve(image: str, expected: dict[int, bytes]) -> None:
+    read = {number: bytes(data) for number, data in fields(memoryview(request_of("", image))) if data != 0}
+    assert read == {1: b"", **expected}
+
+
 @pytest.mark.parametrize("length", [0, 127, 128, 16_383, 16_384, 300_000])
 def test_texts_of_every_length_arrive(length: int) -> None:
     text = "x" * length
@@ -183,12 +198,15 @@ def test_garbage_of_the_runner_is_refused(server: Server, answer: bytes, text: s
 
 def test_messages_above_the_limit_are_refused(server: Server, monkeypatch: pytest.MonkeyPatch) -> None:
     """gRPC's own limit, 4 MiB, would refuse packages that the package store accepts."""
-    run(server.client, OBJECT + f"  big: {'x' * 5_000_000}\n")
+    big = "x" * 5_000_000
+    answer = request_of("kind: ResourceList", "") + message(log=b"l")
+    server.answer = lambda request, _: answer if len(request[1]) == len(big) else b""
+    monkeypatch.setattr(executable, "encode", lambda *_: big)
+    assert run(server.client).items == ()
     monkeypatch.setattr("pvbus.controlplane.packages.functions.runner.OUTPUT_BYTES_MAX", 1000)
     server.answer = lambda *_: request_of("x" * 2000, "")
     with pytest.raises(PermanentError, match="RESOURCE_EXHAUSTED"):
         run(server.client)
-    assert executable.OUTPUT_BYTES_MAX > 5_000_000
 
 
 @pytest.mark.parametrize(

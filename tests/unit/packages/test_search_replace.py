@@ -41,6 +41,7 @@ def changed(body: str, **matchers: str) -> tuple[str, list[str]]:
         ("a missing path is made", "a: {}", {"by_path": "a.b.c", "put_value": "3"}, "a:\n  b:\n    c: 3"),
         ("a map is replaced", "a:\n  b: 1\n", {"by_path": "a", "put_value": "3"}, "a: 3\n"),
         ("path and value", "a: 1\nb: 1", {"by_path": "b", "by_value": "1", "put_value": "2"}, "a: 1\nb: 2"),
+        ("path and another value", "b: 1", {"by_path": "b", "by_value": "9", "put_value": "2"}, "b: 1"),
         ("an element", "a: [1, 2]", {"by_path": "a[1]", "put_value": "3"}, "a: [1, 3]"),
         ("each element", "a: [1, 2]", {"by_path": "a[*]", "put_value": "3"}, "a: [3, 3]"),
         ("a field of elements", "a: [{b: 1}]", {"by_path": "a[*].b", "put_value": "3"}, "a: [{b: 3}]"),

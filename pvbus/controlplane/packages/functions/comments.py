@@ -5,18 +5,19 @@ into it. What cannot have a comment (JSON, a block scalar) stays as it is.
 """
 
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import msgspec
 import yaml
 
-from pvbus.controlplane.packages.functions.item import Item, Scalar, line_comment, scalars
+from pvbus.controlplane.packages.functions.item import Item, Scalar, scalars
 from pvbus.controlplane.packages.functions.limits import check_growth, check_time
 from pvbus.controlplane.packages.functions.yamltext import Path, compose, dump, load
 from pvbus.core.yaml.editor import YamlError, get, same
 
 _KEY_COMMENT = re.compile(r"[ \t]*:[ \t]+(#[^\n]*)")
+_COMMENT = re.compile(r"[ \t]*(?:#[^\r\n]*)?")
 _KEY_LINE = re.compile(r"[ \t]*:[ \t]*(?:#[^\r\n]*)?")
 
 
@@ -57,28 +58,24 @@ def with_comments(item: Item, wanted: Mapping[Path, Scalar]) -> Item:
     """Return the item with these scalars and their comments."""
     if not wanted or item.file.endswith(".json"):
         return item
-    for path in [flow for flow in _outermost_flows(compose(item.text)) if _holds(flow, wanted)]:
-        item = in_block(item, path)
+    item = in_block(item, _prefixes(wanted))
     found = scalars(compose(item.text))
     return item.with_scalars([(path, wanted[path]) for path, _ in found if path in wanted])
 
 
-def with_key_comment(item: Item, path: Path, comment: str) -> Item:
-    """Return the item with a comment on the line of a list's key; behind the list if it is `[]`."""
-    if item.file.endswith(".json"):
+def with_key_comments(item: Item, comments: Mapping[Path, str]) -> Item:
+    """Return the item with comments on the lines of lists' keys; behind a list if it is `[]`."""
+    if not comments or item.file.endswith(".json"):
         return item
-    for flow in _outermost_flows(compose(item.text)):
-        if path[: len(flow)] == flow and get(item.value, path):
-            item = in_block(item, flow)
-    keyed = next(each for each in keyed_lists(compose(item.text)) if each.path == path)
-    if keyed.node.flow_style:
-        end = keyed.node.end_mark.index
-        old = line_comment(item.text, keyed.node)
-        behind = item.text.index(old, end) + len(old) if old else end
-        return _reworded(item, f"{item.text[:end]} {comment}{item.text[behind:]}")
-    line = _KEY_LINE.match(item.text, keyed.key.end_mark.index)
-    head = item.text[: keyed.key.end_mark.index]
-    return _reworded(item, f"{head}: {comment}{item.text[line.end() :]}") if line else item
+    item = in_block(item, _prefixes(comments))
+    edits: list[_Edit] = []
+    for keyed in keyed_lists(compose(item.text)):
+        if keyed.path in comments:
+            start = keyed.node.end_mark.index if keyed.node.flow_style else keyed.key.end_mark.index
+            found = (_COMMENT if keyed.node.flow_style else _KEY_LINE).match(item.text, start)
+            colon = "" if keyed.node.flow_style else ":"
+            edits.append(_Edit(start, found.end() if found else start, f"{colon} {comments[keyed.path]}"))
+    return _edited(item, edits)
 
 
 def with_list(text: str, keyed: KeyedList, values: list[Any], comment: str) -> str:
@@ -98,53 +95,75 @@ def with_list(text: str, keyed: KeyedList, values: list[Any], comment: str) -> s
     return f"{head}: {comment}\n{_indented(values, column)}{text[stop:]}"
 
 
-def in_block(item: Item, path: Path) -> Item:
-    """Return the item with the outermost flow collection at a path in block form, with its comment."""
-    check_time()
-    node, column = _node_at(compose(item.text), path)
-    if node is None:
-        return item
-    start, end = node.start_mark.index, node.end_mark.index
+def in_block(item: Item, paths: Collection[Path]) -> Item:
+    """Return the item with the outermost flow collections at these paths in block form."""
+    flows = [flow for flow in _outermost_flows(compose(item.text)) if flow.path in paths]
+    return _edited(item, [_block_edit(item, flow) for flow in flows])
+
+
+class _Flow(NamedTuple):
+    """A flow collection that is not inside another. column: of its key, if it is the value of one."""
+
+    path: Path
+    node: yaml.Node
+    column: int
+
+
+class _Edit(NamedTuple):
+    """Characters to replace."""
+
+    start: int
+    stop: int
+    text: str
+
+
+def _outermost_flows(node: yaml.Node | None, path: Path = (), column: int = 0) -> Iterator[_Flow]:
+    if isinstance(node, yaml.CollectionNode) and node.flow_style:
+        yield from [_Flow(path, node, column)] if node.value else []
+    elif isinstance(node, yaml.MappingNode):
+        for key, value in node.value:
+            yield from _outermost_flows(value, (*path, key.value), key.start_mark.column)
+    elif isinstance(node, yaml.SequenceNode):
+        for index, value in enumerate(node.value):
+            yield from _outermost_flows(value, (*path, index))
+
+
+def _block_edit(item: Item, flow: _Flow) -> _Edit:
+    """Return the edit that writes a flow collection in block form, its comment on the line before."""
+    start, end = flow.node.start_mark.index, flow.node.end_mark.index
     stop = _line_end(item.text, end)
-    value = get(item.value, path)
     comment = item.text[end:stop].rstrip()
-    if path and isinstance(path[-1], str):
-        head = f"{item.text[:start].rstrip()}{comment}\n"
-        indent = column if isinstance(value, list) else column + 2
-        return _reworded(item, f"{head}{_indented(value, indent)}{item.text[stop:]}")
-    first, *rest = _indented(value, node.start_mark.column).lstrip().split("\n")
-    return _reworded(item, "\n".join([f"{item.text[:start]}{first}{comment}", *rest]) + item.text[stop:])
+    value = get(item.value, flow.path)
+    if flow.path and isinstance(flow.path[-1], str):
+        while item.text[start - 1] in " \t\r\n":
+            start -= 1
+        indent = flow.column if isinstance(value, list) else flow.column + 2
+        return _Edit(start, stop, f"{comment}\n{_indented(value, indent)}")
+    first, *rest = _indented(value, flow.node.start_mark.column).lstrip().split("\n")
+    return _Edit(start, stop, "\n".join([f"{first}{comment}", *rest]))
 
 
-def _outermost_flows(node: yaml.Node | None, path: Path = ()) -> Iterator[Path]:
-    """Yield the path of each flow collection with elements that is not inside another."""
-    if isinstance(node, yaml.MappingNode | yaml.SequenceNode):
-        if node.flow_style:
-            yield from [path] if node.value else []
-        elif isinstance(node, yaml.MappingNode):
-            for key, value in node.value:
-                yield from _outermost_flows(value, (*path, key.value))
-        else:
-            for index, value in enumerate(node.value):
-                yield from _outermost_flows(value, (*path, index))
+def _edited(item: Item, edits: Sequence[_Edit]) -> Item:
+    """Return the item with these edits, but for those that would change its value."""
+    if not edits:
+        return item
+    check_time()
+    pieces: list[str] = []
+    position = 0
+    for edit in sorted(edits):
+        pieces += [item.text[position : edit.start], edit.text]
+        position = edit.stop
+    together = _reworded(item, "".join([*pieces, item.text[position:]]))
+    if together is not item or len(edits) < 2:
+        return together
+    for edit in sorted(edits, reverse=True):  # from the end, so that the positions stay valid
+        check_time()
+        item = _reworded(item, f"{item.text[: edit.start]}{edit.text}{item.text[edit.stop :]}")
+    return item
 
 
-def _holds(flow: Path, wanted: Mapping[Path, Scalar]) -> bool:
-    return any(path[: len(flow)] == flow for path in wanted)
-
-
-def _node_at(node: yaml.Node | None, path: Path) -> tuple[yaml.Node | None, int]:
-    """Return the node at a path and the column of its key."""
-    column = 0
-    for part in path:
-        if isinstance(node, yaml.MappingNode):
-            found = next(((key, value) for key, value in node.value if key.value == part), None)
-            if found is None:
-                return None, 0
-            column, node = found[0].start_mark.column, found[1]
-        elif isinstance(node, yaml.SequenceNode) and isinstance(part, int):
-            node = node.value[part]
-    return node, column
+def _prefixes(paths: Iterable[Path]) -> set[Path]:
+    return {path[:length] for path in paths for length in range(len(path) + 1)}
 
 
 def _line_end(text: str, position: int) -> int:

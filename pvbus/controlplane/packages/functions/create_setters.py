@@ -4,7 +4,7 @@ Source: functions/go/create-setters v0.1.0 of the krm-functions-catalog. `apply_
 """
 
 from collections.abc import Mapping, Sequence
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import msgspec
 import yaml
@@ -16,7 +16,7 @@ from pvbus.controlplane.packages.functions.comments import (
     in_block,
     keyed_lists,
     with_comments,
-    with_key_comment,
+    with_key_comments,
 )
 from pvbus.controlplane.packages.functions.item import (
     FunctionOutput,
@@ -45,10 +45,11 @@ class _Setters(NamedTuple):
 
     def commented(self, value: str) -> str:
         """Return a value with names in place of the setters' values."""
-        if not self.pattern:
-            return value
+        return self.pattern.sub(self._named, value) if self.pattern else value
+
+    def _named(self, match: Any) -> str:
         check_time()
-        return self.pattern.sub(lambda match: f"${{{self.names[match[0]]}}}", value)
+        return f"${{{self.names[match[0]]}}}"
 
 
 def create_setters(items: Sequence[Item], config: Value | None) -> FunctionOutput:
@@ -96,14 +97,17 @@ def _commented(item: Item, setters: _Setters) -> tuple[Item, list[Result]]:
     if item.file.endswith(".json"):
         return item, []  # it cannot have comments
     results: list[Result] = []
-    for keyed in list(keyed_lists(compose(item.text))):
-        if keyed.node.flow_style and not keyed.in_flow and _has_setter(keyed, setters):
-            item = in_block(item, keyed.path)
+    lists = list(keyed_lists(compose(item.text)))
+    item = in_block(
+        item, {each.path for each in lists if each.node.flow_style and _has_setter(each, setters)}
+    )
+    comments: dict[Path, str] = {}
+    for keyed in lists:
         values = _texts(keyed.node)
         if values in setters.lists:
-            comment = f"{MARKER}${{{setters.lists[values]}}}"
-            item = with_key_comment(item, keyed.path, comment)
-            results.append(_result(item, keyed.path, f"[{' '.join(values)}]", comment))
+            comments[keyed.path] = f"{MARKER}${{{setters.lists[values]}}}"
+            results.append(_result(item, keyed.path, f"[{' '.join(values)}]", comments[keyed.path]))
+    item = with_key_comments(item, comments)
     wanted: dict[Path, Scalar] = {}
     for path, node in scalars(compose(item.text)):
         comment = setters.commented(node.value)

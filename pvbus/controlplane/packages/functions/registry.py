@@ -91,7 +91,7 @@ class FunctionRegistry:
         self._engine = engine_of(engine) if engine else ""
         self._runner = FunctionRunner(runner) if runner else None
         builtins = {name: builtin.version for name, builtin in BUILTINS.items()}
-        given = (images, allow_exec, timeout_seconds, isolated, self._engine, runner, builtins)
+        given = (images or {}, allow_exec, timeout_seconds, isolated, self._engine, runner, builtins)
         self.digest = sha1_head(repr(given))
         self._images = {image: self._configured(image, target) for image, target in (images or {}).items()}
 

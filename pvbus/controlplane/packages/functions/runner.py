@@ -17,7 +17,9 @@ from pvbus.controlplane.packages.functions.limits import untimed
 from pvbus.core.errors import PermanentError, TransientError, UsageError
 
 METHOD = "/evaluator.FunctionEvaluator/EvaluateFunction"
-_RESOURCE_LIST, _IMAGE = 1, 2
+_RESOURCE_LIST, _IMAGE, _TAG = 1, 2, 3
+_RANGE = re.compile(r"(.+):([^:/]*[^\w.:/-][^:/]*)")
+"""An image with a range of versions instead of a tag, as in `x/set-labels:~0.2`."""
 _ADDRESS = re.compile(r"(?:[A-Za-z0-9_.-]+|\[[0-9A-Fa-f:.]+\]):[0-9]{1,5}")
 
 
@@ -74,8 +76,11 @@ class FunctionRunner:
 
 
 def request_of(resource_list: str, image: str) -> bytes:
-    """Return an EvaluateFunctionRequest."""
-    return _field(_RESOURCE_LIST, resource_list.encode()) + _field(_IMAGE, image.encode())
+    """Return an EvaluateFunctionRequest. A range of versions has a field of its own."""
+    match = _RANGE.fullmatch(image)
+    fields = {_IMAGE: match[1], _TAG: match[2]} if match else {_IMAGE: image}
+    encoded = [_field(number, text.encode()) for number, text in fields.items()]
+    return b"".join([_field(_RESOURCE_LIST, resource_list.encode()), *encoded])
 
 
 def _resource_list(response: bytes) -> str:

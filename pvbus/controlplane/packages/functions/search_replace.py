@@ -15,7 +15,7 @@ from pvbus.controlplane.packages.functions.comments import (
     dotted,
     keyed_lists,
     with_comments,
-    with_key_comment,
+    with_key_comments,
 )
 from pvbus.controlplane.packages.functions.files import path_matches
 from pvbus.controlplane.packages.functions.item import (
@@ -118,11 +118,12 @@ def _put(item: Item, search: _Search) -> tuple[Item, list[_Found]]:
 def _searched(item: Item, search: _Search, pattern: Expression | None) -> tuple[Item, list[_Found]]:
     found: list[_Found] = []
     comment = f"# {search.put_comment}"
-    for keyed in list(keyed_lists(compose(item.text))) if search.put_comment else ():
-        if keyed.node.value and _is_at(keyed.path, search.by_path):
-            item = with_key_comment(item, keyed.path, comment)
-            texts = [each.value for each in keyed.node.value if isinstance(each, yaml.ScalarNode)]
-            found.append(_Found(f"{search.by_path} {comment}", f"[{', '.join(texts)}]"))
+    lists = keyed_lists(compose(item.text)) if search.put_comment else ()
+    marked = [each for each in lists if each.node.value and _is_at(each.path, search.by_path)]
+    for keyed in marked:
+        texts = [each.value for each in keyed.node.value if isinstance(each, yaml.ScalarNode)]
+        found.append(_Found(f"{search.by_path} {comment}", f"[{', '.join(texts)}]"))
+    item = with_key_comments(item, {keyed.path: comment for keyed in marked})
     wanted: dict[Path, Scalar] = {}
     for path, node in scalars(compose(item.text)):
         check_time()

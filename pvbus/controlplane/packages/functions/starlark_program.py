@@ -6,7 +6,6 @@ script writes to standard error.
 
 import base64
 import json
-import os
 import re
 import resource
 import sys
@@ -51,8 +50,6 @@ _CALLABLES: dict[str, Callable[..., Any]] = {
 def main() -> NoReturn:
     """Run the script of the functionConfig, and exit: 1 with its error as a result."""
     resource.setrlimit(resource.RLIMIT_DATA, (MEMORY_BYTES_MAX, MEMORY_BYTES_MAX))
-    answer = os.fdopen(os.dup(1), "w")
-    os.dup2(2, 1)
     given = load(sys.stdin.read())
     config = given["functionConfig"]
     source = config["data"]["source"] if config["kind"] == "ConfigMap" else config["source"]
@@ -66,8 +63,7 @@ def main() -> NoReturn:
             dump({**head, "items": [], "results": [{"message": _message(exc), "severity": "error"}]}),
             1,
         )
-    answer.write(text)
-    answer.close()
+    sys.stdout.write(text)
     sys.exit(code)
 
 
