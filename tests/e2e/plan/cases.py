@@ -292,8 +292,7 @@ CASES = [
         "another upstream below drafts",
         [*clusters(2), variant_set()],
         [variant_set(workspace="v2")],
-        writes={"update PackageVariant": 2},
-        says="publish it",
+        writes={"update PackageVariant": 2, "updateResources PackageRevisionResources": 2},
     ),
     Case(
         "another upstream below published packages",
