@@ -12,6 +12,7 @@ import msgspec
 from pvbus.adapters.memory.cluster import Write
 from pvbus.adapters.memory.objects import copy_of, source_of
 from pvbus.cli.live import Export
+from pvbus.controlplane.packages.layout import CAUSE
 from pvbus.core.keys import CONFIRM_DELETION, FINALIZER, SET_UID_LABEL, ObjectKey
 from pvbus.core.proposals import conflicts_of
 from pvbus.ports.cluster import Kind, Object
@@ -122,8 +123,17 @@ def reason_of(write: Write, child: PreviewChild | None) -> str:
     if write.kind == "PackageVariant":
         return _variant_reason(write, child)
     if write.verb == "updateResources":
-        return "the package context, functions and injections of its PackageVariant"
+        return _files_reason(write)
     return _revision_reason(write)
+
+
+def _files_reason(write: Write) -> str:
+    """Return the reason for new files; inject notes an upgrade of an open draft on what it writes."""
+    said = ((write.object or {}).get("metadata", {}).get("annotations") or {}).get(CAUSE, "")
+    cause = str(said).partition(": ")[2].partition(", ")[0]
+    if cause.startswith("upgrade to "):
+        return f"{cause} of an open draft"
+    return "the package context, functions and injections of its PackageVariant"
 
 
 def _variant_reason(write: Write, child: PreviewChild | None) -> str:

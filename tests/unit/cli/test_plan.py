@@ -11,9 +11,10 @@ import pytest
 import yaml
 from click.testing import CliRunner
 
+from pvbus.adapters.memory.cluster import Write
 from pvbus.cli.live import Export, cleaned, injected_kinds, selected_kinds
 from pvbus.cli.plan import Settings, exit_code, plan, plan_of_files
-from pvbus.cli.plandocument import Document, differences
+from pvbus.cli.plandocument import Document, differences, reason_of
 from pvbus.cli.planinput import PlanInput, admitted, deletions, read_input, write_export
 from pvbus.cli.plantext import plan_lines
 from pvbus.controlplane.packages.functions.registry import FunctionRegistry
@@ -459,3 +460,19 @@ def test_an_upgrades_conflicts_are_said_below_its_draft_and_counted() -> None:
         lines[1] == "    [yellow]conflict[/] a.yaml, spec.x: is upstream's 3; here it was changed from 1 to 2"
     )
     assert lines[-1] == "Plan: 1 to create, 1 conflict to settle."
+
+
+@pytest.mark.parametrize(
+    ("cause", "reason"),
+    [
+        ("PackageVariant d/w: upgrade to blue.web.v2, pipeline", "upgrade to blue.web.v2 of an open draft"),
+        (
+            "PackageVariant d/w: pipeline",
+            "the package context, functions and injections of its PackageVariant",
+        ),
+        ("", "the package context, functions and injections of its PackageVariant"),
+    ],
+)
+def test_an_upgrade_of_an_open_draft_is_called_so(cause: str, reason: str) -> None:
+    obj = {"metadata": {"name": "r", "annotations": {"pvbus.dev/cause": cause}}}
+    assert reason_of(Write("updateResources", "PackageRevisionResources", "d", "r", obj, ""), None) == reason
