@@ -2,9 +2,9 @@
 
     python -m tests.bench [NAME...] [--small] [--json FILE]
 
-Names: ceiling, noop, affected, cel, large, revisions, upgrades, kafka, kafka-large, kafka-workers. Those
-of Kafka start one, and are left out where that cannot be had. --small does the same with few objects, to
-see that it works: its times mean nothing.
+Names: ceiling, noop, affected, cel, large, revisions, upgrades, injected, yaml, kafka, kafka-large,
+kafka-workers. Those of Kafka start one, and are left out where that cannot be had. --small does the same
+with few objects, to see that it works: its times mean nothing.
 """
 
 import argparse
@@ -25,7 +25,8 @@ from tests.bench.large import large
 from tests.bench.report import Row, machine, table, write_json
 from tests.bench.revisions import revisions
 from tests.bench.scenarios import ceiling, no_op
-from tests.bench.upgrades import upgrades
+from tests.bench.upgrades import injected, upgrades
+from tests.bench.yamlcost import yaml
 from tests.tools.kafka import KafkaUnavailableError
 
 
@@ -41,6 +42,8 @@ SCENARIOS: dict[str, Scenario] = {
     "large": large,
     "revisions": revisions,
     "upgrades": upgrades,
+    "injected": injected,
+    "yaml": yaml,
     "kafka": kafka_fleet,
     "kafka-large": kafka_large,
     "kafka-workers": kafka_workers,

@@ -10,9 +10,11 @@ from tests.bench.kafka_large import kafka_large
 from tests.bench.kafka_workers import kafka_workers
 from tests.bench.report import Row, table
 from tests.bench.scenarios import no_op
+from tests.bench.upgrades import injected
+from tests.bench.yamlcost import yaml
 from tests.tools.kafka import KafkaCluster
 
-COUNTED = ("writes", "records", "sets", "variants")
+COUNTED = ("writes", "records", "sets", "variants", "renders", "documents")
 
 
 def missed(rows: list[Row]) -> list[Row]:
@@ -21,10 +23,12 @@ def missed(rows: list[Row]) -> list[Row]:
 
 @pytest.mark.slow
 async def test_a_small_run_counts_what_the_design_promises() -> None:
-    """No writes where nothing changes, and as many evaluations as there are sets that can be affected."""
-    quiet, changes = await asyncio.gather(no_op(small=True), affected(small=True))
-    counted = [row for row in (*quiet, *changes) if row.unit in COUNTED]
-    assert len(counted) == 13
+    """No writes where nothing changes, as many evaluations as there are sets that can be affected, and as
+    many renders as there are variants that inject a changed object."""
+    runs = (no_op(small=True), affected(small=True), injected(small=True), yaml(small=True))
+    rows = [row for found in await asyncio.gather(*runs) for row in found]
+    counted = [row for row in rows if row.unit in COUNTED and row.goal is not None]
+    assert len(counted) == 15
     assert not missed(counted), table(missed(counted))
 
 

@@ -1,4 +1,4 @@
-"""Published variants whose upstream publishes: seconds to an upgrade draft of each, and what a draft weighs.
+"""Variants as drafts in git: an upstream that publishes, and an injected object that changes.
 
 API server and package store are one process, the five services another, as in `pvbus up`. CPU is split into
 the store's own, that of its git processes, and that of the services.
@@ -54,6 +54,16 @@ spec:
   ports:
   - port: 80
 """
+SITE = """\
+apiVersion: v1
+kind: ConfigMap
+metadata:
+  name: site
+  annotations:
+    kpt.dev/config-injection: required
+data: {}
+"""
+VARIANTS_PER_SITE = 50
 TEMPLATE = {
     "downstream": {"repo": "deploy", "packageExpr": "'app-' + target.name"},
     "labelExprs": [{"key": "region", "valueExpr": "target.labels.region"}],
@@ -61,19 +71,17 @@ TEMPLATE = {
 }
 
 
-def publish_blueprint(remote: Path, number: int) -> None:
-    """Commit a revision of the blueprint with plain git, and tag it."""
+def publish_blueprint(remote: Path, number: int, **files: str) -> None:
+    """Commit a revision of the blueprint with plain git, and tag it. files: more of them, by name."""
     clone = remote.with_suffix(".clone")
     if number == 1:
         make_bare(remote)
         git(remote.parent, "clone", "--quiet", str(remote), str(clone))
         git(clone, "checkout", "--quiet", "-B", "main")
-    files = {
-        "Kptfile": BLUEPRINT,
-        "deployment.yaml": DEPLOYMENT.format(replicas=number),
-        "service.yaml": SERVICE,
-    }
-    for path, text in files.items():
+    deployment = DEPLOYMENT.format(replicas=number)
+    present = {"Kptfile": BLUEPRINT, "deployment.yaml": deployment, "service.yaml": SERVICE}
+    present |= {f"{name}.yaml": text for name, text in files.items()}
+    for path, text in present.items():
         (clone / "app").mkdir(exist_ok=True)
         (clone / "app" / path).write_text(text, encoding="utf-8")
     git(clone, "add", "--all")
@@ -96,16 +104,25 @@ def _repository(name: str, remote: Path, *, deployment: bool) -> dict[str, Any]:
 
 
 @asynccontextmanager
-async def _fleet(folder: Path) -> AsyncIterator[tuple[Fleet, Process]]:
+async def _fleet(folder: Path, **files: str) -> AsyncIterator[tuple[Fleet, Process]]:
     blueprints, deploy = folder / "blueprints.git", folder / "deploy.git"
     make_bare(deploy)
-    publish_blueprint(blueprints, 1)
+    publish_blueprint(blueprints, 1, **files)
     async with ControlPlaneProcess(folder / "data", 0) as process:
         fleet = Fleet(folder, process.address.kubeconfig)
         async with fleet.http:
             await fleet.post(REPOSITORIES, _repository("blueprints", blueprints, deployment=False))
             await fleet.post(REPOSITORIES, _repository("deploy", deploy, deployment=True))
             yield fleet, Process(process.pid)
+
+
+async def _all_ready(fleet: Fleet, count: int) -> float:
+    """Wait until so many variants are Ready; return the seconds."""
+
+    async def reached() -> bool:
+        return await fleet.count_ready() >= count
+
+    return await eventually(reached, f"{count} variants are Ready", seconds=SECONDS_MAX, every=1.0)
 
 
 async def _publish_all(fleet: Fleet) -> None:
@@ -159,10 +176,7 @@ async def upgrades(*, small: bool) -> list[Row]:
             async with fleet.services(*SERVICES) as services:
                 await fleet.post(SETS, variant_set("fleet", {"env": "prod"}, TEMPLATE))
 
-                async def all_ready() -> bool:
-                    return await fleet.count_ready() >= count
-
-                cloned = await eventually(all_ready, "all variants are Ready", seconds=SECONDS_MAX, every=1.0)
+                cloned = await _all_ready(fleet, count)
                 await _publish_all(fleet)
                 await services.ask("settled")
                 publish_blueprint(folder / "blueprints.git", 2)
@@ -183,3 +197,54 @@ async def upgrades(*, small: bool) -> list[Row]:
         Row(NAME, "git objects per draft", (more - objects) / count, "objects"),
         Row(NAME, "bytes per draft in a packed repository", (packed_more - packed) / count, "bytes"),
     ]
+
+
+def _commits(remote: Path) -> int:
+    return int(git(remote, "rev-list", "--branches", "--count"))
+
+
+async def injected(*, small: bool) -> list[Row]:
+    """Change one object of many that are injected: only the drafts that have it are rendered."""
+    users, sites = (5, 4) if small else (VARIANTS_PER_SITE, 100)
+    count = users * sites
+    injectors = [{"kind": "ConfigMap", "nameExpr": "target.labels.site"}]
+    with tempfile.TemporaryDirectory(prefix="pvbus-bench-") as name:
+        remote = Path(name) / "deploy.git"
+        async with _fleet(Path(name), site=SITE) as (fleet, store):
+            await fleet.post_all(TARGETS, (_site(number) for number in range(sites)))
+            labels = (
+                {"env": "prod", "region": "r", "site": f"site-{number % sites:03}"} for number in range(count)
+            )
+            await fleet.post_all(TARGETS, (target(number, one) for number, one in enumerate(labels)))
+            async with fleet.services(*SERVICES) as services:
+                await fleet.post(
+                    SETS, variant_set("fleet", {"env": "prod"}, TEMPLATE | {"injectors": injectors})
+                )
+                cloned = await _all_ready(fleet, count)
+                await services.ask("settled")
+                before, used = _commits(remote), store.cpu_seconds()
+                await fleet.patch(f"{TARGETS}/site-001", {"data": {"zone": "moved"}})
+
+                async def rendered() -> bool:
+                    return _commits(remote) >= before + users
+
+                seconds = await eventually(rendered, f"{users} renders", seconds=SECONDS_MAX, every=0.2)
+                await services.ask("settled")
+                found = _commits(remote) - before
+                cpu = store.cpu_seconds() - used
+    what = f"one of {sites} injected objects of {count:,} variants changes"
+    return [
+        Row("injected", f"{count:,} first drafts: until all are Ready", cloned, "s"),
+        Row("injected", f"{what}: renders", found, "renders", users, "equal"),
+        Row("injected", f"{what}: until all are rendered", seconds, "s"),
+        Row("injected", f"{what}: CPU of the store until nothing is left to do", cpu, "s"),
+    ]
+
+
+def _site(number: int) -> dict[str, Any]:
+    return {
+        "apiVersion": "v1",
+        "kind": "ConfigMap",
+        "metadata": {"name": f"site-{number:03}", "namespace": "default"},
+        "data": {"zone": f"zone-{number}"},
+    }
