@@ -89,4 +89,4 @@ setup-dev:
 	@$(FIND_PYTHON); "$$python" requirements/install.py dev
 
 clean:
-	rm -rf .venv .pvbus .pvbus-kafka .mypy_cache .ruff_cache .pytest_cache .import_linter_cache .hypothesis
+	rm -rf .venv .pvbus .pvbus-kafka .pvbus-day2 .mypy_cache .ruff_cache .pytest_cache .import_linter_cache .hypothesis

@@ -40,6 +40,7 @@ COMMANDS: Mapping[str, str] = {
     "apiserver": "pvbus.cli.apiserver:apiserver",
     "backup": "pvbus.cli.backup:backup",
     "restore": "pvbus.cli.backup:restore",
+    "demo": "pvbus.cli.demo:demo",
     "version": "pvbus.cli.version:version",
 }
 

@@ -38,7 +38,7 @@ from pvbus.runtime.process.signals import stop_on_signals
 from pvbus.telemetry import logs
 from pvbus.telemetry.terminal import unfiltered
 
-EXAMPLES: Mapping[str, Callable[[Path], list[Manifest]]] = {"fleet": fleet.make}
+EXAMPLES: Mapping[str, Callable[[Path, int], list[Manifest]]] = {"fleet": fleet.make}
 LOOK_SECONDS = 0.25
 ASK_SECONDS = 1.0  # while objects are not ready, states are requested less often: each queries the bus
 
@@ -79,6 +79,9 @@ Examples:
 @click.option("--data", default=DEFAULT, show_default=True, help="Folder that holds everything.")
 @click.option("--port", default=0, type=click.IntRange(0, 65535), help="0: a free one, kept for the folder.")
 @click.option("--example", type=click.Choice(sorted(EXAMPLES)), help="Make and apply an example.")
+@click.option("--clusters", default=fleet.CLUSTERS_PER_REGION, show_default=True, metavar="N",
+              type=click.IntRange(1, fleet.CLUSTERS_PER_REGION_MAX),
+              help="In each of the four regions of the example.")  # fmt: skip
 @click.option("--reapply", is_flag=True, help="Apply PATH and the example even if they did not change: "
               "takes back edits made with kubectl.")  # fmt: skip
 @click.option(
@@ -104,6 +107,7 @@ def up(
     data: str,
     port: int,
     example: str | None,
+    clusters: int,
     reapply: bool,
     bus: str | None,
     processes: int,
@@ -149,7 +153,7 @@ def up(
         if needs_prefix:
             config = msgspec.structs.replace(config, bus=f"{config.bus.rstrip('/')}/{folder.bus_prefix()}")
         if example is not None:
-            manifests = _with_example(example, folder, manifests)
+            manifests = _with_example(example, EXAMPLES[example](folder.example, clusters), manifests)
         hints = f" --data {shlex.quote(data)}" if data != DEFAULT else ""
         hints += f" --bus {shlex.quote(config.bus)}" if bus else ""
         scope = [os.path.abspath(path) for path in paths]
@@ -172,10 +176,10 @@ def _source_of(example: str) -> str:
     return f"example {example}"
 
 
-def _with_example(example: str, folder: DataPaths, manifests: list[Manifest]) -> list[Manifest]:
+def _with_example(example: str, objects: list[Manifest], manifests: list[Manifest]) -> list[Manifest]:
     """Add an example to the user's manifests, which override the example's."""
     own = {identity(manifest.object) for manifest in manifests}
-    made = [manifest._replace(source=_source_of(example)) for manifest in EXAMPLES[example](folder.example)]
+    made = [manifest._replace(source=_source_of(example)) for manifest in objects]
     return [*(manifest for manifest in made if identity(manifest.object) not in own), *manifests]
 
 

@@ -18,14 +18,19 @@ from pvbus.core.errors import PermanentError
 
 REGIONS = ("africa", "america", "asia", "europe")
 CLUSTERS_PER_REGION = 50
+CLUSTERS_PER_REGION_MAX = 62
+"""Each region has 64 networks, and one cluster more that is no production."""
 PACKAGE = "web"
 REVISION_TAG = f"{PACKAGE}/v1"
 _NAMESPACE = "default"
 _MADE_AT = 1_767_225_600  # the first second of 2026, so that all machines create the same commits
 
 
-def make(folder: Path) -> list[Manifest]:
-    """Create missing git repositories below `folder`; return the objects to apply."""
+def make(folder: Path, clusters: int = CLUSTERS_PER_REGION) -> list[Manifest]:
+    """Create missing git repositories below `folder`; return the objects to apply.
+
+    clusters: in production, in each region.
+    """
     try:
         blueprints = folder / "blueprints.git"
         if not (blueprints / "HEAD").exists():
@@ -37,7 +42,7 @@ def make(folder: Path) -> list[Manifest]:
     except (OSError, pygit2.GitError) as exc:
         raise PermanentError(f"the example's repositories cannot be made in {folder}: {exc}") from exc
     given = read_manifests([Path(str(_files() / "manifests"))])
-    made = [Manifest(folder, 1, obj) for obj in _objects(folder)]
+    made = [Manifest(folder, 1, obj) for obj in _objects(folder, clusters)]
     return [*given, *made]
 
 
@@ -62,12 +67,12 @@ def _publish(path: Path) -> None:
     staged.rename(path)
 
 
-def _objects(folder: Path) -> Iterator[dict[str, Any]]:
+def _objects(folder: Path, clusters: int) -> Iterator[dict[str, Any]]:
     yield _repository("blueprints", folder / "blueprints.git", deployment=False)
     for number, region in enumerate(REGIONS):
         yield _repository(f"edge-{region}", folder / f"edge-{region}.git", deployment=True)
-        for index in range(1, CLUSTERS_PER_REGION + 2):
-            production = index <= CLUSTERS_PER_REGION
+        for index in range(1, clusters + 2):
+            production = index <= clusters
             yield _cluster(region, index, network=number * 64 + index, production=production)
 
 

@@ -99,9 +99,12 @@ def is_yaml(path: str) -> bool:
 
 def edit_kptfile(texts: Mapping[str, str], *edits: Edit) -> dict[str, str]:
     """Apply edits to the package's Kptfile. Raises: YamlError."""
-    documents = editor.parse(texts[KPTFILE])
+    try:
+        documents = editor.parse(texts[KPTFILE])
+    except editor.YamlError as exc:
+        raise editor.YamlError(f"{KPTFILE}: {exc}") from exc
     if not documents or not isinstance(documents[0].value, dict):
-        raise editor.YamlError("Kptfile contains no object")
+        raise editor.YamlError(f"{KPTFILE} contains no object")
     first = documents[0]
     for edit in edits:
         first = edit(first)

@@ -1,0 +1,320 @@
+"""The second day of the example fleet, step by step: what a person types, and what is true afterwards.
+
+The commands are run as they are printed; every figure is read from the API server.
+"""
+
+import asyncio
+import re
+import time
+from collections import Counter
+from collections.abc import Awaitable, Callable, Iterable
+from typing import NamedTuple
+
+from pvbus.adapters.kubernetes.cluster import HttpCluster
+from pvbus.cli.live import FILES, REVISION
+from pvbus.cli.progress import SET, VARIANT
+from pvbus.core.errors import PermanentError
+from pvbus.core.inject.owning import lifecycle_of
+from pvbus.core.merge.conflicts import CONFLICTS
+from pvbus.ports.cluster import Kind, Object
+
+NAMESPACE = "default"
+LOCAL, CONFLICTING, RETIRED = "asia-01", "europe-01", "africa-01"
+LOOK_SECONDS = 0.5
+PATIENCE_SECONDS = 600.0
+"""Ten times what 200 packages need on two idle cores."""
+
+
+class Step(NamedTuple):
+    """commands: for a shell. outcome: waits until they have had their effect, and says what is now true.
+
+    codes: exit codes that the commands may have.
+    """
+
+    title: str
+    commands: str
+    outcome: Callable[["Fleet"], Awaitable[str]]
+    codes: tuple[int, ...] = (0,)
+
+
+class Fleet:
+    """The fleet as the API server has it."""
+
+    def __init__(self, cluster: HttpCluster) -> None:
+        self._cluster = cluster
+        self.began = time.monotonic()
+
+    async def all(self, kind: Kind) -> list[Object]:
+        resource = await self._cluster.resource(kind)
+        return list((await self._cluster.list(resource, NAMESPACE)).items) if resource is not None else []
+
+    async def get(self, kind: Kind, name: str) -> Object | None:
+        resource = await self._cluster.resource(kind)
+        return await self._cluster.get(resource, NAMESPACE, name) if resource is not None else None
+
+    async def revisions(self, number: int, where: str = "") -> list[Object]:
+        """Return the PackageRevisions of the variants' number-th workspace. where: a region, "" for all."""
+        return [
+            obj
+            for obj in await self.all(REVISION)
+            if obj["metadata"]["name"].endswith(f".packagevariant-{number}")
+            and obj["metadata"]["name"].startswith(f"edge-{where}")
+        ]
+
+    async def size(self) -> int:
+        return len(await self.all(VARIANT))
+
+    async def text(self, name: str, file: str) -> str:
+        """Return a file of a PackageRevision, "" if there is none."""
+        found = await self.get(FILES, name) or {}
+        return str(found.get("spec", {}).get("resources", {}).get(file, ""))
+
+    async def until(self, ask: Callable[[], Awaitable[bool]], what: str) -> float:
+        """Wait until something is so; return the seconds since the step began. Raises PermanentError."""
+        while not await ask():
+            if time.monotonic() - self.began > PATIENCE_SECONDS:
+                raise PermanentError(f"after {PATIENCE_SECONDS:.0f} s: {what}; `pvbus explain` says why")
+            await asyncio.sleep(LOOK_SECONDS)
+        return time.monotonic() - self.began
+
+
+def steps(options: str, blueprints: str, work: str) -> Iterable[Step]:
+    """Return the day. options: for pvbus; blueprints: the repository; work: a folder for its clone."""
+    edit = "kubectl get packagerevisionresources {} -o yaml \\\n  | sed '{}' | kubectl replace -f -"
+    move = "pvbus {} --set default/web{}{}"
+    commit = f"git -C {work} -c user.name=me -c user.email=me@example.dev commit"
+    label = "kubectl label clusters.fleet.example.dev {} stage={} --overwrite"
+    return (
+        Step(
+            "Two people edit the drafts of their clusters.",
+            edit.format(_name(LOCAL, 1), "s/pathType: Prefix/pathType: Exact/")
+            + "\n"
+            + edit.format(_name(CONFLICTING, 1), "s/web:1.0.0/web:1.0.1/"),
+            _edited,
+        ),
+        Step(
+            "The fleet goes live: every draft is proposed and approved.",
+            move.format("propose", options, "") + "\n" + move.format("approve", options, " --yes"),
+            _published,
+        ),
+        Step(
+            "The blueprint publishes its second revision, with another image.",
+            f"git clone --quiet {blueprints} {work}\n"
+            f"sed -i 's/web:1.0.0/web:2.0.0/' {work}/web/deployment.yaml\n"
+            f"{commit} --quiet --all --message 'Web 2'\n"
+            f"git -C {work} tag web/v2\n"
+            f"git -C {work} push --quiet origin HEAD:main web/v2\n"
+            "kubectl wait packagerevision/blueprints.web.v2 --for=create --timeout=60s",
+            _released,
+        ),
+        Step(
+            "The set moves to it: one line for the whole fleet.",
+            'kubectl patch packagevariantset web --type merge -p \'{"spec":{"upstream":{"revision":2}}}\'',
+            _upgraded,
+        ),
+        Step(
+            "One edit is of the line that upstream has changed.",
+            f"pvbus explain default/web-edge-europe-{CONFLICTING}-web{options}",
+            _in_conflict,
+        ),
+        Step(
+            "Asia goes first.",
+            move.format("propose", options, " -l region=asia")
+            + "\n"
+            + move.format("approve", options, " -l region=asia --yes"),
+            _asia_published,
+        ),
+        Step(
+            "Europe is proposed; the draft in conflict is refused until a person has settled it.",
+            move.format("propose", options, " -l region=europe"),
+            _europe_proposed,
+            codes=(1,),
+        ),
+        Step(
+            "A cluster is retired.",
+            label.format(RETIRED, "retired"),
+            _retired,
+        ),
+        Step(
+            "It was the wrong one: it comes back, and takes up its package.",
+            label.format(RETIRED, "production"),
+            _back,
+        ),
+        Step(
+            "A slip of the selector: all of Africa is retired.",
+            label.format("-l region=africa,stage=production", "retired"),
+            _guarded,
+        ),
+        Step(
+            "Look at what is held, and undo it.",
+            f"pvbus confirm default/web --show{options} | tail -n 1\n"
+            + label.format("-l region=africa,stage=retired", "production"),
+            _undone,
+        ),
+    )
+
+
+def _name(cluster: str, number: int) -> str:
+    return f"edge-{cluster.partition('-')[0]}.{cluster}-web.packagevariant-{number}"
+
+
+def _conditions(obj: Object) -> dict[str, str]:
+    return {c["type"]: c["status"] for c in (obj.get("status") or {}).get("conditions") or ()}
+
+
+def _are_ready(objects: list[Object]) -> bool:
+    return all(
+        any(
+            c["type"] == "Ready"
+            and c["status"] == "True"
+            and c["observedGeneration"] == obj["metadata"]["generation"]
+            for c in (obj.get("status") or {}).get("conditions") or ()
+        )
+        for obj in objects
+    )
+
+
+async def is_settled(fleet: Fleet) -> bool:
+    """Return whether the set and all its variants are ready."""
+    sets, variants = await fleet.all(SET), await fleet.all(VARIANT)
+    return bool(sets) and bool(variants) and _are_ready([*sets, *variants])
+
+
+async def was_told(fleet: Fleet) -> bool:
+    """Return whether this fleet has had its second day, or a part of it."""
+    firsts = await fleet.revisions(1)
+    return bool(await fleet.get(REVISION, "blueprints.web.v2")) or any(
+        lifecycle_of(obj) != "Draft" for obj in firsts
+    )
+
+
+def _line(text: str, pattern: str) -> str:
+    found = re.search(pattern, text)
+    return f"`{found[0].strip()}`" if found else "nothing of it"
+
+
+async def _edited(fleet: Fleet) -> str:
+    path = _line(await fleet.text(_name(LOCAL, 1), "service.yaml"), r"pathType: \w+")
+    image = _line(await fleet.text(_name(CONFLICTING, 1), "deployment.yaml"), r"image: \S+")
+    return f"{LOCAL} has {path}, {CONFLICTING} has {image}, only in their drafts"
+
+
+async def _published(fleet: Fleet) -> str:
+    size = await fleet.size()
+
+    async def published() -> bool:
+        return sum(lifecycle_of(obj) == "Published" for obj in await fleet.revisions(1)) == size
+
+    seconds = await fleet.until(published, "not all drafts are published")
+    return f"{size} packages are published in git, {seconds:.0f} s after the first was proposed"
+
+
+async def _released(fleet: Fleet) -> str:
+    second = await fleet.get(REVISION, "blueprints.web.v2") or {}
+    following = Counter(str(obj["spec"]["upstream"].get("revision")) for obj in await fleet.all(VARIANT))
+    shown = ", ".join(f"{count} variants follow revision {number}" for number, count in following.items())
+    return f"blueprints.web.v2 is {lifecycle_of(second)}; {shown}: nothing moves by itself"
+
+
+async def _upgraded(fleet: Fleet) -> str:
+    size = await fleet.size()
+
+    async def drafted() -> bool:
+        drafts = await fleet.revisions(2)
+        rendered = sum(_conditions(obj).get("Rendered") == "True" for obj in drafts)
+        return rendered == size and await is_settled(fleet)
+
+    seconds = await fleet.until(drafted, "not every variant has a rendered upgrade draft")
+    path = _line(await fleet.text(_name(LOCAL, 2), "service.yaml"), r"pathType: \w+")
+    image = _line(await fleet.text(_name(LOCAL, 2), "deployment.yaml"), r"image: \S+")
+    drafts = len(await fleet.revisions(2))
+    return f"{drafts} upgrade drafts after {seconds:.0f} s; that of {LOCAL} has {image} and keeps {path}"
+
+
+async def _in_conflict(fleet: Fleet) -> str:
+    found = [
+        obj["metadata"]["name"]
+        for obj in await fleet.revisions(2)
+        if (obj["metadata"].get("annotations") or {}).get(CONFLICTS)
+    ]
+    return f"{len(found)} of {len(await fleet.revisions(2))} drafts in conflict: {', '.join(found)}"
+
+
+async def _asia_published(fleet: Fleet) -> str:
+    async def published() -> bool:
+        return all(lifecycle_of(obj) == "Published" for obj in await fleet.revisions(2, "asia"))
+
+    seconds = await fleet.until(published, "not all of asia is published")
+    counts = Counter(lifecycle_of(obj) for obj in await fleet.revisions(2))
+    return f"second revisions: {_counted(counts)}, {seconds:.0f} s after the first was proposed"
+
+
+async def _europe_proposed(fleet: Fleet) -> str:
+    counts = Counter(lifecycle_of(obj) for obj in await fleet.revisions(2, "europe"))
+    return f"second revisions of europe: {_counted(counts)}"
+
+
+def _counted(counts: Counter[str]) -> str:
+    return ", ".join(f"{count} {state}" for state, count in sorted(counts.items()))
+
+
+async def _retired(fleet: Fleet) -> str:
+    variant = f"web-edge-africa-{RETIRED}-web"
+
+    async def gone() -> bool:
+        first = await fleet.get(REVISION, _name(RETIRED, 1))
+        is_proposed = first is not None and lifecycle_of(first) == "DeletionProposed"
+        return is_proposed and await fleet.get(VARIANT, variant) is None
+
+    seconds = await fleet.until(gone, f"{variant} is still there")
+    draft = await fleet.get(REVISION, _name(RETIRED, 2))
+    left = "still there" if draft else "gone"
+    return (
+        f"{variant} is gone after {seconds:.0f} s, its draft is {left}; its published package is "
+        f"DeletionProposed, for a person to approve; {await fleet.size()} variants are left"
+    )
+
+
+async def _back(fleet: Fleet) -> str:
+    async def back() -> bool:
+        first = await fleet.get(REVISION, _name(RETIRED, 1))
+        second = await fleet.get(REVISION, _name(RETIRED, 2))
+        return first is not None and lifecycle_of(first) == "Published" and second is not None
+
+    seconds = await fleet.until(back, f"the package of {RETIRED} is not back")
+    await fleet.until(lambda: is_settled(fleet), "not every variant is ready")
+    states = [f"{_name(RETIRED, number)} is {await _lifecycle(fleet, number)}" for number in (1, 2)]
+    return f"{' and '.join(states)} after {seconds:.0f} s; {await fleet.size()} variants"
+
+
+async def _lifecycle(fleet: Fleet, number: int) -> str:
+    return lifecycle_of(await fleet.get(REVISION, _name(RETIRED, number)) or {})
+
+
+async def _hold(fleet: Fleet) -> str:
+    """Return what the set says of the deletions that it holds, "" if it holds none."""
+    conditions = ((await fleet.get(SET, "web") or {}).get("status") or {}).get("conditions") or ()
+    held = (c["message"] for c in conditions if c["type"] == "DeletionHeld" and c["status"] == "True")
+    return next(held, "")
+
+
+async def _guarded(fleet: Fleet) -> str:
+    async def listed() -> bool:
+        return "pvbus confirm" in await _hold(fleet)
+
+    seconds = await fleet.until(listed, "the set holds no deletions")
+    going = [obj for obj in await fleet.all(VARIANT) if obj["metadata"].get("deletionTimestamp")]
+    return (
+        f"after {seconds:.0f} s the set says: {await _hold(fleet)}\n"
+        f"     {await fleet.size()} variants are there, {len(going)} being deleted"
+    )
+
+
+async def _undone(fleet: Fleet) -> str:
+    async def undone() -> bool:
+        return not await _hold(fleet) and await is_settled(fleet)
+
+    await fleet.until(undone, "the set still holds deletions")
+    found = [*await fleet.revisions(1), *await fleet.revisions(2)]
+    counts = Counter(lifecycle_of(obj) for obj in found)
+    return f"nothing was deleted: {await fleet.size()} variants, {_counted(counts)}"
