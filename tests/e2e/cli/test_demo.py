@@ -30,9 +30,9 @@ def path() -> str:
 def test_the_second_day_is_told(tmp_path: Path, path: str) -> None:
     """Upgrades keep an edit, one is in conflict, a region goes first, nothing is deleted by a slip."""
     arguments = ("demo", "day2", "--data", tmp_path / "day", "--clusters", str(REGION))
-    told = pvbus(*arguments, cwd=tmp_path, PATH=path)
-    assert told.code == 0, told.out + told.err
-    outcomes = [line for line in told.out.splitlines() if line.startswith("now: ")]
+    done = pvbus(*arguments, cwd=tmp_path, PATH=path)
+    assert done.code == 0, done.out + done.err
+    outcomes = [line for line in done.out.splitlines() if line.startswith("now: ")]
     for words in (
         f"now: {SIZE} variants are ready",
         f"{SIZE} packages are published in git",
