@@ -43,12 +43,19 @@ class Look(NamedTuple):
                 f'{news}, but "{self.name}" is {self.state}: reject it to have the upstream merged into '
                 "it, or publish it to have it upgraded"
             )
-        return "UpstreamChanged", f'{news}, but "{self.name}" {self._lost()}'
+        # a published package without a base is an error of Porch's controller, too
+        reason = "Error" if self.state is DownstreamState.PUBLISHED else "UpstreamChanged"
+        return reason, f'{news}, but "{self.name}" {self._lost()}'
 
     def _lost(self) -> str:
+        """Return why the change cannot be merged, with Porch's words, and the ways out."""
         lock = Lock.of(self.obj)
         held = f"{lock.ref} (commit {lock.commit or 'unknown'})" if lock is not None else "its upstream"
-        words = f"was made of {held}, which cannot be read any more, so the change cannot be merged: "
+        if lock is not None and lock.number == 0:
+            why = "an upstream cannot be published with revision number 0"
+        else:
+            why = "this service could not find upstream package revision and commit any more"
+        words = f"was made of {held}, and {why}, so the change cannot be merged: "
         if self.state is DownstreamState.PUBLISHED:
             return f"{words}bring that revision back, or set spec.upstream back, or delete the package"
         return f"{words}delete it to have it made anew, or set spec.upstream back"
