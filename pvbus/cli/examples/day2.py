@@ -20,6 +20,7 @@ from pvbus.ports.cluster import Kind, Object
 
 NAMESPACE = "default"
 LOCAL, CONFLICTING, RETIRED = "asia-01", "europe-01", "africa-01"
+IMAGE = "spec.template.spec.containers[name=web].image"
 LOOK_SECONDS = 0.5
 PATIENCE_SECONDS = 600.0
 """Ten times what 200 packages need on two idle cores."""
@@ -81,6 +82,7 @@ class Fleet:
 def steps(options: str, blueprints: str, work: str) -> Iterable[Step]:
     """Return the day. options: for pvbus; blueprints: the repository; work: a folder for its clone."""
     edit = "kubectl get packagerevisionresources {} -o yaml \\\n  | sed '{}' | kubectl replace -f -"
+    conflicting = f"default/web-edge-europe-{CONFLICTING}-web"
     move = "pvbus {} --set default/web{}{}"
     commit = f"git -C {work} -c user.name=me -c user.email=me@example.dev commit"
     label = "kubectl label clusters.fleet.example.dev {} stage={} --overwrite"
@@ -114,7 +116,7 @@ def steps(options: str, blueprints: str, work: str) -> Iterable[Step]:
         ),
         Step(
             "One edit is of the line that upstream has changed.",
-            f"pvbus explain default/web-edge-europe-{CONFLICTING}-web{options}",
+            f"pvbus diff {conflicting}{options}",
             _in_conflict,
         ),
         Step(
@@ -129,6 +131,12 @@ def steps(options: str, blueprints: str, work: str) -> Iterable[Step]:
             move.format("propose", options, " -l region=europe"),
             _europe_proposed,
             codes=(1,),
+        ),
+        Step(
+            "The cluster keeps its own image, and is proposed, too.",
+            f"pvbus diff {conflicting} --take local '{IMAGE}'{options}\n"
+            + move.format("propose", options, " -l region=europe"),
+            _settled,
         ),
         Step(
             "A cluster is retired.",
@@ -252,6 +260,13 @@ async def _asia_published(fleet: Fleet) -> str:
 async def _europe_proposed(fleet: Fleet) -> str:
     counts = Counter(lifecycle_of(obj) for obj in await fleet.revisions(2, "europe"))
     return f"second revisions of europe: {_counted(counts)}"
+
+
+async def _settled(fleet: Fleet) -> str:
+    name = _name(CONFLICTING, 2)
+    image = _line(await fleet.text(name, "deployment.yaml"), r"image: \S+")
+    state = lifecycle_of(await fleet.get(REVISION, name) or {})
+    return f"{name} is {state} with {image}; {await _europe_proposed(fleet)}"
 
 
 def _counted(counts: Counter[str]) -> str:

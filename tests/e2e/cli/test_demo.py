@@ -41,11 +41,13 @@ def test_the_second_day_is_told(tmp_path: Path, path: str) -> None:
         f"1 of {SIZE} drafts in conflict: edge-europe.europe-01-web.packagevariant-2",
         f"second revisions: {SIZE - REGION} Draft, {REGION} Published",
         f"second revisions of europe: 1 Draft, {REGION - 1} Proposed",
+        "europe-01-web.packagevariant-2 is Proposed with `image: registry.example.dev/web:1.0.1`",
         f"its draft is gone; its published package is DeletionProposed, for a person to approve; {SIZE - 1}",
         "packagevariant-1 is Published and edge-africa.africa-01-web.packagevariant-2 is Draft after",
         f"nothing was deleted: {SIZE} variants",
     ):
         assert any(words in line for line in outcomes), (words, outcomes)
+    assert "1 to settle" in done.out.partition("\n5. ")[2].partition("\n6. ")[0]
     again = pvbus(*arguments, cwd=tmp_path, PATH=path)
     assert again.code == 1
     assert "choose a fresh folder" in again.err

@@ -78,7 +78,8 @@ OF_MAKE = ("ARGS", "MAKEFLAGS", "MAKELEVEL", "MAKEOVERRIDES", "MFLAGS")
 
 def run(commands: list[str], cwd: Path, kubectl: Path) -> str:
     """Run the commands, end what they started, and return what they printed."""
-    variables = environment(PYTHONUNBUFFERED="1", PATH=f"{kubectl.parent}:{os.environ['PATH']}")
+    path = f"{kubectl.parent}:{os.environ['PATH']}"
+    variables = environment(PYTHONUNBUFFERED="1", PATH=path, GIT_CONFIG_GLOBAL=os.devnull)
     for name in ("KUBECONFIG", *OF_MAKE):
         variables.pop(name, None)
     log = cwd / "commands.log"
