@@ -180,7 +180,7 @@ propose.help = f"""Propose the drafts of a set's variants: nothing changes them 
 {REFUSALS}"""
 approve.help = f"""Publish the proposed package revisions of a set's variants, and check each.
 
-    Drafts that nobody has proposed are left alone.
+    Drafts that are not proposed stay as they are.
 {REFUSALS}"""
 
 

@@ -13,10 +13,9 @@ from collections.abc import Callable, Iterable, Iterator
 from functools import lru_cache
 from typing import Any, NamedTuple, TypeVar
 
+from pvbus.core.api.packages import PUBLISHED
 from pvbus.core.api.variants import Upstream
 from pvbus.core.records import RevisionFacts
-
-_PUBLISHED = ("Published", "DeletionProposed")
 
 _NUMBERS = r"v?(\d+|[xX*])(?:\.(\d+|[xX*]))?(?:\.(\d+|[xX*]))?"
 _SUFFIX = r"(?:-([0-9A-Za-z.-]+))?(?:\+[0-9A-Za-z.-]+)?"
@@ -73,7 +72,7 @@ def problem(upstream: Upstream) -> str:
 
 
 def _version_of(facts: RevisionFacts) -> Version | None:
-    if facts.lifecycle not in _PUBLISHED:
+    if facts.lifecycle not in PUBLISHED:
         return None
     if facts.revision > 0:
         return Version((facts.revision, 0, 0), _RELEASE)

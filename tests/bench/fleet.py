@@ -59,12 +59,18 @@ def package_revision(name: str, package: str) -> dict[str, Any]:
     }
 
 
-def repository(name: str) -> dict[str, Any]:
+def repository(
+    name: str, url: str = "https://example.org/deploy.git", *, deployment: bool = True
+) -> dict[str, Any]:
     return {
         "apiVersion": "config.porch.kpt.dev/v1alpha1",
         "kind": "Repository",
         "metadata": {"name": name, "namespace": "default"},
-        "spec": {"type": "git", "deployment": True, "git": {"repo": "https://example.org/deploy.git"}},
+        "spec": {
+            "type": "git",
+            "deployment": deployment,
+            "git": {"repo": url, "branch": "main", "createBranch": True},
+        },
     }
 
 

@@ -10,11 +10,11 @@ import subprocess
 import tempfile
 import time
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from pvbus.cli.controlplane import ControlPlaneProcess
 from tests.bench import gitfleet
-from tests.bench.fleet import REPOSITORIES, REVISIONS, Fleet
+from tests.bench.fleet import REPOSITORIES, REVISIONS, Fleet, repository
 from tests.bench.report import Row
 
 NAME = "revisions"
@@ -62,15 +62,6 @@ class Process(NamedTuple):
         return Path(f"/proc/{self.number}/{file}").read_text(encoding="ascii")
 
 
-def _repository(remote: Path) -> dict[str, Any]:
-    return {
-        "apiVersion": "config.porch.kpt.dev/v1alpha1",
-        "kind": "Repository",
-        "metadata": {"name": "deploy", "namespace": "default"},
-        "spec": {"type": "git", "deployment": True, "git": {"repo": str(remote)}},
-    }
-
-
 async def _touch(fleet: Fleet, note: str) -> None:
     """Change one draft: a commit and a push."""
     name = f"deploy.{gitfleet.package_name(0)}.packagevariant-2"
@@ -85,7 +76,7 @@ async def _measure(folder: Path, packages: int) -> Cost:
         fleet = Fleet(folder, process.address.kubeconfig)
         async with fleet.http:
             before = store.cpu_seconds()
-            await fleet.post(REPOSITORIES, _repository(remote))
+            await fleet.post(REPOSITORIES, repository("deploy", str(remote)))
             discovery = await fleet.wait_count(REVISIONS, count)
             discovery_cpu = store.cpu_seconds() - before
             memory = store.resident_bytes()

@@ -22,6 +22,7 @@ from tests.bench.fleet import (
     SETS,
     TARGETS,
     Fleet,
+    repository,
     target,
     variant_set,
 )
@@ -90,19 +91,6 @@ def publish_blueprint(remote: Path, number: int, **files: str) -> None:
     git(clone, "push", "--quiet", "origin", "main", f"app/v{number}")
 
 
-def _repository(name: str, remote: Path, *, deployment: bool) -> dict[str, Any]:
-    return {
-        "apiVersion": "config.porch.kpt.dev/v1alpha1",
-        "kind": "Repository",
-        "metadata": {"name": name, "namespace": "default"},
-        "spec": {
-            "type": "git",
-            "deployment": deployment,
-            "git": {"repo": str(remote), "branch": "main", "createBranch": True},
-        },
-    }
-
-
 @asynccontextmanager
 async def _fleet(folder: Path, **files: str) -> AsyncIterator[tuple[Fleet, Process]]:
     blueprints, deploy = folder / "blueprints.git", folder / "deploy.git"
@@ -111,8 +99,8 @@ async def _fleet(folder: Path, **files: str) -> AsyncIterator[tuple[Fleet, Proce
     async with ControlPlaneProcess(folder / "data", 0) as process:
         fleet = Fleet(folder, process.address.kubeconfig)
         async with fleet.http:
-            await fleet.post(REPOSITORIES, _repository("blueprints", blueprints, deployment=False))
-            await fleet.post(REPOSITORIES, _repository("deploy", deploy, deployment=True))
+            await fleet.post(REPOSITORIES, repository("blueprints", str(blueprints), deployment=False))
+            await fleet.post(REPOSITORIES, repository("deploy", str(deploy)))
             yield fleet, Process(process.pid)
 
 

@@ -10,9 +10,11 @@ from collections import Counter
 from collections.abc import Awaitable, Callable, Iterable
 from typing import NamedTuple
 
+import msgspec
+
 from pvbus.adapters.kubernetes.cluster import HttpCluster
 from pvbus.cli.live import FILES, REVISION
-from pvbus.cli.progress import SET, VARIANT
+from pvbus.cli.progress import SET, VARIANT, Judged
 from pvbus.core.errors import PermanentError
 from pvbus.core.inject.owning import lifecycle_of
 from pvbus.core.merge.conflicts import CONFLICTS
@@ -170,22 +172,10 @@ def _conditions(obj: Object) -> dict[str, str]:
     return {c["type"]: c["status"] for c in (obj.get("status") or {}).get("conditions") or ()}
 
 
-def _are_ready(objects: list[Object]) -> bool:
-    return all(
-        any(
-            c["type"] == "Ready"
-            and c["status"] == "True"
-            and c["observedGeneration"] == obj["metadata"]["generation"]
-            for c in (obj.get("status") or {}).get("conditions") or ()
-        )
-        for obj in objects
-    )
-
-
 async def is_settled(fleet: Fleet) -> bool:
     """Return whether the set and all its variants are ready."""
     sets, variants = await fleet.all(SET), await fleet.all(VARIANT)
-    return bool(sets) and bool(variants) and _are_ready([*sets, *variants])
+    return bool(sets and variants) and all(msgspec.convert(obj, Judged).ready for obj in (*sets, *variants))
 
 
 async def was_told(fleet: Fleet) -> bool:

@@ -1,7 +1,7 @@
 """Reads packages of git repositories that are not registered, for clones.
 
-Every read asks the remote for its refs with the caller's credentials: the cache gives nobody what the remote
-does not. A commit is fetched without its history into a folder that is deleted afterwards; its packages stay
+Every read asks the remote for its refs with the caller's credentials; only then may the answer come from the
+cache. A commit is fetched without its history into a folder that is deleted afterwards; its packages stay
 in memory.
 
 Source: Porch v1.5.8, pkg/task/clone.go and pkg/externalrepo/git/git.go (GetPackageRevision).
@@ -92,7 +92,7 @@ class Upstreams:
         name = f"{wanted.repo} {directory or '/'}@{wanted.ref}"
         try:
             package = await self._read(namespace, wanted, directory)
-        except GitError as exc:  # nobody but the client tries again, and it has to be told at once
+        except GitError as exc:  # only the client can try again, so it gets the answer at once
             text = str(exc).replace("spec.git.", f"{FIELD}.").replace("; it will be retried", "")
             raise answers.internal(f'upstream package "{name}": {text}') from exc
         except ContentError as exc:

@@ -12,6 +12,8 @@ from pvbus.core.api.variants import CONFIG_GROUP, PORCH_API, ApiStruct, Conditio
 REPOSITORY_API = f"{CONFIG_GROUP}/v1alpha1"
 LATEST_LABEL = "kpt.dev/latest-revision"
 PLACEHOLDER_REVISION = -1
+PUBLISHED = ("Published", "DeletionProposed")
+"""Lifecycles of a published revision: a proposed deletion changes nothing until it is approved."""
 RENDER_REMARKS = "pvbus.dev/render-remarks"
 """Annotation of a PackageRevision: how functions ran that are not built in, or not in the image's version."""
 

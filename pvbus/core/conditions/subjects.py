@@ -10,6 +10,7 @@ from typing import NamedTuple
 
 import msgspec
 
+from pvbus.core.api.packages import PUBLISHED
 from pvbus.core.api.variants import CONFIG_GROUP, PORCH_GROUP, Condition
 from pvbus.core.keys import ObjectKey, SubjectKey, reconciled_partition
 from pvbus.core.markers import SyncView, marker_kind
@@ -22,7 +23,6 @@ LIFECYCLE_TYPE = "Published"
 """The condition that represents a revision's lifecycle. True while it is `Published` or
 `DeletionProposed`. The reason is the lifecycle."""
 
-_PUBLISHED = ("Published", "DeletionProposed")
 _PLACEHOLDER = -1  # the revision number of a branch placeholder, which has no lifecycle of its own
 _row = msgspec.json.Decoder(ObjectRow)
 
@@ -88,7 +88,7 @@ def _subject(name: ObjectKey, row: ObjectRow) -> ConditionSubject:
         return ConditionSubject(row.uid, None)
     condition = Condition(
         type=LIFECYCLE_TYPE,
-        status="True" if facts.lifecycle in _PUBLISHED else "False",
+        status="True" if facts.lifecycle in PUBLISHED else "False",
         reason=facts.lifecycle,
         message=f"package {facts.package} of repository {facts.repository}, workspace {facts.workspace}",
     )

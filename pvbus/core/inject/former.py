@@ -11,6 +11,7 @@ another owner may have taken over on purpose; it is left out when the variant it
 from collections.abc import Iterable, Mapping
 from typing import Any, NamedTuple
 
+from pvbus.core.api.packages import PUBLISHED as PUBLISHED
 from pvbus.core.api.variants import Downstream, PackageVariant
 from pvbus.core.errors import ConflictError, PermanentError
 from pvbus.core.inject.view import ObservedRevision
@@ -18,7 +19,6 @@ from pvbus.core.keys import WORKSPACE_PREFIX
 
 MADE_BY = "pvbus.dev/made-by"
 PROPOSED_BY = "pvbus.dev/deletion-proposed-by"
-PUBLISHED = ("Published", "DeletionProposed")
 PLACEHOLDER = -1
 """Revision number of a branch's placeholder, which a variant never creates, adopts or owns."""
 

@@ -50,12 +50,14 @@ class Look(NamedTuple):
     def _lost(self) -> str:
         """Return why the change cannot be merged, with Porch's words, and the ways out."""
         lock = Lock.of(self.obj)
-        held = f"{lock.ref} (commit {lock.commit or 'unknown'})" if lock is not None else "its upstream"
-        if lock is not None and lock.number == 0:
-            why = "an upstream cannot be published with revision number 0"
-        else:
-            why = "this service could not find upstream package revision and commit any more"
-        words = f"was made of {held}, and {why}, so the change cannot be merged: "
+        ref, commit, number = (lock.ref, lock.commit, lock.number) if lock is not None else ("", "", -1)
+        why = f"could not find upstream package revision {ref}"
+        if number == 0:
+            why = "upstream cannot be published with revision number 0"
+        words = (
+            f"was made of {ref} (commit {commit or 'unknown'}), which cannot be read any more ({why}), "
+            "so the change cannot be merged: "
+        )
         if self.state is DownstreamState.PUBLISHED:
             return f"{words}bring that revision back, or set spec.upstream back, or delete the package"
         return f"{words}delete it to have it made anew, or set spec.upstream back"

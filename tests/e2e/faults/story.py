@@ -8,6 +8,7 @@ import asyncio
 import os
 import subprocess
 from collections.abc import Awaitable, Callable, Coroutine, Iterable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -83,7 +84,7 @@ class Story:
 
     async def clone(self) -> None:
         for name in ("blueprints", "edge"):
-            await self.change(REPOSITORY, name, lambda obj: obj or self._repository(name))  # noqa: B023
+            await self.change(REPOSITORY, name, partial(self._or_repository, name))
         for site in self.sites:
             await self.change(SITE, site, lambda obj: obj or _site("3"))
         await self.change(SET, "web", lambda obj: obj or _set())
@@ -206,7 +207,7 @@ class Story:
     async def rendered(self, number: int, packages: Iterable[str]) -> None:
         """Wait for drafts with a pipeline that has run."""
         for package in packages:
-            await self.until(lambda: self._is_rendered(f"edge.{package}.packagevariant-{number}"))  # noqa: B023
+            await self.until(partial(self._is_rendered, f"edge.{package}.packagevariant-{number}"))
 
     async def _is_rendered(self, name: str) -> bool:
         found = await self.get(REVISION, name)
@@ -217,7 +218,7 @@ class Story:
 
     async def approve(self, number: int, packages: Iterable[str]) -> None:
         for package in packages:
-            await self.until(lambda: self._approved(f"edge.{package}.packagevariant-{number}"))  # noqa: B023
+            await self.until(partial(self._approved, f"edge.{package}.packagevariant-{number}"))
 
     async def _approved(self, name: str) -> bool:
         cluster = await self.cluster()
@@ -287,6 +288,9 @@ class Story:
                 except (TransientError, ConflictError):
                     pass
                 await asyncio.sleep(0.05)
+
+    def _or_repository(self, name: str, found: Object | None) -> Object:
+        return found or self._repository(name)
 
     def _repository(self, name: str) -> Object:
         git = {"repo": str(self.remote(name)), "branch": "main", "createBranch": True}
