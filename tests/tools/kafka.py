@@ -11,7 +11,9 @@ import base64
 import contextlib
 import ctypes
 import fcntl
+import itertools
 import os
+import random
 import re
 import secrets
 import shutil
@@ -35,6 +37,9 @@ JAVA_MIN = 17
 HEAP = "256m"
 START_SECONDS_MAX = 240.0
 """A broker listens after 5 s on a free machine; machines that run tests are rarely free."""
+
+_PORTS = range(12_000, 32_768)
+"""Linux gives outgoing connections 32,768 and more (ip_local_port_range), other systems 49,152 and more."""
 
 _POM = f"""<project xmlns="http://maven.apache.org/POM/4.0.0">
   <modelVersion>4.0.0</modelVersion>
@@ -340,12 +345,23 @@ def _secure(security: Security) -> tuple[dict[str, str], tuple[str, ...]]:
 
 
 def free_ports(count: int) -> list[int]:
-    """Return ports that nobody listens on now, each another one."""
-    with contextlib.ExitStack() as stack:
-        sockets = [stack.enter_context(socket.socket()) for _ in range(count)]
-        for each in sockets:
-            each.bind(("127.0.0.1", 0))
-        return [each.getsockname()[1] for each in sockets]
+    """Return ports that nobody listens on now, each another one.
+
+    They lie below those that the kernel gives to outgoing connections: one of these could take a port between
+    this choice and the moment its user listens, which is minutes for a proxy in front of a broker.
+    """
+    ports = random.SystemRandom().sample(_PORTS, len(_PORTS))
+    return list(itertools.islice(filter(_is_free, ports), count))
+
+
+def _is_free(port: int) -> bool:
+    with socket.socket() as each:
+        each.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)  # connections that ended are no users
+        try:
+            each.bind(("127.0.0.1", port))
+        except OSError:
+            return False
+        return True
 
 
 def tool(main_class: str, *arguments: str) -> list[str]:
