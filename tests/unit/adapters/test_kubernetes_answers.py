@@ -12,7 +12,7 @@ import pytest
 from aiohttp import web
 from kubernetes_asyncio.client import Configuration
 
-from pvbus.adapters.kubernetes import cluster as adapter
+from pvbus.adapters.kubernetes import transport as adapter
 from pvbus.adapters.kubernetes.cluster import HttpCluster
 from pvbus.adapters.kubernetes.connection import Connection
 from pvbus.core.errors import PermanentError, TransientError
