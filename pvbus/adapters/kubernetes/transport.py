@@ -1,10 +1,11 @@
-"""Sends requests to one API server: sessions, credentials, timeouts.
+"""Sends requests to one API server: sessions, credentials, limits, timeouts.
 
 Bodies are bytes to and from msgspec. The sessions do not read proxy variables (that alone costs four fifths
 of the throughput).
 """
 
 import asyncio
+import random
 from collections.abc import AsyncGenerator, Mapping
 from contextlib import AsyncExitStack
 from typing import Any, NamedTuple
@@ -15,6 +16,7 @@ import msgspec
 from pvbus import __version__
 from pvbus.adapters.kubernetes.connection import Access, Connection
 from pvbus.adapters.kubernetes.errors import error_of, lost
+from pvbus.adapters.kubernetes.limit import InflightLimit
 from pvbus.core.errors import PvbusError, TransientError
 from pvbus.ports.cluster import GoneError, SilentError
 
@@ -23,6 +25,8 @@ WATCH_START_SECONDS = 20.0  # until a watch's headers arrive: below the time aft
 WATCH_SILENCE_SECONDS = 90.0  # bookmarks come each minute: longer silence may be a dead connection
 WATCH_LINE_BYTES_MAX = 64_000_000  # far above any object: a longer line is not from a watch
 CONNECTIONS_MAX = 100
+WAIT_SECONDS_MAX = 5.0  # before a request is sent: a lease that was checked before may be lost after that
+RETRY_SECONDS_MIN = 0.1  # after a 429 that asks for no wait
 
 _encode = msgspec.json.Encoder().encode
 
@@ -39,11 +43,28 @@ class Answer(NamedTuple):
         return error_of(self.code, self.body, method=method, where=self.where, retry_after=self.retry_after)
 
 
+class _Request(NamedTuple):
+    method: str
+    path: str
+    parameters: Mapping[str, str] | None
+    headers: Mapping[str, str]
+    data: bytes | None
+
+    @property
+    def where(self) -> str:
+        return f"{self.method} {self.path}"
+
+
 class Transport:
-    """Sends requests and watches over two pools of connections."""
+    """Sends requests and watches over two pools of connections.
+
+    A request that the server refuses with 429 is sent again after its Retry-After, if that is short, and
+    meanwhile fewer requests are in flight. Watches do not count: a server has seats only for their start.
+    """
 
     def __init__(self, connection: Connection) -> None:
         self._connection = connection
+        self._limit = InflightLimit(CONNECTIONS_MAX)
         self._session = self._open_session(CONNECTIONS_MAX)
         self._watching = self._open_session(0)  # watches are long-lived: they must not use up the connections
 
@@ -71,41 +92,61 @@ class Transport:
         content: str = "application/json",
         accept: str = "application/json",
     ) -> Answer:
-        """Send a request, and once more after a 401 with renewed credentials. Raises TransientError."""
+        """Send a request; again after 401 with renewed credentials, and after 429. Raises TransientError."""
         headers, data = {"Accept": accept}, None
         if body is not None:
             data, headers["Content-Type"] = _encode(body), content
+        request = _Request(method, path, parameters, headers, data)
+        deadline = asyncio.get_running_loop().time() + WAIT_SECONDS_MAX
+        while True:
+            answer = await self._admitted(request, deadline)
+            if answer.code != 429:
+                return answer
+            seconds = getattr(answer.error(method), "retry_after_seconds", None)
+            if seconds is None or asyncio.get_running_loop().time() + seconds > deadline:
+                return answer
+            await asyncio.sleep(max(RETRY_SECONDS_MIN, seconds) * random.uniform(1.0, 1.1))
+
+    async def _admitted(self, request: "_Request", deadline: float) -> Answer:
+        """Send a request when the server is expected to have room for it."""
+        remaining = max(0.0, deadline - asyncio.get_running_loop().time())
+        async with AsyncExitStack() as stack:
+            try:
+                number = await stack.enter_async_context(self._limit.slot(remaining))
+            except TimeoutError as exc:
+                raise TransientError(
+                    f"{request.where}: not sent within {WAIT_SECONDS_MAX:g} s: the server refuses requests"
+                    f" (429), so only {self._limit.limit} are in flight; check its priority levels"
+                ) from exc
+            answer = await self._authenticated(request)
+            if answer.code == 429:
+                self._limit.refused(number)
+            else:
+                self._limit.served()
+            return answer
+
+    async def _authenticated(self, request: "_Request") -> Answer:
         access = await self._connection.access()
-        answer = await self._exchange(method, path, access, parameters, headers, data)
+        answer = await self._exchange(request, access)
         if answer.code == 401 and self._connection.reject(access):
-            access = await self._connection.access()
-            answer = await self._exchange(method, path, access, parameters, headers, data)
+            answer = await self._exchange(request, await self._connection.access())
         return answer
 
-    async def _exchange(
-        self,
-        method: str,
-        path: str,
-        access: Access,
-        parameters: Mapping[str, str] | None,
-        headers: Mapping[str, str],
-        data: bytes | None,
-    ) -> Answer:
-        where = f"{method} {path}"
+    async def _exchange(self, request: "_Request", access: Access) -> Answer:
         try:
             async with self._session.request(
-                method,
-                self._connection.url + path,
-                params=parameters,
-                data=data,
-                headers={**headers, **access.headers},
+                request.method,
+                self._connection.url + request.path,
+                params=request.parameters,
+                data=request.data,
+                headers={**request.headers, **access.headers},
                 ssl=access.ssl,
                 timeout=aiohttp.ClientTimeout(total=REQUEST_SECONDS),
             ) as response:
                 body = await response.read()
-                return Answer(response.status, body, response.headers.get("Retry-After"), where)
+                return Answer(response.status, body, response.headers.get("Retry-After"), request.where)
         except (aiohttp.ClientError, TimeoutError, OSError, asyncio.IncompleteReadError) as exc:
-            raise lost(where, exc, REQUEST_SECONDS) from exc
+            raise lost(request.where, exc, REQUEST_SECONDS) from exc
 
     async def lines(self, path: str, *, parameters: Mapping[str, str], accept: str) -> AsyncGenerator[bytes]:
         """Yield the lines of a watch. The last one may be cut off.
