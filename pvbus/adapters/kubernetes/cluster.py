@@ -3,6 +3,7 @@
 What is sent and what comes back is checked here and in `answers`; `transport` moves it.
 """
 
+import copy
 from collections.abc import AsyncIterator, Mapping
 from contextlib import aclosing
 from pathlib import Path
@@ -37,6 +38,15 @@ class HttpCluster:
         cls, kubeconfig: Path | None, context: str | None = None, *, strict: bool = False
     ) -> "HttpCluster":
         return cls(await Connection.load(kubeconfig, context), strict=strict)
+
+    def named(self, agent: str) -> "HttpCluster":
+        """Return one that the API server knows by another name. It shares connections, limits and discovery.
+
+        Close only one of them.
+        """
+        other = copy.copy(self)
+        other._transport = self._transport.named(agent)
+        return other
 
     async def close(self) -> None:
         await self._transport.close()

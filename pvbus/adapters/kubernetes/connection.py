@@ -5,9 +5,10 @@ five times slower; nor is its renewal of credentials, which is missing for most 
 """
 
 import os
-import ssl
+from base64 import b64encode
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
+from urllib.parse import unquote, urlsplit
 
 import msgspec
 import yaml
@@ -36,24 +37,31 @@ _SHAPELESS = (TypeError, KeyError, AttributeError, AssertionError)
 
 
 class Access(NamedTuple):
-    """How to send one request. ssl: False for a server without TLS."""
+    """How to send one request. options: of aiohttp: TLS context, expected server name, proxy."""
 
     credential: Credential
     headers: dict[str, str]
-    ssl: ssl.SSLContext | bool
+    options: dict[str, Any]
 
 
 class Connection:
     """An API server's address, and the TLS context and credentials of its next request."""
 
     def __init__(self, configuration: Configuration, credentials: Credentials | None = None) -> None:
-        """credentials: those of the configuration if not given. Raises OSError or ValueError."""
-        self.url: str = (configuration.host or "").rstrip("/")
+        """credentials: those of the configuration if not given. Raises UsageError, OSError or ValueError."""
+        self.url = _url_of(configuration)
+        proxy, authorization = _proxy_of(configuration)
+        login = {"Proxy-Authorization": authorization} if authorization else {}
+        has_tls = self.url.startswith("https:")
+        self._headers = {} if has_tls else login
+        self._options: dict[str, Any] = {"server_hostname": configuration.tls_server_name, "proxy": proxy}
+        if has_tls and login:
+            self._options["proxy_headers"] = login
         token = configuration.api_key.get("BearerToken", "")
         self._credentials = credentials or StaticCredentials(token)
         given = configuration
         files = TlsFiles(given.ssl_ca_cert, given.cert_file, given.key_file, given.verify_ssl)
-        self._tls = TlsContext(files) if self.url.startswith("https:") else None
+        self._tls = TlsContext(files) if has_tls else None
 
     @classmethod
     async def load(cls, kubeconfig: Path | None, context: str | None = None) -> "Connection":
@@ -80,8 +88,11 @@ class Connection:
         Raises TransientError if the renewal fails.
         """
         credential = await self._credentials.current()
-        headers = {"Authorization": credential.authorization} if credential.authorization else {}
-        return Access(credential, headers, self._tls.current(credential.certificate) if self._tls else False)
+        headers = dict(self._headers)
+        if credential.authorization:
+            headers["Authorization"] = credential.authorization
+        context = self._tls.current(credential.certificate) if self._tls else False
+        return Access(credential, headers, {**self._options, "ssl": context})
 
     def reject(self, access: Access) -> bool:
         """Note that the server answered 401; return whether to send the request again."""
@@ -101,6 +112,28 @@ def _check_files(files: str) -> None:
     for each in files.split(os.pathsep):
         if Path(each).exists():
             open_plain(Path(each)).close()
+
+
+def _url_of(configuration: Configuration) -> str:
+    url: str = (configuration.host or "").rstrip("/")
+    if urlsplit(url).scheme not in ("http", "https"):
+        raise UsageError(f'server "{url}" is no address: expected https://<host>:<port>')
+    return url
+
+
+def _proxy_of(configuration: Configuration) -> tuple[str | None, str]:
+    """Return a proxy's URL without its password, as messages quote it, and its Proxy-Authorization."""
+    if not configuration.proxy:
+        return None, ""
+    url = urlsplit(configuration.proxy)
+    if url.scheme not in ("http", "https"):
+        raise UsageError(
+            f'proxy-url with scheme "{url.scheme}" is not supported: expected http:// or https://, '
+            "of a proxy that allows CONNECT"
+        )
+    login, _, address = url.netloc.rpartition("@")
+    authorization = "Basic " + b64encode(unquote(login).encode()).decode("ascii") if login else ""
+    return url._replace(netloc=address).geturl(), authorization
 
 
 def _service_account() -> tuple[Configuration, Credentials]:

@@ -43,6 +43,10 @@ async def read_kubeconfig(files: str, context: str | None) -> tuple[Configuratio
     loader = KubeConfigLoader(merger.config, active_context=context, config_base_path=None)
     chosen = (loader.current_context or {}).get("context") or {}
     user = _entry(merger, "user", chosen.get("user"))
+    if user.fields.get("as"):
+        raise UsageError(
+            f"impersonation (as: {user.fields['as']}) is not supported: use the credentials of that user"
+        )
     plugin, provider = user.fields.pop("exec", None), user.fields.pop("auth-provider", None)
     configuration = Configuration()
     loader = KubeConfigLoader(merger.config, active_context=context, config_base_path=None)

@@ -5,6 +5,7 @@ of the throughput).
 """
 
 import asyncio
+import copy
 import random
 from collections.abc import AsyncGenerator, Mapping
 from contextlib import AsyncExitStack
@@ -43,6 +44,11 @@ class Answer(NamedTuple):
         return error_of(self.code, self.body, method=method, where=self.where, retry_after=self.retry_after)
 
 
+def _named(agent: str) -> dict[str, str]:
+    """The API server logs this header, and names the manager of written fields after its first part."""
+    return {"User-Agent": f"{agent}/{__version__}"}
+
+
 class _Request(NamedTuple):
     method: str
     path: str
@@ -64,9 +70,16 @@ class Transport:
 
     def __init__(self, connection: Connection) -> None:
         self._connection = connection
+        self._named = _named("pvbus")
         self._limit = InflightLimit(CONNECTIONS_MAX)
         self._session = self._open_session(CONNECTIONS_MAX)
         self._watching = self._open_session(0)  # watches are long-lived: they must not use up the connections
+
+    def named(self, agent: str) -> "Transport":
+        """Return one with another User-Agent that shares everything else. Close only one of them."""
+        other = copy.copy(self)
+        other._named = _named(agent)
+        return other
 
     @staticmethod
     def _open_session(connections_max: int) -> aiohttp.ClientSession:
@@ -74,7 +87,6 @@ class Transport:
             connector=aiohttp.TCPConnector(limit=connections_max),
             trust_env=False,
             auto_decompress=True,
-            headers={"User-Agent": f"pvbus/{__version__}"},
         )
 
     async def close(self) -> None:
@@ -139,9 +151,9 @@ class Transport:
                 self._connection.url + request.path,
                 params=request.parameters,
                 data=request.data,
-                headers={**request.headers, **access.headers},
-                ssl=access.ssl,
+                headers={**request.headers, **self._named, **access.headers},
                 timeout=aiohttp.ClientTimeout(total=REQUEST_SECONDS),
+                **access.options,
             ) as response:
                 body = await response.read()
                 return Answer(response.status, body, response.headers.get("Retry-After"), request.where)
@@ -196,7 +208,7 @@ class Transport:
         return self._watching.get(
             self._connection.url + path,
             params=parameters,
-            headers={"Accept": accept, **access.headers},
-            ssl=access.ssl,
+            headers={"Accept": accept, **self._named, **access.headers},
             timeout=aiohttp.ClientTimeout(total=None, sock_read=WATCH_SILENCE_SECONDS),
+            **access.options,
         )
