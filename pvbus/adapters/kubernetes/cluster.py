@@ -19,8 +19,9 @@ from pvbus.ports.cluster import GoneError, Kind, Listing, Object, Resource, Watc
 PAGE_OBJECTS = 5_000  # an API server's own clients use 500; fewer round trips restart faster
 WATCH_SECONDS = 300  # the server then ends the stream, and the next one continues there
 
-_METADATA = "application/json;as=PartialObjectMetadata;g=meta.k8s.io;v=v1"
-_METADATA_LIST = "application/json;as=PartialObjectMetadataList;g=meta.k8s.io;v=v1"
+_METADATA = "application/json;as=PartialObjectMetadata;g=meta.k8s.io;v=v1,application/json"
+_METADATA_LIST = "application/json;as=PartialObjectMetadataList;g=meta.k8s.io;v=v1,application/json"
+"""As client-go: a server that cannot reduce objects sends them whole instead of answering 406."""
 
 
 class HttpCluster:
@@ -137,7 +138,7 @@ class HttpCluster:
             page = await self._request("GET", path, parameters=parameters, accept=accept)
             assert page is not None
             more, version, following = answers.page_of(page, f"GET {path}")
-            items += more
+            items += map(answers.metadata_of, more) if metadata_only else more
             if not following:
                 return Listing(version, items)
             parameters["continue"] = following
@@ -156,7 +157,8 @@ class HttpCluster:
         lines = self._transport.lines(path, parameters=parameters, accept=accept)
         async with aclosing(lines):
             async for line in lines:
-                yield answers.event_of(line, f"GET {path} (watch)")
+                event = answers.event_of(line, f"GET {path} (watch)")
+                yield event._replace(object=answers.metadata_of(event.object)) if metadata_only else event
 
     async def get(self, resource: Resource, namespace: str, name: str) -> Object | None:
         path = self._path(resource, namespace, name)

@@ -18,6 +18,7 @@ from pvbus import __version__
 from pvbus.adapters.kubernetes.connection import Access, Connection
 from pvbus.adapters.kubernetes.errors import error_of, lost
 from pvbus.adapters.kubernetes.limit import InflightLimit
+from pvbus.adapters.kubernetes.warning import Warnings
 from pvbus.core.errors import PvbusError, TransientError
 from pvbus.ports.cluster import GoneError, SilentError
 
@@ -72,6 +73,7 @@ class Transport:
         self._connection = connection
         self._named = _named("pvbus")
         self._limit = InflightLimit(CONNECTIONS_MAX)
+        self._warnings = Warnings()
         self._session = self._open_session(CONNECTIONS_MAX)
         self._watching = self._open_session(0)  # watches are long-lived: they must not use up the connections
 
@@ -156,9 +158,10 @@ class Transport:
                 **access.options,
             ) as response:
                 body = await response.read()
+                self._warnings.note(response.headers.getall("Warning", ()), request.where)
                 return Answer(response.status, body, response.headers.get("Retry-After"), request.where)
         except (aiohttp.ClientError, TimeoutError, OSError, asyncio.IncompleteReadError) as exc:
-            raise lost(request.where, exc, REQUEST_SECONDS) from exc
+            raise lost(request.where, self._connection.url, exc, REQUEST_SECONDS) from exc
 
     async def lines(self, path: str, *, parameters: Mapping[str, str], accept: str) -> AsyncGenerator[bytes]:
         """Yield the lines of a watch. The last one may be cut off.
@@ -183,7 +186,7 @@ class Transport:
         except TimeoutError as exc:
             raise SilentError(f"{where}: nothing came for {WATCH_SILENCE_SECONDS:g} s") from exc
         except (aiohttp.ClientError, OSError) as exc:
-            raise lost(where, exc, WATCH_SILENCE_SECONDS) from exc
+            raise lost(where, self._connection.url, exc, WATCH_SILENCE_SECONDS) from exc
 
     async def _start_watch(
         self, stack: AsyncExitStack, path: str, parameters: Mapping[str, str], accept: str, where: str
@@ -198,8 +201,9 @@ class Transport:
                 if response.status >= 400:
                     after, body = response.headers.get("Retry-After"), await response.read()
                     raise error_of(response.status, body, method="GET", where=where, retry_after=after)
+                self._warnings.note(response.headers.getall("Warning", ()), where)
         except TimeoutError as exc:
-            raise TransientError(f"{where}: no answer within {WATCH_START_SECONDS:g} s") from exc
+            raise lost(where, self._connection.url, TimeoutError(), WATCH_START_SECONDS) from exc
         return response
 
     def _watch(

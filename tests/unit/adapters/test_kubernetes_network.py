@@ -17,6 +17,7 @@ from pvbus.core.errors import TransientError, UsageError
 from tests.unit.adapters.http_servers import (
     NO_SITES,
     SITES,
+    Guard,
     Pair,
     connected,
     issue,
@@ -191,3 +192,37 @@ async def test_each_service_has_a_name(tmp_path: Path) -> None:
     agents, connections = zip(*seen, strict=True)
     assert agents == tuple(f"{name}/{__version__}" for name in ("pvbus", "pvbus-ingest", "pvbus-render"))
     assert len(set(connections)) == 1
+
+
+# ---------------------------------------------------------------- connections that fail
+
+
+async def test_a_failed_connection_says_what_to_check(tmp_path: Path) -> None:
+    """Which request, which server, why, and where to look."""
+    async with serving(handle) as gone:
+        pass
+    cases: list[tuple[str, dict[str, Any], str, str]] = [
+        (gone, {}, f"no connection to {gone} (", "check that it runs"),
+        ("https://api.invalid", {}, "the name of https://api.invalid is not found (", "and DNS"),
+        (gone.replace("http", "https"), {}, "no connection to https://", "server of the kubeconfig"),
+        ("https://x", {"proxy_url": gone}, "the proxy makes no connection to https://x (", "check proxy-url"),
+    ]
+    for server, cluster, happened, advice in cases:
+        async with connected(write_kubeconfig(tmp_path, server, **cluster)) as client:
+            with pytest.raises(TransientError) as caught:
+                await client.list(SITES)
+        text = str(caught.value)
+        assert text.startswith(f"GET /apis/example.org/v1/sites: {happened}")
+        assert advice in text
+    tls = server_context(tmp_path, issue("server", with_ca(tmp_path)))
+    async with serving(handle, tls) as url, connected(write_kubeconfig(tmp_path, url)) as client:
+        with pytest.raises(TransientError, match=r"no TLS connection with https://.*check certificate-auth"):
+            await client.list(SITES)
+
+
+async def test_a_rejected_token_says_where_it_comes_from(tmp_path: Path) -> None:
+    async with serving(Guard()) as url:
+        path = write_kubeconfig(tmp_path, url, {"token": "old"})
+        async with connected(path) as client:
+            with pytest.raises(TransientError, match=r"401 Unauthorized.*read at the start only"):
+                await client.list(SITES)
