@@ -12,6 +12,7 @@ from typing import Any
 from pvbus.adapters.kubernetes import answers
 from pvbus.adapters.kubernetes.answers import segment
 from pvbus.adapters.kubernetes.connection import Connection
+from pvbus.adapters.kubernetes.discovery import Discovery
 from pvbus.adapters.kubernetes.transport import Answer, Transport
 from pvbus.core.errors import PvbusError, TransientError
 from pvbus.ports.cluster import GoneError, Kind, Listing, Object, Resource, WatchEvent
@@ -31,8 +32,7 @@ class HttpCluster:
         """strict: the server refuses unknown fields in a write instead of pruning them."""
         self._transport = Transport(connection)
         self._writing = {"fieldValidation": "Strict"} if strict else None
-        self._discovered: dict[str, dict[tuple[str, str], Resource]] = {}
-        self._groups: dict[str, tuple[str, ...]] = {}
+        self._discovery = Discovery(lambda path: self._request("GET", path, missing=True))
 
     @classmethod
     async def connect(
@@ -50,57 +50,19 @@ class HttpCluster:
         return other
 
     async def close(self) -> None:
+        await self._discovery.close()
         await self._transport.close()
 
     # ------------------------------------------------------------ discovery
 
     async def resource(self, kind: Kind, *, version: str | None = None) -> Resource | None:
-        for candidate in [version] if version else await self.versions(kind):
-            found = (await self._group_version(kind.group, candidate)).get((kind.group, kind.kind))
-            if found is not None:
-                return found
-        return None
+        return await self._discovery.resource(kind, version)
 
     async def versions(self, kind: Kind) -> tuple[str, ...]:
-        served = {
-            v: await self._group_version(kind.group, v) for v in await self._versions_of_group(kind.group)
-        }
-        return tuple(version for version, kinds in served.items() if tuple(kind) in kinds)
+        return await self._discovery.versions(kind)
 
     def forget_resources(self) -> None:
-        self._discovered.clear()
-        self._groups.clear()
-
-    async def _versions_of_group(self, group: str) -> tuple[str, ...]:
-        if not group:
-            return ("v1",)
-        if group not in self._groups:
-            path = f"/apis/{segment(group)}"
-            answer = await self._request("GET", path, missing=True)
-            if answer is None:
-                return ()
-            answers.discovery_of(answer, "APIGroup", f"GET {path}")
-            preferred = (answer.get("preferredVersion") or {}).get("version")
-            names = [v["version"] for v in answer.get("versions", ())]
-            names.sort(key=lambda name: name != preferred)
-            self._groups[group] = tuple(names)
-        return self._groups[group]
-
-    async def _group_version(self, group: str, version: str) -> dict[tuple[str, str], Resource]:
-        path = f"/apis/{segment(group)}/{segment(version)}" if group else f"/api/{segment(version)}"
-        if path not in self._discovered:
-            answer = await self._request("GET", path, missing=True)
-            if answer is None:
-                return {}
-            answers.discovery_of(answer, "APIResourceList", f"GET {path}")
-            self._discovered[path] = {
-                (group, entry["kind"]): Resource(
-                    group, version, entry["kind"], entry["name"], bool(entry.get("namespaced"))
-                )
-                for entry in answer.get("resources", ())
-                if "/" not in entry["name"]
-            }
-        return self._discovered[path]
+        self._discovery.forget()
 
     async def server_version(self) -> str:
         """Return the server's own version."""
