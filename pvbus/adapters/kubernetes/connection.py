@@ -58,6 +58,7 @@ class Connection:
         if has_tls and login:
             self._options["proxy_headers"] = login
         token = configuration.api_key.get("BearerToken", "")
+        self._access: Access | None = None
         self._credentials = credentials or StaticCredentials(token)
         given = configuration
         files = TlsFiles(given.ssl_ca_cert, given.cert_file, given.key_file, given.verify_ssl)
@@ -88,11 +89,13 @@ class Connection:
         Raises TransientError if the renewal fails.
         """
         credential = await self._credentials.current()
-        headers = dict(self._headers)
-        if credential.authorization:
-            headers["Authorization"] = credential.authorization
         context = self._tls.current(credential.certificate) if self._tls else False
-        return Access(credential, headers, {**self._options, "ssl": context})
+        last = self._access
+        if last is None or last.credential is not credential or last.options["ssl"] is not context:
+            given = {"Authorization": credential.authorization} if credential.authorization else {}
+            last = Access(credential, {**self._headers, **given}, {**self._options, "ssl": context})
+            self._access = last
+        return last
 
     def reject(self, access: Access) -> bool:
         """Note that the server answered 401; return whether to send the request again."""

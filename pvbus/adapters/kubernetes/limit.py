@@ -6,8 +6,6 @@ the window of TCP does: to half at most once per round of requests, and by one a
 
 import asyncio
 from collections import deque
-from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
 
 PATIENCE_MAX = 64
 """Rounds without a refusal before the limit grows by one, where each growth was refused at once. With one
@@ -33,20 +31,22 @@ class InflightLimit:
     def limit(self) -> int:
         return self._limit
 
-    @asynccontextmanager
-    async def slot(self, seconds: float) -> AsyncIterator[int]:
-        """Hold a slot. Yields the request's number, for `refused`. Raises TimeoutError if none gets free."""
-        if not self._has_room or self._waiting:
+    async def enter(self, seconds: float) -> int:
+        """Take a slot; `leave` gives it back. Returns the request's number, for `refused`.
+
+        Raises TimeoutError if no slot gets free.
+        """
+        if self._has_room and not self._waiting:
+            self._in_flight += 1
+        else:
             async with asyncio.timeout(seconds):
                 await self._turn()
-        else:
-            self._in_flight += 1
         self._sent += 1
-        try:
-            yield self._sent
-        finally:
-            self._in_flight -= 1
-            self._admit()
+        return self._sent
+
+    def leave(self) -> None:
+        self._in_flight -= 1
+        self._admit()
 
     @property
     def _has_room(self) -> bool:
@@ -59,8 +59,7 @@ class InflightLimit:
             await turn
         except asyncio.CancelledError:
             if not turn.cancelled():  # admitted and cancelled at once
-                self._in_flight -= 1
-                self._admit()
+                self.leave()
             raise
 
     def _admit(self) -> None:

@@ -124,20 +124,22 @@ class Transport:
     async def _admitted(self, request: "_Request", deadline: float) -> Answer:
         """Send a request when the server is expected to have room for it."""
         remaining = max(0.0, deadline - asyncio.get_running_loop().time())
-        async with AsyncExitStack() as stack:
-            try:
-                number = await stack.enter_async_context(self._limit.slot(remaining))
-            except TimeoutError as exc:
-                raise TransientError(
-                    f"{request.where}: not sent within {WAIT_SECONDS_MAX:g} s: the server refuses requests"
-                    f" (429), so only {self._limit.limit} are in flight; check its priority levels"
-                ) from exc
+        try:
+            number = await self._limit.enter(remaining)
+        except TimeoutError as exc:
+            raise TransientError(
+                f"{request.where}: not sent within {WAIT_SECONDS_MAX:g} s: the API server refuses requests "
+                f"(429), so only {self._limit.limit} are in flight; check its priority levels"
+            ) from exc
+        try:
             answer = await self._authenticated(request)
             if answer.code == 429:
                 self._limit.refused(number)
             else:
                 self._limit.served()
             return answer
+        finally:
+            self._limit.leave()
 
     async def _authenticated(self, request: "_Request") -> Answer:
         access = await self._connection.access()

@@ -115,16 +115,15 @@ async def rounds(limit: InflightLimit, seats: int, count: int) -> tuple[int, int
     """Send as many requests at once as the limit admits, `count` times; return those served and refused."""
     served = refused = 0
     for _ in range(count):
-        slots = [limit.slot(0) for _ in range(min(limit.limit, 100))]
-        numbers = [await slot.__aenter__() for slot in slots]
-        for i, (slot, number) in enumerate(zip(slots, numbers, strict=True)):
-            if i < len(slots) - seats:
+        numbers = [await limit.enter(0) for _ in range(min(limit.limit, 100))]
+        for i, number in enumerate(numbers):
+            if i < len(numbers) - seats:
                 limit.refused(number)
                 refused += 1
             else:
                 limit.served()
                 served += 1
-            await slot.__aexit__(None, None, None)
+            limit.leave()
     return served, refused
 
 
@@ -151,11 +150,14 @@ async def test_a_slot_is_not_lost_when_its_request_is_cancelled() -> None:
     limit = InflightLimit(2)
 
     async def request(held: asyncio.Event) -> None:
-        async with limit.slot(10):
+        await limit.enter(10)
+        try:
             await held.wait()
+        finally:
+            limit.leave()
 
-    async with limit.slot(0) as number:
-        limit.refused(number)
+    limit.refused(await limit.enter(0))
+    limit.leave()
     for _ in range(3):
         held = asyncio.Event()
         tasks = [asyncio.create_task(request(held)) for _ in range(3)]
@@ -167,7 +169,6 @@ async def test_a_slot_is_not_lost_when_its_request_is_cancelled() -> None:
         tasks[2].cancel()
         await asyncio.wait(tasks)
         assert limit._in_flight == 0
-    async with limit.slot(0):
-        with pytest.raises(TimeoutError):
-            async with limit.slot(0.01):
-                pass
+    await limit.enter(0)
+    with pytest.raises(TimeoutError):
+        await limit.enter(0.01)
