@@ -16,10 +16,11 @@ from pvbus.core.api.variants import CONFIG_GROUP
 from pvbus.core.backoff import Backoff
 from pvbus.core.errors import AlreadyExistsError, ConflictError, PermanentError, UsageError
 from pvbus.ports.cluster import Cluster, Kind, Object, Resource
+from pvbus.runtime.backoff import uniform
 
 PARALLEL_MAX = 16
 CONFLICT_SECONDS_MAX = 10.0  # how long to retry conflicts with other writers of one object
-CONFLICT_PAUSE_SECONDS = (0.02, 0.5)  # the first pause and the longest; each is twice the last
+CONFLICT_PAUSE_SECONDS = (0.02, 0.5)  # the shortest pause and the longest
 SERVED_SECONDS = 5.0  # a definition is served a moment after it was written
 SAVE_SECONDS = (
     0.5  # after a crash, manifests applied since the last save are applied again; a save is an fsync
@@ -193,7 +194,7 @@ async def _apply(cluster: Cluster, obj: Object, former: AppliedEntry | None) -> 
     if namespace:
         wanted["metadata"]["namespace"] = namespace
     deadline = asyncio.get_running_loop().time() + CONFLICT_SECONDS_MAX
-    backoff = Backoff(*CONFLICT_PAUSE_SECONDS)
+    backoff = Backoff(*CONFLICT_PAUSE_SECONDS, uniform)
     while True:
         live = await cluster.get(resource, namespace, obj["metadata"]["name"])
         try:

@@ -23,6 +23,7 @@ from pvbus.core.errors import ConflictError, PermanentError, TransientError, Usa
 from pvbus.core.inject.owning import belongs_to, is_terminating
 from pvbus.core.keys import HOLD, SET_UID_LABEL, Key
 from pvbus.ports.cluster import Cluster, Kind, Object, Resource
+from pvbus.runtime.backoff import uniform
 from pvbus.telemetry.terminal import unfiltered
 
 PARALLEL_MAX = 8  # an approval pushes to git: more at once would only wait for each other there
@@ -243,13 +244,13 @@ async def work_off(
 
 async def persist(attempt: Callable[[], Awaitable[Result]]) -> Result:
     """Try again after conflicts and refusals for a while. Raises the last error after TRY_SECONDS_MAX."""
-    backoff = Backoff(*TRY_PAUSE_SECONDS)
+    backoff = Backoff(*TRY_PAUSE_SECONDS, uniform)
     deadline = time.monotonic() + TRY_SECONDS_MAX
     while True:
         try:
             return await attempt()
         except (ConflictError, TransientError) as exc:
-            pause = max(backoff.next_seconds(), getattr(exc, "retry_after_seconds", None) or 0.0)
+            pause = backoff.next_seconds(exc)
             if time.monotonic() + pause > deadline:
                 raise
         await asyncio.sleep(pause)
