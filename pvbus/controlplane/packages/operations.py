@@ -165,8 +165,8 @@ def move(refs: Staging, name: str, revision: Revision, lifecycle: str, commit: s
     refs.set(ref(revision.directory, revision.workspace), commit)
 
 
-def approve(branch: Branch, refs: Staging, name: str, revision: Revision, number: int) -> int:
-    """Merge a proposal into the branch and tag it; return its revision number.
+def approve(branch: Branch, refs: Staging, name: str, revision: Revision, number: int) -> str:
+    """Merge a proposal into the branch and tag it; return the commit.
 
     number: the lowest free one known to the caller. The proposal replaces the package's folder;
     everything else is the branch's.
@@ -184,7 +184,7 @@ def approve(branch: Branch, refs: Staging, name: str, revision: Revision, number
     refs.set(layout.tag_ref(directory, f"v{number}"), commit)
     refs.set(layout.draft_ref(directory, revision.workspace), None)
     refs.set(layout.proposed_ref(directory, revision.workspace), None)
-    return number
+    return commit
 
 
 def set_deletion_proposed(refs: Staging, name: str, revision: Revision, lifecycle: str) -> None:

@@ -18,7 +18,7 @@ from typing import Any, TypeVar
 import pygit2
 import structlog
 
-from pvbus.controlplane.apiserver.hooks import Objects
+from pvbus.controlplane.apiserver.hooks import Objects, StatusError
 from pvbus.controlplane.apiserver.registry import PACKAGE_REVISION as PACKAGE_REVISION
 from pvbus.controlplane.apiserver.store import StoreError
 from pvbus.controlplane.packages import answers, layout, leftovers, operations
@@ -27,7 +27,7 @@ from pvbus.controlplane.packages.caching import StoreActivity
 from pvbus.controlplane.packages.catalog import Catalog
 from pvbus.controlplane.packages.gitcommand import Credentials, Failure, Git, GitError
 from pvbus.controlplane.packages.gitrepo import Author, BareMirror, File, ref_fingerprint
-from pvbus.controlplane.packages.journal import Journal
+from pvbus.controlplane.packages.journal import Journal, Note
 from pvbus.controlplane.packages.operations import Staging, commit_all
 from pvbus.controlplane.packages.queueing import Change, Changes, settle
 from pvbus.controlplane.packages.reporting import REMOVE_LAST_REVISION, report
@@ -192,6 +192,36 @@ class RepositorySync:
     def _read_files(self, tree: str) -> Mapping[str, File]:
         return self._load.files.get(tree, lambda: self.mirror.files(tree))
 
+    async def change_noted(self, name: str, note: Note, build: Callable[[Staging], str]) -> None:
+        """Like `change`, with a change of the object's metadata: after a crash there are both, or none.
+
+        note: the change without its commit, which `build` returns. Once this returns, the object must be
+        stored while `writes` has it. Raises: StatusError.
+        """
+        is_written = False
+
+        def build_noted(refs: Staging) -> None:
+            nonlocal is_written
+            self.journal.write(name, note._replace(commit=build(refs)))
+            is_written = True
+
+        try:
+            await self.change(name, build_noted)
+        except StatusError as exc:
+            if exc.code == answers.UNAVAILABLE:
+                self.journal.interrupt(name)
+            elif is_written:
+                self.journal.drop(name)
+            raise
+
+    def is_interrupted(self, obj: Object) -> bool:
+        """Return whether git may have a change of this PackageRevision that the object lacks."""
+        metadata = obj["metadata"]
+        if not self.journal.is_unknown(metadata["name"]):
+            return False
+        note = self.journal.read(metadata["name"])
+        return note is not None and note.version == metadata.get("resourceVersion", "")
+
     async def change(self, name: str, build: Callable[[Staging], _T]) -> _T:
         """Change refs of the remote; return the result of the last call of `build`.
 
@@ -217,6 +247,7 @@ class RepositorySync:
     async def _run(self, after: "RepositorySync | None") -> None:
         if after is not None:
             await after.stop()
+            self.journal.open()
         while not self._stopped:  # before Python 3.12 `wait_for` can swallow a cancellation
             self._plan()
             pause = min(PAUSE_SECONDS_MAX, max(0.0, self._next_look - time.monotonic()))
@@ -265,7 +296,7 @@ class RepositorySync:
         for item, outcome in zip(batch, outcomes, strict=True):
             settle(item, outcome)
             if isinstance(outcome, GitError) and outcome.failure is Failure.UNREACHABLE:
-                self._next_look = 0.0  # so that the condition says so
+                self._next_look, self._fingerprint = 0.0, None  # the condition says so; was it pushed?
         await self._follow(changed)
         if not self.problem and any(self.catalog.find(*each) is None for each in changed):
             await self._report("True", "Ready", self.catalog.readiness())  # there may be a leftover folder
@@ -302,6 +333,7 @@ class RepositorySync:
             return
         self._backoff.reset()
         self.problem = ""
+        await self._finish_interrupted()
         self._first_sync.set()
         if full:
             await self._follow_all()
@@ -386,6 +418,20 @@ class RepositorySync:
             if obj["spec"].get("repository") == facts.name
         ]
 
+    async def _finish_interrupted(self) -> None:
+        """Update the objects of interrupted changes from git, before any request reads them.
+
+        An object that is missing is left to the full sync: there are many in a recreated Repository.
+        """
+        for name in self.journal.interrupted():
+            obj = self._objects.get(PACKAGE_REVISION, self.settings.facts.namespace, name)
+            if obj is not None and not self.writes.is_pending(name):
+                directory = layout.join(self.settings.directory, obj["spec"]["packageName"])
+                revision = self.catalog.find(directory, obj["spec"]["workspaceName"])
+                if revision is not None:
+                    await self._put_alone(name, revision)
+        self.journal.remote_read()
+
     async def _follow_all(self) -> None:
         """Compare every object with git, and remove journal notes that are no longer needed."""
         facts = self.settings.facts
@@ -397,8 +443,9 @@ class RepositorySync:
             if name not in present and not self.writes.is_pending(name):
                 await self._objects.remove(PACKAGE_REVISION, facts.namespace, name)
         await self._follow(set(present.values()))
+        interrupted = set(self.journal.interrupted())
         for name in self.journal.names():
-            if not self.writes.is_pending(name):
+            if name not in interrupted and not self.writes.is_pending(name):
                 self.journal.drop(name)
 
     async def _follow(self, changed: set[tuple[str, str]]) -> None:
@@ -431,18 +478,37 @@ class RepositorySync:
 
     async def _put(self, name: str, revision: Revision) -> None:
         facts = self.settings.facts
-        write_branch = (PACKAGE_REVISION, facts.namespace, name)
-        if self._objects.get(*write_branch) is None:
-            await self._objects.put(PACKAGE_REVISION, self.shown(revision, self._noted(name, revision)))
-        else:
-            await self._objects.change(*write_branch, lambda newest: self.shown(revision, newest["metadata"]))
-            self.journal.drop(name)
+        key = (PACKAGE_REVISION, facts.namespace, name)
+        note = self._noted(name, revision)
 
-    def _noted(self, name: str, revision: Revision) -> dict[str, Any]:
+        def changed(newest: Object) -> Object:
+            metadata = newest["metadata"]
+            if note is not None and note.version == metadata["resourceVersion"]:
+                metadata = note.applied_to(metadata)
+            return self.shown(revision, metadata)
+
+        if self._objects.get(*key) is None:
+            is_of_none = note is not None and not note.version
+            metadata = note.metadata if note is not None and is_of_none else {}
+            await self._objects.put(PACKAGE_REVISION, self.shown(revision, metadata))
+        else:
+            await self._objects.change(*key, changed)
+            self._retire(name)
+
+    def _noted(self, name: str, revision: Revision) -> Note | None:
+        """Return the note of a change that git has."""
         note = self.journal.read(name)
-        if note is None or not self.mirror.is_ancestor(note.commit, revision.commit):
-            return {}
-        return note.metadata
+        if note is None or note.lifecycle not in ("", revision.lifecycle):
+            return None
+        return note if self.mirror.is_ancestor(note.commit, revision.commit) else None
+
+    def _retire(self, name: str) -> None:
+        """Drop a note once its change is stored, which changed the object's version."""
+        if self.writes.is_pending(name):
+            return  # a request has just begun; it may have written another note
+        note = self.journal.read(name)
+        if note is None or note.version != self._version(name):
+            self.journal.drop(name)
 
     def shown(self, revision: Revision, metadata: Mapping[str, Any]) -> Object:
         """Return the PackageRevision of a revision, without the annotation of a finished deferral."""

@@ -66,6 +66,21 @@ class RevisionRequests:
         await sync.ready()
         return sync
 
+    def check_uninterrupted(self, obj: Object) -> None:
+        """Refuse to write an object before git shows what became of an interrupted change of it.
+
+        Else its metadata would be lost. Raises: StatusError.
+        """
+        namespace, name = obj["metadata"].get("namespace", ""), obj["metadata"]["name"]
+        repository = self.objects.get(REPOSITORY, namespace, obj["spec"]["repository"])
+        sync = self._sync_of(repository) if repository is not None else None
+        if sync is not None and sync.is_interrupted(obj):
+            problem = f": {sync.problem}" if sync.problem else ""
+            raise answers.unavailable(
+                f'a change of "{name}" was interrupted, and whether repository "{obj["spec"]["repository"]}" '
+                f"has it is not known yet{problem}"
+            )
+
     def has_repository(self, revision: Object) -> bool:
         namespace = revision["metadata"].get("namespace", "")
         return self.objects.get(REPOSITORY, namespace, revision["spec"]["repository"]) is not None
