@@ -32,7 +32,7 @@ from pvbus.controlplane.packages.operations import Staging, commit_all
 from pvbus.controlplane.packages.queueing import Change, Changes, settle
 from pvbus.controlplane.packages.reporting import REMOVE_LAST_REVISION, report
 from pvbus.controlplane.packages.reporting import REPOSITORY as REPOSITORY
-from pvbus.controlplane.packages.revisions import Revision, name_of, to_object
+from pvbus.controlplane.packages.revisions import Revision, name_of
 from pvbus.controlplane.packages.settings import (
     Pins,
     RepositorySettings,
@@ -40,13 +40,12 @@ from pvbus.controlplane.packages.settings import (
     credentials_of,
     pins_of,
 )
+from pvbus.controlplane.packages.shown import ERROR_CHARACTERS_MAX, ShownRevisions
 from pvbus.controlplane.packages.timing import FullSyncs
-from pvbus.controlplane.packages.writes import Writes
 from pvbus.core.backoff import Backoff
 from pvbus.core.keys import revision_name
 from pvbus.ports.cluster import Object
 
-DEFER_RENDER = "pvbus.dev/defer-render"
 MIRROR = "mirror.git"
 CATALOG = "catalog"
 JOURNAL = "creating"
@@ -63,7 +62,6 @@ FAILURE_SECONDS_MIN = 2.0
 LATER_SECONDS = 0.2
 """Delay until objects with requests in progress are checked again."""
 
-ERROR_CHARACTERS_MAX = 1_000  # of a logged error: it may contain a whole rejected object
 _log = structlog.get_logger(__name__)
 _T = TypeVar("_T")
 
@@ -83,7 +81,10 @@ class RepositorySync:
         self.settings = settings
         self.problem = "it has not been read yet"
         self.journal = Journal(folder / JOURNAL)
-        self.writes = Writes(self._version)
+        self.revisions = ShownRevisions(
+            objects, settings.facts, self.journal, lambda older, newer: self.mirror.is_ancestor(older, newer)
+        )
+        self.writes = self.revisions.writes
         self._objects = objects
         self._folder = folder
         self._executor = executor
@@ -214,14 +215,6 @@ class RepositorySync:
                 self.journal.drop(name)
             raise
 
-    def is_interrupted(self, obj: Object) -> bool:
-        """Return whether git may have a change of this PackageRevision that the object lacks."""
-        metadata = obj["metadata"]
-        if not self.journal.is_unknown(metadata["name"]):
-            return False
-        note = self.journal.read(metadata["name"])
-        return note is not None and note.version == metadata.get("resourceVersion", "")
-
     async def change(self, name: str, build: Callable[[Staging], _T]) -> _T:
         """Change refs of the remote; return the result of the last call of `build`.
 
@@ -237,10 +230,6 @@ class RepositorySync:
         except (OSError, pygit2.GitError) as exc:
             raise answers.internal(f"cannot write to {self._folder} ({exc}): check the disk") from exc
         return result
-
-    def _version(self, name: str) -> str:
-        current = self._objects.get(PACKAGE_REVISION, self.settings.facts.namespace, name)
-        return str(current["metadata"].get("resourceVersion", "")) if current else ""
 
     # The task.
 
@@ -401,7 +390,7 @@ class RepositorySync:
         return credentials_of(self._objects, self.settings.facts.namespace, self.settings.secret)
 
     def _pins_now(self) -> Pins:
-        revisions = [] if self._catalog is not None else self._stored_revisions()
+        revisions = [] if self._catalog is not None else self.revisions.all()
         return pins_of(self.settings, self._stored(), revisions)
 
     # Objects.
@@ -410,26 +399,18 @@ class RepositorySync:
         facts = self.settings.facts
         return self._objects.get(REPOSITORY, facts.namespace, facts.name)
 
-    def _stored_revisions(self) -> list[Object]:
-        facts = self.settings.facts
-        return [
-            obj
-            for obj in self._objects.list(PACKAGE_REVISION, facts.namespace)
-            if obj["spec"].get("repository") == facts.name
-        ]
-
     async def _finish_interrupted(self) -> None:
         """Update the objects of interrupted changes from git, before any request reads them.
 
         An object that is missing is left to the full sync: there are many in a recreated Repository.
         """
         for name in self.journal.interrupted():
-            obj = self._objects.get(PACKAGE_REVISION, self.settings.facts.namespace, name)
+            obj = self.revisions.get(name)
             if obj is not None and not self.writes.is_pending(name):
                 directory = layout.join(self.settings.directory, obj["spec"]["packageName"])
                 revision = self.catalog.find(directory, obj["spec"]["workspaceName"])
                 if revision is not None:
-                    await self._put_alone(name, revision)
+                    await self.revisions.put_alone(name, revision)
         self.journal.remote_read()
 
     async def _follow_all(self) -> None:
@@ -438,10 +419,10 @@ class RepositorySync:
         present = {
             name_of(item, facts): (item.directory, item.workspace) for item in self.catalog.revisions()
         }
-        for obj in self._stored_revisions():
+        for obj in self.revisions.all():
             name = obj["metadata"]["name"]
             if name not in present and not self.writes.is_pending(name):
-                await self._objects.remove(PACKAGE_REVISION, facts.namespace, name)
+                await self.revisions.remove(name)
         await self._follow(set(present.values()))
         interrupted = set(self.journal.interrupted())
         for name in self.journal.names():
@@ -460,66 +441,11 @@ class RepositorySync:
             if self.writes.is_pending(name):
                 self._later.add((directory, workspace))
             elif revision is not None:
-                await self._put_alone(name, revision)
-            elif self._version(name):
-                await self._objects.remove(PACKAGE_REVISION, facts.namespace, name)
+                await self.revisions.put_alone(name, revision)
+            elif self.revisions.get(name) is not None:
+                await self.revisions.remove(name)
             if count % 200 == 199:
                 await asyncio.sleep(0)  # let requests run
-
-    async def _put_alone(self, name: str, revision: Revision) -> None:
-        """Store the object of one revision; a failure is logged and does not stop the others."""
-        try:
-            await self._put(name, revision)
-        except StoreError:
-            raise  # the disk failed: the others could not be stored, either
-        except Exception as exc:  # one revision must not hide the others
-            error = str(exc)[:ERROR_CHARACTERS_MAX]
-            _log.error("package revision not shown", error=error, exc_info=exc, revision=name, **self._logged)
-
-    async def _put(self, name: str, revision: Revision) -> None:
-        facts = self.settings.facts
-        key = (PACKAGE_REVISION, facts.namespace, name)
-        note = self._noted(name, revision)
-
-        def changed(newest: Object) -> Object:
-            metadata = newest["metadata"]
-            if note is not None and note.version == metadata["resourceVersion"]:
-                metadata = note.applied_to(metadata)
-            return self.shown(revision, metadata)
-
-        if self._objects.get(*key) is None:
-            is_of_none = note is not None and not note.version
-            metadata = note.metadata if note is not None and is_of_none else {}
-            await self._objects.put(PACKAGE_REVISION, self.shown(revision, metadata))
-        else:
-            await self._objects.change(*key, changed)
-            self._retire(name)
-
-    def _noted(self, name: str, revision: Revision) -> Note | None:
-        """Return the note of a change that git has."""
-        note = self.journal.read(name)
-        if note is None or note.lifecycle not in ("", revision.lifecycle):
-            return None
-        return note if self.mirror.is_ancestor(note.commit, revision.commit) else None
-
-    def _retire(self, name: str) -> None:
-        """Drop a note once its change is stored, which changed the object's version."""
-        if self.writes.is_pending(name):
-            return  # a request has just begun; it may have written another note
-        note = self.journal.read(name)
-        if note is None or note.version != self._version(name):
-            self.journal.drop(name)
-
-    def shown(self, revision: Revision, metadata: Mapping[str, Any]) -> Object:
-        """Return the PackageRevision of a revision, without the annotation of a finished deferral."""
-        annotations = metadata.get("annotations") or {}
-        deferred = revision.note is not None and revision.note.state == "deferred"
-        if DEFER_RENDER in annotations and not deferred:
-            retained = {key: value for key, value in annotations.items() if key != DEFER_RENDER}
-            metadata = {key: value for key, value in metadata.items() if key != "annotations"}
-            if retained:
-                metadata["annotations"] = retained
-        return to_object(revision, self.settings.facts, metadata)
 
     async def _fail(self, message: str) -> None:
         if self.problem != message:

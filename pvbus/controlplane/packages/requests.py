@@ -74,7 +74,7 @@ class RevisionRequests:
         namespace, name = obj["metadata"].get("namespace", ""), obj["metadata"]["name"]
         repository = self.objects.get(REPOSITORY, namespace, obj["spec"]["repository"])
         sync = self._sync_of(repository) if repository is not None else None
-        if sync is not None and sync.is_interrupted(obj):
+        if sync is not None and sync.revisions.is_interrupted(obj):
             problem = f": {sync.problem}" if sync.problem else ""
             raise answers.unavailable(
                 f'a change of "{name}" was interrupted, and whether repository "{obj["spec"]["repository"]}" '

@@ -97,7 +97,7 @@ class ResourcesKind:
                 PACKAGE_REVISION,
                 stored["metadata"].get("namespace", ""),
                 name,
-                lambda newest: sync.shown(after, newest["metadata"]),
+                lambda newest: sync.revisions.shown(after, newest["metadata"]),
             )
             if changed is None:
                 raise answers.modified(name, plural=PLURAL)

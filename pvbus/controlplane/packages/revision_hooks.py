@@ -24,9 +24,10 @@ from pvbus.controlplane.packages.creation import (
 from pvbus.controlplane.packages.gitrepo import replaced, texts
 from pvbus.controlplane.packages.journal import Note, noted
 from pvbus.controlplane.packages.operations import Draft, Staging
-from pvbus.controlplane.packages.repository import DEFER_RENDER, PACKAGE_REVISION, RepositorySync
+from pvbus.controlplane.packages.repository import PACKAGE_REVISION, RepositorySync
 from pvbus.controlplane.packages.requests import RevisionRequests
 from pvbus.controlplane.packages.revisions import Revision, blocking_references, rendered_problem
+from pvbus.controlplane.packages.shown import DEFER_RENDER
 from pvbus.controlplane.packages.upstreams import Upstreams
 from pvbus.core.merge import copies
 from pvbus.core.merge.conflicts import CONFLICTS, Conflict, annotation
@@ -92,7 +93,7 @@ class RevisionHooks:
         revision = sync.catalog.find(directory, workspace)
         if revision is None:
             raise answers.modified(name)  # it was removed right after its creation
-        return sync.shown(revision, metadata)
+        return sync.revisions.shown(revision, metadata)
 
     # Update.
 

@@ -6,12 +6,14 @@ of the repositories at the end depends on the story alone.
 
 import asyncio
 import os
+import re
 import subprocess
-from collections.abc import Awaitable, Callable, Coroutine, Iterable
+from collections.abc import Awaitable, Callable, Coroutine, Iterable, Mapping
 from functools import partial
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pygit2
 
 from pvbus.adapters.kubernetes.cluster import HttpCluster
@@ -21,6 +23,7 @@ from pvbus.ports.cluster import Kind, Object
 
 NAMESPACE = "default"
 PATIENCE_SECONDS = 60.0
+UID = re.compile(r"[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}")
 SET = Kind(CONFIG_GROUP, "PackageVariantSet")
 VARIANT = Kind(CONFIG_GROUP, "PackageVariant")
 REPOSITORY = Kind(CONFIG_GROUP, "Repository")
@@ -173,6 +176,35 @@ class Story:
             elif isinstance(entry, pygit2.Blob):
                 yield f"{path}{entry.name}", entry.data.decode().replace(str(self.folder), "")
 
+    async def objects(self) -> dict[str, Object]:
+        """Return what every object says, but for what differs in each telling: uids, times and commits."""
+        items = [obj for kind in (SET, VARIANT, REVISION) for obj in await self._list(kind)]
+        names = {obj["metadata"]["uid"]: obj["metadata"]["name"] for obj in items}
+        return {f"{obj['kind']} {obj['metadata']['name']}": self._said(obj, names) for obj in items}
+
+    def _said(self, obj: Object, names: Mapping[str, str]) -> Object:
+        """names: of the living objects by uid; any other uid is of an object that is gone."""
+        metadata, status = obj["metadata"], obj.get("status") or {}
+        owners = [
+            {**owner, "uid": names.get(owner["uid"], "gone")}
+            for owner in metadata.get("ownerReferences") or ()
+        ]
+        annotations = {
+            key: UID.sub(lambda uid: names.get(uid[0], "gone"), text)
+            for key, text in (metadata.get("annotations") or {}).items()
+        }
+        conditions = {c["type"]: (c["status"], c.get("reason")) for c in status.get("conditions") or ()}
+        said = {
+            "labels": metadata.get("labels"),
+            "annotations": annotations,
+            "owners": owners,
+            "finalizers": metadata.get("finalizers"),
+            "spec": obj["spec"],
+            "conditions": conditions,
+            "targets": status.get("downstreamTargets"),
+        }
+        return dict(msgspec.json.decode(msgspec.json.encode(said).replace(str(self.folder).encode(), b"")))
+
     def damage(self) -> str:
         """Return what git finds broken."""
         check = ("fsck", "--full", "--no-dangling", "--no-progress")
@@ -248,18 +280,20 @@ class Story:
         assert resource is not None
         return await cluster.get(resource, NAMESPACE, name)
 
+    async def _list(self, kind: Kind) -> list[Object]:
+        cluster = await self.cluster()
+        resource = await cluster.resource(kind)
+        assert resource is not None
+        return (await cluster.list(resource, NAMESPACE)).items
+
     async def settled(self) -> None:
         """Wait until every variant and set is ready."""
         unready: list[Object] = []
 
         async def ready() -> bool:
-            cluster = await self.cluster()
             unready.clear()
             for kind in (SET, VARIANT):
-                resource = await cluster.resource(kind)
-                assert resource is not None
-                items = (await cluster.list(resource, NAMESPACE)).items
-                unready.extend(obj for obj in items if not _is_ready(obj))
+                unready.extend(obj for obj in await self._list(kind) if not _is_ready(obj))
             return not unready
 
         try:

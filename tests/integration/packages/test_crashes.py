@@ -12,12 +12,15 @@ from typing import Any, NamedTuple
 
 import pytest
 
+from pvbus.controlplane.apiserver.hooks import StatusError
+from pvbus.controlplane.packages.gitcommand import Failure, GitError
 from pvbus.controlplane.packages.gitrepo import BareMirror
-from pvbus.controlplane.packages.repository import DEFER_RENDER, RepositorySync
+from pvbus.controlplane.packages.repository import RepositorySync
 from pvbus.controlplane.packages.settings import StoreOptions
+from pvbus.controlplane.packages.shown import DEFER_RENDER
 from pvbus.ports.cluster import Object
 from pvbus.testing.objects import MemoryObjects
-from tests.integration.packages.support import NAMESPACE, World, clone_of, refs, revision, running
+from tests.integration.packages.support import NAMESPACE, World, clone_of, git, refs, revision, running
 
 NAME = "edge.app.ws"
 OWNER = {"apiVersion": "v1", "kind": "ConfigMap", "name": "owner", "uid": "1", "controller": True}
@@ -74,7 +77,7 @@ class Crashes:
         self.world.options = StoreOptions(poll_seconds=0.05, fetch_seconds=0.2)
         self.world.store = self.world.new_store()
         await self.world.store.start()
-        await self.world.until(self._is_synced)
+        await self.world.until(self.is_synced)
 
     def land(self, point: str) -> None:
         """Make the remote what it was at a moment: a push of the process that ended is done only now."""
@@ -84,8 +87,8 @@ class Crashes:
         shutil.rmtree(self._folder / name)
         shutil.copytree(moment.folder / name, self._folder / name, symlinks=True)
 
-    def _is_synced(self) -> bool:
-        return not self.sync._compare_all if (NAMESPACE, "edge") in self.world.store._keepers else False
+    def is_synced(self) -> bool:
+        return (NAMESPACE, "edge") in self.world.store._keepers and not self.sync._compare_all
 
     @property
     def sync(self) -> RepositorySync:
@@ -280,3 +283,94 @@ async def test_after_a_crash_files_are_all_there_or_none(crashes: Crashes, point
     assert {key: found[key] for key in ("labels", "ownerReferences")} == {
         key: metadata[key] for key in ("labels", "ownerReferences")
     }
+
+
+@pytest.mark.parametrize("pushed", [True, False])
+async def test_an_update_whose_answer_was_lost_is_done_or_not(
+    crashes: Crashes, monkeypatch: pytest.MonkeyPatch, pushed: bool
+) -> None:
+    """Until the remote answers again nobody writes the object: that would lose the update's metadata."""
+    world = crashes.world
+    first = await draft(world)
+    before, gone = shown(world, NAME), GitError(Failure.UNREACHABLE, "the line is cut")
+    push, fetch, cut = BareMirror.push, BareMirror.fetch, True
+
+    def lost(mirror: BareMirror, updates: Any) -> None:
+        if pushed:
+            push(mirror, updates)
+        raise gone
+
+    def fetched(mirror: BareMirror) -> None:
+        if cut:
+            raise gone
+        fetch(mirror)
+
+    monkeypatch.setattr(BareMirror, "fetch", fetched)
+    with monkeypatch.context() as patched:
+        patched.setattr(BareMirror, "push", lost)
+        with pytest.raises(StatusError, match="the line is cut"):
+            await world.update(with_metadata(first, **METADATA), lifecycle="Proposed")
+    await world.until(lambda: world.condition("edge")["message"] == "the line is cut")
+    later = with_metadata(first, annotations={"later": "yes"})
+    files = with_file(await world.files(NAME), "text\n")
+    for request in (
+        world.update(later),
+        world.delete(NAME),
+        world.store.resources.update(files, user=""),
+    ):
+        with pytest.raises(StatusError, match=r"was interrupted, and whether .*the line is cut") as refused:
+            await request
+        assert (refused.value.code, refused.value.retry_after_seconds) == (503, 5)
+    assert shown(world, NAME) == before
+
+    cut = False
+    await world.until(lambda: world.condition("edge")["status"] == "True")
+    changed = world.present(NAME)
+    assert changed["spec"]["lifecycle"] == ("Proposed" if pushed else "Draft")
+    if pushed:
+        assert changed["metadata"].items() >= METADATA.items()
+    else:
+        assert shown(world, NAME) == before
+    await world.update(with_metadata(changed, annotations={"later": "yes"}))
+    assert world.present(NAME)["metadata"]["annotations"] == {"later": "yes"}
+
+
+async def test_a_refused_update_leaves_no_metadata_for_others(crashes: Crashes, edge: Path) -> None:
+    """Someone else does later, by hand, what the update was to do: its metadata does not come with that."""
+    world = crashes.world
+    first = await published(world)
+    hook = edge / "hooks" / "pre-receive"
+    hook.write_text("#!/bin/sh\nexit 1\n")
+    hook.chmod(0o755)
+    with pytest.raises(StatusError):
+        await world.update(with_metadata(first, **METADATA), lifecycle="DeletionProposed")
+    hook.unlink()
+    world.options = StoreOptions(poll_seconds=0.05, fetch_seconds=0.2)
+    await world.restart()
+    git(edge, "branch", "deletionProposed/app/v1", "app/v1")
+    await world.until(lambda: world.present(NAME)["spec"]["lifecycle"] == "DeletionProposed")
+    assert world.present(NAME)["metadata"].get("annotations") is None
+
+
+async def test_an_update_that_was_stored_is_not_done_again(crashes: Crashes) -> None:
+    """After the crash its note is there still, and a later change of the metadata stays."""
+    world = crashes.world
+    first = await published(world)
+    wanted = with_metadata(first, annotations={"by": "me"})
+    await crashes.during(lambda: world.update(wanted, lifecycle="DeletionProposed"))
+    await crashes.restart(STORED)
+    await world.update(with_metadata(world.present(NAME), annotations={"by": "you"}))
+    await world.restart()
+    await world.until(crashes.is_synced)
+    assert world.present(NAME)["metadata"]["annotations"] == {"by": "you"}
+    assert crashes.sync.journal.names() == []
+
+
+async def test_the_removal_of_the_last_finalizer_needs_no_push_of_its_own(crashes: Crashes) -> None:
+    """The revision is removed from git next, so its lifecycle is not changed there before."""
+    world = crashes.world
+    first = with_metadata(await proposed(world), deletionTimestamp="2026-01-01T00:00:00Z")
+    last = await world.store.package_revisions.on_update(
+        first, {**first, "spec": {**first["spec"], "lifecycle": "Draft"}}, subresource="", user=""
+    )
+    assert last == first
