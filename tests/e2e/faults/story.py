@@ -5,6 +5,7 @@ of the repositories at the end depends on the story alone.
 """
 
 import asyncio
+import json
 import os
 import re
 import subprocess
@@ -13,12 +14,12 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-import msgspec
 import pygit2
 
 from pvbus.adapters.kubernetes.cluster import HttpCluster
 from pvbus.core.api.variants import CONFIG_GROUP
 from pvbus.core.errors import ConflictError, TransientError
+from pvbus.core.keys import REMOVAL_CANCELLED
 from pvbus.ports.cluster import Kind, Object
 
 NAMESPACE = "default"
@@ -30,6 +31,8 @@ REPOSITORY = Kind(CONFIG_GROUP, "Repository")
 REVISION = Kind("porch.kpt.dev", "PackageRevision")
 FILES = Kind("porch.kpt.dev", "PackageRevisionResources")
 SITE = Kind("", "ConfigMap")
+TOKENS = (REMOVAL_CANCELLED,)
+"""Annotations that depend on moments: of an order to delete that was withdrawn before its delete."""
 
 NEXT = {"Draft": ("Proposed", ""), "Proposed": ("Published", "approval")}
 LOCAL_EDIT = "  mine: '1'  # a person's\n"
@@ -185,25 +188,19 @@ class Story:
     def _said(self, obj: Object, names: Mapping[str, str]) -> Object:
         """names: of the living objects by uid; any other uid is of an object that is gone."""
         metadata, status = obj["metadata"], obj.get("status") or {}
-        owners = [
-            {**owner, "uid": names.get(owner["uid"], "gone")}
-            for owner in metadata.get("ownerReferences") or ()
-        ]
-        annotations = {
-            key: UID.sub(lambda uid: names.get(uid[0], "gone"), text)
-            for key, text in (metadata.get("annotations") or {}).items()
-        }
         conditions = {c["type"]: (c["status"], c.get("reason")) for c in status.get("conditions") or ()}
+        parts = ("labels", "ownerReferences", "finalizers")
         said = {
-            "labels": metadata.get("labels"),
-            "annotations": annotations,
-            "owners": owners,
-            "finalizers": metadata.get("finalizers"),
+            **{part: metadata.get(part) for part in parts},
+            "annotations": {
+                key: text for key, text in (metadata.get("annotations") or {}).items() if key not in TOKENS
+            },
             "spec": obj["spec"],
             "conditions": conditions,
             "targets": status.get("downstreamTargets"),
         }
-        return dict(msgspec.json.decode(msgspec.json.encode(said).replace(str(self.folder).encode(), b"")))
+        text = json.dumps(said, sort_keys=True).replace(str(self.folder), "")
+        return dict(json.loads(UID.sub(lambda uid: names.get(uid[0], "gone"), text)))
 
     def damage(self) -> str:
         """Return what git finds broken."""

@@ -13,6 +13,7 @@ from typing import Any, NamedTuple
 import pytest
 
 from pvbus.controlplane.apiserver.hooks import StatusError
+from pvbus.controlplane.packages import repository as packages_repository
 from pvbus.controlplane.packages.gitcommand import Failure, GitError
 from pvbus.controlplane.packages.gitrepo import BareMirror
 from pvbus.controlplane.packages.repository import RepositorySync
@@ -22,9 +23,10 @@ from pvbus.ports.cluster import Object
 from pvbus.testing.objects import MemoryObjects
 from tests.integration.packages.support import NAMESPACE, World, clone_of, git, refs, revision, running
 
+BEFORE, PUSHED, STORED = "before", "pushed", "stored"
+POINTS = (BEFORE, PUSHED, STORED)
 NAME = "edge.app.ws"
 OWNER = {"apiVersion": "v1", "kind": "ConfigMap", "name": "owner", "uid": "1", "controller": True}
-BEFORE, PUSHED, STORED = "before the push", "after the push", "after the object"
 
 
 class Moment(NamedTuple):
@@ -153,20 +155,20 @@ CASES = {
     "propose": Case(draft, METADATA, {"lifecycle": "Proposed"}),
     "reject": Case(proposed, METADATA, {"lifecycle": "Draft"}),
     "approve": Case(proposed, {}, {"lifecycle": "Published"}, "approval"),
-    "propose deletion": Case(
+    "propose-deletion": Case(
         published,
         METADATA | {"labels": {"kpt.dev/latest-revision": "true"}},
         {"lifecycle": "DeletionProposed"},
     ),
-    "propose deletion, disown": Case(
+    "propose-deletion-and-disown": Case(
         published, {"ownerReferences": [], "annotations": {"by": "me"}}, {"lifecycle": "DeletionProposed"}
     ),
-    "propose deletion of the folder": Case(placeholder, METADATA, {"lifecycle": "DeletionProposed"}),
-    "publish again": Case(
+    "propose-deletion-of-the-folder": Case(placeholder, METADATA, {"lifecycle": "DeletionProposed"}),
+    "publish-again": Case(
         deletion_proposed, {"annotations": {}, "finalizers": []}, {"lifecycle": "Published"}
     ),
     "content": Case(draft, METADATA, {"packageMetadata": {"labels": {"tier": "gold"}}}),
-    "content and propose": Case(
+    "content-and-propose": Case(
         draft, METADATA, {"packageMetadata": {"labels": {"tier": "gold"}}, "lifecycle": "Proposed"}
     ),
     "gates": Case(draft, METADATA, {"readinessGates": [{"conditionType": "Checked"}]}),
@@ -183,7 +185,7 @@ def shown(world: World, name: str) -> Object | None:
     return {**found, "metadata": metadata}
 
 
-@pytest.mark.parametrize("point", [BEFORE, PUSHED, STORED])
+@pytest.mark.parametrize("point", POINTS)
 @pytest.mark.parametrize("case", CASES.values(), ids=CASES.keys())
 async def test_after_a_crash_an_update_is_done_or_not(
     crashes: Crashes, edge: Path, case: Case, point: str
@@ -215,7 +217,7 @@ def without_times(obj: Object | None) -> object:
     return {**obj, "metadata": metadata, "status": status}
 
 
-@pytest.mark.parametrize("point", [BEFORE, PUSHED, STORED])
+@pytest.mark.parametrize("point", POINTS)
 async def test_after_a_crash_a_creation_is_done_or_not(crashes: Crashes, edge: Path, point: str) -> None:
     world = crashes.world
     await crashes.during(lambda: draft(world))
@@ -225,7 +227,7 @@ async def test_after_a_crash_a_creation_is_done_or_not(crashes: Crashes, edge: P
     assert refs(edge) == ([] if point == BEFORE else ["refs/heads/drafts/app/ws"])
 
 
-@pytest.mark.parametrize("point", [BEFORE, PUSHED, STORED])
+@pytest.mark.parametrize("point", POINTS)
 async def test_after_a_crash_a_deletion_is_done_or_not(crashes: Crashes, edge: Path, point: str) -> None:
     world = crashes.world
     await world.update(
@@ -270,7 +272,7 @@ def with_file(obj: Object, text: str) -> Object:
     return {**obj, "spec": {**obj["spec"], "resources": files}}
 
 
-@pytest.mark.parametrize("point", [BEFORE, PUSHED, STORED])
+@pytest.mark.parametrize("point", POINTS)
 async def test_after_a_crash_files_are_all_there_or_none(crashes: Crashes, point: str) -> None:
     """An update of files has no metadata; that of the revision stays."""
     world = crashes.world
@@ -342,8 +344,8 @@ async def test_a_refused_update_leaves_no_metadata_for_others(crashes: Crashes, 
     hook = edge / "hooks" / "pre-receive"
     hook.write_text("#!/bin/sh\nexit 1\n")
     hook.chmod(0o755)
-    with pytest.raises(StatusError):
-        await world.update(with_metadata(first, **METADATA), lifecycle="DeletionProposed")
+    with pytest.raises(StatusError, match="hook"):
+        await world.update(with_metadata(first, annotations={"by": "me"}), lifecycle="DeletionProposed")
     hook.unlink()
     world.options = StoreOptions(poll_seconds=0.05, fetch_seconds=0.2)
     await world.restart()
@@ -352,16 +354,23 @@ async def test_a_refused_update_leaves_no_metadata_for_others(crashes: Crashes, 
     assert world.present(NAME)["metadata"].get("annotations") is None
 
 
-async def test_an_update_that_was_stored_is_not_done_again(crashes: Crashes) -> None:
-    """After the crash its note is there still, and a later change of the metadata stays."""
+async def test_an_update_that_was_stored_is_not_done_again(
+    crashes: Crashes, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """At the crash its note is there still, and its metadata was changed since."""
+    monkeypatch.setattr(packages_repository, "LATER_SECONDS", 60.0)  # the note stays
     world = crashes.world
     first = await published(world)
-    wanted = with_metadata(first, annotations={"by": "me"})
-    await crashes.during(lambda: world.update(wanted, lifecycle="DeletionProposed"))
+
+    async def both() -> None:
+        done = await world.update(
+            with_metadata(first, annotations={"by": "me"}), lifecycle="DeletionProposed"
+        )
+        await world.update(with_metadata(done, annotations={"by": "you"}))
+
+    await crashes.during(both)
+    assert NAME in crashes.sync.journal.names()
     await crashes.restart(STORED)
-    await world.update(with_metadata(world.present(NAME), annotations={"by": "you"}))
-    await world.restart()
-    await world.until(crashes.is_synced)
     assert world.present(NAME)["metadata"]["annotations"] == {"by": "you"}
     assert crashes.sync.journal.names() == []
 
