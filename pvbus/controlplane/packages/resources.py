@@ -68,7 +68,7 @@ class ResourcesKind:
             stored = self._requests.objects.get(PACKAGE_REVISION, namespace, name)
             if stored is None or stored["metadata"].get("resourceVersion") != version:
                 raise answers.modified(name, plural=PLURAL)
-            self._requests.check_uninterrupted(stored)
+            await self._requests.check_uninterrupted(stored)
             said = str((metadata.get("annotations") or {}).get(layout.CAUSE) or "")
             return await self._update(stored, wanted, user, said)
 

@@ -104,7 +104,7 @@ class RevisionHooks:
             new = {**old, "spec": {**old["spec"], "lifecycle": lifecycle}}
         _check_update(name, old, new, approval=subresource == "approval")
         with self._requests.busy(namespace, name):
-            self._requests.check_uninterrupted(old)
+            await self._requests.check_uninterrupted(old)
             if _is_removed_next(new) or not self._touches_git(old, new):
                 return {**old, "metadata": new["metadata"]}
             sync, revision = await self._requests.current(old)
@@ -198,7 +198,7 @@ class RevisionHooks:
 
     async def on_delete(self, obj: Object) -> None:
         name, namespace = obj["metadata"]["name"], obj["metadata"].get("namespace", "")
-        self._requests.check_uninterrupted(obj)
+        await self._requests.check_uninterrupted(obj)
         if _lifecycle(obj) == layout.PUBLISHED:
             raise answers.forbidden(
                 name,

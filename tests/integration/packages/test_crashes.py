@@ -4,8 +4,10 @@ A crash is a copy of everything that outlives the process, taken at that point: 
 and the remote. `test_kills` kills real processes.
 """
 
+import asyncio
 import copy
 import shutil
+import threading
 from collections.abc import Awaitable, Callable
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -67,8 +69,8 @@ class Crashes:
         objects = self.world.objects
         self.moments[point] = Moment(copy.deepcopy(objects._objects), objects._version, kept)
 
-    async def restart(self, point: str) -> None:
-        """Begin again from a moment, and read the remotes."""
+    async def restart(self, point: str, until: Callable[[], bool] | None = None) -> None:
+        """Begin again from a moment. until: by default, the remotes were read."""
         await self.world.store.stop()
         moment = self.moments[point]
         for name in ("data", "git"):
@@ -79,7 +81,7 @@ class Crashes:
         self.world.options = StoreOptions(poll_seconds=0.05, fetch_seconds=0.2)
         self.world.store = self.world.new_store()
         await self.world.store.start()
-        await self.world.until(self.is_synced)
+        await self.world.until(until or self.is_synced)
 
     def land(self, point: str) -> None:
         """Make the remote what it was at a moment: a push of the process that ended is done only now."""
@@ -352,6 +354,32 @@ async def test_a_refused_update_leaves_no_metadata_for_others(crashes: Crashes, 
     git(edge, "branch", "deletionProposed/app/v1", "app/v1")
     await world.until(lambda: world.present(NAME)["spec"]["lifecycle"] == "DeletionProposed")
     assert world.present(NAME)["metadata"].get("annotations") is None
+
+
+@pytest.mark.parametrize("point", [BEFORE, PUSHED])
+async def test_a_request_right_after_the_restart_loses_nothing(
+    crashes: Crashes, monkeypatch: pytest.MonkeyPatch, point: str
+) -> None:
+    """It waits until the remote was read. If the interrupted change is there, the request is to try again."""
+    world = crashes.world
+    first = await draft(world)
+    await crashes.during(lambda: world.update(with_metadata(first, **METADATA), lifecycle="Proposed"))
+    fetch, allowed = BareMirror.fetch, threading.Event()
+    monkeypatch.setattr(BareMirror, "fetch", lambda mirror: (allowed.wait(20), fetch(mirror)))
+    await crashes.restart(point, until=lambda: (NAMESPACE, "edge") in world.store._keepers)
+    later = with_metadata(first, annotations={"later": "yes"})
+    request = asyncio.create_task(world.update(later))
+    await asyncio.sleep(0.1)
+    assert not request.done()
+    allowed.set()
+    if point == PUSHED:
+        with pytest.raises(StatusError, match="completed just now: try again"):
+            await request
+        changed = world.present(NAME)
+        assert changed["spec"]["lifecycle"] == "Proposed"
+        assert changed["metadata"].items() >= METADATA.items()
+    else:
+        assert (await request)["metadata"]["annotations"] == {"later": "yes"}
 
 
 async def test_an_update_that_was_stored_is_not_done_again(
