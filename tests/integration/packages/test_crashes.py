@@ -63,11 +63,11 @@ class Crashes:
         self._take(STORED)
 
     def _take(self, point: str) -> None:
-        kept = self._folder / f"moment {len(self.moments)}"
+        saved = self._folder / f"moment {len(self.moments)}"
         for name in ("data", "git"):
-            shutil.copytree(self._folder / name, kept / name, symlinks=True)
+            shutil.copytree(self._folder / name, saved / name, symlinks=True)
         objects = self.world.objects
-        self.moments[point] = Moment(copy.deepcopy(objects._objects), objects._version, kept)
+        self.moments[point] = Moment(copy.deepcopy(objects._objects), objects._version, saved)
 
     async def restart(self, point: str, until: Callable[[], bool] | None = None) -> None:
         """Begin again from a moment. until: by default, the remotes were read."""
