@@ -356,6 +356,28 @@ async def test_a_refused_update_leaves_no_metadata_for_others(crashes: Crashes, 
     assert world.present(NAME)["metadata"].get("annotations") is None
 
 
+async def test_an_update_whose_client_goes_away_has_all_its_parts(
+    crashes: Crashes, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    world = crashes.world
+    first = await draft(world)
+    push, begun, allowed = BareMirror.push, threading.Event(), threading.Event()
+
+    def slow(mirror: BareMirror, updates: Any) -> None:
+        begun.set()
+        allowed.wait(20)
+        push(mirror, updates)
+
+    monkeypatch.setattr(BareMirror, "push", slow)
+    request = asyncio.create_task(world.update(with_metadata(first, **METADATA), lifecycle="Proposed"))
+    await world.until(begun.is_set)
+    request.cancel()
+    await asyncio.gather(request, return_exceptions=True)
+    allowed.set()
+    await world.until(lambda: world.present(NAME)["spec"]["lifecycle"] == "Proposed")
+    assert world.present(NAME)["metadata"].items() >= METADATA.items()
+
+
 @pytest.mark.parametrize("point", [BEFORE, PUSHED])
 async def test_a_request_right_after_the_restart_loses_nothing(
     crashes: Crashes, monkeypatch: pytest.MonkeyPatch, point: str
