@@ -202,13 +202,19 @@ class Story:
         text = json.dumps(said, sort_keys=True).replace(str(self.folder), "")
         return dict(json.loads(UID.sub(lambda uid: names.get(uid[0], "gone"), text)))
 
-    def damage(self) -> str:
-        """Return what git finds broken."""
+    def damage(self) -> set[str]:
+        """Return what git finds broken, twice: to one check, a push that ends meanwhile lacks objects."""
+        found = self._broken()
+        return found & self._broken() if found else found
+
+    def _broken(self) -> set[str]:
         check = ("fsck", "--full", "--no-dangling", "--no-progress")
         lines = [
-            line for name in ("edge", "blueprints") for line in _git(self.remote(name), *check).splitlines()
+            f"{name}: {line}"
+            for name in ("edge", "blueprints")
+            for line in _git(self.remote(name), *check, check=False).splitlines()
         ]
-        return "\n".join(line for line in lines if not line.startswith("notice: "))  # of an empty repository
+        return {line for line in lines if ": notice: " not in line}  # of an empty repository
 
     # ------------------------------------------------------------ the API
 
@@ -385,7 +391,7 @@ def _is_ready(obj: Object) -> bool:
     )
 
 
-def _git(folder: Path, *arguments: str) -> str:
+def _git(folder: Path, *arguments: str, check: bool = True) -> str:
     person = {"NAME": "A Person", "EMAIL": "person@example.com", "DATE": "2026-01-01T00:00:00Z"}
     identity = {
         f"GIT_{role}_{key}": value for role in ("AUTHOR", "COMMITTER") for key, value in person.items()
@@ -396,6 +402,6 @@ def _git(folder: Path, *arguments: str) -> str:
         env={**os.environ, **identity},
         capture_output=True,
         text=True,
-        check=True,
+        check=check,
     )
     return done.stdout + done.stderr

@@ -133,11 +133,11 @@ async def test_after_any_kills_the_repositories_and_objects_are_as_without(tmp_p
         async def disturb() -> None:
             for _ in range(next(turns)):
                 await killer.strike()
-                assert story.damage() == ""
+                assert story.damage() == set()
 
         await tell(story, disturb)
         found, objects = story.content(), await story.objects()
-        assert story.damage() == ""
+        assert story.damage() == set()
     print(f"\n{KILLS} kills in {time.monotonic() - began:.0f} s: {dict(killer.counts)}; {len(found)} refs")
     assert sorted(found) == sorted(expected)
     for ref, files in expected.items():
