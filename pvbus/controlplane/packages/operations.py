@@ -21,13 +21,15 @@ Build = Callable[["Staging"], object]
 
 
 class Staging:
-    """The refs after a push of the updates collected here."""
+    """The refs after a push of the updates collected here. asked: the refs that were looked up."""
 
     def __init__(self, refs: Mapping[str, str]) -> None:
         self._refs = refs
         self._new: dict[str, str | None] = {}
+        self.asked: set[str] = set()
 
     def get(self, ref: str) -> str | None:
+        self.asked.add(ref)
         return self._new[ref] if ref in self._new else self._refs.get(ref)
 
     def set(self, ref: str, oid: str | None) -> None:
@@ -73,7 +75,7 @@ def commit_all(mirror: BareMirror, builds: Sequence[Build]) -> list[object]:
         if not updates:
             return outcomes
         try:
-            mirror.push(updates)
+            mirror.push(updates, staging.asked)
             return outcomes
         except GitError as exc:
             error = exc
