@@ -17,6 +17,7 @@ from functools import lru_cache
 from itertools import repeat
 from typing import Any, ClassVar, NamedTuple
 
+import msgspec
 import yaml
 
 from pvbus.core.yaml.positions import Path, Positions, UnknownLayoutError, rewritten
@@ -184,7 +185,9 @@ def _load(text: str, line: int = 0) -> Any:
             _check_depth(text)
         if "&" in text and "*" in text:
             _check_aliases(text)
-        value = _constructed(text) if len(text) <= REMEMBERED_CHARACTERS_MAX else _construct(text)
+        if len(text) > REMEMBERED_CHARACTERS_MAX:
+            return _construct(text)
+        return msgspec.to_builtins(_constructed(text))
     except YamlError:
         raise
     except yaml.MarkedYAMLError as error:
@@ -195,15 +198,14 @@ def _load(text: str, line: int = 0) -> Any:
         raise YamlError(f"yaml: {error}") from None
     except RecursionError:
         raise YamlError("yaml: nested too deeply") from None
-    return _tree(value)
 
 
 def _construct(text: str) -> Any:
-    return yaml.load(text.removeprefix("\ufeff"), Loader=_Loader)
+    return _tree(yaml.load(text.removeprefix("\ufeff"), Loader=_Loader))
 
 
 _constructed = lru_cache(REMEMBERED_MAX)(_construct)
-"""Every caller gets a copy of its own from `_tree`."""
+"""Every caller gets a copy of its own."""
 
 
 def _check_depth(text: str) -> None:
