@@ -138,8 +138,9 @@ class RepositorySync:
 
     async def ready(self) -> None:
         """Wait for the first sync with the remote. Raises: StatusError if there is no catalog yet."""
-        with suppress(TimeoutError):
-            await asyncio.wait_for(self._first_sync.wait(), self._options.first_sync_seconds)
+        if not self._first_sync.is_set():
+            with suppress(TimeoutError):
+                await asyncio.wait_for(self._first_sync.wait(), self._options.first_sync_seconds)
         if self._catalog is None:
             name = self.settings.facts.name
             raise answers.unavailable(f'repository "{name}" is not ready: {self.problem}')
@@ -183,6 +184,8 @@ class RepositorySync:
 
         Raises: StatusError for content beyond the limits of a package.
         """
+        if (found := self._load.files.find(revision.tree)) is not None:
+            return found
         try:
             return await self.in_thread(self._read_files, revision.tree)
         except ContentError as exc:
