@@ -149,7 +149,8 @@ class BareMirror:
     def push(self, updates: Sequence[RefUpdate], bases: Iterable[str] = ()) -> None:
         """Move refs at the remote atomically. Raises: GitError.
 
-        bases: other refs whose commits the new ones build on. In the mirror they move in memory only: the next fetch writes them to disk, also after a crash.
+        bases: other refs whose commits the new ones build on. In the mirror, refs move in memory only: the
+        next fetch writes them to disk, also after a crash.
         """
         self._pusher.push(self._git, updates, bases)
         with self._lock:

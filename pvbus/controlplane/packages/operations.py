@@ -112,10 +112,11 @@ class Branch(NamedTuple):
 class Draft(NamedTuple):
     """The content of a draft's next commit.
 
+    tree: of the package's files, which is in the mirror already: all changes of a push wait for each other.
     task: of the API; cause: the readable lines for the commit message.
     """
 
-    files: Files
+    tree: str
     task: dict[str, Any]
     note: RenderNote | None
     cause: tuple[str, ...] = ()
@@ -139,7 +140,7 @@ def create_draft(branch: Branch, refs: Staging, directory: str, workspace: str, 
         )
     mirror = branch.mirror
     head = _head(branch, refs)
-    root = mirror.graft(head, directory, mirror.write_files(draft.files))
+    root = mirror.graft(head, directory, draft.tree)
     commit = mirror.write_commit(
         root, [head] if head else [], draft.message(directory, workspace), branch.author
     )
@@ -151,7 +152,7 @@ def update_draft(branch: Branch, refs: Staging, name: str, revision: Revision, d
     """Commit new content on top of a draft; return the commit."""
     _expect(refs, name, revision)
     mirror = branch.mirror
-    root = mirror.graft(revision.commit, revision.directory, mirror.write_files(draft.files))
+    root = mirror.graft(revision.commit, revision.directory, draft.tree)
     message = draft.message(revision.directory, revision.workspace)
     commit = mirror.write_commit(root, [revision.commit], message, branch.author)
     refs.set(revision.ref, commit)

@@ -1,8 +1,9 @@
 """Pushes from a mirror at a cost that depends on the refs that move, not on all refs.
 
 git compares every ref that a remote shows with every ref of the folder that it pushes from, and walks the
-history behind them. So a push starts in a folder that has the mirror's objects but no refs, and a repository on
-this machine shows the drafts and tags of the push only. Branches stay visible: new commits are based on them.
+history behind them. So a push starts in a folder that has the mirror's objects but no refs, and a repository
+on this machine shows the drafts and tags of the push only. Branches stay visible: new commits are based on
+them.
 """
 
 import shlex

@@ -18,7 +18,7 @@ from typing import Any, TypeVar
 import pygit2
 import structlog
 
-from pvbus.controlplane.apiserver.hooks import Objects
+from pvbus.controlplane.apiserver.hooks import Objects, StatusError
 from pvbus.controlplane.apiserver.registry import PACKAGE_REVISION as PACKAGE_REVISION
 from pvbus.controlplane.apiserver.store import StoreError
 from pvbus.controlplane.packages import answers, layout, leftovers, operations
@@ -195,6 +195,19 @@ class RepositorySync:
     def _read_files(self, tree: str) -> Mapping[str, File]:
         return self._load.files.get(tree, lambda: self.mirror.files(tree))
 
+    async def write(self, files: Mapping[str, File]) -> str:
+        """Write a package's files into the mirror, for a later change; return their tree.
+
+        Raises: StatusError.
+        """
+        try:
+            return await self.in_thread(self.mirror.write_files, files)
+        except (OSError, pygit2.GitError) as exc:
+            raise self._not_written(exc) from exc
+
+    def _not_written(self, error: Exception) -> StatusError:
+        return answers.internal(f"cannot write to {self._folder} ({error}): check the disk")
+
     async def change(self, name: str, build: Callable[[Staging], _T]) -> _T:
         """Change refs of the remote; return the result of the last call of `build`.
 
@@ -208,7 +221,7 @@ class RepositorySync:
         except GitError as exc:
             raise answers.of_git_error(exc, name) from exc
         except (OSError, pygit2.GitError) as exc:
-            raise answers.internal(f"cannot write to {self._folder} ({exc}): check the disk") from exc
+            raise self._not_written(exc) from exc
         return result
 
     def _version(self, name: str) -> str:

@@ -85,7 +85,7 @@ class ResourcesKind:
         if new_files == files and made.note == revision.note:
             return _shown(stored, made.texts, made.status)
         cause = (*operations.cause_of_update(files, new_files, stored["metadata"]), *layout.cause_line(said))
-        draft = Draft(new_files, operations.RENDER_TASK, made.note, cause)
+        draft = Draft(await sync.write(new_files), operations.RENDER_TASK, made.note, cause)
         branch = sync.branch(user)
         with sync.writes.writing(name):
             await sync.change(name, lambda refs: operations.update_draft(branch, refs, name, revision, draft))

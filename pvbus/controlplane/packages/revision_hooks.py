@@ -77,7 +77,8 @@ class RevisionHooks:
         said = str((metadata.get("annotations") or {}).get(layout.CAUSE) or "")
         owned = {**metadata, "namespace": wanted.namespace}
         cause = (*operations.cause_of_creation(wanted.task, start.source, owned), *layout.cause_line(said))
-        draft = Draft(replaced(start.base, made.texts), wanted.task, made.note, cause)
+        tree = await sync.write(replaced(start.base, made.texts))
+        draft = Draft(tree, wanted.task, made.note, cause)
         noted = {key: metadata[key] for key in NOTED_METADATA if metadata.get(key)}
 
         def build(refs: Staging) -> str:
@@ -191,7 +192,8 @@ class RevisionHooks:
         after = msgspec.structs.replace(revision, kptfile=facts, note=made.note)
         new_files = replaced(files, made.texts)
         cause = operations.cause_of_update(files, new_files, new["metadata"])
-        return Draft(new_files, operations.RENDER_TASK, made.note, cause), after
+        tree = await sync.write(new_files)
+        return Draft(tree, operations.RENDER_TASK, made.note, cause), after
 
     # Delete.
 

@@ -141,7 +141,7 @@ class PackageStore:
         return sync
 
     def _settings_of(self, repository: Object) -> RepositorySettings:
-        """Read settings once per version of a Repository: every request needs them. Raises: PermanentError."""
+        """Read a Repository's settings, once per version of it. Raises: PermanentError."""
         key = _key(repository)
         version, settings = self._settings.get(key, (None, None))
         if version is not repository or settings is None:
