@@ -45,8 +45,16 @@ def find_or_build() -> Programs:
                 "variable to have it built with Go"
             )
     if not controllers.exists():
-        controllers = _built(CONTROLLERS, _version_of(apiserver))
+        controllers = _built(CONTROLLERS, version_of(apiserver))
     return Programs(etcd, apiserver, controllers)
+
+
+def missing() -> list[str]:
+    """Return the names of the programs that `find_or_build` would build without KUBEBUILDER_ASSETS."""
+    if os.environ.get("KUBEBUILDER_ASSETS"):
+        return []
+    versions = {ETCD: ETCD_VERSION, APISERVER: VERSION, CONTROLLERS: VERSION}
+    return [name for name, version in versions.items() if not gomodules.cached(name, version).exists()]
 
 
 def _built(name: str, version: str) -> Path:
@@ -72,7 +80,8 @@ def _built(name: str, version: str) -> Path:
     return target
 
 
-def _version_of(apiserver: Path) -> str:
+def version_of(apiserver: Path) -> str:
+    """Return the version of Kubernetes that a kube-apiserver says it has."""
     answer = subprocess.run([apiserver, "--version"], capture_output=True, text=True, timeout=60, check=False)
     found = re.fullmatch(r"Kubernetes v(\d+\.\d+\.\d+)\S*", answer.stdout.strip())
     if found is None:

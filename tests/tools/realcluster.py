@@ -26,7 +26,7 @@ import yaml
 from tests.tools import auditlog
 from tests.tools.auditlog import AuditLog
 from tests.tools.authority import Authority, Pair, make_key_pair
-from tests.tools.clusterprograms import ClusterUnavailableError, Programs, find_or_build
+from tests.tools.clusterprograms import ClusterUnavailableError, Programs, find_or_build, version_of
 from tests.tools.kafka import _detach, free_ports
 
 START_SECONDS_MAX = 240.0
@@ -94,6 +94,7 @@ class RealCluster:
 
     def __init__(self, programs: Programs, folder: Path) -> None:
         self.folder = folder
+        self.version = version_of(programs.apiserver)
         etcd_port, peer_port, self.port = free_ports(PORTS)
         self.url = f"https://127.0.0.1:{self.port}"
         self._authority = Authority(folder, "cluster-ca")
@@ -242,6 +243,10 @@ class RealCluster:
             if time.monotonic() > deadline:
                 raise ClusterFailedError(f"the API server does not serve {definition['metadata']['name']}")
             time.sleep(0.05)
+
+    def ended_program(self) -> str | None:
+        """Return the name of a program that ended by itself, None if all run."""
+        return next((each.name for each in self._programs if not each.is_running), None)
 
     def tails(self) -> str:
         """Return the end of each program's log."""
