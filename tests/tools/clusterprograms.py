@@ -49,9 +49,9 @@ def find_or_build() -> Programs:
     return Programs(etcd, apiserver, controllers)
 
 
-def missing() -> list[str]:
-    """Return the names of the programs that `find_or_build` would build without KUBEBUILDER_ASSETS."""
-    if os.environ.get("KUBEBUILDER_ASSETS"):
+def to_build() -> list[str]:
+    """Return the names of the programs that `find_or_build` is going to build, which takes minutes."""
+    if os.environ.get("KUBEBUILDER_ASSETS") or gomodules.go() is None:
         return []
     versions = {ETCD: ETCD_VERSION, APISERVER: VERSION, CONTROLLERS: VERSION}
     return [name for name, version in versions.items() if not gomodules.cached(name, version).exists()]

@@ -11,7 +11,6 @@ import contextlib
 import http.client
 import json
 import os
-import signal
 import ssl
 import subprocess
 import tempfile
@@ -58,15 +57,11 @@ class Program:
         self._process: subprocess.Popen[bytes] | None = None
 
     def start(self) -> None:
+        """Start it, also again after `kill`. It ends with the thread that calls this."""
         with self.log.open("ab") as log:
             self._process = subprocess.Popen(
                 self._command, stdin=subprocess.DEVNULL, stdout=log, stderr=log, preexec_fn=_detach
             )
-
-    @property
-    def pid(self) -> int:
-        assert self._process is not None
-        return self._process.pid
 
     @property
     def is_running(self) -> bool:
@@ -74,12 +69,6 @@ class Program:
 
     def tail(self) -> str:
         return self.log.read_text(encoding="utf-8", errors="replace")[-2000:]
-
-    def freeze(self) -> None:
-        os.kill(self.pid, signal.SIGSTOP)
-
-    def thaw(self) -> None:
-        os.kill(self.pid, signal.SIGCONT)
 
     def kill(self) -> None:
         """End it as kill -9 does."""

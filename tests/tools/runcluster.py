@@ -38,7 +38,7 @@ from pvbus.runtime.process.signals import stop_on_signals
 from pvbus.runtime.process.state import ProcessState
 from tests.tools import kubectl, packages
 from tests.tools.auditlog import AuditLog
-from tests.tools.clusterprograms import VERSION, ClusterUnavailableError, missing
+from tests.tools.clusterprograms import VERSION, ClusterUnavailableError, to_build
 from tests.tools.realcluster import ADMINS, ClusterFailedError, RealCluster, running
 
 DEFINITIONS = sorted((Path(__file__).parents[2] / "schemas" / "crds").glob("*.yaml"))
@@ -104,7 +104,7 @@ def main(arguments: Sequence[str]) -> int:
     for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
         signal.signal(number, end)
     try:
-        if names := missing():
+        if names := to_build():
             _say(f"building {', '.join(names)} with Go, once; this takes some minutes")
         _say("starting etcd, kube-apiserver and kube-controller-manager")
         with running([*DEFINITIONS, packages.DEFINITION]) as real:

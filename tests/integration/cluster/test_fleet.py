@@ -86,6 +86,24 @@ def test_a_restart_writes_nothing(fleet_of: MakeFleet, services: Services, real_
     assert [str(each) for each in asked if each.is_write] == []
 
 
+def test_a_killed_api_server_loses_nothing(
+    fleet_of: MakeFleet, services: Services, real_cluster: RealCluster
+) -> None:
+    """After kill -9 and a restart of the server a change arrives as ever, and nothing else is written."""
+    fleet = fleet_of(3)
+    services.settle()
+    since = real_cluster.audit.end()
+    real_cluster.apiserver.kill()
+    real_cluster.apiserver.start()
+    assert real_cluster.wait_until_ready(), real_cluster.tails()
+    fleet.kubectl("label", "cluster", "site-02", "tier=gold", "--overwrite")
+    changed = fleet.variant_of("site-02")
+    eventually(lambda: fleet.tier_of(changed) == "gold", lambda: services.output)
+    services.settle()
+    writes = [each for each in real_cluster.audit.writes(USER, since) if each.resource == "packagevariants"]
+    assert {(each.verb, each.object_ref.name) for each in accepted(writes)} == {("update", changed)}
+
+
 def test_what_a_person_edits_stays(fleet_of: MakeFleet, services: Services) -> None:
     """Labels and annotations of a person outlive updates and restarts; an edit of the spec is put back."""
     fleet = fleet_of(3)
