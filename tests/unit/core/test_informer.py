@@ -249,7 +249,7 @@ def test_a_kind_that_stays_refused_is_asked_ever_less_often(was_listed: bool) ->
     if was_listed:
         informed.run(20)
     informed.world.faults["list"] = informed.world.faults["watch"] = [FORBIDDEN] * 9
-    waits = []
+    waits: list[int] = []
     while len(waits) < 8:
         informed.run(0.5)
         waits.append(round(informed.informer.wake_at - informed.now + 0.5))
