@@ -38,10 +38,11 @@ def kubectl() -> Path:
 def run_cluster(folder: Path, *arguments: str) -> Iterator[Running]:
     """Run the command with its output in a file."""
     output = folder / "output"
+    cache = {name: os.environ[name] for name in ("PVBUS_CACHE",) if name in os.environ}  # with the programs
     with output.open("w") as stream:
         process = subprocess.Popen(
             [*TOOL, *arguments],
-            env=environment(),
+            env=environment(**cache),
             stdout=stream,
             stderr=subprocess.STDOUT,
             text=True,
