@@ -102,7 +102,8 @@ def test_what_it_says_to_type_works_and_ctrl_c_ends_everything(kubectl: Path, tm
         commands = re.findall(r"^  (kubectl (?:get|label) .*?)(?:  +#.*)?$", running.output, re.M)
         assert len(commands) == 3, running.output
         listed, label, get = commands
-        variables = {"KUBECONFIG": kubeconfig, "PATH": f"{kubectl.parent}:{os.environ['PATH']}"}
+        path = f"{kubectl.parent}:{os.environ['PATH']}"
+        variables = {"KUBECONFIG": kubeconfig, "PATH": path, "HOME": str(tmp_path)}  # kubectl's cache
         assert "packagevariantset.config.porch.kpt.dev/web" in shell(listed, variables)
         shell(label, variables)
         deadline = time.monotonic() + 60
