@@ -78,6 +78,7 @@ check: setup-dev
 	.venv/bin/mypy --strict
 	.venv/bin/lint-imports
 	.venv/bin/python -m schemas.generate --check
+	.venv/bin/python -m deploy.generate --check
 	.venv/bin/python -m tests.tools.vocabulary
 	.venv/bin/python -m docs.generate --check
 
