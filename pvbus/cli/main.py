@@ -34,6 +34,7 @@ COMMANDS: Mapping[str, str] = {
     "hold": "pvbus.cli.holding:hold",
     "unhold": "pvbus.cli.holding:unhold",
     "retry": "pvbus.cli.retry:retry",
+    "install": "pvbus.cli.install.command:install",
     "lag": "pvbus.cli.lag:lag",
     "topics": "pvbus.cli.topics:topics",
     "run": "pvbus.cli.run:run",

@@ -256,6 +256,23 @@ class HttpCluster:
         path = self._path(resource, namespace, name, subresource)
         return await self._written("PATCH", path, patch, content="application/merge-patch+json")
 
+    async def apply(self, resource: Resource, obj: Object, *, manager: str) -> Object:
+        """Apply an object on the server: create it, or make the fields of `obj` as they are there.
+
+        manager: who owns these fields from now on, also those that another one owned. Fields that it owned
+        and that `obj` does not have any more are removed. Raises what an update raises.
+        """
+        meta = obj["metadata"]
+        answer = await self._request(
+            "PATCH",
+            self._path(resource, meta.get("namespace"), meta["name"]),
+            parameters={**(self._writing or {}), "fieldManager": manager, "force": "true"},
+            body=obj,
+            content="application/apply-patch+yaml",
+        )
+        assert answer is not None
+        return answer
+
     async def delete(
         self,
         resource: Resource,
