@@ -35,6 +35,7 @@ COMMANDS: Mapping[str, str] = {
     "unhold": "pvbus.cli.holding:unhold",
     "retry": "pvbus.cli.retry:retry",
     "install": "pvbus.cli.install.command:install",
+    "doctor": "pvbus.cli.doctor.command:doctor",
     "lag": "pvbus.cli.lag:lag",
     "topics": "pvbus.cli.topics:topics",
     "run": "pvbus.cli.run:run",

@@ -7,6 +7,7 @@ four fifths of the throughput).
 import asyncio
 from collections.abc import AsyncIterator, Mapping
 from contextlib import AsyncExitStack
+from email.utils import parsedate_to_datetime
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -41,6 +42,7 @@ class _Answer(NamedTuple):
     body: bytes
     retry_after: str | None
     where: str
+    date: str | None = None
 
     def error(self, method: str) -> PvbusError:
         error = error_of(self.code, self.body, method=method, where=self.where, retry_after=self.retry_after)
@@ -133,6 +135,11 @@ class HttpCluster:
         """Return the server's own version."""
         answer = await self._request("GET", "/version", missing=True)
         return str((answer or {}).get("gitVersion", ""))
+
+    async def server_time(self) -> float | None:
+        """Return the server's clock in whole seconds since the epoch; None if it does not say."""
+        date = (await self._send("GET", "/version")).date
+        return parsedate_to_datetime(date).timestamp() if date else None
 
     # ------------------------------------------------------------ reading
 
@@ -354,6 +361,9 @@ class HttpCluster:
                 timeout=aiohttp.ClientTimeout(total=REQUEST_SECONDS),
             ) as response:
                 answer = await response.read()
-                return _Answer(response.status, answer, response.headers.get("Retry-After"), where)
+                headers_back = response.headers
+                return _Answer(
+                    response.status, answer, headers_back.get("Retry-After"), where, headers_back.get("Date")
+                )
         except (aiohttp.ClientError, TimeoutError, OSError, asyncio.IncompleteReadError) as exc:
             raise lost(where, exc, REQUEST_SECONDS) from exc

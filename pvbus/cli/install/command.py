@@ -121,4 +121,7 @@ def _advise(results: list[Result], overlay: str, namespace: str) -> None:
         return
     if overlay == STANDALONE:
         click.echo(f"note: {_NO_STORE}", err=True)
-    click.echo(f"next: kubectl -n {namespace} get pods; pvbus doctor --namespace {namespace}")
+    account = f"system:serviceaccount:{namespace}:pvbus-{{service}}"
+    click.echo(
+        f"next: kubectl -n {namespace} get pods; pvbus doctor --namespace {namespace} --as '{account}'"
+    )
