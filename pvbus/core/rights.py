@@ -30,8 +30,9 @@ class Right(NamedTuple):
 
     @property
     def title(self) -> str:
-        """The resource as `kubectl auth can-i` takes it: `packagerevisions.porch.kpt.dev`."""
-        return f"{self.resource}.{self.group}" if self.group else self.resource
+        """The resource in kubectl's form: `packagerevisions.porch.kpt.dev`, `deployments.apps/scale`."""
+        plural, slash, subresource = self.resource.partition("/")
+        return f"{plural}{'.' if self.group else ''}{self.group}{slash}{subresource}"
 
 
 class Request(NamedTuple):

@@ -46,7 +46,7 @@ NEEDS: Mapping[str, Needs] = {
     "unroll": Needs(
         "200m", "256Mi", "1Gi", "every worker has all objects, and evaluates the sets of its own"
     ),
-    "render": Needs("200m", "256Mi", "1Gi", "10,000 variants took 10 s of CPU in all, most of them here"),
+    "render": Needs("200m", "256Mi", "1Gi", "making 10,000 variants took all services 10 s of CPU"),
     "inject": Needs("100m", "256Mi", "1Gi", "waits for the package store; has the injected content"),
     "conditions": Needs("100m", "256Mi", "1Gi", "has the last condition of each variant of its share"),
 }

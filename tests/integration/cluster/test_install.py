@@ -223,3 +223,37 @@ def test_kustomize_builds_the_components(kubectl: Kubectl, tmp_path: Path) -> No
     assert [s["namespace"] for o in built if o["kind"] == "ClusterRoleBinding" for s in o["subjects"]] == [
         "elsewhere"
     ] * 4
+
+
+def test_the_kustomization_of_the_document_takes_image_and_settings(kubectl: Kubectl, tmp_path: Path) -> None:
+    """Workers refer to the settings by the name that has their hash, so that a change restarts them."""
+    document = (REPOSITORY / "docs" / "installing.md").read_text()
+    (tmp_path / "pvbus").symlink_to(REPOSITORY)
+    (tmp_path / "kustomization.yaml").write_text(document.partition("```yaml\n")[2].partition("```")[0])
+    built = list(yaml.safe_load_all(kubectl("kustomize", tmp_path)))
+    (settings,) = [
+        obj
+        for obj in built
+        if obj["kind"] == "ConfigMap" and obj["metadata"]["name"].startswith("pvbus-settings-")
+    ]
+    assert settings["data"] == {"PVBUS_BUS": "kafka://kafka.kafka:9092"}
+    for obj in built:
+        if obj["kind"] == "Deployment":
+            (container,) = obj["spec"]["template"]["spec"]["containers"]
+            assert container["image"] == "registry.example.dev/pvbus:0.1.0"
+            names = [each["configMapRef"]["name"] for each in container["envFrom"]]
+            assert names[:2] == ["pvbus", settings["metadata"]["name"]]  # the later one counts
+
+
+def test_the_role_of_the_document_is_the_one_that_ingest_needs(kubectl: Kubectl) -> None:
+    document = (REPOSITORY / "docs" / "installing.md").read_text()
+    lines = [line.strip() for line in document.splitlines() if "pvbus-observes-clusters" in line]
+    wanted = observing("fleet.example.dev", "clusters")
+    try:
+        for line in lines:
+            kubectl(*line.split()[1:])
+        role = kubectl.json("get", "clusterrole", "pvbus-observes-clusters")
+        assert role["rules"] == wanted["rules"]
+        assert role["metadata"]["labels"].items() <= wanted["metadata"]["labels"].items()
+    finally:
+        kubectl("delete", "clusterrole", "pvbus-observes-clusters", "--ignore-not-found")

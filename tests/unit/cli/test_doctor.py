@@ -65,8 +65,8 @@ def test_every_right_of_the_chosen_services_is_looked_at(served: Served, capsys:
     assert rights == [
         "render: packagevariants.config.porch.kpt.dev",
         "render: packagevariantsets.config.porch.kpt.dev",
-        "conditions: packagevariants/status.config.porch.kpt.dev",
-        "conditions: packagevariantsets/status.config.porch.kpt.dev",
+        "conditions: packagevariants.config.porch.kpt.dev/status",
+        "conditions: packagevariantsets.config.porch.kpt.dev/status",
     ]
 
 
