@@ -308,8 +308,9 @@ def _heading_lines(document: Object) -> Iterator[str]:
         state = f"{published} is published" if published else "nothing is published"
         yield f"{document['variant']} has no draft; {state}"
     if not against:
-        words = "the upstream" if published else "nothing is published yet; the upstream"
-        yield f"to compare with {words}: pvbus diff {document['variant']} --upstream"
+        if document["draft"] and not published:
+            yield f"nothing is published yet to compare {document['draft']} with"
+        yield f"to compare with the upstream: pvbus diff {document['variant']} --upstream"
         return
     newer = document["draft"] or published
     state = f" ({document['lifecycle']})" if document["lifecycle"] else ""

@@ -201,8 +201,6 @@ def _run(
         parsed = parse_label_selector(selector)
     except ValueError as exc:
         raise UsageError(f"-l {selector}: {exc}") from exc
-    if not (dry_run or yes or sys.stdin.isatty()):
-        raise UsageError("cannot ask here, as this is no terminal: add --yes, or --dry-run to look first")
     asked = Asked(move, key, parsed, selector, dry_run, yes, _hints(selector, data, kubeconfig))
 
     plan = asyncio.run(connected(data, kubeconfig, partial(planned, asked=asked)))
@@ -222,9 +220,11 @@ def _run(
 
 
 def _ask(asked: Asked, plan: Plan) -> None:
-    """Ask before the first write. Raises PermanentError if the answer is no."""
+    """Ask before the first write. Raises PermanentError if the answer is no, UsageError if none can come."""
     if asked.yes or not plan.due:
         return
+    if not sys.stdin.isatty():
+        raise UsageError("cannot ask here, as this is no terminal: add --yes, or --dry-run to look first")
     refused = f" ({len(plan.refused)} more are refused)" if plan.refused else ""
     count = _counted(len(plan.due), asked.move)
     question = f"{asked.move.verb.capitalize()} {count} of {asked.key}{refused}?"

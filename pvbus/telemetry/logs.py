@@ -130,6 +130,14 @@ def is_detailed() -> bool:
     return _is_detailed and structlog.is_configured()
 
 
+def _to_stderr(*_: Any) -> structlog.PrintLogger:
+    return structlog.PrintLogger(sys.stderr)
+
+
+if not structlog.is_configured():  # commands do not call `configure`, and stdout is for their output
+    structlog.configure(logger_factory=_to_stderr)
+
+
 def get_logger(name: str) -> structlog.typing.FilteringBoundLogger:
     """Return a logger bound to a component's name."""
     logger: structlog.typing.FilteringBoundLogger = structlog.get_logger(component=name)

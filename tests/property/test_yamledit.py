@@ -117,6 +117,30 @@ def test_an_edit_gives_the_value_asked_for_in_any_style(
     assert editor.same(read(after.text), wanted)
 
 
+@given(st.data(), mappings, st.lists(values, min_size=2, max_size=3), st.sampled_from([None, False, True]))
+@settings(max_examples=200, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+def test_edits_that_are_read_once_give_what_they_give_one_by_one(
+    data: st.DataObject, value: Any, news: list[Any], flow: bool | None
+) -> None:
+    """A layout that an edit gets wrong is found at the end, and then each edit is read."""
+    (document,) = editor.parse(yaml.dump(value, default_flow_style=flow, allow_unicode=True))
+    assume(editor.same(document.value, value))
+    one_by_one, steps = document, []
+    for new in news:
+        steps.append((data.draw(st.sampled_from(paths(one_by_one.value))), new))
+        one_by_one = editor.assign(one_by_one, *steps[-1])
+
+    def change(made: Document) -> Document:
+        for path, new in steps:
+            made = editor.assign(made, path, new)
+        return made
+
+    together = editor.edited(document, change)
+    assert type(together) is Document
+    assert editor.same(together.value, one_by_one.value)
+    assert editor.same(read(together.text), one_by_one.value)
+
+
 @given(mappings, styles)
 @settings(max_examples=200, deadline=None)
 def test_what_is_written_is_read_by_both_versions_of_yaml(value: Any, style: Style) -> None:

@@ -78,7 +78,7 @@ def _forbidden(request: Request) -> web.Response:
 async def authorizing(kubeconfig: Path, authorizer: Authorizer, folder: Path) -> AsyncIterator[Path]:
     """Serve the API server of a kubeconfig to one account; yield the account's own kubeconfig."""
     connection = await Connection.load(kubeconfig)
-    connector = aiohttp.TCPConnector(limit=0, ssl=connection.ssl)
+    connector = aiohttp.TCPConnector(limit=0)
     async with aiohttp.ClientSession(connector=connector, auto_decompress=True) as session:
 
         async def handle(incoming: web.Request) -> web.StreamResponse:
@@ -111,11 +111,13 @@ async def _pass_on(
     headers = {
         name: incoming.headers[name] for name in ("Accept", "Content-Type") if name in incoming.headers
     }
+    access = await connection.access()
     async with session.request(
         incoming.method,
         connection.url + incoming.raw_path,
         data=await incoming.read(),
-        headers={**headers, **await connection.headers()},
+        headers={**headers, **access.headers},
+        **access.options,
     ) as answer:
         passed = {name: value for name, value in answer.headers.items() if name not in _DROPPED}
         if request is not None and request[:2] == ("list", PORCH_GROUP) and answer.status == 200:

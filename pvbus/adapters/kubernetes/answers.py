@@ -15,6 +15,8 @@ from pvbus.ports.cluster import Object, Resource, WatchEvent
 
 QUOTED_CHARACTERS_MAX = 100  # of a foreign response: enough to recognise a proxy's page
 
+_METADATA_FIELDS = frozenset(("apiVersion", "kind", "metadata"))
+
 _decode = msgspec.json.Decoder().decode
 _encode = msgspec.json.Encoder().encode
 
@@ -57,6 +59,13 @@ def page_of(value: Object, where: str) -> tuple[list[Object], str, str]:
     if not is_list or not isinstance(meta, dict) or not all(map(_is_object, items)):
         raise _foreign(_encode(value), where, "it is no list of objects")
     return items, meta.get("resourceVersion") or "", meta.get("continue") or ""
+
+
+def metadata_of(obj: Object) -> Object:
+    """Return an object without its content, which a server may send although it was not asked for."""
+    if len(obj) <= 3 and obj.keys() <= _METADATA_FIELDS:
+        return obj
+    return {field: value for field, value in obj.items() if field in _METADATA_FIELDS}
 
 
 def object_of(value: Object, name: str, where: str) -> Object:

@@ -1,54 +1,29 @@
 """The cluster port over HTTP, for a real API server or the embedded one alike.
 
-Bodies are bytes to and from msgspec. The session does not read proxy variables (that alone costs
-four fifths of the throughput).
+What is sent and what comes back is checked here and in `answers`; `transport` moves it.
 """
 
-import asyncio
+import copy
 from collections.abc import AsyncIterator, Mapping
-from contextlib import AsyncExitStack
+from contextlib import aclosing
 from email.utils import parsedate_to_datetime
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
-import aiohttp
-import msgspec
-
-from pvbus import __version__
 from pvbus.adapters.kubernetes import answers
 from pvbus.adapters.kubernetes.answers import segment
 from pvbus.adapters.kubernetes.connection import Connection
-from pvbus.adapters.kubernetes.errors import error_of, lost
+from pvbus.adapters.kubernetes.discovery import Discovery
+from pvbus.adapters.kubernetes.transport import Answer, Transport
 from pvbus.core.errors import PvbusError, TransientError
-from pvbus.ports.cluster import GoneError, Kind, Listing, Object, Resource, SilentError, WatchEvent
+from pvbus.ports.cluster import GoneError, Kind, Listing, Object, Resource, WatchEvent
 
 PAGE_OBJECTS = 5_000  # an API server's own clients use 500; fewer round trips restart faster
-REQUEST_SECONDS = 30.0
 WATCH_SECONDS = 300  # the server then ends the stream, and the next one continues there
-WATCH_START_SECONDS = 20.0  # until a watch's headers arrive: below the time after which a watch is missed
-WATCH_SILENCE_SECONDS = 90.0  # bookmarks come each minute: longer silence may be a dead connection
-WATCH_LINE_BYTES_MAX = 64_000_000  # far above any object: a longer line is not from a watch
-CONNECTIONS_MAX = 100
 
-_METADATA = "application/json;as=PartialObjectMetadata;g=meta.k8s.io;v=v1"
-_METADATA_LIST = "application/json;as=PartialObjectMetadataList;g=meta.k8s.io;v=v1"
-_encode = msgspec.json.Encoder().encode
-
-
-class _Answer(NamedTuple):
-    """The response to a request. where: method and path, for messages."""
-
-    code: int
-    body: bytes
-    retry_after: str | None
-    where: str
-    date: str | None = None
-
-    def error(self, method: str) -> PvbusError:
-        error = error_of(self.code, self.body, method=method, where=self.where, retry_after=self.retry_after)
-        if isinstance(error, GoneError):  # of a list page: the list is read again
-            return TransientError(str(error))
-        return error
+_METADATA = "application/json;as=PartialObjectMetadata;g=meta.k8s.io;v=v1,application/json"
+_METADATA_LIST = "application/json;as=PartialObjectMetadataList;g=meta.k8s.io;v=v1,application/json"
+"""As client-go: a server that cannot reduce objects sends them whole instead of answering 406."""
 
 
 class HttpCluster:
@@ -56,20 +31,9 @@ class HttpCluster:
 
     def __init__(self, connection: Connection, *, strict: bool = False) -> None:
         """strict: the server refuses unknown fields in a write instead of pruning them."""
-        self._connection = connection
+        self._transport = Transport(connection)
         self._writing = {"fieldValidation": "Strict"} if strict else None
-        self._session = self._open_session(CONNECTIONS_MAX)
-        self._watching = self._open_session(0)  # watches are long-lived: they must not use up the connections
-        self._discovered: dict[str, dict[tuple[str, str], Resource]] = {}
-        self._groups: dict[str, tuple[str, ...]] = {}
-
-    def _open_session(self, connections_max: int) -> aiohttp.ClientSession:
-        return aiohttp.ClientSession(
-            connector=aiohttp.TCPConnector(limit=connections_max, ssl=self._connection.ssl),
-            trust_env=False,
-            auto_decompress=True,
-            headers={"User-Agent": f"pvbus/{__version__}"},
-        )
+        self._discovery = Discovery(lambda path: self._request("GET", path, missing=True))
 
     @classmethod
     async def connect(
@@ -77,59 +41,29 @@ class HttpCluster:
     ) -> "HttpCluster":
         return cls(await Connection.load(kubeconfig, context), strict=strict)
 
+    def named(self, agent: str) -> "HttpCluster":
+        """Return one that the API server knows by another name. It shares connections, limits and discovery.
+
+        Close only one of them.
+        """
+        other = copy.copy(self)
+        other._transport = self._transport.named(agent)
+        return other
+
     async def close(self) -> None:
-        await self._session.close()
-        await self._watching.close()
+        await self._discovery.close()
+        await self._transport.close()
 
     # ------------------------------------------------------------ discovery
 
     async def resource(self, kind: Kind, *, version: str | None = None) -> Resource | None:
-        for candidate in [version] if version else await self.versions(kind):
-            found = (await self._group_version(kind.group, candidate)).get((kind.group, kind.kind))
-            if found is not None:
-                return found
-        return None
+        return await self._discovery.resource(kind, version)
 
     async def versions(self, kind: Kind) -> tuple[str, ...]:
-        served = {
-            v: await self._group_version(kind.group, v) for v in await self._versions_of_group(kind.group)
-        }
-        return tuple(version for version, kinds in served.items() if tuple(kind) in kinds)
+        return await self._discovery.versions(kind)
 
     def forget_resources(self) -> None:
-        self._discovered.clear()
-        self._groups.clear()
-
-    async def _versions_of_group(self, group: str) -> tuple[str, ...]:
-        if not group:
-            return ("v1",)
-        if group not in self._groups:
-            path = f"/apis/{segment(group)}"
-            answer = await self._request("GET", path, missing=True)
-            if answer is None:
-                return ()
-            answers.discovery_of(answer, "APIGroup", f"GET {path}")
-            preferred = (answer.get("preferredVersion") or {}).get("version")
-            names = [v["version"] for v in answer.get("versions", ())]
-            names.sort(key=lambda name: name != preferred)
-            self._groups[group] = tuple(names)
-        return self._groups[group]
-
-    async def _group_version(self, group: str, version: str) -> dict[tuple[str, str], Resource]:
-        path = f"/apis/{segment(group)}/{segment(version)}" if group else f"/api/{segment(version)}"
-        if path not in self._discovered:
-            answer = await self._request("GET", path, missing=True)
-            if answer is None:
-                return {}
-            answers.discovery_of(answer, "APIResourceList", f"GET {path}")
-            self._discovered[path] = {
-                (group, entry["kind"]): Resource(
-                    group, version, entry["kind"], entry["name"], bool(entry.get("namespaced"))
-                )
-                for entry in answer.get("resources", ())
-                if "/" not in entry["name"]
-            }
-        return self._discovered[path]
+        self._discovery.forget()
 
     async def server_version(self) -> str:
         """Return the server's own version."""
@@ -138,7 +72,7 @@ class HttpCluster:
 
     async def server_time(self) -> float | None:
         """Return the server's clock in whole seconds since the epoch; None if it does not say."""
-        date = (await self._send("GET", "/version")).date
+        date = (await self._transport.send("GET", "/version")).date
         return parsedate_to_datetime(date).timestamp() if date else None
 
     # ------------------------------------------------------------ reading
@@ -172,7 +106,7 @@ class HttpCluster:
             page = await self._request("GET", path, parameters=parameters, accept=accept)
             assert page is not None
             more, version, following = answers.page_of(page, f"GET {path}")
-            items += more
+            items += map(answers.metadata_of, more) if metadata_only else more
             if not following:
                 return Listing(version, items)
             parameters["continue"] = following
@@ -187,57 +121,20 @@ class HttpCluster:
             "timeoutSeconds": str(WATCH_SECONDS),
         }
         accept = _METADATA if metadata_only else "application/json"
-        timeout = aiohttp.ClientTimeout(total=None, sock_read=WATCH_SILENCE_SECONDS)
         path = self._path(resource, None)
-        where = f"GET {path} (watch)"
-        try:
-            async with AsyncExitStack() as stack:
-                try:
-                    async with asyncio.timeout(WATCH_START_SECONDS):
-                        response = await stack.enter_async_context(
-                            self._watching.get(
-                                self._connection.url + path,
-                                params=parameters,
-                                headers={"Accept": accept, **await self._connection.headers()},
-                                timeout=timeout,
-                            )
-                        )
-                        if response.status >= 400:
-                            after = response.headers.get("Retry-After")
-                            body = await response.read()
-                            raise error_of(
-                                response.status, body, method="GET", where=where, retry_after=after
-                            )
-                except TimeoutError as exc:
-                    raise TransientError(f"{where}: no answer within {WATCH_START_SECONDS:g} s") from exc
-                async for event in self._events(response, where):
-                    yield event
-        except TimeoutError as exc:
-            raise SilentError(f"{where}: nothing came for {WATCH_SILENCE_SECONDS:g} s") from exc
-        except (aiohttp.ClientError, OSError) as exc:
-            raise lost(where, exc, WATCH_SILENCE_SECONDS) from exc
-
-    @staticmethod
-    async def _events(response: aiohttp.ClientResponse, where: str) -> AsyncIterator[WatchEvent]:
-        rest = b""
-        async for chunk in response.content.iter_any():
-            lines = (rest + chunk).split(b"\n")
-            rest = lines.pop()
-            for line in lines:
-                if line:
-                    yield answers.event_of(line, where)
-            if len(rest) > WATCH_LINE_BYTES_MAX:
-                raise TransientError(f"{where}: a line has more than {WATCH_LINE_BYTES_MAX} bytes")
-        if rest.strip():  # cut off in the middle of an event, or not a watch
-            yield answers.event_of(rest, where)
+        lines = self._transport.lines(path, parameters=parameters, accept=accept)
+        async with aclosing(lines):
+            async for line in lines:
+                event = answers.event_of(line, f"GET {path} (watch)")
+                yield event._replace(object=answers.metadata_of(event.object)) if metadata_only else event
 
     async def get(self, resource: Resource, namespace: str, name: str) -> Object | None:
         path = self._path(resource, namespace, name)
-        answer = await self._send("GET", path)
+        answer = await self._transport.send("GET", path)
         if answer.code == 404 and answers.says_not_found(answer.body, resource, name):
             return None
         if answer.code >= 400:
-            raise answer.error("GET")
+            raise _error(answer, "GET")
         return answers.object_of(answers.value_of(answer.body, answer.where), name, answer.where)
 
     # ------------------------------------------------------------ writing
@@ -298,11 +195,11 @@ class HttpCluster:
         }
         if uid or resource_version:
             options["preconditions"] = {k: v for k, v in preconditions.items() if v}
-        answer = await self._send("DELETE", self._path(resource, namespace, name), body=options)
+        answer = await self._transport.send("DELETE", self._path(resource, namespace, name), body=options)
         if answer.code == 404 and answers.says_not_found(answer.body, resource, name):
             return False
         if answer.code >= 400:
-            raise answer.error("DELETE")
+            raise _error(answer, "DELETE")
         answers.value_of(answer.body, answer.where)
         return True
 
@@ -327,43 +224,18 @@ class HttpCluster:
         missing: bool = False,
     ) -> Object | None:
         """Send one request. missing: return None for 404 instead of raising PermanentError."""
-        answer = await self._send(
+        answer = await self._transport.send(
             method, path, parameters=parameters, body=body, content=content, accept=accept
         )
         if answer.code == 404 and missing:
             return None
         if answer.code >= 400:
-            raise answer.error(method)
+            raise _error(answer, method)
         return answers.value_of(answer.body, answer.where)
 
-    async def _send(
-        self,
-        method: str,
-        path: str,
-        *,
-        parameters: Mapping[str, str] | None = None,
-        body: Any = None,
-        content: str = "application/json",
-        accept: str = "application/json",
-    ) -> _Answer:
-        headers = {"Accept": accept, **await self._connection.headers()}
-        where = f"{method} {path}"
-        data = None
-        if body is not None:
-            data, headers["Content-Type"] = _encode(body), content
-        try:
-            async with self._session.request(
-                method,
-                self._connection.url + path,
-                params=parameters,
-                data=data,
-                headers=headers,
-                timeout=aiohttp.ClientTimeout(total=REQUEST_SECONDS),
-            ) as response:
-                answer = await response.read()
-                headers_back = response.headers
-                return _Answer(
-                    response.status, answer, headers_back.get("Retry-After"), where, headers_back.get("Date")
-                )
-        except (aiohttp.ClientError, TimeoutError, OSError, asyncio.IncompleteReadError) as exc:
-            raise lost(where, exc, REQUEST_SECONDS) from exc
+
+def _error(answer: Answer, method: str) -> PvbusError:
+    error = answer.error(method)
+    if isinstance(error, GoneError):  # of a list page: the list is read again
+        return TransientError(str(error))
+    return error

@@ -1,30 +1,68 @@
-"""Finds an API server and authenticates to it: kubernetes-asyncio's configuration, our own session.
+"""Finds an API server and authenticates to it.
 
-Its configuration code reads kubeconfigs (certificates, tokens, exec plugins) and in-cluster files
-and refreshes tokens; its HTTP client is not used, as it is five times slower.
+kubernetes-asyncio's configuration code finds and reads the settings. Its HTTP client is not used, as it is
+five times slower; nor is its renewal of credentials, which is missing for most kinds.
 """
 
 import os
-import ssl
+from base64 import b64encode
 from pathlib import Path
+from typing import Any, NamedTuple
+from urllib.parse import unquote, urlsplit
 
+import msgspec
 import yaml
 from kubernetes_asyncio import config
 from kubernetes_asyncio.client import Configuration
+from kubernetes_asyncio.config import incluster_config
 
 from pvbus.adapters.files import open_plain
-from pvbus.core.errors import TransientError, UsageError
+from pvbus.adapters.kubernetes.credentials import Credential, Credentials, StaticCredentials, TokenFile
+from pvbus.adapters.kubernetes.kubeconfig import read_kubeconfig
+from pvbus.adapters.kubernetes.tls import TlsContext, TlsFiles
+from pvbus.core.errors import UsageError
 
 HOME = "~/.kube/config"
 
+_UNUSABLE = (
+    config.ConfigException,
+    OSError,
+    ValueError,
+    yaml.YAMLError,
+    msgspec.ValidationError,
+    UsageError,
+)
+_SHAPELESS = (TypeError, KeyError, AttributeError, AssertionError)
+"""What the library raises for YAML that is no kubeconfig."""
+
+
+class Access(NamedTuple):
+    """How to send one request. options: of aiohttp: TLS context, expected server name, proxy."""
+
+    credential: Credential
+    headers: dict[str, str]
+    options: dict[str, Any]
+
 
 class Connection:
-    """An API server's address, TLS context and authorization headers."""
+    """An API server's address, and the TLS context and credentials of its next request."""
 
-    def __init__(self, configuration: Configuration) -> None:
-        self._configuration = configuration
-        self.url: str = (configuration.host or "").rstrip("/")
-        self.ssl: ssl.SSLContext | bool = self._context()
+    def __init__(self, configuration: Configuration, credentials: Credentials | None = None) -> None:
+        """credentials: those of the configuration if not given. Raises UsageError, OSError or ValueError."""
+        self.url = _url_of(configuration)
+        proxy, authorization = _proxy_of(configuration)
+        login = {"Proxy-Authorization": authorization} if authorization else {}
+        has_tls = self.url.startswith("https:")
+        self._headers = {} if has_tls else login
+        self._options: dict[str, Any] = {"server_hostname": configuration.tls_server_name, "proxy": proxy}
+        if has_tls and login:
+            self._options["proxy_headers"] = login
+        token = configuration.api_key.get("BearerToken", "")
+        self._access: Access | None = None
+        self._credentials = credentials or StaticCredentials(token)
+        given = configuration
+        files = TlsFiles(given.ssl_ca_cert, given.cert_file, given.key_file, given.verify_ssl)
+        self._tls = TlsContext(files) if has_tls else None
 
     @classmethod
     async def load(cls, kubeconfig: Path | None, context: str | None = None) -> "Connection":
@@ -34,51 +72,76 @@ class Connection:
         """
         is_pod = kubeconfig is None and bool(os.environ.get("KUBERNETES_SERVICE_HOST"))
         file = kubeconfig or Path(os.environ.get("KUBECONFIG") or HOME).expanduser()
-        if not is_pod and os.pathsep not in str(file) and not file.exists():
-            raise UsageError(
-                f"there is no kubeconfig at {file}: give one with --kubeconfig or PVBUS_KUBECONFIG "
-                "(`pvbus up` and `pvbus apiserver` write one into their data folder)"
-            )
         if not is_pod:
-            for each in str(file).split(os.pathsep):
-                if Path(each).exists():
-                    open_plain(Path(each)).close()
-        configuration = Configuration()
+            _check_files(str(file))
         try:
             if is_pod:
-                config.load_incluster_config(  # type: ignore[no-untyped-call]  # the library has no annotation
-                    client_configuration=configuration
-                )
-            else:
-                await config.load_kube_config(
-                    config_file=str(file),
-                    context=context,
-                    client_configuration=configuration,
-                )
-            return cls(configuration)
-        except (config.ConfigException, OSError, ValueError, TypeError, yaml.YAMLError) as exc:
+                return cls(*_service_account())
+            return cls(*await read_kubeconfig(str(file), context))
+        except (*_UNUSABLE, *_SHAPELESS) as exc:
             where = "no usable account of this pod" if is_pod else f"no usable kubeconfig at {file}"
-            raise UsageError(f"{where}: {exc}; give one with --kubeconfig or PVBUS_KUBECONFIG") from exc
+            why = f"its content is not a kubeconfig's ({exc!r})" if isinstance(exc, _SHAPELESS) else exc
+            raise UsageError(f"{where}: {why}; give one with --kubeconfig or PVBUS_KUBECONFIG") from exc
 
-    def _context(self) -> ssl.SSLContext | bool:
-        if not self.url.startswith("https"):
-            return False
-        setup = self._configuration
-        context = ssl.create_default_context(cafile=setup.ssl_ca_cert)
-        if not setup.verify_ssl:
-            context.check_hostname = False
-            context.verify_mode = ssl.CERT_NONE
-        if setup.cert_file:
-            context.load_cert_chain(setup.cert_file, setup.key_file)
-        return context
+    async def access(self) -> Access:
+        """Return what authenticates the next request; renew it first if it expires.
 
-    async def headers(self) -> dict[str, str]:
-        """Return the headers that authenticate a request; refresh an expiring token first.
-
-        Raises TransientError if the refresh fails.
+        Raises TransientError if the renewal fails.
         """
-        try:
-            token = await self._configuration.get_api_key_with_prefix("BearerToken")
-        except (config.ConfigException, OSError, ValueError) as exc:
-            raise TransientError(f"the credentials for {self.url} cannot be renewed: {exc!r}") from exc
-        return {"Authorization": token} if token else {}
+        credential = await self._credentials.current()
+        context = self._tls.current(credential.certificate) if self._tls else False
+        last = self._access
+        if last is None or last.credential is not credential or last.options["ssl"] is not context:
+            given = {"Authorization": credential.authorization} if credential.authorization else {}
+            last = Access(credential, {**self._headers, **given}, {**self._options, "ssl": context})
+            self._access = last
+        return last
+
+    def reject(self, access: Access) -> bool:
+        """Note that the server answered 401; return whether to send the request again."""
+        return self._credentials.reject(access.credential)
+
+    async def close(self) -> None:
+        await self._credentials.close()
+
+
+def _check_files(files: str) -> None:
+    """Raises UsageError if no file exists, or one is no regular file."""
+    if os.pathsep not in files and not Path(files).exists():
+        raise UsageError(
+            f"there is no kubeconfig at {files}: give one with --kubeconfig or PVBUS_KUBECONFIG "
+            "(`pvbus up` and `pvbus apiserver` write one into their data folder)"
+        )
+    for each in files.split(os.pathsep):
+        if Path(each).exists():
+            open_plain(Path(each)).close()
+
+
+def _url_of(configuration: Configuration) -> str:
+    url: str = (configuration.host or "").rstrip("/")
+    if urlsplit(url).scheme not in ("http", "https"):
+        raise UsageError(f'server "{url}" is no address: expected https://<host>:<port>')
+    return url
+
+
+def _proxy_of(configuration: Configuration) -> tuple[str | None, str]:
+    """Return a proxy's URL without its password, as messages quote it, and its Proxy-Authorization."""
+    if not configuration.proxy:
+        return None, ""
+    url = urlsplit(configuration.proxy)
+    if url.scheme not in ("http", "https"):
+        raise UsageError(
+            f'proxy-url with scheme "{url.scheme}" is not supported: expected http:// or https://, '
+            "of a proxy that allows CONNECT"
+        )
+    login, _, address = url.netloc.rpartition("@")
+    authorization = "Basic " + b64encode(unquote(login).encode()).decode("ascii") if login else ""
+    return url._replace(netloc=address).geturl(), authorization
+
+
+def _service_account() -> tuple[Configuration, Credentials]:
+    configuration = Configuration()
+    config.load_incluster_config(  # type: ignore[no-untyped-call]  # the library has no annotation
+        client_configuration=configuration, try_refresh_token=False
+    )
+    return configuration, TokenFile(Path(incluster_config.SERVICE_TOKEN_FILENAME))

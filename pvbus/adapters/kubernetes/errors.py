@@ -7,6 +7,7 @@ contract names distinguish them; no other decision depends on text.
 from datetime import UTC, datetime
 from email.utils import parsedate_to_datetime
 
+import aiohttp
 import msgspec
 
 from pvbus.core.errors import AlreadyExistsError, ConflictError, PermanentError, PvbusError, TransientError
@@ -15,6 +16,10 @@ from pvbus.ports.cluster import GoneError
 _STALE = "the object has been modified; please apply your changes to the latest version"
 _AGAIN_ON_ECHO = ("workspaceNames must be unique", "already exists", "already in progress")
 _PACKAGE_EXISTS = "cannot create a new revision for package"
+_REJECTED = (
+    "the server rejects the credentials: check the user of the kubeconfig (a token written into it is read "
+    "at the start only; a tokenFile or a credential plugin is renewed)"
+)
 _BUSINESS_RULES = (
     "cannot update a package revision with lifecycle value",
     "may not be the placeholder",
@@ -59,6 +64,8 @@ def error_of(
         return ConflictError(message)
     if code == 410:
         return GoneError(message)
+    if code == 401:
+        message += f"; {_REJECTED}"
     if code in (401, 408, 429):
         return TransientError(message, retry_after_seconds=seconds)
     if code < 500 or code == 501:
@@ -85,8 +92,30 @@ def seconds_of(retry_after: str | None) -> float | None:
     return max(0.0, (until.replace(tzinfo=until.tzinfo or UTC) - datetime.now(UTC)).total_seconds())
 
 
-def lost(where: str, error: Exception, seconds: float) -> TransientError:
+def lost(where: str, server: str, error: Exception, seconds: float) -> TransientError:
     """Return the error for a request without a response. seconds: the request's timeout."""
-    if isinstance(error, TimeoutError) and not str(error):
-        return TransientError(f"{where}: no answer within {seconds:g} s")
-    return TransientError(f"{where}: {str(error) or type(error).__name__}")
+    return TransientError(f"{where}: {_loss(server, error, seconds)}")
+
+
+def _loss(server: str, error: Exception, seconds: float) -> str:
+    """Say what happened to the connection, and what to check."""
+    text = str(error) or type(error).__name__
+    match error:
+        case aiohttp.ClientConnectorCertificateError() | aiohttp.ClientConnectorSSLError():
+            return (
+                f"no TLS connection with {server} ({text}); check certificate-authority, tls-server-name and "
+                "the client certificate of the kubeconfig"
+            )
+        case aiohttp.ClientHttpProxyError() | aiohttp.ClientProxyConnectionError():
+            return f"the proxy makes no connection to {server} ({text}); check proxy-url of the kubeconfig"
+        case aiohttp.ClientConnectorDNSError():
+            return f"the name of {server} is not found ({text}); check the server of the kubeconfig, and DNS"
+        case aiohttp.ClientConnectorError():
+            return f"no connection to {server} ({text}); check that it runs, and the server of the kubeconfig"
+        case TimeoutError():
+            detail = f" ({error})" if str(error) else ""
+            return (
+                f"no answer from {server} within {seconds:g} s{detail}; check that it is not overloaded, and "
+                "that no firewall drops its packets"
+            )
+    return f"the connection to {server} ended without an answer ({text}); it may be restarting"

@@ -103,9 +103,10 @@ def _removal(result: SetResult, key: Key) -> list[_Fields]:
         found.append(("DeletionHeld", True, "TooManyDeletions", message))
     if result.counts.removing:
         message = f"{result.counts.removing} variants are to be removed"
-        if result.waiting:
-            message += f"; waiting for {part(result.waiting)}"
-        found.append(("Removing", True, "Waiting" if result.waiting else "InProgress", message))
+        waiting = "the end of the hold" if result.on_hold else result.waiting
+        if waiting:
+            message += f"; waiting for {part(waiting)}"
+        found.append(("Removing", True, "Waiting" if waiting else "InProgress", message))
     return found
 
 
@@ -117,6 +118,9 @@ def confirm_command(key: Key, token: str) -> str:
 
 def _counts(result: SetResult) -> list[_Fields]:
     counts = result.counts
+    if result.on_hold:  # render writes nothing, and so does not look at what is applied
+        message = f"{counts.desired} variants were wanted when the hold began; they are counted when it ends"
+        return [(COUNTS_TYPE, False, "OnHold", message)]
     if result.reason != "Valid" and counts == Counts():
         return []
     all_applied = counts.applied == counts.desired

@@ -5,6 +5,7 @@ Source: Porch v1.5.8, pkg/task/{clone,upgrade}.go; kpt v1.0.0-beta.62.1, interna
 
 import re
 from collections.abc import Callable, Mapping
+from functools import lru_cache, reduce
 from typing import Any
 
 from pvbus.core.merge import packages
@@ -20,6 +21,9 @@ Edit = Callable[[Document], Document]
 """A change of a Kptfile."""
 
 _MERGE_COMMENT = "kpt-merge:"
+_REMEMBERED_MAX = 256
+_REMEMBERED_CHARACTERS_MAX = 10_000
+"""Files that are remembered, 5 MB at most: a thousand variants merge the same revisions of an upstream."""
 _METADATA_LINE = re.compile(r"(?m)^metadata:[ \t]*(?=\r?$)")
 
 
@@ -69,11 +73,18 @@ def with_origins(texts: Mapping[str, str]) -> dict[str, str]:
 
 
 def _origin_file(text: str) -> str:
+    return (_remembered if len(text) <= _REMEMBERED_CHARACTERS_MAX else _with_origins)(text)
+
+
+def _with_origins(text: str) -> str:
     try:
         documents = editor.parse(text)
     except editor.YamlError:
         return text
     return editor.join(tuple(_with_origin(document) for document in documents))
+
+
+_remembered = lru_cache(_REMEMBERED_MAX)(_with_origins)
 
 
 def _with_origin(document: Document) -> Document:
@@ -105,9 +116,7 @@ def edit_kptfile(texts: Mapping[str, str], *edits: Edit) -> dict[str, str]:
         raise editor.YamlError(f"{KPTFILE}: {exc}") from exc
     if not documents or not isinstance(documents[0].value, dict):
         raise editor.YamlError(f"{KPTFILE} contains no object")
-    first = documents[0]
-    for edit in edits:
-        first = edit(first)
+    first = editor.edited(documents[0], lambda kptfile: reduce(lambda made, edit: edit(made), edits, kptfile))
     return {**texts, KPTFILE: editor.join((first, *documents[1:]))}
 
 

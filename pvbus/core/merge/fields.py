@@ -11,6 +11,7 @@ upstream changes it, and a `null` that all sides have stays.
 """
 
 from collections.abc import Hashable, Mapping
+from functools import reduce
 from typing import Any, Literal, NamedTuple
 
 from pvbus.core.merge.conflicts import ABSENT, Conflict
@@ -44,14 +45,16 @@ def merge(old: Any, local: Any, new: Any, schema: Schema | None = None) -> Merge
 
 def edited(document: Document, edits: tuple[Edit, ...]) -> Document:
     """Apply edits to the text of a document, in their order. Raises: YamlError."""
-    for path, value, appends in edits:
-        if appends:
-            document = editor.append(document, path, value)
-        elif value is ABSENT:
-            document = editor.delete(document, path)
-        else:
-            document = editor.assign(document, path, value)
-    return document
+    return editor.edited(document, lambda first: reduce(_with_edit, edits, first))
+
+
+def _with_edit(document: Document, edit: Edit) -> Document:
+    path, value, appends = edit
+    if appends:
+        return editor.append(document, path, value)
+    if value is ABSENT:
+        return editor.delete(document, path)
+    return editor.assign(document, path, value)
 
 
 class _Merging:

@@ -3,7 +3,8 @@
 A text is split into documents; a document is its piece of text and its plain value. An edit locates
 the text by the positions of the parsed nodes, changes only those characters, and reads the result
 again: unless it has exactly the requested value, the document is rewritten, with its comments beside
-their fields. So a value is never lost, whatever the text looks like; at worst its layout is.
+their fields. (`edited` makes several edits, and reads their result once.) So a value is never lost,
+whatever the text looks like; at worst its layout is.
 
 Values are plain trees: anchors, aliases and merge keys are resolved when reading, and an edit
 through an alias changes that field only. Scalars are read as kpt's Go tools read them: `yes` and
@@ -13,6 +14,7 @@ suffice for editing.
 
 import json
 import re
+from collections.abc import Callable
 from functools import lru_cache
 from itertools import repeat
 from typing import Any, ClassVar, NamedTuple
@@ -30,6 +32,7 @@ __all__ = [
     "assign",
     "comments",
     "delete",
+    "edited",
     "get",
     "insert",
     "join",
@@ -77,6 +80,10 @@ class Document(NamedTuple):
 
     text: str
     value: Any
+
+
+class _Unread(Document):
+    """A document in the middle of several edits: its text was not read since the first one."""
 
 
 # ---------------------------------------------------------------- reading
@@ -179,12 +186,23 @@ def _has_content(text: str) -> bool:
 
 
 def _load(text: str, line: int = 0) -> Any:
+    """Return the value of one document, a copy of the caller's own. line: where the document begins."""
+    return _tree(_read(text, line))
+
+
+def _holds(text: str, value: Any) -> bool:
+    """Tell whether a text has just this value. Raises YamlError."""
+    found = _read(text)
+    return same(found, value) or same(_tree(found), value)  # only the copy has no sets and no tuples
+
+
+def _read(text: str, line: int = 0) -> Any:
     try:
         if _DEEP.search(text) or text.count("[") + text.count("{") > DEPTH_MAX:
             _check_depth(text)
         if "&" in text and "*" in text:
             _check_aliases(text)
-        value = _constructed(text) if len(text) <= REMEMBERED_CHARACTERS_MAX else _construct(text)
+        return _constructed(text) if len(text) <= REMEMBERED_CHARACTERS_MAX else _construct(text)
     except YamlError:
         raise
     except yaml.MarkedYAMLError as error:
@@ -195,7 +213,6 @@ def _load(text: str, line: int = 0) -> Any:
         raise YamlError(f"yaml: {error}") from None
     except RecursionError:
         raise YamlError("yaml: nested too deeply") from None
-    return _tree(value)
 
 
 def _construct(text: str) -> Any:
@@ -203,7 +220,7 @@ def _construct(text: str) -> Any:
 
 
 _constructed = lru_cache(REMEMBERED_MAX)(_construct)
-"""Every caller gets a copy of its own from `_tree`."""
+"""Nobody outside may get such a value, only a copy from `_tree`."""
 
 
 def _check_depth(text: str) -> None:
@@ -279,6 +296,23 @@ def get(value: Any, path: Path) -> Any:
     return value
 
 
+def edited(document: Document, change: Callable[[Document], Document]) -> Document:
+    """Apply a change made of several edits, and read the resulting text once for all of them.
+
+    change: calls the other functions of this module, twice where the text has not the wanted value.
+    Raises: what `change` raises.
+    """
+    if isinstance(document, _Unread):
+        return change(document)
+    try:
+        found = change(_Unread(*document))
+        if found.text == document.text or _holds(found.text, found.value):
+            return Document(*found)
+    except (yaml.YAMLError, UnknownLayoutError, ValueError, LookupError, TypeError, AttributeError):
+        pass
+    return change(document)
+
+
 def assign(document: Document, path: Path, value: Any) -> Document:
     """Set the value at a path, and create the mappings that lead to it.
 
@@ -289,16 +323,20 @@ def assign(document: Document, path: Path, value: Any) -> Document:
     if same(old, value) and (old is not None or _exists(document.value, path)):
         return document
     if isinstance(old, dict) and old and isinstance(value, dict) and value:
-        if (edited := _with_scalars(document, path, old, value)) is not None:
-            return edited
-        for key, item in value.items():
-            document = assign(document, (*path, key), item)
-        for key in old.keys() - value.keys():
-            document = delete(document, (*path, key))
-        return document
+        if (scalars := _with_scalars(document, path, old, value)) is not None:
+            return scalars
+        return edited(document, lambda first: _with_keys(first, path, old, value))
     while path and get(document.value, path[:-1]) is None:
         path, value = path[:-1], {path[-1]: value}
     return _edited(document, path, value, "add" if path and not _exists(document.value, path) else "replace")
+
+
+def _with_keys(document: Document, path: Path, old: dict[Any, Any], new: dict[Any, Any]) -> Document:
+    for key, item in new.items():
+        document = assign(document, (*path, key), item)
+    for key in old.keys() - new.keys():
+        document = delete(document, (*path, key))
+    return document
 
 
 def _with_scalars(document: Document, path: Path, old: Any, new: Any) -> Document | None:
@@ -310,7 +348,7 @@ def _with_scalars(document: Document, path: Path, old: Any, new: Any) -> Documen
     wanted = replaced(document.value, path, new)
     try:
         text = Positions(document.text.removeprefix(bom), _Loader).replace_scalars(changes)
-        return Document(bom + text, wanted) if same(_load(text), wanted) else None
+        return _made(document, bom + text, wanted) if _is_made(document, text, wanted) else None
     except (UnknownLayoutError, YamlError, KeyError):
         return None
 
@@ -374,7 +412,7 @@ def with_comment(document: Document, path: Path, comment: str) -> Document:
     try:
         text = bom + Positions(document.text.removeprefix(bom), _Loader).comment(path, comment)
         commented = Document(text, document.value)
-        if same(_load(text), document.value) and comments(commented).get(path) == comment:
+        if _holds(text, document.value) and comments(commented).get(path) == comment:
             return commented
     except (UnknownLayoutError, YamlError, KeyError, IndexError):
         pass
@@ -414,7 +452,7 @@ def _edited(document: Document, path: Path, value: Any, edit: str, args: tuple[A
     bom = "\ufeff" if document.text.startswith("\ufeff") else ""
     source = document.text.removeprefix(bom)
     if (text := _as_json(source, wanted)) is not None:
-        return Document(bom + text, wanted)
+        return _made(document, bom + text, wanted)
     try:
         positions = Positions(source, _Loader)
         outer = positions.outermost_flow(path)
@@ -422,14 +460,23 @@ def _edited(document: Document, path: Path, value: Any, edit: str, args: tuple[A
             text = positions.replace(outer, get(wanted, outer))
         else:
             text = getattr(positions, edit)(*(args or (path, value)))
-        if same(_load(text), wanted):
-            return Document(bom + text, wanted)
+        if _is_made(document, text, wanted):
+            return _made(document, bom + text, wanted)
     except (UnknownLayoutError, YamlError, KeyError):
         pass
     text = rewritten(source, wanted, _Loader)
-    if not same(_load(text), wanted):
+    if not _holds(text, wanted):
         raise YamlError(f"{_dotted(path)} cannot be set: the value cannot be written as YAML")
-    return Document(bom + text, wanted)
+    return _made(document, bom + text, wanted)
+
+
+def _is_made(document: Document, text: str, wanted: Any) -> bool:
+    """Tell whether an edit succeeded; amid several edits, the last one is followed by that question."""
+    return isinstance(document, _Unread) or _holds(text, wanted)
+
+
+def _made(document: Document, text: str, value: Any) -> Document:
+    return type(document)(text, value)
 
 
 def _as_json(text: str, value: Any) -> str | None:

@@ -92,7 +92,7 @@ async def hosted(names: Sequence[str], config: ServiceConfig) -> AsyncIterator[H
             name: build_service(
                 name,
                 buses[name],
-                cluster,
+                cluster.named(f"pvbus-{name}"),
                 clock,
                 limits=config.limits if isinstance(config, UnrollConfig) else RemovalLimits(),
                 source=config.source if isinstance(config, ConditionsConfig | ServicesConfig) else "",
@@ -111,7 +111,7 @@ class Ground(NamedTuple):
     """The resources that all services share."""
 
     bus: Bus
-    cluster: Cluster
+    cluster: HttpCluster
     partitions: int
 
 

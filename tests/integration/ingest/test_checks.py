@@ -10,7 +10,7 @@ import pytest
 from kubernetes_asyncio.client import Configuration
 
 from pvbus.adapters.clock import SystemClock
-from pvbus.adapters.kubernetes import cluster as adapter
+from pvbus.adapters.kubernetes import transport as adapter
 from pvbus.adapters.kubernetes.cluster import HttpCluster
 from pvbus.adapters.kubernetes.connection import Connection
 from pvbus.adapters.sqlite.bus import SqliteBus

@@ -5,10 +5,9 @@ from typing import Any
 
 import msgspec
 import pytest
-from kubernetes_asyncio.config import ConfigException
 
 from pvbus.adapters.kubernetes.connection import Connection
-from pvbus.core.errors import TransientError, UsageError
+from pvbus.core.errors import UsageError
 
 SERVER = "https://api.example.org:6443/"
 
@@ -27,15 +26,34 @@ def kubeconfig(folder: Path, *, cluster: dict[str, Any], user: dict[str, Any]) -
     return path
 
 
-async def test_credentials_of_a_plugin_come_through_the_library(tmp_path: Path) -> None:
-    """A kubeconfig with `exec` works as one with a token."""
-    api = "client.authentication.k8s.io/v1"
-    answer = {"apiVersion": api, "kind": "ExecCredential", "status": {"token": "from a plugin"}}
-    plugin = {"apiVersion": api, "command": "echo", "args": [msgspec.json.encode(answer).decode()]}
-    path = kubeconfig(tmp_path, cluster={"server": SERVER}, user={"exec": plugin})
-    connection = await Connection.load(path)
-    assert connection.url == SERVER.rstrip("/")
-    assert await connection.headers() == {"Authorization": "Bearer from a plugin"}
+async def header(path: Path) -> str:
+    return (await (await Connection.load(path)).access()).headers.get("Authorization", "")
+
+
+async def test_a_token_comes_before_a_plugin(tmp_path: Path) -> None:
+    """As for kubectl, which does not run the plugin then."""
+    plugin = {"apiVersion": "client.authentication.k8s.io/v1", "command": "no-such-plugin"}
+    user = {"token": "static", "exec": plugin}
+    assert await header(kubeconfig(tmp_path, cluster={"server": SERVER}, user=user)) == "Bearer static"
+
+
+async def test_a_provider_of_old_kubeconfigs(tmp_path: Path) -> None:
+    """A stored token serves as it is; for one that needs a renewal, what to use is named."""
+    provider: dict[str, Any] = {"name": "oidc", "config": {"id-token": "stored"}}
+    path = kubeconfig(tmp_path, cluster={"server": SERVER}, user={"auth-provider": provider})
+    assert await header(path) == "Bearer stored"
+    for name in ("gcp", "azure", "oidc"):
+        path = kubeconfig(tmp_path, cluster={"server": SERVER}, user={"auth-provider": {"name": name}})
+        with pytest.raises(UsageError, match=f'auth-provider "{name}" is not supported: use a credential'):
+            await Connection.load(path)
+
+
+@pytest.mark.parametrize("text", ["", "[]", "hello", "a: [", "kind: Config", "clusters: 5", "contexts: [5]"])
+async def test_a_file_that_is_no_kubeconfig(tmp_path: Path, text: str) -> None:
+    path = tmp_path / "kubeconfig"
+    path.write_text(text)
+    with pytest.raises(UsageError, match=f"(?s)^no usable kubeconfig at {path}: .*PVBUS_KUBECONFIG"):
+        await Connection.load(path)
 
 
 @pytest.mark.parametrize("given", [None, "gone", "broken.pem"])
@@ -68,16 +86,3 @@ async def test_an_account_of_a_pod_that_is_not_there_is_told(monkeypatch: pytest
     monkeypatch.setenv("KUBERNETES_SERVICE_PORT", "443")
     with pytest.raises(UsageError, match=r"^no usable account of this pod: .*PVBUS_KUBECONFIG"):
         await Connection.load(None)
-
-
-async def test_credentials_that_cannot_be_renewed_are_tried_again(tmp_path: Path) -> None:
-    """A plugin that fails once must not end a service."""
-    path = kubeconfig(tmp_path, cluster={"server": SERVER}, user={"token": "secret"})
-    connection = await Connection.load(path)
-
-    async def failing(_: object) -> None:
-        raise ConfigException("the plugin ended with 1")
-
-    connection._configuration.refresh_api_key_hook = failing
-    with pytest.raises(TransientError, match=r"^the credentials for https://api.example.org:6443 cannot"):
-        await connection.headers()

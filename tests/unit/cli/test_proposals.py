@@ -203,7 +203,7 @@ def test_ctrl_c_says_what_is_left(
             "none of the 3 package revisions of default/web has these labels",
         ),
         ("propose", ("-l", "=x"), 2, "-l =x: unable to parse requirement"),
-        ("approve", (), 2, "add --yes"),
+        ("approve", ("--set", "default/wbe"), 1, "no PackageVariantSet default/wbe"),
         ("propose", ("-n", "other"), 2, "name two namespaces"),
     ],
 )
@@ -213,3 +213,12 @@ def test_a_mistake_is_explained(
     assert fleet_of_three.run(command, *arguments) == code
     assert words in capsys.readouterr().err
     assert fleet_of_three.server.writes == []
+
+
+def test_what_cannot_be_asked_for_is_not_done(fleet_of_three: Location, capsys: Captured) -> None:
+    """There is something to approve, and no terminal: the way out is named."""
+    fleet_of_three.run("propose")
+    proposed = list(fleet_of_three.server.writes)
+    assert fleet_of_three.run("approve") == 2
+    assert "add --yes" in capsys.readouterr().err
+    assert fleet_of_three.server.writes == proposed

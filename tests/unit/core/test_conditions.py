@@ -111,6 +111,16 @@ def test_a_hold_says_so() -> None:
     assert (found["OnHold"], found["Ready"]) == (("True", "Annotation"), ("False", "OnHold"))
 
 
+def test_a_hold_gives_no_count_that_nobody_counted() -> None:
+    """Render does not look at what is applied: 200 variants that are all there must not be 0."""
+    found = named(rolled(on_hold=True, counts=Counts(desired=200, removing=2), waiting="nothing"))
+    assert (found["TargetsApplied"].status, found["TargetsApplied"].reason) == ("False", "OnHold")
+    assert "applied 0" not in found["TargetsApplied"].message
+    assert found["TargetsApplied"].message.startswith("200 variants were wanted when the hold began")
+    assert found["Removing"].reason == "Waiting"
+    assert found["Removing"].message == "2 variants are to be removed; waiting for the end of the hold"
+
+
 def test_held_deletions_come_with_the_commands_that_show_and_confirm_them() -> None:
     """One token however many rows: the message of 40,000 deletions is as long as that of 46."""
     message = named(rolled(hold=HOLD))["DeletionHeld"].message

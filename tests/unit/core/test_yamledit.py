@@ -1,9 +1,12 @@
 """Reading and editing YAML: layouts, comments, styles and limits."""
 
+from typing import Any
+
 import pytest
 
 from pvbus.core.yaml import editor
 from pvbus.core.yaml.editor import Document, YamlError, append, assign, delete, insert, join, parse, values
+from pvbus.core.yaml.positions import Positions
 
 FUNCTION = {"name": "x", "image": "y/z", "configMap": {"a": "b"}}
 
@@ -229,3 +232,38 @@ def test_a_comment_is_put_where_there_is_room_for_it(
     document = editor.with_comment(one(text), path, "# c")
     assert document.text == expected
     assert values(document.text) == values(text)
+
+
+def test_several_edits_are_read_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    read: list[str] = []
+
+    def noted(text: str) -> Any:
+        read.append(text)
+        return construct(text)
+
+    construct = editor._construct
+    monkeypatch.setattr(editor, "_constructed", noted)
+    document = one("a: 1 # one\nb: [x]\nc:\n  d: 2\n")
+    read.clear()
+
+    def change(first: editor.Document) -> editor.Document:
+        second = editor.assign(first, ("a",), 5)
+        third = editor.append(second, ("b",), "z")
+        return editor.assign(third, ("c", "e"), 3)
+
+    assert editor.edited(document, change).text == "a: 5 # one\nb: [x, z]\nc:\n  d: 2\n  e: 3\n"
+    assert len(read) == 1
+
+
+def test_an_edit_that_gives_another_value_is_found_among_several(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The text is read at the end: then each edit is made again, and the one that failed rewrites it."""
+    replace = Positions.replace
+
+    def wrong(self: Positions, path: editor.Path, value: Any) -> str:
+        return replace(self, path, 7 if value == 5 else value)
+
+    monkeypatch.setattr(Positions, "replace", wrong)
+    document = one("a: 1 # one\nb: 2\n")
+    after = editor.edited(document, lambda d: editor.assign(editor.assign(d, ("a",), 5), ("b",), 3))
+    assert after.text == "a: 5 # one\nb: 3\n"
+    assert after.value == {"a": 5, "b": 3}

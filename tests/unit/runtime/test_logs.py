@@ -2,6 +2,8 @@
 
 import json
 import logging
+import subprocess
+import sys
 from typing import Any
 
 import pytest
@@ -52,3 +54,11 @@ def test_configured_twice_each_line_comes_once(capsys: pytest.CaptureFixture[str
     logs.configure("info", "json")
     logging.getLogger("kubernetes").warning("once")
     assert [line["event"] for line in reported(capsys)] == ["once"]
+
+
+def test_a_command_that_sets_up_no_logging_keeps_its_output_clean() -> None:
+    """`pvbus plan -o json` prints JSON; a warning of the API server goes to the other stream."""
+    code = "from pvbus.telemetry.logs import get_logger; get_logger('x').warning('careful'); print('{}')"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout == "{}\n"
+    assert "careful" in done.stderr

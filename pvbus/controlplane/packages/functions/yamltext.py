@@ -7,7 +7,7 @@ from typing import Any
 import yaml
 
 from pvbus.controlplane.packages.functions.limits import check_time
-from pvbus.core.yaml.editor import Document, YamlError, assign, delete, get, insert, parse, same
+from pvbus.core.yaml.editor import Document, YamlError, assign, delete, edited, get, insert, parse, same
 from pvbus.core.yaml.writer import Style, block
 
 REMEMBERED_CHARACTERS_MAX = 100_000
@@ -61,7 +61,7 @@ def with_value(text: str, old: Any, new: Any) -> str:
 
     Equal elements of a list keep their text, even if others were added or removed between them.
     """
-    return _merged(Document(text, old), (), new).text
+    return edited(Document(text, old), lambda document: _merged(document, (), new)).text
 
 
 def _merged(document: Document, path: Path, new: Any) -> Document:
