@@ -1,11 +1,13 @@
 # make run     the main job: everything on this machine, with an example fleet (ARGS=--once to end by itself)
 # make run-kafka   the same over a Kafka, each service as two processes (Java 17 and Maven)
-# make test    all tests but those of a real Kafka and the long campaigns, in ten minutes
+# make run-cluster   the services on a real Kubernetes API server, with the example fleet (Go)
+# make test    all tests but those of a real Kafka or API server and the long campaigns, in ten minutes
 # make test-all   all tests             make check   format, lint, types, layers, schemas, documents
 # make simulate   seeded schedules of users and faults in virtual time (SEEDS=2000, FIRST=1)
 # make mutants   defects put into a copy, one at a time: each must be found by the tests it names (ONLY=name)
 # make bench   benchmarks, as ratios in one run        make states   state machines, as tables
 # make test-kafka   the tests that need a real Kafka, of one broker and of three (Java 17 and Maven)
+# make test-cluster   the tests that need a real Kubernetes API server (Go)
 #
 # The first target that is made sets up .venv in this folder from hash-locked wheels. Only relative paths
 # are used, so the folder may be called anything.
@@ -31,7 +33,7 @@ FIND_PYTHON = for name in python3.14 python3.13 python3.12 python3.11 python3 py
 	  echo "error: git was not found: install it (Debian and Ubuntu: apt install git)" >&2; exit 1; \
 	fi
 
-.PHONY: run run-kafka test test-all test-kafka simulate mutants check format bench states setup-run setup-dev clean
+.PHONY: run run-kafka run-cluster test test-all test-kafka test-cluster simulate mutants check format bench states setup-run setup-dev clean
 
 run: setup-run
 	.venv/bin/pvbus up --example fleet $(ARGS)
@@ -40,22 +42,29 @@ run-kafka: setup-dev
 	.venv/bin/python -m tests.tools.kafka run -- \
 	  .venv/bin/pvbus up --data .pvbus-kafka --bus kafka://{kafka} --processes 2 --example fleet $(ARGS)
 
-# Kafka's tests come after the others: their limits are of real time, which they would have to share. They
-# come file by file, as each Kafka is there for the tests of some files. 5 is pytest's code for a selection
-# that is empty.
+run-cluster: setup-dev
+	.venv/bin/python -m tests.tools.runcluster $(ARGS)
+
+# The tests of a real Kafka and of a real API server come after the others: their limits are of real time,
+# which they would have to share. They come file by file, as each Kafka is there for the tests of some files.
+# 5 is pytest's code for a selection that is empty.
 PYTEST = .venv/bin/python -m pytest -n $(WORKERS)
-KAFKA = -m kafka --dist loadfile --randomly-dont-reorganize
+BY_FILE = --dist loadfile --randomly-dont-reorganize
 OTHERS_CODE = code=$$?; [ $$code -eq 5 ] || exit $$code
 
 test: setup-dev
-	$(PYTEST) --dist loadgroup -m "not kafka and not long" $(ARGS) $(TESTS)
+	$(PYTEST) --dist loadgroup -m "not kafka and not cluster and not long" $(ARGS) $(TESTS)
 
 test-all: setup-dev
-	@$(PYTEST) --dist loadgroup -m "not kafka" $(ARGS) $(TESTS) || { $(OTHERS_CODE); }
-	@$(PYTEST) $(KAFKA) $(ARGS) $(TESTS) || { $(OTHERS_CODE); }
+	@$(PYTEST) --dist loadgroup -m "not kafka and not cluster" $(ARGS) $(TESTS) || { $(OTHERS_CODE); }
+	@$(PYTEST) $(BY_FILE) -m cluster $(ARGS) $(TESTS) || { $(OTHERS_CODE); }
+	@$(PYTEST) $(BY_FILE) -m kafka $(ARGS) $(TESTS) || { $(OTHERS_CODE); }
 
 test-kafka: setup-dev
-	CI=true $(PYTEST) $(KAFKA) $(ARGS) $(TESTS)  # CI: what is missing fails, in words
+	CI=true $(PYTEST) $(BY_FILE) -m kafka $(ARGS) $(TESTS)  # CI: what is missing fails, in words
+
+test-cluster: setup-dev
+	CI=true $(PYTEST) $(BY_FILE) -m cluster $(ARGS) $(TESTS)
 
 simulate: setup-dev
 	.venv/bin/python -m tests.simulation --seeds $(SEEDS) --first $(FIRST) --workers $(WORKERS) $(ARGS)
@@ -69,6 +78,7 @@ check: setup-dev
 	.venv/bin/mypy --strict
 	.venv/bin/lint-imports
 	.venv/bin/python -m schemas.generate --check
+	.venv/bin/python -m deploy.generate --check
 	.venv/bin/python -m tests.tools.vocabulary
 	.venv/bin/python -m docs.generate --check
 

@@ -19,16 +19,19 @@ from prometheus_client import Counter, Info
 from prometheus_client.metrics import MetricWrapperBase
 
 from docs.states import MACHINES
+from pvbus.cli.install.monitoring import ALERTS
+from pvbus.cli.install.workloads import NEEDS
 from pvbus.cli.main import COMMANDS, pvbus
 from pvbus.core.api.variants import Condition
 from pvbus.core.conditions.publishing import ATTRIBUTES
 from pvbus.core.records import ConditionEvent
+from pvbus.core.rights import RIGHTS
 from pvbus.core.topics import TOPICS, Topic
 from pvbus.runtime.process import settings
 from pvbus.telemetry import metrics
 
 ROOT = Path(__file__).parent.parent
-FILES = ("ARCHITECTURE.md", "docs/reference.md")
+FILES = ("ARCHITECTURE.md", "docs/installing.md", "docs/reference.md")
 PART = re.compile(r"(<!-- generated: (?P<name>[\w-]+) -->\n).*?(<!-- end -->)", re.S)
 HELP_WIDTH = 100
 HOUR_SECONDS = 3600
@@ -147,6 +150,40 @@ def _metric_name(metric: MetricWrapperBase) -> str:
     return name + ("_total" if isinstance(metric, Counter) else "_info" if isinstance(metric, Info) else "")
 
 
+def rights() -> str:
+    """Return the rights of each service on the API server."""
+    rows = [
+        (f"`{service}`", f"`{right.title}`", ", ".join(right.verbs), right.why)
+        for service, found in RIGHTS.items()
+        for right in found
+    ]
+    rows += [(f"`{service}`", "none", "", "") for service, found in RIGHTS.items() if not found]
+    return _table(("service", "resource", "may", "to"), rows)
+
+
+def needs() -> str:
+    """Return what a worker of each service asks its node for."""
+    rows = [
+        (f"`{service}`", need.cpu, need.memory, need.memory_limit, need.why)
+        for service, need in NEEDS.items()
+    ]
+    return _table(("service", "CPU", "memory", "limit of memory", "because"), rows)
+
+
+def alerts() -> str:
+    """Return the alerts: when they fire, and what a person does."""
+    rows = [
+        (
+            f"`{alert.name}`",
+            alert.severity,
+            re.sub(r"\{\{ \$labels\.(\w+) \}\}", r"<\1>", alert.summary),
+            alert.action,
+        )
+        for alert in ALERTS
+    ]
+    return _table(("alert", "severity", "says", "next action"), rows)
+
+
 def event() -> str:
     """Return the contract of the public events: the headers, and the fields of the value."""
     headers = _table(("header", "meaning"), [(f"`{name}`", text) for name, text in ATTRIBUTES.items()])
@@ -171,6 +208,9 @@ PARTS: Mapping[str, Callable[[], str]] = {
     "settings": setting_tables,
     "metrics": metric_table,
     "event": event,
+    "rights": rights,
+    "needs": needs,
+    "alerts": alerts,
     **{f"states-{machine.name}": machine.table for machine in MACHINES},
 }
 

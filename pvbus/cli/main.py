@@ -34,6 +34,8 @@ COMMANDS: Mapping[str, str] = {
     "hold": "pvbus.cli.holding:hold",
     "unhold": "pvbus.cli.holding:unhold",
     "retry": "pvbus.cli.retry:retry",
+    "install": "pvbus.cli.install.command:install",
+    "doctor": "pvbus.cli.doctor.command:doctor",
     "lag": "pvbus.cli.lag:lag",
     "topics": "pvbus.cli.topics:topics",
     "run": "pvbus.cli.run:run",

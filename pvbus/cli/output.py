@@ -21,6 +21,13 @@ def emit(document: Any, output: str) -> None:
         click.echo(dumped, nl=False)
 
 
+def yaml_stream(documents: Iterable[Any]) -> str:
+    """Return plain values as one stream of YAML documents, which `kubectl apply -f -` takes."""
+    return yaml.dump_all(
+        documents, Dumper=_Dumper, sort_keys=False, allow_unicode=True, width=110, explicit_start=True
+    )
+
+
 class _Dumper(yaml.SafeDumper):
     """Writes shared values in full, without aliases, so that people need not look them up."""
 

@@ -36,6 +36,7 @@ EVENTS = st.one_of(
     st.tuples(st.sampled_from(["propose", "reject", "approve"])),
     st.tuples(st.sampled_from(["restart", "delete_draft", "take_over", "leave", "delete_variant"])),
     st.tuples(st.just("return_variant")),
+    st.tuples(st.sampled_from(["go_on", "go_on", "go_and_return"])),
     st.tuples(st.just("pin"), st.integers(0, 9)),
     st.tuples(st.just("change_site"), st.booleans()),
 )
@@ -197,6 +198,20 @@ class Life:
             again["metadata"]["uid"] = f"uid-v-{self.uids}"
             self.world.cluster.put(again)
 
+    def go_on(self) -> None:
+        """Upstream's next revision is taken and approved: the package has one more revision."""
+        self.settle()
+        self.publish_upstream({"a"}, removed=False)
+        self.settle()
+        self.propose()
+        self.approve()
+
+    def go_and_return(self) -> None:
+        self.settle()
+        self.delete_variant()
+        self.return_variant()
+        self.settle()
+
     def restart(self) -> None:
         self.world.restart(observe=False)
 
@@ -206,6 +221,7 @@ class Life:
         """Let inject do all it wants to do, compare, and see that it wants nothing more."""
         self.run(self.world.settle())
         assert len(self.drafts()) <= 1
+        assert not self.drafts("DeletionProposed"), "no person proposes a deletion here"
         self.compare()
         done = len(self.world.writes())
         self.world.restart()

@@ -11,6 +11,7 @@ from typing import Any
 import msgspec
 
 from pvbus.adapters.memory.cluster import MemoryCluster, Write
+from pvbus.core.api.variants import PackageVariant
 from pvbus.core.effects import Outcome, Put
 from pvbus.core.errors import ConflictError, PermanentError, TransientError
 from pvbus.core.ingest.rows import (
@@ -23,6 +24,7 @@ from pvbus.core.ingest.rows import (
     topics_of,
 )
 from pvbus.core.inject.controller import InjectController
+from pvbus.core.inject.former import PROPOSED_BY, record_of
 from pvbus.core.keys import FINALIZER, sync_key
 from pvbus.core.kinds import Kind
 from pvbus.core.records import (
@@ -261,7 +263,7 @@ class World:
         for _ in range(limit):
             self.observe()
             if not self.dirty:
-                return
+                return self.check_proposals()
             for key in list(self.dirty):
                 try:
                     outcome = await self.run(key)
@@ -271,6 +273,21 @@ class World:
                 if outcome.again_after == 0:
                     self.dirty[key] = None
         raise AssertionError(f"not settled: {list(self.dirty)}")
+
+    def check_proposals(self) -> None:
+        """A ready variant took back every deletion that it, or a former one of its name, proposed here."""
+        for obj in self.all(Kind(*VARIANT)):
+            name, uid = obj["metadata"]["name"], obj["metadata"]["uid"]
+            if (RESULTS, f"{NAMESPACE}/{name}") not in self.rows or self.reported(name=name)[0] != "True":
+                continue
+            ours = record_of(msgspec.convert(obj, PackageVariant)).removesuffix(uid)
+            for revision in self.revisions().values():
+                meta, spec = revision["metadata"], revision["spec"]
+                here = {"repo": spec["repository"], "package": spec["packageName"]}
+                if here == obj["spec"]["downstream"] and uid in self.owners(meta["name"]):
+                    proposer = (meta.get("annotations") or {}).get(PROPOSED_BY, "")
+                    is_left = spec["lifecycle"] == "DeletionProposed" and proposer.startswith(ours)
+                    assert not is_left, f"{name} is ready, and left {meta['name']} to be deleted"
 
     # ------------------------------------------------------------ the cluster's side
 

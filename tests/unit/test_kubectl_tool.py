@@ -4,14 +4,14 @@ from pathlib import Path
 
 import pytest
 
-from tests.tools import kubectl
+from tests.tools import gomodules, kubectl
 
 
 @pytest.fixture
 def bare(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """A machine with an empty cache, no Go, and one folder on PATH."""
     monkeypatch.setenv("PVBUS_CACHE", str(tmp_path / "cache"))
-    monkeypatch.setattr(kubectl, "GO_FOLDER", str(tmp_path))
+    monkeypatch.setattr(gomodules, "GO_FOLDER", str(tmp_path))
     folder = tmp_path / "bin"
     folder.mkdir()
     monkeypatch.setenv("PATH", str(folder))

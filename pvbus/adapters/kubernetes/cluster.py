@@ -6,6 +6,7 @@ What is sent and what comes back is checked here and in `answers`; `transport` m
 import copy
 from collections.abc import AsyncIterator, Mapping
 from contextlib import aclosing
+from email.utils import parsedate_to_datetime
 from pathlib import Path
 from typing import Any
 
@@ -68,6 +69,11 @@ class HttpCluster:
         """Return the server's own version."""
         answer = await self._request("GET", "/version", missing=True)
         return str((answer or {}).get("gitVersion", ""))
+
+    async def server_time(self) -> float | None:
+        """Return the server's clock in whole seconds since the epoch; None if it does not say."""
+        date = (await self._transport.send("GET", "/version")).date
+        return parsedate_to_datetime(date).timestamp() if date else None
 
     # ------------------------------------------------------------ reading
 
@@ -153,6 +159,23 @@ class HttpCluster:
     ) -> Object:
         path = self._path(resource, namespace, name, subresource)
         return await self._written("PATCH", path, patch, content="application/merge-patch+json")
+
+    async def apply(self, resource: Resource, obj: Object, *, manager: str) -> Object:
+        """Apply an object on the server: create it, or make the fields of `obj` as they are there.
+
+        manager: who owns these fields from now on, also those that another one owned. Fields that it owned
+        and that `obj` does not have any more are removed. Raises what an update raises.
+        """
+        meta = obj["metadata"]
+        answer = await self._request(
+            "PATCH",
+            self._path(resource, meta.get("namespace"), meta["name"]),
+            parameters={**(self._writing or {}), "fieldManager": manager, "force": "true"},
+            body=obj,
+            content="application/apply-patch+yaml",
+        )
+        assert answer is not None
+        return answer
 
     async def delete(
         self,

@@ -34,12 +34,13 @@ _encode = msgspec.json.Encoder().encode
 
 
 class Answer(NamedTuple):
-    """The response to a request. where: method and path, for messages."""
+    """The response to a request. where: method and path, for messages. date: of the server's clock."""
 
     code: int
     body: bytes
     retry_after: str | None
     where: str
+    date: str | None = None
 
     def error(self, method: str) -> PvbusError | GoneError:
         return error_of(self.code, self.body, method=method, where=self.where, retry_after=self.retry_after)
@@ -161,7 +162,8 @@ class Transport:
             ) as response:
                 body = await response.read()
                 self._warnings.note(response.headers.getall("Warning", ()), request.where)
-                return Answer(response.status, body, response.headers.get("Retry-After"), request.where)
+                after, date = response.headers.get("Retry-After"), response.headers.get("Date")
+                return Answer(response.status, body, after, request.where, date)
         except (aiohttp.ClientError, TimeoutError, OSError, asyncio.IncompleteReadError) as exc:
             raise lost(request.where, self._connection.url, exc, REQUEST_SECONDS) from exc
 

@@ -7,6 +7,9 @@ from pvbus.core.api.variants import CONFIG_GROUP, PORCH_GROUP
 RETRY_SECONDS = 5
 """Retry-After for an unreachable remote: the store itself retries about as often."""
 
+UNAVAILABLE = 503
+"""The code of a request whose result is not known, or which was not tried."""
+
 PLURAL = f"packagerevisions.{PORCH_GROUP}"
 
 
@@ -51,7 +54,7 @@ def internal(message: str) -> StatusError:
 
 
 def unavailable(message: str) -> StatusError:
-    return StatusError(503, "ServiceUnavailable", message, retry_after_seconds=RETRY_SECONDS)
+    return StatusError(UNAVAILABLE, "ServiceUnavailable", message, retry_after_seconds=RETRY_SECONDS)
 
 
 def of_git_error(error: GitError, name: str) -> StatusError:

@@ -28,13 +28,20 @@ class SizedCache(Generic[_K, _V]):
     def __len__(self) -> int:
         return len(self._entries)
 
-    def get(self, key: _K, make: Callable[[], _V]) -> _V:
-        """Return the value of a key; make it if it is missing, at worst in several threads."""
+    def find(self, key: _K) -> _V | None:
+        """Return the value of a key, None if it is missing."""
         with self._lock:
             found = self._entries.get(key)
-            if found is not None:
-                self._entries.move_to_end(key)
-                return found[0]
+            if found is None:
+                return None
+            self._entries.move_to_end(key)
+            return found[0]
+
+    def get(self, key: _K, make: Callable[[], _V]) -> _V:
+        """Return the value of a key; make it if it is missing, at worst in several threads."""
+        found = self.find(key)
+        if found is not None:
+            return found
         value = make()
         size = self._size_of(value)
         with self._lock:

@@ -4,7 +4,8 @@
 (`pvbus.controlplane.packages.tips`), so the cost depends on the size of a change, not of the repository.
 """
 
-from collections.abc import Iterable, Mapping
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 
 import msgspec
@@ -39,6 +40,7 @@ class Catalog:
         self._refs_by_directory: dict[str, set[str]] = {}
         self._approvals = Approvals(mirror)
         self._undone: set[str] = set(self._folders)
+        self._above: Counter[str] = Counter()
         self.by_directory: dict[str, dict[str, Revision]] = {}
 
     def revisions(self) -> Iterable[Revision]:
@@ -47,6 +49,13 @@ class Catalog:
 
     def find(self, directory: str, workspace: str) -> Revision | None:
         return self.by_directory.get(directory, {}).get(workspace)
+
+    def nested_with(self, directory: str) -> str | None:
+        """Return a package above or below a directory, None if there is none."""
+        above = next((each for each in _folders_above(directory) if each in self.by_directory), None)
+        if above is not None or not self._above[directory]:
+            return above
+        return next((each for each in list(self.by_directory) if each.startswith(f"{directory}/")), None)
 
     @property
     def branch_ref(self) -> str:
@@ -129,6 +138,10 @@ class Catalog:
     def _recompute(self, directory: str) -> set[tuple[str, str]]:
         old = self.by_directory.get(directory, {})
         new = self._read_directory(directory)
+        for folder in _folders_above(directory):
+            self._above[folder] += bool(new) - bool(old)
+            if not self._above[folder]:
+                del self._above[folder]
         if new:
             self.by_directory[directory] = new
         else:
@@ -189,3 +202,9 @@ class Catalog:
     def save(self) -> None:
         """Write down what was read, for the next start."""
         self._tips.save()
+
+
+def _folders_above(directory: str) -> Iterator[str]:
+    """Yield the folders that a directory is in, the outermost first."""
+    parts = directory.split("/")
+    return ("/".join(parts[:depth]) for depth in range(1, len(parts)))

@@ -135,14 +135,10 @@ def check_place(wanted: Wanted, sync: RepositorySync, directory: str, *, is_left
     if kind == "clone" and exists:
         raise clone_exists(wanted)
     if kind in ("init", "clone"):
-        parts = directory.split("/")
-        above = ["/".join(parts[:depth]) for depth in range(1, len(parts))]
-        nested = [other for other in above if other in present]
-        nested += [other for other in list(present) if other.startswith(f"{directory}/")]
-        if nested:
+        if nested := sync.catalog.nested_with(directory):
             raise answers.internal(
                 f'package path "{wanted.package}" of repo "{wanted.repository}" overlaps with the existing '
-                f'package "{nested[0]}": packages cannot be nested'
+                f'package "{nested}": packages cannot be nested'
             )
 
 

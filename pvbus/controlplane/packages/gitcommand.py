@@ -46,6 +46,7 @@ _SETTINGS = {
     "fetch.writeCommitGraph": "false",
     "gc.auto": "0",  # no surprise pauses under load; the mirror is packed when it is opened
     "maintenance.auto": "false",
+    "pack.compression": "1",  # of the root tree of each draft, mostly hashes: higher levels gain nothing
     "pack.threads": "1",  # our packs are a few small objects: searching deltas costs more than it saves
     "pack.window": "0",
     "protocol.file.allow": "always",  # paths come from Repository objects, not from foreign packages
@@ -53,11 +54,6 @@ _SETTINGS = {
     "push.gpgSign": "false",
     "push.recurseSubmodules": "no",
 }
-
-_LOCAL_RECEIVER = "git -c core.alternateRefsCommand=true receive-pack"
-"""On this machine, the receiving git would start another git to list refs that it does not need: a quarter
-of the time of a push."""
-
 
 _URL_USER = re.compile(r"://[^/@\s']{1,500}@")
 
@@ -169,7 +165,7 @@ class Git:
             "fetch", "--quiet", "--prune", "--no-tags", "--force", "--no-write-fetch-head",
             "--", url, "+refs/heads/*:refs/heads/*", "+refs/tags/*:refs/tags/*",
         )  # fmt: skip
-        self._run_past_locks(command, mirror, url)
+        self.run_past_locks(command, mirror, url)
 
     def remote_refs(self, url: str, names: Sequence[str], directory: Path) -> dict[str, str]:
         """Return those of the named refs that the remote has, with their objects."""
@@ -193,25 +189,15 @@ class Git:
                 Failure.REFUSED, f"the commit has more than {size} packed bytes: use a smaller repository"
             ) from exc
 
-    def push(self, mirror: Path, url: str, updates: Sequence[RefUpdate]) -> None:
-        """Move refs of the remote atomically, each only if it still has the expected value."""
-        receiver = [f"--receive-pack={_LOCAL_RECEIVER}"] if is_path(url) else []
-        leases = [f"--force-with-lease={update.ref}:{update.old or ''}" for update in updates]
-        refspecs = [f"{update.new or ''}:{update.ref}" for update in updates]
-        command = (
-            "push", "--porcelain", "--atomic", "--no-verify", *receiver, *leases, "--", url, *refspecs,
-        )  # fmt: skip
-        self._run_past_locks(command, mirror, url)
-
-    def _run_past_locks(self, command: Sequence[str], mirror: Path, url: str) -> None:
+    def run_past_locks(self, command: Sequence[str], folder: Path, url: str) -> None:
         """Run a command; if it fails on a stale lock of a killed git, remove the lock and run it again."""
         try:
-            self.run(*command, directory=mirror)
+            self.run(*command, directory=folder)
         except GitError as error:
-            folders = [mirror, *([Path(url)] if is_path(url) else [])]
+            folders = [folder, *([Path(url)] if is_path(url) else [])]
             if not remove_stale_locks(str(error), folders):
                 raise
-            self.run(*command, directory=mirror)
+            self.run(*command, directory=folder)
 
     def interrupt(self) -> None:
         """Kill the running commands and start no more."""

@@ -10,7 +10,7 @@ a push; the caller must ensure that only one of `fetch` and `push` runs at a tim
 
 import shutil
 import threading
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from datetime import UTC, datetime
 from pathlib import Path
@@ -22,6 +22,7 @@ from pygit2.enums import FileMode, ObjectType
 from pvbus.controlplane.packages import bounds, layout
 from pvbus.controlplane.packages.bounds import ContentError
 from pvbus.controlplane.packages.gitcommand import Failure, Git, GitError, RefUpdate, is_path
+from pvbus.controlplane.packages.pushing import Pusher
 
 # The mirror is our own folder; git itself checks the owner of the remote's.
 pygit2.option(pygit2.enums.Option.SET_OWNER_VALIDATION, False)
@@ -99,6 +100,7 @@ class BareMirror:
         self.path = path
         self.url = url
         self._git = git
+        self._pusher = Pusher(path, url)
         self._lock = threading.RLock()
         marker = path / "pvbus-url"
         if not (marker.exists() and marker.read_text() == url):
@@ -144,12 +146,13 @@ class BareMirror:
         self._git.fetch_one(self.path, self.url, source, target)
         return self.commit_of(str(self._repository.references[target].target))
 
-    def push(self, updates: Sequence[RefUpdate]) -> None:
+    def push(self, updates: Sequence[RefUpdate], bases: Iterable[str] = ()) -> None:
         """Move refs at the remote atomically. Raises: GitError.
 
-        In the mirror they move in memory only: the next fetch writes them to disk, also after a crash.
+        bases: other refs whose commits the new ones build on. In the mirror, refs move in memory only: the
+        next fetch writes them to disk, also after a crash.
         """
-        self._git.push(self.path, self.url, updates)
+        self._pusher.push(self._git, updates, bases)
         with self._lock:
             refs = dict(self.refs)
             for update in updates:

@@ -1,31 +1,68 @@
-"""Metadata of drafts that must survive a crash between git and the API server.
+"""Metadata of package revisions that must survive a crash between git and the API server.
 
-A draft is first pushed, then stored as an object; its owner, labels and annotations are only in the
-object. They are written to a file before the push, so that a draft without an object after a crash gets
-its owner back. The same is done for the package revisions of a deleted Repository: it may be recreated,
-and with it the drafts that are still in git.
+A change is first pushed, then stored in the object; labels, annotations, owners and finalizers are only in
+the object. They are written to a file before the push. After a crash git shows whether the push was done: if
+so, the object gets the metadata that belongs to it, else it stays as it was. The same is done for the package
+revisions of a deleted Repository: it may be recreated, and with it the drafts that are still in git.
+
+A file survives the end of the process; it is not synced to the disk, so a power failure may lose it.
 """
 
+import math
+import time
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import msgspec
 
+METADATA = ("labels", "annotations", "ownerReferences", "finalizers")
+"""What a note has of an object's metadata."""
+
+LATE_PUSH_SECONDS = 600.0
+"""How long after a restart a push of before may still be done: the remote's hooks go on after a kill, and so
+does git. If it is shorter, such a change has no metadata; if it is longer, an interrupted change is completed
+by someone who does the same by hand."""
+
 
 class Note(NamedTuple):
-    """A journal entry. metadata: of the PackageRevision; commit: its first during creation, else its last."""
+    """A journal entry: a change of a PackageRevision.
+
+    commit: the revision's after the change, or one before that; metadata: the object's after the change;
+    lifecycle: the revision's after the change, "" for any; version: the object's resourceVersion before the
+    change, "" if there was no object.
+    """
 
     commit: str
     metadata: dict[str, Any]
+    lifecycle: str = ""
+    version: str = ""
+
+    def applied_to(self, metadata: Mapping[str, Any]) -> dict[str, Any]:
+        """Return an object's metadata after the change. metadata: before it."""
+        others = {key: value for key, value in metadata.items() if key not in METADATA}
+        return {**others, **self.metadata}
+
+
+def noted(metadata: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the part of an object's metadata for a note."""
+    return {key: metadata[key] for key in METADATA if key in metadata}
 
 
 class Journal:
-    """A folder with one small file per noted draft."""
+    """A folder with one small file per noted change, the last of each revision."""
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder
         folder.mkdir(parents=True, exist_ok=True)
-        self._names = {path.name.removesuffix(".json") for path in folder.glob("*.json")}
+        self._names: set[str] = set()
+        self._interrupted: dict[str, float] = {}
+        self.open()
+
+    def open(self) -> None:
+        """Read which notes there are: of changes that a previous process did not finish."""
+        self._names = {path.name.removesuffix(".json") for path in self._folder.glob("*.json")}
+        self._interrupted = dict.fromkeys(self._names, math.inf)
 
     def write(self, name: str, note: Note) -> None:
         path = self._folder / f"{name}.json"
@@ -35,6 +72,8 @@ class Journal:
         self._names.add(name)
 
     def read(self, name: str) -> Note | None:
+        if name not in self._names:
+            return None
         try:
             return msgspec.json.decode((self._folder / f"{name}.json").read_bytes(), type=Note)
         except (FileNotFoundError, msgspec.DecodeError):
@@ -43,7 +82,32 @@ class Journal:
     def drop(self, name: str) -> None:
         if name in self._names:
             self._names.discard(name)
+            self._interrupted.pop(name, None)
             (self._folder / f"{name}.json").unlink(missing_ok=True)
 
     def names(self) -> list[str]:
         return sorted(self._names)
+
+    # Interrupted changes: nobody knows whether the remote has them.
+
+    def interrupt(self, name: str) -> None:
+        """Record that the answer to the push of a noted change was lost."""
+        if name in self._names:
+            self._interrupted[name] = math.inf
+
+    def interrupted(self) -> list[str]:
+        """Return the changes that the remote may have, or may still get."""
+        return sorted(self._interrupted)
+
+    def is_unknown(self, name: str) -> bool:
+        """Return whether the remote was not read since a change was interrupted."""
+        return self._interrupted.get(name) == math.inf
+
+    def remote_read(self) -> None:
+        """Record that the remote was read and its changes were applied; what it has not got may come late."""
+        now = time.monotonic()
+        for name, until in list(self._interrupted.items()):
+            if until == math.inf:
+                self._interrupted[name] = now + LATE_PUSH_SECONDS
+            elif until < now:
+                self.drop(name)

@@ -21,13 +21,15 @@ Build = Callable[["Staging"], object]
 
 
 class Staging:
-    """The refs after a push of the updates collected here."""
+    """The refs after a push of the updates collected here. asked: the refs that were looked up."""
 
     def __init__(self, refs: Mapping[str, str]) -> None:
         self._refs = refs
         self._new: dict[str, str | None] = {}
+        self.asked: set[str] = set()
 
     def get(self, ref: str) -> str | None:
+        self.asked.add(ref)
         return self._new[ref] if ref in self._new else self._refs.get(ref)
 
     def set(self, ref: str, oid: str | None) -> None:
@@ -73,7 +75,7 @@ def commit_all(mirror: BareMirror, builds: Sequence[Build]) -> list[object]:
         if not updates:
             return outcomes
         try:
-            mirror.push(updates)
+            mirror.push(updates, staging.asked)
             return outcomes
         except GitError as exc:
             error = exc
@@ -110,10 +112,11 @@ class Branch(NamedTuple):
 class Draft(NamedTuple):
     """The content of a draft's next commit.
 
+    tree: of the package's files, which is in the mirror already: all changes of a push wait for each other.
     task: of the API; cause: the readable lines for the commit message.
     """
 
-    files: Files
+    tree: str
     task: dict[str, Any]
     note: RenderNote | None
     cause: tuple[str, ...] = ()
@@ -137,7 +140,7 @@ def create_draft(branch: Branch, refs: Staging, directory: str, workspace: str, 
         )
     mirror = branch.mirror
     head = _head(branch, refs)
-    root = mirror.graft(head, directory, mirror.write_files(draft.files))
+    root = mirror.graft(head, directory, draft.tree)
     commit = mirror.write_commit(
         root, [head] if head else [], draft.message(directory, workspace), branch.author
     )
@@ -149,7 +152,7 @@ def update_draft(branch: Branch, refs: Staging, name: str, revision: Revision, d
     """Commit new content on top of a draft; return the commit."""
     _expect(refs, name, revision)
     mirror = branch.mirror
-    root = mirror.graft(revision.commit, revision.directory, mirror.write_files(draft.files))
+    root = mirror.graft(revision.commit, revision.directory, draft.tree)
     message = draft.message(revision.directory, revision.workspace)
     commit = mirror.write_commit(root, [revision.commit], message, branch.author)
     refs.set(revision.ref, commit)
@@ -165,8 +168,8 @@ def move(refs: Staging, name: str, revision: Revision, lifecycle: str, commit: s
     refs.set(ref(revision.directory, revision.workspace), commit)
 
 
-def approve(branch: Branch, refs: Staging, name: str, revision: Revision, number: int) -> int:
-    """Merge a proposal into the branch and tag it; return its revision number.
+def approve(branch: Branch, refs: Staging, name: str, revision: Revision, number: int) -> str:
+    """Merge a proposal into the branch and tag it; return the commit.
 
     number: the lowest free one known to the caller. The proposal replaces the package's folder;
     everything else is the branch's.
@@ -184,7 +187,7 @@ def approve(branch: Branch, refs: Staging, name: str, revision: Revision, number
     refs.set(layout.tag_ref(directory, f"v{number}"), commit)
     refs.set(layout.draft_ref(directory, revision.workspace), None)
     refs.set(layout.proposed_ref(directory, revision.workspace), None)
-    return number
+    return commit
 
 
 def set_deletion_proposed(refs: Staging, name: str, revision: Revision, lifecycle: str) -> None:

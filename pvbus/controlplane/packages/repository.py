@@ -18,7 +18,7 @@ from typing import Any, TypeVar
 import pygit2
 import structlog
 
-from pvbus.controlplane.apiserver.hooks import Objects
+from pvbus.controlplane.apiserver.hooks import Objects, StatusError
 from pvbus.controlplane.apiserver.registry import PACKAGE_REVISION as PACKAGE_REVISION
 from pvbus.controlplane.apiserver.store import StoreError
 from pvbus.controlplane.packages import answers, layout, leftovers, operations
@@ -27,12 +27,12 @@ from pvbus.controlplane.packages.caching import StoreActivity
 from pvbus.controlplane.packages.catalog import Catalog
 from pvbus.controlplane.packages.gitcommand import Credentials, Failure, Git, GitError
 from pvbus.controlplane.packages.gitrepo import Author, BareMirror, File, ref_fingerprint
-from pvbus.controlplane.packages.journal import Journal
+from pvbus.controlplane.packages.journal import Journal, Note
 from pvbus.controlplane.packages.operations import Staging, commit_all
 from pvbus.controlplane.packages.queueing import Change, Changes, settle
 from pvbus.controlplane.packages.reporting import REMOVE_LAST_REVISION, report
 from pvbus.controlplane.packages.reporting import REPOSITORY as REPOSITORY
-from pvbus.controlplane.packages.revisions import Revision, name_of, to_object
+from pvbus.controlplane.packages.revisions import Revision, name_of
 from pvbus.controlplane.packages.settings import (
     Pins,
     RepositorySettings,
@@ -40,13 +40,12 @@ from pvbus.controlplane.packages.settings import (
     credentials_of,
     pins_of,
 )
+from pvbus.controlplane.packages.shown import ERROR_CHARACTERS_MAX, ShownRevisions
 from pvbus.controlplane.packages.timing import FullSyncs
-from pvbus.controlplane.packages.writes import Writes
 from pvbus.core.backoff import Backoff
 from pvbus.core.keys import revision_name
 from pvbus.ports.cluster import Object
 
-DEFER_RENDER = "pvbus.dev/defer-render"
 MIRROR = "mirror.git"
 CATALOG = "catalog"
 JOURNAL = "creating"
@@ -63,7 +62,6 @@ FAILURE_SECONDS_MIN = 2.0
 LATER_SECONDS = 0.2
 """Delay until objects with requests in progress are checked again."""
 
-ERROR_CHARACTERS_MAX = 1_000  # of a logged error: it may contain a whole rejected object
 _log = structlog.get_logger(__name__)
 _T = TypeVar("_T")
 
@@ -83,7 +81,10 @@ class RepositorySync:
         self.settings = settings
         self.problem = "it has not been read yet"
         self.journal = Journal(folder / JOURNAL)
-        self.writes = Writes(self._version)
+        self.revisions = ShownRevisions(
+            objects, settings.facts, self.journal, lambda older, newer: self.mirror.is_ancestor(older, newer)
+        )
+        self.writes = self.revisions.writes
         self._objects = objects
         self._folder = folder
         self._executor = executor
@@ -138,8 +139,9 @@ class RepositorySync:
 
     async def ready(self) -> None:
         """Wait for the first sync with the remote. Raises: StatusError if there is no catalog yet."""
-        with suppress(TimeoutError):
-            await asyncio.wait_for(self._first_sync.wait(), self._options.first_sync_seconds)
+        if not self._first_sync.is_set():
+            with suppress(TimeoutError):
+                await asyncio.wait_for(self._first_sync.wait(), self._options.first_sync_seconds)
         if self._catalog is None:
             name = self.settings.facts.name
             raise answers.unavailable(f'repository "{name}" is not ready: {self.problem}')
@@ -183,6 +185,8 @@ class RepositorySync:
 
         Raises: StatusError for content beyond the limits of a package.
         """
+        if (found := self._load.files.find(revision.tree)) is not None:
+            return found
         try:
             return await self.in_thread(self._read_files, revision.tree)
         except ContentError as exc:
@@ -191,6 +195,41 @@ class RepositorySync:
 
     def _read_files(self, tree: str) -> Mapping[str, File]:
         return self._load.files.get(tree, lambda: self.mirror.files(tree))
+
+    async def change_noted(self, name: str, note: Note, build: Callable[[Staging], str]) -> None:
+        """Like `change`, with a change of the object's metadata: after a crash there are both, or none.
+
+        note: the change without its commit, which `build` returns. Once this returns, the object must be
+        stored while `writes` has it. Raises: StatusError.
+        """
+        is_written = False
+
+        def build_noted(refs: Staging) -> None:
+            nonlocal is_written
+            self.journal.write(name, note._replace(commit=build(refs)))
+            is_written = True
+
+        try:
+            await self.change(name, build_noted)
+        except StatusError as exc:
+            if exc.code == answers.UNAVAILABLE:
+                self.journal.interrupt(name)
+            elif is_written:
+                self.journal.drop(name)
+            raise
+
+    async def write(self, files: Mapping[str, File]) -> str:
+        """Write a package's files into the mirror, for a later change; return their tree.
+
+        Raises: StatusError.
+        """
+        try:
+            return await self.in_thread(self.mirror.write_files, files)
+        except (OSError, pygit2.GitError) as exc:
+            raise self._not_written(exc) from exc
+
+    def _not_written(self, error: Exception) -> StatusError:
+        return answers.internal(f"cannot write to {self._folder} ({error}): check the disk")
 
     async def change(self, name: str, build: Callable[[Staging], _T]) -> _T:
         """Change refs of the remote; return the result of the last call of `build`.
@@ -205,18 +244,15 @@ class RepositorySync:
         except GitError as exc:
             raise answers.of_git_error(exc, name) from exc
         except (OSError, pygit2.GitError) as exc:
-            raise answers.internal(f"cannot write to {self._folder} ({exc}): check the disk") from exc
+            raise self._not_written(exc) from exc
         return result
-
-    def _version(self, name: str) -> str:
-        current = self._objects.get(PACKAGE_REVISION, self.settings.facts.namespace, name)
-        return str(current["metadata"].get("resourceVersion", "")) if current else ""
 
     # The task.
 
     async def _run(self, after: "RepositorySync | None") -> None:
         if after is not None:
             await after.stop()
+            self.journal.open()
         while not self._stopped:  # before Python 3.12 `wait_for` can swallow a cancellation
             self._plan()
             pause = min(PAUSE_SECONDS_MAX, max(0.0, self._next_look - time.monotonic()))
@@ -265,7 +301,7 @@ class RepositorySync:
         for item, outcome in zip(batch, outcomes, strict=True):
             settle(item, outcome)
             if isinstance(outcome, GitError) and outcome.failure is Failure.UNREACHABLE:
-                self._next_look = 0.0  # so that the condition says so
+                self._next_look, self._fingerprint = 0.0, None  # the condition says so; was it pushed?
         await self._follow(changed)
         if not self.problem and any(self.catalog.find(*each) is None for each in changed):
             await self._report("True", "Ready", self.catalog.readiness())  # there may be a leftover folder
@@ -302,6 +338,7 @@ class RepositorySync:
             return
         self._backoff.reset()
         self.problem = ""
+        await self._finish_interrupted()
         self._first_sync.set()
         if full:
             await self._follow_all()
@@ -369,7 +406,7 @@ class RepositorySync:
         return credentials_of(self._objects, self.settings.facts.namespace, self.settings.secret)
 
     def _pins_now(self) -> Pins:
-        revisions = [] if self._catalog is not None else self._stored_revisions()
+        revisions = [] if self._catalog is not None else self.revisions.all()
         return pins_of(self.settings, self._stored(), revisions)
 
     # Objects.
@@ -378,13 +415,19 @@ class RepositorySync:
         facts = self.settings.facts
         return self._objects.get(REPOSITORY, facts.namespace, facts.name)
 
-    def _stored_revisions(self) -> list[Object]:
-        facts = self.settings.facts
-        return [
-            obj
-            for obj in self._objects.list(PACKAGE_REVISION, facts.namespace)
-            if obj["spec"].get("repository") == facts.name
-        ]
+    async def _finish_interrupted(self) -> None:
+        """Update the objects of interrupted changes from git, before any request reads them.
+
+        An object that is missing is left to the full sync: there are many in a recreated Repository.
+        """
+        for name in self.journal.interrupted():
+            obj = self.revisions.get(name)
+            if obj is not None and not self.writes.is_pending(name):
+                directory = layout.join(self.settings.directory, obj["spec"]["packageName"])
+                revision = self.catalog.find(directory, obj["spec"]["workspaceName"])
+                if revision is not None:
+                    await self.revisions.put_alone(name, revision)
+        self.journal.remote_read()
 
     async def _follow_all(self) -> None:
         """Compare every object with git, and remove journal notes that are no longer needed."""
@@ -392,13 +435,14 @@ class RepositorySync:
         present = {
             name_of(item, facts): (item.directory, item.workspace) for item in self.catalog.revisions()
         }
-        for obj in self._stored_revisions():
+        for obj in self.revisions.all():
             name = obj["metadata"]["name"]
             if name not in present and not self.writes.is_pending(name):
-                await self._objects.remove(PACKAGE_REVISION, facts.namespace, name)
+                await self.revisions.remove(name)
         await self._follow(set(present.values()))
+        interrupted = set(self.journal.interrupted())
         for name in self.journal.names():
-            if not self.writes.is_pending(name):
+            if name not in interrupted and not self.writes.is_pending(name):
                 self.journal.drop(name)
 
     async def _follow(self, changed: set[tuple[str, str]]) -> None:
@@ -413,47 +457,11 @@ class RepositorySync:
             if self.writes.is_pending(name):
                 self._later.add((directory, workspace))
             elif revision is not None:
-                await self._put_alone(name, revision)
-            elif self._version(name):
-                await self._objects.remove(PACKAGE_REVISION, facts.namespace, name)
+                await self.revisions.put_alone(name, revision)
+            elif self.revisions.get(name) is not None:
+                await self.revisions.remove(name)
             if count % 200 == 199:
                 await asyncio.sleep(0)  # let requests run
-
-    async def _put_alone(self, name: str, revision: Revision) -> None:
-        """Store the object of one revision; a failure is logged and does not stop the others."""
-        try:
-            await self._put(name, revision)
-        except StoreError:
-            raise  # the disk failed: the others could not be stored, either
-        except Exception as exc:  # one revision must not hide the others
-            error = str(exc)[:ERROR_CHARACTERS_MAX]
-            _log.error("package revision not shown", error=error, exc_info=exc, revision=name, **self._logged)
-
-    async def _put(self, name: str, revision: Revision) -> None:
-        facts = self.settings.facts
-        write_branch = (PACKAGE_REVISION, facts.namespace, name)
-        if self._objects.get(*write_branch) is None:
-            await self._objects.put(PACKAGE_REVISION, self.shown(revision, self._noted(name, revision)))
-        else:
-            await self._objects.change(*write_branch, lambda newest: self.shown(revision, newest["metadata"]))
-            self.journal.drop(name)
-
-    def _noted(self, name: str, revision: Revision) -> dict[str, Any]:
-        note = self.journal.read(name)
-        if note is None or not self.mirror.is_ancestor(note.commit, revision.commit):
-            return {}
-        return note.metadata
-
-    def shown(self, revision: Revision, metadata: Mapping[str, Any]) -> Object:
-        """Return the PackageRevision of a revision, without the annotation of a finished deferral."""
-        annotations = metadata.get("annotations") or {}
-        deferred = revision.note is not None and revision.note.state == "deferred"
-        if DEFER_RENDER in annotations and not deferred:
-            retained = {key: value for key, value in annotations.items() if key != DEFER_RENDER}
-            metadata = {key: value for key, value in metadata.items() if key != "annotations"}
-            if retained:
-                metadata["annotations"] = retained
-        return to_object(revision, self.settings.facts, metadata)
 
     async def _fail(self, message: str) -> None:
         if self.problem != message:

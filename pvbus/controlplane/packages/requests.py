@@ -66,6 +66,26 @@ class RevisionRequests:
         await sync.ready()
         return sync
 
+    async def check_uninterrupted(self, obj: Object) -> None:
+        """Wait until git shows what became of an interrupted change of an object that is to be written.
+
+        Else the metadata of that change would be lost. Raises: StatusError.
+        """
+        namespace, name = obj["metadata"].get("namespace", ""), obj["metadata"]["name"]
+        repository = self.objects.get(REPOSITORY, namespace, obj["spec"]["repository"])
+        sync = self._sync_of(repository) if repository is not None else None
+        if sync is None or not sync.revisions.is_interrupted(obj):
+            return
+        await sync.ready()
+        if sync.revisions.is_interrupted(obj):
+            problem = f": {sync.problem}" if sync.problem else ""
+            raise answers.unavailable(
+                f'a change of "{name}" was interrupted, and whether repository "{obj["spec"]["repository"]}" '
+                f"has it is not known yet{problem}"
+            )
+        if sync.revisions.version(name) != obj["metadata"]["resourceVersion"]:
+            raise answers.unavailable(f'an interrupted change of "{name}" was completed just now: try again')
+
     def has_repository(self, revision: Object) -> bool:
         namespace = revision["metadata"].get("namespace", "")
         return self.objects.get(REPOSITORY, namespace, revision["spec"]["repository"]) is not None

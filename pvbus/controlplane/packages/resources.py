@@ -68,6 +68,7 @@ class ResourcesKind:
             stored = self._requests.objects.get(PACKAGE_REVISION, namespace, name)
             if stored is None or stored["metadata"].get("resourceVersion") != version:
                 raise answers.modified(name, plural=PLURAL)
+            await self._requests.check_uninterrupted(stored)
             said = str((metadata.get("annotations") or {}).get(layout.CAUSE) or "")
             return await self._update(stored, wanted, user, said)
 
@@ -85,7 +86,7 @@ class ResourcesKind:
         if new_files == files and made.note == revision.note:
             return _shown(stored, made.texts, made.status)
         cause = (*operations.cause_of_update(files, new_files, stored["metadata"]), *layout.cause_line(said))
-        draft = Draft(new_files, operations.RENDER_TASK, made.note, cause)
+        draft = Draft(await sync.write(new_files), operations.RENDER_TASK, made.note, cause)
         branch = sync.branch(user)
         with sync.writes.writing(name):
             await sync.change(name, lambda refs: operations.update_draft(branch, refs, name, revision, draft))
@@ -96,7 +97,7 @@ class ResourcesKind:
                 PACKAGE_REVISION,
                 stored["metadata"].get("namespace", ""),
                 name,
-                lambda newest: sync.shown(after, newest["metadata"]),
+                lambda newest: sync.revisions.shown(after, newest["metadata"]),
             )
             if changed is None:
                 raise answers.modified(name, plural=PLURAL)

@@ -22,18 +22,18 @@ from pvbus.controlplane.packages.creation import (
     parse,
 )
 from pvbus.controlplane.packages.gitrepo import replaced, texts
-from pvbus.controlplane.packages.journal import Note
+from pvbus.controlplane.packages.journal import Note, noted
 from pvbus.controlplane.packages.operations import Draft, Staging
-from pvbus.controlplane.packages.repository import DEFER_RENDER, PACKAGE_REVISION, RepositorySync
+from pvbus.controlplane.packages.repository import PACKAGE_REVISION, RepositorySync
 from pvbus.controlplane.packages.requests import RevisionRequests
 from pvbus.controlplane.packages.revisions import Revision, blocking_references, rendered_problem
+from pvbus.controlplane.packages.shown import DEFER_RENDER
 from pvbus.controlplane.packages.upstreams import Upstreams
 from pvbus.core.merge import copies
 from pvbus.core.merge.conflicts import CONFLICTS, Conflict, annotation
 from pvbus.core.yaml import editor
 from pvbus.ports.cluster import Object
 
-NOTED_METADATA = ("labels", "annotations", "ownerReferences", "finalizers")
 _log = structlog.get_logger(__name__)
 
 
@@ -77,16 +77,15 @@ class RevisionHooks:
         said = str((metadata.get("annotations") or {}).get(layout.CAUSE) or "")
         owned = {**metadata, "namespace": wanted.namespace}
         cause = (*operations.cause_of_creation(wanted.task, start.source, owned), *layout.cause_line(said))
-        draft = Draft(replaced(start.base, made.texts), wanted.task, made.note, cause)
-        noted = {key: metadata[key] for key in NOTED_METADATA if metadata.get(key)}
+        tree = await sync.write(replaced(start.base, made.texts))
+        draft = Draft(tree, wanted.task, made.note, cause)
+        note = Note("", noted(metadata))
 
         def build(refs: Staging) -> str:
-            commit = operations.create_draft(branch, refs, directory, wanted.workspace, draft)
-            sync.journal.write(wanted.name, Note(commit, noted))
-            return commit
+            return operations.create_draft(branch, refs, directory, wanted.workspace, draft)
 
         with sync.writes.writing(wanted.name):
-            await sync.change(wanted.name, build)
+            await sync.change_noted(wanted.name, note, build)
             return self._shown(sync, wanted.name, directory, wanted.workspace, metadata)
 
     def _shown(
@@ -95,7 +94,7 @@ class RevisionHooks:
         revision = sync.catalog.find(directory, workspace)
         if revision is None:
             raise answers.modified(name)  # it was removed right after its creation
-        return sync.shown(revision, metadata)
+        return sync.revisions.shown(revision, metadata)
 
     # Update.
 
@@ -106,7 +105,8 @@ class RevisionHooks:
             new = {**old, "spec": {**old["spec"], "lifecycle": lifecycle}}
         _check_update(name, old, new, approval=subresource == "approval")
         with self._requests.busy(namespace, name):
-            if not self._touches_git(old, new):
+            await self._requests.check_uninterrupted(old)
+            if _is_removed_next(new) or not self._touches_git(old, new):
                 return {**old, "metadata": new["metadata"]}
             sync, revision = await self._requests.current(old)
             await sync.writes.settled(name)
@@ -148,22 +148,24 @@ class RevisionHooks:
             if problem := rendered_problem(revision_after):
                 raise answers.invalid(name, "spec.lifecycle", problem)
 
-        def build(refs: Staging) -> None:
+        def build(refs: Staging) -> str:
             commit = revision.commit
             if draft is not None:
                 commit = operations.update_draft(branch, refs, name, revision, draft)
             if before == after:
-                return
+                return commit
             if after == layout.PUBLISHED and before == layout.PROPOSED:
                 siblings = sync.catalog.by_directory.get(revision.directory, {}).values()
                 number = max([0, *(item.revision for item in siblings)]) + 1
-                operations.approve(branch, refs, name, revision, number)
-            elif revision.is_published:
+                return operations.approve(branch, refs, name, revision, number)
+            if revision.is_published:
                 operations.set_deletion_proposed(refs, name, revision, after)
             else:
                 operations.move(refs, name, revision, after, commit)
+            return commit
 
-        await sync.change(name, build)
+        note = Note("", noted(new["metadata"]), after, old["metadata"]["resourceVersion"])
+        await sync.change_noted(name, note, build)
         if before != after:
             _log.info("lifecycle changed", name=name, before=before, lifecycle=after, user=user)
 
@@ -191,12 +193,14 @@ class RevisionHooks:
         after = msgspec.structs.replace(revision, kptfile=facts, note=made.note)
         new_files = replaced(files, made.texts)
         cause = operations.cause_of_update(files, new_files, new["metadata"])
-        return Draft(new_files, operations.RENDER_TASK, made.note, cause), after
+        tree = await sync.write(new_files)
+        return Draft(tree, operations.RENDER_TASK, made.note, cause), after
 
     # Delete.
 
     async def on_delete(self, obj: Object) -> None:
         name, namespace = obj["metadata"]["name"], obj["metadata"].get("namespace", "")
+        await self._requests.check_uninterrupted(obj)
         if _lifecycle(obj) == layout.PUBLISHED:
             raise answers.forbidden(
                 name,
@@ -245,6 +249,11 @@ def _lifecycle(obj: Object) -> str:
 
 def _annotations(obj: Object) -> Mapping[str, str]:
     return obj["metadata"].get("annotations") or {}
+
+
+def _is_removed_next(obj: Object) -> bool:
+    """Return whether the server removes an object instead of storing it: its last finalizer is gone."""
+    return bool(obj["metadata"].get("deletionTimestamp")) and not obj["metadata"].get("finalizers")
 
 
 def _part(obj: Object, section: str, field: str) -> Any:

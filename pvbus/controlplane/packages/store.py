@@ -27,7 +27,7 @@ from pvbus.controlplane.packages.requests import RevisionRequests
 from pvbus.controlplane.packages.rerender import TRIED, render_failed_again
 from pvbus.controlplane.packages.resources import ResourcesKind
 from pvbus.controlplane.packages.revision_hooks import RevisionHooks
-from pvbus.controlplane.packages.settings import StoreOptions, settings_of
+from pvbus.controlplane.packages.settings import RepositorySettings, StoreOptions, settings_of
 from pvbus.controlplane.packages.timing import run_once_at
 from pvbus.controlplane.packages.upstreams import Upstreams
 from pvbus.core.codec import prepare_types
@@ -58,6 +58,7 @@ class PackageStore:
         prepare_types()
         self._executor = ThreadPoolExecutor(THREADS_MAX, thread_name_prefix="packages")
         self._keepers: dict[tuple[str, str], RepositorySync] = {}
+        self._settings: dict[tuple[str, str], tuple[Object, RepositorySettings]] = {}
         self._ending: set[asyncio.Task[None]] = set()
         self._tasks: list[asyncio.Task[None]] = []
         self._stopped = False
@@ -123,7 +124,7 @@ class PackageStore:
         key = _key(repository)
         present = self._keepers.get(key)
         try:
-            settings = settings_of(repository)
+            settings = self._settings_of(repository)
         except PermanentError:
             return None
         if present is not None and present.settings == settings:
@@ -139,6 +140,15 @@ class PackageStore:
         sync.start(after=present)
         return sync
 
+    def _settings_of(self, repository: Object) -> RepositorySettings:
+        """Read a Repository's settings, once per version of it. Raises: PermanentError."""
+        key = _key(repository)
+        version, settings = self._settings.get(key, (None, None))
+        if version is not repository or settings is None:
+            settings = settings_of(repository)
+            self._settings[key] = repository, settings
+        return settings
+
     def _end(self, sync: RepositorySync) -> None:
         task = asyncio.create_task(sync.stop())
         self._ending.add(task)
@@ -153,6 +163,7 @@ class PackageStore:
         key = _key(repository)
         if self._objects.get(REPOSITORY, *key) is not None:
             return  # recreated meanwhile
+        self._settings.pop(key, None)
         sync = self._keepers.pop(key, None)
         if sync is not None:
             await sync.stop()

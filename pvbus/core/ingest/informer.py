@@ -319,6 +319,7 @@ class Informer:
     ) -> None:
         """Write the difference under markers, answer the requests from before the list, and watch."""
         self._watch_times.listed()
+        self._probe_times.listed()
         self._position = resource_version
         self.view.replace(versions, items)
         self.observed = True

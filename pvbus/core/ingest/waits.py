@@ -78,7 +78,8 @@ class WatchTimes:
 
 
 class ProbeTimes:
-    """When to probe how a kind is served: soon after a change of its definition, then ever less often."""
+    """When to probe how a kind is served: soon after a change of its definition or the end of its watch, then
+    ever less often."""
 
     def __init__(self, jitter: Jitter) -> None:
         self._jitter = jitter
@@ -92,6 +93,13 @@ class ProbeTimes:
         self._wait_seconds = self._look_seconds = DEFINED_PROBE_SECONDS
         self.look_at = now
         self._is_probed = True
+
+    def listed(self) -> None:
+        """Note that the kind was listed: should it end, it may be back soon.
+
+        An API server that starts refuses everybody but administrators (403) until it has read the roles.
+        """
+        self._wait_seconds = DEFINED_PROBE_SECONDS
 
     def resolving(self) -> None:
         """Note that discovery is being read: later changes may be missing from its answer."""

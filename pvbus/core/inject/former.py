@@ -113,9 +113,13 @@ def made(trace: Trace, variant: PackageVariant) -> bool:
 
 
 def is_proposed_by(trace: Trace, variant: PackageVariant) -> bool:
-    """Return whether this very variant proposed the deletion of a revision."""
-    proposer = trace.annotations.get(PROPOSED_BY)
-    return trace.lifecycle == "DeletionProposed" and proposer == record_of(variant)
+    """Return whether this variant, or a former one of its name, proposed the deletion of a revision.
+
+    Taking a revision up forgets the proposal. One of a former variant on a revision of ours was done late:
+    by a server that was interrupted.
+    """
+    who = trace.annotations.get(PROPOSED_BY, "").rpartition("@")[0]
+    return trace.lifecycle == "DeletionProposed" and who == _identity(variant)
 
 
 def _record(trace: Trace) -> str:

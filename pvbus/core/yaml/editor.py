@@ -19,6 +19,7 @@ from functools import lru_cache
 from itertools import repeat
 from typing import Any, ClassVar, NamedTuple
 
+import msgspec
 import yaml
 
 from pvbus.core.yaml.positions import Path, Positions, UnknownLayoutError, rewritten
@@ -187,13 +188,12 @@ def _has_content(text: str) -> bool:
 
 def _load(text: str, line: int = 0) -> Any:
     """Return the value of one document, a copy of the caller's own. line: where the document begins."""
-    return _tree(_read(text, line))
+    return msgspec.to_builtins(_read(text, line))
 
 
 def _holds(text: str, value: Any) -> bool:
     """Tell whether a text has just this value. Raises YamlError."""
-    found = _read(text)
-    return same(found, value) or same(_tree(found), value)  # only the copy has no sets and no tuples
+    return same(_read(text), value)
 
 
 def _read(text: str, line: int = 0) -> Any:
@@ -216,11 +216,11 @@ def _read(text: str, line: int = 0) -> Any:
 
 
 def _construct(text: str) -> Any:
-    return yaml.load(text.removeprefix("\ufeff"), Loader=_Loader)
+    return _tree(yaml.load(text.removeprefix("\ufeff"), Loader=_Loader))
 
 
 _constructed = lru_cache(REMEMBERED_MAX)(_construct)
-"""Nobody outside may get such a value, only a copy from `_tree`."""
+"""Nobody outside may get such a value, only a copy."""
 
 
 def _check_depth(text: str) -> None:

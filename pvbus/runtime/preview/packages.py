@@ -32,8 +32,8 @@ from pvbus.controlplane.packages.render import (
     unrendered,
 )
 from pvbus.controlplane.packages.render import render as run_pipeline
-from pvbus.controlplane.packages.repository import DEFER_RENDER
 from pvbus.controlplane.packages.revisions import blocking_references
+from pvbus.controlplane.packages.shown import DEFER_RENDER
 from pvbus.controlplane.packages.upgrading import Names, Upstream
 from pvbus.core.api.variants import CONFIG_GROUP
 from pvbus.core.errors import TransientError

@@ -5,9 +5,11 @@ of the repositories at the end depends on the story alone.
 """
 
 import asyncio
+import json
 import os
+import re
 import subprocess
-from collections.abc import Awaitable, Callable, Coroutine, Iterable
+from collections.abc import Awaitable, Callable, Coroutine, Iterable, Mapping
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -17,16 +19,20 @@ import pygit2
 from pvbus.adapters.kubernetes.cluster import HttpCluster
 from pvbus.core.api.variants import CONFIG_GROUP
 from pvbus.core.errors import ConflictError, TransientError
+from pvbus.core.keys import REMOVAL_CANCELLED
 from pvbus.ports.cluster import Kind, Object
 
 NAMESPACE = "default"
 PATIENCE_SECONDS = 60.0
+UID = re.compile(r"[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}")
 SET = Kind(CONFIG_GROUP, "PackageVariantSet")
 VARIANT = Kind(CONFIG_GROUP, "PackageVariant")
 REPOSITORY = Kind(CONFIG_GROUP, "Repository")
 REVISION = Kind("porch.kpt.dev", "PackageRevision")
 FILES = Kind("porch.kpt.dev", "PackageRevisionResources")
 SITE = Kind("", "ConfigMap")
+TOKENS = (REMOVAL_CANCELLED,)
+"""Annotations that depend on moments: of an order to delete that was withdrawn before its delete."""
 
 NEXT = {"Draft": ("Proposed", ""), "Proposed": ("Published", "approval")}
 LOCAL_EDIT = "  mine: '1'  # a person's\n"
@@ -173,13 +179,42 @@ class Story:
             elif isinstance(entry, pygit2.Blob):
                 yield f"{path}{entry.name}", entry.data.decode().replace(str(self.folder), "")
 
-    def damage(self) -> str:
-        """Return what git finds broken."""
+    async def objects(self) -> dict[str, Object]:
+        """Return what every object says, but for what differs in each telling: uids, times and commits."""
+        items = [obj for kind in (SET, VARIANT, REVISION) for obj in await self._list(kind)]
+        names = {obj["metadata"]["uid"]: obj["metadata"]["name"] for obj in items}
+        return {f"{obj['kind']} {obj['metadata']['name']}": self._said(obj, names) for obj in items}
+
+    def _said(self, obj: Object, names: Mapping[str, str]) -> Object:
+        """names: of the living objects by uid; any other uid is of an object that is gone."""
+        metadata, status = obj["metadata"], obj.get("status") or {}
+        conditions = {c["type"]: (c["status"], c.get("reason")) for c in status.get("conditions") or ()}
+        parts = ("labels", "ownerReferences", "finalizers")
+        said = {
+            **{part: metadata.get(part) for part in parts},
+            "annotations": {
+                key: text for key, text in (metadata.get("annotations") or {}).items() if key not in TOKENS
+            },
+            "spec": obj["spec"],
+            "conditions": conditions,
+            "targets": status.get("downstreamTargets"),
+        }
+        text = json.dumps(said, sort_keys=True).replace(str(self.folder), "")
+        return dict(json.loads(UID.sub(lambda uid: names.get(uid[0], "gone"), text)))
+
+    def damage(self) -> set[str]:
+        """Return what git finds broken, twice: to one check, a push that ends meanwhile lacks objects."""
+        found = self._broken()
+        return found & self._broken() if found else found
+
+    def _broken(self) -> set[str]:
         check = ("fsck", "--full", "--no-dangling", "--no-progress")
         lines = [
-            line for name in ("edge", "blueprints") for line in _git(self.remote(name), *check).splitlines()
+            f"{name}: {line}"
+            for name in ("edge", "blueprints")
+            for line in _git(self.remote(name), *check, check=False).splitlines()
         ]
-        return "\n".join(line for line in lines if not line.startswith("notice: "))  # of an empty repository
+        return {line for line in lines if ": notice: " not in line}  # of an empty repository
 
     # ------------------------------------------------------------ the API
 
@@ -248,18 +283,20 @@ class Story:
         assert resource is not None
         return await cluster.get(resource, NAMESPACE, name)
 
+    async def _list(self, kind: Kind) -> list[Object]:
+        cluster = await self.cluster()
+        resource = await cluster.resource(kind)
+        assert resource is not None
+        return (await cluster.list(resource, NAMESPACE)).items
+
     async def settled(self) -> None:
         """Wait until every variant and set is ready."""
         unready: list[Object] = []
 
         async def ready() -> bool:
-            cluster = await self.cluster()
             unready.clear()
             for kind in (SET, VARIANT):
-                resource = await cluster.resource(kind)
-                assert resource is not None
-                items = (await cluster.list(resource, NAMESPACE)).items
-                unready.extend(obj for obj in items if not _is_ready(obj))
+                unready.extend(obj for obj in await self._list(kind) if not _is_ready(obj))
             return not unready
 
         try:
@@ -354,7 +391,7 @@ def _is_ready(obj: Object) -> bool:
     )
 
 
-def _git(folder: Path, *arguments: str) -> str:
+def _git(folder: Path, *arguments: str, check: bool = True) -> str:
     person = {"NAME": "A Person", "EMAIL": "person@example.com", "DATE": "2026-01-01T00:00:00Z"}
     identity = {
         f"GIT_{role}_{key}": value for role in ("AUTHOR", "COMMITTER") for key, value in person.items()
@@ -365,6 +402,6 @@ def _git(folder: Path, *arguments: str) -> str:
         env={**os.environ, **identity},
         capture_output=True,
         text=True,
-        check=True,
+        check=check,
     )
     return done.stdout + done.stderr

@@ -114,12 +114,15 @@ async def nothing() -> None:
 @pytest.mark.slow
 @pytest.mark.long
 @pytest.mark.timeout(1200)
-async def test_after_any_kills_the_repositories_are_as_without(tmp_path: Path) -> None:
-    """Each ref has the same files; no workspace is there twice, no push is half, no person's line is lost."""
+async def test_after_any_kills_the_repositories_and_objects_are_as_without(tmp_path: Path) -> None:
+    """Each ref has the same files; no workspace is there twice, no push is half, no person's line is lost.
+
+    Each object has the same labels, annotations, owners and conditions.
+    """
     world = tmp_path / "world"
     async with running(world) as (_, story):
         await tell(story, nothing)
-        expected = story.content()
+        expected, expected_objects = story.content(), await story.objects()
     shutil.rmtree(world)
     began = time.monotonic()
     async with running(world) as (installation, story):
@@ -130,14 +133,22 @@ async def test_after_any_kills_the_repositories_are_as_without(tmp_path: Path) -
         async def disturb() -> None:
             for _ in range(next(turns)):
                 await killer.strike()
-                assert story.damage() == ""
+                assert story.damage() == set()
 
         await tell(story, disturb)
-        found = story.content()
-        assert story.damage() == ""
+        found, objects = story.content(), await story.objects()
+        assert story.damage() == set()
     print(f"\n{KILLS} kills in {time.monotonic() - began:.0f} s: {dict(killer.counts)}; {len(found)} refs")
     assert sorted(found) == sorted(expected)
     for ref, files in expected.items():
         assert found[ref] == files, ref
+    assert sorted(objects) == sorted(expected_objects)
+    different = [
+        f"{name}: {part} is {said[part]}, should be {wanted}"
+        for name, said in objects.items()
+        for part, wanted in expected_objects[name].items()
+        if said[part] != wanted
+    ]
+    assert different == []
     for ref in ("drafts/site-0/packagevariant-3", "main"):
         assert LOCAL_EDIT in found[f"refs/heads/{ref}"]["site-0/settings.yaml"]

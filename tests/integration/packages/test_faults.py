@@ -208,6 +208,22 @@ async def test_a_branch_in_the_way_of_drafts_is_named(world: World, edge: Path) 
     assert refused.value.code == 500
 
 
+async def test_a_full_disk_fails_the_request_with_words_and_leaves_no_draft(
+    fleet: World, edge: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def full(self: BareMirror, files: object) -> str:
+        raise OSError("No space left on device")
+
+    wanted = revision("edge", "app-1", "ws", clone_of("blue.app.v1"))
+    with monkeypatch.context() as patch:
+        patch.setattr(BareMirror, "write_files", full)
+        with pytest.raises(StatusError, match=r"No space left on device.*check the disk") as refused:
+            await fleet.create(wanted)
+    assert refused.value.code == 500
+    assert not any("drafts/" in ref for ref in refs(edge))
+    await fleet.create(wanted)  # the same request, once there is room
+
+
 # The mirror itself.
 
 

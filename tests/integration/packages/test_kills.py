@@ -142,3 +142,35 @@ async def test_a_push_is_done_or_not_but_never_lost_or_done_twice(tmp_path: Path
             titles = git(edge, "log", "--first-parent", "--format=%s", "main").splitlines()
             assert titles.count("Approving package revision app/1") == 1
         git(edge, "fsck", "--strict")
+
+
+@pytest.mark.parametrize("when", ["before", "after"])
+async def test_an_update_has_all_of_its_parts_or_none(tmp_path: Path, when: str) -> None:
+    """A proposed deletion, who proposed it, and the owner who gives the revision up are one update."""
+    edge = bare(tmp_path / "git" / "edge.git")
+    store = Store(tmp_path)
+    owner = {"apiVersion": "v1", "kind": "ConfigMap", "name": "owner", "uid": "1"}
+    async with store.running() as api:
+        await api.create("/api/v1/namespaces", {"metadata": {"name": NAMESPACE}})
+        await api.create("/api/v1/namespaces/fleet/configmaps", {"metadata": {"name": "owner"}})
+        owner["uid"] = (await api.get("/api/v1/namespaces/fleet/configmaps/owner"))["metadata"]["uid"]
+        await api.create(REPOSITORIES, repository("edge", edge))
+        wanted = revision("edge", "app", "ws", ownerReferences=[owner], finalizers=["example.com/f"])
+        draft = await api.create(REVISIONS, wanted)
+        await approve(api, await set_lifecycle(api, draft, "Proposed"))
+        published = await api.get(f"{REVISIONS}/edge.app.ws")
+        annotations = {"pvbus.dev/deletion-proposed-by": "me"}
+        changed = {**published["metadata"], "annotations": annotations, "ownerReferences": []}
+        store.die(when)
+        with suppress(aiohttp.ClientError):
+            await set_lifecycle(api, {**published, "metadata": changed}, "DeletionProposed")
+            raise AssertionError("it lives")
+    is_marked = "refs/heads/deletionProposed/app/v1" in refs(edge)
+    assert is_marked == (when == "after")
+    async with store.running() as api:
+        metadata = (await found(api, "edge.app.ws", "DeletionProposed" if is_marked else "Published"))[
+            "metadata"
+        ]
+        assert metadata.get("annotations") == (annotations if is_marked else None)
+        assert metadata.get("ownerReferences", []) == ([] if is_marked else [owner])
+        assert metadata["finalizers"] == ["example.com/f"]

@@ -246,6 +246,21 @@ async def test_creating_twice_or_inside_another_package_is_refused_with_porchs_w
         assert refused.value.code == 500
 
 
+async def test_a_folder_can_be_a_package_once_those_inside_it_are_gone(fleet: World) -> None:
+    inner = [revision("edge", f"site/rack/{name}", "ws", clone_of("blue.app.v1")) for name in ("a", "b")]
+    outer = revision("edge", "site", "ws", clone_of("blue.app.v1"))
+    await fleet.create(inner[0])
+    await fleet.create(inner[1])
+    await fleet.create(revision("edge", "site-2", "ws", clone_of("blue.app.v1")))
+    for name in ("a", "b"):
+        with pytest.raises(StatusError, match=f'existing package "site/rack/{name}": packages cannot be nes'):
+            await fleet.create(outer)
+        await fleet.delete(f"edge.site.rack.{name}.ws")
+    await fleet.create(outer)
+    with pytest.raises(StatusError, match='existing package "site": packages cannot be nested'):
+        await fleet.create(inner[0])
+
+
 async def test_a_package_from_nothing_has_the_three_files_of_init(fleet: World) -> None:
     init = {"type": "init", "init": {"description": "mine", "keywords": ["k"], "site": "http://s"}}
     await fleet.create(revision("edge", "fresh", "ws", init))

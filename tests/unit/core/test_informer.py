@@ -221,12 +221,40 @@ def test_a_kind_that_ceases_to_be_served_is_not_answered_until_it_is_served() ->
     informed = Informed(World("a"))
     informed.run(20)
     informed.story()
-    informed.world.faults["list"] = [FORBIDDEN]
+    informed.world.faults["list"] = [FORBIDDEN] * 5
     informed.ask("default/s", "n")
-    informed.run(30)
+    informed.run(25)
     assert informed.story() == ["unavailable"]
     informed.run(61)
     assert informed.story() == ["syncing", "ok", "!n"]
+
+
+def test_an_api_server_that_starts_and_refuses_is_asked_again_soon() -> None:
+    """It answers 403 until it has read the roles: a kind that was listed is back after a second."""
+    informed = Informed(World("a"))
+    informed.run(20)
+    informed.story()
+    informed.world.faults["watch"] = [FORBIDDEN]
+    informed.run(0.1)
+    assert informed.story() == ["unavailable"]
+    informed.run(1)
+    assert informed.story() == ["syncing", "ok"]
+
+
+@pytest.mark.parametrize("was_listed", [True, False])
+def test_a_kind_that_stays_refused_is_asked_ever_less_often(was_listed: bool) -> None:
+    """The waits double from one second after a list, up to a minute; without one they are a minute each."""
+    informed = Informed(World("a"))
+    informed.rng = 0.0  # no jitter
+    if was_listed:
+        informed.run(20)
+    informed.world.faults["list"] = informed.world.faults["watch"] = [FORBIDDEN] * 9
+    waits: list[int] = []
+    while len(waits) < 8:
+        informed.run(0.5)
+        waits.append(round(informed.informer.wake_at - informed.now + 0.5))
+        informed.tick()
+    assert waits == ([1, 2, 4, 8, 16, 32, 60, 60] if was_listed else [60] * 8)
 
 
 def test_a_request_that_comes_or_goes_while_it_is_read_is_not_answered_by_that_read() -> None:

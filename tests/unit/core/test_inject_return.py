@@ -394,3 +394,30 @@ async def test_a_downstream_that_comes_back_has_all_its_revisions_published_agai
     assert "west.app.packagevariant-1" not in world.lifecycles()
     for name in (FIRST, SECOND):  # what a person proposes from now on is not ours to take back
         assert PROPOSED_BY not in (world.revisions()[name]["metadata"].get("annotations") or {})
+
+
+@pytest.mark.parametrize(
+    ("proposer", "lifecycle"),
+    [
+        ("v@uid-v", "Published"),
+        ("v@uid-before", "Published"),
+        ("w@uid-w", "DeletionProposed"),
+        ("set/v@uid-before", "DeletionProposed"),
+        ("", "DeletionProposed"),
+    ],
+)
+async def test_a_proposal_of_our_own_that_is_done_late_is_taken_back(proposer: str, lifecycle: str) -> None:
+    """A former variant's is done after we took the revision up; others' proposals stay."""
+    mine = []
+    for number in (1, 2):
+        workspace = f"packagevariant-{number}"
+        mine += package("edge", "app", workspace, lifecycle="Published", revision=number, owners=[owner("v")])
+    world = World([*upstream(), *mine, variant()])
+    await world.settle()
+    late = world.revisions()[FIRST]
+    late["spec"]["lifecycle"] = "DeletionProposed"
+    late["metadata"]["annotations"] = {PROPOSED_BY: proposer} if proposer else {}
+    world.cluster.put(late)
+    await world.settle()
+    assert world.lifecycles() == {FIRST: lifecycle, SECOND: "Published"}
+    assert world.reported()[:2] == ("True", "NoErrors")

@@ -64,7 +64,7 @@ a history that is rewritten downstream
 two stores on one remote
     integration/packages/test_faults.py::test_two_stores_of_one_remote_see_each_others_work_and_keep_it
 kills between commit, push and status
-    e2e/faults/test_kill_story.py::test_after_any_kills_the_repositories_are_as_without
+    e2e/faults/test_kill_story.py::test_after_any_kills_the_repositories_and_objects_are_as_without
 objects of the API
     e2e/faults/test_bad_input.py::test_a_fault_is_told_clearly_and_loses_nothing
 """

@@ -179,7 +179,7 @@ def test_a_kind_that_ceases_to_be_served_is_not_answered() -> None:
         watching = Watching(server)
         await asyncio.sleep(20)
         watching.story()
-        server.list_errors = [PermanentError("404: the server could not find the requested resource")]
+        server.list_errors = [PermanentError("404: the server could not find the requested resource")] * 10
         watching.ask("default/s", "n")
         await asyncio.sleep(30)
         assert watching.story() == ["unavailable"]

@@ -1,0 +1,1 @@
+"""Manifests for kustomize, and the image. `python -m deploy.generate` writes what comes from the code."""

@@ -1,0 +1,129 @@
+"""`pvbus doctor`: looks at cluster and bus, and says of each thing whether it is well."""
+
+import asyncio
+import contextlib
+from collections.abc import Sequence
+from pathlib import Path
+
+import click
+
+from pvbus.adapters.kubernetes.cluster import HttpCluster
+from pvbus.cli.doctor.bus import check_bus
+from pvbus.cli.doctor.cluster import (
+    check_definitions,
+    check_packages,
+    check_rivals,
+    check_server,
+    check_workers,
+    reach,
+)
+from pvbus.cli.doctor.findings import Finding
+from pvbus.cli.doctor.rights import check_rights, selected
+from pvbus.cli.install.applying import installed_bus
+from pvbus.cli.install.objects import NAMESPACE
+from pvbus.cli.output import FORMATS, columns, emit
+from pvbus.cli.reading import bus_option
+from pvbus.core.errors import PermanentError
+from pvbus.core.topics import SERVICES
+from pvbus.ports.cluster import Kind, Resource
+
+ACCOUNTS = f"system:serviceaccount:{NAMESPACE}:pvbus-{{service}}"
+
+
+@click.command(
+    short_help="Find out what keeps the services from working.",
+    epilog=f"""\b
+Examples:
+  pvbus doctor --as '{ACCOUNTS}'
+  pvbus doctor --kubeconfig ~/.kube/config --bus kafka://kafka:9092 -o json
+  kubectl -n {NAMESPACE} exec deploy/pvbus-ingest -- pvbus doctor --service ingest
+""",
+)
+@click.option("--as", "user", default="", metavar="USER", help="Ask for the rights of this user instead of "
+              "your own; {service} stands for the service.")  # fmt: skip
+@click.option("--service", "services", multiple=True, type=click.Choice(SERVICES),
+              help="Whose rights; those of all if not given.")  # fmt: skip
+@click.option("--namespace", default=NAMESPACE, show_default=True, help="Of the installation.")
+@click.option(
+    "--kubeconfig", help="Of the cluster [default: the pod's account, $KUBECONFIG, ~/.kube/config]."
+)
+@click.option("--context", help="Of the kubeconfig; the current one if not given.")
+@click.option("-o", "--output", type=click.Choice(FORMATS), default="text", show_default=True)
+@bus_option
+def doctor(
+    user: str,
+    services: tuple[str, ...],
+    namespace: str,
+    kubeconfig: str | None,
+    context: str | None,
+    output: str,
+    bus: str | None,
+) -> int:
+    """Look at the cluster and the bus, and name what is wrong and what to do about it.
+
+    Looked at are the API server and its clock, the rights of each service also on the kinds that sets select
+    and packages inject, the definitions, Porch's API and its controllers, the workers of the installation,
+    and the bus with its topics. Nothing is changed. The bus is that of the installation, if none is given.
+
+    Exit codes: 0 nothing is wrong, 1 something is, 2 bad usage.
+    """
+    path = Path(kubeconfig) if kubeconfig else None
+    findings = asyncio.run(_look(path, context, services or SERVICES, namespace, user, bus or ""))
+    _show(findings, output)
+    return 1 if any(finding.state == "wrong" for finding in findings) else 0
+
+
+async def _look(
+    kubeconfig: Path | None,
+    context: str | None,
+    services: Sequence[str],
+    namespace: str,
+    user: str,
+    bus: str,
+) -> list[Finding]:
+    cluster = await HttpCluster.connect(kubeconfig, context)
+    try:
+        if (unreachable := await reach(cluster)) is not None:
+            return [unreachable, *(await check_bus(bus))[0]]
+        bus = bus or await _bus_of(cluster, namespace)
+        on_bus, requested = await check_bus(bus)
+        observed = await _observed(cluster, requested)
+        return [
+            *await check_server(cluster),
+            *[finding async for finding in check_definitions(cluster)],
+            *[finding async for finding in check_packages(cluster)],
+            *[finding async for finding in check_rivals(cluster)],
+            *await check_rights(cluster, services, observed, user),
+            *[finding async for finding in check_workers(cluster, namespace)],
+            *on_bus,
+        ]
+    finally:
+        await cluster.close()
+
+
+async def _bus_of(cluster: HttpCluster, namespace: str) -> str:
+    try:
+        return await installed_bus(cluster, namespace)
+    except PermanentError:
+        return ""
+
+
+async def _observed(cluster: HttpCluster, requested: set[Kind]) -> list[Resource]:
+    """Return the resources that ingest has to observe, as far as they are served and we may see the sets."""
+    with contextlib.suppress(PermanentError):  # without the right to list sets: what the bus says counts
+        requested = requested | await selected(cluster)
+    found = [await cluster.resource(kind) for kind in sorted(requested)]
+    return [resource for resource in found if resource is not None]
+
+
+def _show(findings: list[Finding], output: str) -> None:
+    if output != "text":
+        emit([finding._asdict() for finding in findings], output)
+        return
+    rows = [(each.state, each.area, each.subject, each.message) for each in findings]
+    columns(("STATE", "AREA", "WHAT", "FOUND"), rows)
+    actions = [each for each in findings if each.action]
+    if actions:
+        click.echo("\nwhat to do:")
+    for each in actions:
+        click.echo(f"  {each.area}, {each.subject}: {each.action}")

@@ -1,0 +1,202 @@
+"""The Grafana dashboard: the questions of a person on duty, from the top."""
+
+import json
+from typing import NamedTuple
+
+from pvbus.cli.install.objects import NAME, Object, new
+
+COLUMNS = 3
+PANEL_WIDTH, PANEL_HEIGHT = 8, 8
+"""In Grafana's grid, which is 24 wide."""
+GRAFANA_SCHEMA = 39
+_SOURCE = {"type": "prometheus", "uid": "${datasource}"}
+
+
+class Query(NamedTuple):
+    expression: str
+    legend: str
+
+
+class Panel(NamedTuple):
+    """unit: Grafana's name of it."""
+
+    title: str
+    unit: str
+    description: str
+    queries: tuple[Query, ...]
+
+
+def _quantiles(metric: str, by: str) -> tuple[Query, ...]:
+    legend = f" {{{{{by}}}}}" if by else ""
+    labels = f"le, {by}" if by else "le"
+    return tuple(
+        Query(
+            f"histogram_quantile({share}, sum by ({labels}) (rate({metric}_bucket[$__rate_interval])))",
+            f"{name}{legend}",
+        )
+        for name, share in (("median", 0.5), ("95 %", 0.95))
+    )
+
+
+PANELS = (
+    Panel(
+        "Partitions with a worker",
+        "short",
+        "Each service has all of them, or part of the fleet stands still.",
+        (Query("sum by (service) (pvbus_lease_held)", "{{service}}"),),
+    ),
+    Panel(
+        "Unread records",
+        "short",
+        "What changed in the cluster and was not looked at yet.",
+        (Query("sum by (service) (pvbus_lease_lag_records)", "{{service}}"),),
+    ),
+    Panel(
+        "Dirty keys",
+        "short",
+        "Variants and sets that wait for a decision, or are in one.",
+        (Query("sum by (service) (pvbus_lease_dirty_keys)", "{{service}}"),),
+    ),
+    Panel(
+        "Longest time without progress",
+        "s",
+        "Grows while a partition is idle; with unread records it stands still.",
+        (Query("max by (service) (pvbus_lease_progress_seconds)", "{{service}}"),),
+    ),
+    Panel(
+        "From attempt to status",
+        "s",
+        "How long a variant takes, the package store included.",
+        _quantiles("pvbus_convergence_seconds", ""),
+    ),
+    Panel(
+        "Decisions by outcome",
+        "ops",
+        "`permanent`, `failed` and `defect` need a person.",
+        (Query("sum by (outcome) (rate(pvbus_reconcile_total[$__rate_interval]))", "{{outcome}}"),),
+    ),
+    Panel(
+        "Time of a decision",
+        "s",
+        "With its calls to the API server and its step on the bus.",
+        _quantiles("pvbus_reconcile_duration_seconds", "service"),
+    ),
+    Panel(
+        "Calls to the API server",
+        "ops",
+        "Writes and reads by controllers; a converged fleet makes none.",
+        (Query("sum by (effect) (rate(pvbus_effects_total[$__rate_interval]))", "{{effect}}"),),
+    ),
+    Panel(
+        "Calls that failed",
+        "ops",
+        "`conflict` is usual under load; `permanent` is a refusal, such as a missing right.",
+        (
+            Query(
+                'sum by (effect, outcome) (rate(pvbus_effects_total{outcome!="done"}[$__rate_interval]))',
+                "{{effect}} {{outcome}}",
+            ),
+        ),
+    ),
+    Panel(
+        "Lists and watches",
+        "ops",
+        "Begun, and ended by an error.",
+        (Query("sum by (reason) (rate(pvbus_watch_restarts_total[$__rate_interval]))", "{{reason}}"),),
+    ),
+    Panel(
+        "Steps on the bus",
+        "ops",
+        "Transactions; those of unknown outcome restore a partition.",
+        (
+            Query(
+                "sum by (service, outcome) (rate(pvbus_steps_total[$__rate_interval]))",
+                "{{service}} {{outcome}}",
+            ),
+        ),
+    ),
+    Panel(
+        "Records written",
+        "wps",
+        "By topic.",
+        (Query("sum by (topic) (rate(pvbus_records_written_total[$__rate_interval]))", "{{topic}}"),),
+    ),
+    Panel(
+        "Restore",
+        "percentunit",
+        "The partition that has read the least of its tables.",
+        (Query("min by (service) (pvbus_lease_restore_ratio)", "{{service}}"),),
+    ),
+    Panel(
+        "Keys in flight",
+        "short",
+        "Decisions that run or wait for their commit.",
+        (Query("sum by (service) (pvbus_inflight_keys)", "{{service}}"),),
+    ),
+    Panel(
+        "Evaluations",
+        "ops",
+        "Targets (unroll) and templates (render).",
+        (Query("sum by (service) (rate(pvbus_evaluations_total[$__rate_interval]))", "{{service}}"),),
+    ),
+    Panel(
+        "Dead letters",
+        "short",
+        "Records that could not be decoded: something else writes to the topics.",
+        (Query("sum by (topic) (increase(pvbus_dead_letters_total[1h]))", "{{topic}}"),),
+    ),
+    Panel(
+        "Workers by version",
+        "short",
+        "Two versions only while an upgrade goes on.",
+        (Query("count by (version) (pvbus_build_info)", "{{version}}"),),
+    ),
+)
+
+
+def dashboard() -> Object:
+    """Return the dashboard as Grafana imports it."""
+    return {
+        "title": NAME,
+        "uid": NAME,
+        "schemaVersion": GRAFANA_SCHEMA,
+        "tags": [NAME],
+        "time": {"from": "now-3h", "to": "now"},
+        "refresh": "30s",
+        "templating": {"list": [{"name": "datasource", "type": "datasource", "query": "prometheus"}]},
+        "panels": [_panel(number, panel) for number, panel in enumerate(PANELS)],
+    }
+
+
+def _panel(number: int, panel: Panel) -> Object:
+    row, column = divmod(number, COLUMNS)
+    return {
+        "id": number + 1,
+        "type": "timeseries",
+        "title": panel.title,
+        "description": panel.description,
+        "datasource": _SOURCE,
+        "gridPos": {
+            "x": column * PANEL_WIDTH,
+            "y": row * PANEL_HEIGHT,
+            "w": PANEL_WIDTH,
+            "h": PANEL_HEIGHT,
+        },
+        "fieldConfig": {"defaults": {"unit": panel.unit, "min": 0}, "overrides": []},
+        "targets": [
+            {
+                "refId": chr(ord("A") + index),
+                "expr": query.expression,
+                "legendFormat": query.legend,
+                "datasource": _SOURCE,
+            }
+            for index, query in enumerate(panel.queries)
+        ],
+    }
+
+
+def config_map(namespace: str) -> Object:
+    """Return the dashboard as the ConfigMap that Grafana's sidecar looks for."""
+    found = new("v1", "ConfigMap", f"{NAME}-dashboard", namespace)
+    found["metadata"]["labels"]["grafana_dashboard"] = "1"
+    return {**found, "data": {f"{NAME}.json": json.dumps(dashboard(), indent=1) + "\n"}}

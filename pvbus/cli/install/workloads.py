@@ -1,0 +1,207 @@
+"""The Deployments of the five services, with what belongs to each: budget, Service, settings."""
+
+import hashlib
+from collections.abc import Iterator, Mapping
+from typing import NamedTuple
+
+import msgspec
+
+from pvbus.cli.install.objects import (
+    KAFKA_FOLDER,
+    KAFKA_SECRET,
+    OWN_SETTINGS,
+    PORT,
+    PORT_NAME,
+    SETTINGS,
+    Object,
+    Options,
+    labels,
+    new,
+    service_name,
+)
+from pvbus.core.topics import SERVICES
+from pvbus.runtime.process.settings import ServicesConfig, variable_of
+
+REPLICAS = 2
+"""One takes over within seconds when the node of the other goes. More share the work; see the README."""
+USER = 10_001
+"""The user of the image."""
+DRAIN_SECONDS = 30
+"""A worker drains within 2 s; a step that waits for a broker ends after 15."""
+DIGEST = "pvbus.dev/settings"
+
+
+class Needs(NamedTuple):
+    """Requests of a worker, and why. There is no limit of CPU: a throttled worker sends late heartbeats and
+    loses its leases. memory_limit: beyond it a worker is ended and its leases move."""
+
+    cpu: str
+    memory: str
+    memory_limit: str
+    why: str
+
+
+NEEDS: Mapping[str, Needs] = {
+    "ingest": Needs("100m", "256Mi", "1Gi", "12,000 observed objects took 160 MB"),
+    "unroll": Needs(
+        "200m", "256Mi", "1Gi", "every worker has all objects, and evaluates the sets of its own"
+    ),
+    "render": Needs("200m", "256Mi", "1Gi", "making 10,000 variants took all services 10 s of CPU"),
+    "inject": Needs("100m", "256Mi", "1Gi", "waits for the package store; has the injected content"),
+    "conditions": Needs("100m", "256Mi", "1Gi", "has the last condition of each variant of its share"),
+}
+
+
+def settings(options: Options) -> Object:
+    """Return the ConfigMap with every setting of the services and its value."""
+    values = {
+        **_defaults(),
+        "PVBUS_BUS": options.bus,
+        "PVBUS_HEALTH_HOST": "0.0.0.0",
+        "PVBUS_HEALTH_PORT": str(PORT),
+        "PVBUS_LOG_FORMAT": "json",
+    }
+    return {**new("v1", "ConfigMap", SETTINGS, options.namespace), "data": values}
+
+
+def _defaults() -> dict[str, str]:
+    """Return the defaults. A pod's API server and account come with it: they are no settings here."""
+    fields = [f for f in msgspec.structs.fields(ServicesConfig) if f.name not in ("kubeconfig", "context")]
+    shown = {variable_of(field.name): field.default for field in fields}
+    return {
+        name: str(value).lower() if isinstance(value, bool) else str(value) for name, value in shown.items()
+    }
+
+
+def workloads(options: Options) -> Iterator[Object]:
+    """Yield Deployment, budget and Service of each service."""
+    for service in SERVICES:
+        yield _deployment(service, options)
+        yield _budget(service, options.namespace)
+        yield _service(service, options.namespace)
+
+
+def _deployment(service: str, options: Options) -> Object:
+    spec: Object = {
+        "replicas": REPLICAS,
+        "revisionHistoryLimit": 3,
+        "strategy": {"type": "RollingUpdate", "rollingUpdate": {"maxSurge": 1, "maxUnavailable": 0}},
+        "selector": {"matchLabels": labels(service)},
+        "template": {
+            "metadata": {"labels": labels(service), "annotations": {DIGEST: _digest(options)}},
+            "spec": _pod(service, options),
+        },
+    }
+    if service in options.scaled:
+        del spec["replicas"]
+    return {
+        **new("apps/v1", "Deployment", service_name(service), options.namespace, service=service),
+        "spec": spec,
+    }
+
+
+def _digest(options: Options) -> str:
+    """Return what changes when the settings do: workers read them once, at start."""
+    return hashlib.sha256(msgspec.json.encode(settings(options)["data"], order="sorted")).hexdigest()[:16]
+
+
+def _pod(service: str, options: Options) -> Object:
+    return {
+        "serviceAccountName": service_name(service),
+        # Else Kubernetes sets PVBUS_INGEST_PORT and the like, which may be taken for misspelt settings.
+        "enableServiceLinks": False,
+        "terminationGracePeriodSeconds": DRAIN_SECONDS,
+        "securityContext": {
+            "runAsNonRoot": True,
+            "runAsUser": USER,
+            "runAsGroup": USER,
+            "fsGroup": USER,
+            "seccompProfile": {"type": "RuntimeDefault"},
+        },
+        "topologySpreadConstraints": [
+            _spread(service, key) for key in ("topology.kubernetes.io/zone", "kubernetes.io/hostname")
+        ],
+        "containers": [_container(service, options.image)],
+        "volumes": [
+            {"name": "tmp", "emptyDir": {"sizeLimit": "64Mi"}},
+            {"name": "kafka", "projected": {"defaultMode": 0o440, "sources": _secrets(service)}},
+        ],
+    }
+
+
+def _secrets(service: str) -> list[Object]:
+    """Return the Secrets with Kafka's certificates and passwords: of all services, and of this one."""
+    names = (KAFKA_SECRET, f"{KAFKA_SECRET}-{service}")
+    return [{"secret": {"name": name, "optional": True}} for name in names]
+
+
+def _spread(service: str, key: str) -> Object:
+    return {
+        "maxSkew": 1,
+        "topologyKey": key,
+        "whenUnsatisfiable": "ScheduleAnyway",
+        "labelSelector": {"matchLabels": labels(service)},
+        "matchLabelKeys": ["pod-template-hash"],
+    }
+
+
+def _container(service: str, image: str) -> Object:
+    needs = NEEDS[service]
+    sources = [(SETTINGS, False), (OWN_SETTINGS, True), (f"{OWN_SETTINGS}-{service}", True)]
+    return {
+        "name": service,
+        "image": image,
+        "args": ["python", "-m", f"services.{service}"],
+        "envFrom": [{"configMapRef": {"name": name, "optional": optional}} for name, optional in sources],
+        "ports": [{"name": PORT_NAME, "containerPort": PORT, "protocol": "TCP"}],
+        # A worker waits up to a minute for the bus before it serves its port.
+        "startupProbe": _probe("/healthz", period=5, failures=30),
+        "livenessProbe": _probe("/healthz", period=10, failures=6),
+        "readinessProbe": _probe("/readyz", period=5, failures=2),
+        "resources": {
+            "requests": {"cpu": needs.cpu, "memory": needs.memory},
+            "limits": {"memory": needs.memory_limit},
+        },
+        "securityContext": {
+            "allowPrivilegeEscalation": False,
+            "readOnlyRootFilesystem": True,
+            "capabilities": {"drop": ["ALL"]},
+        },
+        "volumeMounts": [
+            {"name": "tmp", "mountPath": "/tmp"},
+            {"name": "kafka", "mountPath": KAFKA_FOLDER, "readOnly": True},
+        ],
+    }
+
+
+def _probe(path: str, *, period: int, failures: int) -> Object:
+    return {
+        "httpGet": {"path": path, "port": PORT_NAME},
+        "periodSeconds": period,
+        "timeoutSeconds": 5,
+        "failureThreshold": failures,
+    }
+
+
+def _budget(service: str, namespace: str) -> Object:
+    return {
+        **new("policy/v1", "PodDisruptionBudget", service_name(service), namespace, service=service),
+        "spec": {
+            "maxUnavailable": 1,
+            "selector": {"matchLabels": labels(service)},
+            "unhealthyPodEvictionPolicy": "AlwaysAllow",
+        },
+    }
+
+
+def _service(service: str, namespace: str) -> Object:
+    """Return the headless Service by which metrics are found, also those of workers that restore."""
+    return {
+        **new("v1", "Service", service_name(service), namespace, service=service),
+        "spec": {
+            "clusterIP": "None",
+            "publishNotReadyAddresses": True,
+            "selector": labels(service),
+            "ports": [{"name": PORT_NAME, "port": PORT, "targetPort": PORT_NAME, "protocol": "TCP"}],
+        },
+    }

@@ -1,0 +1,158 @@
+"""The five services do the main job with the rights of `pvbus.core.rights`, and use each of them."""
+
+import asyncio
+from collections.abc import AsyncIterator, Mapping
+from contextlib import AsyncExitStack, asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from pvbus.adapters.kubernetes.cluster import HttpCluster
+from pvbus.cli.controlplane import control_plane
+from pvbus.cli.progress import SET, VARIANT
+from pvbus.core.rights import OBSERVED_VERBS, RIGHTS, Request, requests_of
+from pvbus.core.topics import SERVICES
+from pvbus.ports.cluster import Kind, Object
+from pvbus.runtime.process.hosting import Host, hosted
+from pvbus.runtime.process.settings import SERVICE_CONFIGS, ApiServerConfig
+from tests.e2e.cli.small_fleet import (
+    PACKAGES,
+    REVISION,
+    Client,
+    follow_second_revision,
+    manifests,
+    name_of,
+)
+from tests.tools.authorizer import Authorizer, authorizing
+
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(300)]
+
+CLUSTER = Kind("fleet.example.dev", "Cluster")
+OBSERVED = frozenset(Request(verb, "fleet.example.dev", "clusters") for verb in OBSERVED_VERBS)
+SECONDS_MAX = 120
+
+
+def permitted(service: str) -> frozenset[Request]:
+    """What the roles of a service permit, with the role for the kind that the example's set selects."""
+    own = frozenset(request for right in RIGHTS[service] for request in requests_of(right))
+    return own | OBSERVED if service == "ingest" else own
+
+
+@asynccontextmanager
+async def served(service: str, kubeconfig: Path, bus: Path) -> AsyncIterator[None]:
+    """Run a service until the end of the block, then let it drain."""
+    config = SERVICE_CONFIGS[service](bus=f"sqlite:{bus}", kubeconfig=str(kubeconfig))
+    stop = asyncio.Event()
+    async with hosted([service], config) as host:
+        task = asyncio.create_task(_run(host, stop))
+        try:
+            yield
+        finally:
+            stop.set()
+            await task
+
+
+async def _run(host: Host, stop: asyncio.Event) -> None:
+    await host.run(stop)
+
+
+async def until(client: Client, kind: Kind, name: str, **wanted: str) -> Any:
+    """Wait until an object's conditions are as wanted; with none, until it is gone."""
+    for _ in range(SECONDS_MAX * 10):
+        found = await client.get(kind, name)
+        conditions = {c["type"]: c["status"] for c in (found or {}).get("status", {}).get("conditions", ())}
+        if (wanted or found is None) and wanted.items() <= conditions.items():
+            return found
+        await asyncio.sleep(0.1)
+    raise AssertionError(f"{name} is {found} after {SECONDS_MAX} s")
+
+
+async def create_all(client: Client, objects: list[Object]) -> None:
+    for obj in objects:
+        group, _, _ = obj["apiVersion"].rpartition("/")
+        client.cluster.forget_resources()
+        resource = await client.cluster.resource(Kind(group, obj["kind"]))
+        assert resource is not None, obj["kind"]
+        await client.cluster.create(resource, obj)
+
+
+async def relabel(client: Client, name: str, stage: str) -> None:
+    """Move a cluster into the set's selection, or out of it."""
+    cluster = await client.get(CLUSTER, name)
+    cluster["metadata"]["labels"]["stage"] = stage
+    await client.put(CLUSTER, cluster)
+
+
+async def delete(client: Client, kind: Kind, name: str) -> None:
+    resource = await client.cluster.resource(kind)
+    assert resource is not None
+    assert await client.cluster.delete(resource, "default", name)
+
+
+async def main_job(client: Client, folder: Path) -> None:
+    """A set makes variants, these make drafts, upstream changes, one cluster goes and returns."""
+    await create_all(client, list(manifests(folder / "repositories")))
+    await until(client, SET, "web", Ready="True")
+    for package in PACKAGES:
+        await client.approve(name_of(package, 1))
+    await follow_second_revision(client, folder)
+    for package in PACKAGES:
+        await client.until_there(name_of(package, 2))
+    await until(client, SET, "web", Ready="True")
+    await relabel(client, "asia-02", "retired")
+    await until(client, REVISION, name_of(PACKAGES[1], 2))  # a draft: deleted
+    gone = await until_proposed(client, name_of(PACKAGES[1], 1))  # published: for a person to approve
+    assert gone["metadata"].get("ownerReferences", []) == []
+    variant = f"web-edge-asia-{PACKAGES[1]}"
+    await until(client, VARIANT, variant)
+    await relabel(client, "asia-02", "production")  # its content is asked for anew
+    await until(client, VARIANT, variant, Ready="True")
+
+
+async def until_proposed(client: Client, name: str) -> Object:
+    for _ in range(SECONDS_MAX * 10):
+        found: Object = await client.get(REVISION, name)
+        if found["spec"]["lifecycle"] == "DeletionProposed" and not found["metadata"].get("ownerReferences"):
+            return found
+        await asyncio.sleep(0.1)
+    raise AssertionError(f"{name} is {found} after {SECONDS_MAX} s")
+
+
+async def no_refusal(authorizers: Mapping[str, Authorizer]) -> None:
+    """Fail at the first refusal: without it, the test would wait for what cannot come."""
+    while True:
+        for name, authorizer in authorizers.items():
+            assert authorizer.refused == set(), name
+        await asyncio.sleep(0.1)
+
+
+async def test_the_main_job_uses_each_right_and_no_other(tmp_path: Path) -> None:
+    """Each service behind its own authorizer: no request is refused, and no right is left over."""
+    authorizers: Mapping[str, Authorizer] = {name: Authorizer(permitted(name)) for name in SERVICES}
+    bus = tmp_path / "bus.db"
+    async with AsyncExitStack() as stack:
+        address = await stack.enter_async_context(control_plane(tmp_path / "data", 0, ApiServerConfig()))
+        configs = {
+            name: await stack.enter_async_context(
+                authorizing(address.kubeconfig, authorizer, tmp_path / name)
+            )
+            for name, authorizer in authorizers.items()
+        }
+        cluster = await HttpCluster.connect(address.kubeconfig)
+        stack.push_async_callback(cluster.close)
+        client = Client(cluster)
+        for name in SERVICES:
+            if name != "ingest":
+                await stack.enter_async_context(served(name, configs[name], bus))
+        async with served("ingest", configs["ingest"], bus):
+            await main_job(client, tmp_path)
+        await delete(
+            client, REVISION, name_of(PACKAGES[2], 2)
+        )  # while ingest is away: it asks for it by name
+        async with served("ingest", configs["ingest"], bus):
+            await client.until_there(name_of(PACKAGES[2], 2))
+            await until(client, SET, "web", Ready="True")
+    for name, authorizer in authorizers.items():
+        assert authorizer.refused == set(), name
+        assert permitted(name) - authorizer.seen == set(), name

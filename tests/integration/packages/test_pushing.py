@@ -1,0 +1,110 @@
+"""Pushes move their own refs, and neither read nor send again what the others have."""
+
+import os
+from pathlib import Path
+
+import pytest
+
+from pvbus.controlplane.packages.gitcommand import Failure, Git, GitError, RefUpdate
+from pvbus.controlplane.packages.gitrepo import Author, BareMirror, File
+from pvbus.controlplane.packages.operations import Staging, commit_all
+from pvbus.controlplane.packages.pushing import LOOSE_OBJECTS_MAX
+from tests.integration.packages.support import KPTFILE, git, push_files, refs
+
+OTHERS = 30
+
+
+@pytest.fixture
+def mirror(tmp_path: Path, edge: Path) -> BareMirror:
+    """A mirror of a repository with a branch, and tags and drafts of other packages."""
+    push_files(edge, {"app/Kptfile": KPTFILE.format(name="app")})
+    for number in range(OTHERS):
+        git(edge, "tag", f"other-{number}/v1", "main")
+        git(edge, "branch", f"drafts/other-{number}/ws", "main")
+    made = BareMirror(tmp_path / "mirror", str(edge), Git())
+    made.fetch()
+    return made
+
+
+def committed(mirror: BareMirror, text: str, parent: str | None = None) -> str:
+    """Write a commit with one changed package. parent: else the branch."""
+    head = parent or mirror.refs["refs/heads/main"]
+    tree = mirror.write_files({"Kptfile": File(text.encode())})
+    return mirror.write_commit(mirror.graft(head, "app", tree), [head], text, Author())
+
+
+def test_the_remote_shows_a_push_its_branches_and_the_refs_of_the_push(
+    mirror: BareMirror, edge: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    trace = tmp_path / "packets"
+    run = Git.run
+
+    def traced(self: Git, *arguments: str, directory: Path, seconds_max: float = 30.0) -> str:
+        self._environment = {**self._environment, "GIT_TRACE_PACKET": str(trace)}
+        return run(self, *arguments, directory=directory, seconds_max=seconds_max)
+
+    monkeypatch.setattr(Git, "run", traced)
+    ref, old = "refs/heads/drafts/other-1/ws", mirror.refs["refs/heads/main"]
+    mirror.push([RefUpdate(ref, old, committed(mirror, "new"))], ["refs/tags/other-2/v1"])
+    lines = [line.rstrip() for line in trace.read_text().splitlines() if "push< " in line]
+    shown = {line.split("push< ")[1].partition("\\0")[0].partition(" ")[2] for line in lines}
+    assert {name for name in shown if name.startswith("refs/")} == {
+        "refs/heads/main",
+        "refs/tags/other-2/v1",
+        ref,
+    }
+
+
+def test_a_ref_that_another_client_has_made_meanwhile_stays_as_it_is(mirror: BareMirror, edge: Path) -> None:
+    git(edge, "tag", "app/v1", "main")
+    before = refs(edge)
+    draft = RefUpdate("refs/heads/drafts/app/ws", None, committed(mirror, "new"))
+    with pytest.raises(GitError) as refused:
+        mirror.push([RefUpdate("refs/tags/app/v1", None, draft.new), draft])
+    assert refused.value.failure is Failure.MOVED
+    assert refs(edge) == before
+
+
+@pytest.mark.parametrize(
+    "name", ['a"b', "a;b#c", "a'b$(c)", "=x]", "ä", "x" * 200 + "/" + "y" * 200], ids=lambda name: name[:9]
+)
+def test_names_of_refs_reach_the_remote_as_they_are(mirror: BareMirror, edge: Path, name: str) -> None:
+    ref, first = f"refs/heads/drafts/{name}/ws", committed(mirror, "first")
+    mirror.push([RefUpdate(ref, None, first)])
+    mirror.push([RefUpdate(ref, first, committed(mirror, "second", first))])
+    mirror.push([RefUpdate(ref, mirror.refs[ref], None)])
+    assert not any(f"drafts/{name}/" in shown for shown in refs(edge))
+
+
+def test_many_long_names_fit_into_one_push(mirror: BareMirror, edge: Path) -> None:
+    commit = committed(mirror, "new")
+    names = [f"refs/heads/drafts/{'d' * 200}/{'e' * 200}-{number}/{'w' * 60}" for number in range(400)]
+    mirror.push([RefUpdate(name, None, commit) for name in names])
+    assert len(refs(edge)) == 1 + 2 * OTHERS + len(names)
+
+
+def test_history_behind_a_tag_beside_the_branch_is_not_sent_again(mirror: BareMirror, edge: Path) -> None:
+    """A mark of a proposed deletion is built on its tag, which the remote would not show by itself."""
+    commit = mirror.refs["refs/heads/main"]
+    for number in range(LOOSE_OBJECTS_MAX):
+        commit = committed(mirror, f"edit {number}", commit)
+    mirror.push([RefUpdate("refs/tags/app/v1", None, commit)])
+    git(edge, "repack", "-adq")
+    before = git(edge, "count-objects", "-v")
+
+    def propose(staging: Staging) -> None:
+        staging.set("refs/heads/deletionProposed/app/v1", staging.get("refs/tags/app/v1"))
+
+    assert commit_all(mirror, [propose]) == [None]
+    assert "refs/heads/deletionProposed/app/v1" in mirror.refs
+    assert git(edge, "count-objects", "-v") == before
+
+
+def test_a_push_works_after_a_kill_left_its_folder_half_made(mirror: BareMirror, edge: Path) -> None:
+    folder = mirror.path / "pushing"
+    (folder / "objects" / "info").mkdir(parents=True)
+    (folder / "objects" / "info" / "alternates").touch()
+    commit = committed(mirror, "new")
+    mirror.push([RefUpdate("refs/heads/drafts/app/ws", None, commit)])
+    assert git(edge, "rev-parse", "refs/heads/drafts/app/ws").strip() == commit
+    assert os.listdir(folder / "refs") == []
