@@ -121,16 +121,25 @@ class Making:
 
     def draft_from(self, source: Object, task: Object) -> Generator[Effect, Any, Object]:
         """Make an upgrade or edit draft: the source's spec with another workspace and task. If we have an
-        unobserved draft, return that one instead. Raises: NotOwnedError if the source is no longer ours."""
+        unobserved draft, return that one instead. Raises: NotOwnedError if the source got other owners."""
         live = yield from list_package(self.namespace, self.downstream)
         mine = [obj for obj in live if belongs_to(obj, self.variant)]
         for obj in mine:
             if lifecycle_of(obj) not in PUBLISHED and not is_terminating(obj):
                 return obj
         name = source["metadata"]["name"]
-        if all(obj["metadata"]["name"] != name for obj in mine):
-            raise NotOwnedError(f"PackageRevision {self.namespace}/{name} no longer belongs to the variant")
+        if not any(_is_same_owned(source, obj) for obj in live):
+            raise NotOwnedError(f"PackageRevision {self.namespace}/{name} is gone, or has another owner now")
         retained = {
             k: v for k, v in source["spec"].items() if k not in ("revision", "workspaceName", "tasks")
         }
         return (yield from self._made(live, {**retained, "lifecycle": "Draft", "tasks": [task]}))
+
+
+def _is_same_owned(source: Object, live: Object) -> bool:
+    """Return whether a live revision is the source, with the owners that were decided on."""
+    one, other = source["metadata"], live["metadata"]
+    return bool(
+        one["name"] == other["name"]
+        and (one.get("ownerReferences") or []) == (other.get("ownerReferences") or [])
+    )
