@@ -14,7 +14,7 @@ from pvbus.controlplane.packages import answers, bounds, content, layout, upgrad
 from pvbus.controlplane.packages.caching import SizedCache
 from pvbus.controlplane.packages.gitrepo import File, Files, texts
 from pvbus.controlplane.packages.operations import Source
-from pvbus.controlplane.packages.repository import RepositorySync
+from pvbus.controlplane.packages.repository import DEFER_RENDER, RepositorySync
 from pvbus.controlplane.packages.revisions import Revision, lock_of
 from pvbus.controlplane.packages.upgrading import Names, Upgraded, Upstream
 from pvbus.controlplane.packages.upstreams import Origin, Upstreams
@@ -29,6 +29,7 @@ ORIGINS_BYTES_MAX = 32 * 1024 * 1024
 
 
 TEXT_OVERHEAD_BYTES = 200
+OWNER_KIND = "PackageVariant"
 
 
 class Wanted(NamedTuple):
@@ -317,6 +318,17 @@ def _check_bounds(name: str, files: Mapping[str, File]) -> None:
         problem = f"the merged package has {size} bytes, at most {bounds.PACKAGE_BYTES_MAX} are allowed"
     if problem:
         raise answers.internal(f'package revision "{name}" cannot be upgraded: {problem}')
+
+
+def deferred(metadata: Mapping[str, Any], wanted: Wanted) -> Mapping[str, Any]:
+    """Return the metadata of a new revision, with the annotation that defers its first render if its owner
+    saves it first: a PackageVariant has its context and injections put into what it edits or upgrades."""
+    owners = metadata.get("ownerReferences") or ()
+    is_controlled = any(owner.get("controller") and owner.get("kind") == OWNER_KIND for owner in owners)
+    if not is_controlled or wanted.task.get("type") not in ("edit", "upgrade"):
+        return metadata
+    annotations = metadata.get("annotations") or {}
+    return {**metadata, "annotations": {DEFER_RENDER: "true", **annotations}}
 
 
 def first_files(wanted: Wanted, start: Start) -> dict[str, str]:

@@ -23,7 +23,12 @@ from pvbus.core.keys import next_workspace
 
 DEFER_RENDER = "pvbus.dev/defer-render"
 """Asks the package store not to run a clone's pipeline before the mutations are in, as a pipeline need
-not be idempotent. Porch's own server does not know the annotation, and renders."""
+not be idempotent. Porch's own server does not know the annotation, and renders. Edits and upgrades need not
+ask: Porch's controller sets no annotation on them."""
+
+_NEW = frozenset({"revision", "workspaceName", "tasks"})
+_IN_KPTFILE = frozenset({"readinessGates", "packageMetadata"})
+"""Fields that an upgrade merges in the Kptfile: in the request they would undo upstream's changes."""
 
 CAUSE = "pvbus.dev/cause"
 """On a clone and on saved files: which variant writes, and why. The package store puts it into the commit
@@ -130,9 +135,8 @@ class Making:
         name = source["metadata"]["name"]
         if not any(_is_same_owned(source, obj) for obj in live):
             raise NotOwnedError(f"PackageRevision {self.namespace}/{name} is gone, or has another owner now")
-        retained = {
-            k: v for k, v in source["spec"].items() if k not in ("revision", "workspaceName", "tasks")
-        }
+        left = _NEW if task["type"] == "edit" else _NEW | _IN_KPTFILE
+        retained = {field: value for field, value in source["spec"].items() if field not in left}
         return (yield from self._made(live, {**retained, "lifecycle": "Draft", "tasks": [task]}))
 
 

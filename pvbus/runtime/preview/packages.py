@@ -19,7 +19,14 @@ from pvbus.controlplane.apiserver.hooks import StatusError
 from pvbus.controlplane.packages import answers, bounds, content, layout, upgrading
 from pvbus.controlplane.packages.content import RENDERED, facts_of, shown_conditions
 from pvbus.controlplane.packages.creation import Start as FirstFiles
-from pvbus.controlplane.packages.creation import Wanted, clone_exists, first_files, parse, workspace_exists
+from pvbus.controlplane.packages.creation import (
+    Wanted,
+    clone_exists,
+    deferred,
+    first_files,
+    parse,
+    workspace_exists,
+)
 from pvbus.controlplane.packages.functions.registry import FunctionRegistry
 from pvbus.controlplane.packages.gitrepo import File, texts
 from pvbus.controlplane.packages.layout import RenderNote
@@ -81,12 +88,13 @@ class StoreRules:
             first = first_files(wanted, start)
         except editor.YamlError as exc:
             raise answers.internal(f"Kptfile: {exc}") from exc
-        deferred = (obj["metadata"].get("annotations") or {}).get(DEFER_RENDER) == "true"
-        made = defer(first) if deferred else self._run(first)
+        metadata = deferred(obj["metadata"], wanted)
+        is_deferred = (metadata.get("annotations") or {}).get(DEFER_RENDER) == "true"
+        made = defer(first) if is_deferred else self._run(first)
         self._notes[wanted.namespace, wanted.name] = made.note
         if self._upstreams is not None:
             self._upstreams.add(source_of(wanted.task))
-        new = copy_of(obj)
+        new = copy_of({**obj, "metadata": metadata})
         if start.conflicts:
             reported = {CONFLICTS: annotation(start.conflicts)}
             new["metadata"]["annotations"] = (new["metadata"].get("annotations") or {}) | reported

@@ -10,7 +10,7 @@ import pytest
 
 from pvbus.controlplane.apiserver.hooks import StatusError
 from pvbus.controlplane.packages.layout import parse_annotations
-from pvbus.core.effects import Update
+from pvbus.core.effects import Create, Update
 from pvbus.core.errors import ConflictError
 from pvbus.core.merge.conflicts import CONFLICTS
 from pvbus.core.yaml import editor
@@ -376,6 +376,68 @@ async def test_a_changed_upstream_is_merged_into_the_open_draft(life: Life, blue
     assert await life.conflicts() == []
     assert life.condition("UpgradeConflict")[:2] == ("False", "NoConflict")
     await life.writes_nothing()
+
+
+@pytest.mark.parametrize("change", ["upgrade", "edit"])
+async def test_a_new_draft_cannot_be_proposed_before_inject_has_saved_it(
+    life: Life, blueprints: Path, change: str
+) -> None:
+    """Inject dies right after it has created the draft: until another one saves it, nobody can propose it."""
+    await life.start()
+    await approve(life.api, FIRST)
+    publish_second(blueprints)
+    await eventually(lambda: life.has("blue.app.v2"))
+    asked: Object = {"upstream": {"repo": "blue", "package": "app", "revision": 2}}
+    if change == "edit":
+        asked = {"packageContext": {"data": {"region": "north"}}}
+    await life.api.patch(f"{VARIANTS}/v", {"spec": asked})
+    await life.world.observed()
+    steps = life.world.controller.reconcile(0, f"{NAMESPACE}/v", 0.0)
+    effect = next(steps)
+    while not isinstance(effect, Create):
+        effect = steps.send(await perform(life.world.cluster, effect))
+    await perform(life.world.cluster, effect)
+    steps.close()
+    draft = await life.api.get(f"{REVISIONS}/{SECOND}")
+    (rendered,) = (each for each in draft["status"]["conditions"] if each["type"] == "Rendered")
+    assert (rendered["status"], rendered["reason"]) == ("Unknown", "Deferred")
+    proposal = {**draft, "spec": {**draft["spec"], "lifecycle": "Proposed"}}
+    assert (await life.api.call("PUT", f"{REVISIONS}/{SECOND}", proposal)).code == 422
+
+    life.world.restart()
+    await life.world.converge()
+    draft = await life.api.get(f"{REVISIONS}/{SECOND}")
+    (rendered,) = (each for each in draft["status"]["conditions"] if each["type"] == "Rendered")
+    assert rendered["status"] == "True"
+    assert "annotations" not in draft["metadata"]
+    await life.writes_nothing()
+
+
+GATED = KPTFILE + "info:\n  readinessGates:\n"
+
+
+async def test_gates_and_labels_of_an_upgrade_are_merged(life: Life, blueprints: Path) -> None:
+    """Upstream removes one and adds one, and a person has added one, in the package."""
+
+    def publish(number: int, gates: list[str], labels: str) -> None:
+        info = GATED + "".join(f"  - conditionType: {gate}\n" for gate in gates)
+        kptfile = info.format(name="app").replace("  name: app\n", f"  name: app\n  labels:\n{labels}", 1)
+        push_files(blueprints, {"app/Kptfile": kptfile}, tag=f"app/v{number}")
+
+    publish(2, ["stays", "goes"], "    tier: low\n    old: 'yes'\n")
+    await eventually(lambda: life.has("blue.app.v2"))
+    await life.start(revision=2)
+    await life.edit(
+        "  - conditionType: goes\n", "  - conditionType: goes\n  - conditionType: mine\n", file="Kptfile"
+    )
+    await life.edit("    tier: low\n", "    tier: low\n    own: 'yes'\n", file="Kptfile")
+    await approve(life.api, FIRST)
+    publish(3, ["stays", "comes"], "    tier: high\n")
+    await life.follow(repo="blue", package="app", revision=3)
+    spec = (await life.api.get(f"{REVISIONS}/{SECOND}"))["spec"]
+    assert {gate["conditionType"] for gate in spec["readinessGates"]} == {"stays", "comes", "mine"}
+    labels = {"tier": "high", "own": "yes", "app": "example"}  # the last one is the pipeline's
+    assert spec["packageMetadata"]["labels"] == labels
 
 
 async def test_a_proposed_revision_is_rebased_once_it_is_rejected(life: Life, blueprints: Path) -> None:
