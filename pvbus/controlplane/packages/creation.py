@@ -4,7 +4,7 @@ Raises StatusError with Porch's texts. Rules that compare with other revisions u
 Porch compares only its last element, and so accepts some duplicates.
 """
 
-from collections.abc import Mapping
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from typing import Any, NamedTuple, Protocol
 
 import msgspec
@@ -14,6 +14,7 @@ from pvbus.controlplane.packages import answers, bounds, content, layout, upgrad
 from pvbus.controlplane.packages.caching import SizedCache
 from pvbus.controlplane.packages.gitrepo import File, Files, texts
 from pvbus.controlplane.packages.operations import Source
+from pvbus.controlplane.packages.render import Rendering
 from pvbus.controlplane.packages.repository import DEFER_RENDER, RepositorySync
 from pvbus.controlplane.packages.revisions import Revision, lock_of
 from pvbus.controlplane.packages.upgrading import Names, Upgraded, Upstream
@@ -63,6 +64,9 @@ class Finder(Protocol):
     """Looks up a revision of the namespace by name."""
 
     async def __call__(self, namespace: str, name: str) -> tuple[RepositorySync, Revision] | None: ...
+
+
+Renderer = Callable[[Mapping[str, str]], Awaitable[Rendering]]
 
 
 def parse(obj: Object) -> Wanted:
@@ -154,8 +158,10 @@ def _bytes_of(texts: Mapping[str, str]) -> int:
 class Creation:
     """Makes the first files of new revisions."""
 
-    def __init__(self, find: Finder, upstreams: Upstreams) -> None:
+    def __init__(self, find: Finder, upstreams: Upstreams, render: Renderer) -> None:
+        """render: runs a package's pipeline."""
         self._find = find
+        self._render = render
         self._upstreams = upstreams
         self.origins: SizedCache[str, Mapping[str, str]] = SizedCache(ORIGINS_BYTES_MAX, _bytes_of)
 
@@ -250,10 +256,10 @@ class Creation:
         old_files, local_files = await old_sync.files(old), await sync.files(local)
         new_files = await new_sync.files(new)
 
-        def merge() -> Upgraded:
+        def merge(ours: Files) -> Upgraded:
             return upgrading.upgraded(
                 self._upstream(old.tree, old_files),
-                local_files,
+                ours,
                 self._upstream(new.tree, new_files),
                 lock_of(new, new_sync.settings.facts),
                 names.strategy,
@@ -261,11 +267,21 @@ class Creation:
             )
 
         try:
-            made = await sync.in_thread(merge)
+            made = await sync.in_thread(merge, local_files)
+            if ours := await self._without_output(local_files, made.conflicts):
+                made = await sync.in_thread(merge, ours)
         except (MergeError, editor.YamlError) as exc:
             raise answers.internal(f'package revision "{names.local}" cannot be upgraded: {exc}') from exc
         _check_bounds(names.local, made.files)
         return Start(made.files, texts(made.files), _source(names.new, new), made.conflicts)
+
+    async def _without_output(self, local: Files, conflicts: Sequence[Conflict]) -> Files | None:
+        """Return the local files with upstream's former value wherever only the pipeline is in conflict; None
+        if it nowhere is."""
+        without = upgrading.before_output(local, conflicts)
+        if without is None:
+            return None
+        return upgrading.without_output(local, conflicts, await self._render(without))
 
     def _upstream(self, tree: str, files: Files) -> Upstream:
         """Prepare an upstream revision for a merge: once for all packages that are upgraded to it."""

@@ -44,7 +44,7 @@ class RevisionHooks:
 
     def __init__(self, requests: RevisionRequests, upstreams: Upstreams) -> None:
         self._requests = requests
-        self._creation = Creation(requests.find, upstreams)
+        self._creation = Creation(requests.find, upstreams, requests.rendered)
 
     # Create.
 

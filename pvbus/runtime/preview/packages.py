@@ -143,15 +143,23 @@ class StoreRules:
         old_files, local_files, new_files = (
             {path: File(text.encode(errors="replace")) for path, text in files.items()} for files in stored
         )
-        try:
-            made = upgrading.upgraded(
+
+        def merge(ours: Mapping[str, File]) -> upgrading.Upgraded:
+            return upgrading.upgraded(
                 Upstream(old_files, upgrading.with_origins(old_files)),
-                local_files,
+                ours,
                 Upstream(new_files, upgrading.with_origins(new_files)),
                 lock,
                 names.strategy,
                 deployment=bool((repository.get("spec") or {}).get("deployment")),
             )
+
+        try:
+            made = merge(local_files)
+            without = upgrading.before_output(local_files, made.conflicts)
+            if without is not None:
+                ours = upgrading.without_output(local_files, made.conflicts, self._run(without))
+                made = merge(ours) if ours is not None else made
         except (MergeError, editor.YamlError, KeyError) as exc:
             raise answers.internal(f'package revision "{names.local}" cannot be upgraded: {exc}') from exc
         return FirstFiles({}, texts(made.files), conflicts=made.conflicts)

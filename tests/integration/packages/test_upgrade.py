@@ -97,6 +97,67 @@ async def test_an_upgrade_has_upstreams_change_and_the_local_one(
     assert conditions == {"Rendered": "True"}
 
 
+SETTERS_KPTFILE = """\
+apiVersion: kpt.dev/v1
+kind: Kptfile
+metadata:
+  name: app
+pipeline:
+  mutators:
+  - image: set-namespace:v0.4.1
+    configMap: {namespace: here}
+  - image: apply-setters:v0.2.0
+    configMap: {region: north, size: "3"}
+"""
+
+
+def settings(name: str, **data: str) -> str:
+    lines = "".join(f"  {field}: {value}\n" for field, value in data.items())
+    return f"apiVersion: v1\nkind: ConfigMap\nmetadata:\n  name: {name}\n  namespace: example\ndata:\n{lines}"
+
+
+async def test_what_only_the_pipeline_has_made_is_no_conflict(fleet: World, blueprints: Path) -> None:
+    """Upstream removes fields, and objects; of each, one that only the pipeline has changed, and one that a
+    person has changed, too."""
+    setter = "nowhere # kpt-set: ${region}"
+    before = {
+        "Kptfile": SETTERS_KPTFILE,
+        "values.yaml": settings("values", region=setter, size="1 # kpt-set: ${size}", mine="a", rest="b"),
+        "gone.yaml": settings("gone", region=setter),
+        "edited.yaml": settings("edited", region=setter, mine="a"),
+    }
+    push_files(blueprints, {f"app/{path}": text for path, text in before.items()}, tag="app/v5")
+    await fleet.until(lambda: fleet.revision("blue.app.v5"))
+    await fleet.create(revision("edge", "app-1", "ws", clone_of("blue.app.v5")))
+    files = await fleet.files("edge.app-1.ws")
+    texts = files["spec"]["resources"]
+    assert "region: north" in texts["values.yaml"]
+    changed = {
+        path: texts[path].replace("mine: a", "mine: edited") for path in ("values.yaml", "edited.yaml")
+    }
+    await fleet.put(files, changed)
+    await fleet.publish(fleet.present("edge.app-1.ws"))
+
+    after = {"app/Kptfile": SETTERS_KPTFILE, "app/values.yaml": settings("values", rest="b")}
+    for path in ("gone.yaml", "edited.yaml"):
+        (blueprints.parent / f"clone-of-{blueprints.name}" / "app" / path).unlink()
+    push_files(blueprints, after, tag="app/v6")
+    await fleet.until(lambda: fleet.revision("blue.app.v6"))
+    draft = await fleet.create(
+        revision("edge", "app-1", "next", upgrade_of("edge.app-1.ws", old="blue.app.v5", new="blue.app.v6"))
+    )
+
+    merged = (await fleet.files("edge.app-1.next"))["spec"]["resources"]
+    found = json.loads(draft["metadata"]["annotations"][CONFLICTS])
+    assert {(one["file"], one.get("field", "")) for one in found} == {
+        ("values.yaml", "data.mine"),
+        ("edited.yaml", ""),
+    }
+    assert editor.values(merged["values.yaml"])[0]["data"] == {"rest": "b"}
+    assert "gone.yaml" not in merged
+    assert "mine: edited" in merged["edited.yaml"]
+
+
 async def test_the_commit_of_an_upgrade_is_as_porchs(published: World, edge: Path) -> None:
     await published.create(revision("edge", "app-1", "next", upgrade_of("edge.app-1.ws")))
     message = git(edge, "log", "-1", "--format=%B", "drafts/app-1/next")
