@@ -148,6 +148,7 @@ async def test_a_revision_that_is_no_edit_of_ours_is_reported_once_it_is_in_the_
     assert world.reported()[:2] == ("False", reason)
     assert words in world.reported()[2]
     assert FIX in world.reported()[2]
+    assert world.reported("Stalled")[0] == str(reason == "OwnedByOther")
     assert SECOND not in world.lifecycles()
 
 
