@@ -224,7 +224,7 @@ class DownstreamReconciler:
     def _rebased(self, look: Look) -> Generator[Effect, Any, DownstreamTarget]:
         """Merge the new upstream into a draft, and save it with the mutations in one write."""
         assert look.base is not None
-        old, _ = yield from self._content(look.base)
+        old = yield from self._former(look.base, Lock.of(look.obj))
         new, lock = yield from self._content(self.upstream)
         resources = yield Get(RESOURCES, self.namespace, look.name)
         if not old or not new or resources is None:
@@ -260,6 +260,15 @@ class DownstreamReconciler:
         noted = yield from write_owned(self.variant, look.name, effect)
         self._written.add(look.name, "", noted)
         return (yield from self._brought(noted))
+
+    def _former(self, base: ObservedRevision, lock: Lock | None) -> Generator[Effect, Any, Mapping[str, str]]:
+        """Read the files that a draft was made of. Of a revision that has moved on since, pvbus' own server
+        has those of a commit; another one answers 404."""
+        if lock is not None and locks.has_moved(lock, base.facts):
+            found = yield Get(RESOURCES, self.namespace, f"{base.name}@{lock.commit}")
+            return ((found or {}).get("spec") or {}).get("resources") or {}
+        files, _ = yield from self._content(base)
+        return files
 
     def _content(
         self, revision: ObservedRevision

@@ -10,6 +10,7 @@ import pytest
 
 from pvbus.controlplane.apiserver.hooks import StatusError
 from pvbus.controlplane.packages.layout import parse_annotations
+from pvbus.controlplane.packages.resources import ResourcesKind
 from pvbus.core.effects import Create, Update
 from pvbus.core.errors import ConflictError
 from pvbus.core.merge.conflicts import CONFLICTS
@@ -540,8 +541,54 @@ async def test_another_upstream_package_is_merged_with_the_one_before_as_base(
     assert life.data("packagevariant-2") == {"size": "small", "mine": "1"}
 
 
-async def test_a_draft_whose_former_upstream_is_gone_says_the_way_out(life: Life, blueprints: Path) -> None:
-    """The draft upstream has moved on, and nobody can read what was cloned."""
+@pytest.mark.parametrize("after", ["Draft", "Published"])
+async def test_a_draft_upstream_that_moves_on_is_merged_from_the_commit_that_was_cloned(
+    life: Life, blueprints: Path, after: str
+) -> None:
+    copy = {"type": "edit", "edit": {"sourceRef": {"name": "blue.app.v1"}}}
+    await life.api.create(REVISIONS, revision("blue", "app", "trial", copy))
+    await life.start(revision=0, workspaceName="trial")
+    await life.edit("size: small", "size: small\n  mine: '1'")
+    await life.edit("size: small", "size: big", name="blue.app.trial")
+    if after == "Published":
+        await approve(life.api, "blue.app.trial")
+        await life.world.converge()
+    assert (life.condition(), life.drafts()) == (NO_ERRORS, ["packagevariant-1"])
+    assert life.data() == {"size": "big", "mine": "1"}
+    assert await life.conflicts() == []
+    await life.writes_nothing()
+
+
+async def test_a_branch_that_moves_on_is_merged_from_the_commit_that_was_cloned(
+    life: Life, blueprints: Path
+) -> None:
+    async def push(old: str, new: str) -> None:
+        """No tag names the commit."""
+        commit = push_files(blueprints, {"app/settings.yaml": CONFIG.replace(old, new)})
+
+        async def seen() -> bool:
+            lock = (await life.api.get(f"{REVISIONS}/blue.app.main"))["status"]["selfLock"]
+            return bool(lock["git"]["commit"] == commit)
+
+        await eventually(seen)
+
+    await push("size: small", "size: small\n  plain: '1'")
+    await life.start(revision=0, workspaceName="main")
+    await life.edit("size: small", "size: small\n  mine: '1'")
+    await push("size: small", "size: big\n  plain: '1'")
+    await life.world.converge()
+    assert (life.condition(), life.data()) == (NO_ERRORS, {"size": "big", "mine": "1", "plain": "1"})
+
+
+async def test_a_draft_whose_former_upstream_is_gone_says_the_way_out(
+    life: Life, blueprints: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The draft upstream has moved on, and the server gives no files of a commit, as Porch's does not."""
+
+    async def nothing(*_: Any) -> None:
+        return None
+
+    monkeypatch.setattr(ResourcesKind, "_read_at", nothing)
     copy = {"type": "edit", "edit": {"sourceRef": {"name": "blue.app.v1"}}}
     await life.api.create(REVISIONS, revision("blue", "app", "trial", copy))
     await life.start(revision=0, workspaceName="trial")
