@@ -2,6 +2,7 @@
 
 import asyncio
 from collections import Counter
+from contextlib import suppress
 from datetime import UTC, datetime
 from functools import partial
 from typing import Literal
@@ -33,7 +34,7 @@ from pvbus.core.api.variants import PackageVariant
 from pvbus.core.errors import ConflictError, PermanentError, UsageError
 from pvbus.core.inject.owning import lifecycle_of
 from pvbus.core.keys import RETRY, Key
-from pvbus.core.proposals import is_ready, is_unrendered
+from pvbus.core.proposals import has_failed, is_ready
 from pvbus.ports.cluster import Cluster, Object
 
 Outcome = Literal["asked", "rendered", "held", "gone"]
@@ -64,8 +65,9 @@ def retry(
     """Have the services look at a variant again, or at all variants of a set, and do again what was refused.
 
     The services try again by themselves, after a minute at most; and they do not run a failed pipeline again
-    before something changes. This asks for both now: it changes an annotation of each variant, and saves its
-    failed drafts as they are.
+    before something changes. This asks for both now: it changes an annotation of each variant, for render and
+    inject, and of the set, for unroll, and saves failed drafts as they are. A variant that does not exist, as
+    the API server has refused it, has no annotation: render tries to create it again within a minute.
     """
     target = target_of(name, set_name, namespace)
     if failing and target.kind != SET:
@@ -89,7 +91,7 @@ async def retried(cluster: Cluster, target: Target, *, failing: bool) -> tuple[C
         variants = [each for each in variants if not is_ready(msgspec.convert(each, PackageVariant))]
     drafts: dict[Key, list[Member]] = {}
     for member in await members_of(cluster, target.key.namespace, variants):
-        if lifecycle_of(member.revision) == "Draft" and is_unrendered(member.variant, member.revision):
+        if lifecycle_of(member.revision) == "Draft" and has_failed(member.variant, member.revision):
             drafts.setdefault(member.key, []).append(member)
     value = datetime.now(UTC).isoformat(timespec="microseconds")
     set_is_held = owner is not None and on_hold(owner)
@@ -105,6 +107,9 @@ async def retried(cluster: Cluster, target: Target, *, failing: bool) -> tuple[C
             return "gone"
         return "rendered" if key_of(variant) in drafts else "asked"
 
+    if target.kind == SET and not set_is_held:
+        with suppress(ConflictError, PermanentError):  # it was deleted meanwhile: so are its variants
+            await annotate(cluster, SET, obj, {RETRY: value})
     outcomes, interrupted = await work_off(variants, one, f"retry {target.key}")
     return Counter(outcomes), interrupted
 
@@ -133,5 +138,7 @@ def _print(target: Target, outcomes: Counter[Outcome], *, failing: bool) -> None
         )
     if outcomes["gone"]:
         click.echo(f"{counted(outcomes['gone'])} deleted meanwhile")
+    if asked and target.kind == SET:
+        click.echo("variants of the set that do not exist yet are tried again within a minute")
     if asked:
         click.echo(f"to see what comes of it: pvbus explain {target.arguments}")

@@ -119,8 +119,11 @@ def _gate_words(gate: str, condition: Object) -> str:
     return f"{gate} ({part(str(message))})"
 
 
-def is_unrendered(variant: PackageVariant, revision: Object) -> bool:
-    return _unrendered(variant, revision) is not None
+def has_failed(variant: PackageVariant, revision: Object) -> bool:
+    """Return whether a revision's pipeline has failed. One that waits for its first save has not: to save it
+    would render it without what its variant puts into it."""
+    is_deferred = _conditions(revision).get("Rendered", {}).get("reason") == "Deferred"
+    return not is_deferred and _unrendered(variant, revision) is not None
 
 
 def is_ready(variant: PackageVariant) -> bool:

@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 
 from pvbus.adapters.memory.cluster import RESOURCES, REVISION
 from pvbus.controlplane.packages.functions.registry import FunctionRegistry
+from pvbus.core.inject.later import MERGED, base_name
 from pvbus.core.merge.conflicts import CONFLICTS, reported
 from pvbus.core.yaml import editor
 from pvbus.ports.cluster import Kind, Object
@@ -39,6 +40,10 @@ EVENTS = st.one_of(
     st.tuples(st.sampled_from(["go_on", "go_on", "go_and_return"])),
     st.tuples(st.just("pin"), st.integers(0, 9)),
     st.tuples(st.just("change_site"), st.booleans()),
+    st.tuples(st.just("publish")),
+    st.tuples(st.sampled_from(["copy", "publish_copy", "drop_copy", "restore_copy"])),
+    st.tuples(st.just("fix"), OWN),
+    st.tuples(st.just("edit_copy"), OWN),
 )
 
 
@@ -53,7 +58,10 @@ def repository(name: str) -> Object:
 
 
 class Life:
-    """retained: a person's values in the last published revision; open: those in the draft, or None."""
+    """retained: a person's values in the last published revision; open: those in the draft, or None.
+
+    copies: those in the drafts that a person made of a published revision, by name; values_of: those of all
+    published revisions. base: those of the revision that the draft was made from, or has merged."""
 
     def __init__(self) -> None:
         self.runner = asyncio.Runner()
@@ -66,6 +74,11 @@ class Life:
         self.uids = 1
         self.retained: dict[str, str] = {}
         self.open: dict[str, str] | None = None
+        self.base: dict[str, str] = {}
+        self.merged = ""
+        self.copied = 0
+        self.copies: dict[str, dict[str, str]] = {}
+        self.values_of: dict[str, dict[str, str]] = {}
         self.taken: dict[str, Object] = {}
         self.put_upstream()
         world.cluster.put(variant(upstream=ANY, injectors=[{"name": "s"}]))
@@ -99,10 +112,18 @@ class Life:
         wanted = lifecycles or ("Draft", "Proposed")
         return [name for name, obj in self.mine().items() if obj["spec"]["lifecycle"] in wanted]
 
-    def tip(self) -> str | None:
+    def last(self) -> str | None:
+        """Return the last published revision that counts: one of the variant, or a person's."""
         mine = self.mine()
-        numbers = {name: obj["spec"].get("revision", 0) for name, obj in mine.items()}
-        return next(iter(self.drafts()), None) or max(mine, key=lambda name: numbers[name], default=None)
+        numbers = {
+            name: obj["spec"].get("revision", 0)
+            for name, obj in self.world.revisions().items()
+            if obj["spec"]["lifecycle"] == "Published" or (name in mine and name not in self.drafts())
+        }
+        return max(numbers, key=lambda name: numbers[name], default=None)
+
+    def tip(self) -> str | None:
+        return next(iter(self.drafts()), None) or (self.last() if self.mine() else None)
 
     def data(self, name: str) -> dict[str, str]:
         found: dict[str, str] = editor.values(self.world.files(name)["settings.yaml"])[0]["data"]
@@ -135,8 +156,13 @@ class Life:
             value = self.value("m")
             self.run(self._edit(name, field, value))
             if self.open is None:
-                self.open = dict(self.retained)
+                self.begin()
+            assert self.open is not None
             self.open[field] = value
+
+    def begin(self) -> None:
+        """There is a new draft."""
+        self.open, self.base, self.merged = dict(self.retained), dict(self.retained), ""
 
     async def _edit(self, name: str, field: str, value: str) -> None:
         resource = await self.world.cluster.resource(RESOURCES)
@@ -166,6 +192,68 @@ class Life:
                     field: value for field, value in self.open.items() if data.get(field) == value
                 }
                 self.open = None
+            self.values_of[name] = dict(self.retained)
+
+    # ------------------------------------------------------------ a person's copies
+
+    def copy(self) -> None:
+        last = self.last()
+        if last is None or self.world.revisions()[last]["spec"]["lifecycle"] != "Published":
+            return
+        self.copied += 1
+        source = self.world.revisions()[last]
+        made = {
+            "apiVersion": source["apiVersion"],
+            "kind": source["kind"],
+            "metadata": {"namespace": NAMESPACE},
+            "spec": {
+                **{key: source["spec"][key] for key in ("packageName", "repository")},
+                "workspaceName": f"copy-{self.copied}",
+                "tasks": [{"type": "edit", "edit": {"sourceRef": {"name": last}}}],
+            },
+        }
+        self.run(self._create(made))
+        self.copies[f"edge.app.copy-{self.copied}"] = dict(self.values_of.get(last, {}))
+
+    async def _create(self, obj: Object) -> None:
+        resource = await self.world.cluster.resource(REVISION)
+        assert resource is not None
+        await self.world.cluster.create(resource, obj)
+
+    def edit_copy(self, field: str) -> None:
+        for name, values in self.copies.items():
+            values[field] = self.value("m")
+            self.run(self._edit(name, field, values[field]))
+
+    def publish_copy(self) -> None:
+        for name in list(self.copies)[:1]:
+            numbers = [obj["spec"].get("revision", 0) for obj in self.world.revisions().values()]
+            self.world.touch(name, lifecycle="Published", revision=max(0, *numbers) + 1)
+            self.values_of[name] = self.retained = self.copies.pop(name)
+
+    def drop_copy(self) -> None:
+        self.propose_deletion("Published", "DeletionProposed")
+
+    def restore_copy(self) -> None:
+        self.propose_deletion("DeletionProposed", "Published")
+
+    def propose_deletion(self, before: str, after: str) -> None:
+        for name, lifecycle in self.world.lifecycles().items():
+            if name.startswith("edge.app.copy-") and lifecycle == before:
+                self.world.touch(name, lifecycle=after)
+        self.retained = dict(self.values_of.get(self.last() or "", {}))
+
+    def publish(self) -> None:
+        """Settle, and publish the draft."""
+        self.settle()
+        self.propose()
+        self.approve()
+
+    def fix(self, field: str) -> None:
+        """Publish an edited copy, whatever drafts there are."""
+        self.copy()
+        self.edit_copy(field)
+        self.publish_copy()
 
     def delete_draft(self) -> None:
         for name in self.drafts():
@@ -236,9 +324,11 @@ class Life:
             return
         is_open = bool(self.drafts())
         if is_open and self.open is None:
-            self.open = dict(self.retained)
+            self.begin()
+        if is_open:
+            self.follow(tip)
         expected = self.open if self.open is not None else self.retained
-        annotations = self.mine()[tip]["metadata"].get("annotations") or {}
+        annotations = self.world.revisions()[tip]["metadata"].get("annotations") or {}
         listed = {conflict.local for conflict in reported(annotations.get(CONFLICTS, ""))}
         data = self.data(tip)
         for field, value in expected.items():
@@ -247,9 +337,22 @@ class Life:
         if self.drafts("Draft") and self.world.reported()[0] == "True":
             self.compare_content(tip, data)
 
+    def follow(self, draft: str) -> None:
+        """Take over what the variant has merged; a ready draft has merged the last published revision."""
+        assert self.open is not None
+        obj = self.mine()[draft]
+        merged = (obj["metadata"].get("annotations") or {}).get(MERGED, "")
+        if merged != self.merged:
+            edited = {field: value for field, value in self.open.items() if self.base.get(field) != value}
+            self.base = self.values_of[merged]
+            self.open, self.merged = {**self.base, **edited}, merged
+        if self.world.reported()[0] == "True" and self.last() is not None:
+            numbers = {name: one["spec"].get("revision", 0) for name, one in self.world.revisions().items()}
+            assert numbers[base_name(obj)] >= numbers[self.last() or ""]
+
     def compare_content(self, tip: str, data: dict[str, str]) -> None:
         """A ready draft has the value of the wanted upstream wherever no person set one."""
-        ref = self.mine()[tip]["status"]["upstreamLock"]["git"]["ref"].removeprefix("app/")
+        ref = self.world.revisions()[tip]["status"]["upstreamLock"]["git"]["ref"].removeprefix("app/")
         upstream = self.data(f"blue.app.{ref}")
         for field in set(upstream) - set(self.open or {}):
             assert data.get(field, upstream[field]) == upstream[field]

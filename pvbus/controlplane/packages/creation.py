@@ -4,7 +4,7 @@ Raises StatusError with Porch's texts. Rules that compare with other revisions u
 Porch compares only its last element, and so accepts some duplicates.
 """
 
-from collections.abc import Mapping
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from typing import Any, NamedTuple, Protocol
 
 import msgspec
@@ -14,8 +14,10 @@ from pvbus.controlplane.packages import answers, bounds, content, layout, upgrad
 from pvbus.controlplane.packages.caching import SizedCache
 from pvbus.controlplane.packages.gitrepo import File, Files, texts
 from pvbus.controlplane.packages.operations import Source
+from pvbus.controlplane.packages.render import Rendering
 from pvbus.controlplane.packages.repository import RepositorySync
 from pvbus.controlplane.packages.revisions import Revision, lock_of
+from pvbus.controlplane.packages.shown import DEFER_RENDER
 from pvbus.controlplane.packages.upgrading import Names, Upgraded, Upstream
 from pvbus.controlplane.packages.upstreams import Origin, Upstreams
 from pvbus.core.keys import revision_name
@@ -29,6 +31,7 @@ ORIGINS_BYTES_MAX = 32 * 1024 * 1024
 
 
 TEXT_OVERHEAD_BYTES = 200
+OWNER_KIND = "PackageVariant"
 
 
 class Wanted(NamedTuple):
@@ -62,6 +65,9 @@ class Finder(Protocol):
     """Looks up a revision of the namespace by name."""
 
     async def __call__(self, namespace: str, name: str) -> tuple[RepositorySync, Revision] | None: ...
+
+
+Renderer = Callable[[Mapping[str, str]], Awaitable[Rendering]]
 
 
 def parse(obj: Object) -> Wanted:
@@ -149,8 +155,10 @@ def _bytes_of(texts: Mapping[str, str]) -> int:
 class Creation:
     """Makes the first files of new revisions."""
 
-    def __init__(self, find: Finder, upstreams: Upstreams) -> None:
+    def __init__(self, find: Finder, upstreams: Upstreams, render: Renderer) -> None:
+        """render: runs a package's pipeline."""
         self._find = find
+        self._render = render
         self._upstreams = upstreams
         self.origins: SizedCache[str, Mapping[str, str]] = SizedCache(ORIGINS_BYTES_MAX, _bytes_of)
 
@@ -245,10 +253,10 @@ class Creation:
         old_files, local_files = await old_sync.files(old), await sync.files(local)
         new_files = await new_sync.files(new)
 
-        def merge() -> Upgraded:
+        def merge(ours: Files) -> Upgraded:
             return upgrading.upgraded(
                 self._upstream(old.tree, old_files),
-                local_files,
+                ours,
                 self._upstream(new.tree, new_files),
                 lock_of(new, new_sync.settings.facts),
                 names.strategy,
@@ -256,11 +264,21 @@ class Creation:
             )
 
         try:
-            made = await sync.in_thread(merge)
+            made = await sync.in_thread(merge, local_files)
+            if ours := await self._without_output(local_files, made.conflicts):
+                made = await sync.in_thread(merge, ours)
         except (MergeError, editor.YamlError) as exc:
             raise answers.internal(f'package revision "{names.local}" cannot be upgraded: {exc}') from exc
         _check_bounds(names.local, made.files)
         return Start(made.files, texts(made.files), _source(names.new, new), made.conflicts)
+
+    async def _without_output(self, local: Files, conflicts: Sequence[Conflict]) -> Files | None:
+        """Return the local files with upstream's former value wherever only the pipeline is in conflict; None
+        if it nowhere is."""
+        without = upgrading.before_output(local, conflicts)
+        if without is None:
+            return None
+        return upgrading.without_output(local, conflicts, await self._render(without))
 
     def _upstream(self, tree: str, files: Files) -> Upstream:
         """Prepare an upstream revision for a merge: once for all packages that are upgraded to it."""
@@ -313,6 +331,17 @@ def _check_bounds(name: str, files: Mapping[str, File]) -> None:
         problem = f"the merged package has {size} bytes, at most {bounds.PACKAGE_BYTES_MAX} are allowed"
     if problem:
         raise answers.internal(f'package revision "{name}" cannot be upgraded: {problem}')
+
+
+def deferred(metadata: Mapping[str, Any], wanted: Wanted) -> Mapping[str, Any]:
+    """Return the metadata of a new revision, with the annotation that defers its first render if its owner
+    saves it first: a PackageVariant has its context and injections put into what it edits or upgrades."""
+    owners = metadata.get("ownerReferences") or ()
+    is_controlled = any(owner.get("controller") and owner.get("kind") == OWNER_KIND for owner in owners)
+    if not is_controlled or wanted.task.get("type") not in ("edit", "upgrade"):
+        return metadata
+    annotations = metadata.get("annotations") or {}
+    return {**metadata, "annotations": {DEFER_RENDER: "true", **annotations}}
 
 
 def first_files(wanted: Wanted, start: Start) -> dict[str, str]:

@@ -1,7 +1,12 @@
-"""PackageRevisionResources: the files of a package revision, read from git and written to drafts."""
+"""PackageRevisionResources: the files of a package revision, read from git and written to drafts.
+
+`<name>@<commit>` is read as the revision was at a commit, as an `upstreamLock` records it.
+"""
 
 from collections.abc import Mapping
 from typing import Any
+
+import msgspec
 
 from pvbus.controlplane.apiserver.hooks import StatusError
 from pvbus.controlplane.packages import answers, bounds, layout, operations
@@ -23,10 +28,11 @@ class ResourcesKind:
         self._requests = requests
 
     async def get(self, namespace: str, name: str) -> Object | None:
+        name, _, commit = name.partition("@")
         obj = self._requests.objects.get(PACKAGE_REVISION, namespace, name)
         if obj is None or not self._requests.has_repository(obj):
             return None
-        return await self._read(obj)
+        return await (self._read_at(obj, commit) if commit else self._read(obj))
 
     async def list(self, namespace: str | None) -> list[Object]:
         """List all; one with unreadable content has no files, and the error in its status."""
@@ -49,6 +55,18 @@ class ResourcesKind:
         if revision is None:
             return None
         return _shown(obj, texts(await sync.files(revision)))
+
+    async def _read_at(self, obj: Object, commit: str) -> Object | None:
+        sync, revision = await self._requests.located(obj)
+        if revision is None:
+            return None
+        found = sync.mirror.commit_of(commit)
+        tree = sync.mirror.tree_of(found, revision.directory)
+        if found is None or tree is None:
+            return None
+        at = msgspec.structs.replace(revision, commit=found, tree=tree)
+        shown = _shown(obj, texts(await sync.files(at)))
+        return {**shown, "metadata": {**shown["metadata"], "name": f"{obj['metadata']['name']}@{commit}"}}
 
     async def update(self, obj: Object, *, user: str) -> Object:
         metadata = obj["metadata"]

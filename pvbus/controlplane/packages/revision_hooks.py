@@ -2,7 +2,8 @@
 
 Departures from Porch's server: an update that only changes the object's own metadata makes no commit;
 a pipeline that fails does not fail the request, but its package can be neither proposed nor approved;
-`pvbus.dev/defer-render: "true"` on a new revision leaves rendering to the first update of its files.
+`pvbus.dev/defer-render: "true"` on a new revision leaves rendering to the first update of its files; an edit
+or upgrade that a PackageVariant controls gets the annotation by itself.
 """
 
 from collections.abc import Mapping, Sequence
@@ -17,6 +18,7 @@ from pvbus.controlplane.packages.creation import (
     Creation,
     Wanted,
     check_place,
+    deferred,
     first_files,
     latest_label,
     parse,
@@ -42,7 +44,7 @@ class RevisionHooks:
 
     def __init__(self, requests: RevisionRequests, upstreams: Upstreams) -> None:
         self._requests = requests
-        self._creation = Creation(requests.find, upstreams)
+        self._creation = Creation(requests.find, upstreams, requests.rendered)
 
     # Create.
 
@@ -68,6 +70,7 @@ class RevisionHooks:
             first = first_files(wanted, start)
         except editor.YamlError as exc:
             raise answers.internal(f"Kptfile: {exc}") from exc
+        metadata = deferred(metadata, wanted)
         if (metadata.get("annotations") or {}).get(DEFER_RENDER) == "true":
             made = render.defer(first)
         else:
@@ -175,15 +178,15 @@ class RevisionHooks:
         """Return a draft's next commit, None without changes, and the revision after it."""
         files = await sync.files(revision)
         stored = texts(files)
-        deferred = revision.note is not None and revision.note.state == "deferred"
+        was_deferred = revision.note is not None and revision.note.state == "deferred"
         edits = _edits(new, revision.kptfile)
         try:
             wanted = copies.edit_kptfile(stored, *edits) if edits else stored
         except editor.YamlError as exc:
             raise answers.internal(f"Kptfile: {exc}") from exc
-        if deferred and DEFER_RENDER not in _annotations(new):
+        if was_deferred and DEFER_RENDER not in _annotations(new):
             made = await self._requests.rendered(wanted)
-        elif deferred or wanted == stored:
+        elif was_deferred or wanted == stored:
             made = render.Rendering(wanted, revision.note)
         else:
             made = await self._requests.made(wanted, stored, revision)

@@ -1,17 +1,20 @@
 """The upgrade task: merges a new upstream revision into the local package.
 
 The merge itself is `pvbus.core.merge.copies`; this module brings the files of three revisions into it and
-out of it, byte for byte where they are no text.
+out of it, byte for byte where they are no text. What only the pipeline has made is no local change, see
+`pvbus.core.merge.output`.
 
 Source: Porch v1.5.8, pkg/task/upgrade.go and pkg/engine/validate.go.
 """
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
-from pvbus.controlplane.packages.gitrepo import File, Files
+from pvbus.controlplane.packages.gitrepo import File, Files, replaced, texts
+from pvbus.controlplane.packages.render import Rendering
 from pvbus.core.merge import copies, packages
 from pvbus.core.merge.conflicts import Conflict
+from pvbus.core.merge.output import made_again, put_back
 
 REFERENCES = ("oldUpstreamRef", "newUpstreamRef", "localPackageRevisionRef")
 
@@ -73,6 +76,23 @@ def upgraded(
     files = {path: _file(path, text, local, new.files) for path, text in merged.texts.items()}
     links = _links(old.files, local, new.files, strategy)
     return Upgraded({**files, **links}, merged.conflicts)
+
+
+def before_output(local: Files, conflicts: Sequence[Conflict]) -> dict[str, str] | None:
+    """Return the local texts with upstream's former values in the places in conflict, None if nothing
+    differs: rendered, they show which local values only the pipeline has made."""
+    before = texts(local)
+    without = put_back(conflicts, before)
+    return without if without != before else None
+
+
+def without_output(local: Files, conflicts: Sequence[Conflict], rendered: Rendering) -> Files | None:
+    """Return the local files to merge instead, in which what only the pipeline has made is as upstream had
+    it; None if there is no such value. rendered: the texts of `before_output`."""
+    if rendered.note is None or rendered.note.state != "done":
+        return None
+    made = made_again(conflicts, rendered.texts)
+    return replaced(local, put_back(made, texts(local))) if made else None
 
 
 def texts_of(files: Files) -> dict[str, str]:

@@ -323,7 +323,8 @@ class InjectController:
             raise
         except PermanentError as error:
             message = self._explained(one, error)
-            seen.refused = RefusedAttempt(inputs.digest(), message, one.elapsed + REFUSED_RETRY_SECONDS)
+            until = one.elapsed + REFUSED_RETRY_SECONDS
+            seen.refused = RefusedAttempt(inputs.digest(), message, until, error.reason)
             return self._refused(one, upstream, seen.refused)
         seen.content, seen.refused = (), None
         outcome = self._ended(
@@ -351,7 +352,8 @@ class InjectController:
     def _refused(self, one: Pass, upstream: ObservedRevision, refused: RefusedAttempt) -> Outcome:
         """Report a permanent failure; report it again if another result was reported since, for example
         after a change that was reverted."""
-        outcome = self._ended(one, report.failed_conditions(one.variant, refused.error), upstream=upstream)
+        conditions = report.refused_conditions(one.variant, refused.error, refused.reason)
+        outcome = self._ended(one, conditions, upstream=upstream)
         return outcome._replace(result="failed", again_after=refused.until - one.elapsed)
 
     # ------------------------------------------------------------ inputs

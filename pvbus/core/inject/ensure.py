@@ -5,7 +5,8 @@ Revisions are never approved or published here. Each step is a generator of effe
 of them: the next run continues from the existing revisions, and lists live before it creates one.
 
 Source: Porch v1.5.8, packagevariant_controller.go; departures: a Proposed revision is not written
-to, the upstream is compared by identity, the new upstream is merged into an open draft.
+to, the upstream is compared by identity, the new upstream is merged into an open draft, a person's
+published edit is gone on from (`later`).
 """
 
 from collections.abc import Generator, Iterable, Mapping
@@ -16,6 +17,7 @@ from pvbus.core.effects import Effect, Get, Update
 from pvbus.core.errors import ConflictError, InvariantError
 from pvbus.core.inject import former, locks
 from pvbus.core.inject.choosing import Choosing
+from pvbus.core.inject.later import MERGED, Later, later_than
 from pvbus.core.inject.locks import Lock
 from pvbus.core.inject.look import Look, annotations_of, conflicts_of
 from pvbus.core.inject.making import CAUSE, Making, Written, cause, edit_task, upgrade_task
@@ -29,7 +31,7 @@ from pvbus.core.inject.owning import (
     version_of,
     write_owned,
 )
-from pvbus.core.inject.rebasing import rebase
+from pvbus.core.inject.rebasing import rebase, with_edit
 from pvbus.core.inject.renderstatus import render_status
 from pvbus.core.inject.states import Action, DownstreamState, Finding, action
 from pvbus.core.inject.view import InjectView, ObservedRevision
@@ -90,7 +92,7 @@ class DownstreamReconciler:
         self.namespace = variant.metadata.namespace
         self._known = frozenset(known)
         self._before = before
-        self._injected: list[Injected] = []
+        self._injected: dict[str, tuple[Injected, ...]] = {}
         self._problem: tuple[str, str] | None = None
         self._unrendered: dict[str, str] = {}
         self._conflicts: dict[str, tuple[Conflict, ...]] = {}
@@ -105,7 +107,7 @@ class DownstreamReconciler:
             targets.append((yield from self._brought(obj)))
         return Ensured(
             tuple(targets),
-            tuple(self._injected),
+            tuple(one for injected in self._injected.values() for one in injected),
             self._problem,
             self._unrendered,
             self._written.versions(),
@@ -127,13 +129,16 @@ class DownstreamReconciler:
                 return (yield from self._saved(look))
             case Action.REBASE:
                 return (yield from self._rebased(look))
+            case Action.MERGE:
+                assert look.later is not None
+                return (yield from self._merged(look, look.later))
             case Action.EDIT:
-                draft = yield from self._making.draft_from(obj, edit_task(obj))
+                draft = yield from self._making.draft_from(look.obj, edit_task(look.obj))
                 return (yield from self._brought(draft))
             case Action.UPGRADE:
                 assert look.base is not None
-                task = upgrade_task(obj, look.base.name, self.upstream.name)
-                draft = yield from self._making.draft_from(obj, task)
+                task = upgrade_task(look.obj, look.base.name, self.upstream.name)
+                draft = yield from self._making.draft_from(look.obj, task)
                 return (yield from self._brought(draft))
             case Action.REPUBLISH:
                 restored = yield from republish(look.name, self.variant)
@@ -152,10 +157,25 @@ class DownstreamReconciler:
                 assert_never(other)
 
     def _look(self, obj: Object) -> Generator[Effect, Any, Look]:
-        """Find out what a revision needs. Its files are read only if it holds the wanted upstream."""
-        state, lock = state_of(obj), Lock.of(obj)
+        """Find out what a revision needs, or what the later published revision needs that replaces it."""
+        state = state_of(obj)
         if state is DownstreamState.DELETION_PROPOSED:
             return Look(obj, state, Finding.WANTED)
+        later = yield from later_than(obj, self.variant, self.view)
+        if state is DownstreamState.PUBLISHED:
+            if later is not None and later.obstacle is None:
+                return (yield from self._look_at(later.obj, state))
+            look = yield from self._look_at(obj, state)
+            is_replaced = later is not None and look.finding is not Finding.CURRENT
+            return look._replace(finding=Finding.REPLACED, later=later) if is_replaced else look
+        if later is not None:
+            finding = Finding.OVERTAKEN if later.obstacle is None else Finding.REPLACED
+            return Look(obj, state, finding, conflicts=conflicts_of(obj), later=later)
+        return (yield from self._look_at(obj, state))
+
+    def _look_at(self, obj: Object, state: DownstreamState) -> Generator[Effect, Any, Look]:
+        """Compare with the upstream, and with the mutations only if it holds the wanted one."""
+        lock = Lock.of(obj)
         if lock is not None and not locks.holds(lock, self.upstream.facts):
             base = self._base(lock, published=state is DownstreamState.PUBLISHED)
             finding = Finding.BEHIND if base is not None else Finding.BASE_LOST
@@ -177,8 +197,11 @@ class DownstreamReconciler:
         state: DownstreamState,
         resources: Object | None,
         merged: PackageMerge | None = None,
+        causes: tuple[str, ...] = (),
     ) -> Look:
-        """Compare the files of a revision with what the mutations make of them, or of a merge with them."""
+        """Compare the files of a revision with what the mutations make of them, or of a merge with them.
+
+        causes: the merge in words."""
         name = obj["metadata"]["name"]
         if resources is None:
             raise ConflictError(f"PackageRevisionResources {name} are gone")
@@ -196,13 +219,12 @@ class DownstreamReconciler:
         if state is DownstreamState.DRAFT:
             is_changed = is_changed or _is_deferred(obj) or conflicts != conflicts_of(obj)
         finding = Finding.CHANGED if is_changed else Finding.CURRENT
-        causes = (f"upgrade to {self.upstream.name}",) if merged is not None else ()
         return Look(obj, state, finding, None, resources, mutation, conflicts, causes)
 
     def _rebased(self, look: Look) -> Generator[Effect, Any, DownstreamTarget]:
         """Merge the new upstream into a draft, and save it with the mutations in one write."""
         assert look.base is not None
-        old, _ = yield from self._content(look.base)
+        old = yield from self._former(look.base, Lock.of(look.obj))
         new, lock = yield from self._content(self.upstream)
         resources = yield Get(RESOURCES, self.namespace, look.name)
         if not old or not new or resources is None:
@@ -212,7 +234,41 @@ class DownstreamReconciler:
         local = resources["spec"].get("resources") or {}
         deployment = bool((look.obj.get("status") or {}).get("deployment"))
         merged = rebase(look.name, old, local, new, lock, deployment=deployment)
-        return (yield from self._saved(self._compared(look.obj, look.state, resources, merged)))
+        causes = (f"upgrade to {self.upstream.name}",)
+        return (yield from self._saved(self._compared(look.obj, look.state, resources, merged, causes)))
+
+    def _merged(self, look: Look, later: Later) -> Generator[Effect, Any, DownstreamTarget]:
+        """Merge a later published revision into a draft, save it, note that it is merged, and go on.
+
+        A run that stops before the note merges again, with the same result."""
+        assert later.base is not None
+        resources = []
+        for name in (later.base["metadata"]["name"], later.name, look.name):
+            found = yield Get(RESOURCES, self.namespace, name)
+            if found is None:
+                raise ConflictError(f"PackageRevisionResources {name} are gone")
+            resources.append(found)
+        base, edit, local = ((one["spec"].get("resources") or {}) for one in resources)
+        merged = with_edit(look.name, base, edit, local)
+        causes = (f"merge of {later.name}",)
+        yield from self._saved(self._compared(look.obj, look.state, resources[2], merged, causes))
+
+        def effect(live: Object) -> Effect:
+            live["metadata"]["annotations"] = {**annotations_of(live), MERGED: later.name}
+            return Update(REVISION, live)
+
+        noted = yield from write_owned(self.variant, look.name, effect)
+        self._written.add(look.name, "", noted)
+        return (yield from self._brought(noted))
+
+    def _former(self, base: ObservedRevision, lock: Lock | None) -> Generator[Effect, Any, Mapping[str, str]]:
+        """Read the files that a draft was made of. Of a revision that has moved on since, pvbus' own server
+        has those of a commit; another one answers 404."""
+        if lock is not None and locks.has_moved(lock, base.facts):
+            found = yield Get(RESOURCES, self.namespace, f"{base.name}@{lock.commit}")
+            return ((found or {}).get("spec") or {}).get("resources") or {}
+        files, _ = yield from self._content(base)
+        return files
 
     def _content(
         self, revision: ObservedRevision
@@ -279,7 +335,7 @@ class DownstreamReconciler:
 
     def _noted(self, look: Look) -> None:
         if look.mutation is not None:
-            self._injected += look.mutation.injected
+            self._injected[look.name] = tuple(look.mutation.injected)
         if look.conflicts:
             self._conflicts[look.name] = look.conflicts
 

@@ -59,8 +59,9 @@ def holds(lock: Lock, facts: RevisionFacts) -> bool:
 def base_of(lock: Lock, revisions: Iterable[ObservedRevision], *, published: bool) -> ObservedRevision | None:
     """Find the revision with the content that a lock records, for a merge.
 
-    published: the merge is an upgrade task, whose sources must be published. Such a task may name a branch
-    that has moved on: the package store merges from the commit in the lock.
+    A branch or draft may have moved on: the content is that of the commit in the lock, see `has_moved`.
+    published: the merge is an upgrade task, whose sources must be published, and without a number if they
+    have moved on.
     """
     found: tuple[int, ObservedRevision] | None = None
     for revision in revisions:
@@ -75,11 +76,16 @@ def _rank(lock: Lock, facts: RevisionFacts, *, published: bool) -> int | None:
     is_published = facts.lifecycle in PUBLISHED
     if not lock.is_at(facts) or (published and not is_published):
         return None
-    if is_published and facts.revision > 0:
-        if facts.revision == lock.number:
-            return 0
-        return 1 if lock.has_commit(facts) else None
+    is_numbered = is_published and facts.revision > 0
     is_named = lock.number < 0 and facts.workspace == lock.tail
+    if is_numbered and facts.revision == lock.number:
+        return 0
     if lock.has_commit(facts):
-        return 2 if is_named else 3
-    return 4 if published and is_named else None
+        return 1 if is_numbered else 2 if is_named else 3
+    return 4 if is_named and not (published and is_numbered) else None
+
+
+def has_moved(lock: Lock, facts: RevisionFacts) -> bool:
+    """Return whether a base has another content now than the lock records."""
+    is_number = facts.revision > 0 and facts.revision == lock.number
+    return not is_number and not lock.has_commit(facts)

@@ -3,6 +3,7 @@
 from collections.abc import Mapping
 from typing import Any, NamedTuple
 
+from pvbus.core.inject.later import Later
 from pvbus.core.inject.locks import Lock
 from pvbus.core.inject.mutations import Mutation
 from pvbus.core.inject.owning import Object
@@ -14,7 +15,7 @@ from pvbus.core.merge.conflicts import CONFLICTS, Conflict, reported
 class Look(NamedTuple):
     """obj, resources: live; the resources are not read of a revision that is behind. base: the revision with
     the upstream content that it holds. mutation: of its files. conflicts: the open ones, once they are
-    compared with the files. causes: the changes beside the mutation, in words."""
+    compared with the files. causes: the changes beside the mutation, in words. later: a newer revision."""
 
     obj: Object
     state: DownstreamState
@@ -24,6 +25,7 @@ class Look(NamedTuple):
     mutation: Mutation | None = None
     conflicts: tuple[Conflict, ...] = ()
     causes: tuple[str, ...] = ()
+    later: Later | None = None
 
     @property
     def name(self) -> str:
@@ -35,6 +37,8 @@ class Look(NamedTuple):
 
     def problem(self, upstream: str) -> tuple[str, str]:
         """Return reason and message of a revision that needs what only a person can do."""
+        if self.later is not None:
+            return self._behind(self.later)
         if self.finding is Finding.CHANGED:
             return "NotDraft", f'"{self.name}" is {self.state}, but needs a change: reject it, or publish it'
         news = f"the upstream is now {upstream}"
@@ -46,6 +50,16 @@ class Look(NamedTuple):
         # a published package without a base is an error of Porch's controller, too
         reason = "Error" if self.state is DownstreamState.PUBLISHED else "UpstreamChanged"
         return reason, f'{news}, but "{self.name}" {self._lost()}'
+
+    def _behind(self, later: Later) -> tuple[str, str]:
+        what = f"{later.name} is the last published revision of the package"
+        if later.obstacle is None:
+            return "LaterRevision", (
+                f'{what}, and "{self.name}", which is {self.state}, lacks its edits: reject it to have them '
+                "merged into it"
+            )
+        reason, words = later.obstacle
+        return reason, f'"{self.name}" needs a change, but {what}, {words}'
 
     def _lost(self) -> str:
         """Return why the change cannot be merged, with Porch's words, and the ways out."""

@@ -23,7 +23,12 @@ from pvbus.core.keys import next_workspace
 
 DEFER_RENDER = "pvbus.dev/defer-render"
 """Asks the package store not to run a clone's pipeline before the mutations are in, as a pipeline need
-not be idempotent. Porch's own server does not know the annotation, and renders."""
+not be idempotent. Porch's own server does not know the annotation, and renders. Edits and upgrades need not
+ask: Porch's controller sets no annotation on them."""
+
+_NEW = frozenset({"revision", "workspaceName", "tasks"})
+_IN_KPTFILE = frozenset({"readinessGates", "packageMetadata"})
+"""Fields that an upgrade merges in the Kptfile: in the request they would undo upstream's changes."""
 
 CAUSE = "pvbus.dev/cause"
 """On a clone and on saved files: which variant writes, and why. The package store puts it into the commit
@@ -121,16 +126,24 @@ class Making:
 
     def draft_from(self, source: Object, task: Object) -> Generator[Effect, Any, Object]:
         """Make an upgrade or edit draft: the source's spec with another workspace and task. If we have an
-        unobserved draft, return that one instead. Raises: NotOwnedError if the source is no longer ours."""
+        unobserved draft, return that one instead. Raises: NotOwnedError if the source got other owners."""
         live = yield from list_package(self.namespace, self.downstream)
         mine = [obj for obj in live if belongs_to(obj, self.variant)]
         for obj in mine:
             if lifecycle_of(obj) not in PUBLISHED and not is_terminating(obj):
                 return obj
         name = source["metadata"]["name"]
-        if all(obj["metadata"]["name"] != name for obj in mine):
-            raise NotOwnedError(f"PackageRevision {self.namespace}/{name} no longer belongs to the variant")
-        retained = {
-            k: v for k, v in source["spec"].items() if k not in ("revision", "workspaceName", "tasks")
-        }
+        if not any(_is_same_owned(source, obj) for obj in live):
+            raise NotOwnedError(f"PackageRevision {self.namespace}/{name} is gone, or has another owner now")
+        left = _NEW if task["type"] == "edit" else _NEW | _IN_KPTFILE
+        retained = {field: value for field, value in source["spec"].items() if field not in left}
         return (yield from self._made(live, {**retained, "lifecycle": "Draft", "tasks": [task]}))
+
+
+def _is_same_owned(source: Object, live: Object) -> bool:
+    """Return whether a live revision is the source, with the owners that were decided on."""
+    one, other = source["metadata"], live["metadata"]
+    return bool(
+        one["name"] == other["name"]
+        and (one.get("ownerReferences") or []) == (other.get("ownerReferences") or [])
+    )

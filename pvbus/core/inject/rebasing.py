@@ -1,6 +1,9 @@
-"""Merges a new upstream into an open draft, as the upgrade task merges it into a published package."""
+"""Merges a new upstream, or a later published revision, into an open draft.
 
-from collections.abc import Mapping
+The new upstream is merged as the upgrade task merges it into a published package.
+"""
+
+from collections.abc import Callable, Mapping
 from typing import Any
 
 from pvbus.core.errors import PermanentError
@@ -24,13 +27,37 @@ def rebase(
     if missing := [key for key in ("repo", "directory", "ref", "commit") if not git.get(key)]:
         raise _refused(name, f"its status.selfLock has no {', '.join(missing)}")
     olds, news = copies.upstream_texts(old), copies.upstream_texts(new)
+
+    def merge() -> PackageMerge:
+        return copies.upgraded(olds, local, news, lock, RESOURCE_MERGE, deployment=deployment)
+
+    return _checked(local, merge, lambda why: _refused(name, why))
+
+
+def with_edit(name: str, base: Texts, edited: Texts, local: Texts) -> PackageMerge:
+    """Merge a published edit into a draft: what both changed gets the draft's value, as if the draft had
+    been made from the edit. base: what both were made from. Raises: PermanentError as `rebase`."""
+
+    def refused(why: str) -> PermanentError:
+        message = (
+            f'the later published revision cannot be merged into the draft "{name}": {why}; delete the draft '
+            "to have it made anew"
+        )
+        return PermanentError(message, reason="NotMergeable")
+
+    return _checked(local, lambda: copies.rejoined(base, edited, local), refused)
+
+
+def _checked(
+    local: Texts, merge: Callable[[], PackageMerge], refused: Callable[[str], PermanentError]
+) -> PackageMerge:
     try:
-        merged = copies.upgraded(olds, local, news, lock, RESOURCE_MERGE, deployment=deployment)
+        merged = merge()
     except (MergeError, YamlError) as error:
-        raise _refused(name, str(error)) from error
+        raise refused(str(error)) from error
     for path, text in merged.texts.items():
         if _NO_TEXT in text and text != local.get(path):
-            raise _refused(name, f"{path} is no text")
+            raise refused(f"{path} is no text")
     return merged
 
 

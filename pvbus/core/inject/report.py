@@ -19,6 +19,7 @@ from pvbus.core.versions import is_range
 Conditions = list[Condition]
 
 UPGRADE_CONFLICT = "UpgradeConflict"
+OWNED_BY_OTHER = "OwnedByOther"
 
 
 def condition(kind: str, status: bool, reason: str, message: str, variant: PackageVariant) -> Condition:
@@ -42,7 +43,7 @@ def ensured_conditions(variant: PackageVariant, ensured: Ensured, former: Result
         message = "successfully ensured downstream package variant"
         ready = condition("Ready", True, "NoErrors", message, variant)
     return [
-        _valid(variant),
+        _unowned(variant, *(ensured.problem or ("", ""))),
         ready,
         *_injection(variant, ensured),
         *_conflicts(variant, ensured.conflicts, former),
@@ -73,6 +74,13 @@ def _valid(variant: PackageVariant) -> Condition:
     return condition("Stalled", False, "Valid", "all validation checks passed", variant)
 
 
+def _unowned(variant: PackageVariant, reason: str, message: str) -> Condition:
+    """Return Stalled: what belongs to another owner is for people to sort out."""
+    if reason == OWNED_BY_OTHER:
+        return condition("Stalled", True, reason, message, variant)
+    return _valid(variant)
+
+
 def _injection(variant: PackageVariant, ensured: Ensured) -> Conditions:
     """Return the condition of the injections; none where no draft was looked into: the last one stays."""
     injected = ensured.injected
@@ -97,6 +105,14 @@ def failed_conditions(variant: PackageVariant, message: str, *, reason: str = "E
     """Return the conditions of an attempt that ended in an error."""
     ready = condition("Ready", False, reason, message, variant)
     return [_valid(variant), ready, *_incomplete(variant, message)]
+
+
+def refused_conditions(variant: PackageVariant, message: str, reason: str) -> Conditions:
+    """Return the conditions of an attempt that was refused. reason: of the error."""
+    if reason != OWNED_BY_OTHER:
+        return failed_conditions(variant, message)
+    stalled = _unowned(variant, reason, message)
+    return [stalled, *failed_conditions(variant, message, reason=reason)[1:]]
 
 
 def waiting_conditions(variant: PackageVariant, waiting: Sequence[str]) -> Conditions:

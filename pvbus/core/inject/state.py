@@ -38,6 +38,7 @@ class RefusedAttempt(NamedTuple):
     inputs: str
     error: str
     until: float
+    reason: str = ""
 
 
 class InjectState:

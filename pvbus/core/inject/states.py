@@ -30,6 +30,9 @@ class Finding(StrEnum):
     CURRENT: it holds the upstream, and all changes of the variant. CHANGED: it lacks such a change, or its
     first render. BEHIND: the upstream has changed. BASE_LOST: so it has, and what it held cannot be read.
 
+    OVERTAKEN: somebody else has published a later revision of the package, made from one of the variant's.
+    REPLACED: so somebody has, but the variant cannot go on from that revision.
+
     LEFT: the variant has another downstream now. ENDED: the variant is deleted. RELEASED: either of them,
     with the deletion policy `orphan`.
     """
@@ -42,6 +45,8 @@ class Finding(StrEnum):
     CHANGED = "content to change"
     BEHIND = "upstream changed"
     BASE_LOST = "upstream changed, base lost"
+    OVERTAKEN = "edit published since"
+    REPLACED = "replaced by another revision"
     LEFT = "downstream changed"
     ENDED = "variant deleted"
     RELEASED = "orphaned"
@@ -49,7 +54,8 @@ class Finding(StrEnum):
 
 class Action(StrEnum):
     """What to do. REPORT: tell a person what to do; WAIT: another event follows. REBASE: merge the new
-    upstream into the draft; UPGRADE and EDIT: make a draft of it; SAVE: write the draft's files."""
+    upstream into the draft; MERGE: merge the later revision into it; UPGRADE and EDIT: make a draft of it;
+    SAVE: write the draft's files."""
 
     NOTHING = "nothing"
     REPORT = "report"
@@ -58,6 +64,7 @@ class Action(StrEnum):
     CLONE = "clone"
     SAVE = "save"
     REBASE = "rebase"
+    MERGE = "merge"
     EDIT = "edit"
     UPGRADE = "upgrade"
     REPUBLISH = "publish again"
@@ -81,6 +88,8 @@ ACTIONS: Mapping[DownstreamState, Mapping[Finding, Action]] = {
         Finding.CHANGED: Action.SAVE,
         Finding.BEHIND: Action.REBASE,
         Finding.BASE_LOST: Action.REPORT,
+        Finding.OVERTAKEN: Action.MERGE,
+        Finding.REPLACED: Action.REPORT,
         Finding.LEFT: Action.DELETE,
         Finding.ENDED: Action.DELETE,
         Finding.RELEASED: Action.DISOWN,
@@ -90,6 +99,8 @@ ACTIONS: Mapping[DownstreamState, Mapping[Finding, Action]] = {
         Finding.CHANGED: Action.REPORT,
         Finding.BEHIND: Action.REPORT,
         Finding.BASE_LOST: Action.REPORT,
+        Finding.OVERTAKEN: Action.REPORT,
+        Finding.REPLACED: Action.REPORT,
         Finding.LEFT: Action.DELETE,
         Finding.ENDED: Action.DELETE,
         Finding.RELEASED: Action.DISOWN,
@@ -99,6 +110,7 @@ ACTIONS: Mapping[DownstreamState, Mapping[Finding, Action]] = {
         Finding.CHANGED: Action.EDIT,
         Finding.BEHIND: Action.UPGRADE,
         Finding.BASE_LOST: Action.REPORT,
+        Finding.REPLACED: Action.REPORT,
         Finding.LEFT: Action.PROPOSE_DELETION,
         Finding.ENDED: Action.PROPOSE_DELETION,
         Finding.RELEASED: Action.DISOWN,

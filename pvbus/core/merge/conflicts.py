@@ -51,9 +51,13 @@ def reported(text: str) -> tuple[Conflict, ...]:
 
 
 def joined(before: Iterable[Conflict], later: Iterable[Conflict]) -> tuple[Conflict, ...]:
-    """Return the conflicts of two merges; of one place, the later one."""
-    places = {(one.file, one.object, one.field): one for one in (*before, *later)}
+    """Return the conflicts of two merges; of one local value in one place, the later one."""
+    places = {(one.file, one.object, one.field, _encoded(one.local)): one for one in (*before, *later)}
     return tuple(places.values())
+
+
+def _encoded(value: Any) -> bytes:
+    return b"" if value is ABSENT else msgspec.json.encode(shown(value))
 
 
 def where(conflict: Conflict) -> str:

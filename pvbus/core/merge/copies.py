@@ -48,6 +48,24 @@ def upgraded(
     return PackageMerge(texts | with_origins(made_here), merged.conflicts)
 
 
+def rejoined(base: Texts, edited: Texts, later: Texts) -> PackageMerge:
+    """Merge two revisions of one package that were made from a third one. Of what both changed, the later
+    one counts; it is the upstream of the merge. Raises: MergeError, YamlError."""
+    merged = packages.merge(base, edited, later)
+    upstream = _upstream_of(later)
+    if upstream == _upstream_of(base):
+        return merged
+    texts = edit_kptfile(merged.texts, lambda kptfile: editor.assign(kptfile, (), kptfile.value | upstream))
+    return PackageMerge(texts, merged.conflicts)
+
+
+def _upstream_of(texts: Texts) -> dict[str, Any]:
+    """Return what a package's Kptfile records of its upstream."""
+    values = editor.values(texts[KPTFILE])
+    value = values[0] if values and isinstance(values[0], dict) else {}
+    return {key: value[key] for key in ("upstream", "upstreamLock") if key in value}
+
+
 def upstream_texts(texts: Texts) -> dict[str, str]:
     """Return the texts of an upstream revision, in which a clone's objects can be found again."""
     return dict(texts) | with_origins({path: text for path, text in texts.items() if not _is_own(path)})

@@ -29,6 +29,8 @@ def chosen(conflicts: Sequence[Conflict], field: str, where: str = "") -> Confli
     found = [one for one in named if not where or where in (one.file, one.object)]
     if len(found) == 1:
         return found[0]
+    if len({(one.file, one.object) for one in found}) == 1:
+        raise MergeError(f'"{field}" has {len(found)} local values in conflict: set one of them in the draft')
     if found:
         places = "; ".join(f"{one.file} ({one.object})" for one in found)
         raise MergeError(

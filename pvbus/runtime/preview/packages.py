@@ -19,7 +19,14 @@ from pvbus.controlplane.apiserver.hooks import StatusError
 from pvbus.controlplane.packages import answers, bounds, content, layout, upgrading
 from pvbus.controlplane.packages.content import RENDERED, facts_of, shown_conditions
 from pvbus.controlplane.packages.creation import Start as FirstFiles
-from pvbus.controlplane.packages.creation import Wanted, clone_exists, first_files, parse, workspace_exists
+from pvbus.controlplane.packages.creation import (
+    Wanted,
+    clone_exists,
+    deferred,
+    first_files,
+    parse,
+    workspace_exists,
+)
 from pvbus.controlplane.packages.functions.registry import FunctionRegistry
 from pvbus.controlplane.packages.gitrepo import File, texts
 from pvbus.controlplane.packages.layout import RenderNote
@@ -81,12 +88,13 @@ class StoreRules:
             first = first_files(wanted, start)
         except editor.YamlError as exc:
             raise answers.internal(f"Kptfile: {exc}") from exc
-        deferred = (obj["metadata"].get("annotations") or {}).get(DEFER_RENDER) == "true"
-        made = defer(first) if deferred else self._run(first)
+        metadata = deferred(obj["metadata"], wanted)
+        is_deferred = (metadata.get("annotations") or {}).get(DEFER_RENDER) == "true"
+        made = defer(first) if is_deferred else self._run(first)
         self._notes[wanted.namespace, wanted.name] = made.note
         if self._upstreams is not None:
             self._upstreams.add(source_of(wanted.task))
-        new = copy_of(obj)
+        new = copy_of({**obj, "metadata": metadata})
         if start.conflicts:
             reported = {CONFLICTS: annotation(start.conflicts)}
             new["metadata"]["annotations"] = (new["metadata"].get("annotations") or {}) | reported
@@ -135,15 +143,23 @@ class StoreRules:
         old_files, local_files, new_files = (
             {path: File(text.encode(errors="replace")) for path, text in files.items()} for files in stored
         )
-        try:
-            made = upgrading.upgraded(
+
+        def merge(ours: Mapping[str, File]) -> upgrading.Upgraded:
+            return upgrading.upgraded(
                 Upstream(old_files, upgrading.with_origins(old_files)),
-                local_files,
+                ours,
                 Upstream(new_files, upgrading.with_origins(new_files)),
                 lock,
                 names.strategy,
                 deployment=bool((repository.get("spec") or {}).get("deployment")),
             )
+
+        try:
+            made = merge(local_files)
+            without = upgrading.before_output(local_files, made.conflicts)
+            if without is not None:
+                ours = upgrading.without_output(local_files, made.conflicts, self._run(without))
+                made = merge(ours) if ours is not None else made
         except (MergeError, editor.YamlError, KeyError) as exc:
             raise answers.internal(f'package revision "{names.local}" cannot be upgraded: {exc}') from exc
         return FirstFiles({}, texts(made.files), conflicts=made.conflicts)

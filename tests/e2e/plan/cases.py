@@ -298,14 +298,14 @@ CASES = [
         "another upstream below published packages",
         [*clusters(1), variant_set()],
         [variant_set(workspace="v2")],
-        writes={"update PackageVariant": 1, "create PackageRevision": 1},
+        writes={"update PackageVariant": 1, **MADE},  # rendered with the first save
         prepare=approving("c1-web"),
     ),
     Case(
         UPGRADE,
         [*clusters(1), variant_set()],
         [variant_set(workspace="v2")],
-        writes={"update PackageVariant": 1, "create PackageRevision": 1},
+        writes={"update PackageVariant": 1, **MADE},  # rendered with the first save
         prepare=both(editing("c1-web", "replicas: 1 ", "replicas: 7 "), approving("c1-web")),
     ),
     # targets

@@ -217,7 +217,8 @@ def test_an_upgrade_is_merged_in_the_plan_as_it_then_is(played: Played) -> None:
     assert played.document["packages"][name] == played.upgrade["spec"]["resources"]
     diff = played.document["diffs"][name]
     assert "-  replicas: 7  # of each\n+  replicas: 2  # of each\n" in diff
-    (action,) = (a for a in played.document["actions"] if f"{a['namespace']}/{a['name']}" == name)
+    actions = [a for a in played.document["actions"] if f"{a['namespace']}/{a['name']}" == name]
+    (action,) = (a for a in actions if a["verb"] == "create")
     assert action["reason"].startswith("upgrade draft of PackageVariant")
     assert action["reason"].endswith("from blue.web.v1 to blue.web.v2")
     assert action["conflicts"] == json.loads(played.conflicts)

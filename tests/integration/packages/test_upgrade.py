@@ -10,7 +10,8 @@ import pytest
 
 from pvbus.controlplane.apiserver.hooks import StatusError
 from pvbus.controlplane.packages.layout import parse_annotations
-from pvbus.core.effects import Update
+from pvbus.controlplane.packages.resources import ResourcesKind
+from pvbus.core.effects import Create, Update
 from pvbus.core.errors import ConflictError
 from pvbus.core.merge.conflicts import CONFLICTS
 from pvbus.core.yaml import editor
@@ -95,6 +96,67 @@ async def test_an_upgrade_has_upstreams_change_and_the_local_one(
     }
     conditions = {item["type"]: item["status"] for item in draft["status"]["conditions"]}
     assert conditions == {"Rendered": "True"}
+
+
+SETTERS_KPTFILE = """\
+apiVersion: kpt.dev/v1
+kind: Kptfile
+metadata:
+  name: app
+pipeline:
+  mutators:
+  - image: set-namespace:v0.4.1
+    configMap: {namespace: here}
+  - image: apply-setters:v0.2.0
+    configMap: {region: north, size: "3"}
+"""
+
+
+def settings(name: str, **data: str) -> str:
+    lines = "".join(f"  {field}: {value}\n" for field, value in data.items())
+    return f"apiVersion: v1\nkind: ConfigMap\nmetadata:\n  name: {name}\n  namespace: example\ndata:\n{lines}"
+
+
+async def test_what_only_the_pipeline_has_made_is_no_conflict(fleet: World, blueprints: Path) -> None:
+    """Upstream removes fields, and objects; of each, one that only the pipeline has changed, and one that a
+    person has changed, too."""
+    setter = "nowhere # kpt-set: ${region}"
+    before = {
+        "Kptfile": SETTERS_KPTFILE,
+        "values.yaml": settings("values", region=setter, size="1 # kpt-set: ${size}", mine="a", rest="b"),
+        "gone.yaml": settings("gone", region=setter),
+        "edited.yaml": settings("edited", region=setter, mine="a"),
+    }
+    push_files(blueprints, {f"app/{path}": text for path, text in before.items()}, tag="app/v5")
+    await fleet.until(lambda: fleet.revision("blue.app.v5"))
+    await fleet.create(revision("edge", "app-1", "ws", clone_of("blue.app.v5")))
+    files = await fleet.files("edge.app-1.ws")
+    texts = files["spec"]["resources"]
+    assert "region: north" in texts["values.yaml"]
+    changed = {
+        path: texts[path].replace("mine: a", "mine: edited") for path in ("values.yaml", "edited.yaml")
+    }
+    await fleet.put(files, changed)
+    await fleet.publish(fleet.present("edge.app-1.ws"))
+
+    after = {"app/Kptfile": SETTERS_KPTFILE, "app/values.yaml": settings("values", rest="b")}
+    for path in ("gone.yaml", "edited.yaml"):
+        (blueprints.parent / f"clone-of-{blueprints.name}" / "app" / path).unlink()
+    push_files(blueprints, after, tag="app/v6")
+    await fleet.until(lambda: fleet.revision("blue.app.v6"))
+    draft = await fleet.create(
+        revision("edge", "app-1", "next", upgrade_of("edge.app-1.ws", old="blue.app.v5", new="blue.app.v6"))
+    )
+
+    merged = (await fleet.files("edge.app-1.next"))["spec"]["resources"]
+    found = json.loads(draft["metadata"]["annotations"][CONFLICTS])
+    assert {(one["file"], one.get("field", "")) for one in found} == {
+        ("values.yaml", "data.mine"),
+        ("edited.yaml", ""),
+    }
+    assert editor.values(merged["values.yaml"])[0]["data"] == {"rest": "b"}
+    assert "gone.yaml" not in merged
+    assert "mine: edited" in merged["edited.yaml"]
 
 
 async def test_the_commit_of_an_upgrade_is_as_porchs(published: World, edge: Path) -> None:
@@ -378,6 +440,68 @@ async def test_a_changed_upstream_is_merged_into_the_open_draft(life: Life, blue
     await life.writes_nothing()
 
 
+@pytest.mark.parametrize("change", ["upgrade", "edit"])
+async def test_a_new_draft_cannot_be_proposed_before_inject_has_saved_it(
+    life: Life, blueprints: Path, change: str
+) -> None:
+    """Inject dies right after it has created the draft: until another one saves it, nobody can propose it."""
+    await life.start()
+    await approve(life.api, FIRST)
+    publish_second(blueprints)
+    await eventually(lambda: life.has("blue.app.v2"))
+    asked: Object = {"upstream": {"repo": "blue", "package": "app", "revision": 2}}
+    if change == "edit":
+        asked = {"packageContext": {"data": {"region": "north"}}}
+    await life.api.patch(f"{VARIANTS}/v", {"spec": asked})
+    await life.world.observed()
+    steps = life.world.controller.reconcile(0, f"{NAMESPACE}/v", 0.0)
+    effect = next(steps)
+    while not isinstance(effect, Create):
+        effect = steps.send(await perform(life.world.cluster, effect))
+    await perform(life.world.cluster, effect)
+    steps.close()
+    draft = await life.api.get(f"{REVISIONS}/{SECOND}")
+    (rendered,) = (each for each in draft["status"]["conditions"] if each["type"] == "Rendered")
+    assert (rendered["status"], rendered["reason"]) == ("Unknown", "Deferred")
+    proposal = {**draft, "spec": {**draft["spec"], "lifecycle": "Proposed"}}
+    assert (await life.api.call("PUT", f"{REVISIONS}/{SECOND}", proposal)).code == 422
+
+    life.world.restart()
+    await life.world.converge()
+    draft = await life.api.get(f"{REVISIONS}/{SECOND}")
+    (rendered,) = (each for each in draft["status"]["conditions"] if each["type"] == "Rendered")
+    assert rendered["status"] == "True"
+    assert "annotations" not in draft["metadata"]
+    await life.writes_nothing()
+
+
+GATED = KPTFILE + "info:\n  readinessGates:\n"
+
+
+async def test_gates_and_labels_of_an_upgrade_are_merged(life: Life, blueprints: Path) -> None:
+    """Upstream removes one and adds one, and a person has added one, in the package."""
+
+    def publish(number: int, gates: list[str], labels: str) -> None:
+        info = GATED + "".join(f"  - conditionType: {gate}\n" for gate in gates)
+        kptfile = info.format(name="app").replace("  name: app\n", f"  name: app\n  labels:\n{labels}", 1)
+        push_files(blueprints, {"app/Kptfile": kptfile}, tag=f"app/v{number}")
+
+    publish(2, ["stays", "goes"], "    tier: low\n    old: 'yes'\n")
+    await eventually(lambda: life.has("blue.app.v2"))
+    await life.start(revision=2)
+    await life.edit(
+        "  - conditionType: goes\n", "  - conditionType: goes\n  - conditionType: mine\n", file="Kptfile"
+    )
+    await life.edit("    tier: low\n", "    tier: low\n    own: 'yes'\n", file="Kptfile")
+    await approve(life.api, FIRST)
+    publish(3, ["stays", "comes"], "    tier: high\n")
+    await life.follow(repo="blue", package="app", revision=3)
+    spec = (await life.api.get(f"{REVISIONS}/{SECOND}"))["spec"]
+    assert {gate["conditionType"] for gate in spec["readinessGates"]} == {"stays", "comes", "mine"}
+    labels = {"tier": "high", "own": "yes", "app": "example"}  # the last one is the pipeline's
+    assert spec["packageMetadata"]["labels"] == labels
+
+
 async def test_a_proposed_revision_is_rebased_once_it_is_rejected(life: Life, blueprints: Path) -> None:
     await life.start()
     await life.edit("size: small", "size: small\n  mine: '1'")
@@ -417,8 +541,54 @@ async def test_another_upstream_package_is_merged_with_the_one_before_as_base(
     assert life.data("packagevariant-2") == {"size": "small", "mine": "1"}
 
 
-async def test_a_draft_whose_former_upstream_is_gone_says_the_way_out(life: Life, blueprints: Path) -> None:
-    """The draft upstream has moved on, and nobody can read what was cloned."""
+@pytest.mark.parametrize("after", ["Draft", "Published"])
+async def test_a_draft_upstream_that_moves_on_is_merged_from_the_commit_that_was_cloned(
+    life: Life, blueprints: Path, after: str
+) -> None:
+    copy = {"type": "edit", "edit": {"sourceRef": {"name": "blue.app.v1"}}}
+    await life.api.create(REVISIONS, revision("blue", "app", "trial", copy))
+    await life.start(revision=0, workspaceName="trial")
+    await life.edit("size: small", "size: small\n  mine: '1'")
+    await life.edit("size: small", "size: big", name="blue.app.trial")
+    if after == "Published":
+        await approve(life.api, "blue.app.trial")
+        await life.world.converge()
+    assert (life.condition(), life.drafts()) == (NO_ERRORS, ["packagevariant-1"])
+    assert life.data() == {"size": "big", "mine": "1"}
+    assert await life.conflicts() == []
+    await life.writes_nothing()
+
+
+async def test_a_branch_that_moves_on_is_merged_from_the_commit_that_was_cloned(
+    life: Life, blueprints: Path
+) -> None:
+    async def push(old: str, new: str) -> None:
+        """No tag names the commit."""
+        commit = push_files(blueprints, {"app/settings.yaml": CONFIG.replace(old, new)})
+
+        async def seen() -> bool:
+            lock = (await life.api.get(f"{REVISIONS}/blue.app.main"))["status"]["selfLock"]
+            return bool(lock["git"]["commit"] == commit)
+
+        await eventually(seen)
+
+    await push("size: small", "size: small\n  plain: '1'")
+    await life.start(revision=0, workspaceName="main")
+    await life.edit("size: small", "size: small\n  mine: '1'")
+    await push("size: small", "size: big\n  plain: '1'")
+    await life.world.converge()
+    assert (life.condition(), life.data()) == (NO_ERRORS, {"size": "big", "mine": "1", "plain": "1"})
+
+
+async def test_a_draft_whose_former_upstream_is_gone_says_the_way_out(
+    life: Life, blueprints: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The draft upstream has moved on, and the server gives no files of a commit, as Porch's does not."""
+
+    async def nothing(*_: Any) -> None:
+        return None
+
+    monkeypatch.setattr(ResourcesKind, "_read_at", nothing)
     copy = {"type": "edit", "edit": {"sourceRef": {"name": "blue.app.v1"}}}
     await life.api.create(REVISIONS, revision("blue", "app", "trial", copy))
     await life.start(revision=0, workspaceName="trial")

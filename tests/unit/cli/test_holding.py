@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from pvbus.adapters.kubernetes.cluster import HttpCluster
-from pvbus.adapters.memory.cluster import MemoryCluster
+from pvbus.adapters.memory.cluster import REVISION, MemoryCluster
 from pvbus.cli.main import run
 from pvbus.core.keys import HOLD, HOLD_REASON, RETRY
 from pvbus.ports.cluster import Kind, Object
@@ -115,12 +115,27 @@ def test_what_fails_is_tried_again_and_a_failed_draft_is_rendered(home: Location
     assert "asked for another try of 2 variants of PackageVariantSet default/web" in out
     assert "the pipelines of 1 variant have run again" in out
     assert "pvbus explain --set default/web" in out
+    assert "do not exist yet are tried again within a minute" in out
     assert sorted(home.retried()) == ["unrendered", "waiting"]
+    asked = home.annotations(SET, "web")[RETRY]
+    assert asked == home.annotations(VARIANT, "waiting")[RETRY]
     assert home.saved == ["edge.web.1"]
     before = home.annotations(VARIANT, "waiting")[RETRY]
     assert home.run("retry", "default/waiting") == 0
     assert home.annotations(VARIANT, "waiting")[RETRY] != before
+    assert home.annotations(SET, "web")[RETRY] == asked
+    assert "do not exist yet" not in capsys.readouterr().out
     assert home.saved == ["edge.web.1"]
+
+
+def test_a_draft_that_waits_for_its_first_save_is_left_to_its_variant(home: Location) -> None:
+    revision = home.cluster.peek(REVISION, "default", "edge.web.1")
+    assert revision is not None
+    waiting = {"type": "Rendered", "status": "Unknown", "reason": "Deferred"}
+    home.cluster.put({**revision, "status": {"conditions": [waiting]}})
+    assert home.run("retry", "default/unrendered") == 0
+    assert home.retried() == ["unrendered"]
+    assert home.saved == []
 
 
 def test_what_is_on_hold_is_not_tried(home: Location, capsys: Captured) -> None:
@@ -128,6 +143,8 @@ def test_what_is_on_hold_is_not_tried(home: Location, capsys: Captured) -> None:
     assert home.run("retry", "default/waiting") == 1
     assert "1 variant left out, on hold" in capsys.readouterr().out
     assert home.retried() == home.saved == []
+    assert home.run("retry", "--set", "default/web") == 1
+    assert RETRY not in home.annotations(SET, "web")
 
 
 @pytest.mark.parametrize(

@@ -182,7 +182,8 @@ async def test_a_package_of_another_living_variant_is_left_alone_and_its_owner_n
         variant("first"), variant(adoptionPolicy=policy),
     )  # fmt: skip
     status, reason, message = world.reported()
-    assert (status, reason) == ("False", "Error")
+    assert (status, reason) == ("False", "OwnedByOther")
+    assert world.reported("Stalled") == ("True", "OwnedByOther", message)
     assert "PackageVariant first" in message
     assert FIRST in message
     assert world.owners(FIRST) == ["uid-first"]
@@ -190,6 +191,7 @@ async def test_a_package_of_another_living_variant_is_left_alone_and_its_owner_n
     world.change("first", deleted=True, deletionPolicy="orphan")
     await world.settle()
     assert world.reported()[:2] == ("True", "NoErrors")
+    assert world.reported("Stalled")[:2] == ("False", "Valid")
 
 
 async def test_a_revision_whose_owner_lives_no_more_is_adopted_with_one_controller() -> None:

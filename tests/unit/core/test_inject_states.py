@@ -16,6 +16,8 @@ as-wanted                   !           !                nothing nothing  nothin
 content-to-change           !           !                save    report   edit             !
 upstream-changed            !           !                rebase  report   upgrade          !
 upstream-changed,-base-lost !           !                report  report   report           !
+edit-published-since        !           !                merge   report   !                !
+replaced-by-another-revision !          !                report  report   report           !
 downstream-changed          !           !                delete  delete   propose-deletion nothing
 variant-deleted             !           !                delete  delete   propose-deletion disown
 orphaned                    !           !                disown  disown   disown           disown
