@@ -58,7 +58,7 @@ def repository(name: str) -> Object:
 
 
 class Life:
-    """retained: a person's values in the last published revision; open: those in the draft, or None.
+    """open: a person's values in the draft, or None.
 
     copies: those in the drafts that a person made of a published revision, by name; values_of: those of all
     published revisions. base: those of the revision that the draft was made from, or has merged."""
@@ -72,7 +72,6 @@ class Life:
         self.published = 0
         self.values = 0
         self.uids = 1
-        self.retained: dict[str, str] = {}
         self.open: dict[str, str] | None = None
         self.base: dict[str, str] = {}
         self.merged = ""
@@ -125,6 +124,11 @@ class Life:
     def tip(self) -> str | None:
         return next(iter(self.drafts()), None) or (self.last() if self.mine() else None)
 
+    @property
+    def retained(self) -> dict[str, str]:
+        """A person's values in the last published revision, whichever that is now."""
+        return dict(self.values_of.get(self.last() or "", {}))
+
     def data(self, name: str) -> dict[str, str]:
         found: dict[str, str] = editor.values(self.world.files(name)["settings.yaml"])[0]["data"]
         return found
@@ -162,7 +166,7 @@ class Life:
 
     def begin(self) -> None:
         """There is a new draft."""
-        self.open, self.base, self.merged = dict(self.retained), dict(self.retained), ""
+        self.open, self.base, self.merged = self.retained, self.retained, ""
 
     async def _edit(self, name: str, field: str, value: str) -> None:
         resource = await self.world.cluster.resource(RESOURCES)
@@ -184,15 +188,14 @@ class Life:
 
     def approve(self) -> None:
         for name in self.drafts("Proposed"):
+            values = self.retained
+            if self.open is not None:  # what is only in the report is given up by approving
+                data = self.data(name)
+                values = {field: value for field, value in self.open.items() if data.get(field) == value}
+                self.open = None
             numbers = [obj["spec"].get("revision", 0) for obj in self.world.revisions().values()]
             self.world.touch(name, lifecycle="Published", revision=max(0, *numbers) + 1)
-            if self.open is not None:  # what is only in the report was given up by approving
-                data = self.data(name)
-                self.retained = {
-                    field: value for field, value in self.open.items() if data.get(field) == value
-                }
-                self.open = None
-            self.values_of[name] = dict(self.retained)
+            self.values_of[name] = values
 
     # ------------------------------------------------------------ a person's copies
 
@@ -229,7 +232,7 @@ class Life:
         for name in list(self.copies)[:1]:
             numbers = [obj["spec"].get("revision", 0) for obj in self.world.revisions().values()]
             self.world.touch(name, lifecycle="Published", revision=max(0, *numbers) + 1)
-            self.values_of[name] = self.retained = self.copies.pop(name)
+            self.values_of[name] = self.copies.pop(name)
 
     def drop_copy(self) -> None:
         self.propose_deletion("Published", "DeletionProposed")
@@ -241,7 +244,6 @@ class Life:
         for name, lifecycle in self.world.lifecycles().items():
             if name.startswith("edge.app.copy-") and lifecycle == before:
                 self.world.touch(name, lifecycle=after)
-        self.retained = dict(self.values_of.get(self.last() or "", {}))
 
     def publish(self) -> None:
         """Settle, and publish the draft."""

@@ -52,9 +52,9 @@ class Crashes:
         """Take the moments of one change."""
         push = BareMirror.push
 
-        def watched(mirror: BareMirror, updates: Any) -> None:
+        def watched(mirror: BareMirror, *arguments: Any) -> None:
             self._take(BEFORE)
-            push(mirror, updates)
+            push(mirror, *arguments)
             self._take(PUSHED)
 
         with self._monkeypatch.context() as patched:
@@ -299,9 +299,9 @@ async def test_an_update_whose_answer_was_lost_is_done_or_not(
     before, gone = shown(world, NAME), GitError(Failure.UNREACHABLE, "the line is cut")
     push, fetch, cut = BareMirror.push, BareMirror.fetch, True
 
-    def lost(mirror: BareMirror, updates: Any) -> None:
+    def lost(mirror: BareMirror, *arguments: Any) -> None:
         if pushed:
-            push(mirror, updates)
+            push(mirror, *arguments)
         raise gone
 
     def fetched(mirror: BareMirror) -> None:
@@ -363,10 +363,10 @@ async def test_an_update_whose_client_goes_away_has_all_its_parts(
     first = await draft(world)
     push, begun, allowed = BareMirror.push, threading.Event(), threading.Event()
 
-    def slow(mirror: BareMirror, updates: Any) -> None:
+    def slow(mirror: BareMirror, *arguments: Any) -> None:
         begun.set()
         allowed.wait(20)
-        push(mirror, updates)
+        push(mirror, *arguments)
 
     monkeypatch.setattr(BareMirror, "push", slow)
     request = asyncio.create_task(world.update(with_metadata(first, **METADATA), lifecycle="Proposed"))
