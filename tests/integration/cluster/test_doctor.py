@@ -33,6 +33,12 @@ SET: Object = {
 }
 
 
+@pytest.fixture(scope="module", autouse=True)
+def no_set_of_other_tests(kubectl: Kubectl) -> None:
+    """They share the API server, and select a kind that no role of an installation lets ingest observe."""
+    kubectl("delete", "packagevariantsets", "--all", "--all-namespaces")
+
+
 @pytest.fixture
 def bus(tmp_path: Path) -> str:
     url = f"sqlite:{tmp_path / 'bus.db'}"
