@@ -61,6 +61,10 @@ LEASE_RESTORE = Gauge(
 MEASURED = (LAG, LEASE_HELD, LEASE_LAG, LEASE_DIRTY, LEASE_PROGRESS, LEASE_RESTORE)
 """The gauges that are cleared before each scrape: labels of lost leases must not stay."""
 
+API_SERVER_FAILING = Gauge(
+    "pvbus_api_server_failing_seconds",
+    "Time since when the API server has answered no request, or refused the credentials; 0 while it answers.",
+)
 WATCH_RESTARTS = Counter(
     "pvbus_watch_restarts_total",
     "Lists and watches started, and the errors before them, by reason.",

@@ -110,6 +110,16 @@ CASES = (
         0,
     ),
     Case(
+        "PvbusApiServerLost",
+        "one worker is refused",
+        {f'pvbus_api_server_failing_seconds{{instance="{i}"}}': f"0+{i}x60" for i in (0, 60)},
+        "5m",
+        1,
+    ),
+    Case(
+        "PvbusApiServerLost", "lost for a moment", {"pvbus_api_server_failing_seconds": "0 40 0x58"}, "1m", 0
+    ),
+    Case(
         "PvbusApiServerTrouble",
         "a third fails",
         {
