@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from pvbus.adapters.kubernetes import answers
+from pvbus.adapters.kubernetes.access import Refusals
 from pvbus.adapters.kubernetes.answers import segment
 from pvbus.adapters.kubernetes.connection import Connection
 from pvbus.adapters.kubernetes.discovery import Discovery
@@ -59,6 +60,11 @@ class HttpCluster:
     def reach(self) -> Reach:
         """Whether the API server answers: shared with the other ones of this connection."""
         return self._transport.reach
+
+    @property
+    def refusals(self) -> Refusals:
+        """What was answered with 403: shared with the other ones of this connection."""
+        return self._transport.refusals
 
     async def probe(self) -> None:
         """Ask whether the API server answers; `reach` has the outcome."""

@@ -15,6 +15,7 @@ import aiohttp
 import msgspec
 
 from pvbus import __version__
+from pvbus.adapters.kubernetes.access import Refusals
 from pvbus.adapters.kubernetes.connection import Access, Connection
 from pvbus.adapters.kubernetes.errors import error_of, lost
 from pvbus.adapters.kubernetes.limit import InflightLimit
@@ -74,8 +75,9 @@ class Transport:
 
     def __init__(self, connection: Connection) -> None:
         self.reach = Reach(connection.url)
+        self.refusals = Refusals()
         self._connection = connection
-        self._named = _named("pvbus")
+        self._agent = "pvbus"
         self._limit = InflightLimit(CONNECTIONS_MAX)
         self._warnings = Warnings()
         self._session = self._open_session(CONNECTIONS_MAX)
@@ -84,7 +86,7 @@ class Transport:
     def named(self, agent: str) -> "Transport":
         """Return one with another User-Agent that shares everything else. Close only one of them."""
         other = copy.copy(self)
-        other._named = _named(agent)
+        other._agent = agent
         return other
 
     @staticmethod
@@ -161,6 +163,8 @@ class Transport:
         except TransientError as exc:
             self.reach.failed(exc)
             raise
+        if answer.code == 403:
+            self.refusals.note(self._agent, request.method, request.path)
         self.reach.responded(answer.code, answer.error(request.method) if answer.code >= 400 else None)
         return answer
 
@@ -171,7 +175,7 @@ class Transport:
                 self._connection.url + request.path,
                 params=request.parameters,
                 data=request.data,
-                headers={**request.headers, **self._named, **access.headers},
+                headers={**request.headers, **_named(self._agent), **access.headers},
                 timeout=aiohttp.ClientTimeout(total=seconds),
                 **access.options,
             ) as response:
@@ -221,6 +225,8 @@ class Transport:
                     after, body = response.headers.get("Retry-After"), await response.read()
                     error = error_of(response.status, body, method="GET", where=where, retry_after=after)
                     self.reach.responded(response.status, error)
+                    if response.status == 403:
+                        self.refusals.note(self._agent, "GET", path, watches=True)
                     raise error
                 self.reach.responded(response.status)
                 self._warnings.note(response.headers.getall("Warning", ()), where)
@@ -240,7 +246,7 @@ class Transport:
         return self._watching.get(
             self._connection.url + path,
             params=parameters,
-            headers={"Accept": accept, **self._named, **access.headers},
+            headers={"Accept": accept, **_named(self._agent), **access.headers},
             timeout=aiohttp.ClientTimeout(total=None, sock_read=WATCH_SILENCE_SECONDS),
             **access.options,
         )

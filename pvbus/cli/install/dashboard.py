@@ -88,6 +88,12 @@ PANELS = (
         (Query("max by (instance) (pvbus_api_server_failing_seconds)", "{{instance}}"),),
     ),
     Panel(
+        "Missing rights",
+        "short",
+        "What a service was refused and lacks; its /readyz names each.",
+        (Query("max by (service) (pvbus_missing_rights)", "{{service}}"),),
+    ),
+    Panel(
         "Calls to the API server",
         "ops",
         "Writes and reads by controllers; a converged fleet makes none.",

@@ -88,6 +88,14 @@ ALERTS = (
         "Its `/readyz` and its log say since when, why, and what to check; run `pvbus doctor`.",
     ),
     Alert(
+        "PvbusMissingRights",
+        "max by (service) (pvbus_missing_rights) > 0",
+        300,
+        "warning",
+        "{{ $labels.service }} lacks rights on the API server.",
+        "The `/readyz` and the log of its workers name each; `pvbus doctor` prints what grants them.",
+    ),
+    Alert(
         "PvbusApiServerTrouble",
         'sum(rate(pvbus_effects_total{outcome="transient"}[10m])) '
         "> 0.2 * sum(rate(pvbus_effects_total[10m]))",

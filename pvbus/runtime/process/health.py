@@ -2,7 +2,8 @@
 
 `healthz` reports that the event loop runs; `readyz` that every service holds its leases, has restored its
 tables and can decide every key, and the API server answers (see `pvbus.runtime.process.apiserver`), or else
-the leases in restore, the failing keys and the loss; `state` the progress of each lease (see
+the leases in restore, the failing keys and the loss; and also the missing rights (see
+`pvbus.runtime.process.rights`); `state` the progress of each lease (see
 `pvbus.runtime.process.state`).
 """
 
@@ -33,13 +34,24 @@ class ApiServer(Protocol):
     def failing_seconds(self) -> float: ...
 
 
+class Rights(Protocol):
+    """What a process knows of its rights: `pvbus.runtime.process.rights.MissingRights`."""
+
+    def lines(self, service: str) -> list[str]: ...
+
+    def is_useless(self, service: str) -> bool: ...
+
+
 class HealthServer:
     """Serves the endpoints within an async context, in which `url` is set."""
 
-    def __init__(self, observer: Observer, api_server: ApiServer, *, host: str, port: int) -> None:
+    def __init__(
+        self, observer: Observer, api_server: ApiServer, rights: Rights, *, host: str, port: int
+    ) -> None:
         """port: 0 takes any free one."""
         self._observer = observer
         self._api_server = api_server
+        self._rights = rights
         self._host = host
         self._port = port
         self._runner: web.AppRunner | None = None
@@ -81,7 +93,8 @@ class HealthServer:
             lines.append(f"{name}: {_readiness(service)}")
             defects = defect_lines(name, defects_of(service))
             lines += defects
-            ready = ready and service.ready and not defects
+            lines += [f"{name}: {printable(line)}" for line in self._rights.lines(name)]
+            ready = ready and service.ready and not defects and not self._rights.is_useless(name)
         if problem := self._api_server.problem:
             lines.append(f"API server: {printable(problem)}")
             ready = False

@@ -23,6 +23,7 @@ from pvbus.runtime.process.assembly import Service, build_service, partition_cou
 from pvbus.runtime.process.buses import open_bus
 from pvbus.runtime.process.health import HealthServer
 from pvbus.runtime.process.installation import ensure_installation
+from pvbus.runtime.process.rights import MissingRights
 from pvbus.runtime.process.settings import (
     ConditionsConfig,
     ServiceConfig,
@@ -64,6 +65,7 @@ class Host(NamedTuple):
     health_url: str
     observer: Observer
     api_server: ApiServerHealth
+    rights: MissingRights
 
     async def run(self, stop: asyncio.Event) -> None:
         """Run until `stop` is set, then drain. Raises a failing service's error."""
@@ -74,7 +76,8 @@ class Host(NamedTuple):
                 service.stop()
 
         async with asyncio.TaskGroup() as tasks:
-            beside = [tasks.create_task(wait()), tasks.create_task(self.api_server.run())]
+            loops = (wait(), self.api_server.run(), self.rights.run())
+            beside = [tasks.create_task(loop) for loop in loops]
             try:
                 await run_all(list(self.services.values()))
             finally:
@@ -106,12 +109,13 @@ async def hosted(names: Sequence[str], config: ServiceConfig) -> AsyncIterator[H
         }
         observer = Observer(services, bus, clock)
         api_server = ApiServerHealth(cluster, clock, names)
+        rights = MissingRights(cluster, clock, names)
         async with HealthServer(
-            observer, api_server, host=config.health_host, port=config.health_port
+            observer, api_server, rights, host=config.health_host, port=config.health_port
         ) as health:
             for each in buses.values():
                 each.label = health.url
-            yield Host(services, bus, cluster, health.url, observer, api_server)
+            yield Host(services, bus, cluster, health.url, observer, api_server, rights)
 
 
 class Ground(NamedTuple):
