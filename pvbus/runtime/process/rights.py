@@ -6,8 +6,8 @@ service may do by `pvbus.core.rights`. So one refusal shows everything that is m
 another reason, such as a policy for one object, shows nothing. What is missing is looked at in each
 interval until it is granted.
 
-A service that has none of its rights cannot work at all, and is not ready. With some it does a part. Kinds that
-sets select or packages inject do not count for that: who made them sees their conditions.
+A service that has none of its rights cannot work at all, and is not ready. With some it does a part. Kinds
+that sets select or packages inject do not count for that: who made them sees their conditions.
 """
 
 from collections.abc import Iterable
@@ -41,9 +41,16 @@ class MissingRights:
         self._log = get_logger("host")
 
     def lines(self, service: str) -> list[str]:
-        """Return a line for each right that a service lacks."""
-        missing = sorted(self._missing[service])
-        return [f"may not {_title(request)}; {self._remedy(service, request)}" for request in missing]
+        """Return a line for each resource on which a service lacks rights, with what grants them."""
+        missing = self._missing[service]
+        lines = ["not ready: it has none of its rights"] if self.is_useless(service) else []
+        for group, resource in sorted({request[1:] for request in missing}):
+            requests = sorted(r for r in missing if r[1:] == (group, resource))
+            title = Right(group, resource, (), "").title
+            verbs = ", ".join(request.verb for request in requests)
+            remedies = dict.fromkeys(self._remedy(service, request) for request in requests)
+            lines.append(f"may not {verbs} {title}; {'; '.join(remedies)}")
+        return lines
 
     def is_useless(self, service: str) -> bool:
         """Return whether a service has none of its rights."""
