@@ -63,8 +63,8 @@ def simulated(
     return [(line["log_level"], line["event"], line.get("may_not", line.get("may"))) for line in lines]
 
 
-def metric(service: str) -> float | None:
-    return REGISTRY.get_sample_value("pvbus_missing_rights", {"service": service})
+def metric(name: str, service: str) -> float | None:
+    return REGISTRY.get_sample_value(name, {"service": service})
 
 
 def test_one_refusal_shows_everything_that_is_missing_until_it_is_granted() -> None:
@@ -79,11 +79,11 @@ def test_one_refusal_shows_everything_that_is_missing_until_it_is_granted() -> N
             "may not create, delete packagevariants.config.porch.kpt.dev; bind the ClusterRole pvbus-render: "
             "`pvbus doctor` prints the command"
         ]
-        assert metric("render") == 2
+        assert metric("pvbus_missing_rights", "render") == 2
         assert not rights.is_useless("render")
         server.granted = RENDER
         await asyncio.sleep(2 * LOOK_SECONDS)
-        assert (rights.lines("render"), metric("render")) == ([], 0)
+        assert (rights.lines("render"), metric("pvbus_missing_rights", "render")) == ([], 0)
         reviews = server.reviews
         await asyncio.sleep(100)
         assert server.reviews == reviews
@@ -128,7 +128,7 @@ def test_a_kind_of_a_set_is_listed_and_does_not_count() -> None:
             await asyncio.sleep(60)
             assert rights.lines("ingest") == [line]
         await asyncio.sleep(FORGET_SECONDS)  # the set is gone
-        assert (rights.lines("ingest"), metric("ingest")) == ([], 0)
+        assert (rights.lines("ingest"), metric("pvbus_missing_rights", "ingest")) == ([], 0)
 
     assert simulated(scenario, "ingest") == [("error", "a right is missing", "list secrets")]
 
