@@ -4,6 +4,9 @@ Adapters translate foreign errors into these, each by one table beside it. Match
 `reason`, never by text.
 """
 
+FORBIDDEN = "Forbidden"
+"""The reason of a 403: mostly a missing right."""
+
 RETRY_AFTER_SECONDS_MAX = 300.0
 """Upper limit for a server's request: a wrong `Retry-After: 86400` must not stop a worker for a day."""
 

@@ -61,6 +61,13 @@ LEASE_RESTORE = Gauge(
 MEASURED = (LAG, LEASE_HELD, LEASE_LAG, LEASE_DIRTY, LEASE_PROGRESS, LEASE_RESTORE)
 """The gauges that are cleared before each scrape: labels of lost leases must not stay."""
 
+API_SERVER_FAILING = Gauge(
+    "pvbus_api_server_failing_seconds",
+    "Time since when the API server has answered no request, or refused the credentials; 0 while it answers.",
+)
+MISSING_RIGHTS = Gauge(
+    "pvbus_missing_rights", "Rights on the API server that the service was refused and lacks.", ["service"]
+)
 WATCH_RESTARTS = Counter(
     "pvbus_watch_restarts_total",
     "Lists and watches started, and the errors before them, by reason.",
@@ -83,6 +90,7 @@ BUILD_INFO.info({"version": __version__})
 
 for _service in SERVICES:
     RECONCILE_SECONDS.labels(_service)
+    MISSING_RIGHTS.labels(_service)
     for _outcome in OUTCOMES:
         RECONCILES.labels(_service, _outcome)
 for _effect in ("get", "list", "create", "update", "patch", "delete"):

@@ -11,9 +11,11 @@ from pathlib import Path
 from typing import Any
 
 from pvbus.adapters.kubernetes import answers
+from pvbus.adapters.kubernetes.access import Refusals
 from pvbus.adapters.kubernetes.answers import segment
 from pvbus.adapters.kubernetes.connection import Connection
 from pvbus.adapters.kubernetes.discovery import Discovery
+from pvbus.adapters.kubernetes.reach import Reach
 from pvbus.adapters.kubernetes.transport import Answer, Transport
 from pvbus.core.errors import PvbusError, TransientError
 from pvbus.ports.cluster import GoneError, Kind, Listing, Object, Resource, WatchEvent
@@ -53,6 +55,20 @@ class HttpCluster:
     async def close(self) -> None:
         await self._discovery.close()
         await self._transport.close()
+
+    @property
+    def reach(self) -> Reach:
+        """Whether the API server answers: shared with the other ones of this connection."""
+        return self._transport.reach
+
+    @property
+    def refusals(self) -> Refusals:
+        """What was answered with 403: shared with the other ones of this connection."""
+        return self._transport.refusals
+
+    async def probe(self) -> None:
+        """Ask whether the API server answers; `reach` has the outcome."""
+        await self._transport.probe()
 
     # ------------------------------------------------------------ discovery
 

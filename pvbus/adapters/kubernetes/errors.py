@@ -17,8 +17,8 @@ _STALE = "the object has been modified; please apply your changes to the latest 
 _AGAIN_ON_ECHO = ("workspaceNames must be unique", "already exists", "already in progress")
 _PACKAGE_EXISTS = "cannot create a new revision for package"
 _REJECTED = (
-    "the server rejects the credentials: check the user of the kubeconfig (a token written into it is read "
-    "at the start only; a tokenFile or a credential plugin is renewed)"
+    "the server rejects the credentials: check the user of the kubeconfig or the pod's account (a token "
+    "written into a kubeconfig is read at the start only; a tokenFile or a credential plugin is renewed)"
 )
 _BUSINESS_RULES = (
     "cannot update a package revision with lifecycle value",

@@ -8,16 +8,18 @@ import asyncio
 import copy
 import random
 from collections.abc import AsyncGenerator, Mapping
-from contextlib import AsyncExitStack
+from contextlib import AsyncExitStack, suppress
 from typing import Any, NamedTuple
 
 import aiohttp
 import msgspec
 
 from pvbus import __version__
+from pvbus.adapters.kubernetes.access import Refusals
 from pvbus.adapters.kubernetes.connection import Access, Connection
 from pvbus.adapters.kubernetes.errors import error_of, lost
 from pvbus.adapters.kubernetes.limit import InflightLimit
+from pvbus.adapters.kubernetes.reach import Reach
 from pvbus.adapters.kubernetes.warning import Warnings
 from pvbus.core.errors import PvbusError, TransientError
 from pvbus.ports.cluster import GoneError, SilentError
@@ -26,6 +28,7 @@ REQUEST_SECONDS = 30.0
 WATCH_START_SECONDS = 20.0  # until a watch's headers arrive: below the time after which a watch is missed
 WATCH_SILENCE_SECONDS = 90.0  # bookmarks come each minute: longer silence may be a dead connection
 WATCH_LINE_BYTES_MAX = 64_000_000  # far above any object: a longer line is not from a watch
+PROBE_SECONDS_MAX = 5.0  # a healthy server answers /version within milliseconds
 CONNECTIONS_MAX = 100
 WAIT_SECONDS_MAX = 5.0  # before a request is sent: a lease that was checked before may be lost after that
 RETRY_SECONDS_MIN = 0.1  # after a 429 that asks for no wait
@@ -71,8 +74,10 @@ class Transport:
     """
 
     def __init__(self, connection: Connection) -> None:
+        self.reach = Reach(connection.url)
+        self.refusals = Refusals()
         self._connection = connection
-        self._named = _named("pvbus")
+        self._agent = "pvbus"
         self._limit = InflightLimit(CONNECTIONS_MAX)
         self._warnings = Warnings()
         self._session = self._open_session(CONNECTIONS_MAX)
@@ -81,7 +86,7 @@ class Transport:
     def named(self, agent: str) -> "Transport":
         """Return one with another User-Agent that shares everything else. Close only one of them."""
         other = copy.copy(self)
-        other._named = _named(agent)
+        other._agent = agent
         return other
 
     @staticmethod
@@ -142,22 +147,36 @@ class Transport:
         finally:
             self._limit.leave()
 
-    async def _authenticated(self, request: "_Request") -> Answer:
-        access = await self._connection.access()
-        answer = await self._exchange(request, access)
-        if answer.code == 401 and self._connection.reject(access):
-            answer = await self._exchange(request, await self._connection.access())
+    async def probe(self) -> None:
+        """Ask for the server's version, beside the limits; `reach` has the outcome."""
+        headers = {"Accept": "application/json"}
+        with suppress(TransientError):
+            await self._authenticated(_Request("GET", "/version", None, headers, None), PROBE_SECONDS_MAX)
+
+    async def _authenticated(self, request: "_Request", seconds: float = REQUEST_SECONDS) -> Answer:
+        """Send a request, again after 401 with renewed credentials. Affects: `reach`."""
+        try:
+            access = await self._connection.access()
+            answer = await self._exchange(request, access, seconds)
+            if answer.code == 401 and self._connection.reject(access):
+                answer = await self._exchange(request, await self._connection.access(), seconds)
+        except TransientError as exc:
+            self.reach.failed(exc)
+            raise
+        if answer.code == 403:
+            self.refusals.note(self._agent, request.method, request.path)
+        self.reach.responded(answer.code, answer.error(request.method) if answer.code >= 400 else None)
         return answer
 
-    async def _exchange(self, request: "_Request", access: Access) -> Answer:
+    async def _exchange(self, request: "_Request", access: Access, seconds: float) -> Answer:
         try:
             async with self._session.request(
                 request.method,
                 self._connection.url + request.path,
                 params=request.parameters,
                 data=request.data,
-                headers={**request.headers, **self._named, **access.headers},
-                timeout=aiohttp.ClientTimeout(total=REQUEST_SECONDS),
+                headers={**request.headers, **_named(self._agent), **access.headers},
+                timeout=aiohttp.ClientTimeout(total=seconds),
                 **access.options,
             ) as response:
                 body = await response.read()
@@ -165,7 +184,7 @@ class Transport:
                 after, date = response.headers.get("Retry-After"), response.headers.get("Date")
                 return Answer(response.status, body, after, request.where, date)
         except (aiohttp.ClientError, TimeoutError, OSError, asyncio.IncompleteReadError) as exc:
-            raise lost(request.where, self._connection.url, exc, REQUEST_SECONDS) from exc
+            raise lost(request.where, self._connection.url, exc, seconds) from exc
 
     async def lines(self, path: str, *, parameters: Mapping[str, str], accept: str) -> AsyncGenerator[bytes]:
         """Yield the lines of a watch. The last one may be cut off.
@@ -190,7 +209,7 @@ class Transport:
         except TimeoutError as exc:
             raise SilentError(f"{where}: nothing came for {WATCH_SILENCE_SECONDS:g} s") from exc
         except (aiohttp.ClientError, OSError) as exc:
-            raise lost(where, self._connection.url, exc, WATCH_SILENCE_SECONDS) from exc
+            raise self._noted(lost(where, self._connection.url, exc, WATCH_SILENCE_SECONDS)) from exc
 
     async def _start_watch(
         self, stack: AsyncExitStack, path: str, parameters: Mapping[str, str], accept: str, where: str
@@ -204,11 +223,22 @@ class Transport:
                     response = await stack.enter_async_context(self._watch(path, access, parameters, accept))
                 if response.status >= 400:
                     after, body = response.headers.get("Retry-After"), await response.read()
-                    raise error_of(response.status, body, method="GET", where=where, retry_after=after)
+                    error = error_of(response.status, body, method="GET", where=where, retry_after=after)
+                    self.reach.responded(response.status, error)
+                    if response.status == 403:
+                        self.refusals.note(self._agent, "GET", path, watches=True)
+                    raise error
+                self.reach.responded(response.status)
                 self._warnings.note(response.headers.getall("Warning", ()), where)
         except TimeoutError as exc:
-            raise lost(where, self._connection.url, TimeoutError(), WATCH_START_SECONDS) from exc
+            missing = lost(where, self._connection.url, TimeoutError(), WATCH_START_SECONDS)
+            raise self._noted(missing) from exc
         return response
+
+    def _noted(self, error: TransientError) -> TransientError:
+        """Note a watch without a response, and return its error."""
+        self.reach.failed(error)
+        return error
 
     def _watch(
         self, path: str, access: Access, parameters: Mapping[str, str], accept: str
@@ -216,7 +246,7 @@ class Transport:
         return self._watching.get(
             self._connection.url + path,
             params=parameters,
-            headers={"Accept": accept, **self._named, **access.headers},
+            headers={"Accept": accept, **_named(self._agent), **access.headers},
             timeout=aiohttp.ClientTimeout(total=None, sock_read=WATCH_SILENCE_SECONDS),
             **access.options,
         )

@@ -6,20 +6,18 @@ from typing import NamedTuple
 
 import msgspec
 
+from pvbus.adapters.kubernetes.access import is_allowed
 from pvbus.adapters.kubernetes.cluster import HttpCluster
 from pvbus.cli.doctor.findings import Finding
 from pvbus.cli.install.objects import service_name
 from pvbus.cli.progress import SET
 from pvbus.core.api.variants import PackageVariantSet
 from pvbus.core.errors import PermanentError
-from pvbus.core.rights import OBSERVED_LABEL, OBSERVED_VERBS, RIGHTS, Right
+from pvbus.core.rights import OBSERVED_LABEL, OBSERVED_VERBS, RIGHTS, Request, Right
 from pvbus.core.unroll.contexts import selected_kinds
-from pvbus.ports.cluster import Kind, Object, Resource
+from pvbus.ports.cluster import Kind, Resource
 
 AREA = "rights"
-_GROUP = "authorization.k8s.io"
-_OWN = Resource(_GROUP, "v1", "SelfSubjectAccessReview", "selfsubjectaccessreviews", False)
-_OF_A_USER = Resource(_GROUP, "v1", "SubjectAccessReview", "subjectaccessreviews", False)
 _ACCOUNT = "system:serviceaccount:"
 
 
@@ -78,16 +76,9 @@ def _action(need: Need, user: str) -> str:
 
 async def _is_allowed(cluster: HttpCluster, need: Need, verb: str, user: str) -> bool:
     """Raises PermanentError if the API server has no reviews, or does not let us create one."""
-    plural, _, subresource = need.right.resource.partition("/")
-    attributes = {"verb": verb, "group": need.right.group, "resource": plural, "subresource": subresource}
-    spec: Object = {"resourceAttributes": attributes}  # without a namespace: in all of them
-    if user:
-        name = user.replace("{service}", need.service)
-        spec |= {"user": name, "groups": groups_of(name)}
-    resource = _OF_A_USER if user else _OWN
-    review = {"apiVersion": resource.api_version, "kind": resource.kind, "metadata": {}, "spec": spec}
-    answer = await cluster.create(resource, review)
-    return bool(answer.get("status", {}).get("allowed"))
+    name = user.replace("{service}", need.service)
+    whose = {"user": name, "groups": groups_of(name)} if user else None
+    return await is_allowed(cluster, Request(verb, need.right.group, need.right.resource), whose)
 
 
 def groups_of(user: str) -> list[str]:

@@ -82,6 +82,18 @@ PANELS = (
         _quantiles("pvbus_reconcile_duration_seconds", "service"),
     ),
     Panel(
+        "API server lost",
+        "s",
+        "For how long a worker has had no answer, or a refusal of its credentials; its /readyz says why.",
+        (Query("max by (instance) (pvbus_api_server_failing_seconds)", "{{instance}}"),),
+    ),
+    Panel(
+        "Missing rights",
+        "short",
+        "What a service was refused and lacks; its /readyz names each.",
+        (Query("max by (service) (pvbus_missing_rights)", "{{service}}"),),
+    ),
+    Panel(
         "Calls to the API server",
         "ops",
         "Writes and reads by controllers; a converged fleet makes none.",

@@ -80,6 +80,22 @@ ALERTS = (
         "Run `pvbus doctor`: it says which right is missing; else `pvbus conditions --not-ready`.",
     ),
     Alert(
+        "PvbusApiServerLost",
+        "max(pvbus_api_server_failing_seconds) > 60",
+        0,
+        "critical",
+        "A worker cannot reach the API server, or the API server refuses its credentials.",
+        "Its `/readyz` and its log say since when, why, and what to check; run `pvbus doctor`.",
+    ),
+    Alert(
+        "PvbusMissingRights",
+        "max by (service) (pvbus_missing_rights) > 0",
+        300,
+        "warning",
+        "{{ $labels.service }} lacks rights on the API server.",
+        "The `/readyz` and the log of its workers name each; `pvbus doctor` prints what grants them.",
+    ),
+    Alert(
         "PvbusApiServerTrouble",
         'sum(rate(pvbus_effects_total{outcome="transient"}[10m])) '
         "> 0.2 * sum(rate(pvbus_effects_total[10m]))",

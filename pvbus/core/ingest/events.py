@@ -23,11 +23,12 @@ Reason = Literal["transient", "silent", "gone", "permanent"]
 
 class Fault(_Event, frozen=True, kw_only=True):
     """A failed request. gone: 410. silent: a watch showed nothing for too long. retry_after_seconds: what
-    the server asked for."""
+    the server asked for. is_forbidden: of a permanent one, whether it is 403."""
 
     reason: Reason
     message: str = ""
     retry_after_seconds: float | None = None
+    is_forbidden: bool = False
 
 
 class Tick(_Event, frozen=True, kw_only=True):

@@ -31,7 +31,7 @@ from pvbus.core.ingest.checks import Batch, Checks, named_in, names_of, retry_se
 from pvbus.core.ingest.commands import Command
 from pvbus.core.ingest.events import Event, Fault, Purpose
 from pvbus.core.ingest.published import Name
-from pvbus.core.ingest.rows import WHOLE_KINDS
+from pvbus.core.ingest.rows import STATIC_KINDS, WHOLE_KINDS
 from pvbus.core.ingest.states import (
     BackingOff,
     BackOffReason,
@@ -51,6 +51,7 @@ from pvbus.core.ingest.view import KindView, name_of
 from pvbus.core.ingest.waits import ListTimes, ProbeTimes, WatchTimes
 from pvbus.core.kinds import Kind
 from pvbus.core.records import SyncMarker
+from pvbus.core.rights import OBSERVED_LABEL, OBSERVED_VERBS
 
 NAMES_MAX = 10  # objects to read by name, or this share of the kind if more; beyond, a list costs less
 NAMES_SHARE_MAX = 0.02
@@ -251,7 +252,7 @@ class Informer:
     def _fail(self, fault: Fault) -> None:
         """Handle a failure that ends the watch, or prevents the list."""
         if fault.reason == "permanent":
-            self._miss(fault.message)
+            self._miss(f"{fault.message}; {self._remedy()}" if fault.is_forbidden else fault.message)
         elif fault.reason == "gone":
             self._back_off("gone")
         else:
@@ -277,6 +278,15 @@ class Informer:
             self._trouble = message
             self._note("warning", "kind cannot be observed", {"reason": message})
         self.state = Unserved(until=self._now + self._probe_times.wait_seconds())
+
+    def _remedy(self) -> str:
+        """Say how ingest gets the right to read the kind."""
+        if self.view.kind in STATIC_KINDS:
+            return "bind the ClusterRole of ingest: `pvbus doctor` prints the command"
+        return (
+            f"to let ingest read it, create a ClusterRole that may {', '.join(OBSERVED_VERBS)} it, with the "
+            f"label {OBSERVED_LABEL}=true: `pvbus doctor` prints the commands"
+        )
 
     def _jitter(self, least: float, most: float) -> float:
         return least + self._rng * (most - least)

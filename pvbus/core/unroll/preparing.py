@@ -109,8 +109,9 @@ class Preparing:
             asked = f"{group}/{versions[0]}" if group else versions[0]
             unknown = f'no matches for kind "{name}" in version "{asked}"'
             if marker.state == "unavailable":
-                said = "" if marker.message.startswith("no matches") else marker.message
-                raise StopError("NoMatchingTargets", said or unknown)
+                if marker.message and not marker.message.startswith("no matches"):
+                    raise StopError("UnexpectedError", f"{kind} cannot be read: {marker.message}")
+                raise StopError("NoMatchingTargets", unknown)
             if not served:
                 raise StopError("NoMatchingTargets", unknown)
 

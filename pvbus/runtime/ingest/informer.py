@@ -10,7 +10,7 @@ from collections.abc import AsyncGenerator, Coroutine
 from typing import Any
 
 from pvbus.core.backoff import Jitter
-from pvbus.core.errors import ConflictError, PermanentError, TransientError
+from pvbus.core.errors import FORBIDDEN, ConflictError, PermanentError, TransientError
 from pvbus.core.ingest import commands, events
 from pvbus.core.ingest.checks import Batch
 from pvbus.core.ingest.commands import Command, Operation
@@ -302,4 +302,5 @@ def fault_of(error: Exception) -> Fault:
             reason = "permanent"
         case _:
             reason = "transient"
-    return Fault(reason=reason, message=str(error), retry_after_seconds=asked)
+    is_forbidden = isinstance(error, PermanentError) and error.reason == FORBIDDEN
+    return Fault(reason=reason, message=str(error), retry_after_seconds=asked, is_forbidden=is_forbidden)

@@ -1,15 +1,17 @@
 """/metrics, /state, /healthz and /readyz of a process, over plain HTTP.
 
 `healthz` reports that the event loop runs; `readyz` that every service holds its leases, has restored its
-tables and can decide every key, or else the leases in restore and the failing keys; `state` the progress of
-each lease (see `pvbus.runtime.process.state`).
+tables and can decide every key, and the API server answers (see `pvbus.runtime.process.apiserver`), or else
+the leases in restore, the failing keys and the loss; and also the missing rights (see
+`pvbus.runtime.process.rights`); `state` the progress of each lease (see
+`pvbus.runtime.process.state`).
 """
 
 import contextlib
 import ipaddress
 import socket
 from types import TracebackType
-from typing import Self
+from typing import Protocol, Self
 
 import msgspec
 from aiohttp import web
@@ -19,14 +21,37 @@ from pvbus.core.errors import PermanentError
 from pvbus.runtime.process.assembly import Service
 from pvbus.runtime.process.state import Observation, Observer, defect_lines, defects_of
 from pvbus.telemetry import metrics
+from pvbus.telemetry.terminal import printable
+
+
+class ApiServer(Protocol):
+    """What a process knows of its API server: `pvbus.runtime.process.apiserver.ApiServerHealth`."""
+
+    @property
+    def problem(self) -> str: ...
+
+    @property
+    def failing_seconds(self) -> float: ...
+
+
+class Rights(Protocol):
+    """What a process knows of its rights: `pvbus.runtime.process.rights.MissingRights`."""
+
+    def lines(self, service: str) -> list[str]: ...
+
+    def is_useless(self, service: str) -> bool: ...
 
 
 class HealthServer:
     """Serves the endpoints within an async context, in which `url` is set."""
 
-    def __init__(self, observer: Observer, *, host: str, port: int) -> None:
+    def __init__(
+        self, observer: Observer, api_server: ApiServer, rights: Rights, *, host: str, port: int
+    ) -> None:
         """port: 0 takes any free one."""
         self._observer = observer
+        self._api_server = api_server
+        self._rights = rights
         self._host = host
         self._port = port
         self._runner: web.AppRunner | None = None
@@ -68,7 +93,11 @@ class HealthServer:
             lines.append(f"{name}: {_readiness(service)}")
             defects = defect_lines(name, defects_of(service))
             lines += defects
-            ready = ready and service.ready and not defects
+            lines += [f"{name}: {printable(line)}" for line in self._rights.lines(name)]
+            ready = ready and service.ready and not defects and not self._rights.is_useless(name)
+        if problem := self._api_server.problem:
+            lines.append(f"API server: {printable(problem)}")
+            ready = False
         return web.Response(text="\n".join(lines) + "\n", status=200 if ready else 503)
 
     async def _state(self, request: web.Request) -> web.Response:
@@ -77,6 +106,7 @@ class HealthServer:
 
     async def _metrics(self, request: web.Request) -> web.Response:
         _measure(await self._observer.look())
+        metrics.API_SERVER_FAILING.set(self._api_server.failing_seconds)
         return web.Response(body=generate_latest(), headers={"Content-Type": CONTENT_TYPE_LATEST})
 
 

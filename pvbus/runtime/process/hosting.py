@@ -18,10 +18,12 @@ from pvbus.ports.bus import Bus
 from pvbus.ports.cluster import Cluster
 from pvbus.runtime.clock import SystemClock
 from pvbus.runtime.failures import causes
+from pvbus.runtime.process.apiserver import ApiServerHealth
 from pvbus.runtime.process.assembly import Service, build_service, partition_count, run_all
 from pvbus.runtime.process.buses import open_bus
 from pvbus.runtime.process.health import HealthServer
 from pvbus.runtime.process.installation import ensure_installation
+from pvbus.runtime.process.rights import MissingRights
 from pvbus.runtime.process.settings import (
     ConditionsConfig,
     ServiceConfig,
@@ -62,6 +64,8 @@ class Host(NamedTuple):
     cluster: Cluster
     health_url: str
     observer: Observer
+    api_server: ApiServerHealth
+    rights: MissingRights
 
     async def run(self, stop: asyncio.Event) -> None:
         """Run until `stop` is set, then drain. Raises a failing service's error."""
@@ -71,11 +75,14 @@ class Host(NamedTuple):
             for service in self.services.values():
                 service.stop()
 
-        waiting = asyncio.create_task(wait())
-        try:
-            await run_all(list(self.services.values()))
-        finally:
-            waiting.cancel()
+        async with asyncio.TaskGroup() as tasks:
+            loops = (wait(), self.api_server.run(), self.rights.run())
+            beside = [tasks.create_task(loop) for loop in loops]
+            try:
+                await run_all(list(self.services.values()))
+            finally:
+                for task in beside:
+                    task.cancel()
 
 
 @asynccontextmanager
@@ -101,10 +108,14 @@ async def hosted(names: Sequence[str], config: ServiceConfig) -> AsyncIterator[H
             for name in names
         }
         observer = Observer(services, bus, clock)
-        async with HealthServer(observer, host=config.health_host, port=config.health_port) as health:
+        api_server = ApiServerHealth(cluster, clock, names)
+        rights = MissingRights(cluster, clock, names)
+        async with HealthServer(
+            observer, api_server, rights, host=config.health_host, port=config.health_port
+        ) as health:
             for each in buses.values():
                 each.label = health.url
-            yield Host(services, bus, cluster, health.url, observer)
+            yield Host(services, bus, cluster, health.url, observer, api_server, rights)
 
 
 class Ground(NamedTuple):

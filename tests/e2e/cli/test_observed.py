@@ -23,7 +23,14 @@ from tests.e2e.cli.command import REPOSITORY, SECONDS_MAX, Running, running
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(500), pytest.mark.xdist_group("fleet")]
 
 ELSEWHERE = {
+    "pvbus_api_server_failing_seconds": (
+        "tests/unit/runtime/test_state.py::test_without_the_api_server_a_process_is_alive_but_not_ready"
+    ),
     "pvbus_dead_letters": "tests/unit/runtime/test_metrics.py::test_dead_letters_are_counted_by_topic",
+    "pvbus_missing_rights": (
+        "tests/unit/runtime/test_missing_rights.py"
+        "::test_one_refusal_shows_everything_that_is_missing_until_it_is_granted"
+    ),
 }
 """Metrics of what does not happen in a fleet that is well, each with the test that observes it."""
 

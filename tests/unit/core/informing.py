@@ -31,7 +31,7 @@ Object = dict[str, Any]
 TRANSIENT = Fault(reason="transient", message="503")
 GONE = Fault(reason="gone", message="410")
 SILENT = Fault(reason="silent", message="nothing came for 90 s")
-FORBIDDEN = Fault(reason="permanent", message="403 Forbidden")
+FORBIDDEN = Fault(reason="permanent", message="403 Forbidden", is_forbidden=True)
 
 
 class World:

@@ -2,13 +2,15 @@
 
 from collections.abc import Callable
 
+import msgspec
 import pytest
 
 from pvbus.core.errors import InvariantError
 from pvbus.core.ingest import events
 from pvbus.core.ingest.published import agreed, unwanted, withdrawal
-from pvbus.core.ingest.rows import SET
+from pvbus.core.ingest.rows import REVISION, SET
 from pvbus.core.ingest.states import TRANSITIONS, Watching
+from pvbus.core.keys import sync_key
 from pvbus.core.kinds import Kind
 from pvbus.core.records import INJECTABLES, OBJECTS, SETS, SyncMarker
 from tests.unit.core.informing import FORBIDDEN, GONE, SILENT, SITE, TRANSIENT, Informed, World
@@ -227,6 +229,26 @@ def test_a_kind_that_ceases_to_be_served_is_not_answered_until_it_is_served() ->
     assert informed.story() == ["unavailable"]
     informed.run(61)
     assert informed.story() == ["syncing", "ok", "!n"]
+
+
+@pytest.mark.parametrize(
+    ("kind", "fault", "remedy"),
+    [
+        (SITE, FORBIDDEN, "label pvbus.dev/observed=true: `pvbus doctor` prints the commands"),
+        (REVISION, FORBIDDEN, "bind the ClusterRole of ingest: `pvbus doctor` prints the command"),
+        (SITE, events.Fault(reason="permanent", message="405 MethodNotAllowed"), "405 MethodNotAllowed"),
+    ],
+    ids=["selected", "in the role", "no right helps"],
+)
+def test_a_missing_right_is_marked_with_what_grants_it(kind: Kind, fault: events.Fault, remedy: str) -> None:
+    """Sets and variants quote the marker; a kind in the role of ingest needs another remedy than the rest."""
+    informed = Informed(World("a"), kind=kind)
+    informed.world.faults["list"] = [fault] * 5
+    informed.run(1)
+    rows = [emission.value for emission in informed.emitted if emission.key == sync_key(*kind)]
+    message = msgspec.json.decode(rows[-1] or b"", type=SyncMarker).message
+    assert message.startswith(fault.message)
+    assert message.endswith(remedy)
 
 
 def test_an_api_server_that_starts_and_refuses_is_asked_again_soon() -> None:

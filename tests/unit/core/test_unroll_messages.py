@@ -12,22 +12,28 @@ from tests.unit.core.unrolling import change, downstreams, live_on, part, report
 
 
 @pytest.mark.parametrize(
-    ("said", "message"),
+    ("said", "reason", "message"),
     [
-        ("", 'no matches for kind "Site" in version "example.org/v1"'),
+        ("", "NoMatchingTargets", 'no matches for kind "Site" in version "example.org/v1"'),
         (
             'no matches for kind "Site" in group "example.org"',
+            "NoMatchingTargets",
             'no matches for kind "Site" in version "example.org/v1"',
         ),
-        ("403 Forbidden: sites is forbidden", "403 Forbidden: sites is forbidden"),
+        (
+            "403 Forbidden: sites is forbidden",
+            "UnexpectedError",
+            "example.org/Site cannot be read: 403 Forbidden: sites is forbidden",
+        ),
     ],
 )
-def test_a_kind_that_is_not_served_is_named_with_the_version_of_the_set(said: str, message: str) -> None:
-    """The observer knows no version; the set does. Other reasons are passed on as they are."""
+def test_a_kind_that_cannot_be_selected_is_named(said: str, reason: str, message: str) -> None:
+    """If it is not served, with the version, which the set knows and the observer does not. Where a right is
+    missing, the kind is served, and another reason says so."""
     found = part(sites=("s1",))
     value = encode_row(SyncMarker(state="unavailable", epoch=2, message=said))
     found.controller.load(OBJECTS, 0, sync_key(*SITE), value)
-    assert reported(found) == ("NoMatchingTargets", message)
+    assert reported(found) == (reason, message)
 
 
 @pytest.mark.parametrize("versions", [("v1", "v9"), ("v9", "v1")])

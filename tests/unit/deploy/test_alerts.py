@@ -110,6 +110,18 @@ CASES = (
         0,
     ),
     Case(
+        "PvbusApiServerLost",
+        "one worker is refused",
+        {f'pvbus_api_server_failing_seconds{{instance="{i}"}}': f"0+{i}x60" for i in (0, 60)},
+        "5m",
+        1,
+    ),
+    Case(
+        "PvbusApiServerLost", "lost for a moment", {"pvbus_api_server_failing_seconds": "0 40 0x58"}, "1m", 0
+    ),
+    Case("PvbusMissingRights", "one lacks", {'pvbus_missing_rights{service="render"}': "2x60"}, "30m", 1),
+    Case("PvbusMissingRights", "all granted", {'pvbus_missing_rights{service="render"}': "0x60"}, "30m", 0),
+    Case(
         "PvbusApiServerTrouble",
         "a third fails",
         {

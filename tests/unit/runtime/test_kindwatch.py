@@ -6,6 +6,7 @@ from typing import Any
 from pvbus.core.errors import PermanentError, TransientError
 from pvbus.core.records import INJECTABLES
 from pvbus.ports.cluster import GoneError, Kind, Resource
+from pvbus.runtime.ingest.informer import fault_of
 from tests.unit.runtime.watching import REVISION, SITE, Porch, Server, Watching, revision, simulated, site
 
 
@@ -138,6 +139,13 @@ def test_without_a_probe_an_unavailable_kind_is_looked_for_each_minute() -> None
         await watching.end()
 
     simulated(scenario)
+
+
+def test_only_a_403_is_a_missing_right() -> None:
+    """Another permanent error says nothing about rights."""
+    assert fault_of(PermanentError("403", reason="Forbidden")).is_forbidden
+    assert not fault_of(PermanentError("405", reason="MethodNotAllowed")).is_forbidden
+    assert not fault_of(TransientError("503")).is_forbidden
 
 
 def test_a_short_interruption_is_no_reason_for_doubt_and_a_long_one_is() -> None:

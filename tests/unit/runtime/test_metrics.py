@@ -20,7 +20,7 @@ from tests.unit.runtime.fakes import IN, PARTITIONS, FakeWorld, simulated
 DECLARED = [metric for metric in vars(metrics).values() if isinstance(metric, MetricWrapperBase)]
 KEYS = [f"default/k{i}" for i in range(8)]
 UNITS = ("_seconds", "_records", "_keys", "_ratio", "_bytes")
-COUNTED = {"pvbus_leases", "pvbus_lease_held", "pvbus_build"}
+COUNTED = {"pvbus_leases", "pvbus_lease_held", "pvbus_build", "pvbus_missing_rights"}
 """Gauges whose names are what they count."""
 
 

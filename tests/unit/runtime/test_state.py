@@ -74,6 +74,26 @@ class GivenService:
         return self._leases
 
 
+class GivenApiServer:
+    """What a process knows of its API server."""
+
+    def __init__(self, problem: str = "", failing_seconds: float = 0.0) -> None:
+        self.problem, self.failing_seconds = problem, failing_seconds
+
+
+class GivenRights:
+    """The rights that services lack, as lines."""
+
+    def __init__(self, missing: Mapping[str, list[str]] = {}, useless: str = "") -> None:  # not changed
+        self._missing, self._useless = missing, useless
+
+    def lines(self, service: str) -> list[str]:
+        return self._missing.get(service, [])
+
+    def is_useless(self, service: str) -> bool:
+        return service == self._useless
+
+
 class Ends:
     """A bus with these ends, or one that does not answer: with an error, or not at all."""
 
@@ -249,7 +269,7 @@ def test_a_key_that_a_bug_fails_is_shown_until_it_is_decided() -> None:
         world.cluster.answer = fail
         worker, _, clock, _ = world.worker()
         looking = Observer({"toy": worker}, world.bus, clock, INPUTS)
-        server = HealthServer(looking, host="127.0.0.1", port=0)
+        server = HealthServer(looking, GivenApiServer(), GivenRights(), host="127.0.0.1", port=0)
         request = make_mocked_request("GET", "/readyz")
         await world.send("default/good", {"write": True})
         await asyncio.sleep(5)
@@ -280,10 +300,16 @@ def test_a_key_that_a_bug_fails_is_shown_until_it_is_decided() -> None:
 
 
 @asynccontextmanager
-async def served(services: Mapping[str, GivenService], bus: Ends) -> AsyncIterator[aiohttp.ClientSession]:
+async def served(
+    services: Mapping[str, GivenService],
+    bus: Ends,
+    api_server: GivenApiServer | None = None,
+    rights: GivenRights | None = None,
+) -> AsyncIterator[aiohttp.ClientSession]:
+    api_server = api_server or GivenApiServer()
     looking = observer(services, bus, SimulatedClock(), INPUTS)
     async with (
-        HealthServer(looking, host="127.0.0.1", port=0) as server,
+        HealthServer(looking, api_server, rights or GivenRights(), host="127.0.0.1", port=0) as server,
         aiohttp.ClientSession(server.url) as session,
     ):
         yield session
@@ -304,6 +330,30 @@ async def test_ready_is_who_has_restored_everything() -> None:
         )
     async with served({"a": GivenService(Given(lease(1)))}, Ends({})) as http:
         assert await get(http, "/readyz") == (200, "a: ready\n")
+
+
+async def test_without_the_api_server_a_process_is_alive_but_not_ready() -> None:
+    """/readyz is 503 and says why, /metrics says since when, and /healthz does not depend on it."""
+    lost = GivenApiServer("no request succeeds\x1b[31m since yesterday", 42.5)
+    services = {"a": GivenService(Given(lease(1)))}
+    async with served(services, Ends({}), lost) as http:
+        reason = "API server: no request succeeds\\u001b[31m since yesterday"
+        assert await get(http, "/readyz") == (503, f"a: ready\n{reason}\n")
+        assert await get(http, "/healthz") == (200, "ok\n")
+        assert "pvbus_api_server_failing_seconds 42.5" in (await get(http, "/metrics"))[1].splitlines()
+    async with served(services, Ends({}), GivenApiServer()) as http:
+        assert "pvbus_api_server_failing_seconds 0.0" in (await get(http, "/metrics"))[1].splitlines()
+
+
+async def test_missing_rights_are_listed_and_a_service_without_any_is_not_ready() -> None:
+    """Of several services in a process, each has its own lines."""
+    services = {"a": GivenService(Given(lease(1))), "b": GivenService(Given(lease(2)))}
+    missing = {"b": ["may not list secrets"]}
+    text = "a: ready\nb: ready\nb: may not list secrets\n"
+    async with served(services, Ends({}), rights=GivenRights(missing)) as http:
+        assert await get(http, "/readyz") == (200, text)
+    async with served(services, Ends({}), rights=GivenRights(missing, "b")) as http:
+        assert await get(http, "/readyz") == (503, text)
 
 
 async def test_state_is_json_of_what_was_seen() -> None:

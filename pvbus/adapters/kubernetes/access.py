@@ -1,0 +1,78 @@
+"""Access reviews, which an API server answers by its own rules, and the requests that it refused.
+
+Every account may ask for its own rights. Source: Kubernetes 1.36, ClusterRole system:basic-user.
+"""
+
+from collections.abc import Mapping
+from typing import Any, Protocol
+
+from pvbus.core.rights import Request
+from pvbus.ports.cluster import Object, Resource
+
+_GROUP = "authorization.k8s.io"
+_OWN = Resource(_GROUP, "v1", "SelfSubjectAccessReview", "selfsubjectaccessreviews", False)
+_OF_A_USER = Resource(_GROUP, "v1", "SubjectAccessReview", "subjectaccessreviews", False)
+
+_VERBS = {"POST": "create", "PUT": "update", "PATCH": "patch", "DELETE": "delete"}
+
+
+class Creates(Protocol):
+    """A cluster, of which only this is used."""
+
+    async def create(self, resource: Resource, obj: Object) -> Object: ...
+
+
+async def is_allowed(cluster: Creates, request: Request, user: Mapping[str, Any] | None = None) -> bool:
+    """Return whether a request is permitted in all namespaces. user: whose, `user` and `groups`; None: ours.
+
+    Raises PermanentError if the API server has no reviews, or does not let us create one.
+    """
+    plural, _, subresource = request.resource.partition("/")
+    attributes = {
+        "verb": request.verb,
+        "group": request.group,
+        "resource": plural,
+        "subresource": subresource,
+    }
+    resource = _OF_A_USER if user else _OWN
+    spec = {"resourceAttributes": attributes, **(user or {})}
+    review = {"apiVersion": resource.api_version, "kind": resource.kind, "metadata": {}, "spec": spec}
+    answer = await cluster.create(resource, review)
+    return bool(answer.get("status", {}).get("allowed"))
+
+
+class Refusals:
+    """The requests that were answered with 403, by the name of the client."""
+
+    def __init__(self) -> None:
+        self._found: set[tuple[str, Request]] = set()
+
+    def note(self, agent: str, method: str, path: str, *, watches: bool = False) -> None:
+        request = request_of(method, path, watches=watches)
+        if request is not None:
+            self._found.add((agent, request))
+
+    def take(self) -> set[tuple[str, Request]]:
+        """Return those since the last call."""
+        found, self._found = self._found, set()
+        return found
+
+
+def request_of(method: str, path: str, *, watches: bool) -> Request | None:
+    """Return what a request of ours asks for; None for discovery and the like.
+
+    Source: Kubernetes 1.36, staging/src/k8s.io/apiserver/pkg/endpoints/request/requestinfo.go.
+    """
+    match path.strip("/").split("/"):
+        case ["api", _, *rest]:
+            group = ""
+        case ["apis", group, _, *rest]:
+            pass
+        case _:
+            return None
+    if len(rest) > 2 and rest[0] == "namespaces":
+        rest = rest[2:]
+    if not rest:
+        return None
+    reading = "get" if len(rest) > 1 else "watch" if watches else "list"
+    return Request(_VERBS.get(method, reading), group, "/".join([rest[0], *rest[2:3]]))

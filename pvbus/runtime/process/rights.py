@@ -1,0 +1,99 @@
+"""The rights that the services of a process lack, for /readyz, the metrics and the log.
+
+A request that is answered with 403 gives rise to a look, one or two intervals later, as an API server that
+starts refuses everybody until it has read the roles: access reviews of what was refused, and of all that the
+service may do by `pvbus.core.rights`. So one refusal shows everything that is missing; a refusal that has
+another reason, such as a policy for one object, shows nothing. What is missing is looked at in each
+interval until it is granted.
+
+A service that has none of its rights cannot work at all, and is not ready. With some it does a part. Kinds
+that sets select or packages inject do not count for that: who made them sees their conditions.
+"""
+
+from collections.abc import Iterable
+
+from pvbus.adapters.kubernetes.access import is_allowed
+from pvbus.adapters.kubernetes.cluster import HttpCluster
+from pvbus.core.errors import PvbusError
+from pvbus.core.rights import OBSERVED_LABEL, RIGHTS, Request, Right, requests_of
+from pvbus.ports.clock import Clock
+from pvbus.telemetry import metrics
+from pvbus.telemetry.logs import get_logger
+
+LOOK_SECONDS = 10.0
+FORGET_SECONDS = 200.0
+"""Ingest asks for a kind each minute while a set or a package wants it: after three, nobody does."""
+AGENT = "pvbus-"
+"""What a service's name in the User-Agent, and that of its ClusterRole, begin with."""
+
+
+class MissingRights:
+    """Looks for missing rights. `run` runs until cancelled."""
+
+    def __init__(self, cluster: HttpCluster, clock: Clock, services: Iterable[str]) -> None:
+        self._cluster = cluster
+        self._clock = clock
+        self._own = {
+            name: frozenset(r for each in RIGHTS[name] for r in requests_of(each)) for name in services
+        }
+        self._missing: dict[str, frozenset[Request]] = {name: frozenset() for name in self._own}
+        self._refused_at: dict[str, dict[Request, float]] = {name: {} for name in self._own}
+        self._log = get_logger("host")
+
+    def lines(self, service: str) -> list[str]:
+        """Return a line for each resource on which a service lacks rights, with what grants them."""
+        missing = self._missing[service]
+        lines = ["not ready: it has none of its rights"] if self.is_useless(service) else []
+        for group, resource in sorted({request[1:] for request in missing}):
+            requests = sorted(r for r in missing if r[1:] == (group, resource))
+            title = Right(group, resource, (), "").title
+            verbs = ", ".join(request.verb for request in requests)
+            remedies = dict.fromkeys(self._remedy(service, request) for request in requests)
+            lines.append(f"may not {verbs} {title}; {'; '.join(remedies)}")
+        return lines
+
+    def is_useless(self, service: str) -> bool:
+        """Return whether a service has none of its rights."""
+        own = self._own[service]
+        return bool(own) and own <= self._missing[service]
+
+    async def run(self) -> None:
+        refused: set[tuple[str, Request]] = set()
+        while True:
+            now = self._clock.monotonic()
+            for service in self._own:
+                new = {request for agent, request in refused if agent == AGENT + service}
+                self._refused_at[service].update(dict.fromkeys(new, now))
+                if new or self._missing[service]:
+                    await self._look(service, self._asked(service, new, now))
+            refused = self._cluster.refusals.take()
+            await self._clock.sleep(LOOK_SECONDS)
+
+    def _asked(self, service: str, new: set[Request], now: float) -> set[Request]:
+        """Return what to look at: all of the role after a refusal, and what is missing and still wanted."""
+        own, refused_at = self._own[service], self._refused_at[service]
+        recent = {r for r in self._missing[service] if now - refused_at.get(r, now) <= FORGET_SECONDS}
+        return recent | (self._missing[service] & own) | new | (own if new else set())
+
+    async def _look(self, service: str, requests: set[Request]) -> None:
+        try:
+            missing = frozenset([r for r in sorted(requests) if not await is_allowed(self._cluster, r)])
+        except PvbusError as exc:
+            self._log.warning("rights cannot be looked at", error=str(exc))
+            return
+        before, self._missing[service] = self._missing[service], missing
+        metrics.MISSING_RIGHTS.labels(service).set(len(missing))
+        for request in sorted(missing - before):
+            what = {"service": service, "may_not": _title(request), "remedy": self._remedy(service, request)}
+            self._log.error("a right is missing", **what)
+        for request in sorted((before & requests) - missing):
+            self._log.info("a right was granted", service=service, may=_title(request))
+
+    def _remedy(self, service: str, request: Request) -> str:
+        if request in self._own[service]:
+            return f"bind the ClusterRole {AGENT}{service}: `pvbus doctor` prints the command"
+        return f"grant it by the label {OBSERVED_LABEL}=true: `pvbus doctor` prints the commands"
+
+
+def _title(request: Request) -> str:
+    return f"{request.verb} {Right(request.group, request.resource, (), '').title}"
