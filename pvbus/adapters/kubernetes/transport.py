@@ -138,7 +138,7 @@ class Transport:
                 f"(429), so only {self._limit.limit} are in flight; check its priority levels"
             ) from exc
         try:
-            answer = await self._authenticated(request)
+            answer = await self._authenticated(request, REQUEST_SECONDS)
             if answer.code == 429:
                 self._limit.refused(number)
             else:
@@ -153,7 +153,7 @@ class Transport:
         with suppress(TransientError):
             await self._authenticated(_Request("GET", "/version", None, headers, None), PROBE_SECONDS_MAX)
 
-    async def _authenticated(self, request: "_Request", seconds: float = REQUEST_SECONDS) -> Answer:
+    async def _authenticated(self, request: "_Request", seconds: float) -> Answer:
         """Send a request, again after 401 with renewed credentials. Affects: `reach`."""
         try:
             access = await self._connection.access()
