@@ -19,7 +19,7 @@ import yaml
 from pvbus.core.api.crds import crds, open_api
 from pvbus.core.api.variants import PackageVariant, PackageVariantSet
 from pvbus.core.topics import TOPICS, Topic, row_types
-from schemas import asyncapi
+from schemas import asyncapi, writing
 
 FOLDER = Path(__file__).parent
 HOUR_SECONDS = 3600
@@ -91,31 +91,15 @@ def row_schema(row: type[msgspec.Struct]) -> dict[str, Any]:
 
 def differences(wanted: Mapping[str, str]) -> list[str]:
     """Return one line per file that is missing, stale or not generated any more."""
-    lines = []
-    for path, text in wanted.items():
-        file = FOLDER / path
-        if not file.exists():
-            lines.append(f"{path} is missing")
-        elif file.read_text() != text:
-            lines.append(f"{path} differs from the types")
-    present = {str(file.relative_to(FOLDER)) for pattern in GENERATED for file in FOLDER.glob(pattern)}
-    return lines + [f"{path} is not generated any more" for path in sorted(present - set(wanted))]
+    return writing.differences(FOLDER, wanted, _present())
+
+
+def _present() -> set[str]:
+    return {str(file.relative_to(FOLDER)) for pattern in GENERATED for file in FOLDER.glob(pattern)}
 
 
 def main(arguments: Sequence[str]) -> int:
-    wanted = files()
-    if "--check" in arguments:
-        found = differences(wanted)
-        for line in found:
-            print(f"schemas/{line}; run: python -m schemas.generate", file=sys.stderr)
-        return 1 if found else 0
-    for path, text in wanted.items():
-        file = FOLDER / path
-        file.parent.mkdir(parents=True, exist_ok=True)
-        file.write_text(text)
-    for line in differences(wanted):
-        (FOLDER / line.split(" ", 1)[0]).unlink()
-    return 0
+    return writing.run(FOLDER, files(), _present(), arguments, "schemas.generate")
 
 
 def _json(value: Any) -> str:

@@ -14,40 +14,14 @@ from pathlib import Path
 import aiohttp
 import yaml
 from aiohttp import web
+from aiohttp.typedefs import Handler
 
+from pvbus.adapters.kubernetes.access import request_of
 from pvbus.adapters.kubernetes.connection import Connection
 from pvbus.core.api.variants import PORCH_GROUP
 from pvbus.core.rights import Request
 
-_VERBS = {"POST": "create", "PUT": "update", "PATCH": "patch"}
 _DROPPED = {"Content-Length", "Transfer-Encoding", "Content-Encoding", "Connection"}
-
-
-def request_of(method: str, path: str, *, watches: bool) -> Request | None:
-    """Return what a request asks for, None for discovery, health and the like.
-
-    Source: Kubernetes 1.36, staging/src/k8s.io/apiserver/pkg/endpoints/request/requestinfo.go.
-    """
-    parts = path.strip("/").split("/")
-    match parts:
-        case ["api", _, *rest]:
-            group = ""
-        case ["apis", group, _, *rest]:
-            pass
-        case _:
-            return None
-    if len(rest) > 2 and rest[0] == "namespaces":
-        rest = rest[2:]
-    if not rest:
-        return None
-    resource = "/".join([rest[0], *rest[2:3]])
-    if method in ("GET", "HEAD"):
-        verb = "get" if len(rest) > 1 else "watch" if watches else "list"
-    elif method == "DELETE":
-        verb = "delete" if len(rest) > 1 else "deletecollection"
-    else:
-        verb = _VERBS[method]
-    return Request(verb, group, resource)
 
 
 class Authorizer:
@@ -99,9 +73,9 @@ async def authorizing(kubeconfig: Path, authorizer: Authorizer, folder: Path) ->
             await runner.cleanup()
 
 
-def _application(handle: object) -> web.Application:
+def _application(handle: Handler) -> web.Application:
     application = web.Application(client_max_size=1 << 26)
-    application.router.add_route("*", "/{path:.*}", handle)  # type: ignore[arg-type]
+    application.router.add_route("*", "/{path:.*}", handle)
     return application
 
 

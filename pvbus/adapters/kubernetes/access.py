@@ -13,7 +13,7 @@ _GROUP = "authorization.k8s.io"
 _OWN = Resource(_GROUP, "v1", "SelfSubjectAccessReview", "selfsubjectaccessreviews", False)
 _OF_A_USER = Resource(_GROUP, "v1", "SubjectAccessReview", "subjectaccessreviews", False)
 
-_VERBS = {"POST": "create", "PUT": "update", "PATCH": "patch", "DELETE": "delete"}
+_VERBS = {"POST": "create", "PUT": "update", "PATCH": "patch"}
 
 
 class Creates(Protocol):
@@ -59,7 +59,7 @@ class Refusals:
 
 
 def request_of(method: str, path: str, *, watches: bool) -> Request | None:
-    """Return what a request of ours asks for; None for discovery and the like.
+    """Return what a request asks for; None for discovery, health and the like.
 
     Source: Kubernetes 1.36, staging/src/k8s.io/apiserver/pkg/endpoints/request/requestinfo.go.
     """
@@ -74,5 +74,9 @@ def request_of(method: str, path: str, *, watches: bool) -> Request | None:
         rest = rest[2:]
     if not rest:
         return None
-    reading = "get" if len(rest) > 1 else "watch" if watches else "list"
-    return Request(_VERBS.get(method, reading), group, "/".join([rest[0], *rest[2:3]]))
+    is_named = len(rest) > 1
+    if method == "DELETE":
+        verb = "delete" if is_named else "deletecollection"
+    else:
+        verb = _VERBS.get(method) or ("get" if is_named else "watch" if watches else "list")
+    return Request(verb, group, "/".join([rest[0], *rest[2:3]]))

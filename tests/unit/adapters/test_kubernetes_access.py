@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 from aiohttp import web
 
-from pvbus.adapters.kubernetes.access import is_allowed
+from pvbus.adapters.kubernetes.access import is_allowed, request_of
 from pvbus.adapters.kubernetes.cluster import HttpCluster
 from pvbus.core.errors import PvbusError
 from pvbus.core.rights import Request
@@ -55,6 +55,18 @@ async def test_what_is_forbidden_is_noted_once_with_its_client(
         noted = {("pvbus-render", request_)} if request_ and code == 403 else set()
         assert cluster.refusals.take() == noted
         assert cluster.refusals.take() == set()
+
+
+@pytest.mark.parametrize(
+    ("method", "path", "verb"),
+    [
+        ("DELETE", "/apis/example.org/v1/namespaces/n/sites", "deletecollection"),
+        ("DELETE", "/apis/example.org/v1/namespaces/n/sites/a", "delete"),
+        ("HEAD", "/apis/example.org/v1/sites", "list"),
+    ],
+)
+def test_the_verb_depends_on_whether_one_object_is_named(method: str, path: str, verb: str) -> None:
+    assert request_of(method, path, watches=False) == Request(verb, GROUP, "sites")
 
 
 @pytest.mark.parametrize("allowed", [True, False])

@@ -119,7 +119,7 @@ def test_before_the_first_answer_nothing_is_ready() -> None:
     async def main() -> None:
         clock = SimulatedClock()
         server = Server(clock)
-        health = ApiServerHealth(server, clock, ["inject"])  # type: ignore[arg-type]
+        health = ApiServerHealth(server, clock, ["inject"])  # type: ignore[arg-type]  # only what is used
         assert health.problem == f"{URL} has not answered yet"
         server.reach.failed(TransientError(LOST))
         assert health.problem == f"{URL} has not answered yet: {LOST}"
