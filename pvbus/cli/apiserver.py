@@ -33,7 +33,7 @@ def apiserver(data: str, port: int, advertise: str, is_child: bool) -> None:
           --bus sqlite:.pvbus/bus.db --kubeconfig .pvbus/kubeconfig
 
     Only this machine is served, if there is no --advertise. Who has the token, in the kubeconfig of the
-    data folder, may do everything. `pvbus up` does both at once.
+    data folder, may do everything; `pvbus user` lets others in. `pvbus up` does both at once.
     """
     config = load_config(ApiServerConfig)
     logs.configure(config.log_level, config.log_format)

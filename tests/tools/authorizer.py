@@ -21,20 +21,27 @@ from pvbus.adapters.kubernetes.connection import Connection
 from pvbus.core.api.variants import PORCH_GROUP
 from pvbus.core.rights import Request
 
-_DROPPED = {"Content-Length", "Transfer-Encoding", "Content-Encoding", "Connection"}
+DROPPED = {"Content-Length", "Transfer-Encoding", "Content-Encoding", "Connection"}
+"""Headers of an answer that hold for one connection only."""
 
 
 class Authorizer:
-    """What one account may do, what it asked for, and what was refused."""
+    """What one account may do, what it asked for, and what was refused.
 
-    def __init__(self, permitted: Iterable[Request]) -> None:
+    namespaced: whether rights are for the namespaces that they name; if not, for all.
+    """
+
+    def __init__(self, permitted: Iterable[Request], *, namespaced: bool = False) -> None:
         self.permitted = frozenset(permitted)
+        self.namespaced = namespaced
         self.seen: set[Request] = set()
         self.refused: set[Request] = set()
 
     def permits(self, request: Request | None) -> bool:
         if request is None:
             return True
+        if not self.namespaced:
+            request = request._replace(namespace="")
         self.seen.add(request)
         if request in self.permitted:
             return True
@@ -64,16 +71,17 @@ async def authorizing(kubeconfig: Path, authorizer: Authorizer, folder: Path) ->
                 return _forbidden(request)
             return await _pass_on(incoming, request, session, connection)
 
-        runner = web.AppRunner(_application(handle), access_log=None, shutdown_timeout=0.1)
+        runner = web.AppRunner(application(handle), access_log=None, shutdown_timeout=0.1)
         await runner.setup()
         try:
             await web.TCPSite(runner, "127.0.0.1", 0).start()
-            yield _kubeconfig(folder, runner.addresses[0][1])
+            yield kubeconfig_at(folder, runner.addresses[0][1])
         finally:
             await runner.cleanup()
 
 
-def _application(handle: Handler) -> web.Application:
+def application(handle: Handler) -> web.Application:
+    """Return a server that gives each request to one handler."""
     application = web.Application(client_max_size=1 << 26)
     application.router.add_route("*", "/{path:.*}", handle)
     return application
@@ -93,7 +101,7 @@ async def _pass_on(
         headers={**headers, **access.headers},
         **access.options,
     ) as answer:
-        passed = {name: value for name, value in answer.headers.items() if name not in _DROPPED}
+        passed = {name: value for name, value in answer.headers.items() if name not in DROPPED}
         if request is not None and request[:2] == ("list", PORCH_GROUP) and answer.status == 200:
             listing = json.loads(await answer.read())
             listing["metadata"].pop("resourceVersion", None)
@@ -107,7 +115,8 @@ async def _pass_on(
         return outgoing
 
 
-def _kubeconfig(folder: Path, port: int) -> Path:
+def kubeconfig_at(folder: Path, port: int) -> Path:
+    """Write the kubeconfig of a proxy on this machine, and return its path."""
     folder.mkdir(parents=True, exist_ok=True)
     file = folder / "kubeconfig"
     document = {

@@ -29,7 +29,7 @@ up to 4 frames per level, and Python has 1,000 of them in all."""
 _INTEGER_MIN, _INTEGER_MAX = -(2**63), 2**64 - 1
 """The range that JSON encoders here and in clients handle without loss."""
 
-_YAML_MEDIA = ("application/yaml", "application/x-yaml", "text/yaml")
+_YAML_MEDIA = ("application/yaml", "application/x-yaml", "text/yaml", "application/apply-patch+yaml")
 
 
 def read_object(content: bytes, media: str, *, duplicates: bool) -> tuple[dict[str, Any], list[str]]:
@@ -57,6 +57,20 @@ def read_object(content: bytes, media: str, *, duplicates: bool) -> tuple[dict[s
 def read_json(content: bytes) -> Any:
     """Decode any JSON value, for example a patch. Raises StatusError (400)."""
     return _read_json(content, False)[0]
+
+
+def read_config(content: bytes, *, strict: bool) -> dict[str, Any]:
+    """Decode the YAML or JSON object of a server-side apply. Raises StatusError (400).
+
+    strict: refuse duplicate fields.
+    """
+    value = _read_yaml(content)
+    if strict and (doubled := list(_doubled_paths(value))):
+        listed = ", ".join(f'key "{path}" already set in map' for path in doubled)
+        raise status.bad_request(f"error strict decoding YAML: {listed}")
+    if not isinstance(value, dict):
+        raise status.bad_request("error decoding YAML: the body of the request is not an object")
+    return value
 
 
 def refuse_nul(value: Any, content: bytes, media: str) -> None:

@@ -5,137 +5,71 @@ descriptions are our own. The schemas of Porch's porch.kpt.dev/v1alpha1 come fro
 """
 
 from collections.abc import Mapping
-from typing import Any
 
-from pvbus.controlplane.apiserver.kinds import ALL_VERBS, ServedKind, ServedVersion
+from pvbus.controlplane.apiserver.kinds import ServedKind
 from pvbus.controlplane.apiserver.registry import NEW_EVENT_NAMES
+from pvbus.controlplane.apiserver.schema_parts import (
+    JsonSchema,
+    boolean,
+    integer,
+    kind_schema,
+    list_of,
+    mapping,
+    object_of,
+    open_object,
+    served_kind,
+    string,
+    strings,
+    time,
+)
 from pvbus.core.api.crds import open_api
 from pvbus.core.api.variants import PORCH_GROUP
 
-_Schema = dict[str, Any]
+_BY_TYPE: JsonSchema = {"x-kubernetes-list-type": "map", "x-kubernetes-list-map-keys": ["type"]}
+"""The conditions of a kind, by type: an apply changes those that it names, and leaves the others."""
 
 
-def _string(description: str, **more: Any) -> _Schema:
-    return {"type": "string", "description": description, **more}
-
-
-def _time(description: str) -> _Schema:
-    return _string(description, format="date-time", nullable=True)
-
-
-def _integer(description: str) -> _Schema:
-    return {"type": "integer", "description": description}
-
-
-def _boolean(description: str) -> _Schema:
-    return {"type": "boolean", "description": description}
-
-
-def _strings(description: str) -> _Schema:
-    return {"type": "array", "items": {"type": "string"}, "description": description}
-
-
-def _mapping(description: str, **value: Any) -> _Schema:
-    return {
-        "type": "object",
-        "additionalProperties": {"type": "string", **value},
-        "description": description,
-    }
-
-
-def _list(description: str, items: _Schema) -> _Schema:
-    return {"type": "array", "items": items, "description": description}
-
-
-def _object(description: str, /, required: tuple[str, ...] = (), **properties: _Schema) -> _Schema:
-    schema: _Schema = {"type": "object", "description": description, "properties": properties}
-    if required:
-        schema["required"] = list(required)
-    return schema
-
-
-def _open(description: str) -> _Schema:
-    return {"type": "object", "description": description, "x-kubernetes-preserve-unknown-fields": True}
-
-
-def _kind_schema(description: str, required: tuple[str, ...] = (), **properties: _Schema) -> _Schema:
-    return _object(
-        description,
-        required=required,
-        apiVersion=_string("Group and version that this object is written in."),
-        kind=_string("What this object is."),
-        metadata={"type": "object", "description": "Name, labels and what else every object has."},
-        **properties,
-    )
-
-
-def _conditions(description: str) -> _Schema:
-    condition = _object(
+def _conditions(description: str) -> JsonSchema:
+    condition = object_of(
         "One condition.",
         required=("type", "status"),
-        type=_string("What this condition is about, in CamelCase."),
-        status=_string("True, False or Unknown."),
-        reason=_string("Why, in one CamelCase word."),
-        message=_string("Why, for people."),
-        lastTransitionTime=_time("When the status last changed."),
-        observedGeneration=_integer("The generation this condition speaks of."),
+        type=string("What this condition is about, in CamelCase."),
+        status=string("True, False or Unknown."),
+        reason=string("Why, in one CamelCase word."),
+        message=string("Why, for people."),
+        lastTransitionTime=time("When the status last changed."),
+        observedGeneration=integer("The generation this condition speaks of."),
     )
-    return _list(description, condition)
+    return {**list_of(description, condition), **_BY_TYPE}
 
 
-def _reference(description: str) -> _Schema:
-    return _object(
+def _reference(description: str) -> JsonSchema:
+    reference = object_of(
         description,
-        kind=_string("Kind of the object."),
-        namespace=_string("Namespace of the object."),
-        name=_string("Name of the object."),
-        uid=_string("UID of the object."),
-        apiVersion=_string("Group and version of the object."),
-        resourceVersion=_string("The version of the object that is meant."),
-        fieldPath=_string("The part of the object that is meant."),
+        kind=string("Kind of the object."),
+        namespace=string("Namespace of the object."),
+        name=string("Name of the object."),
+        uid=string("UID of the object."),
+        apiVersion=string("Group and version of the object."),
+        resourceVersion=string("The version of the object that is meant."),
+        fieldPath=string("The part of the object that is meant."),
     )
+    return {**reference, "x-kubernetes-map-type": "atomic"}
 
 
-def _kind(
-    group: str,
-    version: str,
-    kind: str,
-    plural: str,
-    schema: _Schema,
-    *,
-    short_names: tuple[str, ...] = (),
-    categories: tuple[str, ...] = (),
-    namespaced: bool = True,
-    subresources: frozenset[str] = frozenset(),
-    verbs: tuple[str, ...] = ALL_VERBS,
-) -> ServedKind:
-    return ServedKind(
-        group=group,
-        kind=kind,
-        list_kind=f"{kind}List",
-        plural=plural,
-        singular=kind.lower(),
-        short_names=short_names,
-        categories=categories,
-        namespaced=namespaced,
-        versions=(ServedVersion(name=version, schema=schema, subresources=subresources),),
-        verbs=verbs,
-    )
-
-
-NAMESPACE = _kind(
+NAMESPACE = served_kind(
     "",
     "v1",
     "Namespace",
     "namespaces",
-    _kind_schema(
+    kind_schema(
         "Namespace is a scope for names; deleting it deletes what is in it.",
-        spec=_object(
-            "What is wanted of the namespace.", finalizers=_strings("Who must be done before it goes.")
+        spec=object_of(
+            "What is wanted of the namespace.", finalizers=strings("Who must be done before it goes.")
         ),
-        status=_object(
+        status=object_of(
             "What the namespace is doing.",
-            phase=_string("Active, or Terminating while its content is deleted."),
+            phase=string("Active, or Terminating while its content is deleted."),
             conditions=_conditions("What keeps it from going."),
         ),
     ),
@@ -144,66 +78,66 @@ NAMESPACE = _kind(
     subresources=frozenset({"status"}),
 )
 
-CONFIG_MAP = _kind(
+CONFIG_MAP = served_kind(
     "",
     "v1",
     "ConfigMap",
     "configmaps",
-    _kind_schema(
+    kind_schema(
         "ConfigMap holds configuration that is not secret.",
-        data=_mapping("Text by key."),
-        binaryData=_mapping("Bytes by key, in base64.", format="byte"),
-        immutable=_boolean("Whether the data may not be changed any more."),
+        data=mapping("Text by key."),
+        binaryData=mapping("Bytes by key, in base64.", format="byte"),
+        immutable=boolean("Whether the data may not be changed any more."),
     ),
     short_names=("cm",),
 )
 
-SECRET = _kind(
+SECRET = served_kind(
     "",
     "v1",
     "Secret",
     "secrets",
-    _kind_schema(
+    kind_schema(
         "Secret holds data that not everybody may read.",
-        data=_mapping("Bytes by key, in base64.", format="byte"),
-        stringData=_mapping("Text by key; written into data, never read back."),
-        type=_string("What the data is for, such as Opaque or kubernetes.io/basic-auth."),
-        immutable=_boolean("Whether the data may not be changed any more."),
+        data=mapping("Bytes by key, in base64.", format="byte"),
+        stringData=mapping("Text by key; written into data, never read back."),
+        type=string("What the data is for, such as Opaque or kubernetes.io/basic-auth."),
+        immutable=boolean("Whether the data may not be changed any more."),
     ),
 )
 
-_SERIES = _object(
+_SERIES = object_of(
     "How often it happened since.",
-    count=_integer("Number of occurrences."),
-    lastObservedTime=_time("When it last happened."),
+    count=integer("Number of occurrences."),
+    lastObservedTime=time("When it last happened."),
 )
-_SOURCE = _object(
-    "Who saw it.", component=_string("Name of the program."), host=_string("Name of the machine.")
+_SOURCE = object_of(
+    "Who saw it.", component=string("Name of the program."), host=string("Name of the machine.")
 )
 
-_EVENT_FIELDS: Mapping[str, _Schema] = {
+_EVENT_FIELDS: Mapping[str, JsonSchema] = {
     "involvedObject": _reference("The object it happened to."),
     "related": _reference("Another object that has to do with it."),
-    "reason": _string("What happened, in one CamelCase word."),
-    "message": _string("What happened, for people."),
-    "type": _string("Normal or Warning."),
-    "action": _string("What was done or attempted."),
+    "reason": string("What happened, in one CamelCase word."),
+    "message": string("What happened, for people."),
+    "type": string("Normal or Warning."),
+    "action": string("What was done or attempted."),
     "source": _SOURCE,
-    "reportingComponent": _string("The controller that reports it."),
-    "reportingInstance": _string("The process that reports it."),
-    "eventTime": _time("When it first happened, to the microsecond."),
-    "firstTimestamp": _time("When it first happened."),
-    "lastTimestamp": _time("When it last happened."),
-    "count": _integer("How often it happened."),
+    "reportingComponent": string("The controller that reports it."),
+    "reportingInstance": string("The process that reports it."),
+    "eventTime": time("When it first happened, to the microsecond."),
+    "firstTimestamp": time("When it first happened."),
+    "lastTimestamp": time("When it last happened."),
+    "count": integer("How often it happened."),
     "series": _SERIES,
 }
 
-EVENT = _kind(
+EVENT = served_kind(
     "",
     "v1",
     "Event",
     "events",
-    _kind_schema(
+    kind_schema(
         "Event tells that something happened to an object. Events go after a while.",
         required=("involvedObject",),
         **_EVENT_FIELDS,
@@ -211,12 +145,12 @@ EVENT = _kind(
     short_names=("ev",),
 )
 
-NEW_EVENT = _kind(
+NEW_EVENT = served_kind(
     "events.k8s.io",
     "v1",
     "Event",
     "events",
-    _kind_schema(
+    kind_schema(
         "Event tells that something happened to an object. The same events as in v1, in newer words.",
         required=(),
         **{NEW_EVENT_NAMES.get(name, name): schema for name, schema in _EVENT_FIELDS.items()},
@@ -224,78 +158,78 @@ NEW_EVENT = _kind(
     short_names=("ev",),
 )
 
-_CRD_NAMES: Mapping[str, _Schema] = {
-    "plural": _string("Name of the kind in URLs."),
-    "singular": _string("Name of the kind on the command line; the kind in lower case if not given."),
-    "kind": _string("The kind, in CamelCase."),
-    "listKind": _string("The kind of a list of these; the kind and List if not given."),
-    "shortNames": _strings("Shorter names for the command line."),
-    "categories": _strings("Groups of kinds that may be listed together, such as all."),
+_CRD_NAMES: Mapping[str, JsonSchema] = {
+    "plural": string("Name of the kind in URLs."),
+    "singular": string("Name of the kind on the command line; the kind in lower case if not given."),
+    "kind": string("The kind, in CamelCase."),
+    "listKind": string("The kind of a list of these; the kind and List if not given."),
+    "shortNames": strings("Shorter names for the command line."),
+    "categories": strings("Groups of kinds that may be listed together, such as all."),
 }
-_CRD_VERSION = _object(
+_CRD_VERSION = object_of(
     "One version of the kind.",
     required=("name", "served", "storage"),
-    name=_string("The version, such as v1beta1."),
-    served=_boolean("Whether clients may use this version."),
-    storage=_boolean("Whether objects are stored in this version; true for exactly one."),
-    deprecated=_boolean("Whether clients are warned."),
-    deprecationWarning=_string("What clients are warned with."),
-    schema=_object(
+    name=string("The version, such as v1beta1."),
+    served=boolean("Whether clients may use this version."),
+    storage=boolean("Whether objects are stored in this version; true for exactly one."),
+    deprecated=boolean("Whether clients are warned."),
+    deprecationWarning=string("What clients are warned with."),
+    schema=object_of(
         "What objects of this version look like.",
-        openAPIV3Schema=_open("A structural OpenAPI v3 schema."),
+        openAPIV3Schema=open_object("A structural OpenAPI v3 schema."),
     ),
-    subresources=_object(
+    subresources=object_of(
         "Further endpoints of each object.",
-        status=_open("If present: /status, and spec and status are written apart."),
-        scale=_open("Kept, but /scale is not served here."),
+        status=open_object("If present: /status, and spec and status are written apart."),
+        scale=open_object("Kept, but /scale is not served here."),
     ),
-    selectableFields=_list(
+    selectableFields=list_of(
         "Kept, but these fields cannot be selected by here.",
-        _object("One field.", required=("jsonPath",), jsonPath=_string("Where its value is.")),
+        object_of("One field.", required=("jsonPath",), jsonPath=string("Where its value is.")),
     ),
-    additionalPrinterColumns=_list(
+    additionalPrinterColumns=list_of(
         "Columns of the table that kubectl prints; the age if there are none.",
-        _object(
+        object_of(
             "One column.",
             required=("name", "type", "jsonPath"),
-            name=_string("Its title."),
-            type=_string("string, integer, number, boolean or date."),
-            jsonPath=_string("Where its value is."),
-            format=_string("Format of the type."),
-            description=_string("What it shows."),
-            priority=_integer("0: always shown; above: with -o wide."),
+            name=string("Its title."),
+            type=string("string, integer, number, boolean or date."),
+            jsonPath=string("Where its value is."),
+            format=string("Format of the type."),
+            description=string("What it shows."),
+            priority=integer("0: always shown; above: with -o wide."),
         ),
     ),
 )
 
-CRD = _kind(
+CRD = served_kind(
     "apiextensions.k8s.io",
     "v1",
     "CustomResourceDefinition",
     "customresourcedefinitions",
-    _kind_schema(
+    kind_schema(
         "CustomResourceDefinition makes the API server serve another kind.",
         required=("spec",),
-        spec=_object(
+        spec=object_of(
             "The kind to serve.",
             required=("group", "names", "scope", "versions"),
-            group=_string("API group of the kind."),
-            names=_object("What the kind is called.", required=("plural", "kind"), **_CRD_NAMES),
-            scope=_string("Namespaced or Cluster."),
-            versions=_list("The versions of the kind.", _CRD_VERSION),
-            conversion=_object(
+            group=string("API group of the kind."),
+            names=object_of("What the kind is called.", required=("plural", "kind"), **_CRD_NAMES),
+            scope=string("Namespaced or Cluster."),
+            versions=list_of("The versions of the kind.", _CRD_VERSION),
+            conversion=object_of(
                 "How versions become each other; only None, which changes apiVersion alone, is supported.",
-                strategy=_string("None."),
-                webhook=_open("Not supported here."),
+                strategy=string("None."),
+                webhook=open_object("Not supported here."),
             ),
-            preserveUnknownFields=_boolean("Must not be true."),
+            preserveUnknownFields=boolean("Must not be true."),
         ),
-        status=_object(
+        status=object_of(
             "What became of it.",
             conditions=_conditions("NamesAccepted and Established."),
-            acceptedNames=_object("The names it is served by.", required=(), **_CRD_NAMES),
-            storedVersions=_strings("Versions in which objects may be stored."),
-            observedGeneration=_integer("The generation this status speaks of."),
+            acceptedNames=object_of("The names it is served by.", required=(), **_CRD_NAMES),
+            storedVersions=strings("Versions in which objects may be stored."),
+            observedGeneration=integer("The generation this status speaks of."),
         ),
     ),
     short_names=("crd", "crds"),
@@ -305,7 +239,7 @@ CRD = _kind(
 )
 
 
-def _loosened(schema: _Schema, changes: Mapping[str, _Schema]) -> _Schema:
+def _loosened(schema: JsonSchema, changes: Mapping[str, JsonSchema]) -> JsonSchema:
     """Change the rules at some field paths of a schema, and return it; a rule of None is removed."""
     for path, rules in changes.items():
         field = schema
@@ -320,7 +254,7 @@ def _loosened(schema: _Schema, changes: Mapping[str, _Schema]) -> _Schema:
 _OPEN = {"x-kubernetes-preserve-unknown-fields": True}
 _SCHEMAS = open_api()
 
-PACKAGE_REVISION = _kind(
+PACKAGE_REVISION = served_kind(
     PORCH_GROUP,
     "v1alpha1",
     "PackageRevision",
@@ -333,15 +267,17 @@ PACKAGE_REVISION = _kind(
             "spec.tasks.[].type": {"enum": None},
             "spec.tasks.[].upgrade.strategy": {"enum": None},
             "spec.tasks.[].clone.upstreamRef.git.secretRef": {"required": None},
+            "status.conditions": _BY_TYPE,
             "status.conditions.[].status": {"enum": None},
             "status.publishTimestamp": {"nullable": True},
         },
     ),
-    subresources=frozenset({"approval"}),
+    subresources=frozenset({"approval", "status"}),
+    shares_status=True,
     verbs=("create", "delete", "get", "list", "patch", "update", "watch"),
 )
 
-PACKAGE_REVISION_RESOURCES = _kind(
+PACKAGE_REVISION_RESOURCES = served_kind(
     PORCH_GROUP,
     "v1alpha1",
     "PackageRevisionResources",

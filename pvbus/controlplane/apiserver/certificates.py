@@ -30,14 +30,14 @@ class Certificates(NamedTuple):
     context: ssl.SSLContext
 
 
-def ensure(folder: Path, name: str = "") -> Certificates:
+def ensure(folder: Path, *others: str) -> Certificates:
     """Return the certificates in a folder, and create them if necessary.
 
-    name: another DNS name or address that the server's certificate must cover, besides loopback.
+    others: DNS names and addresses that the server's certificate must cover, besides loopback; "" is none.
     """
     folder.mkdir(mode=0o700, parents=True, exist_ok=True)
     authority, certificate, key = folder / "ca.crt", folder / "server.crt", folder / "server.key"
-    names = [_general_name(each) for each in ("localhost", "127.0.0.1", "::1", name) if each]
+    names = [_general_name(each) for each in ("localhost", "127.0.0.1", "::1", *others) if each]
     if not _is_usable(authority, certificate, key, names):
         _make(authority, certificate, key, names)
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)

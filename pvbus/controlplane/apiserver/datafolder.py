@@ -14,6 +14,7 @@ import yaml
 
 from pvbus.adapters.files import open_lock, write_private
 from pvbus.controlplane.apiserver import certificates
+from pvbus.controlplane.apiserver.rbac.users import UserFile
 from pvbus.core.errors import PermanentError
 
 
@@ -28,6 +29,7 @@ class DataFolder:
         self.token = ""
         self.kubeconfig = self._root / "kubeconfig"
         self.port_file = self._private / "port"
+        self.users = UserFile(self._private)
         self.database = None if data is None else self._private / "objects.db"
 
     def open(self) -> None:

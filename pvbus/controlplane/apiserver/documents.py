@@ -1,9 +1,9 @@
-"""Documents besides resources: health, version, discovery, OpenAPI, and reviews of the user's rights."""
+"""Documents besides resources: health, version, discovery, OpenAPI."""
 
 from typing import Any, NamedTuple
 
 import pvbus
-from pvbus.controlplane.apiserver import bodies, discovery, status
+from pvbus.controlplane.apiserver import discovery
 from pvbus.controlplane.apiserver.entries import encode
 from pvbus.controlplane.apiserver.hooks import StatusError
 from pvbus.controlplane.apiserver.openapi import OpenApi
@@ -14,8 +14,6 @@ OPEN_PATHS = frozenset({"/healthz", "/readyz", "/livez"})
 
 _PROTOBUF_OPENAPI = "application/com.github.proto-openapi"
 _PROTOBUF_SWAGGER = f"{_PROTOBUF_OPENAPI}.spec.v2.v1.0+protobuf"
-_REVIEWS = "/apis/authorization.k8s.io/v1/selfsubjectaccessreviews"
-_WHOAMI = "/apis/authentication.k8s.io/v1/selfsubjectreviews"
 
 
 class Document(NamedTuple):
@@ -27,9 +25,10 @@ class Document(NamedTuple):
 class Documents:
     """Serves the documents about the server itself."""
 
-    def __init__(self, registry: Registry, address: str) -> None:
+    def __init__(self, registry: Registry) -> None:
+        self.address = ""
+        """Host and port of the server, known once it listens."""
         self._registry = registry
-        self._address = address
         self._openapi: OpenApi | None = None
         self._edition = -1
 
@@ -65,7 +64,7 @@ class Documents:
         if path in ("/api", "/apis"):
             if discovery.wants_aggregated(accept):
                 return discovery.aggregated(kinds, core=path == "/api")
-            return discovery.core_document(self._address) if path == "/api" else discovery.group_list(kinds)
+            return discovery.core_document(self.address) if path == "/api" else discovery.group_list(kinds)
         match path.split("/")[1:]:
             case ["api", version]:
                 return discovery.resource_list(kinds, "", version)
@@ -89,18 +88,3 @@ class Documents:
             return Document(self._openapi.index)
         document = self._openapi.document(path.removeprefix("/openapi/v3/"))
         return None if document is None else Document(document)
-
-    def review(self, path: str, body: bytes, media: str, user: str) -> Document | None:
-        """Answer an access review (always allowed: there is one user) or a SelfSubjectReview, else None."""
-        if path == _REVIEWS:
-            answer: dict[str, Any] = {"allowed": True, "reason": "the embedded server has one user"}
-        elif path == _WHOAMI:
-            who = {"userInfo": {"username": user, "groups": ["system:masters", "system:authenticated"]}}
-            review = {"apiVersion": "authentication.k8s.io/v1", "kind": "SelfSubjectReview", "metadata": {}}
-            return Document(encode({**review, "status": who}), code=201)
-        else:
-            return None
-        obj, _ = bodies.read_object(body, media, duplicates=False)
-        if not isinstance(obj.get("kind"), str):
-            raise status.bad_request("Object 'Kind' is missing in the body of the request")
-        return Document(encode({**obj, "status": answer}), code=201)

@@ -61,6 +61,12 @@ class Entry:
         return cls(obj, _encoder.encode(obj), rv)
 
     @classmethod
+    def unstored(cls, obj: Object) -> "Entry":
+        """Encode an object of a dry run that creates it: it has no resourceVersion."""
+        obj["metadata"].pop("resourceVersion", None)
+        return cls(obj, _encoder.encode(obj), 0)
+
+    @classmethod
     def load(cls, raw: bytes, rv: int) -> "Entry":
         return cls(_decoder.decode(raw), raw, rv)
 

@@ -7,6 +7,7 @@ that is not served counts as an existing owner, so such an object stays.
 """
 
 import asyncio
+import random
 import time
 from collections import deque
 from collections.abc import Awaitable, Callable, Hashable
@@ -77,7 +78,7 @@ class Worklist(Generic[Item]):
         if done:
             self._backoffs.pop(item, None)
         elif item not in self._queued:
-            backoff = self._backoffs.setdefault(item, Backoff(*RETRY_SECONDS))
+            backoff = self._backoffs.setdefault(item, Backoff(*RETRY_SECONDS, random.uniform))
             self._later[item] = time.monotonic() + backoff.next_seconds()
 
     async def _sleep(self, now: float) -> None:
@@ -90,6 +91,8 @@ class Worklist(Generic[Item]):
 
 
 USER = "system:serviceaccount:kube-system:generic-garbage-collector"
+MANAGER = "kube-controller-manager"
+"""The program that collects garbage in a cluster: it owns the fields that the collector writes."""
 
 
 class Node(NamedTuple):
@@ -178,6 +181,8 @@ class Collector:
         endpoint = self._registry.storage(Kind(group, owner.kind))
         if endpoint is None:
             return False
+        if endpoint.served.namespaced and not dependent.key[0]:
+            return False  # a cluster-wide object cannot have an owner in a namespace: nothing is known of it
         namespace = dependent.key[0] if endpoint.served.namespaced else ""
         node = Node(endpoint.stored_kind, (namespace, owner.name))
         return self._by_uid.get(owner.uid) != node
@@ -197,7 +202,9 @@ class Collector:
             if await self._delete_dependents(dependents, entry.uid):
                 return False
             done = "foregroundDeletion"
-        await self._writer.update(endpoint, node.key, without_finalizer(done), Options(USER, []))
+        await self._writer.update(
+            endpoint, node.key, without_finalizer(done), Options(USER, [], manager=MANAGER)
+        )
         return True
 
     async def _delete_dependents(self, dependents: list[Node], owner: str) -> bool:
@@ -230,7 +237,7 @@ class Collector:
             metadata["ownerReferences"] = retained
             return {**obj, "metadata": metadata}
 
-        await self._writer.update(endpoint, node.key, change, Options(USER, []))
+        await self._writer.update(endpoint, node.key, change, Options(USER, [], manager=MANAGER))
 
 
 def without_finalizer(finalizer: str) -> Any:

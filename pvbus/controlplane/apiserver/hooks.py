@@ -91,7 +91,8 @@ class Objects(Protocol):
         """Create or replace an object, without hooks, validation and resourceVersion checks.
 
         Keeps the uid and creationTimestamp of an existing object; an equal object is not written. Returns
-        once the write is durable and visible.
+        once the write is durable and visible. Raises: StoreError; StaleError where others write the same
+        objects, and this one was just written.
         """
         ...
 
@@ -107,4 +108,8 @@ class Objects(Protocol):
 
     async def remove(self, kind: Kind, namespace: str, name: str) -> None:
         """Remove an object at once, regardless of finalizers, without hooks."""
+        ...
+
+    async def refresh(self, kind: Kind, namespace: str, name: str) -> None:
+        """Make `get` of this object as new as this call, where others write the same objects."""
         ...

@@ -23,12 +23,16 @@ class Column(NamedTuple):
 
 
 class ServedVersion(NamedTuple):
-    """One version of a kind. schema is an openAPIV3Schema; None: the kind's fields are not checked."""
+    """One version of a kind. schema is an openAPIV3Schema; None: the kind's fields are not checked.
+
+    shares_status: a write of the object changes its status, too, although there is a subresource for it.
+    """
 
     name: str
     schema: Mapping[str, Any] | None = None
     columns: tuple[Column, ...] = ()
     subresources: frozenset[str] = frozenset()
+    shares_status: bool = False
     served: bool = True
     storage: bool = True
 

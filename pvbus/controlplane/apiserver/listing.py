@@ -16,7 +16,7 @@ from pvbus.controlplane.apiserver.entries import Entry, ObjectKey
 from pvbus.controlplane.apiserver.hooks import StatusError
 from pvbus.controlplane.apiserver.nodes import forbidden, unsupported
 from pvbus.controlplane.apiserver.registry import Endpoint
-from pvbus.controlplane.apiserver.requests import number
+from pvbus.controlplane.apiserver.requests import is_true, number
 from pvbus.controlplane.apiserver.selectors import (
     FieldSelector,
     LabelSelector,
@@ -74,7 +74,10 @@ def selection(endpoint: Endpoint, namespace: str | None, query: Mapping[str, str
         supported = selectable_fields(endpoint.served.group, endpoint.served.kind)
         fields = parse_field_selector(fields_text, supported) if fields_text else None
     except ValueError as exc:
+        if "not supported" in str(exc):
+            _check_options(query)  # first what cannot be read, then the options, then what is not served
         raise status.bad_request(str(exc)) from exc
+    _check_options(query)
     return Selection(endpoint, namespace, labels, fields)
 
 
@@ -82,7 +85,6 @@ def page(store: Store, selected: Selection, query: Mapping[str, str]) -> Page:
     """Return one page of a list. Raises StatusError: 400, 410 Expired, 504."""
     table = store.table(selected.endpoint.stored_kind)
     limit = number("limit", query.get("limit") or "0")
-    _check_match(query)
     rv, after = store.rv, None
     if query.get("continue"):
         if query.get("resourceVersion", "0") not in ("", "0"):
@@ -90,18 +92,21 @@ def page(store: Store, selected: Selection, query: Mapping[str, str]) -> Page:
         token = _read_token(query["continue"])
         rv, after = token.rv, token.start
         table = _past(table, rv)
-    elif query.get("resourceVersionMatch") == "Exact":
-        rv = asked_version(store, query)
-        if rv == 0:
-            raise status.bad_request('resourceVersionMatch "Exact" is forbidden for resourceVersion "0"')
-        table = _past(table, rv)
     else:
-        asked_version(store, query)
-    keys = _candidates(table, selected, after)
+        given = asked_version(store, query)
+        match = query.get("resourceVersionMatch")
+        if query.get("resourceVersion") == "0":
+            limit = 0  # like kube-apiserver: "any version" is answered at once, and whole
+        elif given and (match == "Exact" or (limit and not match)):
+            rv = given
+            table = _past(table, rv)
+    candidates = keys = _candidates(table, selected, after)
     if not selected.unrestricted:
         keys = [key for key in keys if selected.matches(table.entries[key])]
     shown = [table.entries[key] for key in (keys[:limit] if limit else keys)]
-    if len(shown) == len(keys):
+    # Like kube-apiserver: a full page has a next one if any object follows, selected or not.
+    by_name = selected.fields is not None and selected.fields.exact("metadata.name")
+    if len(shown) < (limit or len(keys) + 1) or shown[-1].key == (keys if by_name else candidates)[-1]:
         return Page(shown, rv)
     remaining = len(keys) - limit if selected.unrestricted else 0
     return Page(shown, rv, _write_token(_Token(rv=rv, start=shown[-1].key)), remaining)
@@ -142,20 +147,31 @@ def _past(table: Table, rv: int) -> Table:
         ) from exc
 
 
+def _check_options(query: Mapping[str, str]) -> None:
+    number("limit", query.get("limit") or "0")
+    if not is_true(query, "watch"):
+        _check_match(query)
+
+
 def _check_match(query: Mapping[str, str]) -> None:
     """Refuse an invalid resourceVersionMatch (422)."""
     match = query.get("resourceVersionMatch", "")
     if not match:
         return
+    problems = []
+    if not query.get("resourceVersion"):
+        why = "resourceVersionMatch is forbidden unless resourceVersion is provided"
+        problems.append(forbidden("resourceVersionMatch", why))
+    if query.get("continue"):
+        why = "resourceVersionMatch is forbidden when continue is provided"
+        problems.append(forbidden("resourceVersionMatch", why))
+    if match == "Exact" and query.get("resourceVersion") == "0":
+        why = 'resourceVersionMatch "exact" is forbidden for resourceVersion "0"'
+        problems.append(forbidden("resourceVersionMatch", why))
     if match not in ("Exact", "NotOlderThan"):
-        problem = unsupported("resourceVersionMatch", match, ("Exact", "NotOlderThan"))
-    elif not query.get("resourceVersion"):
-        problem = forbidden(
-            "resourceVersionMatch", "resourceVersionMatch is forbidden unless resourceVersion is provided"
-        )
-    else:
-        return
-    raise status.invalid_option("ListOptions", problem)
+        problems.append(unsupported("resourceVersionMatch", match, ("Exact", "NotOlderThan", "")))
+    if problems:
+        raise status.invalid_option("ListOptions", *problems)
 
 
 def _write_token(token: _Token) -> str:

@@ -10,7 +10,7 @@ from functools import lru_cache
 from typing import Any
 
 from pvbus.controlplane.apiserver.nodes import METADATA_SCHEMA, PROBLEMS_MAX, FieldError, forbidden, required
-from pvbus.controlplane.apiserver.status import invalid_value
+from pvbus.controlplane.apiserver.status import bad_request, invalid_value
 
 ANNOTATIONS_BYTES_MAX = 256 * 1024
 """Kubernetes' limit for the keys and values of all annotations of an object together."""
@@ -21,7 +21,7 @@ _TYPES: Mapping[str, type] = {
 }
 _OWNER_FIELDS = {"apiVersion", "kind", "name", "uid", "controller", "blockOwnerDeletion"}
 _GO_TYPES = {str: "string", int: "int64", dict: "map[string]string", list: "slice", bool: "bool"}
-_DROPPED = ("managedFields", "selfLink")
+_DROPPED = ("selfLink",)
 _OMITTED_WHEN_EMPTY = ("labels", "annotations", "ownerReferences", "finalizers", "generateName", "namespace")
 
 _SUBDOMAIN = re.compile(r"[a-z0-9]([-a-z0-9]*[a-z0-9])?(\.[a-z0-9]([-a-z0-9]*[a-z0-9])?)*\Z")
@@ -57,7 +57,8 @@ class MetadataTypeError(ValueError):
 def cleaned(metadata: dict[str, Any], unknown: list[str]) -> dict[str, Any]:
     """Check types; drop nulls, empty collections, unknown fields, and fields that are not stored.
 
-    Paths of unknown fields are appended to `unknown`. Raises MetadataTypeError.
+    Paths of unknown fields are appended to `unknown`. managedFields stay, also if empty. Raises
+    MetadataTypeError.
     """
     result: dict[str, Any] = {}
     for field, value in metadata.items():
@@ -80,6 +81,8 @@ def cleaned(metadata: dict[str, Any], unknown: list[str]) -> dict[str, Any]:
     for finalizer in result.get("finalizers", ()):
         if type(finalizer) is not str:
             raise _wrong_type("finalizers", finalizer, str)
+    if any(type(entry) is not dict for entry in result.get("managedFields", ())):
+        raise _wrong_type("managedFields", "", dict)
     if "ownerReferences" in result:
         result["ownerReferences"] = [_owner(owner, unknown) for owner in result["ownerReferences"]]
     return result
@@ -109,16 +112,20 @@ def problems(
     *,
     namespaced: bool,
     label_name: bool = False,
+    path_name: bool = False,
     qualified_finalizers: bool = True,
 ) -> list[FieldError]:
     """Return the errors of complete metadata.
 
-    label_name: the name must be a DNS label. qualified_finalizers: finalizers other than Kubernetes' own need
-    a domain; this holds only for kinds of the core group.
+    label_name: the name must be a DNS label; path_name: it may be any segment of a path.
+    qualified_finalizers: finalizers other than Kubernetes' own need a domain; so it is for kinds of the core
+    group only.
     """
     found: list[FieldError] = []
     if not metadata.get("name"):
         found.append(required("metadata.name", "name or generateName is required"))
+    elif path_name:
+        found += _path_name_problems("metadata.name", metadata["name"])
     else:
         found += _name_problems("metadata.name", metadata["name"], label=label_name)
     if namespaced and not metadata.get("namespace"):
@@ -132,8 +139,8 @@ def problems(
         if len(found) > PROBLEMS_MAX:
             break
     found += _annotation_problems(metadata.get("annotations", {}))
-    for at, owner in enumerate(metadata.get("ownerReferences", ())):
-        found += _owner_problems(f"metadata.ownerReferences[{at}]", owner)
+    for owner in metadata.get("ownerReferences", ()):
+        found += _owner_problems(owner)
     controllers = [owner for owner in metadata.get("ownerReferences", ()) if owner.get("controller")]
     if len(controllers) > 1:
         found.append(
@@ -144,9 +151,16 @@ def problems(
                 f"{controllers[0].get('name')} and {controllers[1].get('name')}",
             )
         )
-    for finalizer in metadata.get("finalizers", ()):
-        found += _finalizer_problems(finalizer, qualified=qualified_finalizers)
+    for at, finalizer in enumerate(metadata.get("finalizers", ())):
+        found += _finalizer_problems(f"metadata.finalizers[{at}]", finalizer, qualified=qualified_finalizers)
     return found
+
+
+def _path_name_problems(path: str, name: str) -> list[FieldError]:
+    """Source: Kubernetes 1.36, apimachinery/pkg/api/validate/content/path.go."""
+    if name in (".", ".."):
+        return [invalid_value(path, name, f"may not be '{name}'")]
+    return [invalid_value(path, name, f"may not contain '{letter}'") for letter in "/%" if letter in name]
 
 
 def subdomain_error(name: str) -> str:
@@ -225,22 +239,21 @@ def _annotation_problems(annotations: Mapping[str, str]) -> list[FieldError]:
     return found
 
 
-def _owner_problems(path: str, owner: Mapping[str, Any]) -> list[FieldError]:
+def _owner_problems(owner: Mapping[str, Any]) -> list[FieldError]:
+    names = {"apiVersion": "version"}
     return [
-        invalid_value(
-            f"{path}.{field}", "", f"{'version' if field == 'apiVersion' else field} must not be empty"
-        )
+        invalid_value(f"metadata.ownerReferences.{names.get(field, field)}", "", "must not be empty")
         for field in ("apiVersion", "kind", "name", "uid")
         if not owner.get(field)
     ]
 
 
-def _finalizer_problems(finalizer: str, *, qualified: bool) -> list[FieldError]:
+def _finalizer_problems(path: str, finalizer: str, *, qualified: bool) -> list[FieldError]:
     if text := _key_error(finalizer):
-        return [invalid_value("metadata.finalizers", finalizer, text)]
+        return [invalid_value(path, finalizer, text)]
     if qualified and "/" not in finalizer and finalizer not in ("orphan", "foregroundDeletion", "kubernetes"):
         text = "name is neither a standard finalizer name nor is it fully qualified"
-        return [invalid_value("metadata.finalizers", finalizer, text)]
+        return [invalid_value(path, finalizer, text)]
     return []
 
 
@@ -260,9 +273,6 @@ def carried_over(new: dict[str, Any], old: Mapping[str, Any]) -> list[FieldError
         for field in ("name", "namespace")
         if new.get(field) != old.get(field)
     ]
-    given = new.get("creationTimestamp")
-    if given is not None and given != old.get("creationTimestamp"):
-        found.append(invalid_value("metadata.creationTimestamp", given, "field is immutable"))
     if "deletionTimestamp" in old:
         added = set(new.get("finalizers", ())) - set(old.get("finalizers", ()))
         if added:
@@ -281,3 +291,24 @@ def carried_over(new: dict[str, Any], old: Mapping[str, Any]) -> list[FieldError
         else:
             new.pop(field, None)
     return found
+
+
+def check_place(metadata: Any, key: tuple[str, str], *, namespaced: bool) -> None:
+    """Refuse (400) an object of another name or namespace than the path has. key: (namespace, name)."""
+    if metadata is not None and type(metadata) is not dict:
+        return  # decoding refuses it, and says so
+    if not metadata or not metadata.get("name"):
+        raise bad_request(
+            f"the name of the object ({key[1]} based on URL) was undeterminable: name must be provided"
+        )
+    wanted = (("namespace", key[0]), ("name", key[1])) if namespaced else (("name", key[1]),)
+    for field, value in wanted:
+        given = metadata.get(field)
+        if given and given != value:
+            if field == "namespace":
+                raise bad_request(
+                    "the namespace of the provided object does not match the namespace sent on the request"
+                )
+            raise bad_request(
+                f"the {field} of the object ({given}) does not match the {field} on the URL ({value})"
+            )

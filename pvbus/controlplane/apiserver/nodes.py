@@ -55,6 +55,16 @@ METADATA_SCHEMA: Mapping[str, Any] = {
 """The fields of metadata; `openapi` documents the same fields."""
 
 
+_OWNERS = METADATA_SCHEMA["properties"]["ownerReferences"]
+_METADATA = {
+    **METADATA_SCHEMA,
+    "properties": {
+        **METADATA_SCHEMA["properties"],
+        "ownerReferences": {**_OWNERS, "items": {**_OWNERS["items"], "required": []}},
+    },
+}
+"""As each schema has it; `metadata.problems` reports what an owner lacks."""
+
 ROOT = "<nil>"
 """Kubernetes' name for the path of the whole object."""
 
@@ -83,7 +93,7 @@ class Node:
         self.properties = {name: Node(child) for name, child in (schema.get("properties") or {}).items()}
         self.required: tuple[str, ...] = tuple(schema.get("required") or ())
         if root or self.embedded:
-            self.properties |= {"apiVersion": _STRING, "kind": _STRING, "metadata": Node(METADATA_SCHEMA)}
+            self.properties |= {"apiVersion": _STRING, "kind": _STRING, "metadata": Node(_METADATA)}
         if self.embedded:
             self.required = (*self.required, "apiVersion", "kind", "metadata")
         extra = schema.get("additionalProperties")
@@ -136,18 +146,21 @@ _STRING = Node({"type": "string"})
 # --- defaults and pruning ---
 
 
-def default(node: Node, value: Json, path: str = "") -> Json:
-    """Return `value` with defaults, without nulls in fields that are not nullable; itself if unchanged."""
+def default(node: Node, value: Json, path: str = "", *, nulls: bool = False) -> Json:
+    """Return `value` with defaults, without nulls in fields that are not nullable; itself if unchanged.
+
+    nulls: leave those that have no default.
+    """
     changes: dict[Any, Json] = {}
     dropped = []
     for key, child, below, child_path in node.children(value, path):
         if child is None and not below.nullable:
             if below.has_default:
                 changes[key] = below.schema["default"]
-            elif isinstance(value, dict):
+            elif isinstance(value, dict) and not nulls:
                 dropped.append(key)
         elif isinstance(child, (dict, list)):
-            new = default(below, child, child_path)
+            new = default(below, child, child_path, nulls=nulls)
             if new is not child:
                 changes[key] = new
     if isinstance(value, dict):
@@ -258,7 +271,7 @@ def validate(node: Node, value: Json, old: Json, path: str, budget: Budget) -> I
     if isinstance(value, dict):
         yield from _object_errors(node, value, path)
     elif isinstance(value, list):
-        yield from _array_errors(node, value, path)
+        yield from _array_errors(node, value, old, path)
     yield from _combined_errors(node, value, path, budget)
     before = _children_before(node, value, old)
     for key, child, below, child_path in node.children(value, path):
@@ -325,21 +338,33 @@ def _object_errors(node: Node, value: dict[str, Json], path: str) -> Iterator[Fi
         yield too_many(path, len(value), schema["maxProperties"])
 
 
-def _array_errors(node: Node, value: list[Json], path: str) -> Iterator[FieldError]:
+def _array_errors(node: Node, value: list[Json], old: Json, path: str) -> Iterator[FieldError]:
     schema = node.schema
     if len(value) < schema.get("minItems", 0):
         yield _in_body(path, len(value), f"should have at least {schema['minItems']} items")
     if len(value) > schema.get("maxItems", len(value)):
         yield too_many(path, len(value), schema["maxItems"])
+    doubled = list(_doubled(schema, value))
+    if doubled and not (isinstance(old, list) and any(_doubled(schema, old))):
+        for index, identity in doubled:
+            text = f"Duplicate value: {shown(identity)}"
+            yield FieldError(f"{path}[{index}]", "FieldValueDuplicate", text)
+
+
+def _doubled(schema: Mapping[str, Any], items: list[Json]) -> Iterator[tuple[int, Json]]:
+    """Yield index and identity of the items whose identity an earlier one has.
+
+    Those that are stored are no reason to refuse an update, as in Kubernetes: a Kptfile may have them.
+    """
     identity = list_identity(schema)
-    if identity is not None:
-        seen = set()
-        for index, item in enumerate(value):
-            key = _canonical(identity(item))
-            if key in seen:
-                text = f"Duplicate value: {shown(identity(item))}"
-                yield FieldError(f"{path}[{index}]", "FieldValueDuplicate", text)
-            seen.add(key)
+    if identity is None:
+        return
+    seen = set()
+    for index, item in enumerate(items):
+        key = _canonical(identity(item))
+        if key in seen:
+            yield index, identity(item)
+        seen.add(key)
 
 
 def list_identity(schema: Mapping[str, Any]) -> Callable[[Json], Json] | None:

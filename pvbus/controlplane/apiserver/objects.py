@@ -3,13 +3,15 @@
 from collections.abc import AsyncIterator, Callable
 
 from pvbus.controlplane.apiserver.entries import Change
-from pvbus.controlplane.apiserver.store import ExpiredError, Store
+from pvbus.controlplane.apiserver.store import ExpiredError, HeldError, StaleError, Store, UnavailableError
 from pvbus.controlplane.apiserver.writes import begin
 from pvbus.core.errors import InvariantError
 from pvbus.ports.cluster import Kind, Object, WatchEvent
 
 _PRESERVED = ("uid", "creationTimestamp", "deletionTimestamp", "deletionGracePeriodSeconds")
 _CHANGES_MAX = 500
+STALE_MAX = 8
+"""Tries of one change: another replica makes one or two at a time, people fewer."""
 
 
 class StoredObjects:
@@ -43,7 +45,7 @@ class StoredObjects:
         table = self._store.table(kind)
         known: dict[tuple[str, str], Object] = {}
         while True:
-            position = table.position(self._store.rv)
+            position = table.position(max(self._store.rv, table.compacted))
             present = {entry.key: entry.shared() for entry in table.ordered()}
             events = [WatchEvent("DELETED", known[key]) for key in known if key not in present]
             events += [
@@ -83,19 +85,28 @@ class StoredObjects:
             if new == old:
                 await self._store.durable()
                 return old
-        entry = self._store.put(kind, new)
-        await self._store.durable()
-        return entry.decode()
+        return (await self._store.commit(kind, new)).decode()
 
     async def change(
         self, kind: Kind, namespace: str, name: str, change: Callable[[Object], Object]
     ) -> Object | None:
-        newest = self._store.head(kind, (namespace, name))
-        return await self.put(kind, change(newest.shared())) if newest is not None else None
+        for _ in range(STALE_MAX):
+            newest = self._store.head(kind, (namespace, name))
+            if newest is None:
+                return None
+            try:
+                return await self.put(kind, change(newest.shared()))
+            except HeldError:
+                raise
+            except StaleError:
+                await self._store.refresh(kind, (namespace, name))
+        raise UnavailableError(f"{kind.kind} {namespace}/{name} is changed by others all the time")
 
     async def remove(self, kind: Kind, namespace: str, name: str) -> None:
-        if self._store.remove(kind, (namespace, name)) is not None:
-            await self._store.durable()
+        await self._store.discard(kind, (namespace, name))
+
+    async def refresh(self, kind: Kind, namespace: str, name: str) -> None:
+        await self._store.refresh(kind, (namespace, name))
 
 
 def _remember(known: dict[tuple[str, str], Object], change: Change) -> None:

@@ -1,7 +1,7 @@
-"""The three kinds of patches. All functions return a new value and do not change their arguments, or raise
-the StatusError for the answer.
+"""The three kinds of patches that do not depend on who writes. All functions return a new value and do not
+change their arguments, or raise the StatusError for the answer. `apply` has server-side apply.
 
-Results may share unchanged parts with the original object. Server-side apply is not supported.
+Results may share unchanged parts with the original object.
 """
 
 import re
@@ -16,6 +16,9 @@ from pvbus.ports.cluster import Object
 PATCHES = ("application/json-patch+json", "application/merge-patch+json")
 STRATEGIC_PATCH = "application/strategic-merge-patch+json"
 """Content types; the last is only for built-in kinds."""
+
+APPLY_PATCH = "application/apply-patch+yaml"
+"""Content type of a server-side apply; the body may be JSON, too."""
 
 OPERATIONS_MAX = 10_000
 """Maximum operations of one JSON patch, as in the real API server, so that a small request cannot cause much
@@ -67,7 +70,7 @@ def json_patch(obj: Object, operations: Any) -> Object:
         operation = step.get("op")
         apply = _STEPS.get(operation) if isinstance(operation, str) else None
         if apply is None:
-            raise bad_request(f"unexpected kind of JSON patch operation: {str(operation)[:40]!r}")
+            raise _unprocessable(f"unexpected kind of JSON patch operation: {str(operation)[:40]!r}")
         apply(document, step)
     if not isinstance(document.value, dict):
         raise _unprocessable("the result of the patch is not an object")
@@ -75,23 +78,22 @@ def json_patch(obj: Object, operations: Any) -> Object:
 
 
 def _unprocessable(what: str) -> StatusError:
-    return StatusError(
-        422, "Invalid", f"the server rejected our request due to an error in our request: {what}"
-    )
+    text = f"the server rejected our request due to an error in our request: {what}"
+    return StatusError(422, "Invalid", text, details={})
 
 
 def _pointer(step: Mapping[str, Any], member: str) -> list[str]:
     text = step.get(member)
     if not isinstance(text, str) or (text and not text.startswith("/")):
         shown = repr(text)[:200]
-        raise bad_request(f"{step.get('op')} operation has no valid {member!r}: {shown}")
+        raise _unprocessable(f"{step.get('op')} operation has no valid {member!r}: {shown}")
     return [part.replace("~1", "/").replace("~0", "~") for part in text.split("/")[1:]]
 
 
 def _value(step: Mapping[str, Any]) -> Any:
     if "value" not in step:
         path = repr(step.get("path"))[:200]
-        raise bad_request(f"{step['op']} operation at {path} has no value")
+        raise _unprocessable(f"{step['op']} operation at {path} has no value")
     return step["value"]
 
 
@@ -157,12 +159,22 @@ class _Document:
         return found
 
     def replace(self, pointer: Sequence[str], new: Any) -> None:
-        self.read(pointer)
+        """Set a value; like kube-apiserver, and unlike RFC 6902, a field of an object need not be there."""
         if not pointer:
             self.value = new
             return
         container, part = self._container(pointer), pointer[-1]
-        container[part if isinstance(container, dict) else int(part)] = new
+        if isinstance(container, list):
+            container[_index(container, part, end=len(container) - 1)] = new
+        else:
+            container[part] = new
+
+    def found(self, pointer: Sequence[str]) -> Any:
+        """Return a value, None for a field that its object lacks: `test` takes it for null."""
+        container = self._container(pointer) if pointer else None
+        if isinstance(container, dict):
+            return container.get(pointer[-1])
+        return self.read(pointer)
 
     def copy(self, pointer: Sequence[str]) -> Any:
         """Return a copy of a value; the total size of a patch's copies is limited."""
@@ -187,7 +199,7 @@ def _shown(pointer: Sequence[str]) -> str:
 
 
 def _test(document: _Document, step: Mapping[str, Any]) -> None:
-    if not _same(document.read(_pointer(step, "path")), _value(step)):
+    if not _same(document.found(_pointer(step, "path")), _value(step)):
         raise _unprocessable(f"testing value {step['path'][:200]} failed: test failed")
 
 

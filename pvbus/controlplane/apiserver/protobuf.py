@@ -84,6 +84,40 @@ _DELETE_OPTIONS: _Message = {
     4: ("propagationPolicy", str),
     5: ("dryRun", _List(str)),
 }
+_RULE: _Message = {
+    1: ("verbs", _List(str)),
+    2: ("apiGroups", _List(str)),
+    3: ("resources", _List(str)),
+    4: ("resourceNames", _List(str)),
+    5: ("nonResourceURLs", _List(str)),
+}
+_REQUIREMENT: _Message = {1: ("key", str), 2: ("operator", str), 3: ("values", _List(str))}
+_SELECTOR: _Message = {1: ("matchLabels", _Map(str)), 2: ("matchExpressions", _List(_REQUIREMENT))}
+_ROLE: _Message = {
+    1: ("metadata", _METADATA),
+    2: ("rules", _List(_RULE)),
+    3: ("aggregationRule", {1: ("clusterRoleSelectors", _List(_SELECTOR))}),
+}
+_SUBJECT: _Message = {1: ("kind", str), 2: ("apiGroup", str), 3: ("name", str), 4: ("namespace", str)}
+_BINDING: _Message = {
+    1: ("metadata", _METADATA),
+    2: ("subjects", _List(_SUBJECT)),
+    3: ("roleRef", {1: ("apiGroup", str), 2: ("kind", str), 3: ("name", str)}),
+}
+_ACCESS_REVIEW: _Message = {
+    1: ("metadata", _METADATA),
+    2: (
+        "spec",
+        {
+            1: ("resourceAttributes", _ACCESS),
+            2: ("nonResourceAttributes", _PATH),
+            3: ("user", str),
+            4: ("groups", _List(str)),
+            6: ("uid", str),
+        },
+    ),
+}
+_AUTHORIZATION, _RBAC = "authorization.k8s.io/v1", "rbac.authorization.k8s.io/v1"
 _KINDS: Mapping[tuple[str, str], _Message] = {
     ("v1", "Event"): {
         1: ("metadata", _METADATA),
@@ -133,10 +167,25 @@ _KINDS: Mapping[tuple[str, str], _Message] = {
         4: ("stringData", _Map(str)),
         5: ("immutable", bool),
     },
-    ("authorization.k8s.io/v1", "SelfSubjectAccessReview"): {
+    (_AUTHORIZATION, "SelfSubjectAccessReview"): {
         1: ("metadata", _METADATA),
         2: ("spec", {1: ("resourceAttributes", _ACCESS), 2: ("nonResourceAttributes", _PATH)}),
     },
+    (_AUTHORIZATION, "SelfSubjectRulesReview"): {
+        1: ("metadata", _METADATA),
+        2: ("spec", {1: ("namespace", str)}),
+    },
+    (_AUTHORIZATION, "SubjectAccessReview"): _ACCESS_REVIEW,
+    (_AUTHORIZATION, "LocalSubjectAccessReview"): _ACCESS_REVIEW,
+    ("authentication.k8s.io/v1", "SelfSubjectReview"): {1: ("metadata", _METADATA)},
+    ("authentication.k8s.io/v1", "TokenReview"): {
+        1: ("metadata", _METADATA),
+        2: ("spec", {1: ("token", str), 2: ("audiences", _List(str))}),
+    },
+    (_RBAC, "Role"): _ROLE,
+    (_RBAC, "ClusterRole"): _ROLE,
+    (_RBAC, "RoleBinding"): _BINDING,
+    (_RBAC, "ClusterRoleBinding"): _BINDING,
 }
 _ENVELOPE: _Message = {1: ("type", {1: ("apiVersion", str), 2: ("kind", str)}), 2: ("raw", memoryview)}
 

@@ -8,6 +8,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from functools import cached_property
 from typing import Any
 
+from pvbus.controlplane.apiserver.apply.types import FieldType, of_object
 from pvbus.controlplane.apiserver.entries import Entry, encode
 from pvbus.controlplane.apiserver.kinds import ServedKind, ServedVersion, from_crd
 from pvbus.controlplane.apiserver.status import Subject
@@ -33,12 +34,17 @@ class Endpoint:
         self.stored_kind = EVENT if self.kind == NEW_EVENT else self.kind
         self.stored_api_version = served.api_version(served.storage_version.name)
         self.converts = self.stored_kind != self.kind or self.api_version != self.stored_api_version
-        self.has_status = "status" in version.subresources
+        self.has_status = "status" in version.subresources and not version.shares_status
 
     @cached_property
     def schema(self) -> Schema | None:
         """The compiled schema; it is compiled at the first write of an object of the kind."""
         return None if self.version.schema is None else compile_schema(self.version.schema)
+
+    @cached_property
+    def field_type(self) -> FieldType:
+        """How the fields of the kind are owned and merged."""
+        return of_object(self.version.schema)
 
     def subject(self, name: str = "") -> Subject:
         return Subject(self.served.group, self.served.plural, self.served.kind, name)

@@ -17,7 +17,7 @@ import msgspec
 
 from pvbus.controlplane.apiserver import status
 from pvbus.controlplane.apiserver.hooks import StatusError
-from pvbus.controlplane.apiserver.nodes import unsupported
+from pvbus.controlplane.apiserver.nodes import FieldError, forbidden, required, unsupported
 
 _CONTROL = re.compile(r"[\x00-\x1f\x7f]")
 _CONTROL_BUT_SPACE = re.compile(r"[\x00-\x08\x0e-\x1f\x7f]")
@@ -38,12 +38,19 @@ class Target(NamedTuple):
 
 
 class Options(NamedTuple):
-    """The options of a write. warnings: collected during the write, and sent as headers."""
+    """The options of a write. warnings: collected during the write, and sent as headers.
+
+    manager: who will own the written fields. applies: this is a server-side apply; the object comes with its
+    managedFields. force: it takes over the fields of others.
+    """
 
     user: str
     warnings: list[str]
     dry_run: bool = False
     validation: Validation = "Warn"
+    manager: str = ""
+    applies: bool = False
+    force: bool = False
 
 
 class DeleteOptions(NamedTuple):
@@ -111,15 +118,74 @@ def is_true(query: Mapping[str, str], name: str) -> bool:
     return query.get(name, "").lower() in ("true", "1", "t")
 
 
-def write_options(query: Mapping[str, str], user: str) -> Options:
-    """Return the options of a write. Raises StatusError for invalid values."""
-    if not query:
-        return Options(user, [])
+MANAGER_BYTES_MAX = 128
+"""kube-apiserver's limit for the name of a field manager."""
+
+AGENT_CHARACTERS_MAX = 4 * MANAGER_BYTES_MAX
+"""Characters of a User-Agent that are read."""
+
+
+def write_options(
+    query: Mapping[str, str], user: str, agent: str, *, kind: str = "CreateOptions", applies: bool = False
+) -> Options:
+    """Return the options of a write. Raises StatusError for invalid values.
+
+    agent: the User-Agent, whose first part names the field manager if the query does not. kind: of the
+    options, for messages. applies: whether this is a server-side apply, which has to name its manager.
+    """
+    if not query and not applies:
+        return Options(user, [], manager=_agent_name(agent[:AGENT_CHARACTERS_MAX]))
+    manager = query.get("fieldManager", "")
+    found: list[FieldError] = []
+    if applies and not manager:
+        found.append(required("fieldManager", "is required for apply patch"))
+    if not applies and kind == "PatchOptions" and query.get("force"):
+        found.append(forbidden("force", "may not be specified for non-apply patch"))
+    found += _manager_problems(manager)
+    dry_run = query.get("dryRun")
+    if dry_run not in (None, "", "All"):
+        found.append(unsupported("dryRun", [dry_run], ("All",)))
     validation = query.get("fieldValidation") or "Warn"
     if validation not in ("Strict", "Warn", "Ignore"):
-        problem = unsupported("fieldValidation", validation, ("Ignore", "Strict", "Warn"))
-        raise status.invalid_option("CreateOptions", problem)
-    return Options(user, [], _dry_run(query.get("dryRun")), validation)  # type: ignore[arg-type]
+        found.append(unsupported("fieldValidation", validation, ("", "Ignore", "Strict", "Warn")))
+    if found:
+        raise status.invalid_option(kind, *found)
+    return Options(
+        user,
+        [],
+        dry_run == "All",
+        validation,  # type: ignore[arg-type]  # one of the three, as checked above
+        manager or _agent_name(agent[:AGENT_CHARACTERS_MAX]),
+        applies,
+        applies and is_true(query, "force"),
+    )
+
+
+def _manager_problems(manager: str) -> list[FieldError]:
+    found = []
+    if len(manager.encode()) > MANAGER_BYTES_MAX:
+        text = f"Too long: may not be more than {MANAGER_BYTES_MAX} bytes"
+        found.append(FieldError("fieldManager", "FieldValueTooLong", text))
+    at = 0
+    for character in manager:
+        if not character.isprintable():
+            text = f"invalid character U+{ord(character):04X} (at position {at})"
+            found.append(status.invalid_value("fieldManager", manager, text))
+        at += len(character.encode())
+    return found
+
+
+@lru_cache(256)
+def _agent_name(agent: str) -> str:
+    """Return the name in a User-Agent: what stands before the first slash, without control characters."""
+    name, size = "", 0
+    for character in agent.partition("/")[0]:
+        if character.isprintable():
+            size += len(character.encode(errors="surrogateescape"))
+            if size > MANAGER_BYTES_MAX:
+                break
+            name += character
+    return name
 
 
 def _dry_run(value: Any) -> bool:
@@ -158,7 +224,7 @@ def delete_options(query: Mapping[str, str], content: Any) -> DeleteOptions:
     if not propagation:
         propagation = "Orphan" if orphan else "Background"
     if propagation not in ("Background", "Foreground", "Orphan"):
-        problem = unsupported("propagationPolicy", propagation, ("Foreground", "Background", "Orphan"))
+        problem = unsupported("propagationPolicy", propagation, ("Foreground", "Background", "Orphan", "nil"))
         raise status.invalid_option("DeleteOptions", problem)
     return DeleteOptions(
         uid=preconditions.uid or "",

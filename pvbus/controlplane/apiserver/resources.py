@@ -9,9 +9,12 @@ from typing import Any, NamedTuple
 
 from pvbus.controlplane.apiserver import bodies, listing, shapes, status, watching
 from pvbus.controlplane.apiserver import requests as rq
-from pvbus.controlplane.apiserver.entries import Entry, ObjectKey, encode
+from pvbus.controlplane.apiserver.decoding import report_unknown
+from pvbus.controlplane.apiserver.entries import ObjectKey, encode
 from pvbus.controlplane.apiserver.hooks import StatusError, VirtualKind
+from pvbus.controlplane.apiserver.metadata import check_place
 from pvbus.controlplane.apiserver.patch import (
+    APPLY_PATCH,
     PATCHES,
     STRATEGIC_PATCH,
     json_patch,
@@ -21,12 +24,16 @@ from pvbus.controlplane.apiserver.patch import (
 from pvbus.controlplane.apiserver.printing import partial_metadata
 from pvbus.controlplane.apiserver.registry import Endpoint, Registry
 from pvbus.controlplane.apiserver.store import Store
-from pvbus.controlplane.apiserver.writes import Writer, report_unknown
+from pvbus.controlplane.apiserver.writes import Writer
 from pvbus.ports.cluster import Kind, Object
+
+RV_DIGITS_MAX = 18
+"""Digits of a resourceVersion that can be: of a longer one the list says what is wrong."""
 
 
 class Call(NamedTuple):
-    """A request to a resource. media: the content type of its body, without parameters."""
+    """A request to a resource. media: the content type of its body, without parameters. agent: the
+    User-Agent, which names the field manager of a write."""
 
     method: str
     target: rq.Target
@@ -35,6 +42,7 @@ class Call(NamedTuple):
     media: str
     body: bytes
     user: str
+    agent: str = ""
 
 
 class Answer(NamedTuple):
@@ -57,6 +65,8 @@ class Resources:
     async def answer(self, call: Call) -> Answer | watching.WatchPlan:
         """Execute a request. Raises StatusError."""
         endpoint = self.endpoint(call.target)
+        if endpoint.served.custom and not call.target.name and call.method in ("PUT", "PATCH"):
+            raise status.bad_request("name must be provided")
         if not _verbs(call) & set(endpoint.served.verbs):
             raise status.not_allowed()
         virtual = self._virtual.get(endpoint.kind)
@@ -65,6 +75,19 @@ class Resources:
         if not call.target.name:
             return await self._collection(endpoint, call)
         return await self._single(endpoint, call)
+
+    def creates(self, call: Call) -> bool:
+        """Return whether an apply or a PUT is about to create its object, which takes the right to create."""
+        target = call.target
+        if call.method not in ("PUT", "PATCH") or not target.name or target.subresource:
+            return False
+        endpoint = self._registry.endpoint(target.group, target.version, target.plural)
+        if endpoint is None:
+            return False
+        key = (target.namespace or "", target.name)
+        if _applies(call):
+            return self._store.head(endpoint.stored_kind, key) is None
+        return call.method == "PUT" and self._writer.creates_by_update(endpoint, key)
 
     def endpoint(self, target: rq.Target) -> Endpoint:
         endpoint = self._registry.endpoint(target.group, target.version, target.plural)
@@ -85,6 +108,7 @@ class Resources:
         if call.method not in ("GET", "DELETE"):
             raise status.not_allowed()
         selected = listing.selection(endpoint, call.target.namespace, call.query)
+        await self._refresh(endpoint, None, call.query)
         if call.method == "DELETE":
             return await self._delete_collection(selected, form, call)
         if rq.is_true(call.query, "watch"):
@@ -93,7 +117,7 @@ class Resources:
         return Answer(200, form.many(page.entries, page.rv, page.continue_, page.remaining))
 
     async def _create(self, endpoint: Endpoint, form: shapes.Form, call: Call) -> Answer:
-        options = rq.write_options(call.query, call.user)
+        options = rq.write_options(call.query, call.user, call.agent)
         obj = _read(endpoint, call, options)
         namespace = call.target.namespace
         entry = await self._writer.create(endpoint, obj, namespace, options)
@@ -102,24 +126,28 @@ class Resources:
     async def _delete_collection(self, selected: listing.Selection, form: shapes.Form, call: Call) -> Answer:
         options = rq.delete_options(call.query, _read_delete_options(call))
         page = listing.page(self._store, selected, call.query)
-        deleted: list[Entry] = []
         for entry in page.entries:
             try:
-                deleted.append((await self._writer.delete(selected.endpoint, entry.key, options)).entry)
+                await self._writer.delete(selected.endpoint, entry.key, options)
             except StatusError as exc:
                 if exc.code != 404:
                     raise
-        return Answer(200, form.many(deleted, self._store.rv, page.continue_, page.remaining))
+        return Answer(200, form.many(page.entries, page.rv, page.continue_, page.remaining))
 
     async def _single(self, endpoint: Endpoint, call: Call) -> Answer | watching.WatchPlan:
         target = call.target
         key = (target.namespace or "", target.name)
         form = shapes.form(endpoint, call.wanted.shape, call.query)
         if call.method == "GET":
-            return self._get(endpoint, key, form, call)
+            return await self._get(endpoint, key, form, call)
         if call.method in ("PUT", "PATCH"):
-            options = rq.write_options(call.query, call.user)
+            options = _options(endpoint, call)
+            if options.applies:
+                return await self._apply(endpoint, key, form, call, options)
             change = self._change(endpoint, key, call, options)
+            if call.method == "PUT" and self._writer.creates_by_update(endpoint, key):
+                entry = await self._writer.create(endpoint, _new(change({})), key[0] or None, options)
+                return Answer(201, form.one(entry), tuple(options.warnings))
             entry = await self._writer.update(
                 endpoint,
                 key,
@@ -137,9 +165,29 @@ class Resources:
             return Answer(200, form.one(result.entry))
         raise status.not_allowed()
 
-    def _get(
+    async def _refresh(self, endpoint: Endpoint, key: ObjectKey | None, query: Mapping[str, str]) -> None:
+        """Wait for what a read requires: the present state, or one of at least a resourceVersion."""
+        asked = query.get("resourceVersion", "")
+        if not asked and not query.get("continue"):
+            await self._store.refresh(endpoint.stored_kind, key)
+        elif asked.isdecimal() and len(asked) <= RV_DIGITS_MAX and int(asked) > self._store.rv:
+            await self._store.reach(endpoint.stored_kind, int(asked))
+
+    async def _apply(
+        self, endpoint: Endpoint, key: ObjectKey, form: shapes.Form, call: Call, options: rq.Options
+    ) -> Answer:
+        config = bodies.read_config(call.body, strict=options.validation == "Strict")
+        if endpoint.served.group in _GIT_GROUPS:
+            bodies.refuse_nul(config, call.body, APPLY_PATCH)
+        entry, is_new = await self._writer.apply(
+            endpoint, key, config, options, subresource=call.target.subresource
+        )
+        return Answer(201 if is_new else 200, form.one(entry), tuple(options.warnings))
+
+    async def _get(
         self, endpoint: Endpoint, key: ObjectKey, form: shapes.Form, call: Call
     ) -> Answer | watching.WatchPlan:
+        await self._refresh(endpoint, key, call.query)
         if rq.is_true(call.query, "watch"):
             query = {**call.query, "fieldSelector": f"metadata.name={key[1]}"}
             selected = listing.selection(endpoint, call.target.namespace, query)
@@ -156,18 +204,9 @@ class Resources:
         if call.method == "PATCH":
             return _patcher(endpoint, call)
         obj = _read(endpoint, call, options)
-        metadata = obj.get("metadata")
-        if type(metadata) is dict:
-            for field, wanted in (("namespace", key[0]), ("name", key[1])):
-                given = metadata.get(field)
-                if given and given != wanted:
-                    raise status.bad_request(
-                        f"the {field} of the object ({given}) does not match the {field} on the "
-                        f"URL ({wanted})"
-                    )
-            if endpoint.served.namespaced:
-                metadata["namespace"] = key[0]
-            metadata["name"] = key[1]
+        check_place(obj.get("metadata"), key, namespaced=True)
+        if endpoint.served.namespaced:
+            obj["metadata"]["namespace"] = key[0]
         return lambda old: obj
 
     async def _answer_virtual(self, endpoint: Endpoint, virtual: VirtualKind, call: Call) -> Answer:
@@ -183,7 +222,12 @@ class Resources:
             return Answer(200, _virtual_one(form, await self._virtual_get(endpoint, virtual, call)))
         if call.method not in ("PUT", "PATCH"):
             raise status.not_allowed()
-        options = rq.write_options(call.query, call.user)
+        options = _options(endpoint, call)
+        if options.applies:
+            raise status.unsupported_media_type(
+                f"{endpoint.served.plural} are read from git and have no owners of fields: use a merge or "
+                "JSON patch, or an update, in place of a server-side apply"
+            )
         if call.method == "PUT":
             new = self._change(endpoint, (target.namespace or "", target.name), call, options)({})
         else:
@@ -234,6 +278,34 @@ def _virtual_list(form: shapes.Form, objects: list[Object]) -> bytes:
     return shapes.joined(form.endpoint.api_version, form.endpoint.served.list_kind, {}, items)
 
 
+def _check_media(endpoint: Endpoint, call: Call) -> None:
+    """Refuse (415) a patch of an unknown type."""
+    accepted = (*PATCHES, APPLY_PATCH) if endpoint.served.custom else (*PATCHES, STRATEGIC_PATCH, APPLY_PATCH)
+    if call.method == "PATCH" and call.media not in accepted:
+        raise status.unsupported_media_type(
+            f"the body of the request was in an unknown format - accepted media types include: "
+            f"{', '.join(accepted)}"
+        )
+
+
+def _new(obj: Object) -> Object:
+    """Return the object of a PUT as one to create: it may name the version that it replaces."""
+    metadata = {key: value for key, value in (obj.get("metadata") or {}).items() if key != "resourceVersion"}
+    return {**obj, "metadata": metadata}
+
+
+def _applies(call: Call) -> bool:
+    return call.method == "PATCH" and call.media == APPLY_PATCH
+
+
+def _options(endpoint: Endpoint, call: Call) -> rq.Options:
+    """Return the options of a PUT or PATCH. Raises StatusError (415, 422)."""
+    _check_media(endpoint, call)
+    applies = _applies(call)
+    kind = "PatchOptions" if call.method == "PATCH" else "UpdateOptions"
+    return rq.write_options(call.query, call.user, call.agent, kind=kind, applies=applies)
+
+
 _GIT_GROUPS = ("porch.kpt.dev", "config.porch.kpt.dev")
 """Groups whose objects name packages, branches and files: these texts reach git and the file system."""
 
@@ -261,6 +333,14 @@ def _read_delete_options(call: Call) -> Any:
     return bodies.read_object(call.body, call.media, duplicates=False)[0]
 
 
+def _unowned(obj: Object) -> Object:
+    """Return an object without its managedFields, which are as deep as the fields that they name."""
+    metadata = obj.get("metadata")
+    if type(metadata) is not dict or "managedFields" not in metadata:
+        return obj
+    return {**obj, "metadata": {key: value for key, value in metadata.items() if key != "managedFields"}}
+
+
 def _deepened() -> StatusError:
     """Return the error for a patch whose operations nest an object too deeply."""
     text = f"the patch leaves an object that is more than {bodies.DEPTH_MAX} levels deep"
@@ -269,17 +349,6 @@ def _deepened() -> StatusError:
 
 def _patcher(endpoint: Endpoint, call: Call) -> Callable[[Object], Object]:
     """Return the function that applies the patch of a request."""
-    if call.media == "application/apply-patch+yaml":
-        raise status.unsupported_media_type(
-            "server-side apply is not supported by this server yet: use client-side apply "
-            "(kubectl apply without --server-side), or a merge or JSON patch"
-        )
-    accepted = PATCHES if endpoint.served.custom else (*PATCHES, STRATEGIC_PATCH)
-    if call.media not in accepted:
-        raise status.unsupported_media_type(
-            f"the body of the request was in an unknown format - accepted media types include: "
-            f"{', '.join(accepted)}"
-        )
     patch = bodies.read_json(call.body)
     served = endpoint.served
     if served.group in _GIT_GROUPS:
@@ -297,8 +366,10 @@ def _patcher(endpoint: Endpoint, call: Call) -> Callable[[Object], Object]:
             raise _deepened() from exc
         if type(new) is not dict:
             raise status.bad_request("the patch does not leave an object")
-        if bodies.is_deep(new):
+        if bodies.is_deep(_unowned(new)):
             raise _deepened()
+        key = (call.target.namespace or "", call.target.name)
+        check_place(new.get("metadata"), key, namespaced=served.namespaced)
         return new
 
     return apply

@@ -256,6 +256,10 @@ def _unescape(value: str) -> str:
     return re.sub(r"\\([\\,=])", r"\1", value)
 
 
+_OMITTED = {"spec.revision": "0"}
+"""Fields whose value is omitted from an object if it is this one: a draft has no number yet."""
+
+
 def _field(obj: Mapping[str, Any], path: str) -> str:
     """Return a field as text, "" if it is missing."""
     head, bracket, key = path.partition("[")
@@ -266,7 +270,7 @@ def _field(obj: Mapping[str, Any], path: str) -> str:
     for name in names:
         value = value.get(name) if isinstance(value, Mapping) else None
     if value is None:
-        return ""
+        return _OMITTED.get(path, "")
     if isinstance(value, bool):
         return "true" if value else "false"
     return str(value)

@@ -42,8 +42,8 @@ class Form(NamedTuple):
             objects = [self.endpoint.presented(entry.decode()) for entry in entries]
             return encode(self.table(objects, str(rv), continue_, remaining=remaining or None))
         metadata: dict[str, Any] = {"resourceVersion": str(rv)}
-        if continue_:
-            metadata["continue"] = continue_
+        if continue_ or self.endpoint.served.custom:
+            metadata["continue"] = continue_  # that of a custom kind is there even if it is empty
         if remaining:
             metadata["remainingItemCount"] = remaining
         if self.shape == "PartialObjectMetadata":

@@ -43,9 +43,10 @@ def body(error: StatusError) -> dict[str, Any]:
         "metadata": {},
         "status": "Failure",
         "message": error.message,
-        "reason": error.reason,
     }
-    if details:
+    if error.reason:
+        status["reason"] = error.reason
+    if details or error.details is not None:
         status["details"] = details
     status["code"] = error.code
     return status
@@ -70,8 +71,14 @@ def no_such_path() -> StatusError:
     return StatusError(404, "NotFound", "the server could not find the requested resource")
 
 
-def already_exists(subject: Subject) -> StatusError:
+def unauthorized() -> StatusError:
+    return StatusError(401, "Unauthorized", "Unauthorized")
+
+
+def already_exists(subject: Subject, *, is_terminating: bool = False) -> StatusError:
     text = f'{subject.qualified} "{subject.name}" already exists'
+    if is_terminating:
+        text = f"object is being deleted: {text}"
     return StatusError(409, "AlreadyExists", text, details=subject.details())
 
 
@@ -113,9 +120,9 @@ def invalid(subject: Subject, problems: Sequence[FieldError]) -> StatusError:
     )
 
 
-def invalid_option(kind: str, problem: FieldError) -> StatusError:
-    """Refuse (422) an option of a request. kind: the kind of the options, such as ListOptions."""
-    return invalid(Subject("meta.k8s.io", "", kind), [problem])
+def invalid_option(kind: str, *problems: FieldError) -> StatusError:
+    """Refuse (422) options of a request. kind: the kind of the options, such as ListOptions."""
+    return invalid(Subject("meta.k8s.io", "", kind), problems)
 
 
 def bad_request(text: str) -> StatusError:
@@ -124,7 +131,7 @@ def bad_request(text: str) -> StatusError:
 
 def not_allowed() -> StatusError:
     text = "the server does not allow this method on the requested resource"
-    return StatusError(405, "MethodNotAllowed", text)
+    return StatusError(405, "MethodNotAllowed", text, details={})
 
 
 def unsupported_media_type(text: str) -> StatusError:

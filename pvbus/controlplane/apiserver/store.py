@@ -54,6 +54,18 @@ class StoreError(Exception):
     """The write was not stored: the disk is full, the file is damaged, or the store has stopped."""
 
 
+class UnavailableError(StoreError):
+    """The objects cannot be written or read now, and can later."""
+
+
+class StaleError(Exception):
+    """Somebody else changed the object meanwhile: read it again, and decide again."""
+
+
+class HeldError(StaleError):
+    """Somebody else is changing the object just now."""
+
+
 class ExpiredError(Exception):
     """The log no longer reaches back to this resource version."""
 
@@ -301,6 +313,30 @@ class Store:
         self._batch.changes.append(change)
         self._wake.set()
 
+    async def commit(self, kind: Kind, obj: Object) -> Entry:
+        """Create or replace an object durably. Nothing is awaited before the write is queued.
+
+        Raises: StoreError; StaleError where others write the same objects.
+        """
+        entry = self.put(kind, obj)
+        await self.durable()
+        return entry
+
+    async def discard(self, kind: Kind, key: ObjectKey) -> Entry | None:
+        """Remove an object durably; return as `remove`. Raises: as `commit`."""
+        removed = self.remove(kind, key)
+        await self.durable()
+        return removed
+
+    async def refresh(self, kind: Kind, key: ObjectKey | None = None) -> None:
+        """Make `get` and `head` of an object, or of all of its kind, as new as this call.
+
+        Here they always are: nobody else writes. Raises: StoreError.
+        """
+
+    async def reach(self, kind: Kind, rv: int) -> None:
+        """Wait a short time until `rv` of this store is at least that: others may know a higher one."""
+
     async def durable(self) -> None:
         """Wait until all writes queued so far are committed and visible. Raises StoreError."""
         batch = self._batch if self._batch.changes else self._running
@@ -365,24 +401,26 @@ class Store:
             raise
 
     def _publish(self, batch: _Batch) -> None:
-        touched: set[Table] = set()
         for change in batch.changes:
             self.rv = change.rv
             key = change.entry.key
             current = None if change.type == "DELETED" else change.entry
             if self._pending.get((change.kind, key), self) is current:
                 del self._pending[change.kind, key]
-            table = self.table(change.kind)
-            table.apply(change)
-            touched.add(table)
-            for observer in self._observers:
-                observer(change)
-        self._bound_logs()
-        for table in touched:
-            table.notify()
+        self.show(batch.changes)
         for waiter in batch.waiters:
             if not waiter.done():
                 waiter.set_result(None)
+
+    def show(self, changes: Sequence[Change]) -> None:
+        """Make durable changes visible to observers, readers and watches."""
+        for change in changes:
+            self.table(change.kind).apply(change)
+            for observer in self._observers:
+                observer(change)
+        self._bound_logs()
+        for kind in {change.kind for change in changes}:
+            self.table(kind).notify()
 
     def _bound_logs(self) -> None:
         while sum(table.log_bytes for table in self._tables.values()) > LOG_BYTES_MAX:

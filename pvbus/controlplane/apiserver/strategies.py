@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 
 from pvbus.controlplane.apiserver import status
 from pvbus.controlplane.apiserver.nodes import FieldError, forbidden
-from pvbus.controlplane.apiserver.registry import NAMESPACE
+from pvbus.controlplane.apiserver.registry import EVENT, NAMESPACE
 from pvbus.controlplane.apiserver.status import invalid_value
 from pvbus.ports.cluster import Kind, Object
 
@@ -28,7 +28,11 @@ _DATA_KEY_RULE = (
 
 
 class Strategy(NamedTuple):
-    """finalizer: added to an object when its deletion begins, removed by the server's own cleaner."""
+    """finalizer: added to an object when its deletion begins, removed by the server's own cleaner.
+
+    label_name: the name must be a DNS label; path_name: it may be any segment of a path. Else a subdomain.
+    creates_by_update: a PUT of an object that is not there creates it.
+    """
 
     prepare: Callable[[Object, Object | None], Object] = lambda new, old: new
     check: Callable[[Object, Object | None], list[FieldError]] = lambda new, old: []
@@ -36,6 +40,8 @@ class Strategy(NamedTuple):
     counts_generation: bool = False
     unconditional_update: bool = True
     label_name: bool = False
+    path_name: bool = False
+    creates_by_update: bool = False
 
 
 def _prepare_namespace(new: Object, old: Object | None) -> Object:
@@ -48,13 +54,53 @@ def _prepare_namespace(new: Object, old: Object | None) -> Object:
     return prepared
 
 
+def _prepare_config_map(new: Object, old: Object | None) -> Object:
+    return _without_empty(new, ("data", "binaryData"))
+
+
+_TEXTS = ("data", "binaryData", "stringData")
+
+
+def without_null_texts(obj: Object) -> Object:
+    """Turn nulls in the maps of texts of a built-in object into empty texts, as Go's decoder does."""
+    found = {
+        field: {key: "" if text is None else text for key, text in texts.items()}
+        for field in _TEXTS
+        if type(texts := obj.get(field)) is dict and None in texts.values()
+    }
+    return {**obj, **found} if found else obj
+
+
+def _without_empty(new: Object, fields: tuple[str, ...]) -> Object:
+    """Drop maps that are empty, which kube-apiserver does not store."""
+    if all(new.get(field, True) for field in fields):
+        return new
+    return {key: value for key, value in new.items() if key not in fields or value}
+
+
+_EVENT: Object = {
+    "involvedObject": {},
+    "source": {},
+    "firstTimestamp": None,
+    "lastTimestamp": None,
+    "eventTime": None,
+    "reportingComponent": "",
+    "reportingInstance": "",
+}
+
+
+def _prepare_event(new: Object, old: Object | None) -> Object:
+    """Add the fields that every event has."""
+    return {**_EVENT, **new}
+
+
 def _prepare_secret(new: Object, old: Object | None) -> Object:
     prepared = {"type": "Opaque", **new}
     texts = prepared.pop("stringData", None)
     if texts:
         encoded = {key: base64.b64encode(text.encode()).decode() for key, text in texts.items()}
         prepared["data"] = {**(prepared.get("data") or {}), **encoded}
-    return prepared
+    return _without_empty(prepared, ("data",))
 
 
 def _check_secret(new: Object, old: Object | None) -> list[FieldError]:
@@ -103,7 +149,8 @@ HOOKED = Strategy(unconditional_update=False)
 BUILTIN: Mapping[Kind, Strategy] = {
     NAMESPACE: Strategy(_prepare_namespace, label_name=True),
     SECRET: Strategy(_prepare_secret, _check_secret),
-    CONFIG_MAP: Strategy(check=_check_config_map),
+    CONFIG_MAP: Strategy(_prepare_config_map, _check_config_map),
+    EVENT: Strategy(_prepare_event, creates_by_update=True),
 }
 
 

@@ -154,9 +154,12 @@ class Schema:
             return False
         return True
 
-    def defaulted(self, obj: Json) -> Json:
-        """Return the object with defaults, and without nulls in fields that are not nullable."""
-        return obj if self.is_clean(obj) else default(self._root, obj)
+    def defaulted(self, obj: Json, *, nulls: bool = False) -> Json:
+        """Return the object with defaults, and without nulls in fields that are not nullable.
+
+        nulls: leave those that have no default.
+        """
+        return obj if self.is_clean(obj) else default(self._root, obj, nulls=nulls)
 
     def pruned(self, obj: Json) -> tuple[Json, list[str]]:
         """Return the object without unknown fields, and their paths."""

@@ -16,12 +16,14 @@ from typing import Any, NamedTuple
 
 from pvbus.controlplane.apiserver import metadata as meta
 from pvbus.controlplane.apiserver import status, strategies
+from pvbus.controlplane.apiserver.apply.tracking import Tracker, check_new
+from pvbus.controlplane.apiserver.decoding import decoded, set_namespace
 from pvbus.controlplane.apiserver.entries import Entry, ObjectKey
-from pvbus.controlplane.apiserver.hooks import KindHooks
-from pvbus.controlplane.apiserver.nodes import PROBLEMS_MAX, SHOWN_MAX, FieldError
+from pvbus.controlplane.apiserver.hooks import KindHooks, StatusError
+from pvbus.controlplane.apiserver.nodes import FieldError
 from pvbus.controlplane.apiserver.registry import CRD, NAMESPACE, Endpoint, Registry
 from pvbus.controlplane.apiserver.requests import DeleteOptions, Options
-from pvbus.controlplane.apiserver.store import Store
+from pvbus.controlplane.apiserver.store import StaleError, Store
 from pvbus.controlplane.apiserver.strategies import Strategy
 from pvbus.ports.cluster import Kind, Object
 
@@ -52,6 +54,7 @@ class Writer:
         self._registry = registry
         self._strategies = own
         self._hooks = hooks
+        self._tracker = Tracker(registry)
         self._locks: dict[tuple[Kind, ObjectKey], tuple[asyncio.Lock, int]] = {}
 
     def strategy(self, endpoint: Endpoint) -> Strategy:
@@ -66,23 +69,32 @@ class Writer:
         kind = endpoint.stored_kind
         hooks = self._hooks.get(kind)
         strategy = self.strategy(endpoint)
-        obj = self._decoded(endpoint, obj, options)
+        obj = decoded(endpoint, obj, options)
         metadata = obj["metadata"]
-        _set_namespace(endpoint, metadata, namespace)
+        set_namespace(endpoint, metadata, namespace)
+        if hooks is not None and self._store.head(NAMESPACE, ("", namespace or "")) is None:
+            await self._store.refresh(NAMESPACE, ("", namespace or ""))
         self._admit(endpoint, metadata)
         if metadata.get("resourceVersion"):
             raise status.bad_request("resourceVersion should not be set on objects to be created")
         generated = self._name(endpoint, metadata)
+        given = metadata.pop("managedFields", None)
         begin(metadata, counts=strategy.counts_generation)
         if endpoint.has_status:
             obj.pop("status", None)
-        obj = endpoint.stored(strategy.prepare(obj, None))
+        obj = strategy.prepare(obj, None)
+        if self._tracks(endpoint):
+            entries = (
+                given if options.applies else self._tracker.created(endpoint, obj, given, options, now())
+            )
+            _own(obj, entries)
+        obj = endpoint.stored(obj)
         # A hook of a built-in kind chooses the name; a hook of a custom kind gets objects with a name.
         self._check(endpoint, strategy, obj, None, named=hooks is None or endpoint.served.custom)
         if hooks is None:
             return await self._store_new(endpoint, obj, generated, options)
         if options.dry_run:
-            return Entry.encode({**obj, "metadata": {"name": "", **metadata}}, 0)
+            return Entry.unstored({**obj, "metadata": {"name": "", **metadata}})
         given = metadata.get("name")
         async with self._exclusively(kind, (metadata.get("namespace", ""), given or "")):
             obj = await hooks.on_create(obj, user=options.user)
@@ -95,38 +107,52 @@ class Writer:
         while self._store.head(kind, (namespace, metadata["name"])) is not None:
             tries -= 1
             if not generated or not tries:
-                raise status.already_exists(endpoint.subject(metadata["name"]))
+                present = self._store.head(kind, (namespace, metadata["name"]))
+                is_terminating = present is not None and present.terminating
+                subject = endpoint.subject(metadata["name"])
+                raise status.already_exists(subject, is_terminating=is_terminating)
             metadata["name"] = _generated_name(generated)
         if options.dry_run:
-            return Entry.encode(obj, 0)
-        entry = self._store.put(kind, obj)
-        await self._store.durable()
-        return entry
+            return Entry.unstored(obj)
+        return await self._commit(endpoint, obj)
 
-    def _decoded(self, endpoint: Endpoint, obj: Object, options: Options) -> Object:
-        """Return an object of this kind with clean metadata, defaults, and no unknown fields."""
-        _check_type(endpoint, obj)
-        unknown: list[str] = []
-        given = obj.get("metadata")
-        if given is None:
-            given = {}
-        if type(given) is not dict:
-            raise status.bad_request(f"{_cannot(endpoint)}: metadata must be an object")
+    async def _commit(self, endpoint: Endpoint, obj: Object) -> Entry:
         try:
-            metadata = meta.cleaned(given, unknown)
-        except meta.MetadataTypeError as exc:
-            raise status.bad_request(f"{_cannot(endpoint)}: {exc}") from exc
-        obj = {**obj, "apiVersion": endpoint.api_version, "kind": endpoint.served.kind, "metadata": metadata}
-        schema = endpoint.schema
-        if schema is not None and not schema.is_clean(obj):
-            obj = schema.defaulted(obj)
-            obj, pruned = schema.pruned(obj)
-            unknown += [path for path in pruned if not path.startswith("metadata.")]
-            if not endpoint.served.custom:
-                _check_types(endpoint, obj)
-        if unknown:
-            report_unknown(endpoint, [f'unknown field "{path}"' for path in unknown], options)
-        return obj
+            return await self._store.commit(endpoint.stored_kind, obj)
+        except StaleError as exc:
+            raise status.stale(endpoint.subject(obj["metadata"]["name"])) from exc
+
+    async def _discard(self, endpoint: Endpoint, key: ObjectKey) -> Entry | None:
+        try:
+            return await self._store.discard(endpoint.stored_kind, key)
+        except StaleError as exc:
+            raise status.stale(endpoint.subject(key[1])) from exc
+
+    def creates_by_update(self, endpoint: Endpoint, key: ObjectKey) -> bool:
+        """Return whether a PUT of this object creates it."""
+        creates = self.strategy(endpoint).creates_by_update
+        return creates and self._store.head(endpoint.stored_kind, key) is None
+
+    def _tracks(self, endpoint: Endpoint) -> bool:
+        """Return whether objects have managedFields: those of the package store have none."""
+        return endpoint.served.custom or endpoint.stored_kind not in self._hooks
+
+    async def apply(
+        self, endpoint: Endpoint, key: ObjectKey, config: Object, options: Options, *, subresource: str = ""
+    ) -> tuple[Entry, bool]:
+        """Execute a server-side apply. Return the object, and whether it is new."""
+
+        def change(old: Object | None) -> Object:
+            new = self._tracker.applied(endpoint, old, config, options, subresource, now())
+            meta.check_place(new["metadata"], key, namespaced=endpoint.served.namespaced)
+            return new
+
+        if subresource or self._store.head(endpoint.stored_kind, key) is not None:
+            return await self.update(endpoint, key, change, options, subresource=subresource), False
+        new = change(None)
+        check_new(endpoint, new)
+        new["metadata"].pop("resourceVersion", None)
+        return await self.create(endpoint, new, key[0] or None, options), True
 
     def _check(
         self, endpoint: Endpoint, strategy: Strategy, obj: Object, old: Object | None, *, named: bool
@@ -139,6 +165,7 @@ class Writer:
                 metadata,
                 namespaced=endpoint.served.namespaced,
                 label_name=strategy.label_name,
+                path_name=strategy.path_name,
                 qualified_finalizers=endpoint.served.group == "",
             )
         found += strategy.check(obj, old)
@@ -194,6 +221,7 @@ class Writer:
             entry = self._updated(endpoint, key, change, options, subresource, conditional)
             return await self._settle(endpoint, key, *entry, options)
         async with self._exclusively(endpoint.stored_kind, key):
+            await self._store.refresh(endpoint.stored_kind, key)
             old, new = self._updated(endpoint, key, change, options, subresource, conditional)
             if new is not None and not options.dry_run:
                 before = old.decode()
@@ -214,26 +242,34 @@ class Writer:
         """Return the current entry and the checked new object, None if it does not change."""
         entry = self._store.head(endpoint.stored_kind, key)
         if entry is None:
+            if conditional:
+                self._check_readable(endpoint, change({}), options)
             raise status.not_found(endpoint.subject(key[1]))
         strategy = self.strategy(endpoint)
         stored = entry.decode()
         old = endpoint.presented(stored)
-        new = self._decoded(endpoint, change(old), options)
+        new = decoded(endpoint, change(old), options)
         metadata = new["metadata"]
+        given = metadata.pop("managedFields", None)
+        whole = new
         self._precondition(endpoint, strategy, entry, metadata, conditional)
         metadata["resourceVersion"] = str(entry.rv)
         if subresource == "status":
             new = {**{f: v for f, v in old.items() if f != "status"}, **_part(new, "status")}
-            new["metadata"] = dict(old["metadata"])
+            new["metadata"] = {f: v for f, v in old["metadata"].items() if f != "managedFields"}
             problems = []
         else:
             problems = meta.carried_over(metadata, old["metadata"])
             if endpoint.has_status:
-                new.pop("status", None)
-                new |= _part(old, "status")
-        new = endpoint.stored(new)
+                new = {**{f: v for f, v in new.items() if f != "status"}, **_part(old, "status")}
         if subresource != "status":
-            new = strategy.prepare(new, stored)
+            new = strategy.prepare(new, endpoint.stored(old))
+        if self._tracks(endpoint):
+            if not options.applies:
+                seen = whole if endpoint.served.custom else new
+                given = self._tracker.updated(endpoint, old, seen, given, options, subresource, now())
+            _own(new, given)
+        new = endpoint.stored(new)
         if new == stored and not problems:
             return entry, None
         if problems:
@@ -243,12 +279,21 @@ class Writer:
             strategies.bump_generation(new, stored, has_status=endpoint.has_status)
         return entry, new
 
+    def _check_readable(self, endpoint: Endpoint, obj: Object, options: Options) -> None:
+        """Refuse (400) the object of an update that cannot be read, before it is looked up."""
+        try:
+            decoded(endpoint, obj, options)
+        except StatusError as exc:
+            if exc.code == 400:
+                raise
+
     def _precondition(
         self, endpoint: Endpoint, strategy: Strategy, entry: Entry, metadata: Object, conditional: bool
     ) -> None:
         uid = metadata.get("uid")
-        if uid and uid != entry.uid:
-            raise status.conflict(endpoint.subject(entry.key[1]), _uid_differs(uid, entry.uid))
+        if conditional and uid and uid != entry.uid:
+            why = f"Precondition failed: UID in precondition: {uid}, UID in object meta: {entry.uid}"
+            raise status.conflict(endpoint.subject(entry.key[1]), why)
         given = metadata.get("resourceVersion")
         if not given:
             if conditional and not strategy.unconditional_update:
@@ -257,7 +302,8 @@ class Writer:
                     "FieldValueInvalid",
                     "Invalid value: 0: must be specified for an update",
                 )
-                raise status.invalid(endpoint.subject(entry.key[1]), [problem])
+                subject = endpoint.subject(entry.key[1])
+                raise status.invalid(subject._replace(kind=subject.resource), [problem])
         elif given != str(entry.rv):
             if not given.isdigit() and endpoint.kind not in self._hooks:
                 problem = status.invalid_value(
@@ -280,20 +326,18 @@ class Writer:
             hooks = self._hooks.get(kind)
             if hooks is not None:
                 await hooks.on_removed(new)
-            removed = self._store.remove(kind, key)
-            await self._store.durable()
-            return removed or old
+            removed = await self._discard(endpoint, key) or old
+            return Entry.encode(new, removed.rv)
         if self._store.head(kind, key) is None:
             raise status.not_found(endpoint.subject(key[1]))
-        entry = self._store.put(kind, new)
-        await self._store.durable()
-        return entry
+        return await self._commit(endpoint, new)
 
     async def delete(self, endpoint: Endpoint, key: ObjectKey, options: DeleteOptions) -> Deleted:
         """Delete an object, or mark it as terminating while it has finalizers."""
         if endpoint.stored_kind not in self._hooks:
             return await self._delete(endpoint, key, options)
         async with self._exclusively(endpoint.stored_kind, key):
+            await self._store.refresh(endpoint.stored_kind, key)
             return await self._delete(endpoint, key, options)
 
     async def _delete(self, endpoint: Endpoint, key: ObjectKey, options: DeleteOptions) -> Deleted:
@@ -302,14 +346,7 @@ class Writer:
         subject = endpoint.subject(key[1])
         if entry is None:
             raise status.not_found(subject)
-        if options.uid and options.uid != entry.uid:
-            raise status.conflict(subject, _uid_differs(options.uid, entry.uid))
-        if options.resource_version and options.resource_version != str(entry.rv):
-            raise status.conflict(
-                subject,
-                "Precondition failed: ResourceVersion in precondition: "
-                f"{options.resource_version}, ResourceVersion in object meta: {entry.rv}",
-            )
+        _check_preconditions(subject, entry, options)
         if kind == NAMESPACE and key[1] in IMMORTAL:
             raise status.forbidden(subject, "this namespace may not be deleted")
         obj = entry.decode()
@@ -323,16 +360,12 @@ class Writer:
                 return Deleted(entry, False)
             if options.dry_run:
                 return Deleted(Entry.encode(changed, entry.rv), False)
-            entry = self._store.put(kind, changed)
-            await self._store.durable()
-            return Deleted(entry, False)
+            return Deleted(await self._commit(endpoint, changed), False)
         if options.dry_run:
             return Deleted(entry, True)
         if hooks is not None:
             await hooks.on_removed(obj)
-        removed = self._store.remove(kind, key)
-        await self._store.durable()
-        return Deleted(removed or entry, True)
+        return Deleted(await self._discard(endpoint, key) or entry, True)
 
     def _terminating(self, endpoint: Endpoint, obj: Object, propagation: str) -> Object:
         """Return the object after a delete request: a deletionTimestamp, and finalizers for `propagation`."""
@@ -384,60 +417,10 @@ class Writer:
                 self._locks[kind, key] = (lock, users - 1)
 
 
-def _check_types(endpoint: Endpoint, obj: Object) -> None:
-    """Refuse a built-in object with a field of the wrong type (400), before any code reads its fields.
-
-    Type errors of a custom kind are reported with the other errors of its schema (422).
-    """
-    assert endpoint.schema is not None
-    found = [e for e in endpoint.schema.validate(obj) if e.reason == "FieldValueTypeInvalid"]
-    if found:
-        raise status.bad_request(f"{_cannot(endpoint)}: json: {found[0]}")
-
-
-def report_unknown(endpoint: Endpoint, problems: list[str], options: Options) -> None:
-    """Refuse, warn of, or ignore unknown and duplicate fields, as the options require."""
-    if len(problems) > PROBLEMS_MAX:
-        problems = [*problems[:PROBLEMS_MAX], f"and {len(problems) - PROBLEMS_MAX} more"]
-    problems = [problem[:SHOWN_MAX] for problem in problems]
-    if options.validation == "Strict":
-        raise status.bad_request(f"{_cannot(endpoint)}: strict decoding error: {', '.join(problems)}")
-    if options.validation == "Warn":
-        options.warnings.extend(problems)
-
-
-def _cannot(endpoint: Endpoint) -> str:
-    kind = endpoint.served.kind
-    return f'{kind} in version "{endpoint.version.name}" cannot be handled as a {kind}'
-
-
-def _check_type(endpoint: Endpoint, obj: Object) -> None:
-    kind, api_version = obj.get("kind"), obj.get("apiVersion")
-    if not kind:
-        raise status.bad_request("Object 'Kind' is missing in the body of the request")
-    if not api_version:
-        raise status.bad_request("Object 'apiVersion' is missing in the body of the request")
-    if api_version != endpoint.api_version:
-        raise status.bad_request(
-            f"the API version in the data ({api_version}) does not match the expected API version "
-            f"({endpoint.api_version})"
-        )
-    if kind != endpoint.served.kind:
-        raise status.bad_request(f"the kind in the data ({kind}) does not match {endpoint.served.kind}")
-
-
-def _set_namespace(endpoint: Endpoint, metadata: Object, namespace: str | None) -> None:
-    """Set the namespace from the path. Raises 400 if the object has a different one."""
-    if not endpoint.served.namespaced:
-        return
-    given = metadata.get("namespace")
-    if namespace is None:
-        raise status.bad_request("an empty namespace may not be set during creation")
-    if given and given != namespace:
-        raise status.bad_request(
-            "the namespace of the provided object does not match the namespace sent on the request"
-        )
-    metadata["namespace"] = namespace
+def _own(obj: Object, entries: Any) -> None:
+    """Set the managedFields of an object; one without owners has none."""
+    if entries:
+        obj["metadata"]["managedFields"] = entries
 
 
 def begin(metadata: Object, *, counts: bool) -> None:
@@ -467,8 +450,19 @@ def _part(obj: Object, field: str) -> Object:
     return {field: obj[field]} if field in obj else {}
 
 
-def _uid_differs(wanted: str, actual: str) -> str:
-    return f"Precondition failed: UID in precondition: {wanted}, UID in object meta: {actual}"
+def _check_preconditions(subject: status.Subject, entry: Entry, options: DeleteOptions) -> None:
+    """Refuse (409) to delete another object, or another version of it, than the request means."""
+    by_kind = subject._replace(resource=subject.kind)
+    for what, given, found, why in (
+        ("UID", options.uid, entry.uid, "deleted and then recreated"),
+        ("ResourceVersion", options.resource_version, str(entry.rv), "modified"),
+    ):
+        if given and given != found:
+            raise status.conflict(
+                by_kind,
+                f"the {what} in the precondition ({given}) does not match the {what} in record ({found}). "
+                f"The object might have been {why}",
+            )
 
 
 def now() -> str:

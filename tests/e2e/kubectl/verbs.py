@@ -20,7 +20,11 @@ def verbs(subject: Subject) -> list[Case]:
                 creating,
                 Step("create -f -", code=1, err=r'AlreadyExists.*"a" already exists', stdin=two),
             ),
-            {size: ["1"], ".metadata.namespace": ["$ns"], ".metadata.managedFields": []},
+            {
+                size: ["1"],
+                ".metadata.namespace": ["$ns"],
+                ".metadata.managedFields[*].manager": ["kubectl-create"],
+            },
         ),
         Case(
             "create --dry-run=server",
@@ -87,9 +91,12 @@ def verbs(subject: Subject) -> list[Case]:
             {size: ["2"]},
         ),
         Case(
-            "apply --server-side is refused with a sentence",
-            (Step("apply --server-side -f -", code=1, err="use client-side apply", stdin=one),),
-            None,
+            "apply --server-side",
+            (
+                Step("apply --server-side -f -", "$full serverside-applied\n", stdin=one),
+                Step("apply --server-side -f -", "$full serverside-applied\n", stdin=two),
+            ),
+            {size: ["2"], ".metadata.managedFields[*].manager": ["kubectl"]},
         ),
         Case(
             "replace",

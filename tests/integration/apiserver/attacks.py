@@ -511,7 +511,7 @@ PATCHES = (
     put(
         "PATCH",
         "pointer that is a number",
-        400,
+        422,
         "path",
         [{"op": "add", "path": 5, "value": 1}],
         path=f"{FREE}/a",
@@ -520,7 +520,7 @@ PATCHES = (
     put(
         "PATCH",
         "operation that is a list",
-        400,
+        422,
         "operation",
         [{"op": [], "path": "/a", "value": 1}],
         path=f"{FREE}/a",
@@ -591,11 +591,11 @@ PATCHES = (
     ),
     put(
         "PATCH",
-        "server-side apply",
-        415,
-        "not supported",
-        b"{}",
-        path=f"{MAPS}/a",
+        "apply 300 levels deep",
+        400,
+        "deep",
+        lambda: b'{"a":' * 300 + b"1" + b"}" * 300,
+        path=f"{MAPS}/a?fieldManager=x",
         media="application/apply-patch+yaml",
     ),
 )

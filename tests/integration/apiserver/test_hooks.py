@@ -266,7 +266,8 @@ async def test_a_failure_of_a_hook_is_an_internal_error(
     with structlog.testing.capture_logs() as logs:
         reply = await api.call("POST", PATH, revision("a"))
     assert (reply.code, reply.body["reason"]) == (500, "InternalError")
-    assert "a bug" in logs[0]["trace"]
+    (failure,) = [line for line in logs if line["event"] == "request failed"]
+    assert "a bug" in failure["trace"]
     assert server.token not in str(logs)
     assert await api.code(PATH) == 200
 

@@ -9,8 +9,7 @@ from typing import Any, NamedTuple
 
 import pytest
 
-from pvbus.controlplane.apiserver import connections
-from pvbus.controlplane.apiserver import server as server_module
+from pvbus.controlplane.apiserver import connections, frontend
 from pvbus.controlplane.apiserver.server import ApiServer
 from tests.integration.apiserver.attacks import HOST, MAPS
 from tests.integration.apiserver.client import Api, config_map, crd, eventually, serving
@@ -21,6 +20,11 @@ async def target(request: pytest.FixtureRequest) -> AsyncIterator[tuple[ApiServe
     server = ApiServer(None, crds=[crd()], tls=False)
     async with serving(server) as api:
         yield server, api
+
+
+def front(server: ApiServer) -> frontend.Frontend:
+    assert server._frontend is not None
+    return server._frontend
 
 
 class Wire:
@@ -88,7 +92,7 @@ async def test_idle_connections_give_way(
         for wire in silent[::2]:
             wire.write(b"GET / HTTP/1.1\r\nX-Slow: ")
         assert await api.get(MAPS)
-        assert len(server._connections.connections) <= 20
+        assert len(front(server)._connections.connections) <= 20
         assert await silent[0].is_closed()
 
 
@@ -110,7 +114,7 @@ async def test_watches_have_a_limit(target: tuple[ApiServer, Api], monkeypatch: 
     async def has_room() -> bool:
         await api.call("PUT", f"{MAPS}/m", config_map("m"))
         await api.call("POST", MAPS, {**config_map("x"), "metadata": {"generateName": "x-"}})
-        return server._limits.watches == 0
+        return front(server)._limits.watches == 0
 
     await eventually(has_room)
     async with api.watch(path):
@@ -127,7 +131,7 @@ async def test_bodies_have_a_limit_together(
         slow.head("POST", MAPS, **{"Content-Type": "application/json", "Content-Length": "900"})
 
         async def is_held() -> bool:
-            return server._limits.body_bytes == 900
+            return front(server)._limits.body_bytes == 900
 
         await eventually(is_held)
         refused = await api.call("POST", MAPS, config_map("a", data={"a": "b" * 200}))
@@ -135,7 +139,7 @@ async def test_bodies_have_a_limit_together(
         slow.write(b" " * 900)
         assert await slow.code() == 400
     await api.create(MAPS, config_map("a", data={"a": "b" * 200}))
-    assert server._limits.body_bytes == 0
+    assert front(server)._limits.body_bytes == 0
 
 
 async def test_a_body_that_does_not_arrive(
@@ -150,13 +154,13 @@ async def test_a_body_that_does_not_arrive(
             wire.write(b'{"kind":')
         broken.close()
         assert await slow.code() == 408
-    assert server._limits.body_bytes == 0
+    assert front(server)._limits.body_bytes == 0
     assert await api.get(MAPS)
 
 
 async def test_a_connection_without_a_request_is_closed(monkeypatch: pytest.MonkeyPatch) -> None:
     """Also one whose head comes a byte at a time."""
-    monkeypatch.setattr(server_module, "IDLE_SECONDS", 0.3)
+    monkeypatch.setattr(frontend, "IDLE_SECONDS", 0.3)
     server = ApiServer(None, tls=False)
     async with serving(server), wires(server, 2) as (silent, slow):
         slow.write(b"GET / HTTP/1.1\r\nX-Slow: a")
@@ -177,10 +181,10 @@ async def test_a_reader_that_takes_nothing_is_cut_off(
         deaf.head("GET", MAPS)
 
         async def is_busy() -> bool:
-            return bool(server._connections.busy)
+            return bool(front(server)._connections.busy)
 
         async def is_cut_off() -> bool:
-            return not server._connections.busy
+            return not front(server)._connections.busy
 
         await eventually(is_busy)
         await eventually(is_cut_off)
@@ -199,7 +203,7 @@ async def test_large_answers_have_a_limit_together(
         slow.head("GET", MAPS)
 
         async def is_held() -> bool:
-            return server._limits.answer_bytes > 8_000_000
+            return front(server)._limits.answer_bytes > 8_000_000
 
         await eventually(is_held)
         assert (await api.call("GET", MAPS)).code == 429
@@ -209,7 +213,7 @@ async def test_large_answers_have_a_limit_together(
 
 
 async def is_released(server: ApiServer) -> bool:
-    return server._limits.answer_bytes == 0
+    return front(server)._limits.answer_bytes == 0
 
 
 async def test_a_watcher_that_takes_nothing_holds_little(target: tuple[ApiServer, Api]) -> None:
@@ -222,11 +226,12 @@ async def test_a_watcher_that_takes_nothing_holds_little(target: tuple[ApiServer
             wire.head("GET", f"{MAPS}?watch=1")
 
         async def are_watching() -> bool:
-            return server._limits.watches == 20
+            return front(server)._limits.watches == 20
 
         await eventually(are_watching)
         await api.create(MAPS, config_map("last", data={"a": "b" * 400_000}))
-        held = [transport.get_write_buffer_size() for transport in server._connections._connections.values()]
+        open_ones = front(server)._connections._connections.values()
+        held = [transport.get_write_buffer_size() for transport in open_ones]
         assert max(held) < 300_000
     async with api.watch(f"{MAPS}?watch=1") as watch:
         names = {(await watch.next())["object"]["metadata"]["name"] for _ in range(41)}

@@ -75,8 +75,9 @@ async def test_other_machines_are_served_by_a_name(tmp_path: Path) -> None:
     server = ApiServer(tmp_path, advertise="localhost")
     await server.start()
     try:
-        assert server._runner is not None
-        assert server._runner.addresses[0][0] == "0.0.0.0"
+        assert server._frontend is not None
+        assert server._frontend._socket is not None
+        assert server._frontend._socket.getsockname()[0] == "0.0.0.0"
         async with connected(server.kubeconfig_path) as api:
             assert api.url.startswith("https://localhost:")
             assert await api.get("/api")

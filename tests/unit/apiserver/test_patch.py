@@ -45,10 +45,12 @@ def test_merge_patch(target: Any, patch: Any, expected: Any) -> None:
         ([{"op": "copy", "from": "/a/1", "path": "/b"}], {"a": [1, 2], "m": {"x~/y": 1}, "b": 2}),
         ([{"op": "test", "path": "/a", "value": [1, 2]}], {"a": [1, 2], "m": {"x~/y": 1}}),
         ([{"op": "replace", "path": "", "value": {}}], {}),
+        ([{"op": "replace", "path": "/b", "value": 1}], {"a": [1, 2], "m": {"x~/y": 1}, "b": 1}),
+        ([{"op": "test", "path": "/b", "value": None}], {"a": [1, 2], "m": {"x~/y": 1}}),
     ],
 )
 def test_json_patch(operations: Any, expected: Any) -> None:
-    """Each operation of RFC 6902, and the target stays as it was."""
+    """Each operation of RFC 6902, a missing field as in kube-apiserver; the target stays as it was."""
     target = {"a": [1, 2], "m": {"x~/y": 1}}
     before = deepcopy(target)
     assert json_patch(target, operations) == expected
@@ -60,15 +62,16 @@ def test_json_patch(operations: Any, expected: Any) -> None:
     [
         ([{"op": "test", "path": "/a", "value": True}], 422, "testing value /a failed"),
         ([{"op": "remove", "path": "/x"}], 422, "nothing at /x"),
-        ([{"op": "replace", "path": "/x", "value": 1}], 422, "nothing at /x"),
+        ([{"op": "replace", "path": "/l/1", "value": 1}], 422, "'1' is not an index"),
+        ([{"op": "test", "path": "/x", "value": 1}], 422, "test failed"),
         ([{"op": "add", "path": "/x/y", "value": 1}], 422, "nothing at /x"),
         ([{"op": "add", "path": "/l/2", "value": 1}], 422, "'2' is not an index"),
         ([{"op": "remove", "path": "/l/-"}], 422, "'-' is not an index"),
         ([{"op": "move", "from": "/m", "path": "/m/x"}], 422, "cannot be moved into itself"),
         ([{"op": "replace", "path": "", "value": 1}], 422, "not an object"),
-        ([{"op": "add", "path": "/x"}], 400, "has no value"),
-        ([{"op": "frob", "path": "/x"}], 400, "unexpected kind"),
-        ([{"op": "add", "path": "x", "value": 1}], 400, "no valid 'path'"),
+        ([{"op": "add", "path": "/x"}], 422, "has no value"),
+        ([{"op": "frob", "path": "/x"}], 422, "unexpected kind"),
+        ([{"op": "add", "path": "x", "value": 1}], 422, "no valid 'path'"),
         ({"a": 1}, 400, "must be an array"),
         ([{"op": "test", "path": "", "value": 0}] * 10_001, 413, "10000"),
     ],

@@ -110,6 +110,15 @@ def test_field_selector_of_package_revisions(text: str, matches: bool) -> None:
     assert parse_field_selector(text, supported).matches(REVISION) is matches
 
 
+def test_a_revision_without_a_number_is_selected_by_0() -> None:
+    """Like Porch's server, ours omits the number of a draft, which is 0."""
+    supported = selectable_fields("porch.kpt.dev", "PackageRevision")
+    draft = {"metadata": {"name": "r"}, "spec": {"lifecycle": "Draft"}}
+    assert parse_field_selector("spec.revision=0", supported).matches(draft)
+    assert not parse_field_selector("spec.revision=0", supported).matches(REVISION)
+    assert not parse_field_selector("spec.revision!=0", supported).matches(draft)
+
+
 def test_field_selector_of_events() -> None:
     """`source` stands for the component of an event's source."""
     event = {"source": {"component": "kubelet"}, "involvedObject": {"name": "a,b"}, "type": "Normal"}

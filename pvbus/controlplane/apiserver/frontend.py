@@ -1,0 +1,365 @@
+"""The HTTP front of an API server: connections, limits, authentication, authorization, answers.
+
+One handler serves every path: at the request rates of a fan-out, a routing table and middlewares would cost
+more than the requests themselves. It authenticates, reads the body, calls the right module, and turns every
+error into a metav1.Status. The embedded server and the aggregated one each put one in front of their API.
+"""
+
+import asyncio
+import contextlib
+import socket
+import ssl
+import traceback
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any, NamedTuple, Protocol
+
+import structlog
+import yaml
+from aiohttp import web
+from multidict import CIMultiDict
+
+from pvbus.controlplane.apiserver import audit, status, watching
+from pvbus.controlplane.apiserver import requests as rq
+from pvbus.controlplane.apiserver.bodies import BODY_BYTES_MAX, PACKAGE_BODY_BYTES_MAX
+from pvbus.controlplane.apiserver.connections import (
+    IDLE_SECONDS,
+    LARGE_BYTES,
+    Connections,
+    Limits,
+    abort,
+    backlog,
+    read_body,
+    refusal,
+    send,
+)
+from pvbus.controlplane.apiserver.documents import OPEN_PATHS, Documents
+from pvbus.controlplane.apiserver.entries import decode
+from pvbus.controlplane.apiserver.hooks import StatusError
+from pvbus.controlplane.apiserver.identity import (
+    Attributes,
+    Authenticator,
+    Authorizer,
+    User,
+    answering,
+    attributes_of,
+)
+from pvbus.controlplane.apiserver.registry import PACKAGE_RESOURCES, Registry
+from pvbus.controlplane.apiserver.requests import check_head, media_type
+from pvbus.controlplane.apiserver.resources import Answer, Call, Resources
+from pvbus.controlplane.apiserver.store import Store, StoreError, UnavailableError
+
+LINE_BYTES_MAX = 64 * 1024
+"""Longest request line: label selectors over hundreds of names are part of it."""
+
+SLOW_WATCHER_SECONDS = 30.0
+"""A watcher that reads nothing for so long is closed; until then it costs one chunk."""
+
+UNAVAILABLE = 503
+
+STOP_SECONDS = 2.0
+"""How long answers in progress may take once the server stops."""
+
+_log = structlog.get_logger(__name__)
+
+
+class Api(NamedTuple):
+    """What is served."""
+
+    store: Store
+    registry: Registry
+    resources: Resources
+    documents: Documents
+
+
+class Reviews(Protocol):
+    """Answers questions about rights and identities."""
+
+    def is_review(self, target: rq.Target) -> bool:
+        """Return whether a path is that of a review, which is answered and not stored."""
+        ...
+
+    def review(self, target: rq.Target, body: bytes, media: str, user: User) -> bytes:
+        """Answer a review. Raises StatusError."""
+        ...
+
+
+class Access(NamedTuple):
+    """Who is served. reviews None: questions about rights are for another server."""
+
+    authenticator: Authenticator
+    authorizer: Authorizer
+    reviews: Reviews | None = None
+
+
+class Origin(NamedTuple):
+    """By which names a browser may reach the server, and with which scheme."""
+
+    names: frozenset[str]
+    scheme: str
+
+
+class Frontend:
+    """Serves an API on sockets, from `listen` to `stop`."""
+
+    def __init__(
+        self,
+        api: Api,
+        access: Access,
+        origin: Origin | None,
+        *,
+        answered: Callable[[str, int], None] = lambda verb, code: None,
+    ) -> None:
+        """origin None: requests may name the server as they like, as no browser authenticates here.
+
+        answered: called with verb and code after each request about a resource.
+        """
+        self._answered = answered
+        self._store, self._registry, self._resources, self._documents = api
+        self._authenticator, self._authorizer, self._reviews = access
+        self._origin = origin
+        self._limits = Limits()
+        self._watchers: set[asyncio.Task[Any]] = set()
+        self._connections = Connections(
+            self._handle,
+            request_factory=_request,
+            access_log=None,
+            max_line_size=LINE_BYTES_MAX,
+            max_field_size=LINE_BYTES_MAX,
+            keepalive_timeout=IDLE_SECONDS,
+            auto_decompress=False,
+        )
+        self._runner = web.ServerRunner(self._connections, shutdown_timeout=STOP_SECONDS)
+        self._site: web.BaseSite | None = None
+        self._socket: socket.socket | None = None
+
+    async def listen(self, host: str, port: int, context: ssl.SSLContext | None) -> int:
+        """Serve at an address, and return its port. port 0: any free one. Raises OSError.
+
+        host "": every interface, also those of IPv6 if this machine has it.
+        """
+        await self._runner.setup()
+        both = not host and socket.has_dualstack_ipv6()
+        family = socket.AF_INET6 if both or ":" in host else socket.AF_INET
+        self._socket = socket.create_server(
+            (host, port), family=family, backlog=backlog(), dualstack_ipv6=both
+        )
+        await self.use(context)
+        return int(self._socket.getsockname()[1])
+
+    async def use(self, context: ssl.SSLContext | None) -> None:
+        """Serve new connections with these certificates. Present connections stay as they are."""
+        assert self._socket is not None
+        site = web.SockSite(self._runner, self._socket.dup(), ssl_context=context, backlog=backlog())
+        await site.start()
+        if self._site is not None:
+            await self._site.stop()
+        self._site = site
+
+    async def stop(self) -> None:
+        """End watches, and close all connections."""
+        for task in self._watchers:
+            task.cancel()
+        await asyncio.gather(*self._watchers, return_exceptions=True)
+        await self._runner.cleanup()
+        if self._socket is not None:
+            self._socket.close()
+            self._socket = None
+
+    async def _handle(self, request: web.BaseRequest) -> web.StreamResponse:
+        connection = request.protocol
+        self._connections.busy.add(connection)
+        try:
+            response = await self._answer(request)
+            if isinstance(response, web.Response) and (response.content_length or 0) > LARGE_BYTES:
+                return await self._send(request, response)
+            return response
+        finally:
+            self._connections.busy.discard(connection)
+
+    async def _send(self, request: web.BaseRequest, response: web.Response) -> web.Response:
+        size = response.content_length or 0
+        try:
+            self._limits.take_answer(size)
+        except StatusError as exc:
+            return refusal(exc)
+        try:
+            await send(request, response)
+        finally:
+            self._limits.answer_bytes -= size
+        return response
+
+    async def _answer(self, request: web.BaseRequest) -> web.StreamResponse:
+        try:
+            return await self._serve(request)
+        except StatusError as exc:
+            await self._make_readable(request, exc)
+            return refusal(exc)
+        except UnavailableError as exc:
+            return refusal(StatusError(UNAVAILABLE, "ServiceUnavailable", str(exc), retry_after_seconds=1))
+        except StoreError as exc:
+            return refusal(StatusError(500, "InternalError", f"Internal error occurred: {exc}"))
+        except (ConnectionError, asyncio.CancelledError):
+            raise
+        except Exception as exc:
+            # A bug in one request is answered and logged; other requests are not affected.
+            # The trace is logged as text: formatters that print local variables would print the token.
+            trace = "".join(traceback.format_exception(exc))
+            _log.error("request failed", method=request.method, path=request.raw_path, trace=trace)
+            text = f"Internal error occurred: {type(exc).__name__}: {exc}"
+            return refusal(StatusError(500, "InternalError", text))
+
+    async def _make_readable(self, request: web.BaseRequest, error: StatusError) -> None:
+        """Wait until the conflicting write is readable: the client reads the object next."""
+        if error.code in _JUDGED_BY_OTHERS and request.method != "GET":
+            with contextlib.suppress(StoreError):  # then the conflicting write has failed, too
+                await self._store.durable()
+
+    async def _serve(self, request: web.BaseRequest) -> web.StreamResponse:
+        path, _, query = request.raw_path.partition("?")
+        headers = request.headers
+        if path in OPEN_PATHS:
+            return self._document(request, path, headers.get("Accept", ""))
+        if self._origin is not None:
+            check_head(request.raw_path, headers, *self._origin)
+        user = await self._authenticator.authenticate(request)
+        target = rq.parse_path(path)
+        if target is None:
+            await self._authorizer.authorize(user, Attributes(request.method.lower(), path=path))
+            return self._document(request, path, headers.get("Accept", ""))
+        parameters = rq.parse_query(query)
+        attributes = attributes_of(request.method, target, parameters)
+        answering(user, attributes, self._authorizer)
+        code = 500
+        with audit.request() as facts:
+            try:
+                await self._authorizer.authorize(user, attributes)
+                response = await self._take(request, target, parameters, user)
+                code = response.status
+            except StatusError as exc:
+                code = exc.code
+                raise
+            except UnavailableError:
+                code = UNAVAILABLE
+                raise
+            finally:
+                self._answered(attributes.verb, code)
+                if audit.is_wanted(attributes):
+                    audit.log(user, attributes, code, facts)
+        return response
+
+    async def _take(
+        self, request: web.BaseRequest, target: rq.Target, query: Mapping[str, str], user: User
+    ) -> web.StreamResponse:
+        """Read the body of a request, and answer it."""
+        if not request.body_exists:
+            return await self._call(request, target, query, user, b"")
+        limit = _body_limit(target)
+        size = min(request.content_length or limit, limit)
+        self._limits.take_body(size)
+        try:
+            return await self._call(request, target, query, user, await read_body(request, limit))
+        finally:
+            self._limits.body_bytes -= size
+
+    async def _call(
+        self,
+        request: web.BaseRequest,
+        target: rq.Target,
+        query: Mapping[str, str],
+        user: User,
+        body: bytes,
+    ) -> web.StreamResponse:
+        media = media_type(request.headers)
+        wanted = rq.wanted(request.headers.get("Accept", ""))
+        if self._reviews is not None and request.method == "POST" and self._reviews.is_review(target):
+            return _response(Answer(201, self._reviews.review(target, body, media, user)), wanted)
+        agent = request.headers.get("User-Agent", "")
+        call = Call(request.method, target, query, wanted, media, body, user.name, agent)
+        if self._resources.creates(call):
+            await self._authorizer.authorize(user, attributes_of("POST", target, query))
+        answer = await self._resources.answer(call)
+        if isinstance(answer, Answer):
+            return _response(answer, wanted)
+        self._limits.take_watch()
+        try:
+            return await self._watch(request, answer)
+        finally:
+            self._limits.watches -= 1
+
+    def _document(self, request: web.BaseRequest, path: str, accept: str) -> web.Response:
+        document = self._documents.get(path, accept) if request.method in ("GET", "HEAD") else None
+        if document is None:
+            raise status.no_such_path()
+        headers = {"Content-Type": document.media}
+        return web.Response(body=document.body, status=document.code, headers=headers)
+
+    async def _watch(self, request: web.BaseRequest, plan: watching.WatchPlan) -> web.StreamResponse:
+        response = web.StreamResponse(headers=_JSON)
+        response.enable_chunked_encoding()
+        await response.prepare(request)
+        task = asyncio.current_task()
+        assert task is not None
+        self._watchers.add(task)
+        try:
+            async for chunk in watching.stream(self._store, self._registry, plan):
+                if request.transport is None or request.transport.is_closing():
+                    break
+                if chunk:
+                    async with asyncio.timeout(SLOW_WATCHER_SECONDS):
+                        await response.write(chunk)
+            await response.write_eof()
+        except TimeoutError:
+            abort(request)
+        except ConnectionError:
+            pass
+        finally:
+            self._watchers.discard(task)
+        return response
+
+
+_JUDGED_BY_OTHERS = (404, 409)
+"""Errors that depend on other writes, which may not be committed and readable yet."""
+
+_JSON = CIMultiDict({"Content-Type": "application/json", "Cache-Control": "no-cache, private"})
+
+
+def _request(
+    message: Any, payload: Any, protocol: Any, writer: Any, task: "asyncio.Task[None]"
+) -> web.BaseRequest:
+    loop = asyncio.get_running_loop()
+    return web.BaseRequest(
+        message, payload, protocol, writer, task, loop, client_max_size=PACKAGE_BODY_BYTES_MAX
+    )
+
+
+def _body_limit(target: rq.Target) -> int:
+    packages = target.plural == "packagerevisionresources" and target.group == PACKAGE_RESOURCES.group
+    return PACKAGE_BODY_BYTES_MAX if packages else BODY_BYTES_MAX
+
+
+def _response(answer: Answer, wanted: rq.Wanted) -> web.Response:
+    headers = _JSON
+    body = answer.body
+    if wanted.yaml or answer.warnings:
+        headers = _JSON.copy()
+        for text in _warnings(answer.warnings):
+            headers.add("Warning", f'299 - "{text}"')
+    if wanted.yaml:
+        body = yaml.safe_dump(decode(body), sort_keys=False, allow_unicode=True).encode()
+        headers["Content-Type"] = "application/yaml"
+    return web.Response(body=body, status=answer.code, headers=headers)
+
+
+WARNINGS_CHARACTERS_MAX = 4096
+"""Limit for all warnings of one answer, as in the real API server: clients refuse longer headers."""
+
+
+def _warnings(texts: Sequence[str]) -> Iterator[str]:
+    """Yield the warnings escaped for header values, as they may contain text from the client."""
+    left = WARNINGS_CHARACTERS_MAX
+    for text in texts:
+        clean = "".join(character if character.isprintable() else "?" for character in text[:left])
+        left -= len(clean)
+        if left < 0 or not clean:
+            return
+        yield clean.replace("\\", "\\\\").replace('"', '\\"')

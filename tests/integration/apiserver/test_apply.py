@@ -1,0 +1,92 @@
+"""Server-side apply and the owners of fields, through the API."""
+
+from typing import Any
+
+import pytest
+
+from tests.integration.apiserver.client import WIDGETS, Api, config_map, widget
+
+APPLY = "application/apply-patch+yaml"
+MERGE = "application/merge-patch+json"
+MAPS = "/api/v1/namespaces/default/configmaps"
+
+
+async def apply(api: Api, config: Any, query: str = "fieldManager=alice") -> Any:
+    return await api.call("PATCH", f"{WIDGETS}/a?{query}", config, media=APPLY)
+
+
+def owners(obj: Any) -> dict[str, Any]:
+    return {entry["manager"]: entry["fieldsV1"] for entry in obj["metadata"].get("managedFields", ())}
+
+
+async def test_an_apply_creates_and_then_updates(api: Api) -> None:
+    """201 and then 200; an equal apply makes no version, and a dry run stores nothing."""
+    first = await apply(api, widget("a"))
+    assert first.code == 201
+    again = await apply(api, widget("a"))
+    assert (again.code, again.body) == (200, first.body)
+    dry = await apply(api, widget("a", spec={"size": 2}), "fieldManager=alice&dryRun=All")
+    assert dry.body["spec"]["size"] == 2
+    assert await api.get(f"{WIDGETS}/a") == first.body
+
+
+async def test_the_conflict_of_an_apply_has_a_cause_per_field(api: Api) -> None:
+    """409 with the field and its owner, which clients print; force takes the field over."""
+    await apply(api, widget("a", spec={"size": 1}))
+    refused = await apply(api, widget("a", spec={"size": 2}), "fieldManager=bob")
+    assert (refused.code, refused.body["reason"]) == (409, "Conflict")
+    assert refused.body["details"]["causes"] == [
+        {"reason": "FieldManagerConflict", "message": 'conflict with "alice"', "field": ".spec.size"}
+    ]
+    forced = await apply(api, widget("a", spec={"size": 2}), "fieldManager=bob&force=true")
+    assert owners(forced.body)["bob"]["f:spec"] == {"f:size": {}}
+    assert "f:size" not in owners(forced.body).get("alice", {}).get("f:spec", {})
+
+
+async def test_an_old_resource_version_is_a_conflict(api: Api) -> None:
+    """An applier may state which version it has seen."""
+    first = (await apply(api, widget("a"))).body
+    await apply(api, widget("a", spec={"size": 2}))
+    stale = widget("a", resourceVersion=first["metadata"]["resourceVersion"], spec={"size": 3})
+    assert (await apply(api, stale)).code == 409
+
+
+@pytest.mark.parametrize(
+    ("query", "code"), [("", 422), ("fieldManager=", 422), (f"fieldManager={'x' * 129}", 422)]
+)
+async def test_an_apply_needs_a_manager(api: Api, query: str, code: int) -> None:
+    """The name of the owner is not taken from the program here."""
+    assert (await apply(api, widget("a"), query)).code == code
+
+
+async def test_the_program_owns_what_it_writes(api: Api) -> None:
+    """The manager of another write is the first part of the User-Agent, or `fieldManager`."""
+    created = await api.create(MAPS, config_map("a", data={"x": "1"}))
+    assert list(owners(created)) == ["Python"]
+    changed = await api.call("PATCH", f"{MAPS}/a?fieldManager=bob", {"data": {"x": "2"}}, media=MERGE)
+    assert owners(changed.body) == {"Python": {"f:data": {}}, "bob": {"f:data": {"f:x": {}}}}
+
+
+async def test_owners_are_forgotten_on_request_only(api: Api) -> None:
+    """managedFields of [{}] drop all owners; the next apply then conflicts with what was there before."""
+    await apply(api, widget("a", spec={"size": 1}))
+    left = await api.patch(f"{WIDGETS}/a", {"metadata": {"managedFields": None}})
+    assert list(owners(left)) == ["alice"]
+    reset = await api.patch(f"{WIDGETS}/a", {"metadata": {"managedFields": [{}]}})
+    assert not owners(reset)
+    refused = await apply(api, widget("a", spec={"size": 2}))
+    assert 'conflict with "before-first-apply"' in refused.body["message"]
+
+
+async def test_an_object_of_the_cluster_has_no_owner_in_a_namespace(api: Api) -> None:
+    """Such a reference means nothing, so the garbage collector leaves the object."""
+    owner = await api.create(MAPS, config_map("owner"))
+    reference = {"apiVersion": "v1", "kind": "ConfigMap", "name": "owner", "uid": owner["metadata"]["uid"]}
+    space: dict[str, Any] = {"apiVersion": "v1", "kind": "Namespace"}
+    space["metadata"] = {"name": "held", "ownerReferences": [reference]}
+    await api.create("/api/v1/namespaces", space)
+    await api.create(MAPS, config_map("dependent", ownerReferences=[{**reference, "uid": "gone"}]))
+    while await api.code(f"{MAPS}/dependent") == 200:  # the collector comes by
+        pass
+    found = await api.get("/api/v1/namespaces/held")
+    assert "deletionTimestamp" not in found["metadata"]
