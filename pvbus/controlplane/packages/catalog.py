@@ -199,6 +199,18 @@ class Catalog:
         self._folders, self._tips.head = folders, head
         return changed
 
+    def adopt(self, directory: str, commit: str) -> None:
+        """Take over the commit of a folder's placeholder, if the folder is there as it is on the branch.
+
+        Which commit it is depends on when the branch was read: replicas would correct each other forever.
+        """
+        tree, head = self._folders.get(directory), self._tips.head
+        if tree is None or head is None or self._mirror.tree_of(commit, directory) != tree:
+            return
+        if self._mirror.is_ancestor(commit, head):
+            self._pins[directory] = commit
+            self._recompute(directory)
+
     def save(self) -> None:
         """Write down what was read, for the next start."""
         self._tips.save()

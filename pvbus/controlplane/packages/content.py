@@ -7,19 +7,22 @@ internal/builtins/pkg_context.go.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Any
+from typing import Any, Literal
 
 import msgspec
 
 from pvbus.controlplane.packages import bounds
 from pvbus.controlplane.packages.layout import KPTFILE
 from pvbus.core.merge.copies import CONTEXT_FILE, Edit, is_yaml
+from pvbus.core.validators import Validator, is_validators, validators_of
 from pvbus.core.yaml import editor
 from pvbus.core.yaml.editor import Document
 
 CONTEXT_NAME = "kptfile.kpt.dev"
 LOCAL_CONFIG = "config.kubernetes.io/local-config"
 RENDERED = "Rendered"
+INPUTS_CHANGED = "InputsChanged"
+CarryPolicy = Literal["keep", "unknown", "remove"]
 RENDER_IDEMPOTENT = "RenderIdempotent"
 """Condition of a PackageRevision if a second run of its pipeline would change it. It is of the store, not of
 the package: its Kptfile does not have it."""
@@ -109,12 +112,40 @@ def with_gates(gates: Sequence[Mapping[str, Any]]) -> Edit:
     return lambda kptfile: _with_list(kptfile, ("info", "readinessGates"), "conditionType", wanted)
 
 
-def with_conditions(conditions: Sequence[Mapping[str, Any]], rendered: Mapping[str, Any] | None) -> Edit:
-    """Set the conditions to exactly these, except `Rendered`, which is the given one (None: absent)."""
-    wanted = {str(item["type"]): item for item in conditions if item["type"] != RENDERED}
-    if rendered is not None:
-        wanted[RENDERED] = rendered
+def is_stores(type_: str) -> bool:
+    """Return whether only the package store sets this condition of a Kptfile: when it runs the pipeline."""
+    return type_ == RENDERED or is_validators(type_)
+
+
+def with_conditions(conditions: Sequence[Mapping[str, Any]], own: Sequence[Mapping[str, Any]]) -> Edit:
+    """Set the conditions to exactly these, except those of the store, which are the `own` ones."""
+    others = (item for item in conditions if not is_stores(str(item["type"])))
+    wanted = {str(item["type"]): item for item in (*others, *own)}
     return lambda kptfile: _with_list(kptfile, ("status", "conditions"), "type", wanted)
+
+
+def with_carried(policy: CarryPolicy, task: str) -> Edit:
+    """Treat the conditions that a new revision has from its source. The store's stay: it is rendered next.
+
+    task: how the revision is made, for the message.
+    """
+
+    def carried(condition: Mapping[str, Any]) -> Mapping[str, Any]:
+        before = condition.get("status")
+        if before == "Unknown":
+            return condition
+        message = f"it was {before} before this {task}, which changed the package"
+        return {"type": condition["type"], "status": "Unknown", "reason": INPUTS_CHANGED, "message": message}
+
+    def edit(kptfile: Document) -> Document:
+        present = list(_entries(_mapping(_mapping(kptfile.value).get("status")).get("conditions"), "type"))
+        others = [each for each in present if not is_stores(each["type"])]
+        if policy == "keep" or not others:
+            return kptfile
+        own = [each for each in present if is_stores(each["type"])]
+        return with_conditions([] if policy == "remove" else [*map(carried, others)], own)(kptfile)
+
+    return edit
 
 
 def _with_list(
@@ -129,10 +160,10 @@ def _with_list(
     for index in range(len(present) - 1, -1, -1):
         entry = present[index]
         name = entry.get(key) if isinstance(entry, dict) else None
-        if name not in wanted:
-            kptfile = editor.delete(kptfile, (*path, index))
-        elif name in left:
+        if name in left:
             kptfile = editor.assign(kptfile, (*path, index), dict(left.pop(name)))
+        else:  # it is not wanted, or a second one of its key
+            kptfile = editor.delete(kptfile, (*path, index))
     for entry in left.values():
         kptfile = editor.append(kptfile, path, dict(entry))
     return kptfile
@@ -152,6 +183,11 @@ class KptfileFacts(msgspec.Struct, frozen=True, kw_only=True):
         """The condition `Rendered`."""
         return next((item for item in self.conditions if item["type"] == RENDERED), None)
 
+    @property
+    def own(self) -> list[dict[str, str]]:
+        """The conditions that the store sets."""
+        return [item for item in self.conditions if is_stores(item["type"])]
+
 
 def shown_conditions(facts: KptfileFacts, warning: str) -> list[dict[str, str]]:
     """Return the conditions of a Kptfile, with the store's warning if there is one."""
@@ -162,6 +198,20 @@ def shown_conditions(facts: KptfileFacts, warning: str) -> list[dict[str, str]]:
             {"type": RENDER_IDEMPOTENT, "status": "False", "reason": reason, "message": warning}
         )
     return conditions
+
+
+def validators_in(texts: Mapping[str, str]) -> tuple[Validator, ...]:
+    """Return the validators that a package's Kptfiles name; what cannot be read has none."""
+    kptfiles: dict[str, Any] = {}
+    for path, text in texts.items():
+        folder, _, name = path.rpartition("/")
+        if name != KPTFILE or "validators" not in text:
+            continue
+        try:
+            kptfiles[folder] = editor.values(text)[0]
+        except (editor.YamlError, IndexError):
+            continue
+    return validators_of(kptfiles)
 
 
 def facts_of(text: str) -> KptfileFacts:

@@ -20,7 +20,7 @@ from pvbus.controlplane.packages.revisions import Revision, lock_of
 from pvbus.controlplane.packages.shown import DEFER_RENDER
 from pvbus.controlplane.packages.upgrading import Names, Upgraded, Upstream
 from pvbus.controlplane.packages.upstreams import Origin, Upstreams
-from pvbus.core.keys import revision_name
+from pvbus.core.keys import COPIED_CONDITIONS, revision_name
 from pvbus.core.merge import copies
 from pvbus.core.merge.conflicts import Conflict, MergeError
 from pvbus.core.yaml import editor
@@ -344,8 +344,38 @@ def deferred(metadata: Mapping[str, Any], wanted: Wanted) -> Mapping[str, Any]:
     return {**metadata, "annotations": {DEFER_RENDER: "true", **annotations}}
 
 
-def first_files(wanted: Wanted, start: Start) -> dict[str, str]:
-    """Write the request's metadata and readiness gates into the Kptfile. Raises: YamlError."""
+def carry_policy(
+    wanted: Wanted, metadata: Mapping[str, Any], repository: Mapping[str, Any], *, deployment: bool
+) -> content.CarryPolicy:
+    """Return what becomes of the conditions that a new revision has from its source.
+
+    An annotation of the revision says so, else one of its Repository. Without either, a condition becomes
+    Unknown in a deployment repository if its inputs, the package's files, are others: those of a clone and
+    an upgrade are, those of an edit are not. Elsewhere all stay, as with Porch's server.
+
+    metadata: of the new revision. repository: the annotations of its Repository. Raises: StatusError.
+    """
+    given = metadata.get("annotations") or {}
+    for annotations, where in (
+        (given, "metadata.annotations"),
+        (repository, "the annotations of its Repository"),
+    ):
+        if (text := annotations.get(COPIED_CONDITIONS)) is not None:
+            if text not in _POLICIES:
+                problem = f'"{text}" is none of {", ".join(_POLICIES)}'
+                raise answers.invalid(wanted.name, f"{where}[{COPIED_CONDITIONS}]", problem)
+            return _POLICIES[text]
+    return "unknown" if deployment and wanted.task.get("type") in ("clone", "upgrade") else "keep"
+
+
+_POLICIES: Mapping[str, content.CarryPolicy] = {"keep": "keep", "unknown": "unknown", "remove": "remove"}
+
+
+def first_files(wanted: Wanted, start: Start, policy: content.CarryPolicy) -> dict[str, str]:
+    """Write the request's metadata and readiness gates into the Kptfile. Raises: YamlError.
+
+    policy: for the conditions that the first files have.
+    """
     package_metadata = wanted.spec.get("packageMetadata") or {}
     edits = [
         content.with_metadata(field, package_metadata[field], exact=False)
@@ -354,4 +384,7 @@ def first_files(wanted: Wanted, start: Start) -> dict[str, str]:
     ]
     if wanted.spec.get("readinessGates") is not None:
         edits.append(content.with_gates(wanted.spec["readinessGates"]))
-    return copies.edit_kptfile(start.texts, *edits) if edits else start.texts
+    if policy != "keep":
+        edits.append(content.with_carried(policy, str(wanted.task.get("type"))))
+    first = copies.edit_kptfile(start.texts, *edits) if edits else start.texts
+    return dict(copies.without_task_history(first))

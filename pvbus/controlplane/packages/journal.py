@@ -8,13 +8,17 @@ revisions of a deleted Repository: it may be recreated, and with it the drafts t
 A file survives the end of the process; it is not synced to the disk, so a power failure may lose it.
 """
 
+import asyncio
 import math
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Protocol
 
 import msgspec
+
+from pvbus.controlplane.packages.revisions import Revision
+from pvbus.ports.cluster import Object
 
 METADATA = ("labels", "annotations", "ownerReferences", "finalizers")
 """What a note has of an object's metadata."""
@@ -47,6 +51,89 @@ class Note(NamedTuple):
 def noted(metadata: Mapping[str, Any]) -> dict[str, Any]:
     """Return the part of an object's metadata for a note."""
     return {key: metadata[key] for key in METADATA if key in metadata}
+
+
+IsAncestor = Callable[[str, str], bool]
+"""Returns whether a commit (the first) is in the history of another one."""
+
+
+class Notes(Protocol):
+    """The notes of one Repository, and what other writers of the same objects must know of them."""
+
+    async def reserve(self, name: str, note: Note) -> None:
+        """Begin a change of a revision, before anything is pushed. Raises: StatusError."""
+        ...
+
+    async def release(self, name: str, *, is_noted: bool) -> None:
+        """End a change that was not made. is_noted: whether `write` was called for it."""
+        ...
+
+    def interrupt(self, name: str) -> None:
+        """Record that the answer to the push of a change was lost."""
+        ...
+
+    def write(self, name: str, note: Note) -> None:
+        """Note a change that is pushed next; may be called in any thread."""
+        ...
+
+    def drop(self, name: str) -> None:
+        """Remove the note of a change that is stored."""
+        ...
+
+    def open(self) -> None:
+        """Read the notes again: another user of them has ended."""
+        ...
+
+    def names(self) -> list[str]: ...
+
+    def version_noted(self, name: str) -> str | None:
+        """Return the resourceVersion before the noted change, None without a note."""
+        ...
+
+    def applied(self, name: str, revision: Revision, is_ancestor: IsAncestor) -> Note | None:
+        """Return the note of a change that git has: `revision` is the result."""
+        ...
+
+    def interrupted(self) -> list[str]:
+        """Return the changes that the remote may have, or may still get, and that nobody works on."""
+        ...
+
+    def is_unknown(self, name: str) -> bool:
+        """Return whether it is not known yet if the remote has a change."""
+        ...
+
+    def is_held(self, name: str) -> bool:
+        """Return whether another process is changing a revision just now."""
+        ...
+
+    async def settle(self, name: str, *, is_in_git: bool) -> None:
+        """End an interrupted change that git has not got. is_in_git: whether git has the revision at all."""
+        ...
+
+    def remote_read(self) -> None:
+        """Record that the remote was read and its changes were applied."""
+        ...
+
+    async def retain(self, obj: Object) -> bool:
+        """Keep the metadata of an object whose Repository is gone; return whether it is hidden already."""
+        ...
+
+    def hidden(self) -> list[str]:
+        """Return the names of such objects."""
+        ...
+
+    # Where several processes write the same objects.
+
+    @property
+    def is_shared(self) -> bool: ...
+
+    def mark(self) -> int:
+        """Return the present position in the order of all writes."""
+        ...
+
+    def is_unchanged_since(self, name: str, mark: int) -> bool:
+        """Return whether nobody wrote an object after a mark: git, read after it, is not older."""
+        ...
 
 
 class Journal:
@@ -87,6 +174,49 @@ class Journal:
 
     def names(self) -> list[str]:
         return sorted(self._names)
+
+    def version_noted(self, name: str) -> str | None:
+        note = self.read(name)
+        return note.version if note is not None else None
+
+    def applied(self, name: str, revision: Revision, is_ancestor: IsAncestor) -> Note | None:
+        note = self.read(name)
+        if note is None or note.lifecycle not in ("", revision.lifecycle):
+            return None
+        return note if is_ancestor(note.commit, revision.commit) else None
+
+    async def retain(self, obj: Object) -> bool:
+        metadata = obj["metadata"]
+        commit = ((obj.get("status", {}).get("selfLock") or {}).get("git") or {}).get("commit", "")
+        if commit and not metadata.get("deletionTimestamp"):
+            await asyncio.to_thread(self.write, metadata["name"], Note(commit, metadata))
+        return False
+
+    # Only this process writes the objects, and the server calls the hooks of one object one by one.
+
+    is_shared = False
+
+    async def reserve(self, name: str, note: Note) -> None:
+        """Do nothing: there is nobody else."""
+
+    async def release(self, name: str, *, is_noted: bool) -> None:
+        if is_noted:
+            self.drop(name)
+
+    def is_held(self, name: str) -> bool:
+        return False
+
+    async def settle(self, name: str, *, is_in_git: bool) -> None:
+        """Do nothing: the push may come late, and the next start reads the note again."""
+
+    def hidden(self) -> list[str]:
+        return []
+
+    def mark(self) -> int:
+        return 0
+
+    def is_unchanged_since(self, name: str, mark: int) -> bool:
+        return True
 
     # Interrupted changes: nobody knows whether the remote has them.
 

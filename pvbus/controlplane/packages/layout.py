@@ -195,6 +195,11 @@ def cause_line(text: str) -> tuple[str, ...]:
     return (f"Cause: {words}",) if words else ()
 
 
+def override_lines(user: str, gates: str, reason: str) -> tuple[str, ...]:
+    """Return the lines about an override of readiness gates. gates: those that were not met."""
+    return one_line(f"Readiness gates overridden by {user}: {gates}"), one_line(f"Reason: {reason}")
+
+
 def draft_message(
     title: str, annotation: Annotation, note: RenderNote | None = None, cause: Sequence[str] = ()
 ) -> str:
@@ -208,10 +213,11 @@ def draft_message(
     return f"{lines}pvbus-render: {note.state} {note.digest}".rstrip() + f"\n{remarks}{warning}"
 
 
-def approve_message(directory: str, workspace: str, revision: int) -> str:
+def approve_message(directory: str, workspace: str, revision: int, cause: Sequence[str] = ()) -> str:
     annotation = Annotation(package=directory, workspace_name=workspace, revision=str(revision))
     title = f"Approving package revision {directory}/{revision}"
-    return f"{title}\n\nkpt:{msgspec.json.encode(annotation).decode()}\n"
+    body = "".join(f"{line}\n" for line in (*cause, "")) if cause else ""
+    return f"{title}\n\n{body}kpt:{msgspec.json.encode(annotation).decode()}\n"
 
 
 def delete_message(directory: str) -> str:

@@ -14,6 +14,7 @@ from pvbus.controlplane.packages.gitcommand import Failure, GitError, RefUpdate
 from pvbus.controlplane.packages.gitrepo import Author, BareMirror, File, Files
 from pvbus.controlplane.packages.layout import Annotation, RenderNote
 from pvbus.controlplane.packages.revisions import Revision
+from pvbus.controlplane.packages.settings import RepositorySettings
 from pvbus.controlplane.packages.upgrading import Names
 
 # A change of refs, built on the present refs; it may be built again.
@@ -168,11 +169,13 @@ def move(refs: Staging, name: str, revision: Revision, lifecycle: str, commit: s
     refs.set(ref(revision.directory, revision.workspace), commit)
 
 
-def approve(branch: Branch, refs: Staging, name: str, revision: Revision, number: int) -> str:
+def approve(
+    branch: Branch, refs: Staging, name: str, revision: Revision, number: int, cause: Sequence[str] = ()
+) -> str:
     """Merge a proposal into the branch and tag it; return the commit.
 
-    number: the lowest free one known to the caller. The proposal replaces the package's folder;
-    everything else is the branch's.
+    number: the lowest free one known to the caller. cause: readable lines for the message. The proposal
+    replaces the package's folder; everything else is the branch's.
     """
     _expect(refs, name, revision)
     directory = revision.directory
@@ -181,7 +184,7 @@ def approve(branch: Branch, refs: Staging, name: str, revision: Revision, number
     head = _head(branch, refs)
     root = branch.mirror.graft(head, directory, revision.tree)
     parents = [head, revision.commit] if head else [revision.commit]
-    message = layout.approve_message(directory, revision.workspace, number)
+    message = layout.approve_message(directory, revision.workspace, number, cause)
     commit = branch.mirror.write_commit(root, parents, message, branch.author)
     refs.set(branch.branch_ref, commit)
     refs.set(layout.tag_ref(directory, f"v{number}"), commit)
@@ -231,6 +234,24 @@ def create_branch(branch: Branch, refs: Staging) -> None:
     tree = branch.mirror.write_files(README)
     message = "Initial commit: Creating main branch\n"
     refs.set(branch.branch_ref, branch.mirror.write_commit(tree, [], message, Author()))
+
+
+def require_branch(mirror: BareMirror, ref: str, settings: RepositorySettings, *, had_branch: bool) -> None:
+    """Create the branch of a repository that has none, if its settings say so.
+
+    had_branch: whether the remote had it before. Raises: GitError, if it is lost or another one is there.
+    """
+    if settings.create_branch:
+        branch = Branch(mirror, ref, Author())
+        outcome = commit_all(mirror, [lambda refs: create_branch(branch, refs)])[0]
+        if isinstance(outcome, Exception):
+            raise outcome
+    elif had_branch or any(layout.is_foreign_branch(each) for each in mirror.refs):
+        raise GitError(
+            Failure.UNREACHABLE,
+            f'branch "{settings.branch}" is not in the git repository of "{settings.facts.name}": push it, '
+            "or recreate the Repository with another spec.git.branch or with createBranch: true",
+        )
 
 
 def _head(branch: Branch, refs: Staging) -> str | None:

@@ -21,12 +21,19 @@ import yaml
 
 from pvbus.controlplane.packages import answers, content
 from pvbus.controlplane.packages.functions import files, pipeline
-from pvbus.controlplane.packages.functions.item import Item, Result
+from pvbus.controlplane.packages.functions.item import FunctionError, Item, Result
 from pvbus.controlplane.packages.functions.limits import RENDER_TIMEOUT, render_limits
 from pvbus.controlplane.packages.functions.pipeline import Entry, Phase, Step
 from pvbus.controlplane.packages.functions.registry import FunctionRegistry
 from pvbus.controlplane.packages.functions.yamltext import compose, load
 from pvbus.controlplane.packages.layout import RenderNote, one_line
+from pvbus.controlplane.packages.recording import (
+    StepReport,
+    deferred_validators,
+    of_validators,
+    render_status,
+    with_conditions,
+)
 from pvbus.core.api.packages import function_item, function_results
 from pvbus.core.api.variants import Condition
 from pvbus.core.errors import PermanentError
@@ -46,22 +53,6 @@ PROCESSES = frozenset({"", "starlark"})
 SECOND_RUN_SECONDS_MAX = 1.0
 """Time of the first run above which there is no second one, and limit of the second."""
 FILES_SHOWN_MAX = 3
-
-RESULTS_MAX = 50
-"""Results of one function that a Kptfile stores: it is read for every revision."""
-
-
-class StepReport(msgspec.Struct, frozen=True, kw_only=True):
-    """The report of one executed function. note: about the choice of the function, for the log."""
-
-    package: str
-    step: str
-    image: str
-    name: str = ""
-    exec: str = ""
-    results: tuple[Result, ...] = ()
-    note: str = ""
-    error: str = ""
 
 
 class RenderResult(msgspec.Struct, frozen=True, kw_only=True):
@@ -141,7 +132,8 @@ class _Run:
                 self._run_step(step)
             except (PermanentError, YamlError, OverflowError, RecursionError) as exc:
                 message = "its objects are nested too deeply" if isinstance(exc, RecursionError) else str(exc)
-                self._report(step, error=message)
+                results = exc.results if isinstance(exc, FunctionError) else ()
+                self._report(step, results=results, error=message, reason=getattr(exc, "reason", ""))
                 raise _StepError(step, message) from exc
 
     def _steps(self) -> list[Step]:
@@ -213,6 +205,7 @@ def render(
     """
     failure: _StepError | PermanentError | None = None
     written: Mapping[str, str] = resources
+    is_saved = False
     reports: Sequence[StepReport] = ()
     warning = ""
     try:
@@ -225,6 +218,7 @@ def render(
             failure = exc
         if failure is None or keep_partial or _saves_on_failure(package.items):
             written = files.write(resources, package, run.items)
+        is_saved = written is not resources or _contents(package.items) == _contents(run.items)
         reports = run.reports
         if failure is None and _contents(package.items) != _contents(run.items):
             warning = run.warning()
@@ -238,8 +232,9 @@ def render(
         message=message,
     )
     step = failure.step if isinstance(failure, _StepError) else None
+    validated = of_validators(resources, reports, message, is_saved=failure is None or is_saved)
     return RenderResult(
-        resources=with_condition(written, condition, render_status(reports, message)),
+        resources=with_conditions(written, [*validated, condition], render_status(reports, message)),
         digest=input_digest(resources),
         output_digest=input_digest(written),
         rendered=failure is None,
@@ -276,67 +271,24 @@ def _difference(first: Sequence[Item], second: Sequence[Item]) -> str:
 
 
 def input_digest(resources: Mapping[str, str]) -> str:
-    """Return a digest of all inputs of a pipeline: the files, without the Kptfiles' status."""
+    """Return a digest of all inputs of a pipeline: the files, without the Kptfiles' status and history."""
     whole = hashlib.sha256()
     for file in sorted(resources):
-        text = (
-            _without_status(resources[file]) if file.rpartition("/")[2] == files.KPTFILE else resources[file]
-        )
+        text = resources[file]
+        if file.rpartition("/")[2] == files.KPTFILE:
+            text = _without_status(_without_history(text))
         for part in (file, text):
             data = part.encode(errors="surrogatepass")
             whole.update(b"%d:" % len(data) + data)
     return whole.hexdigest()[:32]
 
 
-def render_status(reports: Sequence[StepReport], message: str) -> dict[str, Any] | None:
-    """Return the Kptfile's `renderStatus` of the executed functions, in kpt's form; None if none ran."""
-    status: dict[str, Any] = {}
-    for phase, field in (("mutators", "mutationSteps"), ("validators", "validationSteps")):
-        steps = [_step_status(report) for report in reports if report.step.startswith(f"pipeline.{phase}[")]
-        if steps:
-            status[field] = steps
-    if status and message:
-        status["errorSummary"] = message
-    return status or None
-
-
-def _step_status(report: StepReport) -> dict[str, Any]:
-    step: dict[str, Any] = {"name": report.name} if report.name else {}
-    step |= {"exec": report.exec} if report.exec else {"image": report.image}
-    if report.error:
-        step["executionError"] = report.error
-    step["exitCode"] = 1 if report.error else 0
-    for field, wanted in (("results", False), ("errorResults", True)):
-        listed = [each for each in report.results if (each.severity == "error") == wanted]
-        if listed:
-            step[field] = msgspec.to_builtins(listed[:RESULTS_MAX])
-        if len(listed) > RESULTS_MAX:
-            step[field].append({"message": f"and {len(listed) - RESULTS_MAX} more", "severity": "info"})
-    return step
-
-
-def with_condition(
-    resources: Mapping[str, str], condition: Condition, render_status: Mapping[str, Any] | None = None
-) -> dict[str, str]:
-    """Return the files with this condition as the last one in the root Kptfile's status.
-
-    render_status: replaces the former one. An unreadable Kptfile stays as it is: the render's message
-    reports the problem already.
-    """
+def _without_history(text: str) -> str:
+    """Remove the history of tasks: an answer is no reason to run the pipeline."""
     try:
-        package = files.read({files.KPTFILE: resources[files.KPTFILE]})
-        (kptfile,) = package.items
-        status = kptfile.value.get("status") or {}
-        others = [each for each in status.get("conditions") or [] if each.get("type") != condition.type]
-    except (KeyError, ValueError, TypeError, AttributeError, PermanentError):
-        return dict(resources)
-    entry = {"type": condition.type, "status": condition.status, "reason": condition.reason}
-    if condition.message:
-        entry["message"] = condition.message
-    retained = {key: each for key, each in status.items() if key != "renderStatus"}
-    described = {"renderStatus": dict(render_status)} if render_status else {}
-    value = {**kptfile.value, "status": {**retained, "conditions": [*others, entry], **described}}
-    return {**resources, **files.write({}, package, [kptfile.with_value(value)])}
+        return copies.without_task_history({files.KPTFILE: text})[files.KPTFILE]
+    except YamlError:
+        return text
 
 
 def _without_status(text: str) -> str:
@@ -395,18 +347,19 @@ class Rendering(NamedTuple):
 
 def defer(texts: Mapping[str, str]) -> Rendering:
     """Defer the pipeline to the next update."""
-    return Rendering(with_condition(texts, DEFERRED), RenderNote("deferred", ""))
+    own = [*deferred_validators(texts, DEFERRED.message), DEFERRED]
+    return Rendering(with_conditions(texts, own), RenderNote("deferred", ""))
 
 
 def unrendered(
     wanted: Mapping[str, str],
     stored: Mapping[str, str],
     note: RenderNote | None,
-    rendered: Mapping[str, str] | None,
+    own: Sequence[Mapping[str, str]],
 ) -> Rendering | None:
     """Return what a draft's new files become without a run of the pipeline; None where it has to run.
 
-    stored: the draft's files now; note: how they came about; rendered: their condition `Rendered`.
+    stored: the draft's files now; note: how they came about; own: their conditions of the store.
     """
     if _is_needed(wanted, stored, note):
         return None
@@ -414,7 +367,7 @@ def unrendered(
     # rendered, those files themselves or what was made of them before.
     is_source = note is not None and note.state == "done" and input_digest(wanted) == note.digest
     conditions = content.facts_of(wanted[files.KPTFILE]).conditions
-    edit = content.with_conditions(conditions, rendered)
+    edit = content.with_conditions(conditions, own)
     try:
         return Rendering(copies.edit_kptfile(stored if is_source else wanted, edit), note)
     except YamlError as exc:

@@ -7,6 +7,8 @@ request (`writes`) and checked again afterwards. Nothing is removed because a re
 
 import asyncio
 import math
+import random
+import threading
 import time
 from collections.abc import Callable, Mapping
 from concurrent.futures import Executor
@@ -20,30 +22,30 @@ import structlog
 
 from pvbus.controlplane.apiserver.hooks import Objects, StatusError
 from pvbus.controlplane.apiserver.registry import PACKAGE_REVISION as PACKAGE_REVISION
-from pvbus.controlplane.apiserver.store import StoreError
+from pvbus.controlplane.apiserver.store import StoreError, UnavailableError
 from pvbus.controlplane.packages import answers, layout, leftovers, operations
 from pvbus.controlplane.packages.bounds import ContentError
 from pvbus.controlplane.packages.caching import StoreActivity
 from pvbus.controlplane.packages.catalog import Catalog
 from pvbus.controlplane.packages.gitcommand import Credentials, Failure, Git, GitError
 from pvbus.controlplane.packages.gitrepo import Author, BareMirror, File, ref_fingerprint
-from pvbus.controlplane.packages.journal import Journal, Note
+from pvbus.controlplane.packages.journal import Note, Notes
 from pvbus.controlplane.packages.operations import Staging, commit_all
 from pvbus.controlplane.packages.queueing import Change, Changes, settle
-from pvbus.controlplane.packages.reporting import REMOVE_LAST_REVISION, report
 from pvbus.controlplane.packages.reporting import REPOSITORY as REPOSITORY
+from pvbus.controlplane.packages.reporting import report
 from pvbus.controlplane.packages.revisions import Revision, name_of
 from pvbus.controlplane.packages.settings import (
     Pins,
     RepositorySettings,
     StoreOptions,
-    credentials_of,
     pins_of,
+    present_credentials,
 )
 from pvbus.controlplane.packages.shown import ERROR_CHARACTERS_MAX, ShownRevisions
 from pvbus.controlplane.packages.timing import FullSyncs
+from pvbus.controlplane.packages.updating import ObjectUpdater
 from pvbus.core.backoff import Backoff
-from pvbus.core.keys import revision_name
 from pvbus.ports.cluster import Object
 
 MIRROR = "mirror.git"
@@ -77,14 +79,16 @@ class RepositorySync:
         executor: Executor,
         options: StoreOptions,
         load: StoreActivity,
+        notes: Notes,
     ) -> None:
         self.settings = settings
         self.problem = "it has not been read yet"
-        self.journal = Journal(folder / JOURNAL)
+        self.journal = notes
         self.revisions = ShownRevisions(
             objects, settings.facts, self.journal, lambda older, newer: self.mirror.is_ancestor(older, newer)
         )
         self.writes = self.revisions.writes
+        self._updater = ObjectUpdater(settings, self.revisions, notes)
         self._objects = objects
         self._folder = folder
         self._executor = executor
@@ -95,18 +99,18 @@ class RepositorySync:
         self._mirror: BareMirror | None = None
         self._catalog: Catalog | None = None
         self._changes = Changes(load)
-        self._later: set[tuple[str, str]] = set()
         self._first_sync = asyncio.Event()
         self._task: asyncio.Task[None] | None = None
         self._work: asyncio.Future[Any] | None = None
         self._stopped = False
         self._fingerprint: int | None = None
-        self._backoff = Backoff(FAILURE_SECONDS_MIN, options.fetch_seconds)
+        self._backoff = Backoff(FAILURE_SECONDS_MIN, options.fetch_seconds, random.uniform)
         self._next_look = 0.0
         self._next_fetch = 0.0
         self._times = FullSyncs(settings.schedule, self._stored())
         self._compare_all = True
         self._leftovers: list[str] = []
+        self._waiting: list[asyncio.Future[None]] = []
         self._logged = {"namespace": settings.facts.namespace, "repository": settings.facts.name}
 
     # Life cycle.
@@ -129,6 +133,50 @@ class RepositorySync:
         if self._work is not None:
             await asyncio.gather(self._work, return_exceptions=True)
         self._changes.refuse()
+        self._answer_waiting(self._waiting)
+
+    # Other replicas.
+
+    def compare(self, name: str, package: str, workspace: str) -> None:
+        """Read the remote soon if the object of a revision, which was just written, is not as the mirror."""
+        if self._catalog is None:
+            return
+        directory = layout.join(self.settings.directory, package)
+        obj, revision = self.revisions.get(name), self.catalog.find(directory, workspace)
+        if obj is None and revision is None:
+            return
+        if obj is None or not self.revisions.agree(obj, revision):
+            self._updater.later.add((directory, workspace))
+            self.look_soon()
+
+    def look_soon(self) -> None:
+        if not self._updater.is_behind:
+            self._updater.is_behind = True
+            self._changes.nudge()
+
+    async def catch_up(self) -> None:
+        """Wait until the remote was read by a fetch that begins after this call.
+
+        Raises: StatusError if it cannot be read.
+        """
+        if not self.journal.is_shared or self._stopped:
+            return
+        done: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self._waiting.append(done)
+        self.look_soon()
+        await done
+        if self.problem:
+            raise answers.unavailable(f'repository "{self.settings.facts.name}" is not ready: {self.problem}')
+
+    async def up_to_date(self) -> None:
+        """Wait until the catalog has what the objects of other replicas have announced."""
+        if self._updater.is_behind:
+            await self.catch_up()
+
+    def _answer_waiting(self, waiting: list["asyncio.Future[None]"]) -> None:
+        for done in waiting:
+            if not done.done():
+                done.set_result(None)
 
     async def report_last(self) -> None:
         """After `stop`, write the catalog and the current status, so that the next start need not."""
@@ -147,6 +195,11 @@ class RepositorySync:
             raise answers.unavailable(f'repository "{name}" is not ready: {self.problem}')
 
     @property
+    def is_read(self) -> bool:
+        """Whether the first sync with the remote has ended, well or not."""
+        return self._first_sync.is_set()
+
+    @property
     def catalog(self) -> Catalog:
         assert self._catalog is not None, "wait for ready() first"
         return self._catalog
@@ -163,10 +216,9 @@ class RepositorySync:
             return False
         return bool(await self.in_thread(self.catalog.leftovers, directory))
 
-    def removes_last_revision(self) -> bool:
-        """Return whether deleting a package's last revision also deletes its folder on the branch."""
-        annotations = ((self._stored() or {}).get("metadata") or {}).get("annotations") or {}
-        return annotations.get(REMOVE_LAST_REVISION) == "true"
+    def annotations(self) -> Mapping[str, str]:
+        """Return the annotations of the Repository."""
+        return ((self._stored() or {}).get("metadata") or {}).get("annotations") or {}
 
     def branch(self, user: str) -> operations.Branch:
         return operations.Branch(self.mirror, self.catalog.branch_ref, Author(*self.settings.author_of(user)))
@@ -202,20 +254,29 @@ class RepositorySync:
         note: the change without its commit, which `build` returns. Once this returns, the object must be
         stored while `writes` has it. Raises: StatusError.
         """
-        is_written = False
+        written = threading.Event()
 
         def build_noted(refs: Staging) -> None:
-            nonlocal is_written
             self.journal.write(name, note._replace(commit=build(refs)))
-            is_written = True
+            written.set()
 
+        await self._change_reserved(name, note, build_noted, written)
+
+    async def change_reserved(self, name: str, note: Note, build: Callable[[Staging], _T]) -> _T:
+        """Like `change_noted`, for a change that leaves the object's metadata as it is, or no object."""
+        return await self._change_reserved(name, note, build, threading.Event())
+
+    async def _change_reserved(
+        self, name: str, note: Note, build: Callable[[Staging], _T], written: threading.Event
+    ) -> _T:
+        await self.journal.reserve(name, note)
         try:
-            await self.change(name, build_noted)
+            return await self.change(name, build)
         except StatusError as exc:
             if exc.code == answers.UNAVAILABLE:
                 self.journal.interrupt(name)
-            elif is_written:
-                self.journal.drop(name)
+            else:
+                await self.journal.release(name, is_noted=written.is_set())
             raise
 
     async def write(self, files: Mapping[str, File]) -> str:
@@ -247,8 +308,6 @@ class RepositorySync:
             raise self._not_written(exc) from exc
         return result
 
-    # The task.
-
     async def _run(self, after: "RepositorySync | None") -> None:
         if after is not None:
             await after.stop()
@@ -256,14 +315,19 @@ class RepositorySync:
         while not self._stopped:  # before Python 3.12 `wait_for` can swallow a cancellation
             self._plan()
             pause = min(PAUSE_SECONDS_MAX, max(0.0, self._next_look - time.monotonic()))
-            batch = await self._changes.batch(min(pause, LATER_SECONDS) if self._later else pause)
+            batch = await self._changes.batch(min(pause, LATER_SECONDS) if self._updater.later else pause)
             try:
                 if batch:
                     await self._commit(batch)
-                elif self._later:
-                    await self._follow(set())
-                if time.monotonic() >= self._next_look:
+                elif self._updater.later and not self._updater.is_behind:
+                    await self._updater.update(self.catalog, set())
+                is_behind = self._updater.is_behind and (not self.problem or bool(self._waiting))
+                if is_behind or time.monotonic() >= self._next_look:
                     await self._look()
+            except UnavailableError as exc:
+                _log.warning("objects cannot be written", error=str(exc), **self._logged)
+                self._compare_all = True
+                self._next_look = time.monotonic() + self._backoff.next_seconds()
             except Exception as exc:
                 # One bad repository must not stop the others; the next check starts over.
                 error = str(exc)[:ERROR_CHARACTERS_MAX]
@@ -302,7 +366,7 @@ class RepositorySync:
             settle(item, outcome)
             if isinstance(outcome, GitError) and outcome.failure is Failure.UNREACHABLE:
                 self._next_look, self._fingerprint = 0.0, None  # the condition says so; was it pushed?
-        await self._follow(changed)
+        await self._updater.update(self.catalog, changed)
         if not self.problem and any(self.catalog.find(*each) is None for each in changed):
             await self._report("True", "Ready", self.catalog.readiness())  # there may be a leftover folder
 
@@ -321,30 +385,42 @@ class RepositorySync:
     async def _look(self) -> None:
         """Check whether the remote has changed, and sync the changes."""
         now, started = time.monotonic(), datetime.now(UTC)
-        local = self.settings.local
         due = self._times.begin(self._stored(), started)
         full = due or self._compare_all
-        by_time = full or now >= self._next_fetch
+        waiting, self._waiting = self._waiting, []
+        by_time = full or self._updater.is_behind or now >= self._next_fetch
+        self._updater.is_behind = False
+        try:
+            await self._look_at(full=full, due=due, by_time=by_time, now=now, started=started)
+        finally:
+            self._answer_waiting(waiting)
+
+    async def _look_at(self, *, full: bool, due: bool, by_time: bool, now: float, started: datetime) -> None:
+        local = self.settings.local
         if local is not None and not (by_time or self.problem):
             if await self.in_thread(ref_fingerprint, local) == self._fingerprint:
-                await self._follow(set())
+                await self._updater.update(self.catalog, set())
                 self._next_look = now + self._poll_seconds()
                 return
+        mark = self.journal.mark()
         try:
-            changed = await self._exclusive(self._sync, self._credentials_now(), self._pins_now())
+            changed = await self._exclusive(
+                self._sync, await present_credentials(self._objects, self.settings), self._pins_now()
+            )
         except (GitError, OSError) as exc:
             await self._fail(str(exc))
             self._next_look = time.monotonic() + self._backoff.next_seconds()
             return
         self._backoff.reset()
         self.problem = ""
-        await self._finish_interrupted()
+        self.revisions.mark = mark
+        await self._updater.finish_interrupted(self.catalog)
         self._first_sync.set()
         if full:
-            await self._follow_all()
+            await self._updater.update_all(self.catalog)
             self._compare_all = False
         else:
-            await self._follow(changed)
+            await self._updater.update(self.catalog, changed)
         if due:
             self._times.done(started)
         await self._report("True", "Ready", self.catalog.readiness())
@@ -372,7 +448,8 @@ class RepositorySync:
             mirror, self.settings.directory, self.settings.branch, pins.commits, self._folder / CATALOG
         )
         if catalog.branch_ref not in mirror.refs:
-            self._without_branch(mirror, catalog, pins.had_branch or bool(catalog.head))
+            had_branch = pins.had_branch or bool(catalog.head)
+            operations.require_branch(mirror, catalog.branch_ref, self.settings, had_branch=had_branch)
         changed = catalog.apply(mirror.refs)
         self._catalog = catalog
         self._leftovers = catalog.leftovers()
@@ -388,80 +465,13 @@ class RepositorySync:
             self._mirror.pack()
         return self._mirror
 
-    def _without_branch(self, mirror: BareMirror, catalog: Catalog, had_branch: bool) -> None:
-        branch, name = self.settings.branch, self.settings.facts.name
-        if self.settings.create_branch:
-            write_branch = operations.Branch(mirror, catalog.branch_ref, Author())
-            outcome = commit_all(mirror, [lambda refs: operations.create_branch(write_branch, refs)])[0]
-            if isinstance(outcome, Exception):
-                raise outcome
-        elif had_branch or any(layout.is_foreign_branch(ref) for ref in mirror.refs):
-            raise GitError(
-                Failure.UNREACHABLE,
-                f'branch "{branch}" is not in the git repository of "{name}": push it, or recreate the '
-                "Repository with another spec.git.branch or with createBranch: true",
-            )
-
-    def _credentials_now(self) -> Credentials | None:
-        return credentials_of(self._objects, self.settings.facts.namespace, self.settings.secret)
-
     def _pins_now(self) -> Pins:
         revisions = [] if self._catalog is not None else self.revisions.all()
         return pins_of(self.settings, self._stored(), revisions)
 
-    # Objects.
-
     def _stored(self) -> Object | None:
         facts = self.settings.facts
         return self._objects.get(REPOSITORY, facts.namespace, facts.name)
-
-    async def _finish_interrupted(self) -> None:
-        """Update the objects of interrupted changes from git, before any request reads them.
-
-        An object that is missing is left to the full sync: there are many in a recreated Repository.
-        """
-        for name in self.journal.interrupted():
-            obj = self.revisions.get(name)
-            if obj is not None and not self.writes.is_pending(name):
-                directory = layout.join(self.settings.directory, obj["spec"]["packageName"])
-                revision = self.catalog.find(directory, obj["spec"]["workspaceName"])
-                if revision is not None:
-                    await self.revisions.put_alone(name, revision)
-        self.journal.remote_read()
-
-    async def _follow_all(self) -> None:
-        """Compare every object with git, and remove journal notes that are no longer needed."""
-        facts = self.settings.facts
-        present = {
-            name_of(item, facts): (item.directory, item.workspace) for item in self.catalog.revisions()
-        }
-        for obj in self.revisions.all():
-            name = obj["metadata"]["name"]
-            if name not in present and not self.writes.is_pending(name):
-                await self.revisions.remove(name)
-        await self._follow(set(present.values()))
-        interrupted = set(self.journal.interrupted())
-        for name in self.journal.names():
-            if name not in interrupted and not self.writes.is_pending(name):
-                self.journal.drop(name)
-
-    async def _follow(self, changed: set[tuple[str, str]]) -> None:
-        """Update the objects of these revisions from git, now or once their requests are done."""
-        todo = changed | self._later
-        self._later = set()
-        facts = self.settings.facts
-        for count, (directory, workspace) in enumerate(sorted(todo)):
-            revision = self.catalog.find(directory, workspace)
-            package = layout.package_path(directory, self.settings.directory) or directory
-            name = revision_name(facts.name, package, workspace)
-            if self.writes.is_pending(name):
-                self._later.add((directory, workspace))
-            elif revision is not None:
-                await self.revisions.put_alone(name, revision)
-            elif self.revisions.get(name) is not None:
-                await self.revisions.remove(name)
-            if count % 200 == 199:
-                await asyncio.sleep(0)  # let requests run
 
     async def _fail(self, message: str) -> None:
         if self.problem != message:

@@ -53,7 +53,7 @@ class RevisionRequests:
 
     async def sync(self, namespace: str, repository: str) -> RepositorySync:
         """Return a Repository's sync once its packages are known. Raises: StatusError."""
-        obj = self.objects.get(REPOSITORY, namespace, repository)
+        obj = await self._repository(namespace, repository)
         if obj is None:
             raise answers.not_found(repository, plural=REPOSITORIES)
         if (obj["metadata"].get("annotations") or {}).get(MIGRATED) == "true":
@@ -76,6 +76,9 @@ class RevisionRequests:
         sync = self._sync_of(repository) if repository is not None else None
         if sync is None or not sync.revisions.is_interrupted(obj):
             return
+        if sync.journal.is_held(name):
+            subject = f'package revision "{namespace}/{name}"'
+            raise answers.conflict(name, f"another request is already in progress on {subject}")
         await sync.ready()
         if sync.revisions.is_interrupted(obj):
             problem = f": {sync.problem}" if sync.problem else ""
@@ -86,16 +89,28 @@ class RevisionRequests:
         if sync.revisions.version(name) != obj["metadata"]["resourceVersion"]:
             raise answers.unavailable(f'an interrupted change of "{name}" was completed just now: try again')
 
-    def has_repository(self, revision: Object) -> bool:
+    async def has_repository(self, revision: Object) -> bool:
         namespace = revision["metadata"].get("namespace", "")
-        return self.objects.get(REPOSITORY, namespace, revision["spec"]["repository"]) is not None
+        return await self._repository(namespace, revision["spec"]["repository"]) is not None
+
+    async def _repository(self, namespace: str, name: str) -> Object | None:
+        """Return a Repository; None only if there is none, not if its list has not been read yet."""
+        obj = self.objects.get(REPOSITORY, namespace, name)
+        if obj is None:
+            await self.objects.refresh(REPOSITORY, namespace, name)
+            obj = self.objects.get(REPOSITORY, namespace, name)
+        return obj
 
     async def located(self, obj: Object) -> tuple[RepositorySync, Revision | None]:
         """Return the sync and the revision of an object; the revision is None if git no longer has it."""
         spec = obj["spec"]
         sync = await self.sync(obj["metadata"].get("namespace", ""), spec["repository"])
         directory = layout.join(sync.settings.directory, spec["packageName"])
-        return sync, sync.catalog.find(directory, spec["workspaceName"])
+        revision = sync.catalog.find(directory, spec["workspaceName"])
+        if sync.journal.is_shared and not sync.revisions.agree(obj, revision):
+            await sync.catch_up()
+            revision = sync.catalog.find(directory, spec["workspaceName"])
+        return sync, revision
 
     async def current(self, obj: Object) -> tuple[RepositorySync, Revision]:
         """Like `located`, but raise a conflict if git has changed since the object was written."""
@@ -106,6 +121,7 @@ class RevisionRequests:
         return sync, revision
 
     async def find(self, namespace: str, name: str) -> tuple[RepositorySync, Revision] | None:
+        await self.objects.refresh(PACKAGE_REVISION, namespace, name)
         obj = self.objects.get(PACKAGE_REVISION, namespace, name)
         if obj is None:
             return None
@@ -126,5 +142,5 @@ class RevisionRequests:
 
         stored: the draft's files now.
         """
-        made = render.unrendered(wanted, stored, revision.note, revision.kptfile.rendered)
+        made = render.unrendered(wanted, stored, revision.note, revision.kptfile.own)
         return made or await self.rendered(wanted)

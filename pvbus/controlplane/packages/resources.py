@@ -9,13 +9,25 @@ from typing import Any
 import msgspec
 
 from pvbus.controlplane.apiserver.hooks import StatusError
-from pvbus.controlplane.packages import answers, bounds, layout, operations
-from pvbus.controlplane.packages.gitrepo import replaced, texts
+from pvbus.controlplane.packages import answers, bounds, layout, operations, taskhistory
+from pvbus.controlplane.packages.content import facts_of, validators_in
+from pvbus.controlplane.packages.gitrepo import Files, replaced, texts
+from pvbus.controlplane.packages.journal import Note, noted
 from pvbus.controlplane.packages.operations import Draft
-from pvbus.controlplane.packages.repository import PACKAGE_REVISION
+from pvbus.controlplane.packages.render import Rendering
+from pvbus.controlplane.packages.repository import PACKAGE_REVISION, RepositorySync
 from pvbus.controlplane.packages.requests import RevisionRequests
+from pvbus.controlplane.packages.revisions import Revision
 from pvbus.core.api.variants import PORCH_API, PORCH_GROUP
 from pvbus.ports.cluster import Object
+
+PUSH_ON_FAILURE = "porch.kpt.dev/push-on-render-failure"
+"""Annotation of a draft: what an update does whose pipeline fails. "false" stores nothing, "true" stores the
+files and answers with an error nevertheless, both as Porch's server; without it, they are stored."""
+
+_FAILED = "error rendering package in kpt function pipeline."
+_NOT_PUSHED = "Package NOT pushed to remote. Fix locally (until 'kpt fn render' succeeds) and retry."
+_PUSHED = "Package pushed to remote despite render failure."
 
 PLURAL = f"packagerevisionresources.{PORCH_GROUP}"
 KIND = "PackageRevisionResources"
@@ -29,8 +41,9 @@ class ResourcesKind:
 
     async def get(self, namespace: str, name: str) -> Object | None:
         name, _, commit = name.partition("@")
+        await self._requests.objects.refresh(PACKAGE_REVISION, namespace, name)
         obj = self._requests.objects.get(PACKAGE_REVISION, namespace, name)
-        if obj is None or not self._requests.has_repository(obj):
+        if obj is None or not await self._requests.has_repository(obj):
             return None
         return await (self._read_at(obj, commit) if commit else self._read(obj))
 
@@ -38,7 +51,7 @@ class ResourcesKind:
         """List all; one with unreadable content has no files, and the error in its status."""
         found: list[Object] = []
         for obj in self._requests.objects.list(PACKAGE_REVISION, namespace):
-            if not self._requests.has_repository(obj):
+            if not await self._requests.has_repository(obj):
                 continue
             try:
                 shown = await self._read(obj)
@@ -78,6 +91,7 @@ class ResourcesKind:
             )
         wanted = _resources(name, obj)
         with self._requests.busy(namespace, name):
+            await self._requests.objects.refresh(PACKAGE_REVISION, namespace, name)
             stored = self._requests.objects.get(PACKAGE_REVISION, namespace, name)
             if stored is None:
                 raise answers.not_found(name, plural=PLURAL)
@@ -91,7 +105,6 @@ class ResourcesKind:
             return await self._update(stored, wanted, user, said)
 
     async def _update(self, stored: Object, wanted: Mapping[str, str], user: str, said: str) -> Object:
-        name = stored["metadata"]["name"]
         sync, revision = await self._requests.current(stored)
         if revision.lifecycle != layout.DRAFT:
             raise answers.internal(
@@ -99,15 +112,49 @@ class ResourcesKind:
                 "package must be Draft"
             )
         files = await sync.files(revision)
-        made = await self._requests.made(wanted, texts(files), revision)
+        made = await self._made(wanted, texts(files), revision)
+        failure = _failure(made)
+        policy = (stored["metadata"].get("annotations") or {}).get(PUSH_ON_FAILURE)
+        if failure and policy == "false":
+            raise answers.internal(f"{_FAILED} {_NOT_PUSHED} Details: {failure}")
+        shown = await self._save(sync, revision, stored, files, made, user, said)
+        if failure and policy == "true":
+            raise answers.internal(f"{_FAILED} {_PUSHED} Details: {failure}")
+        return shown
+
+    async def _made(
+        self, wanted: Mapping[str, str], stored: Mapping[str, str], revision: Revision
+    ) -> Rendering:
+        """Return a draft's new files. What another program wrote is rendered even without a change."""
+        if revision.note is None and validators_in(wanted):
+            return await self._requests.rendered(wanted)
+        return await self._requests.made(wanted, stored, revision)
+
+    async def _save(
+        self,
+        sync: RepositorySync,
+        revision: Revision,
+        stored: Object,
+        files: Files,
+        made: Rendering,
+        user: str,
+        said: str,
+    ) -> Object:
+        """Commit a rendered package, unless the draft has it already. stored: the draft's object."""
+        name = stored["metadata"]["name"]
+        made, task_lines = taskhistory.recorded(texts(files), made, user)
         new_files = replaced(files, made.texts)
         if new_files == files and made.note == revision.note:
             return _shown(stored, made.texts, made.status)
-        cause = (*operations.cause_of_update(files, new_files, stored["metadata"]), *layout.cause_line(said))
+        why = operations.cause_of_update(files, new_files, stored["metadata"])
+        cause = (*why, *task_lines, *layout.cause_line(said))
         draft = Draft(await sync.write(new_files), operations.RENDER_TASK, made.note, cause)
         branch = sync.branch(user)
         with sync.writes.writing(name):
-            await sync.change(name, lambda refs: operations.update_draft(branch, refs, name, revision, draft))
+            note = Note("", noted(stored["metadata"]), "", stored["metadata"]["resourceVersion"])
+            await sync.change_reserved(
+                name, note, lambda refs: operations.update_draft(branch, refs, name, revision, draft)
+            )
             after = sync.catalog.find(revision.directory, revision.workspace)
             if after is None:
                 raise answers.modified(name, plural=PLURAL)
@@ -132,6 +179,17 @@ def _resources(name: str, obj: Object) -> Mapping[str, str]:
     return resources
 
 
+def _failure(made: Rendering) -> str:
+    """Return why the pipeline failed, "" if it did not."""
+    if made.note is None or made.note.state != "failed":
+        return ""
+    condition = facts_of(made.texts[layout.KPTFILE]).rendered or {}
+    return condition.get("message") or condition.get("reason") or "the Kptfile cannot be read"
+
+
+_SPEC = ("packageName", "workspaceName", "revision", "repository")
+
+
 def _shown(revision: Object, resources: Mapping[str, str], status: Object | None = None) -> Object:
     metadata = revision["metadata"]
     spec = revision["spec"]
@@ -144,7 +202,7 @@ def _shown(revision: Object, resources: Mapping[str, str], status: Object | None
             if key in metadata
         },
         "spec": {
-            **{key: spec[key] for key in ("packageName", "workspaceName", "revision", "repository")},
+            **{key: spec[key] for key in _SPEC if key in spec},
             "resources": dict(resources),
         },
         "status": {"renderStatus": status} if status is not None else {},

@@ -12,11 +12,13 @@ from typing import Any
 import msgspec
 import structlog
 
-from pvbus.controlplane.packages import answers, content, layout, operations, render
+from pvbus.controlplane.apiserver import audit
+from pvbus.controlplane.packages import answers, content, gates, layout, operations, render, taskhistory
 from pvbus.controlplane.packages.content import KptfileFacts, facts_of
 from pvbus.controlplane.packages.creation import (
     Creation,
     Wanted,
+    carry_policy,
     check_place,
     deferred,
     first_files,
@@ -26,11 +28,15 @@ from pvbus.controlplane.packages.creation import (
 from pvbus.controlplane.packages.gitrepo import replaced, texts
 from pvbus.controlplane.packages.journal import Note, noted
 from pvbus.controlplane.packages.operations import Draft, Staging
+from pvbus.controlplane.packages.reporting import REMOVE_LAST_REVISION
 from pvbus.controlplane.packages.repository import PACKAGE_REVISION, RepositorySync
 from pvbus.controlplane.packages.requests import RevisionRequests
 from pvbus.controlplane.packages.revisions import Revision, blocking_references, rendered_problem
 from pvbus.controlplane.packages.shown import DEFER_RENDER
 from pvbus.controlplane.packages.upstreams import Upstreams
+from pvbus.core import validators
+from pvbus.core.api.kptfile import STATUSES
+from pvbus.core.keys import OVERRIDE_GATES
 from pvbus.core.merge import copies
 from pvbus.core.merge.conflicts import CONFLICTS, Conflict, annotation
 from pvbus.core.yaml import editor
@@ -57,6 +63,8 @@ class RevisionHooks:
         )
         with self._requests.busy(wanted.namespace, wanted.name, text):
             directory = layout.join(sync.settings.directory, wanted.package)
+            await self._requests.objects.refresh(PACKAGE_REVISION, wanted.namespace, wanted.name)
+            await sync.up_to_date()
             check_place(wanted, sync, directory, is_leftover=await sync.is_leftover(directory))
             if self._requests.objects.get(PACKAGE_REVISION, wanted.namespace, wanted.name) is not None:
                 raise answers.conflict(wanted.name, "a deleted revision of this name still exists")
@@ -65,9 +73,11 @@ class RevisionHooks:
     async def _create(
         self, metadata: Mapping[str, Any], wanted: Wanted, sync: RepositorySync, directory: str, user: str
     ) -> Object:
+        deployment = sync.settings.facts.deployment
+        policy = carry_policy(wanted, metadata, sync.annotations(), deployment=deployment)
         start = await self._creation.start(wanted, sync)
         try:
-            first = first_files(wanted, start)
+            first = first_files(wanted, start, policy)
         except editor.YamlError as exc:
             raise answers.internal(f"Kptfile: {exc}") from exc
         metadata = deferred(metadata, wanted)
@@ -87,6 +97,7 @@ class RevisionHooks:
         def build(refs: Staging) -> str:
             return operations.create_draft(branch, refs, directory, wanted.workspace, draft)
 
+        audit.note(name=wanted.name, lifecycle=layout.DRAFT)
         with sync.writes.writing(wanted.name):
             await sync.change_noted(wanted.name, note, build)
             return self._shown(sync, wanted.name, directory, wanted.workspace, metadata)
@@ -103,10 +114,18 @@ class RevisionHooks:
 
     async def on_update(self, old: Object, new: Object, *, subresource: str, user: str) -> Object:
         name, namespace = old["metadata"]["name"], old["metadata"].get("namespace", "")
+        reason = _annotations(new).get(OVERRIDE_GATES)
+        if reason == _annotations(old).get(OVERRIDE_GATES):
+            reason = None  # somebody else may have left it: an override is asked for with the move itself
         if subresource == "approval":
             lifecycle = (new.get("spec") or {}).get("lifecycle", "")
             new = {**old, "spec": {**old["spec"], "lifecycle": lifecycle}}
         _check_update(name, old, new, approval=subresource == "approval")
+        _check_conditions(name, old, new)
+        if subresource == "status":
+            _check_status(name, old, new)
+        if _lifecycle(old) != _lifecycle(new):
+            new = {**new, "metadata": gates.without_override(new["metadata"])}
         with self._requests.busy(namespace, name):
             await self._requests.check_uninterrupted(old)
             if _is_removed_next(new) or not self._touches_git(old, new):
@@ -114,7 +133,7 @@ class RevisionHooks:
             sync, revision = await self._requests.current(old)
             await sync.writes.settled(name)
             with sync.writes.writing(name):
-                await self._update(sync, revision, old, new, user)
+                await self._update(sync, revision, old, new, user, reason)
                 result = self._shown(sync, name, revision.directory, revision.workspace, new["metadata"])
             if result == old:
                 sync.writes.written(name)
@@ -137,19 +156,30 @@ class RevisionHooks:
         )
 
     async def _update(
-        self, sync: RepositorySync, revision: Revision, old: Object, new: Object, user: str
+        self,
+        sync: RepositorySync,
+        revision: Revision,
+        old: Object,
+        new: Object,
+        user: str,
+        reason: str | None,
     ) -> None:
+        """Change a revision in git. reason: why unmet gates are overridden, None if they are not."""
         name = old["metadata"]["name"]
         before, after = _lifecycle(old), _lifecycle(new)
         branch = sync.branch(user)
         draft: Draft | None = None
         if before == layout.DRAFT:
-            draft, revision_after = await self._edited(sync, revision, new)
+            draft, revision_after = await self._edited(sync, revision, new, user)
         else:
             revision_after = revision
         if after == layout.PROPOSED or (before == layout.PROPOSED and after == layout.PUBLISHED):
             if problem := rendered_problem(revision_after):
                 raise answers.invalid(name, "spec.lifecycle", problem)
+        move = gates.Move(name, before, after, reason)
+        override = await gates.passed(move, revision_after, deployment=sync.settings.facts.deployment)
+        if override and before == layout.DRAFT:
+            draft = _recorded(draft, revision, override)
 
         def build(refs: Staging) -> str:
             commit = revision.commit
@@ -160,7 +190,7 @@ class RevisionHooks:
             if after == layout.PUBLISHED and before == layout.PROPOSED:
                 siblings = sync.catalog.by_directory.get(revision.directory, {}).values()
                 number = max([0, *(item.revision for item in siblings)]) + 1
-                return operations.approve(branch, refs, name, revision, number)
+                return operations.approve(branch, refs, name, revision, number, override)
             if revision.is_published:
                 operations.set_deletion_proposed(refs, name, revision, after)
             else:
@@ -170,10 +200,10 @@ class RevisionHooks:
         note = Note("", noted(new["metadata"]), after, old["metadata"]["resourceVersion"])
         await sync.change_noted(name, note, build)
         if before != after:
-            _log.info("lifecycle changed", name=name, before=before, lifecycle=after, user=user)
+            audit.note(lifecycle_before=before, lifecycle=after)
 
     async def _edited(
-        self, sync: RepositorySync, revision: Revision, new: Object
+        self, sync: RepositorySync, revision: Revision, new: Object, user: str
     ) -> tuple[Draft | None, Revision]:
         """Return a draft's next commit, None without changes, and the revision after it."""
         files = await sync.files(revision)
@@ -190,12 +220,13 @@ class RevisionHooks:
             made = render.Rendering(wanted, revision.note)
         else:
             made = await self._requests.made(wanted, stored, revision)
+        made, task_lines = taskhistory.recorded(stored, made, user)
         if made.texts == stored and made.note == revision.note:
             return None, revision
         facts = facts_of(made.texts[layout.KPTFILE])
         after = msgspec.structs.replace(revision, kptfile=facts, note=made.note)
         new_files = replaced(files, made.texts)
-        cause = operations.cause_of_update(files, new_files, new["metadata"])
+        cause = (*operations.cause_of_update(files, new_files, new["metadata"]), *task_lines)
         tree = await sync.write(new_files)
         return Draft(tree, operations.RENDER_TASK, made.note, cause), after
 
@@ -204,6 +235,7 @@ class RevisionHooks:
     async def on_delete(self, obj: Object) -> None:
         name, namespace = obj["metadata"]["name"], obj["metadata"].get("namespace", "")
         await self._requests.check_uninterrupted(obj)
+        audit.note(lifecycle_before=_lifecycle(obj))
         if _lifecycle(obj) == layout.PUBLISHED:
             raise answers.forbidden(
                 name,
@@ -219,7 +251,7 @@ class RevisionHooks:
 
     async def on_removed(self, obj: Object) -> None:
         name, namespace = obj["metadata"]["name"], obj["metadata"].get("namespace", "")
-        if not self._requests.has_repository(obj):
+        if not await self._requests.has_repository(obj):
             return  # its Repository is gone: the object is removed, git stays as it is
         sync, revision = await self._requests.located(obj)
         if revision is None:
@@ -228,10 +260,13 @@ class RevisionHooks:
         with self._requests.busy(namespace, name):
             await sync.writes.settled(name)
             branch = sync.branch("")
-            with_folder = sync.removes_last_revision()
+            with_folder = sync.annotations().get(REMOVE_LAST_REVISION) == "true"
             with sync.writes.writing(name):
-                await sync.change(
-                    name, lambda refs: operations.delete(branch, refs, found, with_folder=with_folder)
+                note = Note("", noted(obj["metadata"]), "", obj["metadata"].get("resourceVersion", ""))
+                await sync.change_reserved(
+                    name,
+                    note,
+                    lambda refs: operations.delete(branch, refs, found, with_folder=with_folder),
                 )
 
 
@@ -285,6 +320,39 @@ def _check_update(name: str, old: Object, new: Object, *, approval: bool) -> Non
                 )
 
 
+def _check_conditions(name: str, old: Object, new: Object) -> None:
+    """Refuse a new condition of a validator, and one without a valid status: it would make Porch's server
+    panic."""
+    before = _part(old, "status", "conditions") or ()
+    for index, condition in enumerate(_part(new, "status", "conditions") or ()):
+        status = condition.get("status")
+        if status not in STATUSES and condition not in before:
+            field = f"status.conditions[{index}].status"
+            raise answers.invalid(name, field, f'"{status}" is none of {", ".join(STATUSES)}')
+        is_validators = validators.is_validators(str(condition.get("type")))
+        if is_validators and _lifecycle(old) == layout.DRAFT and condition not in before:
+            field = f"status.conditions[{index}]"
+            raise answers.invalid(name, field, f"{condition['type']} {validators.SET_BY}")
+
+
+def _check_status(name: str, old: Object, new: Object) -> None:
+    """Refuse conditions that would not be stored. Those in a write of the whole object are left out there, as
+    Porch's server does."""
+    lifecycle = _lifecycle(old)
+    before, after = (_part(obj, "status", "conditions") for obj in (old, new))
+    if lifecycle != layout.DRAFT and before != after:
+        raise answers.invalid(
+            name, "status.conditions", f"only those of a Draft can change, and this revision is {lifecycle}"
+        )
+
+
+def _recorded(draft: Draft | None, revision: Revision, lines: tuple[str, ...]) -> Draft:
+    """Return a draft's next commit with lines about an override; one without changes if it has no other."""
+    if draft is None:
+        draft = Draft(revision.tree, operations.RENDER_TASK, revision.note)
+    return draft._replace(cause=(*draft.cause, *lines))
+
+
 def _edits(new: Object, facts: KptfileFacts) -> Sequence[copies.Edit]:
     """Return the request's edits of the Kptfile."""
     edits: list[copies.Edit] = []
@@ -299,5 +367,5 @@ def _edits(new: Object, facts: KptfileFacts) -> Sequence[copies.Edit]:
     conditions = _part(new, "status", "conditions")
     own = [each for each in conditions or () if each.get("type") != content.RENDER_IDEMPOTENT]
     if conditions is not None and own != list(facts.conditions):
-        edits.append(content.with_conditions(own, facts.rendered))
+        edits.append(content.with_conditions(own, facts.own))
     return edits

@@ -11,6 +11,7 @@ from pvbus.controlplane.packages.layout import RenderNote
 from pvbus.core.api.packages import RENDER_REMARKS
 from pvbus.core.api.variants import PORCH_API
 from pvbus.core.keys import revision_name
+from pvbus.core.validators import unproven
 from pvbus.ports.cluster import Object
 
 
@@ -92,9 +93,10 @@ def to_object(revision: Revision, repository: RepositoryFacts, metadata: Mapping
         "packageName": revision.package,
         "repository": repository.name,
         "workspaceName": revision.workspace,
-        "revision": revision.revision,
         "lifecycle": revision.lifecycle,
     }
+    if revision.revision:  # like Porch's server, which omits empty fields
+        spec["revision"] = revision.revision
     if revision.task is not None:
         spec["tasks"] = [revision.task]
     facts = revision.kptfile
@@ -130,16 +132,28 @@ def _annotations(note: RenderNote | None, metadata: Mapping[str, Any]) -> Mappin
 
 
 def _status(revision: Revision, repository: RepositoryFacts) -> dict[str, Any]:
-    status: dict[str, Any] = {"selfLock": lock_of(revision, repository), "deployment": repository.deployment}
+    status: dict[str, Any] = {"selfLock": lock_of(revision, repository)}
+    if repository.deployment:
+        status["deployment"] = True
     if revision.kptfile.upstream_lock is not None:
         status["upstreamLock"] = _shown_lock(revision.kptfile.upstream_lock)
     if revision.published_by:
         status["publishedBy"] = revision.published_by
         status["publishTimestamp"] = revision.authored
-    warning = revision.note.warning if revision.note is not None else ""
-    if conditions := shown_conditions(revision.kptfile, warning):
+    if conditions := conditions_of(revision):
         status["conditions"] = conditions
     return status
+
+
+def conditions_of(revision: Revision) -> list[dict[str, str]]:
+    """Return the conditions that the API shows and gates ask for.
+
+    The store has run no validator on what another program has committed to a draft, without a note.
+    """
+    warning = revision.note.warning if revision.note is not None else ""
+    conditions = shown_conditions(revision.kptfile, warning)
+    is_open = revision.lifecycle in (layout.DRAFT, layout.PROPOSED)
+    return unproven(conditions) if is_open and revision.note is None else conditions
 
 
 def _shown_lock(lock: Mapping[str, Any]) -> Mapping[str, Any]:

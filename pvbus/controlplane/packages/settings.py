@@ -8,6 +8,7 @@ from typing import Any, NamedTuple
 import msgspec
 
 from pvbus.controlplane.apiserver.hooks import Objects
+from pvbus.controlplane.apiserver.store import UnavailableError
 from pvbus.controlplane.apiserver.strategies import SECRET as SECRET
 from pvbus.controlplane.packages import layout
 from pvbus.controlplane.packages.bounds import one_path_problem, shortened
@@ -229,3 +230,14 @@ def credentials_of(objects: Objects, namespace: str, name: str) -> Credentials |
             f"kubectl create secret generic {name} --type kubernetes.io/basic-auth "
             "--from-literal=username=... --from-literal=password=...",
         ) from exc
+
+
+async def present_credentials(objects: Objects, settings: RepositorySettings) -> Credentials | None:
+    """Return what the Secret of a repository has now. Raises: GitError."""
+    namespace, name = settings.facts.namespace, settings.secret
+    if name:
+        try:
+            await objects.refresh(SECRET, namespace, name)
+        except UnavailableError as exc:
+            raise GitError(Failure.UNREACHABLE, f'the Secret "{name}" cannot be read: {exc}') from exc
+    return credentials_of(objects, namespace, name)

@@ -4,15 +4,16 @@ An object follows its revision in git. A noted change (`journal`) that git has a
 completed with the note's metadata, so that after a crash all of a change is there, or nothing.
 """
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from typing import Any
 
 import structlog
 
 from pvbus.controlplane.apiserver.hooks import Objects
 from pvbus.controlplane.apiserver.registry import PACKAGE_REVISION
-from pvbus.controlplane.apiserver.store import StoreError
-from pvbus.controlplane.packages.journal import Journal, Note
+from pvbus.controlplane.apiserver.store import StaleError, StoreError
+from pvbus.controlplane.packages import layout
+from pvbus.controlplane.packages.journal import IsAncestor, Notes
 from pvbus.controlplane.packages.revisions import RepositoryFacts, Revision, to_object
 from pvbus.controlplane.packages.writes import Writes
 from pvbus.ports.cluster import Object
@@ -29,10 +30,10 @@ class ShownRevisions:
         self,
         objects: Objects,
         facts: RepositoryFacts,
-        journal: Journal,
-        is_ancestor: Callable[[str, str], bool],
+        journal: Notes,
+        is_ancestor: IsAncestor,
     ) -> None:
-        """is_ancestor: returns whether a commit (the first) is in the history of another one."""
+        self.mark = 0
         self.writes = Writes(self.version)
         self._objects = objects
         self._facts = facts
@@ -54,13 +55,32 @@ class ShownRevisions:
             if obj["spec"].get("repository") == self._facts.name
         ]
 
-    async def remove(self, name: str) -> None:
-        await self._objects.remove(PACKAGE_REVISION, self._facts.namespace, name)
+    def may_write(self, name: str) -> bool:
+        """Return whether what git was when it was last read may decide on an object.
 
-    async def put_alone(self, name: str, revision: Revision) -> None:
-        """Store the object of one revision; a failure is logged and does not stop the others."""
+        mark: the position of the other writers before that. What they have written since is newer than that.
+        """
+        return not self._journal.is_held(name) and self._journal.is_unchanged_since(name, self.mark)
+
+    async def remove(self, name: str) -> bool:
+        """Remove an object that git has not; return whether that must wait until git is read again."""
+        if not self.may_write(name):
+            return True
         try:
-            await self._put(name, revision)
+            await self._objects.remove(PACKAGE_REVISION, self._facts.namespace, name)
+        except StaleError:
+            return True
+        return False
+
+    async def put_alone(self, name: str, revision: Revision) -> bool:
+        """Store the object of one revision; a failure is logged and does not stop the others.
+
+        Return whether it must wait until git is read again.
+        """
+        try:
+            return await self._put(name, revision)
+        except StaleError:
+            return True
         except StoreError:
             raise  # the disk failed: the others could not be stored, either
         except Exception as exc:  # one revision must not hide the others
@@ -72,9 +92,16 @@ class ShownRevisions:
                 namespace=self._facts.namespace,
                 repository=self._facts.name,
             )
+            return False
 
-    async def _put(self, name: str, revision: Revision) -> None:
-        note = self._noted(name, revision)
+    async def _put(self, name: str, revision: Revision) -> bool:
+        present = self.get(name)
+        note = self._journal.applied(name, revision, self._is_ancestor)
+        if note is None and present is not None and self.shown(revision, present["metadata"]) == present:
+            self._retire(name)
+            return False
+        if not self.may_write(name):
+            return True
 
         def changed(newest: Object) -> Object:
             metadata = newest["metadata"]
@@ -82,26 +109,19 @@ class ShownRevisions:
                 metadata = note.applied_to(metadata)
             return self.shown(revision, metadata)
 
-        if self.get(name) is None:
+        if present is None:
             metadata = note.metadata if note is not None and not note.version else {}
             await self._objects.put(PACKAGE_REVISION, self.shown(revision, metadata))
         else:
             await self._objects.change(PACKAGE_REVISION, self._facts.namespace, name, changed)
         self._retire(name)
-
-    def _noted(self, name: str, revision: Revision) -> Note | None:
-        """Return the note of a change that git has."""
-        note = self._journal.read(name)
-        if note is None or note.lifecycle not in ("", revision.lifecycle):
-            return None
-        return note if self._is_ancestor(note.commit, revision.commit) else None
+        return False
 
     def _retire(self, name: str) -> None:
         """Drop a note whose change is stored: the object has another version."""
         if self.writes.is_pending(name):
             return  # a request has just begun; it may have written another note
-        note = self._journal.read(name)
-        if note is None or note.version != self.version(name):
+        if self._journal.version_noted(name) != self.version(name):
             self._journal.drop(name)
 
     def is_interrupted(self, obj: Object) -> bool:
@@ -109,8 +129,20 @@ class ShownRevisions:
         metadata = obj["metadata"]
         if not self._journal.is_unknown(metadata["name"]):
             return False
-        note = self._journal.read(metadata["name"])
-        return note is not None and note.version == metadata.get("resourceVersion", "")
+        version: str = metadata.get("resourceVersion", "")
+        return self._journal.version_noted(metadata["name"]) == version
+
+    def agree(self, obj: Object, revision: Revision | None) -> bool:
+        """Return whether an object shows a revision as it is in the mirror."""
+        if revision is None:
+            return False
+        lock = (obj.get("status", {}).get("selfLock") or {}).get("git") or {}
+        labels = obj["metadata"].get("labels") or {}
+        return (lock.get("commit"), obj["spec"].get("lifecycle"), layout.LATEST_LABEL in labels) == (
+            revision.commit,
+            revision.lifecycle,
+            revision.latest,
+        )
 
     def shown(self, revision: Revision, metadata: Mapping[str, Any]) -> Object:
         """Return the PackageRevision of a revision, without the annotation of a finished deferral."""

@@ -8,8 +8,9 @@ Repository object. Git stores the whole package; the objects store only the meta
 
 import asyncio
 import contextlib
+import random
 import shutil
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
@@ -18,7 +19,7 @@ import structlog
 from pvbus.controlplane.apiserver.hooks import Objects
 from pvbus.controlplane.apiserver.store import StoreError
 from pvbus.controlplane.packages.caching import StoreActivity
-from pvbus.controlplane.packages.journal import Journal, Note
+from pvbus.controlplane.packages.journal import Journal, Notes
 from pvbus.controlplane.packages.render import Render
 from pvbus.controlplane.packages.reporting import REPOSITORY, report
 from pvbus.controlplane.packages.repository import JOURNAL, MIRROR, PACKAGE_REVISION, RepositorySync
@@ -30,6 +31,7 @@ from pvbus.controlplane.packages.revision_hooks import RevisionHooks
 from pvbus.controlplane.packages.settings import RepositorySettings, StoreOptions, settings_of
 from pvbus.controlplane.packages.timing import run_once_at
 from pvbus.controlplane.packages.upstreams import Upstreams
+from pvbus.core.backoff import spread
 from pvbus.core.codec import prepare_types
 from pvbus.core.errors import PermanentError
 from pvbus.ports.cluster import Object
@@ -50,8 +52,15 @@ class PackageStore:
         *,
         render: Render,
         options: StoreOptions | None = None,
+        notes: Callable[[str, str], Notes] | None = None,
     ) -> None:
-        """data: the data folder; mirrors are in its subfolder `repositories`."""
+        """data: the data folder; mirrors are in its subfolder `repositories`.
+
+        notes: makes the notes of a Repository, by its namespace and name; by default they are in `data`.
+        """
+        self._notes_of = notes or (
+            lambda namespace, name: Journal(self._folder_of(namespace, name) / JOURNAL)
+        )
         self._objects = objects
         self._folder = data / "repositories"
         self._options = options or StoreOptions()
@@ -62,6 +71,7 @@ class PackageStore:
         self._ending: set[asyncio.Task[None]] = set()
         self._tasks: list[asyncio.Task[None]] = []
         self._stopped = False
+        self._has_listed = False
         self._load = StoreActivity()
         requests = RevisionRequests(objects, render, self._executor, self._sync_of, self._load)
         self._upstreams = Upstreams(objects, data / "upstreams", self._executor)
@@ -92,6 +102,27 @@ class PackageStore:
         self._keepers.clear()
         self._executor.shutdown(wait=True, cancel_futures=True)
 
+    def unread(self) -> str:
+        """Return which Repositories have had no first sync yet, in words, "" if all have had one."""
+        if not self._has_listed:
+            return "the Repositories are not listed yet"
+        names = ["/".join(key) for key, sync in self._keepers.items() if not sync.is_read]
+        return f"the first sync of {', '.join(sorted(names))} has not ended yet" if names else ""
+
+    def changed_elsewhere(self, revision: Object) -> None:
+        """Follow a PackageRevision that another process has written or removed; our own are known here."""
+        spec = revision.get("spec") or {}
+        namespace = revision["metadata"].get("namespace", "")
+        sync = self._keepers.get((namespace, spec.get("repository", "")))
+        if sync is not None:
+            sync.compare(revision["metadata"]["name"], spec["packageName"], spec["workspaceName"])
+
+    def look(self, namespace: str, repository: str) -> None:
+        """Read the remote of a Repository soon."""
+        sync = self._keepers.get((namespace, repository))
+        if sync is not None:
+            sync.look_soon()
+
     async def _follow(self) -> None:
         while True:
             try:
@@ -103,9 +134,10 @@ class PackageStore:
                             await self._release(event.object)
                         case "BOOKMARK":
                             await self._remove_orphans()
+                            self._has_listed = True
             except Exception as exc:  # one failure must not stop following the others
                 _log.error("following repositories failed", error=str(exc), exc_info=exc)
-            await asyncio.sleep(1.0)
+            await asyncio.sleep(spread(1.0, random.uniform))
 
     async def _keep(self, repository: Object) -> None:
         try:
@@ -135,7 +167,10 @@ class PackageStore:
             self._end(present)
         namespace, name = key
         folder = self._folder_of(namespace, name)
-        sync = RepositorySync(self._objects, settings, folder, self._executor, self._options, self._load)
+        notes = self._notes_of(namespace, name)
+        sync = RepositorySync(
+            self._objects, settings, folder, self._executor, self._options, self._load, notes
+        )
         self._keepers[key] = sync
         sync.start(after=present)
         return sync
@@ -161,6 +196,7 @@ class PackageStore:
         Repository is recreated.
         """
         key = _key(repository)
+        await self._objects.refresh(REPOSITORY, *key)
         if self._objects.get(REPOSITORY, *key) is not None:
             return  # recreated meanwhile
         self._settings.pop(key, None)
@@ -178,29 +214,22 @@ class PackageStore:
         return self._folder / (namespace or "_") / name
 
     async def _forget(self, revisions: Sequence[Object]) -> None:
-        """Note the metadata of package revisions, then remove the objects; git is not changed."""
-        loop = asyncio.get_running_loop()
-        await loop.run_in_executor(self._executor, self._note, revisions)
+        """Keep the metadata of package revisions, then remove the objects; git is not changed."""
+        notes: dict[tuple[str, str], Notes] = {}
         for obj in revisions:
-            metadata = obj["metadata"]
-            await self._objects.remove(PACKAGE_REVISION, metadata.get("namespace", ""), metadata["name"])
-
-    def _note(self, revisions: Sequence[Object]) -> None:
-        journals: dict[tuple[str, str], Journal] = {}
-        for obj in revisions:
-            metadata = obj["metadata"]
-            commit = ((obj.get("status", {}).get("selfLock") or {}).get("git") or {}).get("commit", "")
-            folder_key = (metadata.get("namespace", ""), obj["spec"].get("repository", ""))
-            if commit and not metadata.get("deletionTimestamp"):
-                if folder_key not in journals:
-                    journals[folder_key] = Journal(self._folder_of(*folder_key) / JOURNAL)
-                journals[folder_key].write(metadata["name"], Note(commit, metadata))
+            name, namespace = obj["metadata"]["name"], obj["metadata"].get("namespace", "")
+            key = (namespace, obj["spec"].get("repository", ""))
+            if key not in notes:
+                notes[key] = self._notes_of(*key)
+            if not await notes[key].retain(obj):
+                await self._objects.remove(PACKAGE_REVISION, namespace, name)
 
     async def _remove_orphans(self) -> None:
         """Remove package revisions whose Repository was deleted while the store was stopped."""
-        await self._forget(
-            [obj for obj in self._objects.list(PACKAGE_REVISION) if not self._has_repository(obj)]
-        )
+        orphans = [obj for obj in self._objects.list(PACKAGE_REVISION) if not self._has_repository(obj)]
+        for key in {(obj["metadata"].get("namespace", ""), obj["spec"]["repository"]) for obj in orphans}:
+            await self._objects.refresh(REPOSITORY, *key)
+        await self._forget([obj for obj in orphans if not self._has_repository(obj)])
 
     def _has_repository(self, revision: Object) -> bool:
         folder_key = (revision["metadata"].get("namespace", ""), revision["spec"].get("repository", ""))

@@ -26,6 +26,7 @@ from pvbus.controlplane.packages.gitcommand import Failure, Git, GitError
 from pvbus.controlplane.packages.gitrepo import BareMirror, Files
 from pvbus.controlplane.packages.operations import Source
 from pvbus.controlplane.packages.settings import (
+    SECRET,
     TEXT_CHARACTERS_MAX,
     address_problem,
     credentials_of,
@@ -108,6 +109,8 @@ class Upstreams:
 
     async def _read(self, namespace: str, wanted: GitPackage, directory: str) -> _Package:
         secret = wanted.secret_ref.name if wanted.secret_ref else ""
+        if secret:
+            await self._objects.refresh(SECRET, namespace, secret)
         git = Git(credentials_of(self._objects, namespace, secret))
         url, _ = url_of(wanted.repo)
         async with self._turns:

@@ -214,12 +214,12 @@ class World:
         assert found is not None
         return found
 
-    async def put(self, resources: Object, changes: Mapping[str, str | None]) -> Object:
+    async def put(self, resources: Object, changes: Mapping[str, str | None], user: str = "") -> Object:
         """Update files; None removes one."""
         merged = {**resources["spec"]["resources"], **changes}
         retained = {path: text for path, text in merged.items() if text is not None}
         return await self.store.resources.update(
-            {**resources, "spec": {**resources["spec"], "resources": retained}}, user=""
+            {**resources, "spec": {**resources["spec"], "resources": retained}}, user=user
         )
 
 

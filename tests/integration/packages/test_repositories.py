@@ -49,7 +49,7 @@ async def test_packages_that_plain_git_made_are_found(world: World, tmp_path: Pa
     assert "refs/tags/no-package/v1" in message
     assert ready["status"]["gitCommitHash"] == git(remote, "rev-parse", "main")
     found = {
-        obj["metadata"]["name"]: (obj["spec"]["revision"], obj["spec"]["lifecycle"])
+        obj["metadata"]["name"]: (obj["spec"].get("revision", 0), obj["spec"]["lifecycle"])
         for obj in (world.present(name) for name in world.names())
     }
     assert found == {
@@ -288,7 +288,7 @@ async def test_a_repository_that_becomes_a_deployment_says_so_in_its_revisions(f
     old = fleet.objects.get(REPOSITORY, NAMESPACE, "blue")
     assert old is not None
     await fleet.objects.put(REPOSITORY, {**old, "spec": {**old["spec"], "deployment": True}})
-    await fleet.until(lambda: fleet.present("blue.app.v1")["status"]["deployment"] is True)
+    await fleet.until(lambda: fleet.present("blue.app.v1")["status"].get("deployment") is True)
 
 
 async def test_other_types_of_repositories_are_not_ready(world: World) -> None:

@@ -11,6 +11,7 @@ from pvbus.controlplane.apiserver.hooks import StatusError
 from pvbus.controlplane.packages.content import RENDER_IDEMPOTENT
 from pvbus.controlplane.packages.functions.registry import FunctionRegistry
 from pvbus.controlplane.packages.rerender import TRIED
+from pvbus.controlplane.packages.resources import PUSH_ON_FAILURE
 from pvbus.controlplane.packages.shown import DEFER_RENDER
 from pvbus.core.api.packages import RENDER_REMARKS
 from pvbus.core.errors import TransientError
@@ -120,6 +121,38 @@ async def test_an_update_that_changes_nothing_makes_no_commit_and_runs_nothing(
     assert after["metadata"]["resourceVersion"] == before["metadata"]["resourceVersion"]
     assert git(edge, "rev-parse", "drafts/app-1/ws") == commit
     assert len(fleet.renders) == renders
+
+
+@pytest.mark.parametrize(
+    ("policy", "answer", "stored"),
+    [
+        ("", "", True),
+        ("false", "Package NOT pushed to remote", False),
+        ("true", "Package pushed to remote", True),
+    ],
+)
+async def test_what_an_update_does_whose_pipeline_fails_can_be_chosen(
+    fleet: World, edge: Path, policy: str, answer: str, stored: bool
+) -> None:
+    """Porch's annotation: without it, an update stores the files and reports the failure in a condition."""
+    annotations = {PUSH_ON_FAILURE: policy} if policy else {}
+    await fleet.create(revision("edge", "app-1", "ws", clone_of("blue.app.v1"), annotations=annotations))
+    before = await fleet.files("edge.app-1.ws")
+    commit = git(edge, "rev-parse", "drafts/app-1/ws")
+    change = fleet.put(before, {"Kptfile": UNKNOWN_KPTFILE})
+    if answer:
+        with pytest.raises(StatusError, match=f"{answer}.*nobody/knows") as refused:
+            await change
+        assert refused.value.code == 500
+    else:
+        assert "nobody/knows" in (await change)["status"]["renderStatus"]["error"]
+    assert (git(edge, "rev-parse", "drafts/app-1/ws") != commit) is stored
+    assert ("nobody/knows" in tree(edge, "drafts/app-1/ws", "app-1")["Kptfile"]) is stored
+    conditions = fleet.present("edge.app-1.ws")["status"]["conditions"]
+    assert conditions[0]["status"] == ("False" if stored else "True")
+
+    mended = await fleet.put(await fleet.files("edge.app-1.ws"), {"Kptfile": KPTFILE.format(name="app")})
+    assert mended["status"]["renderStatus"]["error"] == ""
 
 
 async def test_a_pipeline_that_is_not_idempotent_runs_once_for_a_deferred_draft(

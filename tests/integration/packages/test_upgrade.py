@@ -493,6 +493,8 @@ async def test_gates_and_labels_of_an_upgrade_are_merged(life: Life, blueprints:
         "  - conditionType: goes\n", "  - conditionType: goes\n  - conditionType: mine\n", file="Kptfile"
     )
     await life.edit("    tier: low\n", "    tier: low\n    own: 'yes'\n", file="Kptfile")
+    met = [{"type": gate, "status": "True"} for gate in ("stays", "goes", "mine")]
+    await life.api.patch(f"{REVISIONS}/{FIRST}/status", {"status": {"conditions": met}})
     await approve(life.api, FIRST)
     publish(3, ["stays", "comes"], "    tier: high\n")
     await life.follow(repo="blue", package="app", revision=3)

@@ -22,6 +22,7 @@ from pvbus.core.records import (
     ChildFailure,
     ConditionEvent,
     Counts,
+    EventCause,
     Hold,
     ResultRow,
     SetResult,
@@ -286,6 +287,53 @@ def test_the_status_that_first_says_ready_of_a_generation_completes_its_attempt(
     part.tell(rolled(counts=ALL))
     part.run()
     assert part.cause == 0.0
+
+
+def test_an_event_leads_back_to_the_object_and_the_upstream_that_it_came_from() -> None:
+    """The generation and version that were observed, and the PackageRevision that the variant follows."""
+    part, key = Part(), "PackageVariant|default/v"
+    ready = Condition(type="Ready", status="True", reason="R", observed_generation=3)
+    part.see(obj(VARIANT, "v", metadata={"generation": 3, "resourceVersion": "81"}), VARIANTS)
+    part.tell(
+        ResultRow(uid="uid-v", generation=3, conditions=(ready,), upstream="up.base.v3"), RESULTS, "default/v"
+    )
+    part.run(key)
+    (event,) = part.events
+    assert event.cause == EventCause(generation=3, resource_version="81", upstream="up.base.v3")
+    assert not event.last
+
+
+@pytest.mark.parametrize(
+    ("released", "reason"),
+    [("h1", "Confirmed"), ("h0", "Withdrawn"), ("", "Withdrawn")],
+    ids=["confirmed", "the targets came back", "none was ever confirmed"],
+)
+def test_the_end_of_held_removals_says_whether_a_person_confirmed_them(released: str, reason: str) -> None:
+    """The hold before it was confirmed, too, but that was another one."""
+    part = observed()
+    part.tell(rolled(counts=ALL, hold=HOLD, released="h0"))
+    part.run()
+    (held,) = [event for event in part.events if event.condition.type == "DeletionHeld"]
+    assert (held.condition.status, held.cause.hold, held.last) == ("True", "h1", False)
+    part.now += 60.0
+    part.events = []
+    part.tell(rolled(counts=ALL, released=released))
+    part.run()
+    (end,) = [event for event in part.events if event.condition.type == "DeletionHeld"]
+    assert (end.condition.status, end.condition.reason, end.previous) == ("Unknown", reason, "True")
+    assert end.last
+    assert not any(event.last for event in part.events if event is not end)
+
+
+def test_the_last_events_of_an_object_that_is_gone_have_no_cause() -> None:
+    part = observed()
+    part.run()
+    part.events = []
+    part.controller.load(SETS, 0, "default/alpha", None)
+    part.run()
+    assert [(e.condition.reason, e.last, e.cause) for e in part.events] == [
+        ("Withdrawn", True, EventCause())
+    ] * 3
 
 
 def test_counts_that_move_are_written_but_no_transition() -> None:

@@ -69,15 +69,15 @@ def test_gates_become_exactly_the_given_ones_and_those_that_stay_keep_their_comm
 def test_only_rendering_changes_the_condition_of_rendering() -> None:
     rendered = value(KPT)["status"]["conditions"][0]
     wanted = [{"type": "Rendered", "status": "True"}, {"type": "new", "status": "True"}]
-    edited = value(kptfile(content.with_conditions(wanted, rendered)))["status"]["conditions"]
+    edited = value(kptfile(content.with_conditions(wanted, [rendered])))["status"]["conditions"]
     assert edited == [rendered, {"type": "new", "status": "True"}]
-    without = value(kptfile(content.with_conditions(wanted, None)))["status"]["conditions"]
+    without = value(kptfile(content.with_conditions(wanted, [])))["status"]["conditions"]
     assert without == [{"type": "new", "status": "True"}]
 
 
 def test_what_is_as_it_should_be_is_not_touched() -> None:
     gates, conditions = value(KPT)["info"]["readinessGates"], value(KPT)["status"]["conditions"]
-    edits = (content.with_gates(gates), content.with_conditions(conditions, conditions[0]))
+    edits = (content.with_gates(gates), content.with_conditions(conditions, conditions[:1]))
     assert kptfile(*edits) == KPT
 
 

@@ -292,7 +292,7 @@ def failed(resources: dict[str, str], **options: bool) -> RenderResult:
     result = render(resources, registry=REGISTRY, **options)
     assert not result.rendered
     (value,) = (each for each in objects({"Kptfile": result.resources["Kptfile"]}))
-    (condition,) = value["status"]["conditions"]
+    *_, condition = value["status"]["conditions"]  # those of validators come first
     assert condition == {
         "type": "Rendered",
         "status": "False",

@@ -6,7 +6,8 @@ import pytest
 
 from pvbus.controlplane.packages.functions.files import ignored
 from pvbus.controlplane.packages.functions.registry import FunctionRegistry
-from pvbus.controlplane.packages.render import RESULTS_MAX, RenderResult, render
+from pvbus.controlplane.packages.recording import RESULTS_MAX
+from pvbus.controlplane.packages.render import RenderResult, render
 from pvbus.core.yaml.editor import values
 
 KPTFILE = "apiVersion: kpt.dev/v1\nkind: Kptfile\nmetadata: {name: p}\n"

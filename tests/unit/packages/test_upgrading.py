@@ -12,6 +12,7 @@ from pvbus.controlplane.packages import content, upgrading
 from pvbus.controlplane.packages.functions.registry import FunctionRegistry
 from pvbus.controlplane.packages.gitrepo import File, Files
 from pvbus.controlplane.packages.render import render
+from pvbus.core.keys import TASK_HISTORY
 from pvbus.core.merge import copies
 from pvbus.core.merge.conflicts import CONFLICTS_BYTES_MAX, Conflict, annotation
 from pvbus.core.yaml import editor
@@ -96,6 +97,27 @@ def test_an_upgrade_to_the_same_upstream_changes_the_lock_only() -> None:
     after = texts(merged.files)
     assert after.pop("Kptfile") == local.pop("Kptfile").replace("d/v1", "d/v2").replace("c1", "c2")
     assert after == local
+
+
+def answered(texts: Mapping[str, str], by: str) -> dict[str, str]:
+    path = ("metadata", "annotations", TASK_HISTORY)
+    return copies.edit_kptfile(texts, lambda kptfile: editor.assign(kptfile, path, by))
+
+
+@pytest.mark.parametrize("strategy", ["resource-merge", "fast-forward"])
+def test_answers_are_neither_a_change_nor_a_conflict_of_an_upgrade(strategy: str) -> None:
+    """Upstream was answered for itself, by others, in both of its revisions."""
+    old = {"Kptfile": "apiVersion: kpt.dev/v1\nkind: Kptfile\nmetadata:\n  name: a\n"}
+    new = {**old, "extra.txt": "new"}
+    upstreams = [copies.upstream_texts(answered(texts, by)) for texts, by in ((old, "[1]"), (new, "[2]"))]
+    merged = copies.upgraded(
+        upstreams[0], answered(old, "[3]"), upstreams[1], lock(2), strategy, deployment=False
+    )
+    assert merged.conflicts == ()
+    assert TASK_HISTORY not in merged.texts["Kptfile"]
+    assert merged.texts["extra.txt"] == "new"
+    rejoined = copies.rejoined(*(answered(old, by) for by in ("[1]", "[2]", "[3]")))
+    assert rejoined.conflicts == ()
 
 
 def test_files_keep_bytes_modes_and_links() -> None:

@@ -15,6 +15,7 @@ import msgspec
 
 from pvbus.controlplane.packages import bounds, programs
 from pvbus.controlplane.packages.functions.item import (
+    FunctionError,
     FunctionOutput,
     Item,
     Result,
@@ -72,9 +73,10 @@ def evaluate(run: Callable[[str], Ended], items: Sequence[Item], config: Value |
     with untimed():
         code, out, err = run(encode(items, config))
     if code:
-        reported = [result.message for result in _results_of(out) if result.severity == "error"]
+        results = _results_of(out)
+        reported = [result.message for result in results if result.severity == "error"]
         said = "; ".join(reported) or err.strip()[-_STDERR_CHARACTERS_MAX:] or "no output"
-        raise fault(f"exit code {code}: {said}")
+        raise FunctionError(f"exit code {code}: {said}", results)
     return decoded(out, items)
 
 
@@ -229,4 +231,4 @@ def _result(given: Mapping[str, Any]) -> Result:
 
 def fault(message: str) -> PermanentError:
     """Return the error of a function that failed."""
-    return PermanentError(message, reason="FunctionFailed")
+    return FunctionError(message)

@@ -198,6 +198,14 @@ class Result(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, rena
     file: Mapping[str, Any] = {}
 
 
+class FunctionError(PermanentError):
+    """A function that failed. results: what it reported before."""
+
+    def __init__(self, message: str, results: tuple[Result, ...] = ()) -> None:
+        super().__init__(message, reason="FunctionFailed")
+        self.results = results
+
+
 class FunctionOutput(msgspec.Struct, frozen=True, kw_only=True):
     """The output of a function. With an error, the items are the input's and are not used."""
 

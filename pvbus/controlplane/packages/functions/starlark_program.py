@@ -56,8 +56,7 @@ def main() -> NoReturn:
     name = config.get("metadata", {}).get("name") or "starlark-function-run"
     head = {"apiVersion": given["apiVersion"], "kind": given["kind"]}
     try:
-        result = {"items": evaluate(str(source), str(name), given)}
-        text, code = dump({**head, **result}), 0
+        text, code = dump({**head, **evaluate(str(source), str(name), given)}), 0
     except BaseException as exc:  # of the interpreter or a module's function; a panic of Rust is no Exception
         text, code = (
             dump({**head, "items": [], "results": [{"message": _message(exc), "severity": "error"}]}),
@@ -78,7 +77,7 @@ def _message(exc: BaseException) -> str:
 
 
 def evaluate(source: str, name: str, resource_list: dict[str, Any]) -> Any:
-    """Run a script on a ResourceList; return the items that it leaves. Raises: StarlarkError."""
+    """Run a script on a ResourceList; return the items and results that it leaves. Raises: StarlarkError."""
     import starlark
 
     extensions = starlark.LibraryExtension
@@ -108,4 +107,4 @@ def evaluate(source: str, name: str, resource_list: dict[str, Any]) -> Any:
     left: Any = script[_VARIABLE]
     if "items" not in left:
         raise ValueError("the script left no `items` in `ctx.resource_list`")
-    return left["items"]
+    return {key: left[key] for key in ("items", "results") if key in left}

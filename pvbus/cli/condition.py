@@ -1,0 +1,310 @@
+"""`pvbus condition set` and `get`: the conditions of one package revision, and whether it is ready."""
+
+import asyncio
+import re
+from collections.abc import Callable, Iterator, Sequence
+from functools import partial
+from typing import Any, NamedTuple
+
+import click
+
+from pvbus.cli.fleet import connected, existing, kubeconfig_option, persist, served
+from pvbus.cli.live import REVISION
+from pvbus.cli.output import columns, emit
+from pvbus.cli.reading import data_option
+from pvbus.core import gates
+from pvbus.core.api.kptfile import STATUSES
+from pvbus.core.errors import PermanentError, PvbusError, UsageError
+from pvbus.core.inject.owning import lifecycle_of
+from pvbus.core.keys import Key
+from pvbus.core.messages import MESSAGE_CHARACTERS_MAX
+from pvbus.core.validators import SET_BY, is_validators
+from pvbus.ports.cluster import Cluster, Object
+
+COLUMNS = ("TYPE", "STATUS", "GATE", "REASON", "MESSAGE")
+OWN = ("Rendered", "RenderIdempotent")
+"""Conditions of the package store: it sets them when it runs the pipeline."""
+
+_TYPE = re.compile(r"([a-z0-9]([-a-z0-9.]*[a-z0-9])?/)?[A-Za-z0-9]([-A-Za-z0-9_.]*[A-Za-z0-9])?")
+_REASON = re.compile(r"[A-Za-z]([A-Za-z0-9_,:]*[A-Za-z0-9_])?")
+
+
+class Wanted(NamedTuple):
+    """What the command line asks for: conditions of one package revision."""
+
+    key: Key
+    conditions: list[Object]
+
+
+class Written(NamedTuple):
+    """A package revision after a write. changed: whether it was not so before."""
+
+    revision: Object
+    changed: bool
+
+
+_output = click.option("-o", "--output", type=click.Choice(["text", "json"]), default="text")
+
+
+@click.group(
+    short_help="Show and set conditions of a package revision.",
+    epilog="""\b
+Examples:
+  pvbus condition get default/edge.web.packagevariant-1
+  pvbus condition set default/edge.web.packagevariant-1 Certified=True
+""",
+)
+def condition() -> None:
+    """Show and set the conditions of one package revision, as people and programs report on it.
+
+    A package names in its readiness gates which conditions must be True. Until all are, `pvbus propose` and
+    `pvbus approve` refuse it; in a deployment repository the API server does, too.
+    """
+
+
+@condition.command(
+    "set",
+    short_help="Set conditions, and leave all others.",
+    epilog="""\b
+Examples:
+  pvbus condition set default/edge.web.packagevariant-1 Certified=True
+  pvbus condition set default/edge.web.packagevariant-1 Certified=False --reason NoLicense \\
+      --message "the licence of site asia-01 has expired"
+  kubectl wait packagerevision/edge.web.packagevariant-1 --for=condition=Certified
+
+Exit codes: 0 set (also if it was so before); 1 there is no such revision, it is no draft, or the server
+refused; 2 bad usage.
+""",
+)
+@click.argument("name", metavar="NAMESPACE/REVISION")
+@click.argument("assignments", nargs=-1, required=True, metavar="TYPE=STATUS...")
+@click.option("--reason", default="", help="Why, in one CamelCase word, for programs.")
+@click.option("--message", default="", help="Why, in a sentence, for people.")
+@_output
+@kubeconfig_option
+@data_option
+def set_(
+    name: str,
+    assignments: Sequence[str],
+    reason: str,
+    message: str,
+    output: str,
+    kubeconfig: str | None,
+    data: str,
+) -> None:
+    """Set conditions of a draft to True, False or Unknown.
+
+    Only the types that are named change: who writes another one in the same moment loses nothing. A former
+    reason and message go. Conditions are stored in the package's Kptfile, so git has their history.
+    """
+    wanted = Wanted(revision_named(name), conditions_named(assignments, reason, message))
+    written = asyncio.run(connected(data, kubeconfig, partial(write, wanted=wanted)))
+    if output == "json":
+        emit({"changed": written.changed, **document_of(wanted.key, written.revision, {})}, output)
+        return
+    words = "" if written.changed else " already"
+    for each in wanted.conditions:
+        click.echo(f"{wanted.key}: {each['type']} is{words} {each['status']}")
+    click.echo(readiness_line(written.revision))
+
+
+@condition.command(
+    "get",
+    short_help="Show conditions, and whether the revision is ready.",
+    epilog="""\b
+Examples:
+  pvbus condition get default/edge.web.packagevariant-1
+  pvbus condition get default/edge.web.packagevariant-1 Certified -o json
+
+Exit codes: 0 shown, ready or not; 1 there is no such revision, or it has no condition or gate of a type
+that is named; 2 bad usage.
+""",
+)
+@click.argument("name", metavar="NAMESPACE/REVISION")
+@click.argument("types", nargs=-1, metavar="[TYPE...]")
+@_output
+@kubeconfig_option
+@data_option
+def get(name: str, types: Sequence[str], output: str, kubeconfig: str | None, data: str) -> None:
+    """Show the conditions of a package revision, what each waits for, and which gates are not met.
+
+    A gate without a condition has the status `-`. A package may declare that a condition comes after others
+    (annotation pvbus.dev/condition-order of its Kptfile): the program that sets it begins when those are
+    True.
+    """
+    key = revision_named(name)
+    revision = asyncio.run(connected(data, kubeconfig, partial(existing, kind=REVISION, key=key)))
+    document = document_of(key, revision, gates.predecessors(revision))
+    known = {each["type"] for each in document["conditions"]}
+    if missing := [type_ for type_ in types if type_ not in known]:
+        there = f"there are {', '.join(sorted(known))}" if known else "it has none"
+        raise PermanentError(f"{key}: no condition or gate {', '.join(missing)}; {there}")
+    shown = [each for each in document["conditions"] if not types or each["type"] in types]
+    if output == "json":
+        emit({**document, "conditions": shown}, output)
+        return
+    columns(COLUMNS, map(_row, shown))
+    for line in _waiting_lines(shown):
+        click.echo(line)
+    click.echo(readiness_line(revision))
+
+
+# ------------------------------------------------------------ the arguments
+
+
+def revision_named(name: str) -> Key:
+    """Return the key of a package revision. Raises UsageError."""
+    namespace, slash, rest = name.partition("/")
+    if not (slash and namespace and rest) or "/" in rest:
+        raise UsageError(
+            f'"{name}" is no NAMESPACE/REVISION, for example default/edge.web.packagevariant-1; kubectl get '
+            "packagerevisions -A lists them"
+        )
+    return Key(namespace, rest)
+
+
+def conditions_named(assignments: Sequence[str], reason: str, message: str) -> list[Object]:
+    """Return the conditions that the arguments describe. Raises UsageError."""
+    if reason and not _REASON.fullmatch(reason):
+        raise UsageError(f'--reason "{reason}" is not one CamelCase word: put sentences into --message')
+    if len(message) > MESSAGE_CHARACTERS_MAX:
+        raise UsageError(f"--message has {len(message)} characters, at most {MESSAGE_CHARACTERS_MAX} fit")
+    why = {key: text for key, text in (("reason", reason), ("message", message)) if text}
+    found = [{"type": type_, "status": status, **why} for type_, status in map(_assigned, assignments)]
+    types = [each["type"] for each in found]
+    if twice := sorted({type_ for type_ in types if types.count(type_) > 1}):
+        raise UsageError(f"{', '.join(twice)} is given twice: each type has one status")
+    return found
+
+
+def _assigned(text: str) -> tuple[str, str]:
+    type_, sign, given = text.partition("=")
+    status = given.capitalize()
+    if not sign:
+        raise UsageError(f'"{text}" is no TYPE=STATUS, for example Certified=True')
+    if not _TYPE.fullmatch(type_):
+        raise UsageError(f'"{type_}" cannot be the type of a condition: letters, digits, "-", "_" and "."')
+    if status not in STATUSES:
+        raise UsageError(f'"{text}": a status is {", ".join(STATUSES[:-1])} or {STATUSES[-1]}')
+    if is_validators(type_):
+        raise UsageError(f"{type_} {SET_BY}")
+    if type_ in OWN:
+        raise UsageError(f"{type_} is set by the package store when it runs the pipeline, and by nobody else")
+    return type_, status
+
+
+# ------------------------------------------------------------ the work
+
+
+async def write(cluster: Cluster, wanted: Wanted) -> Written:
+    """Set conditions by type, anew after each conflict. Raises PermanentError, TransientError."""
+    return await write_changed(cluster, wanted, lambda revision: with_conditions(revision, wanted.conditions))
+
+
+def with_conditions(revision: Object, wanted: Sequence[Object]) -> Object:
+    """Return a package revision with some conditions set by type."""
+    conditions = gates.merged(gates.conditions_of(revision), wanted)
+    return {**revision, "status": {**(revision.get("status") or {}), "conditions": conditions}}
+
+
+async def write_changed(cluster: Cluster, wanted: Wanted, change: Callable[[Object], Object]) -> Written:
+    """Change a draft, anew after each conflict. Raises PermanentError, TransientError.
+
+    wanted: the conditions that it has afterwards; change: returns the changed revision, and is called with
+    each that is read.
+    """
+
+    async def attempt() -> Written:
+        revision = await existing(cluster, REVISION, wanted.key)
+        changed = change(revision)
+        if _same(revision, changed):
+            return Written(revision, changed=False)
+        lifecycle = lifecycle_of(revision)
+        if lifecycle != "Draft":
+            then = ": reject it first (kubectl, or pvbus reject)" if lifecycle == "Proposed" else ""
+            raise PermanentError(f"{wanted.key} is {lifecycle}, and only a Draft's conditions change{then}")
+        answer = await _update(cluster, changed)
+        stored = gates.conditions_of(answer)
+        if lost := [str(each["type"]) for each in wanted.conditions if each not in stored]:
+            raise PermanentError(
+                f"{wanted.key}: the server took the write, but did not set {', '.join(lost)}"
+            )
+        return Written(answer, changed=True)
+
+    return await persist(attempt)
+
+
+def _same(one: Object, other: Object) -> bool:
+    """Compare two package revisions; without conditions is the same as with none."""
+    return one["spec"] == other["spec"] and gates.conditions_of(one) == gates.conditions_of(other)
+
+
+async def _update(cluster: Cluster, revision: Object) -> Object:
+    """Write a revision; its status alone for who may not write the rest. Porch's server has no such right."""
+    resource = await served(cluster, REVISION)
+    try:
+        return await cluster.update(resource, revision)
+    except PermanentError as error:
+        if error.reason != "Forbidden":
+            raise
+        try:
+            return await cluster.update(resource, revision, subresource="status")
+        except PvbusError as other:
+            is_forbidden = isinstance(other, PermanentError) and other.reason == "Forbidden"
+            if is_forbidden or ": 404 " in str(other):
+                raise error from other
+            raise
+
+
+# ------------------------------------------------------------ the answer
+
+
+def document_of(key: Key, revision: Object, after: gates.Order) -> dict[str, Any]:
+    """Return the answer of `-o json`. after: the order to show; a write has none to report."""
+    wanted = gates.gates_of(revision)
+    present = gates.conditions_of(revision)
+    unmet = gates.unmet_of(revision)
+    reported = {str(each.get("type")) for each in present}
+    missing = [{"type": type_} for type_ in dict.fromkeys((*wanted, *after)) if type_ not in reported]
+    return {
+        "revision": str(key),
+        "lifecycle": lifecycle_of(revision),
+        "ready": not unmet,
+        "unmetGates": [each._asdict() for each in unmet],
+        "conditions": [_described(each, wanted, after, present) for each in (*present, *missing)],
+    }
+
+
+def _described(
+    each: gates.Object, wanted: Sequence[str], after: gates.Order, present: Sequence[gates.Object]
+) -> dict[str, Any]:
+    type_ = str(each.get("type"))
+    found: dict[str, Any] = {**each, "gate": type_ in wanted}
+    if type_ in after:
+        waiting = gates.awaited(after, present, type_)
+        found |= {"after": list(after[type_]), "engaged": not waiting}
+        found |= {"waitsFor": [str(one) for one in waiting]} if waiting else {}
+    return found
+
+
+def _row(each: Object) -> list[str]:
+    texts = [str(each.get(field) or "-") for field in ("type", "status", "reason", "message")]
+    return [*texts[:2], "yes" if each["gate"] else "-", *texts[2:]]
+
+
+def _waiting_lines(shown: Sequence[Object]) -> Iterator[str]:
+    for each in shown:
+        if "after" not in each:
+            continue
+        state = f"waits for {', '.join(each['waitsFor'])}" if "waitsFor" in each else "may be set now"
+        if each["engaged"] and each.get("status") == "True":
+            state = "is True"
+        yield f"{each['type']} comes after {', '.join(each['after'])}: {state}"
+
+
+def readiness_line(revision: Object) -> str:
+    """Return in a sentence whether a package revision is ready."""
+    count = len(set(gates.gates_of(revision)))
+    if unmet := gates.unmet_of(revision):
+        return f"not ready: {gates.words(unmet)}"
+    return f"ready: all of {count} readiness gates are met" if count else "ready: it has no readiness gates"

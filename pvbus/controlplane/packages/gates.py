@@ -1,0 +1,94 @@
+"""Readiness gates at the package store: who may propose or approve a package revision that is not ready.
+
+In a deployment repository nobody may, through no client, but for those with a right of its own: `update` of
+`packagerevisions/override`. They say why, in an annotation of the request; the store writes that into git
+and the log, and removes the annotation. Other repositories are exempt, as with Porch's server, which enforces
+no gates at all.
+
+A refusal is 422, as is every other change of a lifecycle that Porch's server refuses: what is wrong is in the
+object. 409 would have clients send the same again at once; 403 would say that somebody else may.
+"""
+
+from collections.abc import Mapping
+from typing import Any, NamedTuple
+
+from pvbus.controlplane.apiserver import audit
+from pvbus.controlplane.apiserver.hooks import StatusError
+from pvbus.controlplane.apiserver.identity import Asked, current
+from pvbus.controlplane.packages import answers, layout
+from pvbus.controlplane.packages.revisions import Revision, conditions_of
+from pvbus.core.gates import Unmet, unmet_gates, words
+from pvbus.core.keys import OVERRIDE_GATES
+
+RIGHT = "override"
+"""The subresource whose `update` is the right to override. It is not served: only its right is asked for."""
+
+_GUARDED = frozenset({(layout.DRAFT, layout.PROPOSED), (layout.PROPOSED, layout.PUBLISHED)})
+
+
+class Move(NamedTuple):
+    """A wanted change of lifecycle. reason: for an override, None if none is asked for."""
+
+    name: str
+    before: str
+    after: str
+    reason: str | None
+
+
+def unmet_of(revision: Revision) -> list[Unmet]:
+    """Return the gates that are not met, of the same conditions as the API shows."""
+    gates = (gate["conditionType"] for gate in revision.kptfile.gates)
+    return unmet_gates(gates, conditions_of(revision))
+
+
+async def passed(move: Move, revision: Revision, *, deployment: bool) -> tuple[str, ...]:
+    """Return the lines for git about an override, () if none was needed. Raises: StatusError (403, 422)."""
+    if not deployment or (move.before, move.after) not in _GUARDED:
+        return ()
+    unmet = unmet_of(revision)
+    if not unmet:
+        return ()
+    if move.reason is None:
+        raise _refused(move.name, unmet)
+    reason = layout.one_line(move.reason)
+    if not reason:
+        field = f"metadata.annotations[{OVERRIDE_GATES}]"
+        raise answers.invalid(move.name, field, f"say why the gates are overridden; {words(unmet)}")
+    asked = current()
+    await _authorize(asked, move.name, unmet)
+    types = ", ".join(gate.type for gate in unmet)
+    audit.note(override=reason, unmet_gates=types)
+    return layout.override_lines(asked.user.name, types, reason)
+
+
+async def _authorize(asked: Asked, name: str, unmet: list[Unmet]) -> None:
+    if asked.authorizer is None:
+        return
+    wanted = asked.attributes._replace(verb="update", subresource=RIGHT)
+    try:
+        await asked.authorizer.authorize(asked.user, wanted)
+    except StatusError as exc:
+        if exc.code != 403:
+            raise
+        why = f"{words(unmet)}; to override them takes a right of its own: {exc.message}"
+        raise answers.forbidden(name, why) from exc
+
+
+def _refused(name: str, unmet: list[Unmet]) -> StatusError:
+    """Return the error with one cause for each gate, which is what kubectl prints."""
+    causes = tuple(
+        ("spec.readinessGates", "FieldValueInvalid", f"unmet readiness gate: {gate}") for gate in unmet
+    )
+    text = answers.invalid(name, "spec.lifecycle", words(unmet)).message
+    details = {"group": "porch.kpt.dev", "kind": "PackageRevision", "name": name}
+    return StatusError(422, "Invalid", text, causes=causes, details=details)
+
+
+def without_override(metadata: Mapping[str, Any]) -> dict[str, Any]:
+    """Return metadata without the annotation that asks for an override: it is for one change."""
+    annotations = metadata.get("annotations") or {}
+    if OVERRIDE_GATES not in annotations:
+        return dict(metadata)
+    others = {key: value for key, value in annotations.items() if key != OVERRIDE_GATES}
+    retained = {key: value for key, value in metadata.items() if key != "annotations"}
+    return {**retained, "annotations": others} if others else retained

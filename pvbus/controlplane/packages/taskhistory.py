@@ -1,0 +1,45 @@
+"""The history of a draft's tasks: who changed their conditions, as the API server knows it.
+
+It is in the Kptfile, where the API shows it, and in the commit that makes the change. Both are of the store:
+what a client writes into the history is replaced by what was there, and by what his request changes.
+"""
+
+from collections.abc import Mapping
+from contextlib import suppress
+from datetime import UTC, datetime
+
+from pvbus.controlplane.packages import layout
+from pvbus.controlplane.packages.content import KptfileFacts, facts_of
+from pvbus.controlplane.packages.render import Rendering
+from pvbus.core import tasks
+from pvbus.core.keys import TASK_HISTORY
+from pvbus.core.merge import copies
+from pvbus.core.yaml import editor
+
+_PATH = ("metadata", "annotations", TASK_HISTORY)
+
+
+def recorded(stored: Mapping[str, str], made: Rendering, user: str) -> tuple[Rendering, tuple[str, ...]]:
+    """Return a draft's next files with the history of its tasks, and the lines for git.
+
+    stored: the draft's files now; user: whose request it is. A Kptfile that cannot be read has no history,
+    and the one that replaces it begins anew; the commits have all of it.
+    """
+    before, after = (facts_of(texts.get(layout.KPTFILE, "")) for texts in (stored, made.texts))
+    at = datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
+    found = tasks.changes(_state(before), _state(after), user, at)
+    wanted = tasks.history(before.annotations, found)
+    if after.annotations.get(TASK_HISTORY, "") != wanted:
+        with suppress(editor.YamlError):
+            made = made._replace(texts=copies.edit_kptfile(made.texts, _with_history(wanted)))
+    return made, tuple(layout.one_line(f"Task {change.type}: {change}") for change in found)
+
+
+def _state(facts: KptfileFacts) -> tasks.State:
+    return tasks.State(facts.annotations, facts.conditions)
+
+
+def _with_history(text: str) -> copies.Edit:
+    if not text:
+        return copies.without_history
+    return lambda kptfile: editor.assign(kptfile, _PATH, text)
