@@ -1,0 +1,36 @@
+"""The embedded control plane in a child process.
+
+Who starts one imports neither API server nor package store, so that `pvbus up` starts sooner.
+"""
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import NamedTuple
+
+from pvbus.cli.children import ChildProcess
+from pvbus.runtime.process.settings import LogLevel
+
+
+class Address(NamedTuple):
+    url: str
+    kubeconfig: Path
+
+
+class ControlPlaneProcess(ChildProcess):
+    """`pvbus apiserver` as a child: it uses another core while the services run in this process."""
+
+    def __init__(
+        self,
+        data: Path,
+        port: int,
+        log_level: LogLevel = "warning",
+        settings: Mapping[str, str] | None = None,
+    ) -> None:
+        """settings: environment variables."""
+        arguments = ("apiserver", "--data", str(data), "--port", str(port))
+        own = {**(settings or {}), "PVBUS_LOG_LEVEL": log_level}
+        super().__init__("the API server's process", *arguments, settings=own)
+
+    @property
+    def address(self) -> Address:
+        return Address(self.reported["url"], Path(self.reported["kubeconfig"]))

@@ -1,0 +1,143 @@
+"""The package store of an installation without Porch: an aggregated API with two replicas.
+
+kube-apiserver finds it by the APIService, knows it by its certificate, and says who asks. The replicas make
+their certificates themselves and add their authorities to the APIService, unless the Secret SERVING_SECRET
+has one and the settings say so.
+"""
+
+from collections.abc import Iterator
+
+from pvbus.cli.install.network import API_SERVER_PORTS, policy, port_rule
+from pvbus.cli.install.objects import PORT, PORT_NAME, Object, Options, labels, new, service_name
+from pvbus.cli.install.roles import RBAC, rule_of
+from pvbus.cli.install.workloads import budget, deployment
+from pvbus.core.api.variants import PORCH_GROUP
+from pvbus.core.rights import PACKAGES, STORE_RIGHTS
+from pvbus.runtime.process.settings import PackagesConfig
+
+SERVICE = service_name(PACKAGES)
+SERVING_PORT = PackagesConfig().serving_port
+SERVING_SECRET, SERVING_FOLDER = f"{SERVICE}-serving", "/etc/pvbus/serving"
+DATA_FOLDER = "/var/cache/pvbus"
+GIT_PORTS = (22, 80, 443)
+"""Of git servers. Another one is a NetworkPolicy of the user's."""
+VERSION = "v1alpha1"
+API_SERVICE = f"{VERSION}.{PORCH_GROUP}"
+READER = "extension-apiserver-authentication-reader"
+"""Kubernetes' own Role for what an aggregated API server must know of kube-apiserver."""
+_API = f"{RBAC}/v1"
+
+
+def package_store(options: Options) -> Iterator[Object]:
+    """Yield every object of the package store."""
+    yield new("v1", "ServiceAccount", SERVICE, options.namespace, service=PACKAGES)
+    yield from _rights(options.namespace)
+    yield _settings(options.namespace)
+    yield from _policies(options)
+    yield _deployment(options)
+    yield budget(PACKAGES, options.namespace)
+    yield _service(options.namespace)
+    yield _api_service(options.namespace)
+
+
+def _rights(namespace: str) -> Iterator[Object]:
+    account = [{"kind": "ServiceAccount", "name": SERVICE, "namespace": namespace}]
+    authority = f"{SERVICE}-authority"
+    rules = {
+        SERVICE: [rule_of(right) for right in STORE_RIGHTS],
+        authority: [
+            {
+                "apiGroups": ["apiregistration.k8s.io"],
+                "resources": ["apiservices"],
+                "resourceNames": [API_SERVICE],
+                "verbs": ["get", "update"],
+            }
+        ],
+    }
+    for name, granted in rules.items():
+        yield {**new(_API, "ClusterRole", name, service=PACKAGES), "rules": granted}
+        yield {
+            **new(_API, "ClusterRoleBinding", name, service=PACKAGES),
+            "roleRef": {"apiGroup": RBAC, "kind": "ClusterRole", "name": name},
+            "subjects": account,
+        }
+    yield {
+        **new(_API, "RoleBinding", SERVICE, "kube-system", service=PACKAGES),
+        "roleRef": {"apiGroup": RBAC, "kind": "Role", "name": READER},
+        "subjects": account,
+    }
+
+
+def _settings(namespace: str) -> Object:
+    """Return what differs from the defaults. The user's ConfigMap pvbus-settings-packages is stronger."""
+    values = {
+        "PVBUS_PACKAGES_DATA": DATA_FOLDER,
+        "PVBUS_SERVING_NAME": f"{SERVICE}.{namespace}.svc",
+        "PVBUS_SERVING_PORT": str(SERVING_PORT),
+        "PVBUS_SERVING_WRITE_AUTHORITY": "true",
+    }
+    return {**new("v1", "ConfigMap", SERVICE, namespace, service=PACKAGES), "data": values}
+
+
+def _policies(options: Options) -> Iterator[Object]:
+    """Yield what lets kube-apiserver in, which is no pod, and the store out to it and to git servers."""
+    ports = sorted({*API_SERVER_PORTS, *GIT_PORTS})
+    yield policy(
+        SERVICE,
+        options,
+        labels(PACKAGES),
+        policyTypes=["Ingress", "Egress"],
+        ingress=[{"ports": [port_rule(SERVING_PORT)]}],
+        egress=[{"ports": [port_rule(port) for port in ports]}],
+    )
+
+
+def _deployment(options: Options) -> Object:
+    made = deployment(PACKAGES, options)
+    pod = made["spec"]["template"]["spec"]
+    (container,) = pod["containers"]
+    container["envFrom"].insert(1, {"configMapRef": {"name": SERVICE, "optional": False}})
+    container["ports"].append({"name": "https", "containerPort": SERVING_PORT, "protocol": "TCP"})
+    pod["volumes"] = [
+        *(volume for volume in pod["volumes"] if volume["name"] != "kafka"),
+        {"name": "cache", "emptyDir": {}},
+        {
+            "name": "serving",
+            "projected": {
+                "defaultMode": 0o440,
+                "sources": [{"secret": {"name": SERVING_SECRET, "optional": True}}],
+            },
+        },
+    ]
+    container["volumeMounts"] = [
+        *(mount for mount in container["volumeMounts"] if mount["name"] != "kafka"),
+        {"name": "cache", "mountPath": DATA_FOLDER},
+        {"name": "serving", "mountPath": SERVING_FOLDER, "readOnly": True},
+    ]
+    return made
+
+
+def _service(namespace: str) -> Object:
+    """Return the Service that kube-apiserver asks, which takes ready replicas only, and Prometheus."""
+    ports = [
+        {"name": "https", "port": 443, "targetPort": "https", "protocol": "TCP"},
+        {"name": PORT_NAME, "port": PORT, "targetPort": PORT_NAME, "protocol": "TCP"},
+    ]
+    return {
+        **new("v1", "Service", SERVICE, namespace, service=PACKAGES),
+        "spec": {"selector": labels(PACKAGES), "ports": ports},
+    }
+
+
+def _api_service(namespace: str) -> Object:
+    """Return the APIService without a caBundle: the replicas or the certificate's maker write that."""
+    return {
+        **new("apiregistration.k8s.io/v1", "APIService", API_SERVICE, service=PACKAGES),
+        "spec": {
+            "group": PORCH_GROUP,
+            "version": VERSION,
+            "groupPriorityMinimum": 1000,
+            "versionPriority": 15,
+            "service": {"name": SERVICE, "namespace": namespace, "port": 443},
+        },
+    }

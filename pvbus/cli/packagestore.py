@@ -1,0 +1,177 @@
+"""The package store as a service of its own: `pvbus run packages` and `python -m services.packages`.
+
+Its state is in git and in the cluster, so any number of these processes may serve the same API.
+"""
+
+import asyncio
+from collections.abc import AsyncIterator, Callable, Sequence
+from contextlib import asynccontextmanager
+from functools import partial
+from pathlib import Path
+from typing import NamedTuple
+
+import structlog
+
+from pvbus.adapters.kubernetes.cluster import HttpCluster
+from pvbus.cli.functions import functions_of, isolation_problem
+from pvbus.controlplane.aggregated.apiservice import follow_authority, publish_command
+from pvbus.controlplane.aggregated.server import AggregatedServer
+from pvbus.controlplane.aggregated.serving import Serving, from_files, self_signed
+from pvbus.controlplane.aggregated.state import AggregatedState
+from pvbus.controlplane.apiserver.kinds import ALL_VERBS
+from pvbus.controlplane.packages.render import render
+from pvbus.controlplane.packages.settings import StoreOptions
+from pvbus.core.errors import InvariantError, UsageError
+from pvbus.core.rights import PACKAGES
+from pvbus.runtime.backoff import uniform
+from pvbus.runtime.clock import SystemClock
+from pvbus.runtime.process.apiserver import ApiServerHealth
+from pvbus.runtime.process.health import Endpoints
+from pvbus.runtime.process.hosting import relax_collector
+from pvbus.runtime.process.rights import AGENT, MissingRights
+from pvbus.runtime.process.settings import PackagesConfig
+from pvbus.runtime.process.signals import stop_on_signals
+from pvbus.telemetry import logs, metrics
+from pvbus.telemetry.terminal import printable
+
+_NOT_SERVING = "it does not serve yet"
+
+
+class PackagesHealth(Endpoints):
+    """The endpoints of the package store. server: set while it listens."""
+
+    def __init__(
+        self, state: AggregatedState, loss: ApiServerHealth, rights: MissingRights, config: PackagesConfig
+    ) -> None:
+        super().__init__(loss, rights, host=config.health_host, port=config.health_port)
+        self._state = state
+        self._loss = loss
+        self.server: AggregatedServer | None = None
+
+    def problem(self) -> str:
+        """Return why requests may fail, "" if nothing is known."""
+        if self._loss.problem:
+            return f"API server: {self._loss.problem}"
+        return _NOT_SERVING if self.server is None else self._state.problem()
+
+    def readiness(self) -> tuple[list[str], bool]:
+        problem = self._state.problem() or (_NOT_SERVING if self.server is None else "")
+        lacking, has_rights = self.lacks(PACKAGES)
+        return [f"{PACKAGES}: {printable(problem) or 'ready'}", *lacking], has_rights and not problem
+
+    async def measure(self) -> None:
+        if self.server is not None and self.server.serving is not None:
+            metrics.CERTIFICATE_EXPIRY.set(self.server.serving.not_after.timestamp())
+
+
+class PackagesHost(NamedTuple):
+    """The package store, serving. port: of the API. background: runs until the end of the block."""
+
+    port: int
+    health_url: str
+    background: Sequence["asyncio.Task[None]"]
+
+    async def run(self, stop: asyncio.Event) -> None:
+        """Wait until `stop` is set. Raises the error of a background task that ends before."""
+        stopped = asyncio.create_task(stop.wait())
+        try:
+            await asyncio.wait({stopped, *self.background}, return_when=asyncio.FIRST_COMPLETED)
+            for task in self.background:
+                if task.done():
+                    await task
+                    raise InvariantError(f"the task {task.get_name()} has ended")
+        finally:
+            stopped.cancel()
+
+
+@asynccontextmanager
+async def packages_hosted(config: PackagesConfig) -> AsyncIterator[PackagesHost]:
+    """Serve until the block ends. Raises UsageError, PermanentError: certificate, port."""
+    read = _certificate(config)
+    relax_collector()
+    kubeconfig = Path(config.kubeconfig) if config.kubeconfig else None
+    connected = await HttpCluster.connect(kubeconfig, config.context or None)
+    cluster = connected.named(AGENT + PACKAGES)
+    loss = ApiServerHealth(cluster, SystemClock(), [PACKAGES])
+    rights = MissingRights(cluster, SystemClock(), [PACKAGES])
+    background = [
+        asyncio.create_task(loss.run(), name="reach of the API server"),
+        asyncio.create_task(rights.run(), name="missing rights"),
+    ]
+    try:
+        state = _state(config, cluster)
+        async with PackagesHealth(state, loss, rights, config) as health:
+            server = AggregatedServer(cluster, state, problem=health.problem, answered=_count)
+            await state.start()
+            try:
+                port = await server.listen(config.serving_host, config.serving_port, read)
+                health.server = server
+                if config.serving_write_authority:
+                    following = follow_authority(cluster, lambda: server.serving, config.serving_name)
+                    background.append(asyncio.create_task(following, name="authority in the APIService"))
+                yield PackagesHost(port, health.url, background)
+            finally:
+                await server.stop()
+                await state.stop()
+    finally:
+        for task in background:
+            task.cancel()
+        await asyncio.gather(*background, return_exceptions=True)
+        await connected.close()
+
+
+def _count(verb: str, code: int) -> None:
+    known = verb if verb in ALL_VERBS else "other"  # a client may send any method
+    metrics.PACKAGE_REQUESTS.labels(known, str(code)).inc()
+
+
+def _state(config: PackagesConfig, cluster: HttpCluster) -> AggregatedState:
+    registry = functions_of(config)
+    options = StoreOptions(
+        fetch_seconds=config.fetch_seconds, poll_seconds=config.poll_seconds, functions=registry.digest
+    )
+    folder = _folder(config)
+    return AggregatedState(
+        cluster, folder, render=partial(render, registry=registry), jitter=uniform, options=options
+    )
+
+
+def _folder(config: PackagesConfig) -> Path:
+    folder = Path(config.packages_data).absolute()
+    folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+    return folder
+
+
+def _certificate(config: PackagesConfig) -> Callable[[], Serving]:
+    """Return what reads the serving certificate. Raises UsageError: only one of the two files is given."""
+    certificate, key = config.serving_certificate_file, config.serving_key_file
+    if bool(certificate) != bool(key):
+        raise UsageError(
+            "PVBUS_SERVING_CERTIFICATE_FILE and PVBUS_SERVING_KEY_FILE belong together: set both, or none"
+        )
+    if certificate:
+        if config.serving_write_authority:
+            raise UsageError(
+                "PVBUS_SERVING_WRITE_AUTHORITY is for a certificate that is made at the start: with "
+                "PVBUS_SERVING_CERTIFICATE_FILE, set it to false and write the authority into the APIService"
+            )
+        return partial(from_files, Path(certificate), Path(key))
+    return partial(self_signed, _folder(config) / "pki", [config.serving_name])
+
+
+async def serve_packages(config: PackagesConfig) -> None:
+    """Serve until a signal ends it, for `python -m services.packages` and `pvbus run packages`."""
+    logs.configure(config.log_level, config.log_format)
+    log = structlog.get_logger("host")
+    stop = asyncio.Event()
+    with stop_on_signals(stop) as begun:
+        if problem := isolation_problem(config):
+            log.warning("programs are not isolated", problem=problem)
+        async with packages_hosted(config) as host:
+            begun()
+            log.info("started", services=[PACKAGES], port=host.port, health=host.health_url)
+            if not (config.serving_write_authority or config.serving_certificate_file):
+                authority = _certificate(config)().authority
+                log.warning("kube-apiserver has to know the authority", command=publish_command(authority))
+            await host.run(stop)
+    log.info("stopped", services=[PACKAGES])

@@ -1,0 +1,383 @@
+"""Packages on a real API server, with kubectl: who may do what, who did it, and accidents of the servers."""
+
+import http.client
+import json
+import os
+import shutil
+import ssl
+import subprocess
+import time
+from collections import Counter
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from pvbus.adapters.kubernetes.cluster import HttpCluster
+from pvbus.cli.install import manifests
+from pvbus.cli.install.objects import NAMESPACE, Options
+from pvbus.cli.install.roles import observing
+from pvbus.core.topics import ALL_SERVICES, PROMOTION
+from tests.e2e.cli.small_fleet import Client
+from tests.e2e.cluster.test_run_cluster import kubectl as kubectl
+from tests.e2e.proposing import apply_fleet, proposed_through_kills
+from tests.tools.auditlog import accepted
+from tests.tools.authority import Authority
+from tests.tools.packagestore import (
+    SERVING_NAME,
+    Replica,
+    available,
+    create,
+    give_authority,
+    install,
+    route,
+    wait_until_available,
+)
+from tests.tools.realcluster import RealCluster, real_cluster_of
+from tests.tools.runcluster import DEFINITIONS
+from tests.tools.serviceprocess import ServiceProcess, account_of, until
+
+pytestmark = [pytest.mark.cluster, pytest.mark.slow, pytest.mark.timeout(400, func_only=True)]
+
+GROUP = "porch.kpt.dev"
+NAME = "blue.web.v1"
+EDITOR, APPROVER = "ann", "bob"
+RULES: dict[str, list[dict[str, Any]]] = {
+    EDITOR: [
+        {"apiGroups": [GROUP], "resources": ["packagerevisions", "packagerevisionresources"], "verbs": ["*"]},
+        {"apiGroups": [GROUP], "resources": ["packagerevisions/approval"], "verbs": ["get"]},
+    ],
+    APPROVER: [
+        {"apiGroups": [GROUP], "resources": ["packagerevisions"], "verbs": ["get", "list", "watch"]},
+        {
+            "apiGroups": [GROUP],
+            "resources": ["packagerevisions/approval"],
+            "verbs": ["get", "update", "patch"],
+        },
+    ],
+}
+RBAC = "rbac.authorization.k8s.io"
+SECONDS_MAX = 90
+
+
+class World:
+    """A cluster with the package store and one repository. kubectl runs as the user that is named."""
+
+    def __init__(self, cluster: RealCluster, replica: Replica, binary: Path, folder: Path) -> None:
+        self.cluster = cluster
+        self.replica = replica
+        self.folder = folder
+        self.git = folder / "blue.git"
+        self._binary = binary
+        self._configs = {"": cluster.kubeconfig}
+        for user, rules in RULES.items():
+            self._configs[user] = cluster.kubeconfig_of(user)
+            self.apply(
+                _rbac("Role", user) | {"rules": rules},
+                {
+                    **_rbac("RoleBinding", user),
+                    "roleRef": {"apiGroup": RBAC, "kind": "Role", "name": user},
+                    "subjects": [{"apiGroup": RBAC, "kind": "User", "name": user}],
+                },
+            )
+        subprocess.run(["git", "init", "--quiet", "--bare", "--initial-branch=main", self.git], check=True)
+        spec = {"type": "git", "git": {"repo": str(self.git), "branch": "main", "createBranch": True}}
+        self.apply(self._object("config.porch.kpt.dev/v1alpha1", "Repository", "blue", spec))
+
+    def _object(self, version: str, kind: str, name: str, spec: Any) -> dict[str, Any]:
+        metadata = {"name": name, "namespace": "default"}
+        return {"apiVersion": version, "kind": kind, "metadata": metadata, "spec": spec}
+
+    def run(self, user: str, *arguments: str, stdin: str = "") -> "subprocess.CompletedProcess[str]":
+        return subprocess.run(
+            [self._binary, "--namespace=default", *arguments],
+            input=stdin,
+            env=self.environment(user),
+            capture_output=True,
+            text=True,
+            timeout=SECONDS_MAX,
+            check=False,
+        )
+
+    def environment(self, user: str) -> dict[str, str]:
+        path = os.environ["PATH"]
+        return {"PATH": path, "HOME": str(self.folder), "KUBECONFIG": str(self._configs[user])}
+
+    def command(self, *arguments: str) -> list[str]:
+        return [str(self._binary), "--namespace=default", *arguments]
+
+    def kubectl(self, user: str, *arguments: str, stdin: str = "") -> str:
+        done = self.run(user, *arguments, stdin=stdin)
+        assert done.returncode == 0, f"{arguments}: {done.stderr}{self.replica.output[-2000:]}"
+        return done.stdout
+
+    def json(self, *arguments: str) -> Any:
+        return json.loads(self.kubectl("", *arguments, "-o", "json"))
+
+    def apply(self, *objects: Any) -> None:
+        self.kubectl("", "apply", "-f", "-", stdin=yaml.safe_dump_all(objects))
+
+    def draft(self, user: str, package: str) -> str:
+        """Create a draft of a new package, and return its name."""
+        spec = {
+            "repository": "blue",
+            "packageName": package,
+            "workspaceName": "v1",
+            "lifecycle": "Draft",
+            "tasks": [{"type": "init", "init": {"description": "made by a test"}}],
+        }
+        made = self._object(f"{GROUP}/v1alpha1", "PackageRevision", "", spec)
+        del made["metadata"]["name"]
+        self.kubectl(user, "create", "-f", "-", stdin=yaml.safe_dump(made))
+        return f"blue.{package}.v1"
+
+    def propose(self, user: str, name: str) -> None:
+        self.kubectl(user, "patch", "packagerevision", name, *lifecycle("Proposed"))
+
+    def approve(self, user: str, name: str) -> "subprocess.CompletedProcess[str]":
+        return self.run(
+            user, "patch", "packagerevision", name, "--subresource=approval", *lifecycle("Published")
+        )
+
+    def authors(self, ref: str = "main") -> list[str]:
+        log = ["git", "-C", str(self.git), "log", "--format=%an", ref]
+        return subprocess.run(log, check=True, capture_output=True, text=True).stdout.split("\n")
+
+
+def _rbac(kind: str, name: str) -> dict[str, Any]:
+    return {"apiVersion": f"{RBAC}/v1", "kind": kind, "metadata": {"name": name}}
+
+
+def lifecycle(value: str) -> tuple[str, str, str]:
+    return "--type=merge", "-p", json.dumps({"spec": {"lifecycle": value}})
+
+
+@pytest.fixture(scope="module")
+def cluster() -> Iterator[RealCluster]:
+    yield from real_cluster_of(DEFINITIONS)
+
+
+@pytest.fixture(scope="module")
+def world(cluster: RealCluster, kubectl: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[World]:
+    folder = tmp_path_factory.mktemp("packages")
+    replica = Replica(cluster, folder)
+    install(cluster, replica.port)
+    try:
+        replica.start()
+        wait_until_available(cluster)
+        yield World(cluster, replica, kubectl, folder)
+    finally:
+        replica.kill()
+
+
+def test_approval_is_a_right_of_its_own_and_git_names_who_used_it(world: World) -> None:
+    """An editor drafts, saves and proposes, and may not approve; the approver may do nothing else."""
+    name = world.draft(EDITOR, "web")
+    assert name == NAME
+    files = json.loads(world.kubectl(EDITOR, "get", "packagerevisionresources", name, "-o", "json"))
+    files["spec"]["resources"]["note.txt"] = "by hand\n"
+    world.kubectl(EDITOR, "replace", "-f", "-", stdin=json.dumps(files))
+    world.propose(EDITOR, name)
+    refused = world.approve(EDITOR, name)
+    assert refused.returncode == 1
+    assert refused.stderr.strip() == (
+        f'Error from server (Forbidden): packagerevisions.{GROUP} "{name}" is forbidden: User "{EDITOR}" '
+        f'cannot patch resource "packagerevisions/approval" in API group "{GROUP}" in the namespace "default"'
+    )
+    assert "cannot patch resource" in world.run(APPROVER, "label", "packagerevision", name, "a=b").stderr
+    approved = world.approve(APPROVER, name)
+    assert approved.returncode == 0, approved.stderr
+    assert world.json("get", "packagerevision", name)["spec"]["lifecycle"] == "Published"
+    assert world.authors()[0] == APPROVER
+    assert EDITOR in world.authors()
+    written = [line for line in world.replica.lines("package written") if line["name"] == name]
+    steps = [
+        (line["user"], line["resource"], line.get("lifecycle_before"), line.get("lifecycle"))
+        for line in written
+    ]
+    assert steps == [
+        (EDITOR, "packagerevisions", None, "Draft"),
+        (EDITOR, "packagerevisionresources", None, None),
+        (EDITOR, "packagerevisions", "Draft", "Proposed"),
+        (APPROVER, "packagerevisions/approval", "Proposed", "Published"),
+    ]
+
+
+def test_a_watch_shows_what_happens(world: World) -> None:
+    """kubectl get -w, through kube-apiserver, shows a draft that is made, proposed and deleted."""
+    command = world.command("get", "packagerevisions", "-w", "--output-watch-events", "--no-headers")
+    with (world.folder / "watch").open("w+") as output:
+        watching = subprocess.Popen(command, env=world.environment(APPROVER), stdout=output, text=True)
+        try:
+            name = world.draft(EDITOR, "seen")
+            world.propose(EDITOR, name)
+            world.kubectl(EDITOR, "delete", "packagerevision", name)
+            shown = Path(output.name)
+            until(lambda: "DELETED" in shown.read_text(), lambda: shown.read_text())
+        finally:
+            watching.kill()
+            watching.wait(30)
+    lines = [line.split() for line in shown.read_text().splitlines() if name in line]
+    assert [(words[0], words[-2]) for words in lines] == [
+        ("ADDED", "Draft"),
+        ("MODIFIED", "Proposed"),
+        ("DELETED", "Proposed"),
+    ]
+
+
+def test_a_killed_store_comes_back_with_the_same_objects(world: World) -> None:
+    """uid, resourceVersion, labels and owners are as before; meanwhile kube-apiserver says what is away."""
+    name = world.draft(EDITOR, "lasting")
+    world.kubectl(EDITOR, "label", "packagerevision", name, "team=shop")
+    before = world.json("get", "packagerevision", name)
+    world.replica.kill()
+    done = world.run(EDITOR, "get", "packagerevision", name)
+    assert done.returncode == 1
+    assert "unable to handle the request" in done.stderr or "ServiceUnavailable" in done.stderr, done.stderr
+    world.replica.start()
+    wait_until_available(world.cluster)
+    assert world.json("get", "packagerevision", name) == before
+
+
+def test_a_restart_of_kube_apiserver_is_survived(world: World) -> None:
+    """The store says that it is away, is ready again by itself, and has lost nothing."""
+    name = world.draft(EDITOR, "patient")
+    world.cluster.apiserver.kill()
+    until(lambda: world.replica.readiness()[0] == 503, world.replica.readiness)
+    assert world.cluster.url.removeprefix("https://") in world.replica.readiness()[1]
+    world.cluster.apiserver.start()
+    assert world.cluster.wait_until_ready()
+    until(lambda: world.replica.readiness()[0] == 200, world.replica.readiness)
+    wait_until_available(world.cluster)
+    world.propose(EDITOR, name)
+    assert world.approve(APPROVER, name).returncode == 0
+
+
+# ------------------------------------------------------------ proposals
+
+
+async def test_each_draft_is_proposed_once_though_the_services_of_promotion_are_killed(world: World) -> None:
+    """The barrier holds until it is acknowledged, and a proposal that keeps its variant from a change is a
+    draft again; by the log of the store each became a proposal as often as it had to, and the audit log
+    has no more requests for it."""
+    head = {"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": NAMESPACE}}
+    installed = manifests.objects("standalone", Options(), (manifests.PROMOTING,))
+    create(world.cluster, [head, *installed, observing("fleet.example.dev", "clusters")])
+    bus = {"PVBUS_BUS": f"sqlite:{world.folder / 'bus.db'}"}
+    services = {name: ServiceProcess(name, world.cluster, world.folder, bus) for name in ALL_SERVICES}
+
+    def start() -> None:
+        for name in PROMOTION:
+            services[name].start(wait=False)
+
+    client = Client(await HttpCluster.connect(world.cluster.kubeconfig))
+    try:
+        await apply_fleet(client, world.folder)
+        for service in services.values():
+            service.start(wait=False)
+        wanted = await proposed_through_kills(client, services, start)
+    finally:
+        await client.cluster.close()
+        for service in services.values():
+            service.kill()
+    release = account_of("release")
+    moves = [line for line in world.replica.lines("package written") if line.get("user") == release]
+    assert Counter(line["name"] for line in moves if line["lifecycle"] == "Proposed") == wanted
+    assert [line["lifecycle"] for line in moves].count("Draft") == 1
+    asked = Counter(event.object_ref.name for event in accepted(world.cluster.audit.writes(release)))
+    assert asked  # not all: a request that was in flight at the kill has no answer, and may have been done
+    assert not asked - wanted - Counter({line["name"] for line in moves if line["lifecycle"] == "Draft"})
+    assert not world.cluster.audit.writes(account_of("promote"))
+
+
+# ------------------------------------------------------------ past kube-apiserver
+
+
+def ask(port: int, path: str, certificate: Any = None, **headers: str) -> tuple[int, str]:
+    context = ssl._create_unverified_context()
+    if certificate is not None:
+        context.load_cert_chain(certificate.certificate, certificate.key)
+    connection = http.client.HTTPSConnection("127.0.0.1", port, timeout=30, context=context)
+    try:
+        connection.request("GET", path, headers={name.replace("_", "-"): v for name, v in headers.items()})
+        answer = connection.getresponse()
+        return answer.status, answer.read().decode()
+    finally:
+        connection.close()
+
+
+LIST = f"/apis/{GROUP}/v1alpha1/namespaces/default/packagerevisions"
+
+
+def test_headers_count_only_with_the_certificate_of_kube_apiserver(world: World) -> None:
+    """Without it, with a user's own and with one of another name nobody becomes an administrator."""
+    port = world.replica.port
+    forged = {"X_Remote_User": "eve", "X_Remote_Group": "system:masters"}
+    assert ask(port, LIST, **forged)[0] == 401
+    assert ask(port, LIST)[0] == 401
+    other = world.cluster.front_proxies.issue("somebody-else")
+    assert ask(port, LIST, other, **forged)[0] == 401
+    user = world.cluster.users.issue("eve")
+    code, text = ask(port, LIST, user, **forged)
+    assert (code, 'User \\"eve\\" cannot list resource' in text) == (403, True), text
+    assert ask(port, LIST, world.cluster.front_proxy, **forged)[0] == 200
+    assert ask(port, LIST, world.cluster.front_proxy)[0] == 401  # it names nobody
+    for path in ("/healthz", "/livez", "/readyz"):
+        assert ask(port, path)[0] == 200
+    with pytest.raises(OSError):  # noqa: PT011 - TLS ends the connection, at one of several moments
+        ask(port, LIST, Authority(world.folder, "unknown").issue("eve"))
+
+
+def test_a_token_is_reviewed_by_kube_apiserver(world: World) -> None:
+    world.kubectl("", "create", "serviceaccount", "robot")
+    token = world.kubectl("", "create", "token", "robot").strip()
+    code, text = ask(world.replica.port, LIST, Authorization=f"Bearer {token}")
+    assert (code, "system:serviceaccount:default:robot" in text) == (403, True), text
+    assert ask(world.replica.port, LIST, Authorization=f"Bearer {token}x")[0] == 401
+    assert ask(world.replica.port, LIST, Authorization="Bearer ")[0] == 401
+
+
+def shown_certificate(port: int) -> str:
+    return ssl.get_server_certificate(("127.0.0.1", port))
+
+
+def test_a_certificate_that_rotates_is_served_without_a_restart(world: World, tmp_path: Path) -> None:
+    """A mounted Secret is replaced, first with files that do not fit, then with good ones."""
+    authority = Authority(tmp_path, "issuer")
+    mounted = tmp_path / "mounted"
+    mounted.mkdir()
+
+    def mount(key_of: str) -> None:
+        pair = authority.issue(f"serving-{time.monotonic_ns()}", hosts=[SERVING_NAME, "localhost"])
+        other = authority.issue("other")
+        shutil.copy(pair.certificate, mounted / "tls.crt")
+        shutil.copy(pair.key if key_of == "own" else other.key, mounted / "tls.key")
+
+    mount("own")
+    settings = {
+        "PVBUS_SERVING_CERTIFICATE_FILE": str(mounted / "tls.crt"),
+        "PVBUS_SERVING_KEY_FILE": str(mounted / "tls.key"),
+        "PVBUS_SERVING_WRITE_AUTHORITY": "false",
+    }
+    second = Replica(world.cluster, tmp_path / "second", settings)
+    second.start()
+    try:
+        give_authority(world.cluster, authority.certificate.read_bytes())
+        route(world.cluster, second.port)
+        first = shown_certificate(second.port)
+        world.kubectl(EDITOR, "get", "packagerevisions")
+        mount("another")
+        until(lambda: second.lines("the new serving certificate is not used") != [], lambda: second.output)
+        assert shown_certificate(second.port) == first
+        mount("own")
+        until(lambda: shown_certificate(second.port) != first, lambda: second.output)
+        until(lambda: available(world.cluster)["status"] == "True", lambda: available(world.cluster))
+        world.kubectl(EDITOR, "get", "packagerevisions")
+        metrics = second.get("metrics")[1]
+        assert "pvbus_serving_certificate_expiry_timestamp_seconds 1" in metrics
+        assert 'pvbus_package_requests_total{code="200",verb="list"}' in metrics
+    finally:
+        route(world.cluster, world.replica.port)
+        assert second.end() == 0

@@ -1,0 +1,112 @@
+"""Two replicas of the aggregated package store on one cluster and one git repository."""
+
+import asyncio
+from collections.abc import AsyncIterator
+from pathlib import Path
+
+import pytest
+
+from pvbus.controlplane.apiserver.hooks import StatusError
+from tests.integration.aggregated.replicas import Replica, World, embedded_cluster, until
+from tests.integration.packages.support import bare, refs, revision, tree
+
+
+@pytest.fixture
+async def world(tmp_path: Path) -> AsyncIterator[World]:
+    async with embedded_cluster(tmp_path) as world:
+        yield world
+
+
+@pytest.fixture
+def edge(tmp_path: Path) -> Path:
+    return bare(tmp_path / "git" / "edge.git")
+
+
+@pytest.fixture
+async def pair(world: World, edge: Path) -> AsyncIterator[tuple[Replica, Replica]]:
+    async with world.replica("a") as a, world.replica("b") as b:
+        await world.add_repository("edge", edge, deployment=True, git={"createBranch": True})
+        yield a, b
+
+
+async def test_what_one_replica_has_made_the_other_reads_at_once(
+    pair: tuple[Replica, Replica], edge: Path
+) -> None:
+    a, b = pair
+    made = await until(lambda: a.create(revision("edge", "app", "ws", labels={"team": "x"})))
+    assert await b.get("edge.app.ws") == made
+    assert await b.names() == await a.names() == ["edge.app.ws"]
+    files = await b.files("edge.app.ws")
+    written = await b.put(files, {"new.txt": "by b\n"})
+    assert (await a.files("edge.app.ws"))["spec"]["resources"]["new.txt"] == "by b\n"
+    newest = await a.get("edge.app.ws")
+    assert newest["metadata"]["resourceVersion"] == written["metadata"]["resourceVersion"]
+    proposed = await a.move(newest, "Proposed")
+    published = await b.move(proposed, "Published", approval=True)
+    assert published["metadata"]["labels"] == {"team": "x", "kpt.dev/latest-revision": "true"}
+    assert await a.get("edge.app.ws") == published
+    assert "refs/tags/app/v1" in refs(edge)
+    assert tree(edge, "main", "app")["new.txt"] == "by b\n"
+
+
+async def test_a_stale_version_is_refused_at_both(pair: tuple[Replica, Replica]) -> None:
+    a, b = pair
+    made = await until(lambda: a.create(revision("edge", "app", "ws")))
+    await b.move(made, "Proposed")
+    for replica in pair:
+        with pytest.raises(StatusError) as refused:
+            await replica.ask("PUT", "packagerevisions/edge.app.ws", made)
+        assert refused.value.code == 409
+
+
+async def test_concurrent_creations_of_one_workspace_have_one_winner(pair: tuple[Replica, Replica]) -> None:
+    a, b = pair
+    await until(lambda: a.create(revision("edge", "first", "ws")))
+    await b.get("edge.first.ws")
+    outcomes = await asyncio.gather(
+        *(
+            each.create(revision("edge", "app", "ws", labels={"by": name}))
+            for each, name in ((a, "a"), (b, "b"))
+        ),
+        return_exceptions=True,
+    )
+    made = [each for each in outcomes if not isinstance(each, BaseException)]
+    refused = [each for each in outcomes if isinstance(each, StatusError)]
+    assert (len(made), len(refused)) == (1, 1), outcomes
+    assert (await a.get("edge.app.ws"))["metadata"]["labels"] == made[0]["metadata"]["labels"]
+
+
+async def test_a_list_of_one_replica_is_continued_by_a_watch_of_the_other(
+    pair: tuple[Replica, Replica],
+) -> None:
+    a, b = pair
+    await until(lambda: a.create(revision("edge", "app", "one")))
+    listed = await a.ask("GET", "packagerevisions")
+    made = await a.create(revision("edge", "other", "two"))
+    events = await b.watch(listed["metadata"]["resourceVersion"], 1)
+    assert [event["type"] for event in events] == ["ADDED"]
+    assert events[0]["object"] == made
+
+
+async def test_replicas_agree_on_the_placeholders_of_a_branch_that_both_move(
+    pair: tuple[Replica, Replica], world: World
+) -> None:
+    """Each replica has read the branch at other commits; none corrects what the other has written."""
+    a, b = pair
+    for number, (one, other) in enumerate([(a, b), (b, a)] * 3):
+        made = await until(lambda one=one, number=number: one.create(revision("edge", f"app-{number}", "ws")))
+        await other.publish(made)
+    for number in range(6):
+        await until(lambda number=number: a.get(f"edge.app-{number}.main"))
+
+    async def versions() -> list[str]:
+        return [
+            obj["metadata"]["resourceVersion"] for obj in (await b.ask("GET", "packagerevisions"))["items"]
+        ]
+
+    async def is_quiet() -> bool:
+        before = await versions()
+        await asyncio.sleep(3)  # more than the time between two fetches
+        return before == await versions()
+
+    await until(is_quiet)
