@@ -12,10 +12,12 @@ import sys
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 
+from deploy import chart
 from pvbus.cli.install import manifests
 from pvbus.cli.install.dashboard import dashboard
 from pvbus.cli.install.monitoring import prometheus_rule, service_monitor
 from pvbus.cli.install.objects import Object, Options
+from pvbus.cli.install.packages import package_store
 from pvbus.cli.output import yaml_stream
 from schemas import writing
 
@@ -29,12 +31,14 @@ def files() -> dict[str, str]:
     """Return every generated file: path relative to the folder -> text."""
     options = Options()
     found = {f"base/{name}.yaml": _yaml(part(options)) for name, part in manifests.BASE.items()}
+    found["packages/packages.yaml"] = _yaml(package_store(options))
     found["crds/crds.yaml"] = _yaml(manifests.definitions())
     monitoring = [service_monitor(options.namespace), prometheus_rule(options.namespace)]
     found["components/monitoring/monitoring.yaml"] = _yaml(monitoring)
     found["components/monitoring/pvbus.json"] = json.dumps(dashboard(), indent=1) + "\n"
     found["components/autoscaling/autoscaling.yaml"] = _yaml(manifests.PARTS[manifests.AUTOSCALING](options))
-    return found
+    found["components/promotion/promotion.yaml"] = _yaml(manifests.PARTS[manifests.PROMOTING](options))
+    return found | {path: _HEADER + text for path, text in chart.files().items()}
 
 
 def differences(wanted: Mapping[str, str]) -> list[str]:

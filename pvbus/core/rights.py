@@ -7,11 +7,15 @@ nothing at all.
 Which kinds ingest observes depends on the sets: those that a target selects, and those that a package
 injects. They are in no role of ours, as RBAC cannot restrict a right to metadata: the right to list Secrets
 is the right to read them. A ClusterRole with the label OBSERVED_LABEL grants them, with OBSERVED_VERBS.
+
+An installation that is limited to some namespaces (PVBUS_NAMESPACES) has a Role for each service in each of
+them, and nothing at the cluster scope.
 """
 
 from collections.abc import Mapping
 from typing import NamedTuple
 
+from pvbus.core.api.promotion import PROMOTION_GROUP
 from pvbus.core.api.variants import CONFIG_GROUP, PORCH_GROUP
 
 OBSERVED_LABEL = "pvbus.dev/observed"
@@ -21,12 +25,16 @@ OBSERVED_VERBS = ("get", "list", "watch")
 
 
 class Right(NamedTuple):
-    """Verbs on a resource. resource: its plural name, with the subresource if it is one: `sets/status`."""
+    """Verbs on a resource. resource: its plural name, with the subresource if it is one: `sets/status`.
+
+    is_namespaced: if not, a service that is limited to some namespaces does without it.
+    """
 
     group: str
     resource: str
     verbs: tuple[str, ...]
     why: str
+    is_namespaced: bool = True
 
     @property
     def title(self) -> str:
@@ -36,12 +44,18 @@ class Right(NamedTuple):
 
 
 class Request(NamedTuple):
-    """One request as the authorizer of an API server sees it."""
+    """One request as the authorizer of an API server sees it. namespace: "" for all of them."""
 
     verb: str
     group: str
     resource: str
+    namespace: str = ""
 
+
+_BESIDE = {
+    plural: Right(CONFIG_GROUP, plural, ("list", "watch"), "see whether Porch's controllers write, too")
+    for plural in ("packagevariants", "packagevariantsets")
+}
 
 RIGHTS: Mapping[str, tuple[Right, ...]] = {
     "ingest": (
@@ -50,6 +64,7 @@ RIGHTS: Mapping[str, tuple[Right, ...]] = {
             "customresourcedefinitions",
             ("list", "watch"),
             "know when a kind begins or ends to be served",
+            is_namespaced=False,
         ),
         Right(
             CONFIG_GROUP,
@@ -76,10 +91,15 @@ RIGHTS: Mapping[str, tuple[Right, ...]] = {
         Right(
             CONFIG_GROUP,
             "packagevariants",
-            ("create", "update", "delete"),
-            "make, change and remove the variants of sets",
+            ("list", "watch", "create", "update", "delete"),
+            "make, change and remove the variants of sets; see whether Porch's controllers write, too",
         ),
-        Right(CONFIG_GROUP, "packagevariantsets", ("get",), "check the set before a variant is deleted"),
+        Right(
+            CONFIG_GROUP,
+            "packagevariantsets",
+            ("get", "list", "watch"),
+            "check the set before a variant is deleted; see whether Porch's controllers write, too",
+        ),
     ),
     "inject": (
         Right(
@@ -89,15 +109,89 @@ RIGHTS: Mapping[str, tuple[Right, ...]] = {
             "make, adopt and release the drafts of variants; delete drafts, propose to delete the rest",
         ),
         Right(PORCH_GROUP, "packagerevisionresources", ("get", "update"), "read and save their files"),
-        Right(CONFIG_GROUP, "packagevariants", ("get", "update"), "check the owner; set the finalizer"),
+        Right(
+            CONFIG_GROUP,
+            "packagevariants",
+            ("get", "list", "watch", "update"),
+            "check the owner; set the finalizer; see whether Porch's controllers write, too",
+        ),
+        _BESIDE["packagevariantsets"],
     ),
     "conditions": (
         Right(CONFIG_GROUP, "packagevariants/status", ("update",), "report conditions"),
         Right(CONFIG_GROUP, "packagevariantsets/status", ("update",), "report conditions"),
+        *_BESIDE.values(),
     ),
 }
 
+PROMOTION_RIGHTS: Mapping[str, tuple[Right, ...]] = {
+    "promote": (
+        Right(
+            PORCH_GROUP,
+            "packagerevisionresources",
+            ("get",),
+            "compare a draft with what was proposed before, and know which content is up for approval",
+        ),
+    ),
+    "rollout": (
+        Right(PROMOTION_GROUP, "rolloutpolicies/status", ("update",), "report how each rollout goes"),
+    ),
+    "release": (
+        Right(
+            PORCH_GROUP,
+            "packagerevisions",
+            ("get", "list", "create", "update"),
+            "propose drafts, and take proposals back; publish former content again in a rollback",
+        ),
+        Right(PORCH_GROUP, "packagerevisions/approval", ("update",), "approve what a RolloutPolicy orders"),
+        Right(
+            PORCH_GROUP,
+            "packagerevisionresources",
+            ("get",),
+            "note which content was proposed, and compare it with what is to be approved",
+        ),
+    ),
+}
+"""Of the services that may be left out."""
 
-def requests_of(right: Right) -> list[Request]:
-    """Return every request that a right permits."""
-    return [Request(verb, right.group, right.resource) for verb in right.verbs]
+PROMOTION_KINDS = (
+    Right(PROMOTION_GROUP, "packagespecializers", ("list", "watch"), "mirror them for promote"),
+    Right(PROMOTION_GROUP, "rolloutpolicies", ("list", "watch"), "mirror them for promote and rollout"),
+)
+"""What ingest needs beside its own rights while promote runs."""
+
+
+PACKAGES = "packages"
+"""The package store as a service of its own. It is no part of the bus, and Porch's server may be there
+instead."""
+
+STORE_RIGHTS: tuple[Right, ...] = (
+    Right(CONFIG_GROUP, "repositories", ("get", "list", "watch"), "know which repositories there are"),
+    Right(CONFIG_GROUP, "repositories/status", ("update",), "report whether each can be read"),
+    Right(
+        CONFIG_GROUP,
+        "packagerevs",
+        ("get", "list", "watch", "create", "update", "delete"),
+        "store what git cannot: labels, annotations, owners, finalizers",
+    ),
+    Right("", "namespaces", ("get", "list", "watch"), "refuse packages in a namespace that goes"),
+    Right("", "secrets", ("get",), "read the credentials that a Repository names"),
+    Right("authentication.k8s.io", "tokenreviews", ("create",), "know who sends a request"),
+    Right("authorization.k8s.io", "subjectaccessreviews", ("create",), "ask what he may do"),
+)
+"""What the package store may do. It also reads one ConfigMap of kube-system, for which Kubernetes has the
+Role extension-apiserver-authentication-reader, and its APIService, if it has to write its authority there."""
+
+SERVICE_RIGHTS: Mapping[str, tuple[Right, ...]] = {**RIGHTS, **PROMOTION_RIGHTS}
+ALL_RIGHTS: Mapping[str, tuple[Right, ...]] = {**SERVICE_RIGHTS, PACKAGES: STORE_RIGHTS}
+
+
+def rights_of(service: str, *, namespaced: bool) -> tuple[Right, ...]:
+    """Return the rights of a service. namespaced: whether it is limited to some namespaces."""
+    return tuple(right for right in ALL_RIGHTS[service] if right.is_namespaced or not namespaced)
+
+
+def requests_of(right: Right, namespaces: tuple[str, ...] = ()) -> list[Request]:
+    """Return every request that a right permits. namespaces: those that it is for; () for all at once."""
+    where = namespaces or ("",)
+    return [Request(verb, right.group, right.resource, name) for name in where for verb in right.verbs]

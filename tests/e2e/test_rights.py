@@ -1,4 +1,4 @@
-"""The five services do the main job with the rights of `pvbus.core.rights`, and use each of them."""
+"""The services do the main job with the rights of `pvbus.core.rights`, and use each of them."""
 
 import asyncio
 from collections.abc import AsyncIterator, Mapping
@@ -11,12 +11,15 @@ import pytest
 from pvbus.adapters.kubernetes.cluster import HttpCluster
 from pvbus.cli.controlplane import control_plane
 from pvbus.cli.progress import SET, VARIANT
-from pvbus.core.rights import OBSERVED_VERBS, RIGHTS, Request, requests_of
-from pvbus.core.topics import SERVICES
+from pvbus.core.keys import AUTO_LIFECYCLE
+from pvbus.core.rights import OBSERVED_VERBS, PROMOTION_KINDS, Request, requests_of, rights_of
+from pvbus.core.rollout.commanding import ROLL_BACK
+from pvbus.core.topics import ALL_SERVICES
 from pvbus.ports.cluster import Kind, Object
 from pvbus.runtime.process.hosting import Host, hosted
 from pvbus.runtime.process.settings import SERVICE_CONFIGS, ApiServerConfig
 from tests.e2e.cli.small_fleet import (
+    FILES,
     PACKAGES,
     REVISION,
     Client,
@@ -29,20 +32,36 @@ from tests.tools.authorizer import Authorizer, authorizing
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(300)]
 
 CLUSTER = Kind("fleet.example.dev", "Cluster")
-OBSERVED = frozenset(Request(verb, "fleet.example.dev", "clusters") for verb in OBSERVED_VERBS)
+OBSERVED = frozenset(Request(verb, "fleet.example.dev", "clusters") for verb in OBSERVED_VERBS).union(
+    *map(requests_of, PROMOTION_KINDS)
+)
+POLICY = Kind("promotion.pvbus.dev", "RolloutPolicy")
+ROLLOUT_POLICY = {
+    "apiVersion": "promotion.pvbus.dev/v1alpha1",
+    "kind": "RolloutPolicy",
+    "metadata": {"name": "all", "namespace": "default"},
+    "spec": {"approval": "Always", "settle": "1s", "waves": [{"percent": 100, "hold": "1h"}]},
+}
 SECONDS_MAX = 120
 
 
-def permitted(service: str) -> frozenset[Request]:
-    """What the roles of a service permit, with the role for the kind that the example's set selects."""
-    own = frozenset(request for right in RIGHTS[service] for request in requests_of(right))
-    return own | OBSERVED if service == "ingest" else own
+def permitted(service: str, namespaces: tuple[str, ...]) -> frozenset[Request]:
+    """What the roles of a service permit, with the roles for the kind that the example's set selects, and for
+    that which promote asks for."""
+    rights = rights_of(service, namespaced=bool(namespaces))
+    own = frozenset(request for right in rights for request in requests_of(right, namespaces))
+    observed = (each._replace(namespace=name) for each in OBSERVED for name in namespaces or ("",))
+    return own.union(observed) if service == "ingest" else own
 
 
 @asynccontextmanager
-async def served(service: str, kubeconfig: Path, bus: Path) -> AsyncIterator[None]:
+async def served(
+    service: str, kubeconfig: Path, bus: Path, namespaces: tuple[str, ...]
+) -> AsyncIterator[None]:
     """Run a service until the end of the block, then let it drain."""
-    config = SERVICE_CONFIGS[service](bus=f"sqlite:{bus}", kubeconfig=str(kubeconfig))
+    config = SERVICE_CONFIGS[service](
+        bus=f"sqlite:{bus}", kubeconfig=str(kubeconfig), namespaces=",".join(namespaces)
+    )
     stop = asyncio.Event()
     async with hosted([service], config) as host:
         task = asyncio.create_task(_run(host, stop))
@@ -95,6 +114,7 @@ async def main_job(client: Client, folder: Path) -> None:
     await create_all(client, list(manifests(folder / "repositories")))
     await until(client, SET, "web", Ready="True")
     for package in PACKAGES:
+        await client.until_there(name_of(package, 1))
         await client.approve(name_of(package, 1))
     await follow_second_revision(client, folder)
     for package in PACKAGES:
@@ -108,6 +128,40 @@ async def main_job(client: Client, folder: Path) -> None:
     await until(client, VARIANT, variant)
     await relabel(client, "asia-02", "production")  # its content is asked for anew
     await until(client, VARIANT, variant, Ready="True")
+
+
+async def promotion_job(client: Client) -> None:
+    """Promote has a draft proposed; a person rejects it, and edits it; so it is proposed again. A policy
+    approves it, and a person rolls that back."""
+    package = PACKAGES[3]
+    draft = name_of(package, 2)
+    await client.edit(VARIANT, f"web-edge-asia-{package}", opt_in)
+    await until_lifecycle(client, draft, "Proposed")
+    await client.edit(REVISION, draft, lambda revision: revision["spec"].update(lifecycle="Draft"))
+    await client.edit(FILES, draft, lambda files: files["spec"]["resources"].update({"note.txt": "mine\n"}))
+    await until_lifecycle(client, draft, "Proposed")
+    await create_all(client, [ROLLOUT_POLICY])
+    await until_lifecycle(client, draft, "Published")
+    await client.edit(POLICY, "all", lambda policy: policy["metadata"].update(annotations={ROLL_BACK: "1"}))
+    for _ in range(SECONDS_MAX * 10):
+        policy = await client.get(POLICY, "all")
+        if policy["status"]["phase"] == "RolledBack":
+            break
+        await asyncio.sleep(0.1)
+    assert policy["status"]["targets"] == {"total": 1, "rolledBack": 1}
+
+
+def opt_in(variant: Object) -> None:
+    variant["metadata"].setdefault("annotations", {})[AUTO_LIFECYCLE] = "true"
+
+
+async def until_lifecycle(client: Client, name: str, lifecycle: str) -> None:
+    for _ in range(SECONDS_MAX * 10):
+        found: Object = await client.get(REVISION, name)
+        if found["spec"]["lifecycle"] == lifecycle:
+            return
+        await asyncio.sleep(0.1)
+    raise AssertionError(f"{name} is {found} after {SECONDS_MAX} s")
 
 
 async def until_proposed(client: Client, name: str) -> Object:
@@ -127,9 +181,14 @@ async def no_refusal(authorizers: Mapping[str, Authorizer]) -> None:
         await asyncio.sleep(0.1)
 
 
-async def test_the_main_job_uses_each_right_and_no_other(tmp_path: Path) -> None:
-    """Each service behind its own authorizer: no request is refused, and no right is left over."""
-    authorizers: Mapping[str, Authorizer] = {name: Authorizer(permitted(name)) for name in SERVICES}
+@pytest.mark.parametrize("namespaces", [(), ("default",)], ids=["cluster", "namespace"])
+async def test_the_main_job_uses_each_right_and_no_other(tmp_path: Path, namespaces: tuple[str, ...]) -> None:
+    """Each service behind its own authorizer: no request is refused, and no right is left over; with the
+    rights of ClusterRoles, and with those of Roles alone."""
+    rights = {name: permitted(name, namespaces) for name in ALL_SERVICES}
+    authorizers: Mapping[str, Authorizer] = {
+        name: Authorizer(rights[name], namespaced=bool(namespaces)) for name in ALL_SERVICES
+    }
     bus = tmp_path / "bus.db"
     async with AsyncExitStack() as stack:
         address = await stack.enter_async_context(control_plane(tmp_path / "data", 0, ApiServerConfig()))
@@ -142,17 +201,18 @@ async def test_the_main_job_uses_each_right_and_no_other(tmp_path: Path) -> None
         cluster = await HttpCluster.connect(address.kubeconfig)
         stack.push_async_callback(cluster.close)
         client = Client(cluster)
-        for name in SERVICES:
+        for name in ALL_SERVICES:
             if name != "ingest":
-                await stack.enter_async_context(served(name, configs[name], bus))
-        async with served("ingest", configs["ingest"], bus):
+                await stack.enter_async_context(served(name, configs[name], bus, namespaces))
+        async with served("ingest", configs["ingest"], bus, namespaces):
             await main_job(client, tmp_path)
+            await promotion_job(client)
         await delete(
             client, REVISION, name_of(PACKAGES[2], 2)
         )  # while ingest is away: it asks for it by name
-        async with served("ingest", configs["ingest"], bus):
+        async with served("ingest", configs["ingest"], bus, namespaces):
             await client.until_there(name_of(PACKAGES[2], 2))
             await until(client, SET, "web", Ready="True")
     for name, authorizer in authorizers.items():
         assert authorizer.refused == set(), name
-        assert permitted(name) - authorizer.seen == set(), name
+        assert rights[name] - authorizer.seen == set(), name

@@ -34,10 +34,15 @@ class Source(NamedTuple):
     describe: Callable[[str, Path], str]
 
 
+def cache_folder() -> Path:
+    """Return the folder of programs that are built or fetched once."""
+    root = os.environ.get("PVBUS_CACHE") or Path.home() / ".cache" / "pvbus"
+    return Path(root)
+
+
 def cached(name: str, version: str) -> Path:
     """Return the path of a built program, whether or not it is there."""
-    root = os.environ.get("PVBUS_CACHE") or Path.home() / ".cache" / "pvbus"
-    return Path(root) / f"{name}-{version}" / name
+    return cache_folder() / f"{name}-{version}" / name
 
 
 def go() -> str | None:
@@ -98,6 +103,24 @@ def etcd(version: str) -> Source:
         return ""
 
     return Source(package, describe)
+
+
+def helm(version: str) -> Source:
+    """Return the source of Helm."""
+    package = "helm.sh/helm/v3/cmd/helm"
+
+    def describe(compiler: str, module: Path) -> str:
+        _write(module, package, f"require helm.sh/helm/v3 v{version}", "go 1.24")
+        return f"-X helm.sh/helm/v3/internal/version.version=v{version}"
+
+    return Source(package, describe)
+
+
+def download(compiler: str, module: str, version: str) -> Path:
+    """Return the folder with the files of a module. Raises BuildFailedError."""
+    with tempfile.TemporaryDirectory() as folder:
+        answer = _run([compiler, "mod", "download", "-json", f"{module}@v{version}"], Path(folder))
+    return Path(json.loads(answer)["Dir"])
 
 
 def _write(module: Path, package: str, *lines: str) -> None:

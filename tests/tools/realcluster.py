@@ -11,6 +11,7 @@ import contextlib
 import http.client
 import json
 import os
+import signal
 import ssl
 import subprocess
 import tempfile
@@ -33,6 +34,7 @@ START_SECONDS_MAX = 240.0
 
 END_SECONDS_MAX = 20.0
 ADMINS = "system:masters"
+FRONT_PROXY = "front-proxy-client"
 CONTROLLERS_RUN = (
     "garbage-collector-controller",
     "namespace-controller",
@@ -67,8 +69,24 @@ class Program:
     def is_running(self) -> bool:
         return self._process is not None and self._process.poll() is None
 
+    @property
+    def pid(self) -> int:
+        """The process id. Raises ClusterFailedError if it does not run."""
+        if self._process is None:
+            raise ClusterFailedError(f"{self.name} does not run")
+        return self._process.pid
+
     def tail(self) -> str:
         return self.log.read_text(encoding="utf-8", errors="replace")[-2000:]
+
+    def freeze(self) -> None:
+        """Stop it as SIGSTOP does: its connections stay open, and nobody answers."""
+        assert self._process is not None
+        self._process.send_signal(signal.SIGSTOP)
+
+    def thaw(self) -> None:
+        assert self._process is not None
+        self._process.send_signal(signal.SIGCONT)
 
     def kill(self) -> None:
         """End it as kill -9 does."""
@@ -86,15 +104,18 @@ class RealCluster:
         self.version = version_of(programs.apiserver)
         etcd_port, peer_port, self.port = free_ports(PORTS)
         self.url = f"https://127.0.0.1:{self.port}"
-        self._authority = Authority(folder, "cluster-ca")
-        self._admin = self._authority.issue("kubernetes-admin", [ADMINS])
+        self.users = Authority(folder, "cluster-ca")
+        self.front_proxies = Authority(folder, "front-proxy-ca")
+        """Signs the certificates by which aggregated API servers know this API server."""
+        self.front_proxy = self.front_proxies.issue(FRONT_PROXY)
+        self._admin = self.users.issue("kubernetes-admin", [ADMINS])
         self.kubeconfig = self._write_kubeconfig("kubernetes-admin", self._admin)
         manager = self.kubeconfig_of("system:kube-controller-manager", ADMINS)
-        serving = self._authority.issue("kube-apiserver", hosts=["127.0.0.1", "localhost"])
+        serving = self.users.issue("kube-apiserver", hosts=["127.0.0.1", "localhost"])
         accounts = make_key_pair(folder, "service-accounts")
         (folder / "audit-policy.yaml").write_text(auditlog.POLICY, encoding="utf-8")
         self.audit = AuditLog(folder / "audit.log")
-        etcd_url = f"http://127.0.0.1:{etcd_port}"
+        self.etcd_url = etcd_url = f"http://127.0.0.1:{etcd_port}"
         self.etcd = Program(
             programs.etcd, folder, _etcd_arguments(folder, etcd_url, f"http://127.0.0.1:{peer_port}")
         )
@@ -114,13 +135,21 @@ class RealCluster:
             f"--cert-dir={self.folder}",
             f"--tls-cert-file={serving.certificate}",
             f"--tls-private-key-file={serving.key}",
-            f"--client-ca-file={self._authority.certificate}",
+            f"--client-ca-file={self.users.certificate}",
             f"--service-account-key-file={accounts.certificate}",
             f"--service-account-signing-key-file={accounts.key}",
             "--service-account-issuer=https://kubernetes.default.svc",
             "--service-cluster-ip-range=10.0.0.0/24",
             "--authorization-mode=RBAC",
             "--disable-admission-plugins=ServiceAccount",
+            f"--requestheader-client-ca-file={self.front_proxies.certificate}",
+            f"--requestheader-allowed-names={FRONT_PROXY}",
+            "--requestheader-username-headers=X-Remote-User",
+            "--requestheader-uid-headers=X-Remote-Uid",
+            "--requestheader-group-headers=X-Remote-Group",
+            "--requestheader-extra-headers-prefix=X-Remote-Extra-",
+            f"--proxy-client-cert-file={self.front_proxy.certificate}",
+            f"--proxy-client-key-file={self.front_proxy.key}",
             f"--audit-policy-file={self.folder / 'audit-policy.yaml'}",
             f"--audit-log-path={self.audit.file}",
         ]
@@ -130,7 +159,7 @@ class RealCluster:
             f"--kubeconfig={kubeconfig}",
             f"--controllers={','.join(CONTROLLERS_RUN)}",
             f"--service-account-private-key-file={accounts.key}",
-            f"--root-ca-file={self._authority.certificate}",
+            f"--root-ca-file={self.users.certificate}",
             "--leader-elect=false",
             "--secure-port=0",
         ]
@@ -142,19 +171,31 @@ class RealCluster:
 
         RBAC decides what the user may do; the group `ADMINS` may do everything.
         """
-        return self._write_kubeconfig(user, self._authority.issue(user, groups))
+        return self._write_kubeconfig(user, self.users.issue(user, groups))
+
+    def kubeconfig_of_account(self, namespace: str, name: str) -> Path:
+        """Write a kubeconfig with a token of a service account, and return its path. Raises OSError."""
+        path = f"/api/v1/namespaces/{namespace}/serviceaccounts/{name}/token"
+        body = {"apiVersion": "authentication.k8s.io/v1", "kind": "TokenRequest", "spec": {}}
+        code, answer = self.ask("POST", path, body)
+        if code != 201:
+            raise OSError(f"no token for {namespace}/{name}: {answer}")
+        return self._write_account(f"{namespace}-{name}", {"token": answer["status"]["token"]})
 
     def _write_kubeconfig(self, user: str, pair: Pair) -> Path:
-        cluster = {"server": self.url, "certificate-authority-data": _base64(self._authority.certificate)}
         account = {
             "client-certificate-data": _base64(pair.certificate),
             "client-key-data": _base64(pair.key),
         }
+        return self._write_account(user, account)
+
+    def _write_account(self, user: str, account: Mapping[str, str]) -> Path:
+        cluster = {"server": self.url, "certificate-authority-data": _base64(self.users.certificate)}
         content = {
             "apiVersion": "v1",
             "kind": "Config",
             "clusters": [{"name": "real", "cluster": cluster}],
-            "users": [{"name": user, "user": account}],
+            "users": [{"name": user, "user": dict(account)}],
             "contexts": [{"name": "real", "context": {"cluster": "real", "user": user}}],
             "current-context": "real",
         }
@@ -165,10 +206,15 @@ class RealCluster:
 
     # ------------------------------------------------------------ requests
 
+    def client_context(self) -> ssl.SSLContext:
+        """Return the TLS context of the administrator."""
+        context = ssl.create_default_context(cafile=str(self.users.certificate))
+        context.load_cert_chain(self._admin.certificate, self._admin.key)
+        return context
+
     def ask(self, method: str, path: str, body: Mapping[str, Any] | None = None) -> tuple[int, Any]:
         """Send a request as the administrator. Return the code and the answer. Raises OSError."""
-        context = ssl.create_default_context(cafile=str(self._authority.certificate))
-        context.load_cert_chain(self._admin.certificate, self._admin.key)
+        context = self.client_context()
         connection = http.client.HTTPSConnection("127.0.0.1", self.port, timeout=30, context=context)
         try:
             text = None if body is None else json.dumps(body)

@@ -23,8 +23,9 @@ class Creates(Protocol):
 
 
 async def is_allowed(cluster: Creates, request: Request, user: Mapping[str, Any] | None = None) -> bool:
-    """Return whether a request is permitted in all namespaces. user: whose, `user` and `groups`; None: ours.
+    """Return whether a request is permitted, in all namespaces if it names none.
 
+    user: whose, `user` and `groups`; None: ours.
     Raises PermanentError if the API server has no reviews, or does not let us create one.
     """
     plural, _, subresource = request.resource.partition("/")
@@ -34,6 +35,8 @@ async def is_allowed(cluster: Creates, request: Request, user: Mapping[str, Any]
         "resource": plural,
         "subresource": subresource,
     }
+    if request.namespace:
+        attributes["namespace"] = request.namespace
     resource = _OF_A_USER if user else _OWN
     spec = {"resourceAttributes": attributes, **(user or {})}
     review = {"apiVersion": resource.api_version, "kind": resource.kind, "metadata": {}, "spec": spec}
@@ -42,7 +45,7 @@ async def is_allowed(cluster: Creates, request: Request, user: Mapping[str, Any]
 
 
 class Refusals:
-    """The requests that were answered with 403, by the name of the client."""
+    """The requests that were answered with 403, by the name of the client, without their namespaces."""
 
     def __init__(self) -> None:
         self._found: set[tuple[str, Request]] = set()
@@ -50,7 +53,7 @@ class Refusals:
     def note(self, agent: str, method: str, path: str, *, watches: bool = False) -> None:
         request = request_of(method, path, watches=watches)
         if request is not None:
-            self._found.add((agent, request))
+            self._found.add((agent, request._replace(namespace="")))
 
     def take(self) -> set[tuple[str, Request]]:
         """Return those since the last call."""
@@ -70,8 +73,9 @@ def request_of(method: str, path: str, *, watches: bool) -> Request | None:
             pass
         case _:
             return None
+    namespace = ""
     if len(rest) > 2 and rest[0] == "namespaces":
-        rest = rest[2:]
+        namespace, rest = rest[1], rest[2:]
     if not rest:
         return None
     is_named = len(rest) > 1
@@ -79,4 +83,4 @@ def request_of(method: str, path: str, *, watches: bool) -> Request | None:
         verb = "delete" if is_named else "deletecollection"
     else:
         verb = _VERBS.get(method) or ("get" if is_named else "watch" if watches else "list")
-    return Request(verb, group, "/".join([rest[0], *rest[2:3]]))
+    return Request(verb, group, "/".join([rest[0], *rest[2:3]]), namespace)

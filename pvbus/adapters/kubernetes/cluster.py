@@ -4,18 +4,19 @@ What is sent and what comes back is checked here and in `answers`; `transport` m
 """
 
 import copy
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Mapping, Sequence
 from contextlib import aclosing
 from email.utils import parsedate_to_datetime
 from pathlib import Path
 from typing import Any
 
-from pvbus.adapters.kubernetes import answers
+from pvbus.adapters.kubernetes import answers, streaming
 from pvbus.adapters.kubernetes.access import Refusals
 from pvbus.adapters.kubernetes.answers import segment
 from pvbus.adapters.kubernetes.connection import Connection
 from pvbus.adapters.kubernetes.discovery import Discovery
 from pvbus.adapters.kubernetes.reach import Reach
+from pvbus.adapters.kubernetes.streaming import FIRST_PAGE_OBJECTS, Streaming
 from pvbus.adapters.kubernetes.transport import Answer, Transport
 from pvbus.core.errors import PvbusError, TransientError
 from pvbus.ports.cluster import GoneError, Kind, Listing, Object, Resource, WatchEvent
@@ -35,6 +36,8 @@ class HttpCluster:
         """strict: the server refuses unknown fields in a write instead of pruning them."""
         self._transport = Transport(connection)
         self._writing = {"fieldValidation": "Strict"} if strict else None
+        self._before_write: Callable[[], None] | None = None
+        self._streaming = Streaming()
         self._discovery = Discovery(lambda path: self._request("GET", path, missing=True))
 
     @classmethod
@@ -43,13 +46,14 @@ class HttpCluster:
     ) -> "HttpCluster":
         return cls(await Connection.load(kubeconfig, context), strict=strict)
 
-    def named(self, agent: str) -> "HttpCluster":
+    def named(self, agent: str, *, before_write: Callable[[], None] | None = None) -> "HttpCluster":
         """Return one that the API server knows by another name. It shares connections, limits and discovery.
 
-        Close only one of them.
+        Close only one of them. before_write: called before each write, which it may refuse by an error.
         """
         other = copy.copy(self)
         other._transport = self._transport.named(agent)
+        other._before_write = before_write
         return other
 
     async def close(self) -> None:
@@ -109,26 +113,49 @@ class HttpCluster:
         label_selector: str = "",
         field_selector: str = "",
         metadata_only: bool = False,
+        is_followed: bool = False,
     ) -> Listing:
-        items: list[Object] = []
-        parameters = {"limit": str(PAGE_OBJECTS)}
-        if label_selector:
-            parameters["labelSelector"] = label_selector
-        if field_selector:
-            parameters["fieldSelector"] = field_selector
-        accept = _METADATA_LIST if metadata_only else "application/json"
         path = self._path(resource, namespace)
+        chosen = {"labelSelector": label_selector, "fieldSelector": field_selector}
+        selection = {name: value for name, value in chosen.items() if value}
+
+        def stream() -> AsyncGenerator[WatchEvent]:
+            return self._events(path, streaming.PARAMETERS | selection, metadata_only=metadata_only)
+
+        may_stream = is_followed and self._streaming.may(resource)
+        items: list[Object] = []
+        page_size, following = FIRST_PAGE_OBJECTS if may_stream else PAGE_OBJECTS, ""
         while True:
-            page = await self._request("GET", path, parameters=parameters, accept=accept)
-            assert page is not None
-            more, version, following = answers.page_of(page, f"GET {path}")
-            items += map(answers.metadata_of, more) if metadata_only else more
+            parameters = (
+                selection | {"limit": str(page_size)} | ({"continue": following} if following else {})
+            )
+            more, version, following = await self._page(path, parameters, metadata_only=metadata_only)
+            items += more
             if not following:
                 return Listing(version, items)
-            parameters["continue"] = following
+            if may_stream and version:
+                streamed = await self._streaming.read(resource, stream)
+                if streamed is not None:
+                    return streamed
+            may_stream, page_size = False, PAGE_OBJECTS
+
+    async def _page(
+        self, path: str, parameters: Mapping[str, str], *, metadata_only: bool
+    ) -> tuple[Sequence[Object], str, str]:
+        """Return the objects of a page, its resourceVersion, and the token of the next page."""
+        accept = _METADATA_LIST if metadata_only else "application/json"
+        page = await self._request("GET", path, parameters=parameters, accept=accept)
+        assert page is not None
+        items, version, following = answers.page_of(page, f"GET {path}")
+        return [*map(answers.metadata_of, items)] if metadata_only else items, version, following
 
     async def watch(
-        self, resource: Resource, resource_version: str, *, metadata_only: bool = False
+        self,
+        resource: Resource,
+        resource_version: str,
+        *,
+        namespace: str | None = None,
+        metadata_only: bool = False,
     ) -> AsyncIterator[WatchEvent]:
         parameters = {
             "watch": "true",
@@ -136,8 +163,15 @@ class HttpCluster:
             "allowWatchBookmarks": "true",
             "timeoutSeconds": str(WATCH_SECONDS),
         }
+        path = self._path(resource, namespace)
+        async with aclosing(self._events(path, parameters, metadata_only=metadata_only)) as events:
+            async for event in events:
+                yield event
+
+    async def _events(
+        self, path: str, parameters: Mapping[str, str], *, metadata_only: bool
+    ) -> AsyncGenerator[WatchEvent]:
         accept = _METADATA if metadata_only else "application/json"
-        path = self._path(resource, None)
         lines = self._transport.lines(path, parameters=parameters, accept=accept)
         async with aclosing(lines):
             async for line in lines:
@@ -211,6 +245,7 @@ class HttpCluster:
         }
         if uid or resource_version:
             options["preconditions"] = {k: v for k, v in preconditions.items() if v}
+        self._check_write()
         answer = await self._transport.send("DELETE", self._path(resource, namespace, name), body=options)
         if answer.code == 404 and answers.says_not_found(answer.body, resource, name):
             return False
@@ -219,9 +254,14 @@ class HttpCluster:
         answers.value_of(answer.body, answer.where)
         return True
 
+    def _check_write(self) -> None:
+        if self._before_write is not None:
+            self._before_write()
+
     async def _written(
         self, method: str, path: str, body: Mapping[str, Any], *, content: str = "application/json"
     ) -> Object:
+        self._check_write()
         answer = await self._request(method, path, parameters=self._writing, body=body, content=content)
         assert answer is not None
         return answer

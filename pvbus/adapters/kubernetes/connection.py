@@ -19,6 +19,7 @@ from kubernetes_asyncio.config import incluster_config
 from pvbus.adapters.files import open_plain
 from pvbus.adapters.kubernetes.credentials import Credential, Credentials, StaticCredentials, TokenFile
 from pvbus.adapters.kubernetes.kubeconfig import read_kubeconfig
+from pvbus.adapters.kubernetes.proxy import proxy_of_environment
 from pvbus.adapters.kubernetes.tls import TlsContext, TlsFiles
 from pvbus.core.errors import UsageError
 
@@ -50,7 +51,7 @@ class Connection:
     def __init__(self, configuration: Configuration, credentials: Credentials | None = None) -> None:
         """credentials: those of the configuration if not given. Raises UsageError, OSError or ValueError."""
         self.url = _url_of(configuration)
-        proxy, authorization = _proxy_of(configuration)
+        proxy, authorization = _proxy_of(configuration.proxy, self.url)
         login = {"Proxy-Authorization": authorization} if authorization else {}
         has_tls = self.url.startswith("https:")
         self._headers = {} if has_tls else login
@@ -82,6 +83,11 @@ class Connection:
             where = "no usable account of this pod" if is_pod else f"no usable kubeconfig at {file}"
             why = f"its content is not a kubeconfig's ({exc!r})" if isinstance(exc, _SHAPELESS) else exc
             raise UsageError(f"{where}: {why}; give one with --kubeconfig or PVBUS_KUBECONFIG") from exc
+
+    @classmethod
+    def unused(cls) -> "Connection":
+        """Return the connection of a service that sends no requests: its host does not exist."""
+        return cls(Configuration(host="http://no-kubeconfig.invalid"))
 
     async def access(self) -> Access:
         """Return what authenticates the next request; renew it first if it expires.
@@ -124,14 +130,19 @@ def _url_of(configuration: Configuration) -> str:
     return url
 
 
-def _proxy_of(configuration: Configuration) -> tuple[str | None, str]:
-    """Return a proxy's URL without its password, as messages quote it, and its Proxy-Authorization."""
-    if not configuration.proxy:
+def _proxy_of(proxy_url: str | None, server: str) -> tuple[str | None, str]:
+    """Return a proxy's URL without its password, as messages quote it, and its Proxy-Authorization.
+
+    proxy_url: of the kubeconfig; without it, the environment decides.
+    """
+    proxy = proxy_url or proxy_of_environment(server, os.environ)
+    if not proxy:
         return None, ""
-    url = urlsplit(configuration.proxy)
+    url = urlsplit(proxy)
     if url.scheme not in ("http", "https"):
+        source = "proxy-url" if proxy_url else "the proxy in HTTPS_PROXY"
         raise UsageError(
-            f'proxy-url with scheme "{url.scheme}" is not supported: expected http:// or https://, '
+            f'{source} with scheme "{url.scheme}" is not supported: expected http:// or https://, '
             "of a proxy that allows CONNECT"
         )
     login, _, address = url.netloc.rpartition("@")

@@ -65,6 +65,41 @@ class StaticCredentials:
         return None
 
 
+class ReloadedCredentials:
+    """A token of a kubeconfig, which is read again after a 401 if its file has changed since."""
+
+    def __init__(self, token: str, path: str, reload: Callable[[], Awaitable[str]]) -> None:
+        """path: of one or more files, as $KUBECONFIG. reload: returns the header's value of today. Raises
+        TransientError."""
+        self._credential = Credential(token)
+        self._files = path.split(os.pathsep)
+        self._reload = reload
+        self._stamp = self._stamps()
+        self._is_rejected = False
+
+    async def current(self) -> Credential:
+        if self._is_rejected:
+            self._stamp = self._stamps()
+            authorization = await self._reload()
+            self._is_rejected = False
+            if authorization != self._credential.authorization:
+                _log.info("the kubeconfig has a new token", file=os.pathsep.join(self._files))
+                self._credential = Credential(authorization)
+        return self._credential
+
+    def reject(self, credential: Credential) -> bool:
+        if credential is not self._credential:
+            return True  # another request was answered with 401 first
+        self._is_rejected = self._is_rejected or self._stamps() != self._stamp
+        return self._is_rejected
+
+    def _stamps(self) -> object:
+        return [stamp_of(file) for file in self._files]
+
+    async def close(self) -> None:
+        return None
+
+
 class TokenFile:
     """A bearer token in a file that others replace: a service account's, or `tokenFile` of a kubeconfig."""
 

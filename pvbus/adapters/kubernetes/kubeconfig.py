@@ -15,12 +15,13 @@ from kubernetes_asyncio.config.kube_config import KubeConfigLoader, KubeConfigMe
 
 from pvbus.adapters.kubernetes.credentials import (
     Credentials,
+    ReloadedCredentials,
     RenewedCredentials,
     StaticCredentials,
     TokenFile,
 )
 from pvbus.adapters.kubernetes.plugin import Plugin, PluginConfig
-from pvbus.core.errors import UsageError
+from pvbus.core.errors import TransientError, UsageError
 
 EXTENSION = "client.authentication.k8s.io/exec"
 """The name of the cluster's extension that a plugin gets as its configuration."""
@@ -55,13 +56,23 @@ async def read_kubeconfig(files: str, context: str | None) -> tuple[Configuratio
         return configuration, TokenFile(user.folder / user.fields["tokenFile"])
     static = configuration.api_key.get("BearerToken", "")
     if static or (plugin is None and provider is None):  # as kubectl: a token comes before a plugin
-        return configuration, StaticCredentials(static)
+        return configuration, ReloadedCredentials(static, files, lambda: _token_of(files, context))
     if plugin is None:
         return configuration, _provided(provider)
     cluster = _entry(merger, "cluster", chosen.get("cluster"))
     plugin_config = msgspec.convert(plugin, PluginConfig)
     info = _cluster_info(cluster.fields, configuration.ssl_ca_cert)
     return configuration, RenewedCredentials(Plugin(plugin_config, user.folder, info).issue)
+
+
+async def _token_of(files: str, context: str | None) -> str:
+    """Return the token that a kubeconfig has now. Raises TransientError: it may be only half written."""
+    try:
+        configuration, credentials = await read_kubeconfig(files, context)
+    except Exception as exc:  # the library raises anything for a file that is half written
+        raise TransientError(f"{files}: the kubeconfig cannot be read again: {exc!r}") from exc
+    await credentials.close()
+    return str(configuration.api_key.get("BearerToken", ""))
 
 
 def _provided(provider: Mapping[str, Any]) -> Credentials:

@@ -266,6 +266,7 @@ class MemoryCluster:
         label_selector: str = "",
         field_selector: str = "",
         metadata_only: bool = False,
+        is_followed: bool = False,
     ) -> Listing:
         kind = Kind(resource.group, resource.kind)
         items = [
@@ -297,7 +298,12 @@ class MemoryCluster:
         return shown
 
     async def watch(
-        self, resource: Resource, resource_version: str, *, metadata_only: bool = False
+        self,
+        resource: Resource,
+        resource_version: str,
+        *,
+        namespace: str | None = None,
+        metadata_only: bool = False,
     ) -> AsyncIterator[WatchEvent]:
         kind = Kind(resource.group, resource.kind)
         position = int(resource_version or 0)
@@ -308,7 +314,7 @@ class MemoryCluster:
             first = bisect_right(self._history, position, key=itemgetter(0))
             for version, k, event in self._history[first:]:
                 position = version
-                if k == kind:
+                if k == kind and namespace in (None, event.object["metadata"].get("namespace", "")):
                     yield event
             if changed is self._changed:
                 await changed.wait()

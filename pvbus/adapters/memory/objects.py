@@ -49,12 +49,18 @@ def resources_of(revision: Object, files: Mapping[str, str]) -> Object:
 
 
 def updated(current: Object, obj: Object, subresource: str) -> Object:
-    """Return the updated object: status or all the rest, server fields preserved, generation counted."""
+    """Return the updated object: status or all the rest, server fields preserved, generation counted.
+
+    A write of a PackageRevision sets its conditions, too, as at Porch's server.
+    """
     new: Object = copy_of(current)
     if subresource == "status":
         new["status"] = copy_of(obj.get("status"))
     else:
         new = {**copy_of(obj), "status": new.get("status")}
+        given = obj.get("status") or {}
+        if obj.get("kind") == "PackageRevision" and not subresource and "conditions" in given:
+            new["status"] = {**(new["status"] or {}), "conditions": copy_of(given["conditions"])}
         if new["status"] is None:
             del new["status"]
         for field in ("uid", "creationTimestamp", "generation", "deletionTimestamp"):

@@ -1,18 +1,26 @@
 """Whether the API server serves what the services need, and nobody else does their work."""
 
+import base64
+import contextlib
 import time
 from collections.abc import AsyncIterator, Iterator
+from datetime import UTC, datetime
 from typing import Any
 
+from cryptography import x509
+
 from pvbus.adapters.kubernetes.cluster import HttpCluster
-from pvbus.cli.doctor.findings import Finding, look_at
+from pvbus.cli.doctor.findings import Finding, State, look_at
+from pvbus.cli.install.monitoring import EXPIRY_DAYS_MIN
 from pvbus.cli.install.objects import service_name
 from pvbus.cli.live import REVISION
 from pvbus.cli.progress import SET, VARIANT
 from pvbus.core.api.variants import PORCH_API, SET_API, VARIANT_API
-from pvbus.core.errors import TransientError
+from pvbus.core.errors import PermanentError, TransientError
 from pvbus.core.ingest.rows import REPOSITORY
-from pvbus.core.topics import SERVICES
+from pvbus.core.rights import PACKAGES as PACKAGES_SERVICE
+from pvbus.core.rivals import QUIET_SECONDS, last_mark
+from pvbus.core.topics import PROMOTION, SERVICES
 from pvbus.ports.cluster import Kind, Object
 
 CLOCK_SECONDS_MAX = 5.0
@@ -56,9 +64,29 @@ async def check_definitions(cluster: HttpCluster) -> AsyncIterator[Finding]:
             yield Finding("definitions", kind.kind, "wrong", "is not served", action)
 
 
+async def check_namespaces(cluster: HttpCluster, namespaces: tuple[str, ...]) -> AsyncIterator[Finding]:
+    """Yield whether the namespaces exist that the services are limited to."""
+    resource = await cluster.resource(Kind("", "Namespace"))
+    assert resource is not None
+    for name in namespaces:
+        found = await look_at(cluster, resource, "", name)
+        if found is None:
+            action = "correct the name: pvbus install --namespaces; or create it"
+            yield Finding("namespaces", name, "wrong", "there is no such namespace", action)
+        elif isinstance(found, str):
+            yield Finding("namespaces", name, "unknown", found)
+        elif found["metadata"].get("deletionTimestamp"):
+            yield Finding("namespaces", name, "wrong", "is being deleted", "wait, then create it again")
+        else:
+            yield Finding("namespaces", name, "ok", "exists")
+
+
 async def check_packages(cluster: HttpCluster) -> AsyncIterator[Finding]:
     """Yield whether package revisions can be had: from Porch's aggregated API, or pvbus's store."""
-    reason = await _api_service_problem(cluster)
+    api_service = await _api_service(cluster)
+    reason = _api_service_problem(api_service)
+    if (authority := authority_of(api_service, datetime.now(UTC))) is not None:
+        yield authority
     for kind in PACKAGES:
         if reason:
             yield Finding(
@@ -66,22 +94,68 @@ async def check_packages(cluster: HttpCluster) -> AsyncIterator[Finding]:
             )
         elif await cluster.resource(kind, version=PORCH_API.partition("/")[2]) is None:
             yield Finding(
-                "packages", kind.kind, "wrong", f"{PORCH_API} does not serve it", "install Porch's server"
+                "packages",
+                kind.kind,
+                "wrong",
+                f"{PORCH_API} does not serve it",
+                "install Porch's server, or pvbus install --overlay standalone",
             )
         else:
             yield Finding("packages", kind.kind, "ok", f"{PORCH_API} is served")
 
 
-async def _api_service_problem(cluster: HttpCluster) -> str:
-    """Return why the aggregated API is not available, "" if it is or nothing is known of it."""
+async def _api_service(cluster: HttpCluster) -> Object:
+    """Return the APIService of the packages, {} if there is none or we may not see it."""
     resource = await cluster.resource(Kind("apiregistration.k8s.io", "APIService"))
     found = await look_at(cluster, resource, "", API_SERVICE) if resource else None
-    if not isinstance(found, dict):
-        return ""
+    return found if isinstance(found, dict) else {}
+
+
+def authority_of(api_service: Object, now: datetime) -> Finding | None:
+    """Return until when kube-apiserver can know the server by its certificate; None if it does not look."""
+    spec = api_service.get("spec") or {}
+    if not spec.get("service") or spec.get("insecureSkipTLSVerify"):
+        return None
+    action = (
+        "see the log of its pods (`the authority is not in the APIService`), or who makes its certificate"
+    )
+    try:
+        found = x509.load_pem_x509_certificates(base64.b64decode(spec.get("caBundle") or ""))
+    except ValueError:
+        message = f"the caBundle of the APIService {API_SERVICE} has no certificate"
+        return Finding("packages", "certificate", "wrong", message, action)
+    last = max(each.not_valid_after_utc for each in found)
+    left = (last - now).days
+    state: State = "ok" if left >= EXPIRY_DAYS_MIN else "wrong"
+    message = f"its authority expires on {last:%Y-%m-%d}, in {left} days"
+    return Finding("packages", "certificate", state, message, "" if state == "ok" else action)
+
+
+def _api_service_problem(found: Object) -> str:
+    """Return why the aggregated API is not available, "" if it is or nothing is known of it."""
     for condition in (found.get("status") or {}).get("conditions") or ():
         if condition.get("type") == "Available" and condition.get("status") != "True":
             return f"{API_SERVICE} is not available: {condition.get('reason')}: {condition.get('message')}"
     return ""
+
+
+async def check_marks(cluster: HttpCluster) -> AsyncIterator[Finding]:
+    """Yield when Porch's controllers wrote sets or variants last, if they ever did."""
+    objects: list[Object] = []
+    for kind in (SET, VARIANT):
+        resource = await cluster.resource(kind)
+        with contextlib.suppress(PermanentError):  # without the right to list them: said with the rights
+            objects += (await cluster.list(resource, metadata_only=True)).items if resource else ()
+    mark = last_mark(objects)
+    if mark is None:
+        return
+    age = (await cluster.server_time() or time.time()) - mark.at
+    message = f"Porch's controllers wrote {mark.namespace}/{mark.name} {age:.0f} s ago"
+    if age >= QUIET_SECONDS:
+        yield Finding("Porch", "last write", "ok", message)
+        return
+    action = "switch its controllers of variants and sets off; pvbus writes once they are quiet for a minute"
+    yield Finding("Porch", "last write", "wrong", message, action)
 
 
 # ------------------------------------------------------------ Deployments
@@ -130,12 +204,27 @@ def _reconcilers(words: list[Any]) -> Iterator[str]:
             yield from (name.strip() for name in text.split(","))
 
 
+async def installed_services(cluster: HttpCluster, namespace: str) -> list[str]:
+    """Return the services of an installation: the five, and each optional one that has a Deployment."""
+    resource = await cluster.resource(Kind("apps", "Deployment"))
+    if resource is None:
+        return [*SERVICES]
+    found = [
+        isinstance(await look_at(cluster, resource, namespace, service_name(n)), dict) for n in PROMOTION
+    ]
+    return [*SERVICES, *(name for name, is_there in zip(PROMOTION, found, strict=True) if is_there)]
+
+
 async def check_workers(cluster: HttpCluster, namespace: str) -> AsyncIterator[Finding]:
     """Yield whether the services of an installation run; nothing if there is none in the namespace."""
     resource = await cluster.resource(Kind("apps", "Deployment"))
     if resource is None:
         return
     found = {name: await look_at(cluster, resource, namespace, service_name(name)) for name in SERVICES}
+    for name in (*PROMOTION, PACKAGES_SERVICE):  # not every installation has these
+        deployment = await look_at(cluster, resource, namespace, service_name(name))
+        if deployment is not None:
+            found[name] = deployment
     if not any(found.values()):
         yield Finding("workers", namespace, "unknown", "pvbus is not installed there", "pvbus install")
         return

@@ -11,21 +11,25 @@ from pvbus.adapters.kubernetes.cluster import HttpCluster
 from pvbus.cli.doctor.bus import check_bus
 from pvbus.cli.doctor.cluster import (
     check_definitions,
+    check_marks,
+    check_namespaces,
     check_packages,
     check_rivals,
     check_server,
     check_workers,
+    installed_services,
     reach,
 )
 from pvbus.cli.doctor.findings import Finding
-from pvbus.cli.doctor.rights import check_rights, selected
-from pvbus.cli.install.applying import installed_bus
+from pvbus.cli.doctor.rights import Account, check_rights, selected
+from pvbus.cli.install.applying import installed_setting
 from pvbus.cli.install.objects import NAMESPACE
 from pvbus.cli.output import FORMATS, columns, emit
-from pvbus.cli.reading import bus_option
+from pvbus.cli.reading import bus_option, names_of
 from pvbus.core.errors import PermanentError
-from pvbus.core.topics import SERVICES
+from pvbus.core.topics import ALL_SERVICES
 from pvbus.ports.cluster import Kind, Resource
+from pvbus.runtime.process.settings import split_names, variable_of
 
 ACCOUNTS = f"system:serviceaccount:{NAMESPACE}:pvbus-{{service}}"
 
@@ -41,9 +45,11 @@ Examples:
 )
 @click.option("--as", "user", default="", metavar="USER", help="Ask for the rights of this user instead of "
               "your own; {service} stands for the service.")  # fmt: skip
-@click.option("--service", "services", multiple=True, type=click.Choice(SERVICES),
-              help="Whose rights; those of all if not given.")  # fmt: skip
+@click.option("--service", "services", multiple=True, type=click.Choice(ALL_SERVICES),
+              help="Whose rights; those of all that are installed if not given.")  # fmt: skip
 @click.option("--namespace", default=NAMESPACE, show_default=True, help="Of the installation.")
+@click.option("--namespaces", metavar="NAME,...", callback=names_of, help="That the services are limited to; "
+              "if it is not given, as the installation has them.")  # fmt: skip
 @click.option(
     "--kubeconfig", help="Of the cluster [default: the pod's account, $KUBECONFIG, ~/.kube/config]."
 )
@@ -54,6 +60,7 @@ def doctor(
     user: str,
     services: tuple[str, ...],
     namespace: str,
+    namespaces: tuple[str, ...] | None,
     kubeconfig: str | None,
     context: str | None,
     output: str,
@@ -68,7 +75,8 @@ def doctor(
     Exit codes: 0 nothing is wrong, 1 something is, 2 bad usage.
     """
     path = Path(kubeconfig) if kubeconfig else None
-    findings = asyncio.run(_look(path, context, services or SERVICES, namespace, user, bus or ""))
+    whose = Account(user, namespace, namespaces)
+    findings = asyncio.run(_look(path, context, services, whose, bus or ""))
     _show(findings, output)
     return 1 if any(finding.state == "wrong" for finding in findings) else 0
 
@@ -77,23 +85,30 @@ async def _look(
     kubeconfig: Path | None,
     context: str | None,
     services: Sequence[str],
-    namespace: str,
-    user: str,
+    whose: Account,
     bus: str,
 ) -> list[Finding]:
     cluster = await HttpCluster.connect(kubeconfig, context)
     try:
         if (unreachable := await reach(cluster)) is not None:
             return [unreachable, *(await check_bus(bus))[0]]
-        bus = bus or await _bus_of(cluster, namespace)
+        namespace = whose.installation
+        bus = bus or await _setting_of(cluster, namespace, "bus")
+        if whose.namespaces is None:
+            names = split_names(await _setting_of(cluster, namespace, "namespaces"))
+            whose = whose._replace(namespaces=names)
         on_bus, requested = await check_bus(bus)
-        observed = await _observed(cluster, requested)
+        observed = await _observed(cluster, requested, whose.namespaces or ())
         return [
             *await check_server(cluster),
             *[finding async for finding in check_definitions(cluster)],
             *[finding async for finding in check_packages(cluster)],
             *[finding async for finding in check_rivals(cluster)],
-            *await check_rights(cluster, services, observed, user),
+            *[finding async for finding in check_marks(cluster)],
+            *[finding async for finding in check_namespaces(cluster, whose.namespaces or ())],
+            *await check_rights(
+                cluster, services or await installed_services(cluster, namespace), observed, whose
+            ),
             *[finding async for finding in check_workers(cluster, namespace)],
             *on_bus,
         ]
@@ -101,17 +116,20 @@ async def _look(
         await cluster.close()
 
 
-async def _bus_of(cluster: HttpCluster, namespace: str) -> str:
+async def _setting_of(cluster: HttpCluster, namespace: str, setting: str) -> str:
     try:
-        return await installed_bus(cluster, namespace)
+        return await installed_setting(cluster, namespace, variable_of(setting))
     except PermanentError:
         return ""
 
 
-async def _observed(cluster: HttpCluster, requested: set[Kind]) -> list[Resource]:
+async def _observed(
+    cluster: HttpCluster, requested: set[Kind], namespaces: tuple[str, ...]
+) -> list[Resource]:
     """Return the resources that ingest has to observe, as far as they are served and we may see the sets."""
-    with contextlib.suppress(PermanentError):  # without the right to list sets: what the bus says counts
-        requested = requested | await selected(cluster)
+    for namespace in namespaces or (None,):
+        with contextlib.suppress(PermanentError):  # without the right to list sets: what the bus says counts
+            requested = requested | await selected(cluster, namespace)
     found = [await cluster.resource(kind) for kind in sorted(requested)]
     return [resource for resource in found if resource is not None]
 

@@ -13,7 +13,7 @@ from pvbus.cli.install.objects import service_name
 from pvbus.cli.progress import SET
 from pvbus.core.api.variants import PackageVariantSet
 from pvbus.core.errors import PermanentError
-from pvbus.core.rights import OBSERVED_LABEL, OBSERVED_VERBS, RIGHTS, Request, Right
+from pvbus.core.rights import OBSERVED_LABEL, OBSERVED_VERBS, Request, Right, rights_of
 from pvbus.core.unroll.contexts import selected_kinds
 from pvbus.ports.cluster import Kind, Resource
 
@@ -21,64 +21,101 @@ AREA = "rights"
 _ACCOUNT = "system:serviceaccount:"
 
 
+class Account(NamedTuple):
+    """Whose rights. user: {service} stands for the service; "" for our own.
+
+    installation: the namespace of the services. namespaces: those that they are limited to; () if they are
+    not limited, None to read it from the installation.
+    """
+
+    user: str
+    installation: str
+    namespaces: tuple[str, ...] | None
+
+
 class Need(NamedTuple):
-    """A right that a service has to have. is_observed: for a kind that a set or a package names."""
+    """A right that a service has to have. is_observed: for a kind that a set or a package names.
+    is_namespaced: whether that kind has namespaces."""
 
     service: str
     right: Right
     is_observed: bool = False
+    is_namespaced: bool = True
 
 
-def needs_of(services: Sequence[str], observed: Iterable[Resource]) -> Iterator[Need]:
+def needs_of(
+    services: Sequence[str], observed: Iterable[Resource], *, namespaced: bool = False
+) -> Iterator[Need]:
     """Yield what services need. observed: the kinds that sets select and packages inject."""
     for service in services:
-        own = {(right.group, right.resource) for right in RIGHTS[service]}
-        yield from (Need(service, right) for right in RIGHTS[service])
+        rights = rights_of(service, namespaced=namespaced)
+        own = {(right.group, right.resource) for right in rights}
+        yield from (Need(service, right) for right in rights)
         for resource in observed if service == "ingest" else ():
             if (resource.group, resource.plural) not in own:
-                yield Need(service, Right(resource.group, resource.plural, OBSERVED_VERBS, ""), True)
+                right = Right(resource.group, resource.plural, OBSERVED_VERBS, "")
+                yield Need(service, right, is_observed=True, is_namespaced=resource.namespaced)
 
 
 async def check_rights(
-    cluster: HttpCluster, services: Sequence[str], observed: Iterable[Resource], user: str
+    cluster: HttpCluster, services: Sequence[str], observed: Iterable[Resource], whose: Account
 ) -> list[Finding]:
-    """Ask for every right. user: whose, with {service} for the service; "" for our own."""
-    needs = list(needs_of(services, observed))
-    return list(await asyncio.gather(*(_check(cluster, need, user) for need in needs)))
+    """Ask for every right, in each namespace that the services are limited to."""
+    needs = list(needs_of(services, observed, namespaced=bool(whose.namespaces)))
+    checks = [_check(cluster, need, whose, name) for need in needs for name in whose.namespaces or ("",)]
+    return list(await asyncio.gather(*checks))
 
 
-async def _check(cluster: HttpCluster, need: Need, user: str) -> Finding:
-    subject = f"{need.service}: {need.right.title}"
+async def _check(cluster: HttpCluster, need: Need, whose: Account, namespace: str) -> Finding:
+    """namespace: the one to ask for; "" for all at once."""
+    subject = f"{need.service}: {need.right.title}" + (f" in {namespace}" if namespace else "")
+    user = whose.user
+    if namespace and need.is_observed and not need.is_namespaced:
+        message = "has no namespace, so a service that is limited to some cannot observe it"
+        action = "take it out of the sets, or unset PVBUS_NAMESPACES"
+        return Finding(AREA, subject, "wrong", message, action)
     try:
-        answers = [await _is_allowed(cluster, need, verb, user) for verb in need.right.verbs]
+        answers = [await _is_allowed(cluster, need, verb, user, namespace) for verb in need.right.verbs]
     except PermanentError as exc:
         return Finding(AREA, subject, "unknown", f"the API server does not say: {exc}", _unknown_action(user))
     missing = [verb for verb, allowed in zip(need.right.verbs, answers, strict=True) if not allowed]
     if not missing:
         return Finding(AREA, subject, "ok", f"may {', '.join(need.right.verbs)}")
-    return Finding(AREA, subject, "wrong", f"may not {', '.join(missing)}", _action(need, user))
+    return Finding(AREA, subject, "wrong", f"may not {', '.join(missing)}", _action(need, whose, namespace))
 
 
 def _unknown_action(user: str) -> str:
     return "ask as a user who may create subjectaccessreviews.authorization.k8s.io" if user else ""
 
 
-def _action(need: Need, user: str) -> str:
+def _action(need: Need, whose: Account, namespace: str) -> str:
+    if need.is_observed and namespace:
+        role = f"pvbus-observes-{need.right.title}"
+        account = f"{whose.installation}:{service_name(need.service)}"
+        return (
+            f"kubectl -n {namespace} create role {role} --verb={','.join(need.right.verbs)} "
+            f"--resource={need.right.title} && kubectl -n {namespace} create rolebinding {role} "
+            f"--role={role} --serviceaccount={account}"
+        )
     if need.is_observed:
         role = f"pvbus-observes-{need.right.title}"
         return (
             f"kubectl create clusterrole {role} --verb={','.join(need.right.verbs)} "
             f"--resource={need.right.title} && kubectl label clusterrole {role} {OBSERVED_LABEL}=true"
         )
-    whose = "" if user else ", or ask for the service's account with --as, not for yourself"
-    return f"bind the ClusterRole {service_name(need.service)}: pvbus install{whose}"
+    other = "" if whose.user else ", or ask for the service's account with --as, not for yourself"
+    if namespace:
+        names = ",".join(whose.namespaces or ())
+        name = f"Role {service_name(need.service)} in {namespace}"
+        return f"bind the {name}: pvbus install --namespaces {names}{other}"
+    return f"bind the ClusterRole {service_name(need.service)}: pvbus install{other}"
 
 
-async def _is_allowed(cluster: HttpCluster, need: Need, verb: str, user: str) -> bool:
+async def _is_allowed(cluster: HttpCluster, need: Need, verb: str, user: str, namespace: str) -> bool:
     """Raises PermanentError if the API server has no reviews, or does not let us create one."""
     name = user.replace("{service}", need.service)
     whose = {"user": name, "groups": groups_of(name)} if user else None
-    return await is_allowed(cluster, Request(verb, need.right.group, need.right.resource), whose)
+    return await is_allowed(cluster, Request(verb, need.right.group, need.right.resource, namespace), whose)
 
 
 def groups_of(user: str) -> list[str]:
@@ -90,13 +127,13 @@ def groups_of(user: str) -> list[str]:
     return groups
 
 
-async def selected(cluster: HttpCluster) -> set[Kind]:
-    """Return the kinds that the sets of the cluster select. Sets that cannot be decoded are left out."""
+async def selected(cluster: HttpCluster, namespace: str | None = None) -> set[Kind]:
+    """Return the kinds that the sets of one or all namespaces select, but for sets that cannot be decoded."""
     resource = await cluster.resource(SET, version="v1alpha2")
     if resource is None:
         return set()
     kinds: set[Kind] = set()
-    for obj in (await cluster.list(resource)).items:
+    for obj in (await cluster.list(resource, namespace)).items:
         try:
             spec = msgspec.convert(obj, PackageVariantSet).spec
         except msgspec.ValidationError:

@@ -10,6 +10,7 @@ from typing import Literal, NamedTuple
 
 from pvbus.adapters.kubernetes.cluster import HttpCluster
 from pvbus.cli.install.objects import PART_OF, SETTINGS, Object, service_name
+from pvbus.cli.install.roles import INSTANCE
 from pvbus.core.errors import ConflictError, PermanentError, UsageError
 from pvbus.ports.cluster import Kind, Resource
 
@@ -28,11 +29,18 @@ PRUNED = (
     Kind("monitoring.coreos.com", "ServiceMonitor"),
     Kind("monitoring.coreos.com", "PrometheusRule"),
     Kind("keda.sh", "ScaledObject"),
+    Kind("apiregistration.k8s.io", "APIService"),
     Kind(_RBAC, "ClusterRoleBinding"),
     Kind(_RBAC, "ClusterRole"),
+    Kind(_RBAC, "RoleBinding"),
+    Kind(_RBAC, "Role"),
 )
 """The kinds of which an object that we once applied is removed when we have it no more. Definitions are not
 among them, as all objects of a kind go with its definition, and neither is the namespace."""
+
+_BINDING = Kind(_RBAC, "RoleBinding")
+_EVERYWHERE = (_BINDING, Kind(_RBAC, "Role"))
+"""Kinds whose objects are in the namespaces that the services work in. INSTANCE says whose they are."""
 
 Action = Literal["created", "changed", "unchanged", "removed", "failed"]
 
@@ -54,28 +62,28 @@ async def apply_all(cluster: HttpCluster, objects: Sequence[Object], namespace: 
     Raises UsageError if pvbus is installed in another namespace, TransientError if the server does not
     answer.
     """
-    await _check_alone(cluster, namespace)
+    await _check_alone(cluster, objects, namespace)
     results = [await _apply(cluster, obj) for obj in objects]
     if all(result.action != "failed" for result in results):
         results += [result async for result in _prune(cluster, objects, namespace)]
     return results
 
 
-async def installed_bus(cluster: HttpCluster, namespace: str) -> str:
-    """Return the bus of the installation in a namespace, "" if there is none."""
+async def installed_setting(cluster: HttpCluster, namespace: str, variable: str) -> str:
+    """Return a setting of the installation in a namespace, "" if there is none."""
     resource = await cluster.resource(Kind("", "ConfigMap"))
     assert resource is not None
     found = await cluster.get(resource, namespace, SETTINGS)
-    return str(((found or {}).get("data") or {}).get("PVBUS_BUS", ""))
+    return str(((found or {}).get("data") or {}).get(variable, ""))
 
 
-async def _check_alone(cluster: HttpCluster, namespace: str) -> None:
-    """Two installations would both write the same PackageVariants: the roles have no namespace."""
+async def _check_alone(cluster: HttpCluster, objects: Sequence[Object], namespace: str) -> None:
+    """Two installations would both write the same PackageVariants, unless they share no namespace."""
     resource = await cluster.resource(Kind(_RBAC, "ClusterRoleBinding"))
-    if resource is None:
+    if resource is None or await cluster.resource(Kind("apps", "Deployment")) is None:
         raise UsageError(
-            "this API server has no RBAC, so it is no cluster to install on (`pvbus up` and `pvbus "
-            "apiserver` need no installation): choose another one with --kubeconfig or --context"
+            "this API server has no RBAC or no Deployments, so it is no cluster to install on (`pvbus up` "
+            "and `pvbus apiserver` need no installation): choose another one with --kubeconfig or --context"
         )
     try:
         found = await cluster.get(resource, "", service_name("ingest"))
@@ -88,6 +96,26 @@ async def _check_alone(cluster: HttpCluster, namespace: str) -> None:
             f"pvbus is installed in the namespace {other} already, and works on all namespaces: give "
             f"--namespace {other} to change that one, or uninstall it first"
         )
+    await _check_apart(cluster, objects, namespace)
+
+
+async def _check_apart(cluster: HttpCluster, objects: Sequence[Object], namespace: str) -> None:
+    """Raises UsageError if another installation, which is limited to namespaces, works in one of ours."""
+    resource = await cluster.resource(_BINDING)
+    assert resource is not None
+    try:
+        found = (await cluster.list(resource, label_selector=SELECTOR)).items
+    except PermanentError:
+        return
+    own = {obj["metadata"]["namespace"] for obj in objects if _kind_of(obj) == _BINDING}
+    for binding in found:
+        meta = binding["metadata"]
+        other = meta["labels"].get(INSTANCE, namespace)
+        if other != namespace and (not own or meta["namespace"] in own):
+            raise UsageError(
+                f"the pvbus that is installed in the namespace {other} works in {meta['namespace']} already: "
+                "give --namespaces without it, or take it from that one first"
+            )
 
 
 async def _apply(cluster: HttpCluster, obj: Object) -> Result:
@@ -115,14 +143,17 @@ def _kind_of(obj: Object) -> Kind:
 
 
 async def _prune(cluster: HttpCluster, objects: Sequence[Object], namespace: str) -> AsyncIterator[Result]:
-    present = {(_kind_of(obj), obj["metadata"]["name"]) for obj in objects}
+    present = {_identity(_kind_of(obj), obj) for obj in objects}
     for kind in PRUNED:
         try:
             resource = await cluster.resource(kind)
             if resource is None:
                 continue
+            is_ours = kind in _EVERYWHERE
             listing = await cluster.list(
-                resource, namespace if resource.namespaced else None, label_selector=SELECTOR
+                resource,
+                namespace if resource.namespaced and not is_ours else None,
+                label_selector=f"{SELECTOR},{INSTANCE}={namespace}" if is_ours else SELECTOR,
             )
             for obj in _left(listing.items, kind, present):
                 yield await _remove(cluster, resource, obj)
@@ -130,12 +161,16 @@ async def _prune(cluster: HttpCluster, objects: Sequence[Object], namespace: str
             yield Result(kind.kind, "", "*", "failed", str(exc), exc.reason)
 
 
-def _left(found: Iterable[Object], kind: Kind, present: set[tuple[Kind, str]]) -> Iterator[Object]:
+def _identity(kind: Kind, obj: Object) -> tuple[Kind, str, str]:
+    return kind, obj["metadata"].get("namespace", ""), obj["metadata"]["name"]
+
+
+def _left(found: Iterable[Object], kind: Kind, present: set[tuple[Kind, str, str]]) -> Iterator[Object]:
     """Yield the objects that an earlier installation has applied and this one has not."""
     for obj in found:
         meta = obj["metadata"]
         managers = {entry.get("manager") for entry in meta.get("managedFields") or ()}
-        if MANAGER in managers and (kind, meta["name"]) not in present and not meta.get("deletionTimestamp"):
+        if MANAGER in managers and _identity(kind, obj) not in present and not meta.get("deletionTimestamp"):
             yield obj
 
 

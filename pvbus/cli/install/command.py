@@ -1,25 +1,24 @@
 """`pvbus install`: puts the services on a cluster, or prints what that takes."""
 
 import asyncio
+import contextlib
 from collections import Counter
 from pathlib import Path
 
 import click
 
 from pvbus.adapters.kubernetes.cluster import HttpCluster
-from pvbus.cli.install.applying import Result, apply_all, installed_bus
-from pvbus.cli.install.manifests import COMPONENTS, OVERLAYS, STANDALONE, WITH_PORCH, objects
+from pvbus.cli.install.applying import Result, apply_all, installed_setting
+from pvbus.cli.install.manifests import COMPONENTS, OVERLAYS, WITH_PORCH, objects
 from pvbus.cli.install.objects import NAMESPACE, Object, Options
 from pvbus.cli.output import FORMATS, columns, emit, yaml_stream
-from pvbus.core.errors import UsageError
+from pvbus.cli.reading import names_of
+from pvbus.core.errors import PermanentError, UsageError
+from pvbus.runtime.process.settings import split_names, variable_of
 
 _NO_BUS = (
     "say where the services find each other: --bus kafka://HOST:PORT[,HOST:PORT...][/PREFIX], as pods have "
     "no file in common"
-)
-_NO_STORE = (
-    "pvbus's own package store cannot run in a cluster yet: sets and variants wait for their upstream until "
-    "something serves porch.kpt.dev/v1alpha1, such as Porch's server"
 )
 _NO_RIGHT = (
     "the rights to install are missing: an administrator can apply the output of `pvbus install --dry-run` "
@@ -35,18 +34,24 @@ Examples:
   pvbus install --add monitoring --add autoscaling       the bus stays as it is installed
   pvbus install --bus kafka://kafka.kafka:9092 --dry-run | kubectl diff -f -
   pvbus install --overlay standalone --bus kafka://kafka.kafka:9092/blue -o json
+  pvbus install --bus kafka://kafka.kafka:9092 --namespaces edge,core
 """,
 )
 @click.option("--overlay", type=click.Choice(OVERLAYS), default=WITH_PORCH, show_default=True,
-              help="with-porch leaves Porch's definitions alone; standalone brings ours.")  # fmt: skip
+              help="with-porch leaves Porch's kinds and server alone; standalone brings ours.")  # fmt: skip
 @click.option("--namespace", default=NAMESPACE, show_default=True, help="Of the services.")
 @click.option(
     "--image", default=Options().image, show_default=True, help="As the nodes of the cluster get it."
 )
 @click.option("--bus", envvar="PVBUS_BUS", help="kafka://HOST:PORT[,HOST:PORT...][/PREFIX]; if it is not "
               "given, that of the present installation [PVBUS_BUS].")  # fmt: skip
+@click.option("--namespaces", metavar="NAME,...", envvar="PVBUS_NAMESPACES", callback=names_of,
+              help="Work in these namespaces alone, with Roles in them instead of ClusterRoles; if it is not "
+              "given, as the present installation; \"\" for all [PVBUS_NAMESPACES].")  # fmt: skip
 @click.option("--add", "components", multiple=True, type=click.Choice(COMPONENTS),
-              help="monitoring: for prometheus-operator and Grafana. autoscaling: for KEDA.")  # fmt: skip
+              help="monitoring: for prometheus-operator and Grafana. autoscaling: for KEDA. promotion: "
+              "the services promote, rollout and release, which propose drafts, and approve them "
+              "by RolloutPolicies.")  # fmt: skip
 @click.option("--kubeconfig", help="Of the cluster [default: $KUBECONFIG, else ~/.kube/config].")
 @click.option("--context", help="Of the kubeconfig; the current one if not given.")
 @click.option("--dry-run", is_flag=True, help="Print the objects as YAML, and ask no cluster.")
@@ -56,6 +61,7 @@ def install(
     namespace: str,
     image: str,
     bus: str | None,
+    namespaces: tuple[str, ...] | None,
     components: tuple[str, ...],
     kubeconfig: str | None,
     context: str | None,
@@ -70,12 +76,13 @@ def install(
 
     Exit codes: 0 done, 1 an object failed, 2 bad usage.
     """
-    options = Options(namespace=namespace, image=image, bus=bus or "")
+    options = Options(namespace=namespace, image=image, bus=bus or "", namespaces=namespaces or ())
     chosen = tuple(dict.fromkeys(components))
     if dry_run:
         click.echo(yaml_stream(_made(overlay, options, chosen)), nl=False)
         return 0
-    results = asyncio.run(_install(overlay, options, chosen, kubeconfig, context))
+    is_limited = namespaces is not None
+    results = asyncio.run(_install(overlay, options, chosen, kubeconfig, context, is_limited=is_limited))
     _show(results, output)
     if output == "text":
         _advise(results, overlay, namespace)
@@ -89,12 +96,24 @@ def _made(overlay: str, options: Options, components: tuple[str, ...]) -> list[O
 
 
 async def _install(
-    overlay: str, options: Options, components: tuple[str, ...], kubeconfig: str | None, context: str | None
+    overlay: str,
+    options: Options,
+    components: tuple[str, ...],
+    kubeconfig: str | None,
+    context: str | None,
+    *,
+    is_limited: bool,
 ) -> list[Result]:
+    """is_limited: whether the namespaces are given; if not, they stay as they are installed."""
     cluster = await HttpCluster.connect(Path(kubeconfig) if kubeconfig else None, context, strict=True)
     try:
         if not options.bus:
-            options = options._replace(bus=await installed_bus(cluster, options.namespace))
+            bus = await installed_setting(cluster, options.namespace, variable_of("bus"))
+            options = options._replace(bus=bus)
+        if not is_limited:
+            with contextlib.suppress(PermanentError):  # without the right to look; applying it will say so
+                text = await installed_setting(cluster, options.namespace, variable_of("namespaces"))
+                options = options._replace(namespaces=split_names(text))
         return await apply_all(cluster, _made(overlay, options, components), options.namespace)
     finally:
         await cluster.close()
@@ -119,8 +138,6 @@ def _advise(results: list[Result], overlay: str, namespace: str) -> None:
         click.echo(f"error: {_NO_RIGHT}", err=True)
     if counts["failed"]:
         return
-    if overlay == STANDALONE:
-        click.echo(f"note: {_NO_STORE}", err=True)
     account = f"system:serviceaccount:{namespace}:pvbus-{{service}}"
     click.echo(
         f"next: kubectl -n {namespace} get pods; pvbus doctor --namespace {namespace} --as '{account}'"

@@ -111,6 +111,12 @@ PANELS = (
         ),
     ),
     Panel(
+        "Queries to Prometheus",
+        "ops",
+        "For the checks of rollouts, by outcome: with `transient` and `permanent` these checks wait.",
+        (Query("sum by (outcome) (rate(pvbus_queries_total[$__rate_interval]))", "{{outcome}}"),),
+    ),
+    Panel(
         "Lists and watches",
         "ops",
         "Begun, and ended by an error.",
@@ -132,6 +138,23 @@ PANELS = (
         "wps",
         "By topic.",
         (Query("sum by (topic) (rate(pvbus_records_written_total[$__rate_interval]))", "{{topic}}"),),
+    ),
+    Panel(
+        "Requests to the package store",
+        "reqps",
+        "By verb and code, as an aggregated API of a cluster; 503 means that it cannot ask kube-apiserver.",
+        (
+            Query(
+                "sum by (verb, code) (rate(pvbus_package_requests_total[$__rate_interval]))",
+                "{{verb}} {{code}}",
+            ),
+        ),
+    ),
+    Panel(
+        "Certificate of the package store",
+        "s",
+        "Until it expires, of the replica whose certificate expires first.",
+        (Query("min(pvbus_serving_certificate_expiry_timestamp_seconds > 0) - time()", "left"),),
     ),
     Panel(
         "Restore",
@@ -156,6 +179,27 @@ PANELS = (
         "short",
         "Records that could not be decoded: something else writes to the topics.",
         (Query("sum by (topic) (increase(pvbus_dead_letters_total[1h]))", "{{topic}}"),),
+    ),
+    Panel(
+        "Webhook sink: events by outcome",
+        "ops",
+        "`retried` counts each try; `dead_lettered` are in pvbus.dlq; `deleted` are lost to retention.",
+        (
+            Query("sum by (outcome) (rate(pvbus_sink_events_total[$__rate_interval]))", "{{outcome}}"),
+            Query("sum(rate(pvbus_sink_deleted_events_total[$__rate_interval]))", "deleted"),
+        ),
+    ),
+    Panel(
+        "Webhook sink: unsent events",
+        "short",
+        "Read and not sent yet: they wait for the receiver.",
+        (Query("sum(pvbus_sink_unsent_records)", "events"),),
+    ),
+    Panel(
+        "Webhook sink: oldest unsent event",
+        "s",
+        "While it grows, the receiver takes nothing, or fails one object's events.",
+        (Query("max(pvbus_sink_oldest_unsent_seconds)", "age"),),
     ),
     Panel(
         "Workers by version",

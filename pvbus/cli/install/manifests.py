@@ -4,22 +4,32 @@ from collections.abc import Callable, Iterator, Mapping
 
 from pvbus.cli.install.dashboard import config_map
 from pvbus.cli.install.monitoring import prometheus_rule, service_monitor
-from pvbus.cli.install.network import policies
+from pvbus.cli.install.network import api_server_policies, policies
 from pvbus.cli.install.objects import Object, Options, new
-from pvbus.cli.install.roles import accounts, bindings, roles
+from pvbus.cli.install.packages import package_store
+from pvbus.cli.install.roles import (
+    accounts,
+    bindings,
+    namespaced_roles,
+    observing,
+    observing_in,
+    roles,
+)
 from pvbus.cli.install.scaling import PER_WORKER, scaled_objects
 from pvbus.cli.install.workloads import settings, workloads
-from pvbus.core.api.crds import crds
+from pvbus.core.api.crds import cluster_crds, promotion_crds
+from pvbus.core.rights import PROMOTION_KINDS, PROMOTION_RIGHTS
+from pvbus.core.topics import PROMOTION
 
 WITH_PORCH, STANDALONE = "with-porch", "standalone"
 OVERLAYS = (WITH_PORCH, STANDALONE)
-MONITORING, AUTOSCALING = "monitoring", "autoscaling"
-COMPONENTS = (MONITORING, AUTOSCALING)
+MONITORING, AUTOSCALING, PROMOTING = "monitoring", "autoscaling", "promotion"
+COMPONENTS = (MONITORING, AUTOSCALING, PROMOTING)
 
 
 def definitions() -> Iterator[Object]:
     """Yield the CustomResourceDefinitions. An installation with Porch has Porch's."""
-    yield from crds()
+    yield from cluster_crds()
 
 
 def namespace(options: Options) -> Iterator[Object]:
@@ -32,8 +42,11 @@ def namespace(options: Options) -> Iterator[Object]:
 
 def rbac(options: Options) -> Iterator[Object]:
     yield from accounts(options.namespace)
-    yield from roles()
-    yield from bindings(options.namespace)
+    if options.namespaces:
+        yield from namespaced_roles(options.namespaces, options.namespace)
+    else:
+        yield from roles()
+        yield from bindings(options.namespace)
 
 
 def configuration(options: Options) -> Iterator[Object]:
@@ -44,6 +57,27 @@ def monitoring(options: Options) -> Iterator[Object]:
     yield service_monitor(options.namespace)
     yield prometheus_rule(options.namespace)
     yield config_map(options.namespace)
+
+
+def promotion_rights(options: Options) -> Iterator[Object]:
+    """Yield the rights of these services, and those of ingest to the kinds that promote asks it for."""
+    if options.namespaces:
+        yield from namespaced_roles(options.namespaces, options.namespace, PROMOTION)
+        for right in PROMOTION_KINDS:
+            yield from observing_in(options.namespaces, options.namespace, right)
+        return
+    yield from roles(PROMOTION_RIGHTS)
+    yield from bindings(options.namespace, PROMOTION_RIGHTS)
+    yield from (observing(*right[:3]) for right in PROMOTION_KINDS)
+
+
+def promotion(options: Options) -> Iterator[Object]:
+    """Yield the services that propose drafts, with their kinds and rights."""
+    yield from promotion_crds()
+    yield from accounts(options.namespace, PROMOTION)
+    yield from promotion_rights(options)
+    yield from api_server_policies(options, PROMOTION_RIGHTS)
+    yield from workloads(options, PROMOTION)
 
 
 BASE: Mapping[str, Callable[[Options], Iterator[Object]]] = {
@@ -57,6 +91,7 @@ BASE: Mapping[str, Callable[[Options], Iterator[Object]]] = {
 PARTS: Mapping[str, Callable[[Options], Iterator[Object]]] = {
     MONITORING: monitoring,
     AUTOSCALING: scaled_objects,
+    PROMOTING: promotion,
 }
 
 
@@ -68,5 +103,7 @@ def objects(overlay: str, options: Options, components: tuple[str, ...] = ()) ->
         yield from definitions()
     for part in BASE.values():
         yield from part(options)
+    if overlay == STANDALONE:
+        yield from package_store(options)
     for component in components:
         yield from PARTS[component](options)

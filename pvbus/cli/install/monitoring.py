@@ -24,6 +24,10 @@ class Alert(NamedTuple):
     action: str
 
 
+EXPIRY_DAYS_MIN = 14
+"""Of the package store's certificate. One that it makes itself, and those of cert-manager, are renewed
+earlier: a renewal that has failed so late does not succeed by itself."""
+
 ALERTS = (
     Alert(
         "PvbusNoWorker",
@@ -135,6 +139,15 @@ ALERTS = (
         "warning",
         "One of ten variants takes more than a minute from its attempt to its written status.",
         "See the package store: pipelines and pushes take most of the time.",
+    ),
+    Alert(
+        "PvbusCertificateExpires",
+        f"min(pvbus_serving_certificate_expiry_timestamp_seconds > 0) - time() < {EXPIRY_DAYS_MIN * 86_400}",
+        600,
+        "critical",
+        "The certificate of the package store expires in {{ $value | humanizeDuration }}: then no package "
+        "can be read or written.",
+        "See who renews it, and whether the pods have the new Secret; `pvbus doctor` looks at its authority.",
     ),
 )
 

@@ -3,11 +3,11 @@
 A plugin without NetworkPolicies ignores them. Probes come from the node, which every plugin lets in.
 """
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 
 from pvbus.adapters.kafka.settings import settings_of
 from pvbus.cli.install.objects import NAME, PART_OF, PORT, Object, Options, labels, new, service_name
-from pvbus.core.rights import RIGHTS
+from pvbus.core.rights import RIGHTS, Right
 
 DNS_PORT = 53
 API_SERVER_PORTS = (443, 6443)
@@ -19,37 +19,42 @@ METRICS_LABEL = "pvbus.dev/metrics"
 def policies(options: Options) -> Iterator[Object]:
     """Yield a policy that denies everything, and those that allow what is needed."""
     every_pod = dict(PART_OF)
-    yield _policy(NAME, options, every_pod, policyTypes=["Ingress", "Egress"])
+    yield policy(NAME, options, every_pod, policyTypes=["Ingress", "Egress"])
     readers = [
         {"podSelector": {"matchLabels": every_pod}},  # `pvbus lag` in one of the pods
         {"namespaceSelector": {"matchLabels": {"kubernetes.io/metadata.name": "monitoring"}}},
         {"namespaceSelector": {"matchLabels": {METRICS_LABEL: "true"}}},
     ]
-    yield _policy(
+    yield policy(
         f"{NAME}-metrics",
         options,
         every_pod,
         policyTypes=["Ingress", "Egress"],
-        ingress=[{"from": readers, "ports": [_port(PORT)]}],
-        egress=[{"to": readers[:1], "ports": [_port(PORT)]}],
+        ingress=[{"from": readers, "ports": [port_rule(PORT)]}],
+        egress=[{"to": readers[:1], "ports": [port_rule(PORT)]}],
     )
-    yield _policy(
+    yield policy(
         f"{NAME}-bus",
         options,
         every_pod,
         policyTypes=["Egress"],
         egress=[
-            {"ports": [_port(DNS_PORT, "UDP"), _port(DNS_PORT)]},
-            {"ports": [_port(port) for port in _brokers(options.bus)]},
+            {"ports": [port_rule(DNS_PORT, "UDP"), port_rule(DNS_PORT)]},
+            {"ports": [port_rule(port) for port in _brokers(options.bus)]},
         ],
     )
-    for service in [name for name, rights in RIGHTS.items() if rights]:
-        yield _policy(
+    yield from api_server_policies(options)
+
+
+def api_server_policies(options: Options, of: Mapping[str, tuple[Right, ...]] = RIGHTS) -> Iterator[Object]:
+    """Yield what lets each service with rights out to the API server."""
+    for service in [name for name, rights in of.items() if rights]:
+        yield policy(
             f"{service_name(service)}-apiserver",
             options,
             labels(service),
             policyTypes=["Egress"],
-            egress=[{"ports": [_port(port) for port in API_SERVER_PORTS]}],
+            egress=[{"ports": [port_rule(port) for port in API_SERVER_PORTS]}],
         )
 
 
@@ -58,10 +63,12 @@ def _brokers(bus: str) -> list[int]:
     return sorted({int(broker.rpartition(":")[2]) for broker in settings_of(bus).bootstrap})
 
 
-def _port(port: int, protocol: str = "TCP") -> Object:
+def port_rule(port: int, protocol: str = "TCP") -> Object:
+    """Return a port of a policy."""
     return {"port": port, "protocol": protocol}
 
 
-def _policy(name: str, options: Options, pods: dict[str, str], **spec: Iterable[object]) -> Object:
-    policy = new("networking.k8s.io/v1", "NetworkPolicy", name, options.namespace)
-    return {**policy, "spec": {"podSelector": {"matchLabels": pods}, **spec}}
+def policy(name: str, options: Options, pods: dict[str, str], **spec: Iterable[object]) -> Object:
+    """Return a NetworkPolicy for some pods."""
+    made = new("networking.k8s.io/v1", "NetworkPolicy", name, options.namespace)
+    return {**made, "spec": {"podSelector": {"matchLabels": pods}, **spec}}

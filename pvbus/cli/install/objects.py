@@ -21,13 +21,15 @@ KAFKA_FOLDER = "/etc/pvbus/kafka"
 class Options(NamedTuple):
     """What differs between installations. bus: `kafka://HOST:PORT[,HOST:PORT...][/PREFIX]`.
 
-    scaled: services whose number of workers KEDA decides.
+    scaled: services whose number of workers KEDA decides. namespaces: those that the services are limited to;
+    () if they are not.
     """
 
     namespace: str = NAMESPACE
     image: str = f"{NAME}:{__version__}"
     bus: str = "kafka://kafka:9092"
     scaled: frozenset[str] = frozenset()
+    namespaces: tuple[str, ...] = ()
 
 
 def service_name(service: str) -> str:

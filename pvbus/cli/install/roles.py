@@ -1,30 +1,38 @@
 """The service accounts of an installation, and what each may do: `pvbus.core.rights` as RBAC.
 
-Each service has one ClusterRole, as no setting limits pvbus to some namespaces. The role of ingest is an
-aggregated one: the rules of every ClusterRole with the label OBSERVED_LABEL belong to it.
+Each service has one ClusterRole. That of ingest is an aggregated one: the rules of every ClusterRole with the
+label OBSERVED_LABEL belong to it. An installation that is limited to some namespaces has Roles in these
+instead, with the namespace of the services in the label INSTANCE. Roles cannot be aggregated: ingest has one
+more Role and binding for each kind that it observes.
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
 
 from pvbus.cli.install.objects import Object, new, service_name
-from pvbus.core.rights import OBSERVED_LABEL, OBSERVED_VERBS, RIGHTS, Right
+from pvbus.core.rights import OBSERVED_LABEL, OBSERVED_VERBS, RIGHTS, Right, rights_of
 from pvbus.core.topics import SERVICES
 
 RBAC = "rbac.authorization.k8s.io"
 _API = f"{RBAC}/v1"
+INSTANCE = "app.kubernetes.io/instance"
+"""The label of Roles and their bindings: they are not in the namespace of the installation."""
 
 
-def accounts(namespace: str) -> Iterator[Object]:
-    for service in SERVICES:
+Rights = Mapping[str, tuple[Right, ...]]
+
+
+def accounts(namespace: str, services: Sequence[str] = SERVICES) -> Iterator[Object]:
+    for service in services:
         yield new("v1", "ServiceAccount", service_name(service), namespace, service=service)
 
 
-def roles() -> Iterator[Object]:
+def roles(of: Rights = RIGHTS) -> Iterator[Object]:
     """Yield the ClusterRoles. A service without rights has none."""
-    for service, rights in RIGHTS.items():
+    for service, rights in of.items():
         if not rights:
             continue
-        rules = [_rule(right) for right in rights]
+        rules = [rule_of(right) for right in rights]
         role = new(_API, "ClusterRole", service_name(service), service=service)
         if service == "ingest":
             yield {**role, "aggregationRule": {"clusterRoleSelectors": [{"matchLabels": _observed()}]}}
@@ -33,8 +41,8 @@ def roles() -> Iterator[Object]:
         yield {**role, "rules": rules}
 
 
-def bindings(namespace: str) -> Iterator[Object]:
-    for service, rights in RIGHTS.items():
+def bindings(namespace: str, of: Rights = RIGHTS) -> Iterator[Object]:
+    for service, rights in of.items():
         if rights:
             name = service_name(service)
             yield {
@@ -44,16 +52,51 @@ def bindings(namespace: str) -> Iterator[Object]:
             }
 
 
-def observing(group: str, resource: str) -> Object:
+def namespaced_roles(
+    namespaces: Sequence[str], installation: str, services: Sequence[str] = SERVICES
+) -> Iterator[Object]:
+    """Yield Roles and their bindings for services that are limited to some namespaces.
+
+    installation: the namespace of the services.
+    """
+    for namespace in namespaces:
+        for service in services:
+            rights = rights_of(service, namespaced=True)
+            if rights:
+                yield from _granted(service_name(service), service, rights, namespace, installation)
+
+
+def _granted(
+    name: str, service: str, rights: Sequence[Right], namespace: str, installation: str
+) -> Iterator[Object]:
+    """Yield a Role in a namespace, and its binding to a service. name: of both."""
+    role = {"rules": [*map(rule_of, rights)]}
+    account = {"kind": "ServiceAccount", "name": service_name(service), "namespace": installation}
+    binding = {"roleRef": {"apiGroup": RBAC, "kind": "Role", "name": name}, "subjects": [account]}
+    for kind, fields in (("Role", role), ("RoleBinding", binding)):
+        obj: Any = new(_API, kind, name, namespace, service=service)
+        obj["metadata"]["labels"][INSTANCE] = installation
+        yield {**obj, **fields}
+
+
+def observing_in(namespaces: Sequence[str], installation: str, right: Right) -> Iterator[Object]:
+    """Yield the Roles and bindings that let ingest observe one more kind in some namespaces."""
+    for namespace in namespaces:
+        yield from _granted(f"pvbus-observes-{right.title}", "ingest", (right,), namespace, installation)
+
+
+def observing(group: str, resource: str, verbs: tuple[str, ...] = OBSERVED_VERBS) -> Object:
     """Return the ClusterRole that lets ingest observe one more kind. resource: its plural name."""
-    role = new(_API, "ClusterRole", f"pvbus-observes-{resource}{'.' + group if group else ''}")
+    right = Right(group, resource, verbs, "")
+    role = new(_API, "ClusterRole", f"pvbus-observes-{right.title}")
     role["metadata"]["labels"] |= _observed()
-    return {**role, "rules": [_rule(Right(group, resource, OBSERVED_VERBS, ""))]}
+    return {**role, "rules": [rule_of(right)]}
 
 
 def _observed() -> dict[str, str]:
     return {OBSERVED_LABEL: "true"}
 
 
-def _rule(right: Right) -> Object:
+def rule_of(right: Right) -> Object:
+    """Return the rule of a role that grants a right."""
     return {"apiGroups": [right.group], "resources": [right.resource], "verbs": list(right.verbs)}

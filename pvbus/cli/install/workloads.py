@@ -1,7 +1,7 @@
-"""The Deployments of the five services, with what belongs to each: budget, Service, settings."""
+"""The Deployments of the services, with what belongs to each: budget, Service, settings."""
 
 import hashlib
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from typing import NamedTuple
 
 import msgspec
@@ -19,6 +19,7 @@ from pvbus.cli.install.objects import (
     new,
     service_name,
 )
+from pvbus.core.rights import ALL_RIGHTS
 from pvbus.core.topics import SERVICES
 from pvbus.runtime.process.settings import ServicesConfig, variable_of
 
@@ -49,6 +50,15 @@ NEEDS: Mapping[str, Needs] = {
     "render": Needs("200m", "256Mi", "1Gi", "making 10,000 variants took all services 10 s of CPU"),
     "inject": Needs("100m", "256Mi", "1Gi", "waits for the package store; has the injected content"),
     "conditions": Needs("100m", "256Mi", "1Gi", "has the last condition of each variant of its share"),
+    "promote": Needs("100m", "256Mi", "1Gi", "every worker has the open revisions of all variants"),
+    "rollout": Needs("100m", "256Mi", "1Gi", "has the targets of each policy of its share"),
+    "release": Needs("100m", "128Mi", "512Mi", "has the variants and orders of its share"),
+    "packages": Needs(
+        "200m",
+        "512Mi",
+        "2Gi",
+        "keeps the metadata of all revisions, and the files of packages that it renders",
+    ),
 }
 
 
@@ -60,6 +70,7 @@ def settings(options: Options) -> Object:
         "PVBUS_HEALTH_HOST": "0.0.0.0",
         "PVBUS_HEALTH_PORT": str(PORT),
         "PVBUS_LOG_FORMAT": "json",
+        "PVBUS_NAMESPACES": ",".join(options.namespaces),
     }
     return {**new("v1", "ConfigMap", SETTINGS, options.namespace), "data": values}
 
@@ -73,15 +84,16 @@ def _defaults() -> dict[str, str]:
     }
 
 
-def workloads(options: Options) -> Iterator[Object]:
+def workloads(options: Options, services: Sequence[str] = SERVICES) -> Iterator[Object]:
     """Yield Deployment, budget and Service of each service."""
-    for service in SERVICES:
-        yield _deployment(service, options)
-        yield _budget(service, options.namespace)
+    for service in services:
+        yield deployment(service, options)
+        yield budget(service, options.namespace)
         yield _service(service, options.namespace)
 
 
-def _deployment(service: str, options: Options) -> Object:
+def deployment(service: str, options: Options) -> Object:
+    """Return the Deployment of a service."""
     spec: Object = {
         "replicas": REPLICAS,
         "revisionHistoryLimit": 3,
@@ -108,6 +120,7 @@ def _digest(options: Options) -> str:
 def _pod(service: str, options: Options) -> Object:
     return {
         "serviceAccountName": service_name(service),
+        "automountServiceAccountToken": bool(ALL_RIGHTS[service]),
         # Else Kubernetes sets PVBUS_INGEST_PORT and the like, which may be taken for misspelt settings.
         "enableServiceLinks": False,
         "terminationGracePeriodSeconds": DRAIN_SECONDS,
@@ -183,7 +196,8 @@ def _probe(path: str, *, period: int, failures: int) -> Object:
     }
 
 
-def _budget(service: str, namespace: str) -> Object:
+def budget(service: str, namespace: str) -> Object:
+    """Return the PodDisruptionBudget of a service."""
     return {
         **new("policy/v1", "PodDisruptionBudget", service_name(service), namespace, service=service),
         "spec": {

@@ -6,7 +6,7 @@ after `CHECK_RETRY_SECONDS`. Pure: the caller gives the monotonic time.
 """
 
 import math
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sized
 
 import msgspec
 
@@ -17,6 +17,8 @@ from pvbus.core.records import OBJECTS, CheckAnswer, CheckRequest
 
 CHECK_SECONDS = 10.0  # a removal waits longer than this anyway; a list of 100,000 objects takes seconds
 CHECK_RETRY_SECONDS = 60.0  # like the probe of a kind that is not served
+NAMES_MAX = 10  # objects to read by name, or this share of the kind if more; beyond, a list costs less
+NAMES_SHARE_MAX = 0.02
 CHECK_SETTLE_SECONDS = 0.05  # requests that arrive together are answered by one read
 
 Batch = Mapping[str, CheckRequest]
@@ -70,6 +72,11 @@ class Checks:
     def failed(self, now: float, seconds: float = CHECK_RETRY_SECONDS) -> None:
         """Note that a read failed, or that its answers were not written. seconds: until the next read."""
         self._not_before = now + seconds
+
+
+def are_many(names: Sized, count: int) -> bool:
+    """Return whether a list costs less than a read of each name. count: of the kind's objects."""
+    return len(names) > max(NAMES_MAX, int(count * NAMES_SHARE_MAX))
 
 
 def names_of(batch: Batch) -> frozenset[Name] | None:

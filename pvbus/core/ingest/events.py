@@ -6,7 +6,10 @@ from typing import Any, Literal
 import msgspec
 
 from pvbus.core.ingest.published import Name
-from pvbus.core.records import CheckRequest
+from pvbus.core.records import CheckRequest, Coverage
+
+REPLAY_END = "k8s.io/initial-events-end"
+"""The annotation of the bookmark after the objects that a watch begins with."""
 
 
 class _Event(msgspec.Struct, frozen=True, kw_only=True, gc=False):
@@ -50,11 +53,13 @@ class ResolveFailed(_Event, frozen=True, kw_only=True):
 
 
 class Listed(_Event, frozen=True, kw_only=True):
-    """A complete list. versions: those served when it began. resource_version: "" of an aggregated API."""
+    """A complete list, of the namespaces of `coverage`. versions: those served when it began.
+    resource_version: "" of an aggregated API."""
 
     versions: tuple[str, ...]
     resource_version: str
     items: Sequence[Mapping[str, Any]]
+    coverage: Coverage = Coverage()
 
 
 class ListFailed(_Event, frozen=True, kw_only=True):
@@ -64,10 +69,11 @@ class ListFailed(_Event, frozen=True, kw_only=True):
 
 
 class Delivered(_Event, frozen=True, kw_only=True):
-    """An event of the watch."""
+    """An event of the watch. position: see `pvbus.ports.cluster.WatchEvent`."""
 
     type: Literal["ADDED", "MODIFIED", "DELETED", "BOOKMARK"]
     object: Mapping[str, Any]
+    position: str = ""
 
 
 class WatchEnded(_Event, frozen=True, kw_only=True):

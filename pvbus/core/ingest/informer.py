@@ -27,11 +27,11 @@ from typing import Any, Literal, assert_never
 
 from pvbus.core.errors import InvariantError
 from pvbus.core.ingest import commands, events
-from pvbus.core.ingest.checks import Batch, Checks, named_in, names_of, retry_seconds
+from pvbus.core.ingest.checks import Batch, Checks, are_many, named_in, names_of, retry_seconds
 from pvbus.core.ingest.commands import Command
-from pvbus.core.ingest.events import Event, Fault, Purpose
+from pvbus.core.ingest.events import REPLAY_END, Event, Fault, Purpose
 from pvbus.core.ingest.published import Name
-from pvbus.core.ingest.rows import STATIC_KINDS, WHOLE_KINDS
+from pvbus.core.ingest.rows import WHOLE_KINDS
 from pvbus.core.ingest.states import (
     BackingOff,
     BackOffReason,
@@ -47,17 +47,13 @@ from pvbus.core.ingest.states import (
     Watching,
     following,
 )
-from pvbus.core.ingest.view import KindView, name_of
+from pvbus.core.ingest.view import KindView, coverage_notes, name_of, remedy_of
 from pvbus.core.ingest.waits import ListTimes, ProbeTimes, WatchTimes
 from pvbus.core.kinds import Kind
 from pvbus.core.records import SyncMarker
-from pvbus.core.rights import OBSERVED_LABEL, OBSERVED_VERBS
 
-NAMES_MAX = 10  # objects to read by name, or this share of the kind if more; beyond, a list costs less
-NAMES_SHARE_MAX = 0.02
 REPLAY_SILENCE_SECONDS = 5.0  # this silence ends a replay that sends no bookmark
 REPLAY_RELIST_SECONDS = 600.0  # how long a deletion that was never sent can go unnoticed
-REPLAY_END = "k8s.io/initial-events-end"
 
 
 class Informer:
@@ -252,7 +248,8 @@ class Informer:
     def _fail(self, fault: Fault) -> None:
         """Handle a failure that ends the watch, or prevents the list."""
         if fault.reason == "permanent":
-            self._miss(f"{fault.message}; {self._remedy()}" if fault.is_forbidden else fault.message)
+            remedy = f"; {remedy_of(self.view.kind)}" if fault.is_forbidden else ""
+            self._miss(fault.message + remedy)
         elif fault.reason == "gone":
             self._back_off("gone")
         else:
@@ -279,15 +276,6 @@ class Informer:
             self._note("warning", "kind cannot be observed", {"reason": message})
         self.state = Unserved(until=self._now + self._probe_times.wait_seconds())
 
-    def _remedy(self) -> str:
-        """Say how ingest gets the right to read the kind."""
-        if self.view.kind in STATIC_KINDS:
-            return "bind the ClusterRole of ingest: `pvbus doctor` prints the command"
-        return (
-            f"to let ingest read it, create a ClusterRole that may {', '.join(OBSERVED_VERBS)} it, with the "
-            f"label {OBSERVED_LABEL}=true: `pvbus doctor` prints the commands"
-        )
-
     def _jitter(self, least: float, most: float) -> float:
         return least + self._rng * (most - least)
 
@@ -308,35 +296,31 @@ class Informer:
         if not listed.resource_version:
             asked = named_in(listing.batch)
             missing = (self.view.written_names() | asked) - {name_of(obj) for obj in listed.items}
+            missing = {name for name in missing if listed.coverage.covers(name[0])}
             if missing:
                 self.state = Completing(
-                    batch=listing.batch,
-                    is_interruption=listing.is_interruption,
-                    versions=listed.versions,
-                    items=listed.items,
+                    batch=listing.batch, is_interruption=listing.is_interruption, listed=listed
                 )
                 self._found = []
                 self._read("left out", missing)
                 return
-        self._replace(listing, listed.versions, listed.resource_version, listed.items)
+        self._replace(listing, listed, listed.items)
 
     def _replace(
-        self,
-        listing: Listing | Completing,
-        versions: tuple[str, ...],
-        resource_version: str,
-        items: Iterable[Mapping[str, Any]],
+        self, listing: Listing | Completing, listed: events.Listed, items: Iterable[Mapping[str, Any]]
     ) -> None:
         """Write the difference under markers, answer the requests from before the list, and watch."""
         self._watch_times.listed()
         self._probe_times.listed()
-        self._position = resource_version
-        self.view.replace(versions, items)
+        self._position = listed.resource_version
+        before = self.view.coverage
+        self.view.replace(listed.versions, listed.coverage, items)
         self.observed = True
         self._answer(listing.batch)
         if self._trouble:
             self._trouble = ""
             self._note("info", "kind is observed again", {})
+        self._commands.extend(coverage_notes(before, listed.coverage))
         if not listing.is_interruption:
             self._list_times.listed(self._now)
         self._watch()
@@ -377,7 +361,8 @@ class Informer:
         match self.state:
             case Watching():
                 self._watch_times.delivered(self._now)
-                self._position = event.object["metadata"].get("resourceVersion") or self._position
+                version = event.position or event.object["metadata"].get("resourceVersion")
+                self._position = version or self._position
             case Replaying():
                 self._silent_at = self._now + REPLAY_SILENCE_SECONDS
                 if not is_bookmark:
@@ -443,7 +428,7 @@ class Informer:
         """Read for the open requests: by name if they name a few objects, else by a list."""
         batch = self._checks.open_now()
         names = names_of(batch)
-        if names is None or len(names) > max(NAMES_MAX, int(self.view.count * NAMES_SHARE_MAX)):
+        if names is None or are_many(names, self.view.count):
             self._list(is_interruption=True)
             return
         self._batch, self._is_behind = batch, False
@@ -495,8 +480,8 @@ class Informer:
                     self._list(is_interruption=True)
                 else:
                     self._answer(self._batch)
-            case "left out", Completing(versions=versions, items=items) as listing:
-                self._replace(listing, versions, "", [*items, *self._found])
+            case "left out", Completing(listed=listed) as listing:
+                self._replace(listing, listed, [*listed.items, *self._found])
             case "gone", Confirming(until=until):
                 self.state = Following(until=until)
             case "content", _:

@@ -8,11 +8,12 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Literal
 
 import msgspec
+from msgspec.structs import replace
 
 from pvbus.core.ingest.rows import Emission
 from pvbus.core.keys import parse_okey, sync_key
 from pvbus.core.kinds import Kind
-from pvbus.core.records import OBJECTS, SyncMarker
+from pvbus.core.records import OBJECTS, Coverage, SyncMarker
 
 MarkerState = Literal["syncing", "ok", "unavailable", "unwatched"]
 
@@ -41,12 +42,14 @@ class KindRows:
         self._known = known
         self._markers = markers
         self._epoch = max((marker.epoch for marker in markers.values()), default=0)
-        self.versions: tuple[str, ...] = ()  # those served, for the markers
+        self.versions: tuple[str, ...] = ()  # those served, and what the list covers, for the markers
+        self.coverage = Coverage()
 
     def mark(self, topic: str, state: MarkerState, message: str = "") -> None:
         """Write a marker to all partitions, unless the bus has it already."""
-        versions = self.versions if state == "ok" else ()
-        marker = SyncMarker(state=state, epoch=self._epoch, versions=versions, message=message)
+        marker = SyncMarker(state=state, epoch=self._epoch, message=message)
+        if state == "ok":
+            marker = replace(marker, versions=self.versions, coverage=self.coverage)
         if self._markers.get(topic) == marker:
             return
         self._markers[topic] = marker
@@ -59,7 +62,8 @@ class KindRows:
         fresh = [row for row in rows.values() if known.get(row.key) != row.digest]
         gone = [key for key in known if key not in rows]
         marker = self._markers.get(topic)
-        is_ok = marker is not None and marker.state == "ok" and marker.versions == self.versions
+        wanted = ("ok", self.versions, self.coverage)
+        is_ok = marker is not None and (marker.state, marker.versions, marker.coverage) == wanted
         if fresh or gone or not is_ok:
             self._epoch += 1
             self.mark(topic, "syncing")

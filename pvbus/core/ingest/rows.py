@@ -5,8 +5,8 @@ of fields that no service reads (status of targets, managedFields, resourceVersi
 `pvbus.objects`.
 
 kubectl's last-applied-configuration, a copy of the whole object, is left out of `pvbus.objects` and of the
-rows of sets. The rows of PackageVariants hold it: they are written back with PUT, which would otherwise
-remove the annotation from the object.
+rows of sets and policies. The rows of PackageVariants hold it: they are written back with PUT, which would
+otherwise remove the annotation from the object.
 
 A kind without a schema may hold anything in its fields: a value of an unexpected type counts as absent.
 """
@@ -17,12 +17,22 @@ from typing import Any, NamedTuple
 
 import msgspec
 
-from pvbus.core.api.variants import CONFIG_GROUP, PORCH_GROUP, Condition, Downstream
-from pvbus.core.keys import okey
+from pvbus.core import tasks
+from pvbus.core.api.promotion import PROMOTION_GROUP, PackageSpecializerSpec
+from pvbus.core.api.variants import (
+    CONFIG_GROUP,
+    PORCH_GROUP,
+    Condition,
+    Downstream,
+    LabelSelector,
+    LabelSelectorRequirement,
+)
+from pvbus.core.keys import TASKS, okey
 from pvbus.core.kinds import Kind
 from pvbus.core.records import (
     INJECTABLES,
     OBJECTS,
+    POLICIES,
     SETS,
     VARIANTS,
     InjectableRow,
@@ -40,8 +50,14 @@ VARIANT = Kind(CONFIG_GROUP, "PackageVariant")
 REPOSITORY = Kind(CONFIG_GROUP, "Repository")
 REVISION = Kind(PORCH_GROUP, "PackageRevision")
 CRD = Kind("apiextensions.k8s.io", "CustomResourceDefinition")
+SPECIALIZER = Kind(PROMOTION_GROUP, "PackageSpecializer")
+POLICY = Kind(PROMOTION_GROUP, "RolloutPolicy")
 STATIC_KINDS = (CRD, REPOSITORY, REVISION, VARIANT, SET)
-WHOLE_KINDS = frozenset({SET, VARIANT, REPOSITORY, REVISION, CRD})
+WHOLE_KINDS = frozenset({*STATIC_KINDS, SPECIALIZER, POLICY})
+UNREADABLE = PackageSpecializerSpec(
+    selector=LabelSelector(match_expressions=(LabelSelectorRequirement(),)),
+)
+"""Stands for a spec that cannot be read. Its selector is invalid: promote takes it for one of every draft."""
 
 
 class Emission(NamedTuple):
@@ -61,6 +77,8 @@ def topics_of(kind: Kind, *, requested: bool) -> tuple[str, ...]:
         return (SETS, OBJECTS) if requested else (SETS,)
     if kind == VARIANT:
         return (VARIANTS, OBJECTS)
+    if kind == POLICY:
+        return (POLICIES, OBJECTS)
     return (OBJECTS,)
 
 
@@ -75,7 +93,7 @@ def rows_of(kind: Kind, obj: Mapping[str, Any], topics: tuple[str, ...]) -> list
         else:
             # The resourceVersion is part of the row: it is the precondition of the next write.
             written = {k: v for k, v in meta.items() if k != "managedFields"}
-            if topic == SETS and _LAST_APPLIED in _map(meta.get("annotations")):
+            if topic != VARIANTS and _LAST_APPLIED in _map(meta.get("annotations")):
                 written["annotations"] = _annotations(meta)
             value = _canonical.encode({**obj, "metadata": written})
             rows.append(Emission(topic, f"{namespace}/{name}", value, _hash(value)))
@@ -117,11 +135,12 @@ def _object_row(kind: Kind, obj: Mapping[str, Any], meta: Mapping[str, Any], key
         deployment=bool(_map(obj.get("spec")).get("deployment")) if kind == REPOSITORY else None,
         downstream=_downstream(obj) if kind == VARIANT else None,
         served=_served(obj) if kind == CRD else None,
-        ready=_ready(obj) if kind == REPOSITORY else None,
+        conditions=_reported(kind, obj),
+        specializer=_specializer(obj) if kind == SPECIALIZER else None,
     )
     # Porch updates the time of a Repository's condition at each of its polls: that alone is no change.
-    timeless = row.ready and msgspec.structs.replace(row.ready, last_transition_time=None)
-    digest = _hash(_canonical.encode(msgspec.structs.replace(row, ready=timeless)))
+    timeless = tuple(msgspec.structs.replace(c, last_transition_time=None) for c in row.conditions)
+    digest = _hash(_canonical.encode(msgspec.structs.replace(row, conditions=timeless)))
     full = msgspec.structs.replace(
         row,
         resource_version=meta.get("resourceVersion", ""),
@@ -151,19 +170,36 @@ def _served(obj: Mapping[str, Any]) -> tuple[str, ...]:
     return tuple(_text(version.get("name")) for version in versions if version.get("served"))
 
 
-def _ready(obj: Mapping[str, Any]) -> Condition | None:
+def _reported(kind: Kind, obj: Mapping[str, Any]) -> tuple[Condition, ...]:
+    """Return the conditions that have events, one of each type."""
+    if kind not in (REPOSITORY, POLICY):
+        return ()
+    found: dict[str, Condition] = {}
     for c in _maps(_map(obj.get("status")).get("conditions")):
-        if c.get("type") == "Ready":
-            generation = c.get("observedGeneration")
-            return Condition(
-                type="Ready",
-                status=_text(c.get("status")),
-                reason=_text(c.get("reason")),
-                message=_text(c.get("message")),
-                last_transition_time=_text(c.get("lastTransitionTime")) or None,
-                observed_generation=generation if isinstance(generation, int) else 0,
-            )
-    return None
+        type_, generation = _text(c.get("type")), c.get("observedGeneration")
+        if type_ in found or not type_ or (kind == REPOSITORY and type_ != "Ready"):
+            continue
+        found[type_] = Condition(
+            type=type_,
+            status=_text(c.get("status")),
+            reason=_text(c.get("reason")),
+            message=_text(c.get("message")),
+            last_transition_time=_text(c.get("lastTransitionTime")) or None,
+            observed_generation=generation if isinstance(generation, int) else 0,
+        )
+    return tuple(found.values())
+
+
+def _specializer(obj: Mapping[str, Any]) -> PackageSpecializerSpec:
+    try:
+        return msgspec.convert(obj.get("spec") or {}, PackageSpecializerSpec)
+    except msgspec.ValidationError:
+        return UNREADABLE
+
+
+def digest_of(kind: Kind, obj: Mapping[str, Any]) -> str:
+    """Return the digest of an object's row in `pvbus.objects`."""
+    return _object_row(kind, obj, obj["metadata"], "").digest
 
 
 def _revision(obj: Mapping[str, Any]) -> RevisionFacts:
@@ -195,7 +231,13 @@ def _revision(obj: Mapping[str, Any]) -> RevisionFacts:
             for c in _maps(status.get("conditions"))
         ),
         gates=tuple(_text(gate.get("conditionType")) for gate in _maps(spec.get("readinessGates"))),
+        tasks=_tasks(spec),
     )
+
+
+def _tasks(spec: Mapping[str, Any]) -> tuple[str, ...]:
+    annotations = _map(_map(spec.get("packageMetadata")).get("annotations"))
+    return tuple(tasks.read({TASKS: _text(annotations.get(TASKS))}).tasks)
 
 
 def _clone_upstream(spec: Mapping[str, Any]) -> str:

@@ -5,14 +5,14 @@ An informer observes one kind (`pvbus.core.ingest.informer`). Its states are a c
 state unchanged. Times are seconds of a monotonic clock.
 """
 
-from collections.abc import Mapping, Sequence
-from typing import Any, Literal
+from collections.abc import Mapping
+from typing import Literal
 
 import msgspec
 
 from pvbus.core.ingest import events
 from pvbus.core.ingest.checks import Batch
-from pvbus.core.ingest.events import Event
+from pvbus.core.ingest.events import Event, Listed
 
 
 class _State(msgspec.Struct, frozen=True, kw_only=True, gc=False):
@@ -52,8 +52,7 @@ class Completing(_State, frozen=True, kw_only=True):
 
     batch: Batch
     is_interruption: bool
-    versions: tuple[str, ...]
-    items: Sequence[Mapping[str, Any]]
+    listed: Listed
 
 
 class Watching(_State, frozen=True, kw_only=True):

@@ -1,13 +1,15 @@
 """The objects of a kind that an informer has seen, and their rows. Pure."""
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
+from pvbus.core.ingest.commands import Note
 from pvbus.core.ingest.published import Emit, KindRows, Name
-from pvbus.core.ingest.rows import WHOLE_KINDS, Emission, injectable_row, presence_row, rows_of
+from pvbus.core.ingest.rows import STATIC_KINDS, WHOLE_KINDS, Emission, injectable_row, presence_row, rows_of
 from pvbus.core.keys import okey
 from pvbus.core.kinds import Kind
-from pvbus.core.records import INJECTABLES, SyncMarker
+from pvbus.core.records import INJECTABLES, Coverage, SyncMarker
+from pvbus.core.rights import OBSERVED_LABEL, OBSERVED_VERBS
 
 
 class KindView:
@@ -43,6 +45,11 @@ class KindView:
         return self._rows.versions
 
     @property
+    def coverage(self) -> Coverage:
+        """Return what the last list covers."""
+        return self._rows.coverage
+
+    @property
     def count(self) -> int:
         return sum(len(versions) for versions in self._versions_seen.values())
 
@@ -70,9 +77,11 @@ class KindView:
 
     # ------------------------------------------------------------ objects
 
-    def replace(self, versions: tuple[str, ...], items: Iterable[Mapping[str, Any]]) -> None:
+    def replace(
+        self, versions: tuple[str, ...], coverage: Coverage, items: Iterable[Mapping[str, Any]]
+    ) -> None:
         """Write the difference to a complete list, under markers."""
-        self._rows.versions = versions
+        self._rows.versions, self._rows.coverage = versions, coverage
         rows: dict[str, dict[str, Emission]] = {topic: {} for topic in self.topics}
         contents: dict[Name, Mapping[str, Any]] = {}
         self._versions_seen = {}
@@ -114,6 +123,9 @@ class KindView:
         wanted = set()
         self._content_seen |= self.content
         for namespace, name in sorted(self.content):
+            if not self.coverage.covers(namespace):
+                wanted.add(okey(*self.kind, namespace, name))  # nothing is known of it, so its row stays
+                continue
             if name:
                 row = injectable_row(self.kind, namespace, name, contents.get((namespace, name)))
             else:
@@ -155,3 +167,26 @@ def name_of(obj: Mapping[str, Any]) -> Name:
     """Return (namespace, name) of an object."""
     meta = obj["metadata"]
     return meta.get("namespace", ""), meta["name"]
+
+
+def coverage_notes(before: Coverage, after: Coverage) -> Iterator[Note]:
+    """Yield a line for each namespace that a list may not read any more, or may read again."""
+    refused = {refusal.namespace for refusal in before.refused}
+    for refusal in after.refused:
+        if refusal not in before.refused:
+            fields = {"namespace": refusal.namespace, "reason": refusal.message}
+            yield Note(level="warning", text="kind cannot be observed in a namespace", fields=fields)
+    for namespace in sorted(refused & set(after.namespaces)):
+        yield Note(
+            level="info", text="kind is observed in a namespace again", fields={"namespace": namespace}
+        )
+
+
+def remedy_of(kind: Kind) -> str:
+    """Say how ingest gets the right to read a kind."""
+    if kind in STATIC_KINDS:
+        return "bind the ClusterRole of ingest: `pvbus doctor` prints the command"
+    return (
+        f"to let ingest read it, create a ClusterRole that may {', '.join(OBSERVED_VERBS)} it, with the "
+        f"label {OBSERVED_LABEL}=true: `pvbus doctor` prints the commands"
+    )

@@ -11,7 +11,7 @@ from pvbus.core.backoff import Backoff, Jitter
 from pvbus.core.errors import ConflictError, PermanentError, TransientError
 from pvbus.core.ingest.rows import CRD
 from pvbus.ports.clock import Clock
-from pvbus.ports.cluster import Cluster, GoneError, Object, Resource
+from pvbus.ports.cluster import GoneError, Object, Reader, Resource
 from pvbus.telemetry.logs import get_logger
 
 BACKOFF_SECONDS = (0.2, 60.0)
@@ -27,8 +27,16 @@ class Definitions:
     """
 
     def __init__(
-        self, cluster: Cluster, clock: Clock, changed: Callable[[str], None], *, jitter: Jitter
+        self,
+        cluster: Reader,
+        clock: Clock,
+        changed: Callable[[str], None],
+        *,
+        jitter: Jitter,
+        is_permitted: bool = True,
     ) -> None:
+        """is_permitted: whether definitions, which have no namespace, may be read. If not, kinds are found by
+        their own probes, at most a minute late."""
         self.asked = asyncio.Event()
         self._cluster = cluster
         self._clock = clock
@@ -36,9 +44,13 @@ class Definitions:
         self._backoff = Backoff(*BACKOFF_SECONDS, jitter)
         self._versions: dict[str, str] = {}  # name -> resourceVersion
         self._is_first = True
+        self._is_permitted = is_permitted
         self._log = get_logger("ingest")
 
     async def run(self) -> None:
+        while not self._is_permitted:
+            self.asked.set()
+            await asyncio.Event().wait()
         while True:
             began, error = self._clock.monotonic(), None
             try:
@@ -67,7 +79,7 @@ class Definitions:
         self.asked.set()
 
     async def _list(self, resource: Resource) -> str:
-        listing = await self._cluster.list(resource, metadata_only=True)
+        listing = await self._cluster.list(resource, metadata_only=True, is_followed=True)
         found = {obj["metadata"]["name"]: _version(obj) for obj in listing.items}
         before, self._versions = self._versions, found
         if not self._is_first or self.asked.is_set():  # else no kind has been resolved yet

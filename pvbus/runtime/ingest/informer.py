@@ -22,7 +22,7 @@ from pvbus.core.ingest.states import BackingOff
 from pvbus.core.kinds import Kind
 from pvbus.core.records import CheckRequest, SyncMarker
 from pvbus.ports.clock import Clock
-from pvbus.ports.cluster import Cluster, GoneError, Resource, SilentError
+from pvbus.ports.cluster import GoneError, Reader, Resource, SilentError
 from pvbus.runtime.backoff import uniform
 from pvbus.runtime.failures import causes
 from pvbus.telemetry import metrics
@@ -38,7 +38,7 @@ class InformerShell:
     def __init__(
         self,
         kind: Kind,
-        cluster: Cluster,
+        cluster: Reader,
         clock: Clock,
         emit: Emit,
         *,
@@ -223,9 +223,12 @@ class InformerShell:
         event: Event
         try:
             versions = await self._cluster.versions(self.kind)
-            listing = await self._cluster.list(self._resource, metadata_only=metadata_only)
+            listing = await self._cluster.list(self._resource, metadata_only=metadata_only, is_followed=True)
             event = events.Listed(
-                versions=versions, resource_version=listing.resource_version, items=listing.items
+                versions=versions,
+                resource_version=listing.resource_version,
+                items=listing.items,
+                coverage=listing.coverage,
             )
         except _ERRORS as exc:
             event = events.ListFailed(fault=fault_of(exc))
@@ -241,7 +244,7 @@ class InformerShell:
             async for event in stream:
                 if self._running.get("watch") is not me:
                     return
-                self._take(events.Delivered(type=event.type, object=event.object))
+                self._take(events.Delivered(type=event.type, object=event.object, position=event.position))
         except _ERRORS as exc:
             fault = fault_of(exc)
         finally:

@@ -3,15 +3,17 @@
 import asyncio
 from typing import NamedTuple
 
-from pvbus.core.ingest.rows import SET, VARIANT, Emission
+from pvbus.core.ingest.rows import POLICY, SET, VARIANT, Emission
 from pvbus.core.keys import CHECK_PREFIX, SYNC_PREFIX
 from pvbus.core.kinds import Kind
-from pvbus.core.records import DLQ, INJECTABLES, OBJECTS, SETS, CheckRequest, WatchRequest
+from pvbus.core.records import DLQ, INJECTABLES, OBJECTS, POLICIES, SETS, VARIANTS, CheckRequest, WatchRequest
 from pvbus.ports.bus import Lease
 from pvbus.ports.clock import Clock
 from pvbus.runtime.ingest.informer import InformerShell
 from pvbus.runtime.reconcile.holder import HeldLease
 
+_KINDS = {SETS: SET, VARIANTS: VARIANT, POLICIES: POLICY}
+"""Of topics with the objects of one kind."""
 RowKey = tuple[str, str, int, int]
 """(topic, key, partition, segment)."""
 
@@ -99,7 +101,7 @@ class IngestLease(HeldLease):
                 of, _, name = row.partition("|")
                 name = name.replace("|", "/", 1)
             else:
-                of, name = str(SET if topic == SETS else VARIANT), row
+                of, name = str(_KINDS[topic]), row
             if of == str(kind) and (not check.names or name in check.names):
                 return True
         return False

@@ -14,20 +14,21 @@ from functools import partial
 
 import msgspec
 
+from pvbus.adapters.namespaces import NamespacedReader
 from pvbus.core.backoff import Jitter
 from pvbus.core.codec import encode_row
 from pvbus.core.errors import ConflictError, PermanentError, TransientError
 from pvbus.core.ingest.published import unwanted, withdrawal
-from pvbus.core.ingest.rows import STATIC_KINDS, Emission, topics_of
+from pvbus.core.ingest.rows import CRD, STATIC_KINDS, Emission, topics_of
 from pvbus.core.keys import CHECK_PREFIX, sync_key
 from pvbus.core.keys import partition as partition_of
 from pvbus.core.kinds import Kind
 from pvbus.core.markers import marker_kind
-from pvbus.core.records import DLQ, INJECTABLES, OBJECTS, SETS, VARIANTS, WATCHES, SyncMarker
+from pvbus.core.records import DLQ, INJECTABLES, OBJECTS, POLICIES, SETS, VARIANTS, WATCHES, SyncMarker
 from pvbus.core.topics import row_partition
 from pvbus.ports.bus import Bus, Record, TopicPartition
 from pvbus.ports.clock import Clock
-from pvbus.ports.cluster import Cluster
+from pvbus.ports.cluster import Reader
 from pvbus.runtime.backoff import uniform
 from pvbus.runtime.ingest.definitions import Definitions
 from pvbus.runtime.ingest.digests import PublishedDigests
@@ -51,20 +52,33 @@ class IngestWorker:
     inputs: tuple[str, ...] = (WATCHES,)
 
     def __init__(
-        self, bus: Bus, cluster: Cluster, clock: Clock, *, partitions: int, jitter: Jitter = uniform
+        self,
+        bus: Bus,
+        cluster: Reader,
+        clock: Clock,
+        *,
+        partitions: int,
+        jitter: Jitter = uniform,
+        namespaces: tuple[str, ...] = (),
     ) -> None:
-        """jitter: the source of the randomness of all waits."""
+        """jitter: the source of the randomness of all waits. namespaces: those to observe; () for all."""
+        if namespaces:
+            cluster = NamespacedReader(cluster, namespaces, clock, jitter=jitter)
+        self._static_kinds = tuple(kind for kind in STATIC_KINDS if kind != CRD or not namespaces)
         self.partitions = partitions
         self._bus = bus
         self._cluster = cluster
         self._clock = clock
         self._log = get_logger(self.name)
         self._leases: dict[int, IngestLease] = {}
-        self._mirror = PublishedDigests(bus, clock, (OBJECTS, SETS, VARIANTS, INJECTABLES), partitions)
+        mirrored = (OBJECTS, SETS, VARIANTS, POLICIES, INJECTABLES)
+        self._mirror = PublishedDigests(bus, clock, mirrored, partitions)
         self._mirroring = asyncio.Lock()
         self._table_reader = TableReader(bus, clock)
         self._jitter = jitter
-        self._definitions = Definitions(cluster, clock, self._probe_all, jitter=jitter)
+        self._definitions = Definitions(
+            cluster, clock, self._probe_all, jitter=jitter, is_permitted=not namespaces
+        )
         make = partial(IngestLease, clock=clock)
         self._holder = LeaseHolder(self, make, bus, clock, self._table_reader, self._leases, jitter=jitter)
         self._steps = IngestSteps(bus, self._log, self._holder.interrupting)
@@ -207,7 +221,7 @@ class IngestWorker:
     def _wanted(self, opened: IngestLease) -> dict[Kind, frozenset[tuple[str, str]]]:
         """Return the kinds of this lease, each with the objects whose content is requested."""
         wanted: dict[Kind, set[tuple[str, str]]] = {
-            kind: set() for kind in STATIC_KINDS if self._partition_of(kind) == opened.lease.partition
+            kind: set() for kind in self._static_kinds if self._partition_of(kind) == opened.lease.partition
         }
         for request in opened.requests.values():
             names = wanted.setdefault(Kind(request.group, request.kind), set())

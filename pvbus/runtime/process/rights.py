@@ -15,7 +15,7 @@ from collections.abc import Iterable
 from pvbus.adapters.kubernetes.access import is_allowed
 from pvbus.adapters.kubernetes.cluster import HttpCluster
 from pvbus.core.errors import PvbusError
-from pvbus.core.rights import OBSERVED_LABEL, RIGHTS, Request, Right, requests_of
+from pvbus.core.rights import OBSERVED_LABEL, Request, Right, requests_of, rights_of
 from pvbus.ports.clock import Clock
 from pvbus.telemetry import metrics
 from pvbus.telemetry.logs import get_logger
@@ -30,23 +30,37 @@ AGENT = "pvbus-"
 class MissingRights:
     """Looks for missing rights. `run` runs until cancelled."""
 
-    def __init__(self, cluster: HttpCluster, clock: Clock, services: Iterable[str]) -> None:
+    def __init__(
+        self,
+        cluster: HttpCluster,
+        clock: Clock,
+        services: Iterable[str],
+        namespaces: tuple[str, ...] = (),
+    ) -> None:
+        """namespaces: those that the services are limited to; () if they are not."""
         self._cluster = cluster
         self._clock = clock
-        self._own = {
-            name: frozenset(r for each in RIGHTS[name] for r in requests_of(each)) for name in services
-        }
+        self._namespaces = namespaces
+        self._own = {name: self._requests_of(name) for name in services}
         self._missing: dict[str, frozenset[Request]] = {name: frozenset() for name in self._own}
         self._refused_at: dict[str, dict[Request, float]] = {name: {} for name in self._own}
         self._log = get_logger("host")
+
+    def _requests_of(self, service: str) -> frozenset[Request]:
+        rights = rights_of(service, namespaced=bool(self._namespaces))
+        return frozenset(request for right in rights for request in requests_of(right, self._namespaces))
+
+    def _in_namespaces(self, request: Request) -> list[Request]:
+        """Return a refused request for each namespace: one that is refused may be so in all of them."""
+        return [request._replace(namespace=name) for name in self._namespaces or ("",)]
 
     def lines(self, service: str) -> list[str]:
         """Return a line for each resource on which a service lacks rights, with what grants them."""
         missing = self._missing[service]
         lines = ["not ready: it has none of its rights"] if self.is_useless(service) else []
-        for group, resource in sorted({request[1:] for request in missing}):
-            requests = sorted(r for r in missing if r[1:] == (group, resource))
-            title = Right(group, resource, (), "").title
+        for group, resource, namespace in sorted({request[1:] for request in missing}):
+            requests = sorted(r for r in missing if r[1:] == (group, resource, namespace))
+            title = Right(group, resource, (), "").title + (f" in {namespace}" if namespace else "")
             verbs = ", ".join(request.verb for request in requests)
             remedies = dict.fromkeys(self._remedy(service, request) for request in requests)
             lines.append(f"may not {verbs} {title}; {'; '.join(remedies)}")
@@ -62,7 +76,8 @@ class MissingRights:
         while True:
             now = self._clock.monotonic()
             for service in self._own:
-                new = {request for agent, request in refused if agent == AGENT + service}
+                ours = [request for agent, request in refused if agent == AGENT + service]
+                new = {each for request in ours for each in self._in_namespaces(request)}
                 self._refused_at[service].update(dict.fromkeys(new, now))
                 if new or self._missing[service]:
                     await self._look(service, self._asked(service, new, now))
@@ -90,10 +105,16 @@ class MissingRights:
             self._log.info("a right was granted", service=service, may=_title(request))
 
     def _remedy(self, service: str, request: Request) -> str:
+        if request.namespace:
+            what = f"Role {AGENT}{service}" if request in self._own[service] else f"Role to {AGENT}{service}"
+            return f"bind the {what} in {request.namespace}: `pvbus doctor` prints the command"
         if request in self._own[service]:
             return f"bind the ClusterRole {AGENT}{service}: `pvbus doctor` prints the command"
+        if service != "ingest":
+            return f"bind a ClusterRole that grants it to the account {AGENT}{service}"
         return f"grant it by the label {OBSERVED_LABEL}=true: `pvbus doctor` prints the commands"
 
 
 def _title(request: Request) -> str:
-    return f"{request.verb} {Right(request.group, request.resource, (), '').title}"
+    where = f" in {request.namespace}" if request.namespace else ""
+    return f"{request.verb} {Right(request.group, request.resource, (), '').title}{where}"

@@ -86,7 +86,7 @@ def test_a_role_that_is_taken_away_is_named(installer: Installer, bus: str, kube
     until(lambda: not allowed(installer, bus))
     _, found = look(installer, bus, "--as", ACCOUNTS, "--service", "render")
     line = found["rights, render: packagevariants.config.porch.kpt.dev"]
-    assert line["message"] == "may not create, update, delete"
+    assert line["message"] == "may not list, watch, create, update, delete"
     assert line["action"] == "bind the ClusterRole pvbus-render: pvbus install"
 
 

@@ -45,7 +45,7 @@ class Kubectl:
     """kubectl as the administrator of a cluster."""
 
     def __init__(self, binary: Path, cluster: RealCluster, home: Path) -> None:
-        self._binary = binary
+        self.binary = binary
         self._environment = {
             "PATH": os.environ["PATH"],
             "HOME": str(home),
@@ -55,7 +55,7 @@ class Kubectl:
     def __call__(self, *arguments: str | Path, stdin: str = "") -> str:
         """Run a command that must succeed; return what it prints."""
         done = subprocess.run(
-            [str(self._binary), *map(str, arguments)],
+            [str(self.binary), *map(str, arguments)],
             input=stdin,
             env=self._environment,
             capture_output=True,

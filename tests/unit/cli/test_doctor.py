@@ -67,13 +67,21 @@ def test_every_right_of_the_chosen_services_is_looked_at(served: Served, capsys:
         "render: packagevariantsets.config.porch.kpt.dev",
         "conditions: packagevariants.config.porch.kpt.dev/status",
         "conditions: packagevariantsets.config.porch.kpt.dev/status",
+        "conditions: packagevariants.config.porch.kpt.dev",
+        "conditions: packagevariantsets.config.porch.kpt.dev",
     ]
 
 
-def test_reviews_for_a_user_are_unknown_where_the_server_has_none(served: Served, capsys: CAPTURE) -> None:
-    _, found = doctor(served, capsys, "--as", "pvbus-{service}", "--service", "render")
+@pytest.mark.parametrize(
+    ("user", "state"),
+    [("system:serviceaccount:pvbus-system:pvbus-{service}", "ok"), ("pvbus-{service}", "wrong")],
+)
+def test_the_rights_of_a_user_are_those_of_his_roles(
+    served: Served, capsys: CAPTURE, user: str, state: str
+) -> None:
+    _, found = doctor(served, capsys, "--as", user, "--service", "render")
     states = {each["state"] for (area, _), each in found.items() if area == "rights"}
-    assert states == {"unknown"}
+    assert states == {state}
 
 
 def test_a_cluster_without_definitions(tmp_path: Path, capsys: CAPTURE) -> None:

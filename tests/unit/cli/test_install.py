@@ -44,6 +44,7 @@ def test_a_component_is_taken_once(capsys: pytest.CaptureFixture[str]) -> None:
         (["--dry-run"], "--bus kafka://HOST:PORT"),
         (["--dry-run", "--bus", "sqlite:bus.db"], 'invalid bus URL "sqlite:bus.db"'),
         (["--bus", BUS], "there is no kubeconfig"),
+        (["--dry-run", "--bus", BUS, "--namespaces", "a b"], "names of namespaces, separated by commas"),
         (["--overlay", "porch"], "'with-porch', 'standalone'"),
     ],
 )
@@ -55,4 +56,32 @@ def test_bad_usage(arguments: list[str], message: str, capsys: pytest.CaptureFix
 def test_the_embedded_api_server_is_no_cluster(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     with serve(tmp_path / "data") as served:
         assert run(["install", "--bus", BUS, "--kubeconfig", str(served.server.kubeconfig_path)]) == 2
-    assert "has no RBAC" in capsys.readouterr().err
+    assert "has no RBAC or no Deployments" in capsys.readouterr().err
+
+
+def test_for_some_namespaces_there_is_nothing_at_the_cluster_scope(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    """Roles and their bindings in each of them, the accounts and all else where the services are."""
+    assert run(["install", "--dry-run", "--bus", BUS, "--namespaces", "blue,red"]) == 0
+    objects = list(yaml.safe_load_all(capsys.readouterr().out))
+    kinds = {obj["kind"] for obj in objects}
+    assert {"Role", "RoleBinding"} <= kinds
+    assert kinds.isdisjoint({"ClusterRole", "ClusterRoleBinding"})
+    roles = [(o["metadata"]["namespace"], o["metadata"]["name"]) for o in objects if o["kind"] == "Role"]
+    services = ("ingest", "render", "inject", "conditions")
+    assert sorted(roles) == sorted((name, f"pvbus-{each}") for name in ("blue", "red") for each in services)
+    resources = {r for o in objects if o["kind"] == "Role" for rule in o["rules"] for r in rule["resources"]}
+    assert "customresourcedefinitions" not in resources
+    subjects = {s["namespace"] for o in objects if o["kind"] == "RoleBinding" for s in o["subjects"]}
+    assert subjects == {"pvbus-system"}
+    (settings,) = [obj["data"] for obj in objects if obj["kind"] == "ConfigMap"]
+    assert settings["PVBUS_NAMESPACES"] == "blue,red"
+
+
+def test_a_service_without_rights_has_no_token(capsys: pytest.CaptureFixture[str]) -> None:
+    assert run(["install", "--dry-run", "--bus", BUS]) == 0
+    objects = yaml.safe_load_all(capsys.readouterr().out)
+    pods = [o["spec"]["template"]["spec"] for o in objects if o["kind"] == "Deployment"]
+    mounted = {pod["serviceAccountName"] for pod in pods if pod["automountServiceAccountToken"]}
+    assert mounted == {"pvbus-ingest", "pvbus-render", "pvbus-inject", "pvbus-conditions"}

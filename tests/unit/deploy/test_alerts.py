@@ -39,6 +39,9 @@ def held(**partitions: int) -> dict[str, str]:
     }
 
 
+EXPIRY = "pvbus_serving_certificate_expiry_timestamp_seconds"
+DAY = 86_400
+"""Of the series, which begin at the time 0."""
 BUILD = {'pvbus_build_info{version="1"}': "1x60"}
 CASES = (
     Case("PvbusNoWorker", "every service has all partitions", held(), "30m", 0),
@@ -188,6 +191,17 @@ CASES = (
         "90m",
         0,
     ),
+    Case("PvbusCertificateExpires", "in 13 days", {EXPIRY: f"{13 * DAY}x60"}, "30m", 1),
+    Case("PvbusCertificateExpires", "in 15 days", {EXPIRY: f"{15 * DAY}x60"}, "30m", 0),
+    Case("PvbusCertificateExpires", "is renewed", {EXPIRY: f"{DAY}x14 {90 * DAY}x45"}, "30m", 0),
+    Case(
+        "PvbusCertificateExpires",
+        "that of one of three replicas",
+        {f'{EXPIRY}{{instance="{i}"}}': f"{days * DAY}x60" for i, days in enumerate((90, 1, 90))},
+        "30m",
+        1,
+    ),
+    Case("PvbusCertificateExpires", "a process has none", {EXPIRY: "0x60"}, "30m", 0),
 )
 
 

@@ -18,9 +18,9 @@ from pvbus.cli.install.roles import observing, roles
 from pvbus.cli.install.scaling import PER_WORKER, waiting
 from pvbus.cli.output import yaml_stream
 from pvbus.core.errors import UsageError
-from pvbus.core.rights import OBSERVED_LABEL, RIGHTS, Request, requests_of
-from pvbus.core.topics import SERVICES
-from pvbus.runtime.process.settings import SERVICE_CONFIGS, ServicesConfig, load_config
+from pvbus.core.rights import OBSERVED_LABEL, PACKAGES, RIGHTS, SERVICE_RIGHTS, Request, requests_of
+from pvbus.core.topics import ALL_SERVICES, SERVICES
+from pvbus.runtime.process.settings import SERVICE_CONFIGS, PackagesConfig, ServicesConfig, load_config
 from pvbus.telemetry import metrics
 from tests.tools.kubernetesmodels import problems_of
 from tests.tools.promql import metric_names
@@ -71,10 +71,10 @@ def test_the_stream_is_read_back_as_the_same_objects() -> None:
     assert list(yaml.safe_load_all(yaml_stream(ALL))) == ALL
 
 
-@pytest.mark.parametrize("service", SERVICES)
+@pytest.mark.parametrize("service", ALL_SERVICES)
 def test_a_role_grants_the_rights_of_its_service_and_nothing_else(service: str) -> None:
-    made = {role["metadata"]["name"]: role for role in roles()}
-    wanted = {request for right in RIGHTS[service] for request in requests_of(right)}
+    made = {role["metadata"]["name"]: role for role in roles(SERVICE_RIGHTS)}
+    wanted = {request for right in SERVICE_RIGHTS[service] for request in requests_of(right)}
     role = made.get(f"pvbus-{service}")
     if role is None:
         assert wanted == set()
@@ -91,6 +91,8 @@ def test_no_role_can_read_secrets_or_has_a_wildcard() -> None:
     requests = [request for role in roles() if "rules" in role for request in granted(role)]
     assert all("*" not in request for request in requests)
     assert "secrets" not in {request.resource for request in requests}
+    store = kinds("ClusterRole")["pvbus-packages"]
+    assert {r.verb for r in granted(store) if r.resource == "secrets"} == {"get"}  # which a Repository names
     added = observing("", "secrets")
     assert added["metadata"]["labels"][OBSERVED_LABEL] == "true"
     assert {request.verb for request in granted(added)} == {"get", "list", "watch"}
@@ -103,12 +105,48 @@ def test_each_service_runs_under_its_own_account_that_its_binding_names() -> Non
     for name, binding in kinds("ClusterRoleBinding").items():
         assert binding["roleRef"]["name"] == name
         assert name in kinds("ClusterRole")
+        account = name.removesuffix("-authority")
         assert binding["subjects"] == [
-            {"kind": "ServiceAccount", "name": name, "namespace": OPTIONS.namespace}
+            {"kind": "ServiceAccount", "name": account, "namespace": OPTIONS.namespace}
         ]
 
 
-@pytest.mark.parametrize("service", SERVICES)
+def test_the_package_store_may_change_one_api_service_and_read_one_config_map() -> None:
+    (rule,) = kinds("ClusterRole")["pvbus-packages-authority"]["rules"]
+    assert rule["resourceNames"] == list(kinds("APIService")) == ["v1alpha1.porch.kpt.dev"]
+    assert rule["verbs"] == ["get", "update"]
+    (binding,) = kinds("RoleBinding").values()
+    assert binding["metadata"]["namespace"] == "kube-system"
+    assert binding["roleRef"]["name"] == "extension-apiserver-authentication-reader"
+
+
+def test_the_package_store_is_what_its_api_service_names() -> None:
+    """kube-apiserver asks the Service, at a port that the pods have, for the name in their certificate."""
+    (api_service,) = kinds("APIService").values()
+    named = api_service["spec"]["service"]
+    service = kinds("Service")[named["name"]]
+    (https,) = [port for port in service["spec"]["ports"] if port["port"] == named["port"]]
+    (container,) = pods()["pvbus-packages"]["containers"]
+    ports = {port["name"]: port["containerPort"] for port in container["ports"]}
+    values = {**kinds("ConfigMap")["pvbus"]["data"], **kinds("ConfigMap")["pvbus-packages"]["data"]}
+    config = load_config(PackagesConfig, values)
+    assert ports[https["targetPort"]] == config.serving_port
+    assert config.serving_name == f"{named['name']}.{named['namespace']}.svc"
+    assert config.serving_write_authority
+    assert [source["configMapRef"]["name"] for source in container["envFrom"]][:2] == [
+        "pvbus",
+        "pvbus-packages",
+    ]
+    mounts = {mount["mountPath"] for mount in container["volumeMounts"]}
+    assert config.packages_data in mounts
+
+
+def test_porchs_api_is_left_to_porch() -> None:
+    made = list(manifests.objects(manifests.WITH_PORCH, OPTIONS))
+    assert not [obj for obj in made if "packages" in obj["metadata"]["name"] or obj["kind"] == "APIService"]
+
+
+@pytest.mark.parametrize("service", ALL_SERVICES)
 def test_a_service_takes_the_settings_of_the_config_map(service: str) -> None:
     """Every value is valid, a misspelt name would be refused, and the bus is the one that was asked for."""
     data = kinds("ConfigMap")["pvbus"]["data"]
@@ -138,7 +176,7 @@ def test_pods_are_as_the_restricted_pod_security_standard_wants_them() -> None:
 
 def test_no_service_link_can_be_taken_for_a_setting() -> None:
     """Kubernetes sets PVBUS_INJECT_PORT and the like for the Services, unless it is told not to."""
-    assert kinds("Service").keys() == {f"pvbus-{service}" for service in SERVICES}
+    assert kinds("Service").keys() == {f"pvbus-{service}" for service in (*ALL_SERVICES, PACKAGES)}
     assert all(pod["enableServiceLinks"] is False for pod in pods().values())
 
 
@@ -153,7 +191,7 @@ def test_probes_budget_and_service_find_the_pods_of_their_service() -> None:
         ):
             assert selector == labels
         (container,) = pods()[name]["containers"]
-        (port,) = container["ports"]
+        (port,) = [port for port in container["ports"] if port["name"] == "metrics"]
         assert container["args"] == ["python", "-m", f"services.{name.removeprefix('pvbus-')}"]
         assert container["livenessProbe"]["httpGet"] == {"path": "/healthz", "port": port["name"]}
         assert container["readinessProbe"]["httpGet"] == {"path": "/readyz", "port": port["name"]}
@@ -193,11 +231,34 @@ def test_a_policy_denies_all_and_the_others_allow_brokers_dns_and_who_needs_it_t
     assert reaching == {f"pvbus-{service}" for service in SERVICES if RIGHTS[service]}
 
 
+def is_definition(obj: Object) -> bool:
+    return bool(obj["kind"] == "CustomResourceDefinition")
+
+
+def test_promote_and_release_are_left_out_unless_they_are_added() -> None:
+    """Added, they have accounts and rights of their own, and ingest may see what promote asks it for."""
+    for overlay in manifests.OVERLAYS:
+        names = {obj["metadata"]["name"] for obj in manifests.objects(overlay, OPTIONS)}
+        assert not [name for name in names if "promot" in name or "release" in name]
+    group = "promotion.pvbus.dev"
+    observing = {f"pvbus-observes-{kind}.{group}" for kind in ("packagespecializers", "rolloutpolicies")}
+    for name in observing:
+        assert kinds("ClusterRole")[name]["metadata"]["labels"][OBSERVED_LABEL] == "true"
+    limited = OPTIONS._replace(namespaces=("a", "b"))
+    made = list(manifests.PARTS["promotion"](limited))
+    assert not [obj for obj in made if obj["kind"].startswith("ClusterRole")]
+    roles_of_a = {obj["metadata"]["name"] for obj in made if obj["metadata"].get("namespace") == "a"}
+    assert roles_of_a == {"pvbus-promote", "pvbus-rollout", "pvbus-release", *observing}
+
+
 def test_with_porch_no_definition_of_porchs_is_applied() -> None:
-    assert not [
-        o for o in manifests.objects("with-porch", OPTIONS) if o["kind"] == "CustomResourceDefinition"
+    assert not [o for o in manifests.objects("with-porch", OPTIONS) if is_definition(o)]
+    assert len(kinds("CustomResourceDefinition")) == 6
+    ours = [o for o in manifests.objects("with-porch", OPTIONS, ("promotion",)) if is_definition(o)]
+    assert [o["metadata"]["name"] for o in ours] == [
+        "packagespecializers.promotion.pvbus.dev",
+        "rolloutpolicies.promotion.pvbus.dev",
     ]
-    assert len(kinds("CustomResourceDefinition")) == 3
 
 
 def test_a_bus_that_no_pod_can_share_is_refused() -> None:

@@ -1,0 +1,78 @@
+"""Lists as streams (WatchList): a watch that begins with every object, and says when these are all.
+
+A server answers a list from memory that it fills for each client; a stream needs next to none. Whether a kind
+is streamed is decided by what its server answers: one that does not know the parameters refuses them, or
+ignores them and never says that all objects were sent. Such kinds are listed in pages from then on.
+
+Source: KEP-3157; Kubernetes 1.36, staging/src/k8s.io/apiserver, ValidateListOptions and cacher.
+"""
+
+import asyncio
+from collections.abc import AsyncGenerator, AsyncIterator, Callable
+from contextlib import aclosing
+
+from pvbus.core.errors import PermanentError, TransientError
+from pvbus.core.ingest.events import REPLAY_END
+from pvbus.ports.cluster import GoneError, Listing, Object, Resource, WatchEvent
+
+PARAMETERS = {
+    "watch": "true",
+    "sendInitialEvents": "true",
+    "resourceVersionMatch": "NotOlderThan",
+    "allowWatchBookmarks": "true",
+    "timeoutSeconds": "300",
+}
+SILENCE_SECONDS_MAX = 5.0
+"""A server that knows the parameters is silent for 3 s at most, until its cache is as new as etcd; one that
+does not is silent for ever after its last object."""
+FIRST_PAGE_OBJECTS = 500
+"""Kinds that fit into one page of this size, and most do, take one small request and no stream."""
+
+_REFUSED = ("Invalid", "BadRequest")
+
+
+class Streaming:
+    """Which kinds cannot be streamed."""
+
+    def __init__(self) -> None:
+        self._refused: set[Resource] = set()
+
+    def may(self, resource: Resource) -> bool:
+        return resource not in self._refused
+
+    async def read(
+        self, resource: Resource, stream: Callable[[], AsyncGenerator[WatchEvent]]
+    ) -> Listing | None:
+        """Read a kind by a stream; None if its server sends none. Raises the errors of a watch."""
+        objects: dict[tuple[str, str], Object] = {}
+        try:
+            async with aclosing(stream()) as events:
+                async for event in _in_time(events):
+                    meta = event.object["metadata"]
+                    name = (meta.get("namespace", ""), meta.get("name", ""))
+                    if event.type == "DELETED":
+                        objects.pop(name, None)
+                    elif event.type != "BOOKMARK":
+                        objects[name] = event.object
+                    elif REPLAY_END in (meta.get("annotations") or {}):
+                        return Listing(meta["resourceVersion"], list(objects.values()))
+        except PermanentError as exc:
+            if exc.reason not in _REFUSED:
+                raise
+        except GoneError as exc:
+            raise TransientError(str(exc)) from exc
+        except TimeoutError:
+            pass
+        self._refused.add(resource)
+        return None
+
+
+async def _in_time(events: AsyncGenerator[WatchEvent]) -> AsyncIterator[WatchEvent]:
+    """Yield events. Raises TimeoutError if none comes for SILENCE_SECONDS_MAX."""
+    while True:
+        try:
+            async with asyncio.timeout(SILENCE_SECONDS_MAX):
+                event = await anext(events)
+        except StopAsyncIteration:
+            return
+        yield event
