@@ -1,16 +1,17 @@
 """Decides which open package revisions of a fleet a person may propose, approve or reject.
 
-The server enforces the order of the lifecycles only: readiness, conflicts and a stale upstream are the
-client's to check.
+The server enforces the order of the lifecycles, and in deployment repositories the readiness gates. Conflicts
+and a stale upstream are the client's to check, and the gates elsewhere and on Porch's own server.
 
 Source of the moves and of the readiness gates: Porch v1.5.8, pkg/cli/commands/rpkg/{propose,approve}.
 """
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from typing import Any, NamedTuple
 
 import msgspec
 
+from pvbus.core import gates
 from pvbus.core.api.variants import PackageVariant
 from pvbus.core.keys import HOLD, HOLD_REASON, Key
 from pvbus.core.merge.conflicts import CONFLICTS, Conflict
@@ -65,7 +66,7 @@ def refusal(variant: PackageVariant, revision: Object, *, set_on_hold: str = "")
         _held(variant, set_on_hold),
         _in_conflict(variant, revision),
         _unrendered(variant, revision),
-        _gated(revision),
+        gate_refusal(revision),
         _unready(variant),
     )
     return next(filter(None, found), None)
@@ -104,19 +105,10 @@ def _unrendered(variant: PackageVariant, revision: Object) -> Refusal | None:
     return None
 
 
-def _gated(revision: Object) -> Refusal | None:
-    conditions = _conditions(revision)
-    gates = [str(gate.get("conditionType")) for gate in revision["spec"].get("readinessGates") or ()]
-    unmet = [gate for gate in gates if conditions.get(gate, {}).get("status") != "True"]
-    if not unmet:
-        return None
-    words = ", ".join(_gate_words(gate, conditions.get(gate, {})) for gate in unmet)
-    return Refusal("GateNotMet", f"unmet readiness gates: {words}")
-
-
-def _gate_words(gate: str, condition: Object) -> str:
-    message = condition.get("message") or condition.get("reason") or "nothing was reported of it yet"
-    return f"{gate} ({part(str(message))})"
+def gate_refusal(revision: Object) -> Refusal | None:
+    """Return which readiness gates of a revision are not met, None if all are."""
+    unmet = gates.unmet_of(revision)
+    return Refusal("GateNotMet", gates.words(unmet)) if unmet else None
 
 
 def has_failed(variant: PackageVariant, revision: Object) -> bool:
@@ -141,5 +133,4 @@ def _unready(variant: PackageVariant) -> Refusal | None:
 
 
 def _conditions(revision: Object) -> Mapping[str, Object]:
-    reported: Iterable[Object] = (revision.get("status") or {}).get("conditions") or ()
-    return {str(condition.get("type")): condition for condition in reported}
+    return {str(condition.get("type")): dict(condition) for condition in gates.conditions_of(revision)}
