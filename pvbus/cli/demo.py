@@ -1,4 +1,4 @@
-"""`pvbus demo`: a story told with the example fleet, each command printed and run."""
+"""`pvbus demo`: stories told with the example fleet, each command printed and run."""
 
 import asyncio
 import os
@@ -7,7 +7,7 @@ import shutil
 import signal
 import sys
 import time
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncIterator, Iterable, Iterator, Mapping
 from contextlib import asynccontextmanager
 from pathlib import Path
 
@@ -15,11 +15,10 @@ import click
 
 from pvbus.adapters.kubernetes.cluster import HttpCluster
 from pvbus.cli.datafolder import DEFAULT, DataPaths, held
-from pvbus.cli.examples import day2
+from pvbus.cli.examples import day2, rollout, story, surroundings
 from pvbus.cli.examples.fleet import CLUSTERS_PER_REGION, CLUSTERS_PER_REGION_MAX
 from pvbus.core.errors import PermanentError, TransientError, UsageError
 
-OWN = ".pvbus-day2"
 TOOLS = ("git", "kubectl", "sed")
 START_SECONDS_MAX = 600.0
 LINES_MAX = 12  # of a command's output
@@ -28,45 +27,61 @@ PVBUS = 'pvbus() { "$PVBUS_PYTHON" -P -m pvbus.cli "$@"; }\n'
 
 
 @click.command(
-    short_help="Tell a day with the example fleet.",
+    short_help="Tell a story with the example fleet.",
     epilog="""\b
 Examples:
   pvbus demo day2 --pause               waits for Enter before each step
   pvbus demo day2 --data /tmp/fleet     in a fresh data folder
   pvbus demo day2 --data /tmp/small --clusters 10
+  pvbus demo rollout --clusters 10      waves, a metric that turns bad, and the rollback
 
-Exit codes: 0 told, 1 a step failed, or this fleet had its day already, 2 bad usage.
+Exit codes: 0 told, 1 a step failed, or this fleet had its story already, 2 bad usage.
 """,
 )
-@click.argument("story", type=click.Choice(["day2"]))
-@click.option("--data", help=f"Data folder of `pvbus up`. [default: {DEFAULT} if it runs there, else {OWN}]")
+@click.argument("name", metavar="STORY", type=click.Choice(["day2", "rollout"]))
+@click.option(
+    "--data",
+    help=f"Data folder of `pvbus up`. [default: of day2 {DEFAULT} if it runs there; else .pvbus-STORY]",
+)
 @click.option("--pause", is_flag=True, help="Wait for Enter before each step.")
 @click.option(
     "--clusters",
     type=click.IntRange(6, CLUSTERS_PER_REGION_MAX),
     help=f"In each region of a fleet that is started.  [default: {CLUSTERS_PER_REGION}]",
 )
-def demo(story: str, data: str | None, pause: bool, clusters: int | None) -> None:
-    """Tell a day with the example fleet, in steps: each command is printed, run, and its outcome measured.
+def demo(name: str, data: str | None, pause: bool, clusters: int | None) -> None:
+    """Tell a story with the example fleet, in steps: each command is printed, run, and its outcome measured.
 
     \b
     day2: edits, publishing, a new revision of the blueprint, upgrades, a conflict, one region first, a
     cluster that goes and comes back, and a slip that the guard holds.
+    \b
+    rollout: a new revision whose drafts wait for programs, a validator and a person, and go out in waves;
+    in the third a metric of Prometheus turns bad, and all is rolled back.
 
-    It uses the fleet that runs in the data folder (`make run`). If none runs there, it starts one in a data
-    folder of its own, and ends it.
+    day2 uses the fleet that runs in the data folder (`make run`). If none runs there, it starts one in a data
+    folder of its own, and ends it. rollout always does: it needs the services of promotion. Without the
+    program prometheus on PATH its checks look at an object, and a person rolls back.
     """
     missing = [tool for tool in TOOLS if shutil.which(tool) is None]
     if missing:
         raise UsageError(f"not on PATH: {', '.join(missing)}; the commands of the story need them")
+    if name == "rollout":
+        own = DataPaths(Path(data or f".pvbus-{name}"))
+        if _is_running(own):
+            raise UsageError(
+                f"a fleet runs in {own.root}, and this story starts its own: choose a fresh --data"
+            )
+        asyncio.run(_rollout(own, pause, clusters or CLUSTERS_PER_REGION))
+        return
     folder = DataPaths(Path(data or DEFAULT))
     runs = _is_running(folder)
     if not runs and data is None:
-        data, folder = OWN, DataPaths(Path(OWN))
+        folder = DataPaths(Path(f".pvbus-{name}"))
         runs = _is_running(folder)
     if runs and clusters:
         raise UsageError(f"--clusters is for a fleet that is started, and one runs in {folder.root}")
-    asyncio.run(_demo(folder, data or DEFAULT, pause, None if runs else clusters or CLUSTERS_PER_REGION))
+    asyncio.run(_day2(folder, pause, None if runs else clusters or CLUSTERS_PER_REGION))
 
 
 def _is_running(folder: DataPaths) -> bool:
@@ -81,31 +96,76 @@ def _is_running(folder: DataPaths) -> bool:
         return True
 
 
-async def _demo(folder: DataPaths, data: str, pause: bool, clusters: int | None) -> None:
+async def _day2(folder: DataPaths, pause: bool, clusters: int | None) -> None:
     if clusters is None:
-        await _tell(folder, data, pause)
+        await _tell(folder, day2.steps(*_places(folder)), pause)
         return
-    async with _started(folder, data, clusters):
-        await _tell(folder, data, pause)
+    async with _started(folder, clusters):
+        await _tell(folder, day2.steps(*_places(folder)), pause)
+
+
+async def _rollout(folder: DataPaths, pause: bool, clusters: int) -> None:
+    folder.make()
+    work = folder.root / "prometheus"
+    errors = work / "errors"
+    async with surroundings.monitored(work, errors) as url:
+        click.echo(
+            f"Prometheus: {url}"
+            if url
+            else "prometheus is not on PATH (Debian's package prometheus): the checks look at an object"
+        )
+        async with _started(folder, clusters, "--promote", PVBUS_PROMETHEUS_URL=url):
+            steps = rollout.steps(*_places(folder), shlex.quote(str(errors)) if url else "")
+            async with _programs(folder):
+                await _tell(folder, steps, pause)
 
 
 @asynccontextmanager
-async def _started(folder: DataPaths, data: str, clusters: int) -> AsyncIterator[None]:
+async def _programs(folder: DataPaths) -> AsyncIterator[None]:
+    """Run the programs of the story within the block."""
+    cluster = await HttpCluster.connect(folder.kubeconfig)
+    running = asyncio.create_task(surroundings.answer_gates(cluster), name="gates")
+    try:
+        yield
+    finally:
+        running.cancel()
+        await asyncio.wait({running})
+        await cluster.close()
+
+
+def _places(folder: DataPaths) -> tuple[str, str, str]:
+    """Return the options of pvbus, the repository of the blueprints, and a folder for its clone."""
+    data = str(folder.root)
+    options = "" if data == DEFAULT else f" --data {shlex.quote(data)}"
+    blueprints = shlex.quote(str(folder.root / "example" / "blueprints.git"))
+    return options, blueprints, shlex.quote(str(folder.root / "demo-work"))
+
+
+@asynccontextmanager
+async def _started(folder: DataPaths, clusters: int, *more: str, **settings: str) -> AsyncIterator[None]:
     """Run `pvbus up` with the example fleet, and end it. Raises PermanentError if it ends by itself."""
     folder.make()
-    arguments = ["up", "--data", data, "--example", "fleet", "--clusters", str(clusters)]
-    click.echo(f"$ pvbus {shlex.join(arguments)}   # in the background")
-    log = folder.root / "day2.log"
+    arguments = ["up", "--data", str(folder.root), "--example", "fleet", "--clusters", str(clusters), *more]
+    given = "".join(f"{name}={shlex.quote(value)} " for name, value in settings.items() if value)
+    click.echo(f"$ {given}pvbus {shlex.join(arguments)}   # in the background")
+    log = folder.root / "demo.log"
+    environment = {**os.environ, **{name: value for name, value in settings.items() if value}}
     with log.open("wb") as stream:
         process = await asyncio.create_subprocess_exec(
-            sys.executable, "-P", "-m", "pvbus.cli", *arguments, stdout=stream, stderr=stream
+            *(sys.executable, "-P", "-m", "pvbus.cli", *arguments),
+            stdout=stream,
+            stderr=stream,
+            env=environment,
         )
     try:
         deadline = time.monotonic() + START_SECONDS_MAX
         while b" ready, variants" not in log.read_bytes():
             if process.returncode is not None or time.monotonic() > deadline:
                 raise PermanentError(f"pvbus up did not start; {log} says why")
-            await asyncio.sleep(day2.LOOK_SECONDS)
+            await asyncio.sleep(story.LOOK_SECONDS)
+        for line in log.read_text(errors="replace").splitlines():
+            if line.startswith("web page: "):
+                click.echo(line)
         yield
     finally:
         if process.returncode is None:
@@ -113,23 +173,20 @@ async def _started(folder: DataPaths, data: str, clusters: int) -> AsyncIterator
         await process.wait()
 
 
-async def _tell(folder: DataPaths, data: str, pause: bool) -> None:
+async def _tell(folder: DataPaths, steps: Iterable[story.Step], pause: bool) -> None:
     cluster = await HttpCluster.connect(folder.kubeconfig)
     try:
-        fleet = day2.Fleet(cluster)
-        if await day2.was_told(fleet):
+        fleet = story.Fleet(cluster)
+        if await story.was_told(fleet):
             raise PermanentError(
-                f"the fleet in {folder.root} has packages that are no first drafts, so its second day is not "
-                "the first: choose a fresh folder, such as pvbus demo day2 --data .pvbus-again",
+                f"the fleet in {folder.root} has packages that are no first drafts, so it had its story "
+                "already: choose a fresh folder, such as --data .pvbus-again",
                 reason="Told",
             )
-        seconds = await fleet.until(lambda: day2.is_settled(fleet), "not every variant is ready")
+        seconds = await fleet.until(lambda: story.is_settled(fleet), "not every variant is ready")
         click.echo(f"now: {await fleet.size()} variants are ready, after {seconds:.0f} s")
-        options = "" if data == DEFAULT else f" --data {shlex.quote(data)}"
-        work = shlex.quote(str(Path(data) / "day2-work"))
-        blueprints = shlex.quote(str(Path(data) / "example" / "blueprints.git"))
         click.echo(f"$ export KUBECONFIG={shlex.quote(str(folder.kubeconfig))}")
-        for number, step in enumerate(day2.steps(options, blueprints, work), 1):
+        for number, step in enumerate(steps, 1):
             await _do(fleet, number, step, _environment(folder), pause)
     except TransientError as exc:
         raise TransientError(f"the API server does not answer ({exc}): does pvbus up still run?") from exc
@@ -142,12 +199,12 @@ def _environment(folder: DataPaths) -> Mapping[str, str]:
 
 
 async def _do(
-    fleet: day2.Fleet, number: int, step: day2.Step, environment: Mapping[str, str], pause: bool
+    fleet: story.Fleet, number: int, step: story.Step, environment: Mapping[str, str], pause: bool
 ) -> None:
     """Print a step, run its commands, wait for their effect and say it. Raises PermanentError."""
     click.echo(f"\n{number}. {step.title}")
-    for line in step.commands.splitlines():
-        click.echo(line if line.startswith("  ") else f"$ {line}")
+    for line in _as_typed(step.commands):
+        click.echo(line)
     if pause:
         click.prompt("[Enter]", default="", show_default=False, prompt_suffix=" ")
     fleet.began = time.monotonic()
@@ -155,6 +212,14 @@ async def _do(
     if code not in step.codes:
         raise PermanentError(f"step {number} ended with code {code}; its output is above")
     click.echo(f"now: {await step.outcome(fleet)}")
+
+
+def _as_typed(commands: str) -> Iterator[str]:
+    """Yield the lines as a terminal shows them: a prompt before each command, but not in a here-document."""
+    is_document = False
+    for line in commands.splitlines():
+        yield line if is_document or line.startswith("  ") else f"$ {line}"
+        is_document = line != "END" if is_document else line.endswith("<<'END'")
 
 
 async def _run(script: str, environment: Mapping[str, str]) -> int:

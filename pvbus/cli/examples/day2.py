@@ -3,91 +3,30 @@
 The commands are run as they are printed; every figure is read from the API server.
 """
 
-import asyncio
 import re
-import time
 from collections import Counter
-from collections.abc import Awaitable, Callable, Iterable
-from typing import NamedTuple
+from collections.abc import Iterable
 
-import msgspec
-
-from pvbus.adapters.kubernetes.cluster import HttpCluster
-from pvbus.cli.live import FILES, REVISION
-from pvbus.cli.progress import SET, VARIANT, Judged
-from pvbus.core.errors import PermanentError
+from pvbus.cli.examples.story import Fleet, Step, condition, counted, first_published, is_settled
+from pvbus.cli.live import REVISION
+from pvbus.cli.progress import SET, VARIANT
 from pvbus.core.inject.owning import lifecycle_of
 from pvbus.core.merge.conflicts import CONFLICTS
-from pvbus.ports.cluster import Kind, Object
 
-NAMESPACE = "default"
 LOCAL, CONFLICTING, RETIRED = "asia-01", "europe-01", "africa-01"
 IMAGE = "spec.template.spec.containers[name=web].image"
-LOOK_SECONDS = 0.5
-PATIENCE_SECONDS = 600.0
-"""Ten times what 200 packages need on two idle cores."""
-
-
-class Step(NamedTuple):
-    """commands: for a shell. outcome: waits until they have had their effect, and says what is now true.
-
-    codes: exit codes that the commands may have.
-    """
-
-    title: str
-    commands: str
-    outcome: Callable[["Fleet"], Awaitable[str]]
-    codes: tuple[int, ...] = (0,)
-
-
-class Fleet:
-    """The fleet as the API server has it."""
-
-    def __init__(self, cluster: HttpCluster) -> None:
-        self._cluster = cluster
-        self.began = time.monotonic()
-
-    async def all(self, kind: Kind) -> list[Object]:
-        resource = await self._cluster.resource(kind)
-        return list((await self._cluster.list(resource, NAMESPACE)).items) if resource is not None else []
-
-    async def get(self, kind: Kind, name: str) -> Object | None:
-        resource = await self._cluster.resource(kind)
-        return await self._cluster.get(resource, NAMESPACE, name) if resource is not None else None
-
-    async def revisions(self, number: int, where: str = "") -> list[Object]:
-        """Return the PackageRevisions of the variants' number-th workspace. where: a region, "" for all."""
-        return [
-            obj
-            for obj in await self.all(REVISION)
-            if obj["metadata"]["name"].endswith(f".packagevariant-{number}")
-            and obj["metadata"]["name"].startswith(f"edge-{where}")
-        ]
-
-    async def size(self) -> int:
-        return len(await self.all(VARIANT))
-
-    async def text(self, name: str, file: str) -> str:
-        """Return a file of a PackageRevision, "" if there is none."""
-        found = await self.get(FILES, name) or {}
-        return str(found.get("spec", {}).get("resources", {}).get(file, ""))
-
-    async def until(self, ask: Callable[[], Awaitable[bool]], what: str) -> float:
-        """Wait until something is so; return the seconds since the step began. Raises PermanentError."""
-        while not await ask():
-            if time.monotonic() - self.began > PATIENCE_SECONDS:
-                raise PermanentError(f"after {PATIENCE_SECONDS:.0f} s: {what}; `pvbus explain` says why")
-            await asyncio.sleep(LOOK_SECONDS)
-        return time.monotonic() - self.began
 
 
 def steps(options: str, blueprints: str, work: str) -> Iterable[Step]:
     """Return the day. options: for pvbus; blueprints: the repository; work: a folder for its clone."""
+    return *_upgrade(options, blueprints, work), *_accidents(options)
+
+
+def _upgrade(options: str, blueprints: str, work: str) -> Iterable[Step]:
     edit = "kubectl get packagerevisionresources {} -o yaml \\\n  | sed '{}' | kubectl replace -f -"
     conflicting = f"default/web-edge-europe-{CONFLICTING}-web"
     move = "pvbus {} --set default/web{}{}"
     commit = f"git -C {work} -c user.name=me -c user.email=me@example.dev commit"
-    label = "kubectl label clusters.fleet.example.dev {} stage={} --overwrite"
     return (
         Step(
             "Two people edit the drafts of their clusters.",
@@ -140,6 +79,12 @@ def steps(options: str, blueprints: str, work: str) -> Iterable[Step]:
             + move.format("propose", options, " -l region=europe"),
             _settled,
         ),
+    )
+
+
+def _accidents(options: str) -> Iterable[Step]:
+    label = "kubectl label clusters.fleet.example.dev {} stage={} --overwrite"
+    return (
         Step(
             "A cluster is retired.",
             label.format(RETIRED, "retired"),
@@ -168,24 +113,6 @@ def _name(cluster: str, number: int) -> str:
     return f"edge-{cluster.partition('-')[0]}.{cluster}-web.packagevariant-{number}"
 
 
-def _conditions(obj: Object) -> dict[str, str]:
-    return {c["type"]: c["status"] for c in (obj.get("status") or {}).get("conditions") or ()}
-
-
-async def is_settled(fleet: Fleet) -> bool:
-    """Return whether the set and all its variants are ready."""
-    sets, variants = await fleet.all(SET), await fleet.all(VARIANT)
-    return bool(sets and variants) and all(msgspec.convert(obj, Judged).ready for obj in (*sets, *variants))
-
-
-async def was_told(fleet: Fleet) -> bool:
-    """Return whether this fleet has had its second day, or a part of it."""
-    firsts = await fleet.revisions(1)
-    return bool(await fleet.get(REVISION, "blueprints.web.v2")) or any(
-        lifecycle_of(obj) != "Draft" for obj in firsts
-    )
-
-
 def _line(text: str, pattern: str) -> str:
     found = re.search(pattern, text)
     return f"`{found[0].strip()}`" if found else "nothing of it"
@@ -198,13 +125,8 @@ async def _edited(fleet: Fleet) -> str:
 
 
 async def _published(fleet: Fleet) -> str:
-    size = await fleet.size()
-
-    async def published() -> bool:
-        return sum(lifecycle_of(obj) == "Published" for obj in await fleet.revisions(1)) == size
-
-    seconds = await fleet.until(published, "not all drafts are published")
-    return f"{size} packages are published in git, {seconds:.0f} s after the first was proposed"
+    seconds = await first_published(fleet)
+    return f"{await fleet.size()} packages are published in git, {seconds:.0f} s after the first was proposed"
 
 
 async def _released(fleet: Fleet) -> str:
@@ -219,7 +141,7 @@ async def _upgraded(fleet: Fleet) -> str:
 
     async def drafted() -> bool:
         drafts = await fleet.revisions(2)
-        rendered = sum(_conditions(obj).get("Rendered") == "True" for obj in drafts)
+        rendered = sum(condition(obj, "Rendered") == "True" for obj in drafts)
         return rendered == size and await is_settled(fleet)
 
     seconds = await fleet.until(drafted, "not every variant has a rendered upgrade draft")
@@ -244,12 +166,12 @@ async def _asia_published(fleet: Fleet) -> str:
 
     seconds = await fleet.until(published, "not all of asia is published")
     counts = Counter(lifecycle_of(obj) for obj in await fleet.revisions(2))
-    return f"second revisions: {_counted(counts)}, {seconds:.0f} s after the first was proposed"
+    return f"second revisions: {counted(counts)}, {seconds:.0f} s after the first was proposed"
 
 
 async def _europe_proposed(fleet: Fleet) -> str:
     counts = Counter(lifecycle_of(obj) for obj in await fleet.revisions(2, "europe"))
-    return f"second revisions of europe: {_counted(counts)}"
+    return f"second revisions of europe: {counted(counts)}"
 
 
 async def _settled(fleet: Fleet) -> str:
@@ -257,10 +179,6 @@ async def _settled(fleet: Fleet) -> str:
     image = _line(await fleet.text(name, "deployment.yaml"), r"image: \S+")
     state = lifecycle_of(await fleet.get(REVISION, name) or {})
     return f"{name} is {state} with {image}; {await _europe_proposed(fleet)}"
-
-
-def _counted(counts: Counter[str]) -> str:
-    return ", ".join(f"{count} {state}" for state, count in sorted(counts.items()))
 
 
 async def _retired(fleet: Fleet) -> str:
@@ -322,4 +240,4 @@ async def _undone(fleet: Fleet) -> str:
     await fleet.until(undone, "the set still holds deletions")
     found = [*await fleet.revisions(1), *await fleet.revisions(2)]
     counts = Counter(lifecycle_of(obj) for obj in found)
-    return f"nothing was deleted: {await fleet.size()} variants, {_counted(counts)}"
+    return f"nothing was deleted: {await fleet.size()} variants, {counted(counts)}"

@@ -10,8 +10,6 @@ from importlib.resources.abc import Traversable
 from pathlib import Path
 from typing import Any
 
-import pygit2
-
 from pvbus.cli.manifests import Manifest, read_manifests
 from pvbus.controlplane.packages.reporting import REMOVE_LAST_REVISION
 from pvbus.core.errors import PermanentError
@@ -31,6 +29,8 @@ def make(folder: Path, clusters: int = CLUSTERS_PER_REGION) -> list[Manifest]:
 
     clusters: in production, in each region.
     """
+    import pygit2  # here: `pvbus up` without an example starts sooner
+
     try:
         blueprints = folder / "blueprints.git"
         if not (blueprints / "HEAD").exists():
@@ -52,6 +52,8 @@ def _files() -> Traversable:
 
 def _publish(path: Path) -> None:
     """Create the blueprints: the package on `main`, and its tag, which makes it the published v1."""
+    import pygit2
+
     staged = path.with_name(f".{path.name}")  # appears complete or not at all
     repository = pygit2.init_repository(str(staged), bare=True, initial_head="main")
     package = repository.TreeBuilder()

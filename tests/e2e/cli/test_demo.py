@@ -1,4 +1,4 @@
-"""`pvbus demo day2` with a small fleet: what it says of each step is read from the cluster."""
+"""`pvbus demo` with a small fleet: what it says of each step is read from the cluster."""
 
 import os
 import shutil
@@ -8,6 +8,7 @@ import pytest
 
 from tests.e2e.cli.command import pvbus
 from tests.e2e.kubectl.conftest import VERSIONS
+from tests.tools import prometheus
 from tests.tools.kubectl import KubectlUnavailableError, find_or_build
 
 pytestmark = [pytest.mark.slow, pytest.mark.long, pytest.mark.kubectl, pytest.mark.timeout(600)]
@@ -51,3 +52,47 @@ def test_the_second_day_is_told(tmp_path: Path, path: str) -> None:
     again = pvbus(*arguments, cwd=tmp_path, PATH=path)
     assert again.code == 1
     assert "choose a fresh folder" in again.err
+
+
+@pytest.mark.parametrize("has_prometheus", [True, False], ids=["prometheus", "object"])
+def test_a_rollout_is_told(tmp_path: Path, path: str, has_prometheus: bool) -> None:
+    """It goes bad in its third wave: all that was approved is rolled back, and no attempt follows."""
+    if has_prometheus:
+        path = f"{prometheus.found_or_skipped().parent}:{path}"
+    else:
+        path = _without_prometheus(tmp_path, path)
+    arguments = ("demo", "rollout", "--data", tmp_path / "fleet", "--clusters", str(REGION))
+    done = pvbus(*arguments, cwd=tmp_path, PATH=path)
+    assert done.code == 0, done.out + done.err
+    assert ("Prometheus: http" in done.out) == has_prometheus
+    outcomes = [line for line in done.out.splitlines() if line.startswith("now: ")]
+    half = SIZE // 2
+    for words in (
+        f"{SIZE} packages are published with web:1.0.0",
+        f"{SIZE - 1} have a license, that of asia-01 has none",
+        "the draft of asia-01 has example.dev/Licensed Unknown",
+        f"{SIZE - 1} drafts are proposed after",
+        "that of asia-01 is Draft",
+        f"{SIZE} drafts are proposed, that of asia-01",
+        f"drafts: {half} Proposed, {half} Published",
+        f"{half} packages are rolled back after",
+        f"{SIZE} of {SIZE} packages have web:1.0.0 in git, {half} of them by the rollback",
+    ):
+        assert any(words in line for line in outcomes), (words, outcomes)
+    assert "attempt 1 is RolledBack" in done.out
+    history = done.out.partition("ATTEMPT")[2]
+    assert ("health (7 is above max 1)" in history) == has_prometheus
+    assert [line for line in history.splitlines() if line.startswith("  2 ")] == []
+    again = pvbus(*arguments, cwd=tmp_path, PATH=path)
+    assert again.code == 1
+    assert "choose a fresh folder" in again.err
+
+
+def _without_prometheus(tmp_path: Path, path: str) -> str:
+    """Return a PATH of one folder, which has what is on the other one except prometheus."""
+    folder = tmp_path / "bin"
+    folder.mkdir()
+    for name in ("kubectl", "git", "sed", "sh", "cat", "env"):
+        if found := shutil.which(name, path=path):
+            (folder / name).symlink_to(found)
+    return str(folder)

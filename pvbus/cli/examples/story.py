@@ -1,0 +1,109 @@
+"""What the stories of `pvbus demo` share: their steps, and the fleet as the API server has it."""
+
+import asyncio
+import time
+from collections import Counter
+from collections.abc import Awaitable, Callable
+from typing import NamedTuple
+
+import msgspec
+
+from pvbus.adapters.kubernetes.cluster import HttpCluster
+from pvbus.cli.live import FILES, REVISION
+from pvbus.cli.progress import SET, VARIANT, Judged
+from pvbus.core.errors import PermanentError
+from pvbus.core.gates import conditions_of
+from pvbus.core.inject.owning import lifecycle_of
+from pvbus.core.tasks import status_of
+from pvbus.ports.cluster import Kind, Object
+
+NAMESPACE = "default"
+LOOK_SECONDS = 0.5
+PATIENCE_SECONDS = 600.0
+"""Ten times what 200 packages need on two idle cores."""
+
+
+class Step(NamedTuple):
+    """commands: for a shell. outcome: waits until they have had their effect, and says what is now true.
+
+    codes: exit codes that the commands may have.
+    """
+
+    title: str
+    commands: str
+    outcome: Callable[["Fleet"], Awaitable[str]]
+    codes: tuple[int, ...] = (0,)
+
+
+class Fleet:
+    """The fleet as the API server has it."""
+
+    def __init__(self, cluster: HttpCluster) -> None:
+        self._cluster = cluster
+        self.began = time.monotonic()
+
+    async def all(self, kind: Kind) -> list[Object]:
+        resource = await self._cluster.resource(kind)
+        return list((await self._cluster.list(resource, NAMESPACE)).items) if resource is not None else []
+
+    async def get(self, kind: Kind, name: str) -> Object | None:
+        resource = await self._cluster.resource(kind)
+        return await self._cluster.get(resource, NAMESPACE, name) if resource is not None else None
+
+    async def revisions(self, number: int, where: str = "") -> list[Object]:
+        """Return the PackageRevisions of the variants' number-th workspace. where: a region, "" for all."""
+        return [
+            obj
+            for obj in await self.all(REVISION)
+            if obj["metadata"]["name"].endswith(f".packagevariant-{number}")
+            and obj["metadata"]["name"].startswith(f"edge-{where}")
+        ]
+
+    async def size(self) -> int:
+        return len(await self.all(VARIANT))
+
+    async def text(self, name: str, file: str) -> str:
+        """Return a file of a PackageRevision, "" if there is none."""
+        found = await self.get(FILES, name) or {}
+        return str(found.get("spec", {}).get("resources", {}).get(file, ""))
+
+    async def until(self, ask: Callable[[], Awaitable[bool]], what: str) -> float:
+        """Wait until something is so; return the seconds since the step began. Raises PermanentError."""
+        while not await ask():
+            if time.monotonic() - self.began > PATIENCE_SECONDS:
+                raise PermanentError(f"after {PATIENCE_SECONDS:.0f} s: {what}; `pvbus explain` says why")
+            await asyncio.sleep(LOOK_SECONDS)
+        return time.monotonic() - self.began
+
+
+async def first_published(fleet: Fleet) -> float:
+    """Wait until the first revisions of all packages are published; return the seconds as `until` does."""
+    size = await fleet.size()
+
+    async def published() -> bool:
+        return sum(lifecycle_of(obj) == "Published" for obj in await fleet.revisions(1)) == size
+
+    return await fleet.until(published, "not all first drafts are published")
+
+
+def condition(obj: Object, type_: str) -> str:
+    """Return the status of a condition of an object, "" if it has none."""
+    return status_of(conditions_of(obj), type_)
+
+
+async def is_settled(fleet: Fleet) -> bool:
+    """Return whether the set and all its variants are ready."""
+    sets, variants = await fleet.all(SET), await fleet.all(VARIANT)
+    return bool(sets and variants) and all(msgspec.convert(obj, Judged).ready for obj in (*sets, *variants))
+
+
+async def was_told(fleet: Fleet) -> bool:
+    """Return whether this fleet has had its second day, or a part of it."""
+    firsts = await fleet.revisions(1)
+    return bool(await fleet.get(REVISION, "blueprints.web.v2")) or any(
+        lifecycle_of(obj) != "Draft" for obj in firsts
+    )
+
+
+def counted(counts: Counter[str]) -> str:
+    return ", ".join(f"{count} {state}" for state, count in sorted(counts.items()))

@@ -1,0 +1,220 @@
+"""`pvbus rollout`: shows how policies approve the proposed revisions of a fleet in waves."""
+
+import asyncio
+import time
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+
+import click
+from rich.markup import escape
+
+from pvbus.cli.live import REVISION, connected
+from pvbus.cli.output import FORMATS, emit
+from pvbus.cli.planinput import admitted, read_input
+from pvbus.cli.progress import SET, VARIANT
+from pvbus.cli.rolloutdocument import POLICY, Document, document_of
+from pvbus.cli.rolloutorders import COMMANDS, policy_named
+from pvbus.cli.rolloutstatus import history, status
+from pvbus.core.errors import PermanentError, UsageError
+from pvbus.core.messages import first_of
+from pvbus.ports.cluster import Object
+
+NAMES_MAX = 8
+READ = (VARIANT, SET, REVISION)
+
+
+@click.group(
+    short_help="Approve proposed revisions in waves: show and steer it.",
+    epilog="""\b
+Examples:
+  pvbus rollout plan -f policy.yaml --data .pvbus
+  pvbus rollout status default/web --watch
+  pvbus rollout approve default/web
+""",
+)
+def rollout() -> None:
+    """Plan, follow and steer rollouts: the approval of a fleet's proposed revisions in waves, by policies."""
+
+
+for _each in (status, history, *COMMANDS):
+    rollout.add_command(_each)
+
+
+@rollout.command(
+    short_help="Show the waves of policies.",
+    epilog="""\b
+Examples:
+  pvbus rollout plan -f policy.yaml --data .pvbus        a policy, tried on `pvbus up`
+  pvbus rollout plan --kubeconfig ~/.kube/config         the policies of a cluster
+  pvbus rollout plan -f policy.yaml -f live.json -o json  without a cluster, see pvbus export
+  pvbus rollout plan -f policy.yaml --data .pvbus --failing web-edge-asia-asia-01-web
+
+\b
+Exit codes: 0 done; 1 a policy or a file is wrong; 2 bad usage.
+""",
+)
+@click.argument("name", required=False, metavar="[NAMESPACE/POLICY]")
+@click.option(
+    "-f",
+    "--filename",
+    "files",
+    multiple=True,
+    type=click.Path(path_type=Path),
+    help="Manifests or exports: a file or a folder. With a live system each object replaces the one of its "
+    "kind, namespace and name. Repeatable.",
+)
+@click.option("--data", help="Plan for the live `pvbus up` of this data folder.")
+@click.option("--kubeconfig", help="Plan for this cluster. It is only read.")
+@click.option(
+    "--failing",
+    multiple=True,
+    metavar="TARGET",
+    help="Show what the policy does if this target is published and turns out bad. Repeatable.",
+)
+@click.option("-o", "--output", type=click.Choice(FORMATS), default="text", show_default=True)
+def plan(
+    name: str | None,
+    files: tuple[Path, ...],
+    data: str | None,
+    kubeconfig: str | None,
+    failing: tuple[str, ...],
+    output: str,
+) -> int:
+    """Show which proposed revisions are in which wave, in which order, and what each wave waits for.
+
+    The plan is a rehearsal of the first attempt: every check passes, people approve as soon as it is their
+    turn, and what is approved proves good. Nothing is written, and nothing is approved.
+    """
+    if not files and not (data or kubeconfig):
+        raise UsageError(
+            "nothing to plan: give manifests (-f FILE), a live system (--data DIR or --kubeconfig FILE)"
+        )
+    if data and kubeconfig:
+        raise UsageError("--data and --kubeconfig are two live systems: give one of them")
+    objects, errors = _objects(files, data, kubeconfig)
+    for error in errors:
+        click.echo(f"error: {error}", err=True)
+    if errors:
+        return 1
+    wanted = policy_named(name) if name else None
+    document = document_of(objects, time.time(), name=wanted, failing=failing)
+    if output != "text":
+        emit(document, output)
+    else:
+        _print(document)
+    return 1 if any(policy["problems"] for policy in document["policies"]) else 0
+
+
+def _objects(
+    files: Sequence[Path], data: str | None, kubeconfig: str | None
+) -> tuple[list[Object], list[str]]:
+    """Return the objects of the live system, replaced by those of the files, and what is wrong with these."""
+    given = read_input(files)
+    objects, errors = admitted(given.manifests)
+    found = [item for export in given.exports for item in export.items]
+    if data or kubeconfig:
+        has_policy = any(obj["kind"] == POLICY.kind for obj in objects)
+        found += asyncio.run(_read(data, kubeconfig, has_policy=has_policy))
+    merged = {_identity(obj): obj for obj in [*found, *objects]}
+    return list(merged.values()), errors
+
+
+def _identity(obj: Object) -> tuple[str, str, str, str]:
+    meta = obj["metadata"]
+    return obj["apiVersion"].rpartition("/")[0], obj["kind"], meta.get("namespace") or "default", meta["name"]
+
+
+async def _read(data: str | None, kubeconfig: str | None, *, has_policy: bool) -> list[Object]:
+    """Read what a plan needs. has_policy: a file has one, so that the server need not know the kind."""
+    found: list[Object] = []
+    async with connected(data, kubeconfig) as cluster:
+        for kind in (POLICY, *READ):
+            resource = await cluster.resource(kind)
+            if resource is None and kind == POLICY and has_policy:
+                continue
+            if resource is None:
+                hint = (
+                    "pvbus install --add promotion brings it, or give a policy with -f FILE"
+                    if kind == POLICY
+                    else ""
+                )
+                raise PermanentError(
+                    f"the API server does not serve {kind.kind} ({kind.group}): "
+                    f"{hint or 'check --kubeconfig'}",
+                    reason="NoMatch",
+                )
+            listing = await cluster.list(resource)
+            found += [{"apiVersion": resource.api_version, "kind": kind.kind, **obj} for obj in listing.items]
+    return found
+
+
+def _print(document: Document) -> None:
+    from rich.console import Console
+
+    console = Console(highlight=False, soft_wrap=True)
+    for policy in document["policies"]:
+        for line in policy_lines(policy):
+            console.print(line)
+    if document["unselected"]:
+        count = document["unselected"]
+        console.print(
+            f"{count} {'package' if count == 1 else 'packages'} with a proposed revision: no policy"
+        )
+
+
+def policy_lines(policy: Document) -> Iterator[str]:
+    """Yield the lines of one policy, with rich markup."""
+    name = escape(f"{policy['namespace']}/{policy['name']}")
+    if policy["problems"]:
+        yield f"[bold]RolloutPolicy {name}[/] is not accepted:"
+        yield from (f"  [red]![/] {escape(problem)}" for problem in policy["problems"])
+        return
+    waves = [wave for wave in policy["waves"] if wave["targets"]]
+    end = policy["end"]
+    targets = _count(policy["targets"], "target")
+    yield f"[bold]RolloutPolicy {name}[/]: {targets}, approval {policy['approval']}"
+    for condition in policy["conditions"]:
+        if condition["type"] == "Overlapping" and condition["status"] == "True":
+            yield f"  [yellow]i[/] {escape(condition['message'])}"
+    if policy["needsStart"] and waves:
+        yield "  before wave 1: a person approves it"
+    placed = 0
+    for wave in waves:
+        placed += len(wave["targets"])
+        yield from _wave_lines(wave, f"{placed} of {policy['targets']}", is_last=wave is waves[-1])
+    for each in policy["leftOut"]:
+        words = f"{each['target']} ({each['revision']}): {each['reason']}: {each['message']}"
+        yield f"  [yellow]left out[/] {escape(words)}"
+    if waves:
+        why = f": {end['message']}" if end["message"] else f", after at least {_span(policy['seconds'])}"
+        yield f"  ends {end['state']}{escape(why)}"
+
+
+def _wave_lines(wave: Document, placed: str, *, is_last: bool) -> Iterator[str]:
+    share = f"{wave['percent']} %" if "percent" in wave else f"count {wave['count']}"
+    names = [each["target"] for each in wave["targets"]]
+    yield f"  wave {wave['number']} ({share}, {placed}): {escape(first_of(names, NAMES_MAX))}"
+    for window in wave["windows"]:
+        yield f"    only {escape(window)}"
+    then = [f"hold {wave['hold']}"] if wave["hold"] else []
+    then += [f"{each['name']}: {each['waitsFor']}" for each in wave["checks"]]
+    if wave["needsPerson"] and not any(each["waitsFor"].startswith("a person: ") for each in wave["checks"]):
+        then.append("a person approves the next wave")
+    for words in then:
+        yield f"    {'before the end' if is_last else 'before the next'}: {escape(words)}"
+    if wave["restored"]:
+        yield f"    [yellow]back to the revision before[/]: {escape(first_of(wave['restored'], NAMES_MAX))}"
+    stranded = [each["target"] for each in wave["targets"] if each["state"] == "stranded"]
+    if stranded:
+        yield f"    [red]no revision to go back to[/]: {escape(first_of(stranded, NAMES_MAX))}"
+
+
+def _count(number: int, noun: str) -> str:
+    return f"{number} {noun}" if number == 1 else f"{number} {noun}s"
+
+
+def _span(seconds: int) -> str:
+    hours, rest = divmod(seconds, 3600)
+    minutes, left = divmod(rest, 60)
+    parts = [(hours, "h"), (minutes, "m"), (left, "s")]
+    return "".join(f"{number}{unit}" for number, unit in parts if number) or "0s"

@@ -1,0 +1,299 @@
+"""`pvbus rollout pause`, `resume`, `approve`, `promote`, `abort`, `roll-back` and `restart`.
+
+Each writes an annotation of the RolloutPolicy, which the service rollout follows. `kubectl annotate` with the
+same value does the same.
+"""
+
+import asyncio
+import sys
+from collections.abc import Callable, Mapping
+from typing import Any, NamedTuple
+
+import click
+import msgspec
+
+from pvbus.cli.fleet import annotate, api_server, existing, kubeconfig_option
+from pvbus.cli.reading import data_option
+from pvbus.cli.rolloutdocument import POLICY
+from pvbus.core.api.rollouts import RolloutPolicy, TargetCounts
+from pvbus.core.errors import PermanentError, UsageError
+from pvbus.core.keys import Key
+from pvbus.core.rollout.commanding import ABORT, APPROVE, PAUSE, PROMOTE, RESTART, RESUME, ROLL_BACK
+from pvbus.core.rollout.protocol.rules import rules_of
+from pvbus.core.rollout.protocol.states import RolloutState
+from pvbus.core.rollout.protocol.validation import validate_policy
+
+ADVANCING = (RolloutState.ROLLING, RolloutState.HOLDING)
+ABORTABLE = (*ADVANCING, RolloutState.STOPPED)
+UNDOABLE = (*ABORTABLE, RolloutState.COMPLETED, RolloutState.ABORTED)
+
+
+class Order(NamedTuple):
+    """What a command writes. annotations: None removes one; empty if there is nothing to do. question: what a
+    person confirms first, "" for nothing. words: what to say afterwards."""
+
+    annotations: Mapping[str, str | None]
+    words: str
+    question: str = ""
+
+
+def policy_named(text: str, namespace: str | None = None) -> Key:
+    """Return the key of a policy. namespace: where only its name is given. Raises UsageError."""
+    key = Key.parse(text) if "/" in text else Key(namespace or "", text)
+    if not key.namespace or not key.name or "/" in key.name:
+        raise UsageError(f'"{text}" is no NAMESPACE/POLICY, for example default/web; or give -n NAMESPACE')
+    if namespace and namespace != key.namespace:
+        raise UsageError(f'"{text}" and -n {namespace} name two namespaces: leave one of them out')
+    return key
+
+
+# ------------------------------------------------------------ decisions
+
+
+def pause(policy: RolloutPolicy, key: Key) -> Order:
+    if policy.metadata.annotations.get(PAUSE, "false") != "false":
+        return Order({}, f"{key} is paused already")
+    return Order(
+        {PAUSE: "true"},
+        f"{key} is paused: nothing more is approved or rolled back; what was ordered goes on. To go on: "
+        f"pvbus rollout resume {key}",
+    )
+
+
+def resume(policy: RolloutPolicy, key: Key) -> Order:
+    annotations: dict[str, str | None] = {}
+    words = []
+    if policy.metadata.annotations.get(PAUSE, "false") != "false":
+        annotations[PAUSE] = None
+        words.append("is no longer paused")
+    status = policy.status
+    value = f"{status.attempt}.{status.stops}"
+    if status.phase == RolloutState.STOPPED and policy.metadata.annotations.get(RESUME) == value:
+        words.append(f"is resumed already after the stop of attempt {status.attempt}")
+    elif status.phase == RolloutState.STOPPED:
+        failing = (status.targets or TargetCounts()).failing
+        annotations[RESUME] = value
+        words.append(
+            f"goes on with attempt {status.attempt}: {_targets(failing)} may fail, one more stops it"
+        )
+    if not words:
+        raise PermanentError(f"{key} is neither paused nor stopped: {_standing(policy)}")
+    return Order(annotations, f"{key} {', and '.join(words)}")
+
+
+def approve(policy: RolloutPolicy, key: Key) -> Order:
+    _check_spec(policy, key)
+    rules, status = rules_of(policy.spec), policy.status
+    wave = rules.waves[min(max(status.wave, 1), len(rules.waves)) - 1]
+    is_start = status.phase == RolloutState.ROLLING and status.wave == 1 and rules.needs_start
+    is_end = status.phase == RolloutState.HOLDING and wave.needs_person
+    if not (is_start or is_end):
+        hint = ""
+        if status.phase == RolloutState.ROLLING:
+            hint = "; a person is asked when all targets of the wave are proven"
+        elif status.phase == RolloutState.HOLDING:
+            hint = (
+                "; this wave waits for no person: pvbus rollout promote goes on without its hold and checks"
+            )
+        raise PermanentError(f"{key} waits for no approval: {_standing(policy)}{hint}")
+    value = f"{status.attempt}.{0 if is_start else status.wave}"
+    what = "its first wave may begin" if is_start else f"wave {status.wave} has proven good"
+    if policy.metadata.annotations.get(APPROVE) == value:
+        return Order({}, f"{key}: it is approved already that {what} (attempt {status.attempt})")
+    asked = [check.person.question for check in wave.checks if check.person is not None and is_end]
+    question = f"{' '.join(asked)} Approve that {what} ({_standing(policy)})?".strip()
+    return Order({APPROVE: value}, f"{key}: approved that {what} (attempt {status.attempt})", question)
+
+
+def promote(policy: RolloutPolicy, key: Key) -> Order:
+    _check_spec(policy, key)
+    counts = _in(policy, key, ADVANCING, "nothing is being approved")
+    return _of_attempt(
+        policy,
+        key,
+        PROMOTE,
+        "approves the rest at once",
+        f"Approve the other {_targets(counts.waiting)} without hold times, windows, checks and persons?",
+    )
+
+
+def abort(policy: RolloutPolicy, key: Key) -> Order:
+    counts = _in(policy, key, ABORTABLE, "there is nothing to abort")
+    published = counts.in_flight + counts.proven + counts.failing
+    return _of_attempt(
+        policy,
+        key,
+        ABORT,
+        "is aborted",
+        f"Abort it? {_targets(counts.waiting)} will not get their revision, up to {published} keep it.",
+    )
+
+
+def roll_back(policy: RolloutPolicy, key: Key) -> Order:
+    counts = _in(policy, key, UNDOABLE, "there is nothing to roll back")
+    published = counts.in_flight + counts.proven + counts.failing
+    return _of_attempt(
+        policy,
+        key,
+        ROLL_BACK,
+        "is rolled back",
+        f"Publish the last good revision of up to {_targets(published)} again?",
+    )
+
+
+def restart(policy: RolloutPolicy, key: Key) -> Order:
+    if not policy.status.attempt:
+        raise PermanentError(f"there was no attempt of {key} yet")
+    value = str(policy.status.attempt)
+    if policy.metadata.annotations.get(RESTART) == value:
+        return Order({}, f"{key}: what attempts up to {value} did not prove may be tried again already")
+    return Order({RESTART: value}, f"{key}: what attempts up to {value} did not prove is tried again")
+
+
+def _of_attempt(policy: RolloutPolicy, key: Key, name: str, done: str, question: str) -> Order:
+    value = str(policy.status.attempt)
+    if policy.metadata.annotations.get(name) == value:
+        return Order({}, f"{key}: this is ordered already for attempt {value}")
+    return Order({name: value}, f"{key}: attempt {value} {done}", f"{key}: {_standing(policy)}. {question}")
+
+
+def _in(policy: RolloutPolicy, key: Key, phases: tuple[RolloutState, ...], words: str) -> TargetCounts:
+    if policy.status.phase not in phases:
+        raise PermanentError(f"{key}: {words}: {_standing(policy)}")
+    return policy.status.targets or TargetCounts()
+
+
+def _check_spec(policy: RolloutPolicy, key: Key) -> None:
+    if problems := validate_policy(policy.spec):
+        raise PermanentError(f"{key} is not accepted, and approves nothing: {'; '.join(problems)}")
+
+
+def _standing(policy: RolloutPolicy) -> str:
+    status = policy.status
+    if not status.phase:
+        return "the service rollout has not seen it: pvbus up --promote, or pvbus install --add promotion"
+    if not status.attempt:
+        return "it has planned nothing yet"
+    return f"attempt {status.attempt} is {status.phase} in wave {status.wave}"
+
+
+def _targets(count: int) -> str:
+    return "1 target" if count == 1 else f"{count} targets"
+
+
+# ------------------------------------------------------------ commands
+
+Decision = Callable[[RolloutPolicy, Key], Order]
+
+
+async def carry_out(
+    decide: Decision, key: Key, confirmed: Callable[[str], bool], data: str, kubeconfig: str | None
+) -> str:
+    """Read a policy, decide, ask, and write; return what to say. Raises PermanentError."""
+    async with api_server(data, kubeconfig) as cluster:
+        found = await existing(cluster, POLICY, key)
+        order = decide(msgspec.convert(found, RolloutPolicy), key)
+        if not order.annotations:
+            return order.words
+        if order.question and not confirmed(order.question):
+            raise PermanentError(f"{key}: nothing was ordered")
+        again = await existing(cluster, POLICY, key)  # a person may have thought for long
+        if decide(msgspec.convert(again, RolloutPolicy), key).annotations != order.annotations:
+            raise PermanentError(f"{key} has changed meanwhile, and nothing was ordered: look again")
+        await annotate(cluster, POLICY, again, order.annotations)
+        return order.words
+
+
+def is_terminal() -> bool:
+    return sys.stdin.isatty()
+
+
+def _confirmed(question: str) -> bool:
+    if not is_terminal():
+        raise UsageError(f"cannot ask here, as this is no terminal: {question} Add --yes to confirm")
+    return click.confirm(question)
+
+
+def _command(name: str, decide: Decision, short: str, text: str, example: str) -> click.Command:
+    def run(policy: str, namespace: str | None, kubeconfig: str | None, data: str, **options: Any) -> None:
+        confirmed = (lambda _: True) if options.get("yes") else _confirmed
+        key = policy_named(policy, namespace)
+        click.echo(asyncio.run(carry_out(decide, key, confirmed, data, kubeconfig)))
+
+    options: list[click.Parameter] = [click.Argument(["policy"], metavar="NAMESPACE/POLICY")]
+    options.append(click.Option(["-n", "--namespace"], help="Of the policy, where only its name is given."))
+    if name in ASKING:
+        options.append(click.Option(["-y", "--yes"], is_flag=True, help="Do not ask."))
+    command = click.Command(
+        name,
+        callback=run,
+        params=options,
+        help=text,
+        short_help=short,
+        epilog=f"\b\nExamples:\n  {example}\n\n"
+        "Exit codes: 0 done (also if it was so before); 1 it does not fit the rollout as it is, or there is "
+        "no such policy; 2 bad usage.",
+    )
+    return data_option(kubeconfig_option(command))
+
+
+ASKING = ("approve", "promote", "abort", "roll-back")
+
+COMMANDS = (
+    _command(
+        "pause",
+        pause,
+        "Order nothing more for now.",
+        "Pause a rollout: it orders no approvals and no rollbacks, and no time counts. What was ordered "
+        "goes on.",
+        "pvbus rollout pause default/web",
+    ),
+    _command(
+        "resume",
+        resume,
+        "Go on after a pause or a stop.",
+        "Let a rollout go on that is paused, or that stopped as too much failed. After a stop the targets "
+        "that fail by now are accepted; one more stops it again.",
+        "pvbus rollout resume default/web",
+    ),
+    _command(
+        "approve",
+        approve,
+        "Answer for a person whom a wave waits for.",
+        "Approve that the first wave may begin (policies with approval Manual), or that the wave that is "
+        "done has proven good, so that the next one begins.",
+        "pvbus rollout approve default/web --yes",
+    ),
+    _command(
+        "promote",
+        promote,
+        "Approve the rest now.",
+        "Approve all other targets of the attempt at once, without hold times, time windows, checks and "
+        "persons. The budgets still hold.",
+        "pvbus rollout promote default/web",
+    ),
+    _command(
+        "abort",
+        abort,
+        "End the attempt where it is.",
+        "End an attempt. Approvals that are on their way are taken back where that is still possible; "
+        "targets that have their revision keep it.",
+        "pvbus rollout abort default/web",
+    ),
+    _command(
+        "roll-back",
+        roll_back,
+        "Publish the last good revisions again.",
+        "Publish the last good revision of each target of the attempt again, in the same waves. Targets that "
+        "had none keep what they have.",
+        "pvbus rollout roll-back default/web",
+    ),
+    _command(
+        "restart",
+        restart,
+        "Try again what was not proven.",
+        "Let content be planned again that an earlier attempt did not prove, for example because of a reason "
+        "outside of the packages.",
+        "pvbus rollout restart default/web",
+    ),
+)

@@ -1,0 +1,324 @@
+"""`pvbus rollout status` and `history`: how a rollout stands, what it waits for, and how attempts ended."""
+
+import asyncio
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any, NamedTuple
+
+import click
+import msgspec
+
+from pvbus.cli.fleet import api_server, existing, kubeconfig_option
+from pvbus.cli.output import FORMATS, columns, emit
+from pvbus.cli.reading import bus_option, data_option, opened_bus, read_rows
+from pvbus.cli.rolloutdocument import POLICY, Document
+from pvbus.cli.rolloutorders import policy_named
+from pvbus.core.api.rollouts import PastAttempt, RolloutPolicy, TargetCounts
+from pvbus.core.errors import PvbusError, UsageError
+from pvbus.core.keys import ChildKey, Key, is_child
+from pvbus.core.records import CANDIDATES, ROLLOUTS, CandidateRow
+from pvbus.core.rollout.commanding import commands_of
+from pvbus.core.rollout.protocol.rows import Rollout, Target
+from pvbus.core.rollout.protocol.states import TargetState
+from pvbus.core.rollout.protocol.validation import validate_policy
+from pvbus.core.rollout.waiting import waits_of
+from pvbus.core.topics import partition_key
+from pvbus.ports.bus import Bus
+from pvbus.telemetry.terminal import one_line
+
+WATCH_SECONDS = 2.0
+LIMIT = 20
+TARGET_COLUMNS = ("TARGET", "WAVE", "STATE", "REVISION", "WHY")
+HISTORY_COLUMNS = ("ATTEMPT", "PHASE", "WAVE", "STARTED", "ENDED", "TARGETS", "WHY")
+
+
+class Rows(NamedTuple):
+    """What the bus has of one policy: of its rollout, and by target."""
+
+    rollout: Rollout
+    targets: Mapping[str, Target]
+    candidates: Mapping[str, CandidateRow]
+
+
+@click.command(
+    "status",
+    short_help="Show how a rollout stands, and what it waits for.",
+    epilog="""\b
+Examples:
+  pvbus rollout status default/web                     of `pvbus up`
+  pvbus rollout status default/web --watch
+  pvbus rollout status default/web --state failed --state refused
+  pvbus rollout status default/web --kubeconfig ~/.kube/config --bus kafka://kafka:9092
+
+Exit codes: 0 shown; 1 there is no such policy; 2 bad usage.
+""",
+)
+@click.argument("policy", metavar="NAMESPACE/POLICY")
+@click.option("-n", "--namespace", help="Of the policy, where only its name is given.")
+@click.option(
+    "--state",
+    "states",
+    multiple=True,
+    type=click.Choice([state.value for state in TargetState]),
+    help="List the targets in this state. Repeatable. The default is those in flight and those that fail.",
+)
+@click.option("--limit", default=LIMIT, show_default=True, help="How many targets to list; 0 for all.")
+@click.option("--watch", is_flag=True, help="Show it again every two seconds, until Ctrl-C.")
+@click.option("-o", "--output", type=click.Choice(FORMATS), default="text", show_default=True)
+@kubeconfig_option
+@data_option
+@bus_option
+def status(
+    policy: str,
+    namespace: str | None,
+    states: Sequence[str],
+    limit: int,
+    watch: bool,
+    output: str,
+    kubeconfig: str | None,
+    data: str,
+    bus: str | None,
+) -> None:
+    """Show the attempt, its wave, the targets that are in flight or fail, and what the wave waits for.
+
+    The counts are those of the policy's status. The targets are on the bus: without it (--data or --bus) the
+    rest is shown.
+    """
+    key = policy_named(policy, namespace)
+    wanted = frozenset(map(TargetState, states)) or SHOWN
+
+    async def show() -> None:
+        while True:
+            document = await _read(key, kubeconfig, data, bus, wanted, limit)
+            if watch and output == "text":
+                click.clear()
+            emit(document, output) if output != "text" else _print(document)
+            if not watch:
+                return
+            await asyncio.sleep(WATCH_SECONDS)
+
+    asyncio.run(show())
+
+
+SHOWN = frozenset(
+    {
+        TargetState.ORDERED,
+        TargetState.CANCELLING,
+        TargetState.APPROVED,
+        TargetState.FAILED,
+        TargetState.REFUSED,
+        TargetState.UNDOING,
+        TargetState.STRANDED,
+    }
+)
+
+
+@click.command(
+    "history",
+    short_help="Show the last attempts of a policy.",
+    epilog="""\b
+Examples:
+  pvbus rollout history default/web
+  kubectl get rolloutpolicy -n default web -o jsonpath='{.status.history}'
+
+Exit codes: 0 shown; 1 there is no such policy; 2 bad usage.
+""",
+)
+@click.argument("policy", metavar="NAMESPACE/POLICY")
+@click.option("-n", "--namespace", help="Of the policy, where only its name is given.")
+@click.option("-o", "--output", type=click.Choice(FORMATS), default="text", show_default=True)
+@kubeconfig_option
+@data_option
+def history(policy: str, namespace: str | None, output: str, kubeconfig: str | None, data: str) -> None:
+    """Show when each of the last attempts began and ended, how, and with how many targets."""
+    key = policy_named(policy, namespace)
+    attempts = asyncio.run(_policy(key, kubeconfig, data)).status.history
+    if output != "text":
+        emit([msgspec.to_builtins(each) for each in attempts], output)
+    elif attempts:
+        columns(HISTORY_COLUMNS, map(_attempt_line, attempts))
+    else:
+        click.echo(f"there was no attempt of {key} yet")
+
+
+# ------------------------------------------------------------ reading
+
+
+async def _policy(key: Key, kubeconfig: str | None, data: str) -> RolloutPolicy:
+    async with api_server(data, kubeconfig) as cluster:
+        return msgspec.convert(await existing(cluster, POLICY, key), RolloutPolicy)
+
+
+async def _read(
+    key: Key,
+    kubeconfig: str | None,
+    data: str,
+    bus_url: str | None,
+    wanted: frozenset[TargetState],
+    limit: int,
+) -> Document:
+    policy = await _policy(key, kubeconfig, data)
+    rows, missing = None, ""
+    if kubeconfig and not bus_url:
+        missing = "the targets are on the bus: name it with --bus"
+    else:
+        try:
+            async with opened_bus(data, bus_url) as bus:
+                rows = await _rows(bus, key)
+        except (PvbusError, UsageError) as exc:
+            missing = f"the targets are not known, as the bus cannot be read: {exc}"
+    return document_of(key, policy, rows, time.time(), wanted=wanted, limit=limit, missing=missing)
+
+
+async def _rows(bus: Bus, key: Key) -> Rows:
+    rollout, targets, candidates = Rollout(), {}, {}
+    for name, value in (await read_rows(bus, ROLLOUTS, key=str(key))).items():
+        if partition_key(ROLLOUTS, name) != str(key):
+            continue
+        if is_child(name):
+            targets[ChildKey.parse(name).variant] = msgspec.json.decode(value, type=Target)
+        else:
+            rollout = msgspec.json.decode(value, type=Rollout)
+    for name, value in (await read_rows(bus, CANDIDATES, key=str(key))).items():
+        if partition_key(CANDIDATES, name) == str(key):
+            candidates[ChildKey.parse(name).variant] = msgspec.json.decode(value, type=CandidateRow)
+    return Rows(rollout, targets, candidates)
+
+
+# ------------------------------------------------------------ the document
+
+
+def document_of(
+    key: Key,
+    policy: RolloutPolicy,
+    rows: Rows | None,
+    now: float,
+    *,
+    wanted: frozenset[TargetState] = SHOWN,
+    limit: int = LIMIT,
+    missing: str = "",
+) -> Document:
+    """Return how a rollout stands. rows: None without a bus, then missing says why. limit: 0 for none."""
+    status = policy.status
+    commands, problems = commands_of(policy.metadata.annotations)
+    problems = [*validate_policy(policy.spec), *problems]
+    rollout = rows.rollout if rows is not None else None
+    waits = [] if validate_policy(policy.spec) else list(waits_of(key, policy, rollout, now))
+    document: Document = {
+        "policy": str(key),
+        "phase": status.phase,
+        "attempt": status.attempt,
+        "wave": status.wave,
+        "waves": max(len(policy.spec.waves), 1),
+        "paused": commands.paused,
+        "conditions": [msgspec.to_builtins(condition) for condition in status.conditions],
+        "counts": msgspec.to_builtins(status.targets or TargetCounts()),
+        "problems": problems,
+        "waitsFor": waits,
+        "missing": missing,
+    }
+    if rows is None:
+        return document
+    targets = sorted(
+        (row for row in rows.targets.values() if row.attempt == rows.rollout.attempt and row.state in wanted),
+        key=lambda row: row.position,
+    )
+    left_out = sorted((name, row) for name, row in rows.candidates.items() if row.reason and not row.winner)
+    shown = limit or None
+    document["targets"] = [_target(row, rows.candidates.get(row.target)) for row in targets[:shown]]
+    document["targetsMore"] = len(targets) - len(document["targets"])
+    document["leftOut"] = [
+        {"target": name, "revision": row.revision, "reason": row.reason, "message": row.message}
+        for name, row in left_out[:shown]
+    ]
+    document["leftOutMore"] = len(left_out) - len(document["leftOut"])
+    return document
+
+
+def _target(row: Target, candidate: CandidateRow | None) -> Document:
+    why = ""
+    if candidate is not None and row.state in (TargetState.REFUSED, TargetState.STRANDED):
+        why = candidate.failure
+    elif candidate is not None and row.state in (TargetState.APPROVED, TargetState.FAILED):
+        why = candidate.verdict
+    return {
+        "target": row.target,
+        "wave": row.wave,
+        "state": row.state.value,
+        "revision": row.revision,
+        "why": why,
+    }
+
+
+# ------------------------------------------------------------ text
+
+
+def _print(document: Document) -> None:
+    for line in lines_of(document):
+        click.echo(line)
+    if document.get("targets"):
+        columns(
+            TARGET_COLUMNS,
+            (
+                [each["target"], str(each["wave"]), each["state"], each["revision"], each["why"] or "-"]
+                for each in document["targets"]
+            ),
+        )
+        if document["targetsMore"]:
+            click.echo(f"and {document['targetsMore']} more (--limit 0 lists all)")
+    for each in document.get("leftOut", ()):
+        words = f"{each['target']} ({each['revision']}): {each['reason']}: {each['message']}"
+        click.echo(f"left out: {one_line(words)}")
+    if document.get("leftOutMore"):
+        click.echo(f"left out: {document['leftOutMore']} more (--limit 0 lists all)")
+
+
+def lines_of(document: Document) -> Iterator[str]:
+    """Yield the lines above the table of targets."""
+    where = "no attempt yet"
+    if document["attempt"]:
+        paused = ", paused" if document["paused"] else ""
+        wave = f" in wave {document['wave']} of {document['waves']}"
+        where = f"attempt {document['attempt']} is {document['phase']}{wave}{paused}"
+    yield f"RolloutPolicy {document['policy']}: {where}"
+    for problem in document["problems"]:
+        yield f"  wrong: {one_line(problem)}"
+    counts = document["counts"]
+    if counts.get("total"):
+        parts = [f"{counts[name]} {words}" for name, words in _COUNTS if counts.get(name)]
+        yield f"  {counts['total']} targets: {', '.join(parts) or 'none is planned'}"
+    for each in document["conditions"]:
+        if each.get("message"):
+            yield f"  {each['type']} is {each['status']} ({each['reason']}): {one_line(each['message'])}"
+    for words in document["waitsFor"]:
+        yield f"  waits for {one_line(words)}"
+    if document["missing"]:
+        yield f"  {one_line(document['missing'])}"
+
+
+_COUNTS = (
+    ("waiting", "wait"),
+    ("inFlight", "in flight"),
+    ("proven", "proven"),
+    ("failing", "failing"),
+    ("rolledBack", "rolled back"),
+    ("left", "left the plan"),
+)
+
+
+def _attempt_line(each: PastAttempt) -> Sequence[Any]:
+    counts = each.targets
+    targets = "-"
+    if counts is not None:
+        targets = f"{counts.proven} of {counts.total} proven"
+        targets += f", {counts.rolled_back} rolled back" if counts.rolled_back else ""
+    why = f"{each.reason}: {each.message}" if each.reason else "-"
+    return [
+        str(each.attempt),
+        each.phase,
+        str(each.wave),
+        each.started_at,
+        each.ended_at or "-",
+        targets,
+        why,
+    ]

@@ -1,0 +1,182 @@
+"""Descriptions and limits of the API types of `pvbus.core.api.rollouts`.
+
+`DESCRIPTIONS`, `SHAPES` and `TYPE_SHAPES` have the forms of `pvbus.core.api.descriptions` and
+`pvbus.core.api.constraints`.
+"""
+
+from collections.abc import Mapping
+from typing import Any
+
+from pvbus.core.api import rollouts as m
+
+_DURATION = "A duration such as `90s` or `1h30m`."
+
+DESCRIPTIONS: Mapping[type, Mapping[str, str]] = {
+    m.RevisionsSelector: {
+        "": "Package revisions of the policy's namespace.",
+        "set": "Name of the PackageVariantSet whose variants' revisions are meant.",
+        "selector": "Labels that a revision must have; those of its PackageVariant count, too.",
+        "repositories": "Names of the Repositories that a revision may be in. None means any.",
+    },
+    m.LabelOrder: {
+        "": "A label, and its values in the order of the rollout.",
+        "label": "Key of the label.",
+        "values": "Values, the first to be approved first. Other values, and revisions without the label, "
+        "come after them.",
+    },
+    m.ObjectCheck: {
+        "": "An expression over one object of the cluster.",
+        "api_version": "Group and version of the object.",
+        "kind": "Kind of the object.",
+        "namespace": "Namespace of the object. The default is that of the policy.",
+        "name": "Name of the object.",
+        "expression": "CEL expression over the variable `object` that gives true or false. The check passes "
+        "while it gives true.",
+    },
+    m.QueryCheck: {
+        "": "A Prometheus query whose value must stay within limits.",
+        "expression": "PromQL expression with a single value.",
+        "window": f"How long the value must have been within the limits. {_DURATION} The default is `5m`.",
+        "min": "Least value that passes.",
+        "max": "Greatest value that passes.",
+    },
+    m.PersonCheck: {
+        "": "A question that a person answers.",
+        "question": "What the person decides on.",
+    },
+    m.Check: {
+        "": "One condition for the next wave. Exactly one of object, query and person is given.",
+        "name": "Name of the check, which messages use. Names are unique within a wave.",
+        "object": "Checks an object of the cluster. It waits while the expression is not true.",
+        "query": "Checks a metric. A value outside of the limits fails the wave; no value at all waits.",
+        "person": "Waits for a person.",
+    },
+    m.TimeWindow: {
+        "": "A span of the day in which revisions may be approved.",
+        "days": "Weekdays on which the span begins: Mon, Tue, Wed, Thu, Fri, Sat, Sun. None means every day.",
+        "start": "First minute, as `09:00`.",
+        "end": "Minute at which the span is over, as `17:30` or `24:00`. An end before the start is on the "
+        "next day.",
+        "time_zone": "Name of a time zone, such as `Europe/Berlin`. The default is UTC.",
+    },
+    m.Wave: {
+        "": "A share of the targets, and what must hold before the next wave.",
+        "percent": "Share of all targets that are approved when this wave is over, with those of earlier "
+        "waves. It is rounded up.",
+        "count": "Number of targets that are approved when this wave is over, with those of earlier waves.",
+        "hold": "How long to wait after every target of the wave is proven good. Its checks are looked at "
+        f"all the while. {_DURATION} None means no time.",
+        "timeout": f"How long the wave may take before it counts as failed. {_DURATION} None means no limit.",
+        "checks": "What must pass after the hold time. A wave without any passes at the end of its time.",
+        "windows": "Times in which the targets of this wave may be approved, instead of those of the policy.",
+    },
+    m.Budgets: {
+        "": "Limits of a rollout, and what happens beyond them.",
+        "max_in_flight": "How many targets may be approved and not yet proven good at one time. 0 means no "
+        "limit.",
+        "max_failing": "How many targets may fail. One more fails the rollout.",
+        "on_failure": "What a failed rollout does: `Stop` approves nothing more until a person decides, "
+        "`RollBack` publishes the last good revision of each target again, in the same waves. The default is "
+        "`Stop`.",
+    },
+    m.RolloutPolicySpec: {
+        "revisions": "The revisions that this policy is for.",
+        "approval": "Which proposed revisions are approved: `Manual` none before a person approves the wave, "
+        "`Initial` those of packages without a published revision, `Always` all. The default is `Manual`. "
+        "The annotation approval.nephio.org/policy of a revision goes before it.",
+        "priority": "Which policy wins where several are for one revision: the highest. Among equals the "
+        "oldest wins.",
+        "delay": f"Least age of a revision when it is approved. {_DURATION} The annotation "
+        "approval.nephio.org/delay of a revision goes before it.",
+        "settle": "How long the proposed revisions must stay the same before an attempt plans its waves. "
+        f"{_DURATION} The default is `30s`.",
+        "canaries": "Names of the PackageVariants that come first, in this order. The first wave has at "
+        "least all of them.",
+        "order": "Labels that order the targets. Targets with equal labels are ordered by name.",
+        "conditions": "Conditions of its PackageVariant that prove an approved target good, all of them "
+        "True. The default is Ready.",
+        "waves": "The waves in their order. The last one has percent 100. None at all means one wave.",
+        "windows": "Times in which revisions may be approved. None means always. Rollbacks do not wait for "
+        "them.",
+        "budgets": "Limits on failing and unproven targets.",
+    },
+    m.TargetCounts: {
+        "": "Numbers of the targets of the current attempt.",
+        "total": "All targets of the plan.",
+        "waiting": "Targets that wait for their approval.",
+        "in_flight": "Targets that are approved, or ordered to be, and not yet proven good.",
+        "proven": "Targets whose planned revision is published and proven good.",
+        "failing": "Targets whose planned revision is published and not good, or was refused.",
+        "rolled_back": "Targets whose last good revision is published again.",
+        "left": "Targets that left the plan: their revision was withdrawn, replaced or deleted.",
+    },
+    m.PastAttempt: {
+        "": "One attempt, the current one too.",
+        "attempt": "Number of the attempt.",
+        "phase": "Its state, or the one it ended with.",
+        "wave": "Number of the wave it came to, in a rollback that of the rollback.",
+        "reason": "Why it stopped, ended early or rolled back, as a word.",
+        "message": "The same in a sentence.",
+        "started_at": "When its waves were planned.",
+        "ended_at": "When it ended. None while it goes on.",
+        "targets": "Numbers of its targets at its end.",
+    },
+    m.RolloutPolicyStatus: {
+        "conditions": "Whether the policy is accepted, and how its rollout goes.",
+        "observed_generation": "The metadata.generation that this status speaks of.",
+        "phase": "State of the current attempt.",
+        "attempt": "Number of the current attempt. Each plan of waves is an attempt.",
+        "wave": "Number of the current wave, from 1.",
+        "stops": "How often the current attempt has failed. The annotation promotion.pvbus.dev/resume names "
+        "the attempt and this number.",
+        "targets": "Numbers of the targets.",
+        "history": "The last attempts, the oldest first.",
+    },
+    m.RolloutPolicy: {
+        "": "How proposed package revisions of a fleet are approved: in which waves, after which checks."
+    },
+}
+
+_PERCENT = {"minimum": 1, "maximum": 100}
+_NOT_NEGATIVE = {"minimum": 0}
+_NAMED = {"minLength": 1, "maxLength": 63}
+_CLOCK = {"pattern": "^([01][0-9]|2[0-3]):[0-5][0-9]$"}
+_ITEMS = {"maxItems": 64}
+
+SHAPES: Mapping[type, Mapping[str, Mapping[str, Any]]] = {
+    m.RevisionsSelector: {"repositories": {"maxItems": 1024}},
+    m.LabelOrder: {"values": {"maxItems": 1024}},
+    m.Check: {"name": _NAMED},
+    m.ObjectCheck: {"expression": {"minLength": 1, "maxLength": 4096}},
+    m.QueryCheck: {"expression": {"minLength": 1, "maxLength": 4096}},
+    m.PersonCheck: {"question": {"minLength": 1, "maxLength": 4096}},
+    m.TimeWindow: {
+        "days": {"maxItems": 7},
+        "start": _CLOCK,
+        "end": {"pattern": "^(([01][0-9]|2[0-3]):[0-5][0-9]|24:00)$"},
+    },
+    m.Wave: {"percent": _PERCENT, "count": {"minimum": 1}, "checks": _ITEMS, "windows": _ITEMS},
+    m.Budgets: {
+        "max_in_flight": _NOT_NEGATIVE,
+        "max_failing": _NOT_NEGATIVE,
+        "on_failure": {"enum": list(m.ON_FAILURE), "default": "Stop"},
+    },
+    m.RolloutPolicySpec: {
+        "approval": {"enum": list(m.APPROVALS), "default": "Manual"},
+        "canaries": {"maxItems": 1024},
+        "conditions": _ITEMS,
+        "order": _ITEMS,
+        "waves": _ITEMS,
+        "windows": _ITEMS,
+    },
+    m.RolloutPolicyStatus: {"observed_generation": {"format": "int64"}},
+}
+
+TYPE_SHAPES: Mapping[type, Mapping[str, Any]] = {
+    m.LabelOrder: {"required": ["label"]},
+    m.ObjectCheck: {"required": ["apiVersion", "expression", "kind", "name"]},
+    m.QueryCheck: {"required": ["expression"]},
+    m.PersonCheck: {"required": ["question"]},
+    m.Check: {"required": ["name"]},
+    m.TimeWindow: {"required": ["end", "start"]},
+}

@@ -1,0 +1,29 @@
+"""The rollout protocol: which proposed revisions are approved when. Pure.
+
+`selection` decides which revisions a policy is for, `rules` compiles a policy, `machine` takes a rollout one
+step, `rehearsal` runs it against an imagined fleet. `states` has the states and their transitions.
+
+The rules of a rollout:
+
+- **Attempt.** When the proposed revisions of a policy have not changed for its settle time, an attempt plans
+  its waves over them: (target, revision, content digest). The plan does not grow: percentages are of it.
+- **Evidence** counts only for the target, revision, digest and attempt that it names.
+- **Join.** A target that appears later, or whose revision is proposed later, waits for the next attempt,
+  which begins with the canaries.
+- **New upstream revision.** A target whose planned revision is replaced before its approval leaves the
+  attempt; the new revision waits for the next attempt. An approved target stays, and proves what it got.
+- **Withdrawn or deleted.** A revision that goes back to Draft or is deleted before its approval was ordered
+  leaves the attempt, and returns if it is proposed again unchanged. After the order it is gone for this
+  attempt. Who left does not hold up its wave.
+- **Approved by a person.** A planned revision that somebody else publishes counts as approved.
+- **A person's approval of a wave** opens what comes after it, once. To take it back later, pause.
+- **Clock.** Only watched time counts, at most `LOOK_SECONDS_MAX` between two steps: a clock that jumps ahead
+  or a service that was away ends no hold time, one that jumps back holds nothing up.
+- **Pause** orders nothing, approval or rollback, and stops the time. What was ordered goes on.
+- **Stop.** Nothing more is ordered. Resuming accepts the targets that fail by then; one more stops it again.
+- **Abort** and **roll back** take orders back first, and wait until each is carried out or confirmed as not.
+- **Roll back** publishes the last good revision of each target again, in the same waves and with the same
+  limit of targets in flight. A target that had none keeps what it has.
+- **Again.** Content of an attempt that did not prove it is not tried again before it changes, or a person
+  restarts it.
+"""

@@ -1,0 +1,57 @@
+"""Rollouts of larger fleets: after any history with any rules, no promise is broken and there is an end."""
+
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from pvbus.core.rollout.protocol.rules import CHECK_SECONDS, LOOK_SECONDS_MAX, Rules, WaveRules
+from pvbus.core.rollout.protocol.states import RolloutState
+from tests.simulation.rollout_world import CHECK, fresh, moves, problems, settled, stepped, tricks
+
+MOVES_MAX = 40
+WAITS = (RolloutState.ROLLING, RolloutState.HOLDING, RolloutState.ROLLING_BACK)
+
+wave = st.builds(
+    WaveRules,
+    percent=st.sampled_from([10, 34, 50]),
+    number=st.just(0),
+    hold_seconds=st.sampled_from([0, 20]),
+    timeout_seconds=st.sampled_from([0, 0, 400]),
+    checks=st.sampled_from([(), (CHECK,)]),
+    windows=st.just(()),
+    needs_person=st.just(False),
+)
+rules = st.builds(
+    Rules,
+    waves=st.lists(wave, max_size=2).map(
+        lambda found: (*sorted(found, key=lambda w: w.percent), WaveRules())
+    ),
+    canaries=st.integers(0, 3),
+    settle_seconds=st.sampled_from([0, 30]),
+    in_flight_max=st.integers(0, 4),
+    failing_max=st.integers(0, 2),
+    rolls_back=st.booleans(),
+    needs_start=st.just(False),
+    look_seconds=st.just(LOOK_SECONDS_MAX),
+    check_seconds=st.just(CHECK_SECONDS),
+)
+
+
+@settings(max_examples=25, deadline=None)
+@given(rules=rules, targets=st.integers(1, 8), data=st.data())
+def test_after_any_history_no_promise_is_broken_and_the_rollout_ends(
+    rules: Rules, targets: int, data: st.DataObject
+) -> None:
+    world = fresh(targets, rules, tricks=4, ticks=1_000)
+    for number in data.draw(st.lists(st.integers(0, 10_000), max_size=MOVES_MAX)):
+        found = list(moves(world))
+        if number % 7 == 0 or not found:
+            found += list(tricks(world))
+        if not found:
+            break
+        _, world = found[number % len(found)]
+        assert not list(problems(world))
+    end = settled(world, steps_max=3_000)
+    assert not list(problems(end))
+    assert end.commands.paused or end.rollout.state not in WAITS
+    again, taken = stepped(end)
+    assert (again, taken.rows) == (end, {}), "a fleet that is at its end changes nothing"

@@ -1,0 +1,294 @@
+"""A small world around the rollout machine: packages, a release that is late with orders, views that lag.
+
+A world is an immutable value, so that a search can visit each once. A move gives the next world. The
+machine's rows are durable: a crash loses nothing but the moves not made yet, so any order of moves has the
+crashes in it. `problems` names what no history may lead to; it uses nothing of the machine but its rows.
+"""
+
+from collections.abc import Iterator, Mapping
+from typing import NamedTuple, TypeVar
+
+from pvbus.core.api.rollouts import Check, ObjectCheck
+from pvbus.core.rollout.protocol.machine import step
+from pvbus.core.rollout.protocol.rows import (
+    NOTHING,
+    Action,
+    Answers,
+    Approve,
+    Ask,
+    Commands,
+    Evidence,
+    Restore,
+    Rollout,
+    Step,
+    Target,
+    TargetFacts,
+    Withdraw,
+)
+from pvbus.core.rollout.protocol.rules import Rules, WaveRules
+from pvbus.core.rollout.protocol.states import RolloutState, TargetState
+
+NOW = 1_000_000.0
+CHECK = Check(name="check", object=ObjectCheck(expression="true"))
+TICK_SECONDS = 30.0
+IN_FLIGHT = {TargetState.ORDERED, TargetState.CANCELLING, TargetState.APPROVED}
+OUT = {TargetState.LEFT, TargetState.GONE, TargetState.SKIPPED, TargetState.REFUSED, TargetState.FAILED}
+RULES = Rules(
+    waves=(WaveRules(percent=0, number=1, hold_seconds=20, checks=(CHECK,)), WaveRules()),
+    in_flight_max=1,
+    rolls_back=True,
+)
+
+Rows = tuple[tuple[str, Target], ...]
+Move = tuple[str, ...]
+
+
+class World(NamedTuple):
+    """real: the packages. view: what the machine sees of them. orders: what the release last heard.
+
+    approved: (target, attempt) of every approval that was carried out; twice: one was carried out twice.
+    by_hand: targets that a person changed. now: the clock. tricks, ticks: moves of their kind that are left.
+    """
+
+    rules: Rules
+    real: tuple[tuple[str, TargetFacts], ...]
+    view: tuple[tuple[str, TargetFacts], ...]
+    rollout: Rollout = Rollout()
+    rows: Rows = ()
+    actions: tuple[Action, ...] = ()
+    orders: tuple[Action, ...] = ()
+    evidence: tuple[tuple[str, Evidence], ...] = ()
+    answers: Answers | None = None
+    commands: Commands = Commands()
+    approved: frozenset[tuple[str, int]] = frozenset()
+    twice: bool = False
+    by_hand: frozenset[str] = frozenset()
+    now: float = NOW
+    tricks: int = 0
+    ticks: int = 0
+    broken: str = ""
+
+
+def fresh(targets: int, rules: Rules = RULES, *, tricks: int = 0, ticks: int = 3) -> World:
+    """Return a world of targets with a published revision v1 and a proposed v2, which nobody has seen yet."""
+    real = tuple(
+        (f"t{number}", TargetFacts("v2", f"d2-{number}", True, "v1", f"d1-{number}"))
+        for number in range(targets)
+    )
+    return World(rules, real, real, tricks=tricks, ticks=ticks)
+
+
+def stepped(world: World) -> tuple[World, Step]:
+    """Let the machine take a step on what it sees."""
+    taken = step(
+        world.rules,
+        world.rollout,
+        dict(world.rows),
+        dict(world.view),
+        dict(world.evidence),
+        now=world.now,
+        answers=world.answers,
+        commands=world.commands,
+    )
+    rows = {**dict(world.rows), **taken.rows}
+    remaining = tuple(sorted((target, row) for target, row in rows.items() if row is not None))
+    after = world._replace(rollout=taken.rollout, rows=remaining, actions=taken.actions)
+    return after._replace(broken=_wrong_step(world, after)), taken
+
+
+T = TypeVar("T")
+
+
+def put(pairs: tuple[tuple[str, T], ...], target: str, value: T) -> tuple[tuple[str, T], ...]:
+    return tuple(sorted({**dict(pairs), target: value}.items()))
+
+
+# ------------------------------------------------------------ moves
+
+
+def moves(world: World) -> Iterator[tuple[Move, World]]:
+    """Yield every move that the world may make, without those of people and of bad luck."""
+    after, _ = stepped(world)
+    if after != world:
+        yield ("step",), after
+    if world.orders != world.actions:
+        yield ("deliver",), world._replace(orders=world.actions)
+    for action in world.orders:
+        done = carried_out(world, action)
+        if done != world:
+            yield ("carry out", type(action).__name__, _object(action)), done
+    for (target, seen), (_, facts) in zip(world.view, world.real, strict=True):
+        if seen != facts:
+            yield ("see", target), world._replace(view=put(world.view, target, facts))
+    for target, row in world.rows:
+        if _is_ours(world, target, row):
+            good = Evidence(row.revision, row.digest, row.attempt, True)
+            if dict(world.evidence).get(target) != good and dict(world.evidence).get(target) != good._replace(
+                is_good=False
+            ):
+                yield ("good", target), world._replace(evidence=put(world.evidence, target, good))
+    if world.ticks and world.rollout.seen_at:
+        yield ("tick",), world._replace(now=world.now + TICK_SECONDS, ticks=world.ticks - 1)
+
+
+def tricks(world: World) -> Iterator[tuple[Move, World]]:
+    """Yield the moves of people and of bad luck."""
+    if not world.tricks:
+        return
+    left = world._replace(tricks=world.tricks - 1)
+    attempt = world.rollout.attempt
+    for target, facts in world.real:
+        changed = left._replace(by_hand=left.by_hand | {target})
+        if facts.is_proposed:
+            yield ("withdraw", target), _real(left, target, facts._replace(is_proposed=False))
+            moved = facts._replace(revision="v3", digest=f"{facts.digest}'")
+            yield ("new upstream", target), _real(left, target, moved)
+            yield ("refuse", target), _real(left, target, facts._replace(refused=attempt))
+            yield ("approve by hand", target), _real(changed, target, _published(facts))
+        elif facts.revision and facts.published != facts.revision:
+            yield ("propose again", target), _real(left, target, facts._replace(is_proposed=True))
+        if facts != NOTHING:
+            yield ("delete", target), _real(changed, target, NOTHING)
+    for target, row in world.rows:
+        if _is_ours(world, target, row):
+            bad = Evidence(row.revision, row.digest, row.attempt, False)
+            yield ("bad", target), left._replace(evidence=put(left.evidence, target, bad))
+        for stale in (
+            Evidence(row.revision, row.digest, row.attempt - 1, True),
+            Evidence(row.revision, "another", row.attempt, True),
+            Evidence(row.good, row.good_digest, row.attempt, True),
+        ):
+            yield ("stale", target, str(stale)), left._replace(evidence=put(left.evidence, target, stale))
+    if world.rollout.ask:
+        rollout = world.rollout
+        yield ("old answer",), left._replace(answers=Answers(attempt, rollout.wave, rollout.ask - 1, (True,)))
+        yield ("failed check",), left._replace(answers=Answers(attempt, rollout.wave, rollout.ask, (False,)))
+    yield ("jump ahead",), left._replace(now=world.now + 1e6)
+    yield ("jump back",), left._replace(now=world.now - 1e3)
+    for name, wanted in (
+        ("abort", world.commands._replace(abort=attempt)),
+        ("roll back", world.commands._replace(roll_back=attempt)),
+        ("restart", world.commands._replace(restart=attempt)),
+        ("promote", world.commands._replace(promote=attempt)),
+    ):
+        yield (name,), left._replace(commands=wanted)
+    yield ("pause",), left._replace(commands=world.commands._replace(paused=not world.commands.paused))
+    yield ("resume",), left._replace(commands=world.commands._replace(resume=(attempt, world.rollout.stops)))
+
+
+def carried_out(world: World, action: Action) -> World:
+    """Let the release carry out an order that it has heard of: a compare-and-swap on what is really there."""
+    if isinstance(action, Ask):
+        verdicts = (True,) * len(action.checks)
+        return world._replace(answers=Answers(action.attempt, action.wave, action.number, verdicts))
+    facts = dict(world.real)[action.target]
+    match action:
+        case Approve():
+            if not facts.is_proposed or (facts.revision, facts.digest) != (action.revision, action.digest):
+                return world
+            if facts.refused == action.attempt:
+                return world
+            key = (action.target, action.attempt)
+            done = world._replace(approved=world.approved | {key}, twice=key in world.approved)
+            return _real(done, action.target, _published(facts))
+        case Withdraw():
+            return _real(world, action.target, facts._replace(withdrawn=action.attempt))
+        case Restore():
+            if facts.published_digest == action.digest or facts == NOTHING:
+                return world
+            return _real(
+                world,
+                action.target,
+                facts._replace(
+                    published=f"r{action.attempt}",
+                    published_digest=action.digest,
+                ),
+            )
+
+
+def _object(action: Action) -> str:
+    return str(action.number) if isinstance(action, Ask) else action.target
+
+
+def _published(facts: TargetFacts) -> TargetFacts:
+    return facts._replace(is_proposed=False, published=facts.revision, published_digest=facts.digest)
+
+
+def _real(world: World, target: str, facts: TargetFacts) -> World:
+    return world._replace(real=put(world.real, target, facts))
+
+
+def _is_ours(world: World, target: str, row: Target) -> bool:
+    """Tell whether a target's planned revision is really published: only then there is evidence of it."""
+    facts = dict(world.real)[target]
+    return (facts.published, facts.published_digest) == (row.revision, row.digest) and (
+        row.state in (TargetState.APPROVED, TargetState.PROVEN, TargetState.FAILED)
+    )
+
+
+# ------------------------------------------------------------ what must not be
+
+
+def _current(world: World) -> Mapping[str, Target]:
+    return {target: row for target, row in world.rows if row.attempt == world.rollout.attempt}
+
+
+def _wrong_step(before: World, after: World) -> str:
+    """Return what is wrong with a step, "" for nothing."""
+    rows, former = _current(after), dict(before.rows)
+    ordered = [
+        target
+        for target, row in rows.items()
+        if row.state is TargetState.ORDERED and former.get(target) != row
+    ]
+    limit = after.rules.in_flight_max
+    if ordered and limit and sum(row.state in IN_FLIGHT for row in rows.values()) > limit:
+        return "too many are in flight"
+    failing = sum(row.state in (TargetState.FAILED, TargetState.REFUSED) for row in rows.values())
+    if ordered and failing > max(after.rules.failing_max, after.rollout.tolerated):
+        return "an approval is ordered beyond the failing budget"
+    if ordered and before.commands.paused:
+        return "an approval is ordered in a pause"
+    return _wrong_advance(before, after, rows)
+
+
+def _wrong_advance(before: World, after: World, rows: Mapping[str, Target]) -> str:
+    same = before.rollout.attempt == after.rollout.attempt
+    advancing = (RolloutState.ROLLING, RolloutState.HOLDING)
+    passed = same and before.rollout.state in advancing and after.rollout.state in advancing
+    passed = passed and after.rollout.wave > before.rollout.wave
+    is_end = same and before.rollout.state in advancing and after.rollout.state is RolloutState.COMPLETED
+    if not (passed or is_end):
+        return ""
+    evidence = dict(before.evidence)
+    last = after.rollout.wave if is_end else after.rollout.wave - 1
+    for target, row in rows.items():
+        wanted = Evidence(row.revision, row.digest, row.attempt, True)
+        if row.wave <= last and row.state not in OUT and evidence.get(target) != wanted:
+            return f"a wave passed without evidence of {target}"
+    return ""
+
+
+def problems(world: World) -> Iterator[str]:
+    """Yield what is wrong with a world."""
+    if world.broken:
+        yield world.broken
+    if world.twice:
+        yield "a revision was approved twice in one attempt"
+    if world.rollout.state is RolloutState.ROLLED_BACK:
+        for target, row in _current(world).items():
+            facts = dict(world.real)[target]
+            is_new = (facts.published, facts.published_digest) == (row.revision, row.digest)
+            if is_new and row.good and target not in world.by_hand:
+                yield f"{target} is not rolled back"
+
+
+def settled(world: World, steps_max: int = 400) -> World:
+    """Return the world after its own moves alone, in a fair order, until there is none. Time goes on."""
+    for _ in range(steps_max):
+        world = world._replace(ticks=max(world.ticks, 1))
+        found = next(moves(world), None)  # the tick is the last one that it yields
+        if found is None:
+            return world
+        world = found[1]
+    raise AssertionError(f"no end after {steps_max} moves: {world.rollout}")

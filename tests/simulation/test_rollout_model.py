@@ -1,0 +1,74 @@
+"""The rollout protocol, model-checked: every order of moves of a small world, with bad luck in all places.
+
+Three targets in two waves with one check, at most one in flight, no target may fail, and a failure rolls
+back. One trick is one act of a person, of bad luck or of an old message: see
+`tests.simulation.rollout_world.tricks`.
+"""
+
+import pytest
+
+from pvbus.core.rollout.protocol.rules import Rules
+from pvbus.core.rollout.protocol.states import RolloutState
+from tests.simulation.rollout_world import RULES, Move, World, fresh, moves, problems, settled, tricks
+
+SETTLED_EVERY = 25
+"""One state in so many is followed to its end: each takes as long as finding hundreds of states."""
+
+
+def explored(start: World) -> list[World]:
+    """Return every world that moves lead to. Raises AssertionError with the moves to a bad one."""
+    came: dict[World, tuple[Move, World] | None] = {start: None}
+    left = [start]
+    while left:
+        world = left.pop()
+        wrong = list(problems(world))
+        assert not wrong, f"{wrong} after {_moves_to(came, world)}"
+        for move, after in [*moves(world), *tricks(world)]:
+            if after not in came:
+                came[after] = (move, world)
+                left.append(after)
+    return list(came)
+
+
+def _moves_to(came: dict[World, tuple[Move, World] | None], world: World) -> list[Move]:
+    path = []
+    while (step := came[world]) is not None:
+        path.append(step[0])
+        world = step[1]
+    return path[::-1]
+
+
+def test_without_bad_luck_every_order_of_moves_ends_completed() -> None:
+    worlds = explored(fresh(3))
+    assert len(worlds) > 100
+    assert {settled(world).rollout.state for world in worlds} == {RolloutState.COMPLETED}
+
+
+@pytest.mark.parametrize(
+    "rules",
+    [
+        pytest.param(RULES, id="rolls back"),
+        pytest.param(RULES._replace(rolls_back=False), id="stops"),
+    ],
+)
+def test_no_order_of_moves_with_one_trick_breaks_a_promise(rules: Rules) -> None:
+    """No revision is approved twice in an attempt, no wave passes on old evidence, no budget is exceeded, and
+    after a rollback no target has what was rolled back. From everywhere the rollout goes on to an end, unless
+    a person has to decide."""
+    worlds = explored(fresh(3, rules, tricks=1, ticks=1))
+    assert len(worlds) > 4_000
+    for world in worlds[::SETTLED_EVERY]:
+        end = settled(world)
+        assert not list(problems(end))
+        is_paused = end.commands.paused
+        assert is_paused or end.rollout.state not in (RolloutState.ROLLING, RolloutState.HOLDING)
+        assert is_paused or end.rollout.state is not RolloutState.ROLLING_BACK
+
+
+@pytest.mark.long
+@pytest.mark.slow
+@pytest.mark.timeout(600)
+def test_no_order_of_moves_with_two_tricks_breaks_a_promise() -> None:
+    """The pairs: a new upstream revision and an abort, a stale order and a rollback, a jump and a failure."""
+    worlds = explored(fresh(2, tricks=2, ticks=1))
+    assert len(worlds) > 50_000

@@ -1,0 +1,198 @@
+"""`pvbus rollout plan`: what it reads, what it shows, and what it says about a mistake."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from pvbus.adapters.kubernetes.cluster import HttpCluster
+from pvbus.adapters.memory.cluster import MemoryCluster
+from pvbus.cli.main import run
+from pvbus.ports.cluster import Resource
+
+Captured = pytest.CaptureFixture[str]
+WAVES = [{"count": 1, "hold": "10m"}, {"percent": 50, "checks": []}, {"percent": 100}]
+POLICIES = Resource("promotion.pvbus.dev", "v1alpha1", "RolloutPolicy", "rolloutpolicies", namespaced=True)
+
+
+def policy(name: str = "edge", **spec: Any) -> dict[str, Any]:
+    return {
+        "apiVersion": "promotion.pvbus.dev/v1alpha1",
+        "kind": "RolloutPolicy",
+        "metadata": {"name": name, "namespace": "default"},
+        "spec": {"approval": "Always", "waves": WAVES, **spec},
+    }
+
+
+def revision(package: str, *, number: int = 0, lifecycle: str = "Proposed") -> dict[str, Any]:
+    return {
+        "apiVersion": "porch.kpt.dev/v1alpha1",
+        "kind": "PackageRevision",
+        "metadata": {"name": f"edge.{package}.v{number or 9}", "namespace": "default"},
+        "spec": {"repository": "edge", "packageName": package, "lifecycle": lifecycle, "revision": number},
+    }
+
+
+FLEET = [revision(name) for name in "abcd"] + [
+    revision(name, number=1, lifecycle="Published") for name in "abc"
+]
+
+
+@pytest.fixture
+def file(tmp_path: Path) -> Path:
+    return tmp_path / "fleet.yaml"
+
+
+def write(file: Path, *objects: dict[str, Any]) -> str:
+    file.write_text(yaml.safe_dump_all(objects))
+    return str(file)
+
+
+def document(captured: Captured) -> dict[str, Any]:
+    found: dict[str, Any] = json.loads(captured.readouterr().out)
+    return found
+
+
+def test_every_target_is_in_its_wave_with_what_the_wave_waits_for(file: Path, capsys: Captured) -> None:
+    errors = {"name": "errors", "query": {"expression": "errors", "min": 0, "max": 0.5}}
+    ready = {"apiVersion": "v1", "kind": "Node", "name": "n", "expression": "object.ok"}
+    checks = [errors, {"name": "node", "object": ready}, {"name": "boss", "person": {"question": "Well?"}}]
+    waves = [{"count": 1, "hold": "10m"}, {"percent": 50, "checks": checks}, {"percent": 100}]
+    window = {"days": ["Mon"], "start": "00:00", "end": "24:00"}
+    name = write(file, policy(waves=waves, canaries=["edge/c"], windows=[window]), *FLEET)
+    assert run(["rollout", "plan", "-f", name]) == 0
+    shown = capsys.readouterr().out
+    assert "RolloutPolicy default/edge: 4 targets, approval Always" in shown
+    assert "wave 1 (count 1, 1 of 4): edge/c\n" in shown
+    assert "before the next: hold 10m" in shown
+    assert "wave 2 (50 %, 2 of 4): edge/a\n" in shown
+    assert "before the next: errors: errors at least 0 and at most 0.5 for 5m" in shown
+    assert "before the next: node: Node n: object.ok" in shown
+    assert "before the next: boss: a person: Well?" in shown
+    assert "wave 3 (100 %, 4 of 4): edge/b, edge/d\n" in shown
+    assert "only Mon 00:00-24:00 UTC" in shown
+    assert "ends Completed, after at least" in shown
+
+
+def test_a_failing_target_shows_the_rollback_and_what_cannot_go_back(file: Path, capsys: Captured) -> None:
+    name = write(file, policy(budgets={"onFailure": "RollBack"}), *FLEET)
+    assert run(["rollout", "plan", "-f", name, "--failing", "edge/d"]) == 0
+    shown = capsys.readouterr().out
+    assert "ends RolledBack: 1 target fails, 0 may" in shown
+    assert "back to the revision before: edge/a\n" in shown
+    assert "no revision to go back to: edge/d\n" in shown
+    assert run(["rollout", "plan", "-f", name, "--failing", "edge/x"]) == 2
+    assert "edge/x: no such target of these policies" in capsys.readouterr().err
+
+
+def test_a_policy_that_stops_leaves_the_later_waves_planned(file: Path, capsys: Captured) -> None:
+    name = write(file, policy(), *FLEET)
+    assert run(["rollout", "plan", "-f", name, "--failing", "edge/a", "-o", "json"]) == 0
+    (found,) = document(capsys)["policies"]
+    states = [target["state"] for wave in found["waves"] for target in wave["targets"]]
+    assert (found["end"]["state"], states) == ("Stopped", ["failed", "planned", "planned", "planned"])
+
+
+def test_what_is_left_out_is_named_with_its_reason(file: Path, capsys: Captured) -> None:
+    name = write(file, policy(approval="Initial"), *FLEET)
+    assert run(["rollout", "plan", "-f", name]) == 0
+    shown = capsys.readouterr().out
+    assert "wave 1 (count 1, 1 of 1): edge/d\n" in shown
+    assert "left out edge/a (edge.a.v9): NotInitial: edge.a.v1 is published" in shown
+
+
+def test_a_manual_policy_says_that_a_person_begins(file: Path, capsys: Captured) -> None:
+    assert run(["rollout", "plan", "-f", write(file, policy(approval="Manual"), *FLEET)]) == 0
+    shown = capsys.readouterr().out
+    assert "before wave 1: a person approves it" in shown
+    assert shown.count("before the next: a person approves the next wave") == 2
+
+
+def test_a_wrong_policy_is_refused_by_plan_and_validate_with_all_its_problems(
+    file: Path, capsys: Captured
+) -> None:
+    name = write(file, policy(waves=[{"percent": 50}], delay="soon"), *FLEET)
+    assert run(["rollout", "plan", "-f", name]) == 1
+    shown = capsys.readouterr().out
+    assert "RolloutPolicy default/edge is not accepted:" in shown
+    with pytest.raises(SystemExit, match="1"):
+        run(["validate", name])
+    validated = capsys.readouterr().out
+    for problem in ("spec.delay", "spec.waves[0].percent"):
+        assert problem in shown
+        assert problem in validated
+
+
+def test_a_field_that_the_schema_refuses_is_named(file: Path, capsys: Captured) -> None:
+    assert run(["rollout", "plan", "-f", write(file, policy(approval="Sometimes"), *FLEET)]) == 1
+    assert "spec.approval" in capsys.readouterr().err
+
+
+def test_of_two_policies_the_loser_says_so_and_unselected_packages_are_counted(
+    file: Path, capsys: Captured
+) -> None:
+    name = write(file, policy("a"), policy("b", priority=1, revisions={"repositories": ["edge"]}), *FLEET)
+    assert run(["rollout", "plan", "-f", name]) == 0
+    assert "belong to b: the highest priority wins" in capsys.readouterr().out
+    name = write(file, policy(revisions={"repositories": ["core"]}), *FLEET)
+    assert run(["rollout", "plan", "-f", name]) == 0
+    shown = capsys.readouterr().out
+    assert "RolloutPolicy default/edge: 0 targets" in shown
+    assert "4 packages with a proposed revision: no policy" in shown
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ([], "nothing to plan"),
+        (["--data", "a", "--kubeconfig", "b"], "two live systems"),
+        (["default/x", "-f", "FILE"], "there is no RolloutPolicy default/x; there is default/edge"),
+        (["x", "-f", "FILE"], "is no NAMESPACE/POLICY"),
+    ],
+)
+def test_bad_usage_says_what_to_give(
+    file: Path, capsys: Captured, arguments: list[str], message: str
+) -> None:
+    name = write(file, policy(), *FLEET)
+    assert run(["rollout", "plan", *(name if each == "FILE" else each for each in arguments)]) == 2
+    assert message in capsys.readouterr().err
+
+
+def test_files_without_a_policy_say_so(file: Path, capsys: Captured) -> None:
+    assert run(["rollout", "plan", "-f", write(file, *FLEET)]) == 2
+    assert "there is no RolloutPolicy: give one with -f FILE" in capsys.readouterr().err
+
+
+class Connection:
+    """Makes the command connect to a cluster in memory."""
+
+    def __init__(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.kubeconfig = tmp_path / "kubeconfig"
+        self.kubeconfig.write_text("{}")
+        self.cluster = MemoryCluster(now=lambda: "2026-01-01T00:00:00Z")
+
+        async def connect(path: Path) -> MemoryCluster:
+            return self.cluster
+
+        monkeypatch.setattr(HttpCluster, "connect", connect)
+
+
+def test_a_file_replaces_the_live_policy_of_its_name(
+    tmp_path: Path, file: Path, monkeypatch: pytest.MonkeyPatch, capsys: Captured
+) -> None:
+    live = Connection(tmp_path, monkeypatch)
+    for each in FLEET:
+        live.cluster.put(each)
+    assert run(["rollout", "plan", "--kubeconfig", str(live.kubeconfig)]) == 1
+    assert "does not serve RolloutPolicy" in capsys.readouterr().err
+    arguments = ["rollout", "plan", "--kubeconfig", str(live.kubeconfig), "-o", "json"]
+    assert run([*arguments, "-f", write(file, policy())]) == 0
+    assert len(document(capsys)["policies"][0]["waves"][2]["targets"]) == 2
+    live.cluster.serve(POLICIES)
+    live.cluster.put(policy(waves=[]))
+    assert run(arguments) == 0
+    assert len(document(capsys)["policies"][0]["waves"]) == 1
+    assert run([*arguments, "-f", write(file, policy())]) == 0
+    assert len(document(capsys)["policies"][0]["waves"]) == 3

@@ -1,0 +1,190 @@
+"""The service rollout over rows by hand: candidates in, orders and status out. One policy, a clock."""
+
+import json
+from collections.abc import Callable
+from typing import Any
+
+import msgspec
+
+from pvbus.core.api.rollouts import RolloutPolicyStatus
+from pvbus.core.codec import encode_row
+from pvbus.core.effects import Outcome, Put, Update
+from pvbus.core.errors import PermanentError
+from pvbus.core.keys import sync_key
+from pvbus.core.records import APPROVALS, CANDIDATES, POLICIES, ROLLOUTS, CandidateRow, SyncMarker
+from pvbus.core.rollout.controller import POLICY_KIND, RolloutController
+
+KEY = "default/web"
+NOW = 1_000_000.0
+POLICY: dict[str, Any] = {
+    "apiVersion": "promotion.pvbus.dev/v1alpha1",
+    "kind": "RolloutPolicy",
+    "metadata": {"name": "web", "namespace": "default", "uid": "uid-p", "generation": 1},
+    "spec": {"approval": "Always", "settle": "0s", "waves": [{"count": 1}, {"percent": 100}]},
+}
+
+
+class Bench:
+    """Both ends of the service. rows: what is on the bus. puts: of all steps."""
+
+    def __init__(self, targets: int = 3, **spec: Any) -> None:
+        self.policy: dict[str, Any] | None = json.loads(json.dumps(POLICY))
+        assert self.policy is not None
+        self.policy["spec"].update(spec)
+        self.now = NOW
+        self.rows: dict[tuple[str, str], bytes] = {}
+        self.puts: list[Put] = []
+        self.statuses: list[RolloutPolicyStatus] = []
+        self.candidates: dict[str, CandidateRow] = {}
+        self.before_write: Callable[[], None] = lambda: None
+        self.answer: Callable[[Any], Any] = lambda effect: None
+        self.again_after: float | None = None
+        self.is_listed = True
+        self.restart()
+        for number in range(targets):
+            self.candidate(
+                f"t{number}",
+                revision="v2",
+                digest=f"d{number}",
+                is_proposed=True,
+                published="v1",
+                published_digest=f"old{number}",
+            )
+
+    def restart(self) -> "Bench":
+        """Forget everything that is not on the bus."""
+        self.controller = RolloutController()
+        self.controller.open(0)
+        for (topic, key), value in self.rows.items():
+            if topic != APPROVALS:
+                self.controller.load(topic, 0, key, value)
+        self.observe()
+        for target in self.candidates:
+            self._load(CANDIDATES, f"{KEY}|{target}", encode_row(self.candidates[target]))
+        return self
+
+    def observe(self) -> None:
+        """Let the service see the policy as it is."""
+        marker = SyncMarker(state="ok" if self.is_listed else "syncing", epoch=1)
+        self._load(POLICIES, sync_key(*POLICY_KIND.rsplit("/", 1)), encode_row(marker))
+        self._load(POLICIES, KEY, msgspec.json.encode(self.policy) if self.policy is not None else None)
+
+    def _load(self, topic: str, key: str, value: bytes | None) -> None:
+        self.controller.load(topic, 0, key, value)
+
+    def candidate(self, target: str, **fields: Any) -> "Bench":
+        former = self.candidates.get(target, CandidateRow(uid=f"uid-{target}"))
+        self.candidates[target] = msgspec.structs.replace(former, **fields)
+        self._load(CANDIDATES, f"{KEY}|{target}", encode_row(self.candidates[target]))
+        return self
+
+    def forget(self, target: str) -> "Bench":
+        del self.candidates[target]
+        self._load(CANDIDATES, f"{KEY}|{target}", None)
+        return self
+
+    def publish(self, *targets: str, good: bool | None = True) -> "Bench":
+        for target in targets:
+            row = self.candidates[target]
+            self.candidate(
+                target,
+                published=row.revision,
+                published_digest=row.digest,
+                revision="",
+                digest="",
+                is_proposed=False,
+                is_good=good,
+            )
+        return self
+
+    def annotate(self, **values: str) -> "Bench":
+        assert self.policy is not None
+        noted = {f"promotion.pvbus.dev/{name.replace('_', '-')}": value for name, value in values.items()}
+        self.policy["metadata"].setdefault("annotations", {}).update(noted)
+        self.observe()
+        return self
+
+    def edit(self, **spec: Any) -> "Bench":
+        assert self.policy is not None
+        self.policy["spec"].update(spec)
+        self.policy["metadata"]["generation"] += 1
+        self.observe()
+        return self
+
+    def once(self) -> Outcome:
+        """Run one reconciliation, as far as it goes, and commit it."""
+        steps = self.controller.reconcile(0, KEY, self.now)
+        try:
+            effect = next(steps)
+            while True:
+                try:
+                    answer = self._perform(effect)
+                except Exception as error:
+                    effect = steps.throw(error)
+                else:
+                    effect = steps.send(answer)
+        except StopIteration as end:
+            outcome: Outcome = end.value
+        except PermanentError:
+            outcome = Outcome(result="permanent", again_after=60)  # as the shell does
+        for put in outcome.puts:
+            self.puts.append(put)
+            value = encode_row(put.row)
+            if value is None:
+                self.rows.pop((put.topic, put.key), None)
+            else:
+                self.rows[put.topic, put.key] = value
+            self.controller.store(0, put)
+        return outcome
+
+    def _perform(self, effect: Any) -> Any:
+        if not isinstance(effect, Update):
+            return self.answer(effect)
+        self.before_write()
+        assert effect.subresource == "status"
+        assert self.policy is not None
+        self.policy["status"] = effect.object["status"]
+        self.statuses.append(msgspec.convert(effect.object["status"], RolloutPolicyStatus))
+        return self.policy
+
+    def go(self, seconds: float = 2.0) -> "Bench":
+        """Let time pass, in steps as the service wants them, until nothing is left to do by then."""
+        end = self.now + seconds
+        for _ in range(200):
+            outcome = self.once()
+            self.again_after = outcome.again_after
+            wait = 0.0 if outcome.puts else outcome.again_after
+            if wait is None or self.now + wait > end:
+                self.now = end
+                return self
+            self.now += wait
+        raise AssertionError("it never comes to rest")
+
+    @property
+    def status(self) -> RolloutPolicyStatus:
+        assert self.policy is not None
+        return msgspec.convert(self.policy["status"], RolloutPolicyStatus)
+
+    def condition(self, type_: str) -> Any:
+        return next(each for each in self.status.conditions if each.type == type_)
+
+    @property
+    def orders(self) -> dict[str, str]:
+        """The orders on the bus: target -> `order revision attempt uid`."""
+        found = {}
+        for (topic, key), value in self.rows.items():
+            if topic == APPROVALS:
+                row = json.loads(value)
+                target = key.partition("/")[2].partition("|")[0]
+                found[target] = f"{row['order']} {row['revision']} {row['attempt']} {row['uid']}"
+        return dict(sorted(found.items()))
+
+    @property
+    def targets(self) -> dict[str, str]:
+        """The states of the targets, as they are on the bus."""
+        rows = {key: json.loads(value) for (topic, key), value in self.rows.items() if topic == ROLLOUTS}
+        return {
+            key.partition("|")[2]: row.get("state", "planned")
+            for key, row in sorted(rows.items())
+            if "|" in key
+        }
