@@ -1,0 +1,161 @@
+// The conditions of every package variant, rebuilt from the public topics alone (Java, kafka-clients).
+//
+//   java -cp "$KAFKA_HOME/libs/*" FleetView.java kafka:9092 blue            the view as it is now
+//   java -cp "$KAFKA_HOME/libs/*" FleetView.java kafka:9092 blue --follow   as it is at SIGTERM or Ctrl-C
+//
+// "" stands for no prefix. It needs Java 17, and of Kafka's jars kafka-clients and jackson-databind. A line is
+// NAMESPACE/NAME, condition type, status and reason, between tabs; the lines are sorted by their bytes. What was
+// dropped as a repetition is counted on stderr. Nothing is stored: a restart begins anew.
+
+import com.fasterxml.jackson.databind.JsonNode;
+import com.fasterxml.jackson.databind.ObjectMapper;
+import java.io.IOException;
+import java.io.PrintStream;
+import java.nio.charset.StandardCharsets;
+import java.time.Duration;
+import java.util.ArrayList;
+import java.util.Arrays;
+import java.util.HashMap;
+import java.util.List;
+import java.util.Map;
+import java.util.Properties;
+import org.apache.kafka.clients.consumer.ConsumerRecord;
+import org.apache.kafka.clients.consumer.KafkaConsumer;
+import org.apache.kafka.common.TopicPartition;
+import org.apache.kafka.common.serialization.ByteArrayDeserializer;
+
+public final class FleetView {
+    private static final Duration POLL = Duration.ofMillis(500);
+    private static final ObjectMapper JSON = new ObjectMapper();
+
+    /**
+     * The last event of each condition, by {@code <Kind>|<namespace>/<name>|<condition type>}. A condition that
+     * its object no longer has stays as an event with {@code last}, so that an older event that is delivered
+     * again does not bring it back.
+     */
+    private final Map<String, JsonNode> events = new HashMap<>();
+
+    private long applied;
+    private long repeated;
+    private long stale;
+    private volatile boolean stopped;
+
+    /** Applies a record of the topic of the latest events; a value of null is a tombstone. */
+    private void restore(ConsumerRecord<byte[], byte[]> record) {
+        String key = new String(record.key(), StandardCharsets.UTF_8);
+        if (record.value() == null) {
+            events.remove(key);
+        } else {
+            events.put(key, parsed(record));
+        }
+    }
+
+    /** Applies a record of the topic of changes, unless it or a later one is known. */
+    private void apply(ConsumerRecord<byte[], byte[]> record) {
+        JsonNode event = parsed(record);
+        String key = text(event, "kind") + "|" + text(event, "namespace") + "/" + text(event, "name")
+            + "|" + text(event.path("condition"), "type");
+        JsonNode known = events.get(key);
+        if (known != null && text(known, "id").equals(text(event, "id"))) {
+            repeated++;
+        } else if (known != null && text(known, "time").compareTo(text(event, "time")) > 0) {
+            stale++;
+        } else {
+            applied++;
+            events.put(key, event);
+        }
+    }
+
+    private List<String> lines() {
+        List<String> found = new ArrayList<>();
+        for (JsonNode event : events.values()) {
+            if (text(event, "kind").equals("PackageVariant") && !event.path("last").asBoolean()) {
+                JsonNode condition = event.path("condition");
+                found.add(String.join("\t", text(event, "namespace") + "/" + text(event, "name"),
+                    text(condition, "type"), text(condition, "status"), text(condition, "reason")));
+            }
+        }
+        found.sort((one, other) -> Arrays.compareUnsigned(
+            one.getBytes(StandardCharsets.UTF_8), other.getBytes(StandardCharsets.UTF_8)));
+        return found;
+    }
+
+    private static String text(JsonNode node, String field) {
+        return node.path(field).asText("");
+    }
+
+    private static JsonNode parsed(ConsumerRecord<byte[], byte[]> record) {
+        try {
+            return JSON.readTree(record.value());
+        } catch (IOException error) {
+            throw new IllegalStateException(record.topic() + "-" + record.partition() + ": the value at offset "
+                + record.offset() + " is not JSON", error);
+        }
+    }
+
+    private static List<TopicPartition> partitionsOf(KafkaConsumer<byte[], byte[]> consumer, String topic) {
+        var found = consumer.partitionsFor(topic);
+        if (found == null || found.isEmpty()) {
+            throw new IllegalStateException("no topic " + topic + ": check the prefix, and that pvbus has been started");
+        }
+        return found.stream().map(each -> new TopicPartition(topic, each.partition())).toList();
+    }
+
+    /** Markers of transactions count as offsets, so the position decides, not the last record. */
+    private static boolean isBehind(KafkaConsumer<byte[], byte[]> consumer, Map<TopicPartition, Long> ends) {
+        return ends.entrySet().stream().anyMatch(end -> consumer.position(end.getKey()) < end.getValue());
+    }
+
+    private void run(String bootstrap, String prefix, boolean follow) {
+        Properties options = new Properties();
+        options.put("bootstrap.servers", bootstrap);
+        options.put("isolation.level", "read_committed"); // else events of steps that were never made are read, too
+        options.put("enable.auto.commit", "false");
+        options.put("auto.offset.reset", "none"); // a reader that was away for longer than the retention begins anew
+        options.put("allow.auto.create.topics", "false");
+        var bytes = new ByteArrayDeserializer();
+        try (var consumer = new KafkaConsumer<byte[], byte[]>(options, bytes, bytes)) {
+            var changes = partitionsOf(consumer, prefix + "pvbus.conditions");
+            var begin = consumer.endOffsets(changes); // before the table: what changes meanwhile comes twice
+            var latest = partitionsOf(consumer, prefix + "pvbus.conditions.latest");
+            consumer.assign(latest);
+            consumer.seekToBeginning(latest);
+            var ends = consumer.endOffsets(latest);
+            while (isBehind(consumer, ends)) {
+                consumer.poll(POLL).forEach(this::restore);
+            }
+            consumer.assign(changes);
+            begin.forEach(consumer::seek);
+            while (follow && !stopped) {
+                consumer.poll(POLL).forEach(this::apply);
+            }
+            ends = consumer.endOffsets(changes);
+            while (isBehind(consumer, ends)) {
+                consumer.poll(POLL).forEach(this::apply);
+            }
+        }
+        PrintStream out = new PrintStream(System.out, false, StandardCharsets.UTF_8);
+        lines().forEach(line -> out.print(line + "\n"));
+        out.flush();
+        System.err.printf("applied %d, repeated %d, stale %d%n", applied, repeated, stale);
+    }
+
+    public static void main(String[] arguments) {
+        if (arguments.length < 2) {
+            System.err.println("usage: FleetView HOST:PORT[,HOST:PORT...] PREFIX [--follow]");
+            System.exit(2);
+        }
+        FleetView view = new FleetView();
+        Thread main = Thread.currentThread();
+        Runtime.getRuntime().addShutdownHook(new Thread(() -> {
+            view.stopped = true;
+            try {
+                main.join(); // the JVM ends with the hooks: the view is printed before
+            } catch (InterruptedException ignored) {
+                Thread.currentThread().interrupt();
+            }
+        }));
+        String prefix = arguments[1].isEmpty() ? "" : arguments[1] + ".";
+        view.run(arguments[0], prefix, arguments.length > 2 && arguments[2].equals("--follow"));
+    }
+}
