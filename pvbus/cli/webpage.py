@@ -1,0 +1,154 @@
+"""The page of the fleet: with `pvbus up`, in its process, and as `pvbus run web`."""
+
+import asyncio
+import contextlib
+import secrets
+import shlex
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from pvbus.adapters.files import reason_of, write_private
+from pvbus.cli.datafolder import DataPaths
+from pvbus.cli.explain import bus_document
+from pvbus.cli.explain_text import set_lines, variant_lines
+from pvbus.core.errors import PermanentError, UsageError
+from pvbus.core.keys import Key
+from pvbus.ports.bus import Bus
+from pvbus.runtime.process.assembly import partition_count
+from pvbus.runtime.process.buses import open_bus
+from pvbus.runtime.process.hosting import in_time, relax_collector
+from pvbus.runtime.process.settings import ServiceConfig, WebConfig
+from pvbus.runtime.process.signals import stop_on_signals
+from pvbus.runtime.web.feed import Feed
+from pvbus.runtime.web.gate import is_loopback
+from pvbus.runtime.web.server import Address, PageServer
+from pvbus.telemetry import logs
+
+TOKEN_CHARACTERS_MIN = 16
+Say = Callable[[str], None]
+
+
+class _Retained(msgspec.Struct):
+    """What a data folder keeps of its page, so that an address works after a restart, too."""
+
+    token: str
+    port: int
+
+
+@asynccontextmanager
+async def page_of(
+    folder: DataPaths, bus: Bus, config: WebConfig | None, hints: str, say: Say
+) -> AsyncIterator[None]:
+    """Serve the page of a data folder within the block, and say its address. config: None for no page.
+
+    The bus is read once somebody opens the page. hints: the options that commands need here.
+    """
+    if config is None:
+        yield
+        return
+    retained = _retained(folder.web)
+    token = _token(config, retained.token if retained is not None else "")
+    feed = Feed(bus, partition_count())
+    async with contextlib.AsyncExitStack() as stack:
+        ports = [config.web_port] if config.web_port or retained is None else [retained.port, 0]
+        server = await _started(stack, feed, bus, token, config, ports, hints)
+        if retained != (now := _Retained(token, server.port)) and not config.web_token_file:
+            write_private(folder.web, msgspec.json.encode(now))
+        say(f"web page: {server.url}")
+        reading = asyncio.create_task(feed.run(), name="web page")
+        try:
+            yield
+        finally:
+            reading.cancel()
+            await asyncio.wait({reading})
+
+
+async def serve_web(services: ServiceConfig, config: WebConfig, say: Say) -> None:
+    """Serve the page of a bus until a signal ends it, for `pvbus run web`. Raises UsageError."""
+    logs.configure(config.log_level, config.log_format)
+    token = _token(config, "")
+    relax_collector()
+    stop = asyncio.Event()
+    with stop_on_signals(stop) as begun:
+        bus = await in_time(services, lambda: open_bus(services, create=False))
+        try:
+            async with contextlib.AsyncExitStack() as stack:
+                feed = Feed(bus, partition_count())
+                feed.start()
+                is_default = services.bus == ServiceConfig().bus
+                hints = "" if is_default else f" --bus {shlex.quote(services.bus)}"
+                server = await _started(stack, feed, bus, token, config, [config.web_port], hints)
+                say(f"web page: {server.url}")
+                begun()
+                async with asyncio.TaskGroup() as tasks:
+                    reading = tasks.create_task(feed.run())
+                    await stop.wait()
+                    reading.cancel()
+        finally:
+            await bus.close()
+
+
+async def _started(
+    stack: contextlib.AsyncExitStack,
+    feed: Feed,
+    bus: Bus,
+    token: str,
+    config: WebConfig,
+    ports: list[int],
+    hints: str,
+) -> PageServer:
+    """Serve at the first of the ports that is free. Raises PermanentError if none is."""
+
+    async def explain(key: Key, is_set: bool) -> dict[str, Any]:
+        document = await bus_document(bus, key, is_set=is_set)
+        lines = set_lines(document) if is_set else variant_lines(document)
+        return {
+            "known": document["known"],
+            "lines": list(lines),
+            "conditions": document["conditions"],
+            "command": f"pvbus explain {'--set ' if is_set else ''}{key}{hints}",
+        }
+
+    names = tuple(name.strip() for name in config.web_names.split(",") if name.strip())
+    if not is_loopback(config.web_host) and not names:
+        raise UsageError(
+            f"PVBUS_WEB_HOST={config.web_host} is not loopback: name in PVBUS_WEB_NAMES the hosts that "
+            "browsers use; requests with another Host are refused. The page is plain HTTP: have a proxy with "
+            "TLS before it, or leave it on loopback and use ssh -L, or kubectl port-forward"
+        )
+    for port in ports[:-1]:
+        with contextlib.suppress(PermanentError):  # another program has it now
+            server = PageServer(feed, explain, token, Address(config.web_host, port, names), hints)
+            return await stack.enter_async_context(server)
+    address = Address(config.web_host, ports[-1], names)
+    return await stack.enter_async_context(PageServer(feed, explain, token, address, hints))
+
+
+def _token(config: WebConfig, retained: str) -> str:
+    """Return the configured token, or the one that was retained, or a new one. Raises UsageError."""
+    if not config.web_token_file:
+        return retained or secrets.token_urlsafe(24)
+    file = config.web_token_file
+    try:
+        token = Path(file).read_text(encoding="utf-8").strip()
+    except (OSError, UnicodeDecodeError) as exc:
+        raise UsageError(f"PVBUS_WEB_TOKEN_FILE: cannot read {file}: {reason_of(exc)}") from exc
+    if len(token) < TOKEN_CHARACTERS_MIN or not token.isascii() or not token.isprintable():
+        raise UsageError(
+            f"PVBUS_WEB_TOKEN_FILE: {file} must have a token of at least "
+            f"{TOKEN_CHARACTERS_MIN} printable ASCII characters"
+        )
+    return token
+
+
+def _retained(file: Path) -> _Retained | None:
+    """Read what a data folder keeps; a file that is missing or damaged is made anew."""
+    try:
+        found = msgspec.json.decode(file.read_bytes(), type=_Retained)
+    except (OSError, msgspec.MsgspecError):
+        return None
+    return found if len(found.token) >= TOKEN_CHARACTERS_MIN and 0 < found.port < 1 << 16 else None

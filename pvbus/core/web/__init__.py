@@ -1,0 +1,1 @@
+"""What the fleet's page shows, decided without I/O."""

@@ -1,0 +1,96 @@
+"""The model as the page gets it: the whole, or what changed since a version.
+
+Rows are lists, and texts that repeat are numbers in the lists `texts` and `labels` of the same document. A
+variant is `[name, set, state, lifecycle, reason, labels]`, a set `[name, state, reason, hold]`, where hold is
+null or `[count, token]`. Rollouts are objects, see `pvbus.core.web.rollouts`.
+"""
+
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+from pvbus.core.keys import Key
+from pvbus.core.web import rollouts
+from pvbus.core.web.model import NOT_REPORTED, Labels, Model, RolloutRow, SetRow, VariantRow
+from pvbus.core.web.states import State
+
+Document = dict[str, Any]
+
+
+class _Numbers:
+    """Values by number, each once."""
+
+    def __init__(self) -> None:
+        self._numbers: dict[Any, int] = {}
+
+    def of(self, value: Any) -> int:
+        return self._numbers.setdefault(value, len(self._numbers))
+
+    def __iter__(self) -> Any:
+        return iter(self._numbers)
+
+
+def whole(model: Model, now: float) -> Document:
+    """Return everything that is shown. now: seconds since 1970."""
+    return {
+        **_document(model.variants.items(), model.sets.items()),
+        "rollouts": _rollouts(model.rollouts.items(), now),
+        "whole": True,
+    }
+
+
+def changes(model: Model, since: int, now: float) -> Document | None:
+    """Return what changed after a version; None where that is not known, so the whole is needed."""
+    if not max(model.variants.floor, model.sets.floor, model.rollouts.floor) <= since <= model.version:
+        return None
+    return {
+        **_document(model.variants.changed(since), model.sets.changed(since)),
+        "gone": model.variants.gone(since),
+        "setsGone": model.sets.gone(since),
+        "rollouts": _rollouts(model.rollouts.changed(since), now),
+        "rolloutsGone": model.rollouts.gone(since),
+    }
+
+
+def _rollouts(rows: Iterable[tuple[str, RolloutRow]], now: float) -> list[Mapping[str, Any]]:
+    return [rollouts.document_of(Key.parse(name), row.policy, now) for name, row in rows]
+
+
+def _document(variants: Iterable[tuple[str, VariantRow]], sets: Iterable[tuple[str, SetRow]]) -> Document:
+    texts, labels = _Numbers(), _Numbers()
+    rows = [_variant(name, row, texts, labels) for name, row in variants]
+    set_rows = [_set(name, row, texts) for name, row in sets]
+    return {
+        "variants": rows,
+        "sets": set_rows,
+        "texts": list(texts),
+        "labels": [_mapping(each) for each in labels],
+    }
+
+
+def _variant(name: str, row: VariantRow, texts: _Numbers, labels: _Numbers) -> list[Any]:
+    state = row.state
+    return [
+        name,
+        texts.of(row.set_name),
+        texts.of(state.value),
+        texts.of(row.lifecycle),
+        texts.of(_reason(row, state)),
+        labels.of(row.labels),
+    ]
+
+
+def _set(name: str, row: SetRow, texts: _Numbers) -> list[Any]:
+    state = row.state
+    hold = [row.hold.count, row.hold.token] if row.hold is not None else None
+    return [name, texts.of(state.value), texts.of(_reason(row, state)), hold]
+
+
+def _reason(row: VariantRow | SetRow, state: State) -> str:
+    """Return the reason of Ready; one of an earlier generation is not about what is shown."""
+    if state is State.WORKING and (row.observed < row.generation or not row.reason or row.ready):
+        return NOT_REPORTED
+    return row.reason
+
+
+def _mapping(labels: Labels) -> dict[str, str]:
+    return dict(labels)

@@ -1,0 +1,344 @@
+"""The fleet in memory, as the page shows it: a small row for each variant and each set.
+
+Rows are folded from six topics: `pvbus.sets` and `pvbus.variants` say what exists, with which labels,
+`pvbus.unroll` which set made a variant and whether it is to be removed, `pvbus.setresults` which removals are
+held, `pvbus.conditions.latest` what was published, `pvbus.policies` how rollouts stand. The topics come in no
+order among each other: a row exists from the first fact on, and is shown while its object or the wish for it
+exists. Texts that many rows share are stored once; messages of variants and sets are not stored, as the page
+reads them for one object at a time.
+"""
+
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any, NamedTuple
+
+import msgspec
+from msgspec.structs import astuple
+
+from pvbus.core.api.rollouts import RolloutPolicy
+from pvbus.core.api.variants import CONFIG_GROUP, Condition
+from pvbus.core.conditions.subjects import LIFECYCLE_TYPE
+from pvbus.core.keys import SET_UID_LABEL, ChildKey, ConditionKey, Key, SubjectKey, is_child
+from pvbus.core.markers import SyncView, is_marker
+from pvbus.core.records import (
+    LATEST,
+    POLICIES,
+    SETRESULTS,
+    SETS,
+    UNROLL,
+    VARIANTS,
+    ChildState,
+    Coverage,
+    Hold,
+)
+from pvbus.core.web.states import OPEN_FIRST, State, counted, lifecycle_of, set_state, variant_state
+from pvbus.core.web.versioned import Versioned
+
+TOPICS = (SETS, VARIANTS, UNROLL, SETRESULTS, LATEST, POLICIES)
+VARIANT, SET, REVISION = "PackageVariant", "PackageVariantSet", "PackageRevision"
+NOT_REPORTED = "NotReported"
+TEXTS_MIN, TEXTS_SHARE = 10_000, 4
+"""Of shared texts: more than these, and so many for each variant, are mostly of variants that are gone."""
+
+Labels = tuple[tuple[str, str], ...]
+
+
+class _Meta(msgspec.Struct, rename="camel"):
+    generation: int = 0
+    deletion_timestamp: str | None = None
+    labels: Mapping[str, str] = {}
+
+
+class _Object(msgspec.Struct):
+    metadata: _Meta
+
+
+class _Child(msgspec.Struct):
+    state: ChildState
+
+
+class _Rollup(msgspec.Struct):
+    hold: Hold | None = None
+
+
+class _Event(msgspec.Struct):
+    condition: Condition
+    namespace: str = ""
+    variant: str = ""
+
+
+_object = msgspec.json.Decoder(_Object)
+_child = msgspec.json.Decoder(_Child)
+_rollup = msgspec.json.Decoder(_Rollup)
+_event = msgspec.json.Decoder(_Event)
+_policy = msgspec.json.Decoder(RolloutPolicy)
+
+
+class _Facts(msgspec.Struct, gc=False):
+    """What the topics say of an object; mutable, as a model of 100,000 rows makes no copies."""
+
+    version: int = 0
+    exists: bool = False
+    deleting: bool = False
+    generation: int = 0
+    observed: int = 0
+    ready: bool = False
+    stalled: bool = False
+    on_hold: bool = False
+    reason: str = ""  # of Ready
+
+
+class VariantRow(_Facts, gc=False):
+    """set_name: of the set that made it, "" if a person did. lifecycles: see `counted`."""
+
+    labels: Labels = ()
+    set_name: str = ""
+    child: ChildState | None = None
+    lifecycles: int = 0
+
+    @property
+    def state(self) -> State:
+        return variant_state(self, self.child)
+
+    @property
+    def lifecycle(self) -> str:
+        return lifecycle_of(self.lifecycles)
+
+    @property
+    def shown(self) -> bool:
+        return self.exists or self.child not in (None, ChildState.GONE)
+
+    @property
+    def blank(self) -> bool:
+        return not (self.shown or self.reason or self.stalled or self.on_hold or self.lifecycles)
+
+
+class SetRow(_Facts, gc=False):
+    hold: Hold | None = None
+
+    @property
+    def state(self) -> State:
+        return set_state(self, holds_removals=self.hold is not None)
+
+    @property
+    def shown(self) -> bool:
+        return self.exists
+
+    @property
+    def blank(self) -> bool:
+        return not (self.exists or self.reason or self.stalled or self.on_hold or self.hold)
+
+
+class RolloutRow(msgspec.Struct):
+    policy: RolloutPolicy
+    version: int = 0
+
+
+class Incomplete(NamedTuple):
+    """A kind whose list the bus does not have in full. why: in words."""
+
+    kind: str
+    why: str
+
+
+class Model:
+    """Folds records; `version` rises with `publish`, if anything that is shown has changed."""
+
+    def __init__(self, partitions: int) -> None:
+        """partitions: of each topic."""
+        self.version = 0
+        self.variants: Versioned[VariantRow] = Versioned()
+        self.sets: Versioned[SetRow] = Versioned()
+        self.rollouts: Versioned[RolloutRow] = Versioned()
+        self._hidden_variants: dict[str, VariantRow] = {}
+        self._hidden_sets: dict[str, SetRow] = {}
+        self._revisions: dict[str, tuple[str, str]] = {}
+        self._texts: dict[Any, Any] = {}
+        self._sync = {SETS: SyncView(partitions), VARIANTS: SyncView(partitions)}
+        self._before: tuple[Any, ...] = ()
+        self._dirty = False
+        self._loaders: Mapping[str, Callable[[str, bytes | None], None]] = {
+            SETS: self._load_set,
+            VARIANTS: self._load_variant,
+            UNROLL: self._load_child,
+            SETRESULTS: self._load_rollup,
+            LATEST: self._load_event,
+            POLICIES: self._load_policy,
+        }
+
+    def load(self, topic: str, partition: int, key: str, value: bytes | None) -> None:
+        """Apply a record. Raises ValueError, or msgspec's errors, for one that cannot be read."""
+        if is_marker(key):
+            if topic in self._sync and self._sync[topic].load(partition, key, value):
+                self._dirty = True
+            return
+        self._loaders[topic](key, value)
+
+    def publish(self) -> bool:
+        """Give what was loaded a version; return whether anything has changed."""
+        changed, self._dirty = self._dirty, False
+        self.version += changed
+        if len(self._texts) > TEXTS_MIN + TEXTS_SHARE * len(self.variants):
+            self._texts.clear()  # most are of rows that are gone; the others are stored twice at worst
+        return changed
+
+    def incomplete(self) -> Iterator[Incomplete]:
+        """Yield the kinds that may have more objects than are shown."""
+        for kind, topic in ((SET, SETS), (VARIANT, VARIANTS)):
+            marker = self._sync[topic].marker(f"{CONFIG_GROUP}/{kind}")
+            if marker is None or marker.state != "ok":
+                state = marker.state if marker is not None else "syncing"
+                yield Incomplete(kind, marker.message if marker is not None and marker.message else state)
+            else:
+                yield from (Incomplete(kind, why) for why in _refused(marker.coverage))
+
+    def held(self) -> dict[str, list[str]]:
+        """Return the variants whose removal is held, by set, both in order.
+
+        A set whose hold has no variant yet is among them, and one whose hold is still being written.
+        """
+        found: dict[str, list[str]] = {name: [] for name, row in self.sets.items() if row.hold is not None}
+        for key, row in self.variants.items():
+            if row.child is ChildState.HELD:
+                found.setdefault(row.set_name, []).append(key)
+        return {name: sorted(variants) for name, variants in sorted(found.items())}
+
+    # ------------------------------------------------------------ topics
+
+    def _load_set(self, key: str, value: bytes | None) -> None:
+        row = self._set(key)
+        _load_object(row, _object.decode(value).metadata if value is not None else None)
+        self._changed_set(key, row)
+
+    def _load_variant(self, key: str, value: bytes | None) -> None:
+        row = self._variant(key)
+        meta = _object.decode(value).metadata if value is not None else None
+        _load_object(row, meta)
+        row.labels = self._shared(_labels(meta.labels)) if meta is not None else ()
+        self._changed_variant(key, row)
+
+    def _load_child(self, key: str, value: bytes | None) -> None:
+        skey, name = ChildKey.parse(key)
+        vkey = str(Key(Key.parse(skey).namespace, name))
+        row = self._variant(vkey)
+        state = _child.decode(value).state if value is not None else ChildState.GONE
+        if state is not ChildState.GONE:
+            row.set_name, row.child = self._shared(skey), state
+        elif row.set_name == skey:  # another set may have the variant now
+            row.set_name, row.child = "", None
+        self._changed_variant(vkey, row)
+
+    def _load_rollup(self, key: str, value: bytes | None) -> None:
+        if is_child(key):
+            return
+        row = self._set(key)
+        row.hold = _rollup.decode(value).hold if value is not None else None
+        self._changed_set(key, row)
+
+    def _load_event(self, key: str, value: bytes | None) -> None:
+        subject, type_ = ConditionKey.parse(key)
+        kind, name = SubjectKey.parse(subject)
+        if kind == REVISION:
+            if type_ != LIFECYCLE_TYPE:
+                return
+            self._load_revision(name, _event.decode(value) if value is not None else None)
+        elif type_ not in ("Ready", "Stalled", "OnHold"):
+            return
+        elif kind == VARIANT:
+            variant = self._variant(name)
+            self._load_condition(variant, type_, value)
+            self._changed_variant(name, variant)
+        elif kind == SET:
+            row = self._set(name)
+            self._load_condition(row, type_, value)
+            self._changed_set(name, row)
+
+    def _load_policy(self, key: str, value: bytes | None) -> None:
+        if value is None:
+            self.rollouts.remove(key, self.version + 1)
+        else:
+            self.rollouts.put(key, RolloutRow(_policy.decode(value)), self.version + 1)
+        self._dirty = True
+
+    def _load_condition(self, row: _Facts, type_: str, value: bytes | None) -> None:
+        condition = _event.decode(value).condition if value is not None else None
+        is_true = condition is not None and condition.status == "True"
+        match type_:
+            case "Stalled":
+                row.stalled = is_true
+            case "OnHold":
+                row.on_hold = is_true
+            case "Ready":
+                is_known = condition is not None and condition.status != "Unknown"
+                row.ready = is_true
+                row.reason = self._shared(condition.reason) if condition is not None and is_known else ""
+                row.observed = condition.observed_generation if condition is not None else 0
+
+    def _load_revision(self, name: str, event: _Event | None) -> None:
+        lifecycle = event.condition.reason if event is not None else ""
+        entry: tuple[str, str] | None = None
+        if event is not None and event.variant and lifecycle in OPEN_FIRST:
+            variant = self._shared(f"{event.namespace}/{event.variant}")
+            entry = self._shared((variant, self._shared(lifecycle)))
+        before = self._revisions.pop(name, None)
+        if entry is not None:
+            self._revisions[name] = entry
+        if entry != before:
+            self._count(before, -1)
+            self._count(entry, 1)
+
+    def _count(self, revision: tuple[str, str] | None, by: int) -> None:
+        if revision is None:
+            return
+        variant, lifecycle = revision
+        row = self._variant(variant)
+        row.lifecycles = self._shared(counted(row.lifecycles, lifecycle, by))
+        self._changed_variant(variant, row)
+
+    # ------------------------------------------------------------ rows
+
+    def _variant(self, key: str) -> VariantRow:
+        """Return the row to change; `_changed_variant` follows before another row is asked for."""
+        row = self.variants.get(key) or self._hidden_variants.get(key) or VariantRow()
+        self._before = astuple(row)
+        return row
+
+    def _set(self, key: str) -> SetRow:
+        row = self.sets.get(key) or self._hidden_sets.get(key) or SetRow()
+        self._before = astuple(row)
+        return row
+
+    def _changed_variant(self, key: str, row: VariantRow) -> None:
+        self._store(self.variants, self._hidden_variants, key, row)
+
+    def _changed_set(self, key: str, row: SetRow) -> None:
+        self._store(self.sets, self._hidden_sets, key, row)
+
+    def _store(self, table: Versioned[Any], hidden: dict[str, Any], key: str, row: Any) -> None:
+        if astuple(row) == self._before:
+            return
+        was_shown = table.get(key) is not None
+        hidden.pop(key, None)
+        if row.shown:
+            table.put(key, row, self.version + 1)
+        else:
+            table.remove(key, self.version + 1)
+            if not row.blank:
+                hidden[key] = row
+        self._dirty = self._dirty or was_shown or row.shown
+
+    def _shared(self, value: Any) -> Any:
+        return self._texts.setdefault(value, value)
+
+
+def _load_object(row: _Facts, meta: _Meta | None) -> None:
+    row.exists = meta is not None
+    row.deleting = meta is not None and meta.deletion_timestamp is not None
+    row.generation = meta.generation if meta is not None else 0
+
+
+def _labels(labels: Mapping[str, str]) -> Labels:
+    return tuple(sorted((key, value) for key, value in labels.items() if key != SET_UID_LABEL))
+
+
+def _refused(coverage: Coverage) -> Iterator[str]:
+    yield from (f"{refusal.namespace}: {refusal.message}" for refusal in coverage.refused)

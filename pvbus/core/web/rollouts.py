@@ -1,0 +1,50 @@
+"""A RolloutPolicy as the page shows it: its attempt, the counts of its targets, and what it waits for."""
+
+from collections.abc import Mapping
+from typing import Any
+
+import msgspec
+
+from pvbus.core.api.rollouts import RolloutPolicy, TargetCounts
+from pvbus.core.keys import Key
+from pvbus.core.messages import cut
+from pvbus.core.rollout.commanding import commands_of
+from pvbus.core.rollout.protocol.states import RolloutState
+from pvbus.core.rollout.protocol.validation import validate_policy
+from pvbus.core.rollout.waiting import waits_of
+
+_ADVANCING = (RolloutState.ROLLING, RolloutState.HOLDING)
+
+
+def document_of(key: Key, policy: RolloutPolicy, now: float) -> Mapping[str, Any]:
+    """Return plain values, of one size for any number of targets. now: seconds since 1970."""
+    status = policy.status
+    commands, wrong = commands_of(policy.metadata.annotations)
+    problems = validate_policy(policy.spec)
+    return {
+        "name": str(key),
+        "phase": status.phase,
+        "attempt": status.attempt,
+        "wave": status.wave,
+        "waves": max(len(policy.spec.waves), 1),
+        "paused": commands.paused,
+        "counts": msgspec.to_builtins(status.targets or TargetCounts()),
+        "problems": [cut(words) for words in (*problems, *wrong)],
+        "conditions": [
+            {"type": each.type, "status": each.status, "reason": each.reason, "message": cut(each.message)}
+            for each in status.conditions
+        ],
+        "waits": [] if problems else [cut(words) for words in waits_of(key, policy, None, now)],
+        "orders": [f"pvbus rollout {verb} {key}" for verb in _verbs(policy, paused=commands.paused)],
+        "history": [msgspec.to_builtins(each) for each in reversed(status.history)],
+    }
+
+
+def _verbs(policy: RolloutPolicy, *, paused: bool) -> list[str]:
+    """Return the commands that a person may want now."""
+    phase = policy.status.phase
+    if phase == RolloutState.STOPPED:
+        return ["resume", "abort", "roll-back"]
+    if phase in _ADVANCING:
+        return ["resume" if paused else "pause", "promote", "abort", "roll-back"]
+    return ["resume"] if paused else []

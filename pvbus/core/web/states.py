@@ -1,0 +1,85 @@
+"""The state that the page shows for a variant and for a set, and the lifecycle of a variant's package."""
+
+from enum import StrEnum
+from typing import Protocol
+
+from pvbus.core.records import ChildState
+
+
+class State(StrEnum):
+    """One word for each variant and set. A removal counts more than a hold, a hold more than a failure."""
+
+    READY = "ready"
+    WORKING = "working"
+    STALLED = "stalled"
+    ON_HOLD = "on hold"
+    HELD = "removal held"
+    REMOVING = "removing"
+
+
+class Facts(Protocol):
+    """What is known of a variant or a set. observed: the generation that `ready` is about."""
+
+    @property
+    def exists(self) -> bool: ...
+
+    @property
+    def deleting(self) -> bool: ...
+
+    @property
+    def generation(self) -> int: ...
+
+    @property
+    def observed(self) -> int: ...
+
+    @property
+    def ready(self) -> bool: ...
+
+    @property
+    def stalled(self) -> bool: ...
+
+    @property
+    def on_hold(self) -> bool: ...
+
+
+REMOVALS = frozenset({ChildState.WAITING, ChildState.CONFIRMED, ChildState.ORDERED})
+
+
+def variant_state(facts: Facts, child: ChildState | None) -> State:
+    """Return the state of a variant. child: its state in the set that made it, None if no set did."""
+    if facts.deleting or child in REMOVALS:
+        return State.REMOVING
+    return State.HELD if child is ChildState.HELD else _state(facts)
+
+
+def set_state(facts: Facts, *, holds_removals: bool) -> State:
+    """Return the state of a set."""
+    if facts.deleting:
+        return State.REMOVING
+    return State.HELD if holds_removals else _state(facts)
+
+
+def _state(facts: Facts) -> State:
+    if facts.on_hold:
+        return State.ON_HOLD
+    if facts.stalled:
+        return State.STALLED
+    is_current = facts.exists and facts.observed >= facts.generation
+    return State.READY if facts.ready and is_current else State.WORKING
+
+
+OPEN_FIRST = ("Draft", "Proposed", "DeletionProposed", "Published")
+"""Lifecycles of package revisions. A variant has that of an open revision if there is one."""
+
+_BITS = 16  # of each count; 65,535 revisions of one package are more than a repository has
+_MASK = (1 << _BITS) - 1
+
+
+def counted(counts: int, lifecycle: str, by: int) -> int:
+    """Add to the count of a lifecycle. counts: all four in one number, which is small."""
+    return counts + (by << _BITS * OPEN_FIRST.index(lifecycle))
+
+
+def lifecycle_of(counts: int) -> str:
+    """Return the lifecycle to show, "" without a revision."""
+    return next((each for n, each in enumerate(OPEN_FIRST) if counts >> _BITS * n & _MASK), "")

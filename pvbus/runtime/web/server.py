@@ -1,0 +1,276 @@
+"""Serves the fleet's page over plain HTTP: three files, the model, its changes as server-sent events, and the
+explanation of one object. Every path is in one table, and no path is one of the file system."""
+
+import asyncio
+import gzip
+import hashlib
+import html
+import time
+from collections.abc import Awaitable, Callable, Mapping
+from importlib.resources import files
+from types import TracebackType
+from typing import Any, NamedTuple, Self
+
+import msgspec
+from aiohttp import web
+
+from pvbus.core.conditions.sets import confirm_command
+from pvbus.core.errors import PermanentError, PvbusError, TransientError
+from pvbus.core.keys import Key
+from pvbus.core.web.document import changes, whole
+from pvbus.core.web.model import Model
+from pvbus.runtime.web.feed import Feed
+from pvbus.runtime.web.gate import HEADERS, Gate
+
+BEAT_SECONDS = 5.0
+"""Between two messages to a page when nothing changes; one that hears nothing for three of them is stale."""
+
+PAGES_MAX = 64  # open at once; each costs a socket and, in a storm, ten messages a second
+WRITE_SECONDS_MAX = 30.0  # a page that does not read for so long comes again by itself
+EXPLAIN_SECONDS_MAX = 20.0
+EXPLAIN_PARALLEL_MAX = 2  # each reads parts of several topics
+HELD_NAMES_MAX = 1_000  # of one set, in an answer; `pvbus confirm --show` has them all
+
+FILES: Mapping[str, tuple[str, str]] = {
+    "/": ("index.html", "text/html"),
+    "/page.css": ("page.css", "text/css"),
+    "/page.js": ("page.js", "text/javascript"),
+}
+SIGN_IN = """<!doctype html><html lang="en"><meta charset="utf-8"><title>pvbus</title>\
+<meta http-equiv="refresh" content="0; url=/"><p><a href="/">The fleet</a>"""
+"""The answer to the address with the token. A redirect would not do: after a click in another site's page the
+browser would follow it without the cookie."""
+
+REFUSED = """<!doctype html><html lang="en"><meta charset="utf-8"><title>pvbus</title><h1>pvbus</h1><p>{}"""
+NO_SESSION = (
+    "Open the address with the token that pvbus printed at its start (web page: http://...). It is the same "
+    "after a restart."
+)
+
+Explain = Callable[[Key, bool], Awaitable[dict[str, Any]]]
+"""Returns the explanation of a variant, or of a set (True), as `pvbus explain` gives it from the bus:
+`known`, `lines` (text), `conditions`, and the `command` that says more."""
+
+
+class Address(NamedTuple):
+    """host, port: to listen at; port 0 takes any free one. names: see `Gate`."""
+
+    host: str = "127.0.0.1"
+    port: int = 0
+    names: tuple[str, ...] = ()
+
+
+class PageServer:
+    """Serves within an async context, in which `url` (with the token) and `port` are set."""
+
+    def __init__(self, feed: Feed, explain: Explain, token: str, address: Address, hints: str = "") -> None:
+        """hints: the options that commands need for this installation."""
+        self._feed = feed
+        self._explain = explain
+        self._token = token
+        self._address = address
+        self._hints = hints
+        self._files = _read_files()
+        self._pages = 0
+        self._explaining = asyncio.Semaphore(EXPLAIN_PARALLEL_MAX)
+        self._packed: tuple[str, bytes] = ("", b"")
+        self._gate = Gate(token, 0)
+        self._runner: web.AppRunner | None = None
+        self.url = ""
+        self.port = 0
+
+    async def __aenter__(self) -> Self:
+        application = web.Application(middlewares=[self._guard])
+        for path in FILES:
+            application.router.add_get(path, self._file)
+        application.router.add_get("/favicon.ico", _nothing)
+        application.router.add_get("/api/fleet", self._fleet)
+        application.router.add_get("/api/events", self._events)
+        application.router.add_get("/api/explain", self._explained)
+        application.router.add_get("/api/removals", self._removals)
+        self._runner = web.AppRunner(application, access_log=None, shutdown_timeout=0.5)
+        await self._runner.setup()
+        host, port, names = self._address
+        try:
+            await web.TCPSite(self._runner, host, port).start()
+        except OSError as exc:
+            await self._runner.cleanup()
+            raise PermanentError(
+                f"cannot bind port {port} on {host} for the web page: {exc.strerror}; choose another one "
+                "with PVBUS_WEB_PORT (0 takes any free one)",
+                reason="PortInUse",
+            ) from exc
+        self.port = self._runner.addresses[0][1]
+        self._gate = Gate(self._token, self.port, names)
+        shown = f"[{host}]" if ":" in host else host
+        self.url = f"http://{names[0] if names else shown}:{self.port}/?token={self._token}"
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if self._runner is not None:
+            await self._runner.cleanup()
+
+    @web.middleware
+    async def _guard(
+        self, request: web.Request, handler: Callable[[web.Request], Awaitable[web.StreamResponse]]
+    ) -> web.StreamResponse:
+        """Answer what the gate refuses; add the headers of every answer."""
+        response: web.StreamResponse | None = self._refusal(request)
+        if response is None:
+            self._feed.start()
+            try:
+                response = await handler(request)
+            except web.HTTPException as exc:
+                response = _refused(exc.status, exc.reason)
+        if not response.prepared:
+            response.headers.update({**HEADERS, **response.headers})
+        return response
+
+    def _refusal(self, request: web.Request) -> web.Response | None:
+        if problem := self._gate.problem(request.headers):
+            return _refused(403, problem)
+        if request.method not in ("GET", "HEAD"):
+            return _refused(405, "this page only shows")
+        token = request.query.get("token")
+        if request.path == "/" and token is not None:
+            if not self._gate.opens(token):
+                return _refused(403, f"This is not the token. {NO_SESSION}")
+            response = web.Response(text=SIGN_IN, content_type="text/html")
+            response.set_cookie(
+                self._gate.cookie, self._gate.session, httponly=True, samesite="Strict", path="/"
+            )
+            return response
+        return None if self._gate.knows(request.cookies) else _refused(401, NO_SESSION)
+
+    async def _file(self, request: web.Request) -> web.Response:
+        return self._tagged(request, *self._files[request.path])
+
+    def _tagged(self, request: web.Request, tag: str, packed: bytes, content_type: str) -> web.Response:
+        """Answer with packed content, or 304 if the browser has it."""
+        headers = {"ETag": f'"{tag}"', "Vary": "Accept-Encoding"}
+        if any(each.value in (tag, "*") for each in request.if_none_match or ()):
+            return web.Response(status=304, headers=headers)
+        if "gzip" in request.headers.get("Accept-Encoding", ""):
+            headers["Content-Encoding"] = "gzip"
+        else:
+            packed = gzip.decompress(packed)
+        return web.Response(body=packed, headers=headers, content_type=content_type, charset="utf-8")
+
+    # ------------------------------------------------------------ the model
+
+    async def _fleet(self, request: web.Request) -> web.Response:
+        if not self._feed.restored:
+            return _json({**whole(Model(1), time.time()), "version": self._version(0)})
+        tag = self._version(self._feed.model.version)
+        if self._packed[0] != tag:
+            body = msgspec.json.encode({**whole(self._feed.model, time.time()), "version": tag})
+            self._packed = (tag, await asyncio.to_thread(gzip.compress, body, 4))
+        packed_tag, packed = self._packed
+        return self._tagged(request, packed_tag, packed, "application/json")
+
+    def _version(self, number: int) -> str:
+        return f"{self._feed.epoch}-{number}"
+
+    def _status(self) -> dict[str, Any]:
+        health = self._feed.health
+        incomplete = [each._asdict() for each in self._feed.model.incomplete()] if self._feed.restored else []
+        return {**health._asdict(), "incomplete": incomplete, "hints": self._hints}
+
+    async def _events(self, request: web.Request) -> web.StreamResponse:
+        """Send what changed since the version that the page has, then each change, and a beat in between."""
+        if self._pages >= PAGES_MAX:
+            return _refused(503, f"{PAGES_MAX} pages are open: close some")
+        given = request.headers.get("Last-Event-ID") or request.query.get("since", "")
+        response = web.StreamResponse(headers={**HEADERS, "Content-Type": "text/event-stream"})
+        await response.prepare(request)
+        self._pages += 1
+        try:
+            await self._send_changes(response, self._number(given))
+        except (ConnectionError, TimeoutError):
+            pass  # the page is gone, or will come again
+        finally:
+            self._pages -= 1
+        return response
+
+    def _number(self, version: str) -> int:
+        """Return the number of a version, -1 for one of another epoch, or none."""
+        epoch, _, number = version.rpartition("-")
+        return int(number) if epoch == self._feed.epoch and number.isdecimal() and len(number) < 16 else -1
+
+    async def _send_changes(self, response: web.StreamResponse, since: int) -> None:
+        while True:
+            model = self._feed.model
+            version = model.version
+            message: dict[str, Any] = {"status": self._status()}
+            if version != since and self._feed.restored:
+                news = changes(model, since, time.time()) if since > 0 else None
+                message.update(news if news is not None else {"reload": True})
+                since = version
+            message["version"] = self._version(max(since, 0))
+            async with asyncio.timeout(WRITE_SECONDS_MAX):
+                body = msgspec.json.encode(message)
+                await response.write(b"id: %s\ndata: %s\n\n" % (message["version"].encode(), body))
+            if version == model.version:
+                await self._feed.changed(BEAT_SECONDS)
+
+    # ------------------------------------------------------------ one object
+
+    async def _explained(self, request: web.Request) -> web.Response:
+        key = Key.parse(request.query.get("name", ""))
+        kind = request.query.get("kind")
+        if kind not in ("variant", "set") or not all(key) or "/" in key.name:
+            return _refused(400, "give kind=variant or kind=set, and name=NAMESPACE/NAME")
+        try:
+            async with asyncio.timeout(EXPLAIN_SECONDS_MAX), self._explaining:
+                return _json(await self._explain(key, kind == "set"))
+        except TimeoutError:
+            return _refused(503, f"the bus gave no answer within {EXPLAIN_SECONDS_MAX:.0f} s: try again")
+        except TransientError as exc:
+            return _refused(503, f"the bus does not answer: {exc}")
+        except PvbusError as exc:
+            return _refused(500, str(exc))
+
+    async def _removals(self, request: web.Request) -> web.Response:
+        """List the sets with held removals, and the commands that show and confirm them."""
+        found = []
+        for name, held in self._feed.model.held().items():
+            row = self._feed.model.sets.get(name)
+            hold = row.hold if row is not None else None
+            key, token = Key.parse(name), hold.token if hold is not None else ""
+            found.append(
+                {
+                    "set": name,
+                    "count": hold.count if hold is not None and token else len(held),
+                    "variants": held[:HELD_NAMES_MAX],
+                    "show": f"pvbus confirm {name} --show{self._hints}",
+                    "confirm": f"pvbus confirm {name}{self._hints}" if token else "",
+                    "annotate": confirm_command(key, token) if token else "",
+                }
+            )
+        return _json({"held": found})
+
+
+async def _nothing(request: web.Request) -> web.Response:
+    return web.Response(status=204)
+
+
+def _read_files() -> dict[str, tuple[str, bytes, str]]:
+    """Return tag, packed content and type by path."""
+    found = {}
+    for path, (name, content_type) in FILES.items():
+        content = (files("pvbus.runtime.web") / "static" / name).read_bytes()
+        packed = gzip.compress(content, mtime=0)
+        found[path] = (hashlib.sha256(content).hexdigest()[:16], packed, content_type)
+    return found
+
+
+def _json(document: Mapping[str, Any]) -> web.Response:
+    return web.Response(body=msgspec.json.encode(document), content_type="application/json")
+
+
+def _refused(status: int, message: str) -> web.Response:
+    text = REFUSED.format(html.escape(message))
+    headers = {"Allow": "GET, HEAD"} if status == 405 else None
+    return web.Response(status=status, text=text, content_type="text/html", headers=headers)

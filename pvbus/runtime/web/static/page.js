@@ -1,0 +1,754 @@
+// The page of the fleet. All that comes from the server is text: nodes are made with textContent, never of HTML.
+"use strict";
+
+const STATES = ["stalled", "removal held", "on hold", "removing", "working", "ready"];  // what asks for a person first
+const QUIET_MS = 15000;  // the server sends something every 5 s
+const GROUPS_MAX = 60;
+const ROWS_MAX = 200;
+const CELL = 14, GAP = 3, STEP = CELL + GAP;
+const OF_SET = "set", OF_STATE = "state", OF_LIFECYCLE = "lifecycle", OF_NAMESPACE = "namespace";
+
+const fleet = { variants: new Map(), names: null, sets: new Map(), rollouts: new Map(), version: "", number: -1, loaded: false };
+const shown = { filter: "", states: new Set(), group: OF_SET, list: false };
+
+// ------------------------------------------------------------------ nodes
+
+function el(tag, attributes, ...children) {
+  const node = document.createElement(tag);
+  for (const [name, value] of Object.entries(attributes || {})) {
+    if (name.startsWith("on")) node.addEventListener(name.slice(2), value);
+    else if (value !== null && (value !== false || name.startsWith("aria-"))) node.setAttribute(name, value === true && !name.startsWith("aria-") ? "" : String(value));
+  }
+  node.append(...children.filter((child) => child !== null));
+  return node;
+}
+
+const link = (kind, name) => el("a", { href: `#/${kind}/${name.split("/").map(encodeURIComponent).join("/")}` }, name);
+const plural = (count, noun) => `${count.toLocaleString("en")} ${noun}${count === 1 ? "" : "s"}`;
+const clock = (time) => time.toLocaleTimeString([], { hour: "2-digit", minute: "2-digit", second: "2-digit" });
+const byName = (a, b) => (a.name < b.name ? -1 : a.name > b.name ? 1 : 0);
+const withState = (state) => el("span", {}, glyph(state), ` ${state}`);
+
+function command(text) {
+  const code = el("code", {}, text);
+  const said = el("span", { class: "unseen", role: "status" });
+  const button = el("button", { type: "button", "aria-label": `Copy: ${text}`, onclick: copy }, "Copy");
+  async function copy() {
+    try {
+      await navigator.clipboard.writeText(text);
+      button.textContent = said.textContent = "Copied";
+    } catch {  // not allowed on plain HTTP but for this machine
+      getSelection().selectAllChildren(code);
+      button.textContent = said.textContent = "Selected";
+    }
+    setTimeout(() => { button.textContent = "Copy"; said.textContent = ""; }, 2000);
+  }
+  return el("div", { class: "command" }, code, button, said);
+}
+
+// ------------------------------------------------------------------ shapes: each state has one, beside its colour
+
+let colours = {};
+const sprites = new Map();  // a picture of each shape: ten thousand of them are drawn at once
+
+function readColours() {
+  const style = getComputedStyle(document.documentElement);
+  colours = { back: style.getPropertyValue("--back").trim() };
+  for (const state of STATES) colours[state] = style.getPropertyValue(`--${state.replace(" ", "-")}`).trim();
+  for (const state of STATES) sprites.set(state, glyph(state));
+}
+
+function draw(context, state, x, y) {
+  const s = CELL, box = (inset, colour) => {
+    context.fillStyle = colour;
+    context.fillRect(x + inset, y + inset, s - 2 * inset, s - 2 * inset);
+  };
+  const colour = colours[state] || colours.removing;
+  const line = (x1, y1, x2, y2, stroke) => {
+    context.strokeStyle = stroke;
+    context.lineWidth = 2;
+    context.beginPath();
+    context.moveTo(x + x1, y + y1);
+    context.lineTo(x + x2, y + y2);
+    context.stroke();
+  };
+  if (state === "removal held") {
+    context.fillStyle = colour;
+    context.beginPath();
+    for (const [px, py] of [[s / 2, 0], [s, s / 2], [s / 2, s], [0, s / 2]]) context.lineTo(x + px, y + py);
+    context.fill();
+    line(s / 2, 3.5, s / 2, 8, colours.back);
+    line(s / 2, 9, s / 2, 11, colours.back);
+    return;
+  }
+  box(0, colour);
+  if (state === "stalled") {
+    line(3, 3, s - 3, s - 3, colours.back);
+    line(s - 3, 3, 3, s - 3, colours.back);
+  } else if (state === "on hold") {
+    line(5, 3, 5, s - 3, colours.back);
+    line(9, 3, 9, s - 3, colours.back);
+  } else if (state === "working" || state === "removing") {
+    box(2, colours.back);
+    if (state === "working") box(5, colour);
+    else line(4, s / 2, s - 4, s / 2, colour);
+  }
+}
+
+function canvasOf(width, height) {
+  const canvas = el("canvas", { "aria-hidden": "true" });
+  const scale = window.devicePixelRatio || 1;
+  canvas.width = Math.ceil(width * scale);
+  canvas.height = Math.ceil(height * scale);
+  canvas.style.width = `${width}px`;
+  canvas.style.height = `${height}px`;
+  const context = canvas.getContext("2d");
+  context.scale(scale, scale);
+  return [canvas, context];
+}
+
+function glyph(state) {
+  const [canvas, context] = canvasOf(CELL, CELL);
+  canvas.className = "glyph";
+  draw(context, state, 0, 0);
+  return canvas;
+}
+
+// ------------------------------------------------------------------ the model
+
+function apply(message) {
+  const { texts, labels } = message;
+  if (message.whole) {
+    fleet.variants.clear();
+    fleet.sets.clear();
+    fleet.rollouts.clear();
+    fleet.loaded = true;
+  }
+  const before = fleet.variants.size;
+  for (const name of message.gone || []) fleet.variants.delete(name);
+  for (const name of message.setsGone || []) fleet.sets.delete(name);
+  for (const name of message.rolloutsGone || []) fleet.rollouts.delete(name);
+  for (const rollout of message.rollouts || []) fleet.rollouts.set(rollout.name, rollout);
+  for (const [name, set, state, lifecycle, reason, label] of message.variants || []) {
+    fleet.variants.set(name, {
+      name, set: texts[set], state: texts[state], lifecycle: texts[lifecycle], reason: texts[reason],
+      labels: labels[label],
+    });
+  }
+  if (message.whole || (message.gone || []).length || fleet.variants.size !== before) fleet.names = null;
+  for (const [name, state, reason, hold] of message.sets || []) {
+    fleet.sets.set(name, { name, state: texts[state], reason: texts[reason], hold });
+  }
+}
+
+function sorted() {  // the variants by name; the order changes only with the names
+  fleet.names = fleet.names || [...fleet.variants.keys()].sort();
+  return fleet.names.map((name) => fleet.variants.get(name));
+}
+
+// ------------------------------------------------------------------ the connection
+
+const connection = { source: null, heard: 0, staleSince: null, retries: 0, status: null, problem: "" };
+
+async function load() {
+  const answer = await fetch("/api/fleet", { cache: "no-cache" });
+  if (!answer.ok) throw new Error(answer.status === 401 ? "signed out" : `the server answers ${answer.status}`);
+  const message = await answer.json();
+  const number = Number(message.version.split("-")[1]);
+  if (number > 0 || !fleet.loaded) apply(message);
+  fleet.version = message.version;
+  fleet.number = number;
+}
+
+function connect() {
+  const source = new EventSource(`/api/events?since=${encodeURIComponent(fleet.version)}`);
+  connection.source = source;
+  let queue = Promise.resolve();  // a whole load is awaited before the changes after it
+  source.onmessage = (event) => {
+    connection.heard = Date.now();
+    queue = queue.then(() => source === connection.source && take(JSON.parse(event.data)));
+    queue.catch(() => lost(source, "a load failed"));
+  };
+  source.onerror = () => lost(source, "the server does not answer");
+}
+
+async function take(message) {
+  const [epoch, number] = message.version.split("-");
+  const isNewer = Number(number) > fleet.number || epoch !== fleet.version.split("-")[0];
+  if (message.reload) {
+    await load();
+  } else if (message.texts && isNewer) {
+    apply(message);
+    fleet.version = message.version;
+    fleet.number = Number(number);
+  }
+  connection.retries = 0;
+  connection.problem = "";
+  connection.staleSince = null;
+  connection.status = message.status;
+  showConnection();
+  if (message.reload || message.texts || !views.drawn) changed();
+}
+
+async function lost(source, why) {
+  if (source !== connection.source) return;
+  source.close();
+  connection.source = null;
+  connection.problem = why;
+  connection.staleSince = connection.staleSince || new Date();
+  showConnection();
+  try {
+    const answer = await fetch("/page.css", { method: "HEAD", cache: "no-store" });
+    if (answer.status === 401) {
+      connection.problem = "signed out: open the address with the token again, which pvbus prints at its start";
+      showConnection();
+    }
+  } catch { /* the server is not there: that is shown already */ }
+  setTimeout(connect, Math.min(5000, 500 * 2 ** connection.retries++));
+}
+
+function showConnection() {
+  const line = document.getElementById("connection");
+  const { status, staleSince, problem } = connection;
+  const isStale = Boolean(staleSince || (status && status.problem));
+  let text = "Connecting";
+  if (staleSince) text = `\u26a0 Stale since ${clock(staleSince)}: ${problem}`;
+  else if (isStale) text = `\u26a0 Stale since ${clock(new Date(status.since * 1000))}: the bus is not read: ${status.problem}`;
+  else if (status && status.restored < 1) text = `Reading the bus: ${Math.floor(status.restored * 100)} %`;
+  else if (status) text = "\u25cf Live";
+  if (line.textContent !== text) line.textContent = text;
+  line.classList.toggle("stale", isStale);
+  document.body.classList.toggle("stale", isStale);
+  document.title = `${isStale ? "(stale) " : ""}${views.title()} - pvbus`;
+  const notice = document.getElementById("notice");
+  const missing = status && status.restored >= 1 ? status.incomplete : [];
+  const words = missing.map((each) => `${each.kind}s may be missing here (${each.why})`).join("; ");
+  if (notice.textContent !== words) notice.textContent = words;
+  notice.hidden = !words;
+}
+
+setInterval(() => {
+  if (connection.source && Date.now() - connection.heard > QUIET_MS) lost(connection.source, "the server is silent");
+}, 1000);
+
+// ------------------------------------------------------------------ the fleet
+
+function matcher(text) {
+  const words = text.toLowerCase().split(/\s+/).filter(Boolean);
+  return (row) => words.every((word) => {
+    const at = word.indexOf("=");
+    if (at < 0) return row.name.toLowerCase().includes(word) || row.reason.toLowerCase().includes(word);
+    const value = valueOf(row, word.slice(0, at), true);
+    return value !== undefined && value.toLowerCase() === word.slice(at + 1);
+  });
+}
+
+function valueOf(row, key, anyCase) {
+  if (key === OF_SET) return row.set;
+  if (key === OF_STATE) return row.state;
+  if (key === OF_LIFECYCLE) return row.lifecycle;
+  if (key === OF_NAMESPACE) return row.name.split("/")[0];
+  const label = key.startsWith("label ") ? key.slice(6) : key;
+  if (Object.hasOwn(row.labels, label)) return row.labels[label];
+  if (!anyCase) return undefined;
+  const found = Object.keys(row.labels).find((each) => each.toLowerCase() === label);
+  return found && row.labels[found];
+}
+
+const NONE = { [OF_SET]: "made by no set", [OF_LIFECYCLE]: "no package revision" };
+
+function titleOf(key, value) {
+  if (value === undefined || value === "") return NONE[key] || `without ${key.replace("label ", "")}`;
+  return key.startsWith("label ") ? `${key.slice(6)}=${value}` : value;
+}
+
+function grouped(rows) {
+  const groups = new Map();
+  for (const row of rows) {
+    const title = titleOf(shown.group, valueOf(row, shown.group));
+    if (groups.has(title)) groups.get(title).push(row);
+    else groups.set(title, [row]);
+  }
+  const sorted = [...groups].sort((a, b) => (shown.group === OF_STATE
+    ? STATES.indexOf(a[0]) - STATES.indexOf(b[0]) : a[0] < b[0] ? -1 : 1));
+  if (sorted.length <= GROUPS_MAX) return sorted;
+  const rest = sorted.splice(GROUPS_MAX);
+  return [...sorted, [`${plural(rest.length, "other value")}`, rest.flatMap((each) => each[1]).sort(byName)]];
+}
+
+function tally(rows) {
+  const counts = new Map(STATES.map((state) => [state, 0]));
+  for (const row of rows) counts.set(row.state, counts.get(row.state) + 1);
+  return counts;
+}
+
+const inWords = (counts) => [...counts].filter(([, n]) => n).map(([state, n]) => `${n.toLocaleString("en")} ${state}`).join(", ");
+const about = (row) => [row.name, row.state, row.reason && row.reason !== "NotReported" ? row.reason : "", row.lifecycle,
+  ...Object.entries(row.labels).map(([key, value]) => `${key}=${value}`)].filter(Boolean).join(" \u00b7 ");
+
+class Cells {  // the variants of one group: a canvas, with one option for the keyboard and screen readers
+  constructor() {
+    this.at = 0;
+    this.rows = [];
+    this.option = el("span", { class: "unseen", role: "option", id: `option-${Cells.count++}`, "aria-selected": "true" });
+    this.box = el("div", {
+      class: "cells", role: "listbox", tabindex: "0", "aria-activedescendant": this.option.id,
+      onkeydown: (event) => this.key(event), onfocus: () => this.point(this.at), onblur: () => this.paint(),
+      onmousemove: (event) => this.over(event), onclick: (event) => this.click(event),
+    }, this.option);
+    this.title = el("h3");
+    this.counts = el("p");
+    this.node = el("section", { class: "group" }, this.title, this.counts, this.box);
+  }
+
+  show(title, rows, width) {
+    this.rows = rows;
+    this.at = Math.min(this.at, rows.length - 1);
+    this.columns = Math.max(1, Math.floor((width + GAP) / STEP));
+    if (this.title.textContent !== title) this.title.textContent = title;
+    const counts = `${plural(rows.length, "variant")}: ${inWords(tally(rows))}`;
+    if (this.counts.textContent !== counts) this.counts.textContent = counts;
+    this.box.setAttribute("aria-label", `${title}, ${counts}`);
+    this.describe();
+    this.paint();
+  }
+
+  paint() {
+    const lines = Math.ceil(this.rows.length / this.columns);
+    const [canvas, context] = canvasOf(this.columns * STEP, lines * STEP);
+    this.rows.forEach((row, n) => context.drawImage(sprites.get(row.state), (n % this.columns) * STEP, Math.floor(n / this.columns) * STEP, CELL, CELL));
+    if (document.activeElement === this.box) {
+      context.strokeStyle = getComputedStyle(this.box).color;
+      context.lineWidth = 2;
+      context.strokeRect((this.at % this.columns) * STEP + 1, Math.floor(this.at / this.columns) * STEP + 1, CELL - 2, CELL - 2);
+    }
+    if (this.canvas) this.canvas.replaceWith(canvas);
+    else this.box.prepend(canvas);
+    this.canvas = canvas;
+  }
+
+  describe() {
+    this.option.textContent = about(this.rows[this.at]);
+    this.option.setAttribute("aria-posinset", this.at + 1);
+    this.option.setAttribute("aria-setsize", this.rows.length);
+  }
+
+  point(at) {
+    this.at = Math.max(0, Math.min(this.rows.length - 1, at));
+    this.describe();
+    this.paint();
+    document.getElementById("pointed").textContent = about(this.rows[this.at]);
+    const top = this.box.getBoundingClientRect().top + Math.floor(this.at / this.columns) * STEP;
+    if (top < 0 || top > innerHeight - 2 * STEP) scrollBy(0, top - innerHeight / 2);
+  }
+
+  key(event) {
+    const steps = { ArrowRight: 1, ArrowLeft: -1, ArrowDown: this.columns, ArrowUp: -this.columns,
+      Home: -this.rows.length, End: this.rows.length };
+    if (event.key === "Enter" || event.key === " ") open(this.rows[this.at]);
+    else if (event.key in steps) this.point(this.at + steps[event.key]);
+    else return;
+    event.preventDefault();
+  }
+
+  find(event) {
+    const box = this.canvas.getBoundingClientRect();
+    const column = Math.floor((event.clientX - box.left) / STEP), line = Math.floor((event.clientY - box.top) / STEP);
+    return column < this.columns ? line * this.columns + column : -1;
+  }
+
+  over(event) {
+    const row = this.rows[this.find(event)];
+    if (row) document.getElementById("pointed").textContent = about(row);
+  }
+
+  click(event) {
+    const row = this.rows[this.find(event)];
+    if (row) open(row);
+  }
+}
+Cells.count = 0;
+
+function open(row) {
+  location.hash = `#/variant/${row.name.split("/").map(encodeURIComponent).join("/")}`;
+}
+
+class FleetView {
+  title() { return "Fleet"; }
+
+  constructor() {
+    this.cells = new Map();
+    this.sets = el("div", { class: "wide" });
+    this.empty = el("div", { hidden: true },
+      el("h2", {}, "The fleet is empty"),
+      el("p", {}, "There is no PackageVariantSet and no PackageVariant. They show here as soon as somebody creates one. To look around, start with the example of 200 variants:"),
+      command("pvbus up --example fleet"));
+    this.search = el("input", { type: "search", value: shown.filter, placeholder: "web-edge region=asia", oninput: () => {
+      shown.filter = this.search.value;
+      changed();
+    } });
+    this.group = el("select", { onchange: () => {
+      shown.group = this.group.value;
+      changed();
+    } });
+    this.list = el("button", { type: "button", "aria-pressed": shown.list, onclick: () => {
+      shown.list = !shown.list;
+      this.list.setAttribute("aria-pressed", shown.list);
+      changed();
+    } }, "Show as list");
+    this.buttons = new Map(STATES.map((state) => [state, this.button(state)]));
+    this.counted = el("p", { class: "quiet", role: "status" });
+    this.groups = el("div");
+    this.content = el("div", {},
+      el("section", { "aria-label": "Sets" }, el("h2", {}, "Sets"), this.sets),
+      el("section", { "aria-label": "Variants" }, el("h2", {}, "Variants"),
+        el("div", { class: "tools" },
+          el("label", {}, "Filter by name, reason or label=value", this.search),
+          el("label", {}, "Group by", this.group), this.list),
+        el("fieldset", { class: "legend" }, el("legend", {}, "States"), ...[...this.buttons.values()].map((each) => each.node)),
+        this.counted, el("p", { id: "pointed" }), this.groups));
+    this.node = el("div", {}, this.empty, this.content);
+  }
+
+  button(state) {
+    const count = el("span");
+    const node = el("button", { type: "button", "aria-pressed": shown.states.has(state), onclick: () => {
+      if (!shown.states.delete(state)) shown.states.add(state);
+      node.setAttribute("aria-pressed", shown.states.has(state));
+      changed();
+    } }, glyph(state), `${state} `, count);
+    return { node, count };
+  }
+
+  draw() {
+    const rows = sorted();
+    const isEmpty = !rows.length && !fleet.sets.size;
+    const isRead = connection.status && connection.status.restored >= 1;
+    this.empty.hidden = !(isEmpty && isRead);
+    this.content.hidden = isEmpty;
+    this.showGroupings(rows);
+    this.showSets(rows);
+    const matches = matcher(shown.filter);
+    const named = rows.filter(matches);
+    const counts = tally(named);
+    for (const [state, { count }] of this.buttons) count.textContent = counts.get(state).toLocaleString("en");
+    const found = shown.states.size ? named.filter((row) => shown.states.has(row.state)) : named;
+    this.counted.textContent = found.length === rows.length
+      ? plural(rows.length, "variant") : `${plural(found.length, "variant")} of ${rows.length.toLocaleString("en")}`;
+    if (shown.list) this.showList(found);
+    else this.showMap(found);
+  }
+
+  showGroupings(rows) {
+    const keys = new Set();
+    for (const row of rows) for (const key of Object.keys(row.labels)) keys.add(key);
+    const wanted = [OF_SET, OF_STATE, OF_LIFECYCLE, OF_NAMESPACE, ...[...keys].sort().map((key) => `label ${key}`)];
+    if (wanted.join("\n") === this.grouping) return;
+    this.grouping = wanted.join("\n");
+    this.group.replaceChildren(...wanted.map((key) => el("option", { value: key, selected: key === shown.group }, key)));
+  }
+
+  showSets(rows) {
+    const counts = new Map();
+    for (const row of rows) {
+      const [all, ready] = counts.get(row.set) || [0, 0];
+      counts.set(row.set, [all + 1, ready + (row.state === "ready")]);
+    }
+    const sets = [...fleet.sets.values()].sort((a, b) => STATES.indexOf(a.state) - STATES.indexOf(b.state) || byName(a, b));
+    const lines = sets.slice(0, ROWS_MAX).map((set) => {
+      const [all, ready] = counts.get(set.name) || [0, 0];
+      return el("tr", {}, el("td", {}, link("set", set.name)), el("td", { class: "state" }, withState(set.state)),
+        el("td", {}, set.reason), el("td", { class: "number" }, all.toLocaleString("en")), el("td", { class: "number" }, ready.toLocaleString("en")));
+    });
+    const mark = JSON.stringify([sets.slice(0, ROWS_MAX), sets.map((set) => counts.get(set.name))]);
+    if (mark === this.setsMark) return;  // a row that is replaced would lose the keyboard's focus
+    this.setsMark = mark;
+    const more = sets.length > ROWS_MAX ? el("p", { class: "quiet" }, `and ${plural(sets.length - ROWS_MAX, "more set")}`) : null;
+    this.sets.replaceChildren(sets.length ? table(["Set", "State", "Reason", "#Variants", "#Ready"], lines)
+      : el("p", {}, "There is no set; persons or other programs have made the variants."), ...(more ? [more] : []));
+  }
+
+  showList(rows) {
+    const mark = JSON.stringify(rows.slice(0, ROWS_MAX)) + rows.length;
+    if (this.listMark === mark) return;
+    this.listMark = mark;
+    const lines = rows.slice(0, ROWS_MAX).map((row) => el("tr", {}, el("td", {}, link("variant", row.name)),
+      el("td", { class: "state" }, withState(row.state)), el("td", {}, row.reason), el("td", {}, row.lifecycle),
+      el("td", {}, Object.entries(row.labels).map(([key, value]) => `${key}=${value}`).join(", "))));
+    const more = rows.length > ROWS_MAX ? el("p", {}, `and ${plural(rows.length - ROWS_MAX, "more variant")}: filter them`) : null;
+    this.cells.clear();
+    this.groups.replaceChildren(el("div", { class: "wide" }, table(["Variant", "State", "Reason", "Lifecycle", "Labels"], lines)),
+      ...(more ? [more] : []));
+  }
+
+  showMap(rows) {
+    this.listMark = "";
+    const width = this.groups.clientWidth || document.documentElement.clientWidth - 40;
+    const groups = grouped(rows);
+    const before = this.cells;
+    this.cells = new Map(groups.map(([title]) => [title, before.get(title) || new Cells()]));
+    const nodes = [...this.cells.values()].map((cells) => cells.node);
+    if (nodes.length !== this.groups.children.length || nodes.some((node, n) => this.groups.children[n] !== node)) {
+      const focused = document.activeElement;
+      this.groups.replaceChildren(...nodes);
+      if (this.groups.contains(focused)) focused.focus();
+    }
+    for (const [title, found] of groups) this.cells.get(title).show(title, found, width);
+  }
+}
+
+function table(heads, lines) {
+  const cells = heads.map((head) => el("th", { scope: "col", class: head.startsWith("#") ? "number" : null }, head.replace("#", "")));
+  return el("table", {}, el("thead", {}, el("tr", {}, ...cells)), el("tbody", {}, ...lines));
+}
+
+// ------------------------------------------------------------------ one variant, or one set
+
+class ObjectView {
+  constructor(kind, name) {
+    this.kind = kind;
+    this.name = name;
+    this.facts = el("dl");
+    this.answer = el("div", {}, el("p", { class: "quiet" }, "Asking the bus"));
+    this.node = el("article", {}, el("h2", {}, this.title()), this.facts, this.answer);
+  }
+
+  title() { return `${this.kind === "set" ? "Set" : "Variant"} ${this.name}`; }
+
+  draw() {
+    const row = (this.kind === "set" ? fleet.sets : fleet.variants).get(this.name);
+    const mark = JSON.stringify(row || null);
+    if (mark === this.mark) return;
+    this.mark = mark;
+    const facts = row ? [["State", withState(row.state)], ["Reason", row.reason]] : [["State", fleet.loaded ? "not in the fleet" : "being read"]];
+    if (row && this.kind === "variant") {
+      const labels = Object.entries(row.labels).map(([key, value]) => `${key}=${value}`).join(", ");
+      facts.push(["Set", row.set ? link("set", row.set) : "made by no set"], ["Lifecycle", row.lifecycle || "no package revision"], ["Labels", labels || "none"]);
+    }
+    this.facts.replaceChildren(...facts.filter(([, value]) => value).flatMap(([name, value]) => [el("dt", {}, name), el("dd", {}, value)]));
+    this.ask();
+  }
+
+  async ask() {
+    const asked = (this.asked = Symbol("question"));
+    let nodes;
+    try {
+      const answer = await fetch(`/api/explain?kind=${this.kind}&name=${encodeURIComponent(this.name)}`, { cache: "no-store" });
+      if (!answer.ok) throw new Error(`the server answers ${answer.status}`);
+      nodes = this.explained(await answer.json());
+    } catch (error) {
+      nodes = [el("p", {}, `The explanation could not be read (${error.message}).`),
+        el("button", { type: "button", onclick: () => this.ask() }, "Ask again")];
+    }
+    if (asked === this.asked) this.answer.replaceChildren(...nodes);
+  }
+
+  explained(document) {
+    const lines = document.conditions.map((each) => el("tr", {}, el("td", {}, each.type), el("td", {}, each.status),
+      el("td", {}, each.reason || ""), el("td", {}, each.message || "")));
+    const conditions = lines.length ? el("div", { class: "wide" }, table(["Type", "Status", "Reason", "Message"], lines))
+      : el("p", {}, "Nothing was published of it yet.");
+    return [el("section", { "aria-label": "Conditions" }, el("h3", {}, "Conditions"), conditions),
+      el("section", { "aria-label": "Explanation" }, el("h3", {}, "Explanation"), el("pre", { tabindex: "0" }, document.lines.join("\n")),
+        el("p", { class: "quiet" }, "From the bus. With the live object and the conflicts of its package revisions:"),
+        command(document.command))];
+  }
+}
+
+// ------------------------------------------------------------------ held removals
+
+class RemovalsView {
+  constructor() {
+    this.node = el("div", {}, el("h2", {}, this.title()));
+    this.list = el("div", {}, el("p", { class: "quiet" }, "Asking the server"));
+    this.node.append(this.list);
+  }
+
+  title() { return "Held removals"; }
+
+  draw() {
+    const held = [...fleet.variants.values()].filter((row) => row.state === "removal held").map((row) => row.name).sort();
+    const mark = JSON.stringify([[...fleet.sets.values()].filter((set) => set.hold), held, fleet.loaded]);
+    if (mark === this.mark) return;
+    this.mark = mark;
+    this.ask();
+  }
+
+  async ask() {
+    const asked = (this.asked = Symbol("question"));
+    let nodes;
+    try {
+      const answer = await fetch("/api/removals", { cache: "no-store" });
+      if (!answer.ok) throw new Error(`the server answers ${answer.status}`);
+      const { held } = await answer.json();
+      nodes = held.length ? held.map((each) => this.of(each)) : [el("p", {},
+        "No removal is held. When a set would lose many variants at once, they wait here until a person confirms it.")];
+    } catch (error) {
+      nodes = [el("p", {}, `The list could not be read (${error.message}).`),
+        el("button", { type: "button", onclick: () => this.ask() }, "Ask again")];
+    }
+    if (asked === this.asked) this.list.replaceChildren(...nodes);
+  }
+
+  of(held) {
+    const names = held.variants.map((name) => el("li", {}, link("variant", name)));
+    const more = held.count > held.variants.length ? el("p", {}, `and ${plural(held.count - held.variants.length, "other")}`) : null;
+    return el("section", { "aria-label": `Set ${held.set}` }, el("h3", {}, link("set", held.set)),
+      el("p", {}, `${plural(held.count, "removal")} ${held.count === 1 ? "is" : "are"} held, because they are too many at once.`),
+      el("p", { class: "quiet" }, "To see them with what they were made for:"), command(held.show),
+      ...(held.confirm ? [el("p", { class: "quiet" }, "To confirm them, which deletes the variants:"), command(held.confirm),
+        el("p", { class: "quiet" }, "The same without pvbus:"), command(held.annotate)]
+        : [el("p", {}, "The list is still being written; the command that confirms it follows.")]),
+      el("details", { open: names.length <= 20 }, el("summary", {}, plural(names.length, "variant")), el("ul", {}, ...names)), more);
+  }
+}
+
+// ------------------------------------------------------------------ rollouts
+
+const COUNTS = [["proven", "proven", "ready"], ["rolledBack", "rolled back", "on-hold"], ["failing", "failing", "stalled"],
+  ["inFlight", "in flight", "working"], ["waiting", "wait", "removing"], ["left", "left the plan", "line"]];
+
+class RolloutsView {
+  constructor() {
+    this.list = el("div");
+    this.sections = new Map();
+    this.node = el("div", {}, el("h2", {}, this.title()), this.list);
+  }
+
+  title() { return "Rollouts"; }
+
+  draw() {
+    const rollouts = [...fleet.rollouts.values()].sort(byName);
+    const hints = (connection.status && connection.status.hints) || "";
+    const before = this.sections;
+    this.sections = new Map(rollouts.map((each) => {
+      const mark = JSON.stringify([each, hints]), kept = before.get(each.name);
+      return [each.name, kept && kept.mark === mark ? kept : { mark, node: this.of(each, hints, kept) }];
+    }));
+    const nodes = rollouts.length ? [...this.sections.values()].map((each) => each.node) : [this.nothing()];
+    if (nodes.length !== this.list.children.length || nodes.some((node, n) => node !== this.list.children[n])) this.list.replaceChildren(...nodes);
+  }
+
+  nothing() {
+    this.none = this.none || el("p", {}, "There is no RolloutPolicy. One approves what is proposed in waves, and stops or goes back if too much fails.");
+    return this.none;
+  }
+
+  of(rollout, hints, kept) {  // kept: what was shown of it before
+    const standing = rollout.attempt
+      ? `Attempt ${rollout.attempt} is ${rollout.phase} in wave ${rollout.wave} of ${rollout.waves}${rollout.paused ? ", paused" : ""}.`
+      : `No attempt yet${rollout.paused ? ", paused" : ""}.`;
+    const isOpen = Boolean(kept && kept.node.querySelector("details[open]"));
+    const words = rollout.conditions.filter((each) => each.message).map((each) => `${each.type} is ${each.status} (${each.reason}): ${each.message}`);
+    const list = (title, texts) => (texts.length ? [el("p", { class: "quiet" }, title), el("ul", {}, ...texts.map((text) => el("li", {}, text)))] : []);
+    return el("section", { "aria-label": `Rollout ${rollout.name}`, class: "rollout" }, el("h3", {}, rollout.name), el("p", {}, standing),
+      ...this.bar(rollout.counts), ...list("Wrong in the policy or its annotations:", rollout.problems), ...list("Conditions:", words),
+      ...list("It waits for:", rollout.waits),
+      el("details", { open: isOpen }, el("summary", {}, "Commands and attempts"),
+        command(`pvbus rollout status ${rollout.name} --watch${hints}`), ...rollout.orders.map((each) => command(each + hints)),
+        rollout.history.length ? el("div", { class: "wide" }, table(["#Attempt", "Phase", "#Wave", "Began", "Ended", "Why"], rollout.history.map((each) =>
+          el("tr", {}, el("td", { class: "number" }, String(each.attempt)), el("td", {}, each.phase), el("td", { class: "number" }, String(each.wave)),
+            el("td", {}, each.startedAt), el("td", {}, each.endedAt || ""), el("td", {}, each.reason ? `${each.reason}: ${each.message || ""}` : ""))))) : null));
+  }
+
+  bar(counts) {
+    const found = COUNTS.filter(([field]) => counts[field]);
+    if (!found.length) return [];
+    const words = `${plural(counts.total, "target")}: ${found.map(([field, text]) => `${counts[field].toLocaleString("en")} ${text}`).join(", ")}`;
+    const parts = found.map(([field, , colour]) => {
+      const part = el("span");
+      part.style.flexGrow = counts[field];
+      part.style.background = `var(--${colour})`;
+      return part;
+    });
+    return [el("p", {}, words), el("div", { class: "bar", "aria-hidden": "true" }, ...parts)];
+  }
+}
+
+// ------------------------------------------------------------------ views by address
+
+const VIEWS = [  // path, name in the navigation ("" for none), and what makes the view
+  { path: /^\/?$/, href: "#/", name: () => "Fleet", make: () => new FleetView() },
+  { path: /^\/removals$/, href: "#/removals", name: () => {
+    const held = [...fleet.variants.values()].filter((row) => row.state === "removal held").length;
+    return `Held removals${fleet.loaded ? ` (${held.toLocaleString("en")})` : ""}`;
+  }, make: () => new RemovalsView() },
+  { path: /^\/rollouts$/, href: "#/rollouts", name: () => `Rollouts${fleet.loaded ? ` (${fleet.rollouts.size})` : ""}`,
+    make: () => new RolloutsView() },
+  { path: /^\/(variant|set)\/([^/]+)\/([^/]+)$/, name: () => "", make: (kind, namespace, name) => new ObjectView(kind, `${namespace}/${name}`) },
+];
+
+const views = {
+  current: null,
+  drawn: false,
+
+  title() { return views.current ? views.current.title() : "Fleet"; },
+
+  open() {
+    const path = location.hash.slice(1);
+    const view = VIEWS.find((each) => each.path.test(path)) || VIEWS[0];
+    const isFirst = !views.current;
+    views.current = view.make(...(path.match(view.path) || []).slice(1).map(decode));
+    views.path = view;
+    const main = document.getElementById("main");
+    main.replaceChildren(views.current.node);
+    if (!isFirst) {
+      main.focus();
+      scrollTo(0, 0);
+    }
+    views.draw();
+  },
+
+  navigate() {
+    const links = VIEWS.filter((each) => each.name()).map((each) => ({ href: each.href, text: each.name(), here: each === views.path }));
+    const mark = JSON.stringify(links);
+    if (mark === views.mark) return;
+    views.mark = mark;
+    const nav = document.querySelector("nav");
+    if (nav.children.length !== links.length) nav.replaceChildren(...links.map(({ href }) => el("a", { href })));
+    links.forEach(({ text, here }, n) => {
+      nav.children[n].textContent = text;
+      if (here) nav.children[n].setAttribute("aria-current", "page");
+      else nav.children[n].removeAttribute("aria-current");
+    });
+  },
+
+  draw() {
+    views.navigate();
+    views.current.draw();
+    showConnection();
+    if (fleet.loaded && connection.status && connection.status.restored >= 1 && !views.drawn) {
+      views.drawn = true;
+      performance.mark("fleet drawn");
+    }
+  },
+};
+
+function decode(text) {
+  try { return decodeURIComponent(text); } catch { return text; }
+}
+
+let drawing = 0, drawnIn = 0;
+
+function changed() {  // at most a third of the time is spent on drawing
+  if (drawing) return;
+  drawing = setTimeout(() => requestAnimationFrame(() => {
+    drawing = 0;
+    const began = performance.now();
+    views.draw();
+    drawnIn = performance.now() - began;
+  }), Math.min(2000, 2 * drawnIn));
+}
+
+function redraw() {
+  readColours();
+  if (views.current) views.open();
+}
+
+matchMedia("(prefers-color-scheme: dark)").addEventListener("change", redraw);
+addEventListener("resize", changed);
+addEventListener("hashchange", () => views.open());
+readColours();
+views.open();
+load().catch((error) => { connection.problem = error.message; }).finally(connect);
+connection.heard = Date.now();

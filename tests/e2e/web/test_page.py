@@ -1,0 +1,347 @@
+"""The page in a browser: what a person sees of a fleet, with the mouse, the keyboard and a screen reader."""
+
+import os
+import re
+import shutil
+import signal
+from collections.abc import Iterator
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from pvbus.core.records import SETS, UNROLL, VARIANTS, ChildState
+from tests.e2e.cli.command import REPOSITORY, Running, running
+from tests.tools.browser import Browser, BrowserUnavailableError, browser, programs
+from tests.tools.bustables import Row, write_tables
+from tests.tools.fleetrows import VARIANT, child, event, fleet, markers, ready, rollout, variant
+
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(300), pytest.mark.xdist_group("browser")]
+
+PICTURES = "PVBUS_TEST_PICTURES"
+"""Set to anything, the tests write the documents' pictures."""
+
+PICTURE_BYTES_MAX = 150_000
+COUNT = 400
+STALLED = "default/web-edge-europe-europe-00003"
+HOSTILE = "</script><img src=x onerror=alert(1)>"
+
+
+class Shown:
+    """A server with a fleet's rows, and a browser with its page."""
+
+    def __init__(self, folder: Path, page: Browser, server: Running) -> None:
+        self.folder = folder
+        self.page = page
+        self.url = address(server)
+
+    def write(self, *rows: Row) -> None:
+        write(self.folder, *rows)
+
+    def view(self, path: str = "/") -> None:
+        self.page.run("location.hash = arguments[0]", f"#{path}")
+
+
+def address(server: Running) -> str:
+    return server.wait_for("web page: ").partition("web page: ")[2]
+
+
+def write(folder: Path, *rows: Row) -> None:
+    """Write to the bus that `run web` reads in this folder if it is not told another one."""
+    (folder / ".pvbus").mkdir(exist_ok=True)
+    write_tables(folder / ".pvbus" / "bus.db", rows)
+
+
+def serve(folder: Path, **variables: str) -> Any:
+    return running("run", "web", cwd=folder, **variables)
+
+
+@pytest.fixture(scope="module")
+def page(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Browser]:
+    try:
+        programs()
+    except BrowserUnavailableError as exc:
+        pytest.skip(f"the page needs a browser: {exc}")
+    folder = tmp_path_factory.mktemp("browser")
+    with browser(folder) as found:
+        yield found
+    shutil.rmtree(folder, ignore_errors=True)
+
+
+@pytest.fixture
+def shown(tmp_path: Path, page: Browser) -> Iterator[Shown]:
+    write(tmp_path, *fleet(COUNT))
+    with serve(tmp_path) as server:
+        found = Shown(tmp_path, page, server)
+        page.look()
+        page.open(found.url)
+        page.until_text("400 variants")
+        page.until_text("Live", "#connection")
+        page.errors()  # forget those of earlier tests
+        yield found
+        assert page.errors() == []
+
+
+def picture(page: Browser, name: str) -> None:
+    """Look at the page in both schemes and when narrow; keep the picture for the documents if asked."""
+    for dark, width in ((True, 1280), (False, 380), (False, 1280)):
+        page.look(width=width, dark=dark)
+        page.until(lambda: page.run("return document.fonts.status") == "loaded", "the fonts")
+        # The page draws its groups anew in the frame after the one in which it learns its width.
+        page.until(
+            partial(page.run, f"return document.documentElement.scrollWidth <= {width}"),
+            f"{name} is not wider than {width}",
+        )
+    if os.environ.get(PICTURES):
+        content = page.picture()
+        assert len(content) < PICTURE_BYTES_MAX
+        (REPOSITORY / "docs" / f"web-{name}.png").write_bytes(content)
+
+
+def counts(page: Browser) -> dict[str, int]:
+    """Return the number on each state's button."""
+    texts = page.run("return [...document.querySelectorAll('.legend button')].map((e) => e.textContent)")
+    return {
+        state: int(number.replace(",", "")) for state, _, number in (text.rpartition(" ") for text in texts)
+    }
+
+
+def test_the_fleet(shown: Shown) -> None:
+    """States with their counts, sets, groups by a label, a filter; the token is not in the address."""
+    page = shown.page
+    assert "token" not in page.run("return location.href")
+    assert page.run("return document.cookie") == ""
+    before = counts(page)
+    assert sum(before.values()) == COUNT
+    assert min(before.values()) > 0
+    assert "default/web" in page.text("table")
+    page.run(
+        "const s = document.querySelector('select'); s.value = 'label region';"
+        "s.dispatchEvent(new Event('change'))"
+    )
+    page.until_text("region=asia")
+    groups = page.run("return [...document.querySelectorAll('.group h3')].map((e) => e.textContent)")
+    assert groups == ["region=africa", "region=america", "region=asia", "region=europe"]
+    page.run(
+        "const i = document.querySelector('input'); i.value = 'region=asia stage=canary edge';"
+        "i.dispatchEvent(new Event('input'))"
+    )
+    page.until_text("of 400")
+    assert page.run("return document.querySelectorAll('.group').length") in (0, 1)
+    page.run("const i = document.querySelector('input'); i.value = ''; i.dispatchEvent(new Event('input'))")
+    page.click(".legend button")  # only what is stalled
+    page.until_text(f"{before['stalled']} variants of 400")
+    page.click("button[aria-pressed=false]:not(.legend button)")
+    page.until_text("NoMatch", "#main")
+    page.click(".legend button")
+    page.click("button[aria-pressed=true]")
+    page.until_text("region=africa")
+    page.run(
+        "const s = document.querySelector('select'); s.value = 'set'; s.dispatchEvent(new Event('change'))"
+    )
+    page.until_text("default/cache", ".group")
+    picture(page, "fleet")
+
+
+def test_a_change_shows_by_itself(shown: Shown) -> None:
+    """A variant that stalls, one that is new and one that goes are seen without a reload."""
+    page = shown.page
+    before = counts(page)["stalled"]
+    name = "default/web-edge-africa-africa-00000"
+    shown.write(
+        event(VARIANT, name, "Stalled", "True", "NoMatch"), variant("default/zz-new"), ready("default/zz-new")
+    )
+    page.until(lambda: counts(page)["stalled"] == before + 1, "one more is stalled")
+    page.until_text("401 variants")
+    shown.write((VARIANTS, "default/zz-new", None))
+    page.until_text("400 variants")
+
+
+def test_one_variant(shown: Shown) -> None:
+    """Its conditions and explanation, which change with it; an unknown one is said to be none."""
+    page = shown.page
+    shown.view(f"/variant/{STALLED}")
+    page.until_text("no package revision web v9 in repository blueprints", "table")
+    page.until_text("made by: set default/web", "pre")
+    assert f"Variant {STALLED}" in page.run("return document.title")
+    picture(page, "variant")
+    shown.write(event(VARIANT, STALLED, "Stalled", "False", "Valid"), ready(STALLED))
+    page.until_text("Ready=True", "pre")
+    shown.view("/set/default/web")
+    page.until_text("PackageVariantSet default/web", "pre")
+    shown.view("/variant/default/nothing")
+    page.until_text("no such PackageVariant", "pre")
+
+
+def test_held_removals(shown: Shown) -> None:
+    """Each set's command to confirm can be copied; when nothing is held any more, the page says so."""
+    page = shown.page
+    shown.view("/removals")
+    page.until_text("pvbus confirm default/web --show")
+    page.until_text("pvbus.dev/confirm-deletion=3-8f21c04e")
+    labels = page.run("return [...document.querySelectorAll('.command button')].map((e) => e.ariaLabel)")
+    assert all(label.startswith("Copy: ") for label in labels)
+    page.click(".command button")
+    page.until(lambda: page.text(".command button") in ("Copied", "Selected"), "the button answers")
+    picture(page, "removals")
+    held = page.run(
+        "return [...fleet.variants.values()].filter((v) => v.state === 'removal held').map((v) => v.name)"
+    )
+    names = [name.partition("/")[2] for name in held]
+    shown.write(*(child("default/web", name) for name in names), ("pvbus.setresults", "default/web", None))
+    page.until_text("No removal is held")
+
+
+def test_rollouts(shown: Shown) -> None:
+    """How each stands, as its status says; one that goes on, and one that goes, show by themselves."""
+    page = shown.page
+    shown.view("/rollouts")
+    page.until_text("There is no RolloutPolicy")
+    counts = {"total": 200, "proven": 20, "failing": 2, "waiting": 178}
+    shown.write(rollout("default/web", "Stopped", 2, counts, message="2 targets fail, 1 may"))
+    page.until_text("Attempt 3 is Stopped in wave 2 of 3.")
+    page.until_text("200 targets: 20 proven, 2 failing, 178 wait")
+    page.until_text("Progressing is False (TooManyFailing): 2 targets fail, 1 may")
+    page.until_text("a person, as it stopped: pvbus rollout resume, abort or roll-back default/web")
+    page.until_text("Rollouts (1)", "nav")
+    page.click("summary")
+    page.until_text("pvbus rollout roll-back default/web", "details")
+    page.until_text("TooManyFailing: 1 target fails", "details table")
+    picture(page, "rollouts")
+    page.click("summary")  # another colour scheme has drawn the view anew
+    shown.write(rollout("default/web", "Rolling", 3, {**counts, "proven": 100, "inFlight": 5, "waiting": 93}))
+    page.until_text("Attempt 3 is Rolling in wave 3 of 3.")
+    page.until_text("5 in flight to prove good")
+    assert page.run("return document.querySelector('details').open"), "what was opened stays open"
+    shown.write(("pvbus.policies", "default/web", None))
+    page.until_text("There is no RolloutPolicy")
+
+
+def test_the_keyboard_alone(shown: Shown) -> None:
+    """Tab reaches the map, arrows go through its variants with their names said, Enter opens one."""
+    page = shown.page
+    described = (
+        "const e = document.activeElement; const id = e.getAttribute('aria-activedescendant');"
+        "return id ? document.getElementById(id).textContent : ''"
+    )
+    page.run("document.body.focus()")
+
+    def next_stop() -> Any:
+        page.press("tab")
+        return page.run(described)
+
+    page.until(next_stop, "Tab reaches a group")
+    first = page.run(described)
+    page.press("right", "down", "left")
+    assert page.run(described) != first
+    page.press("left")
+    name = page.run(described).partition(" \u00b7 ")[0]
+    page.press("enter")
+    page.until_text(f"Variant {name}", "h2")
+    assert page.run("return document.activeElement.id") == "main"
+
+
+def test_names_for_screen_readers_and_contrast(shown: Shown) -> None:
+    """Every control has a name, every state a shape of its own, and text and shapes enough contrast."""
+    page = shown.page
+    shown.write(rollout("default/web", "Holding", 1, {"total": 9, "proven": 1}))
+    for view in ("/", f"/variant/{STALLED}", "/removals", "/rollouts"):
+        shown.view(view)
+        page.until_text("default/web", "#main")
+        unnamed = page.run(
+            "return [...document.querySelectorAll('a, button, input, select, [role=listbox], nav')]"
+            ".filter((e) =>"
+            "!(e.getAttribute('aria-label') || e.textContent.trim() || (e.labels && e.labels.length)))"
+            ".map((e) => e.outerHTML)"
+        )
+        assert unnamed == []
+    shapes = page.run(
+        "for (const s of STATES) colours[s] = '#000'; colours.back = '#fff';"
+        "const found = STATES.map((s) => glyph(s).toDataURL()); readColours(); return found"
+    )
+    assert len(set(shapes)) == len(shapes) == 6  # in black and white, too
+    for dark in (False, True):
+        page.look(dark=dark)
+        style = "return getComputedStyle(document.documentElement).getPropertyValue(arguments[0]).trim()"
+        back, raised = page.run(style, "--back"), page.run(style, "--raised")
+        for name in ("--text", "--quiet", "--link", "--stalled"):
+            assert min(contrast(page.run(style, name), each) for each in (back, raised)) >= 4.5, (name, dark)
+        for name in ("--ready", "--working", "--on-hold", "--removal-held", "--removing"):
+            assert contrast(page.run(style, name), back) >= 4.5, (name, dark)
+
+
+def contrast(one: str, other: str) -> float:
+    """Return the ratio of two colours `#rrggbb` (WCAG 2.2, relative luminance)."""
+    lights = sorted((_luminance(one), _luminance(other)))
+    return (lights[1] + 0.05) / (lights[0] + 0.05)
+
+
+def _luminance(colour: str) -> float:
+    parts = [int(colour[at : at + 2], 16) / 255 for at in (1, 3, 5)]
+    red, green, blue = (p / 12.92 if p <= 0.03928 else ((p + 0.055) / 1.055) ** 2.4 for p in parts)
+    return 0.2126 * red + 0.7152 * green + 0.0722 * blue
+
+
+def test_text_from_the_cluster_is_only_text(shown: Shown) -> None:
+    """Markup in names, labels, reasons and messages is shown as it is, and runs nothing."""
+    page = shown.page
+    name = "default/<b>bold"
+    shown.write(
+        variant(name, {"<i>key": HOSTILE, "__proto__": "polluted"}),
+        event(VARIANT, name, "Ready", "False", HOSTILE, message=HOSTILE),
+        child("default/<u>set", "<b>bold", ChildState.HELD),
+        rollout("default/<u>policy", "<b>Stopped", 1, {"total": 1, "proven": 1}, message=HOSTILE),
+    )
+    page.until_text("401 variants")
+    page.click("button[aria-pressed=false]:not(.legend button)")
+    page.run(
+        "const i = document.querySelector('input'); i.value = 'bold'; i.dispatchEvent(new Event('input'))"
+    )
+    page.until_text(HOSTILE, "#main")
+    shown.view("/variant/default/%3Cb%3Ebold")
+    page.until_text(HOSTILE, "#main table")
+    shown.view("/removals")
+    page.until_text(name)
+    shown.view("/rollouts")
+    page.until_text(HOSTILE, "#main")
+    assert page.run("return document.querySelectorAll('#main b, #main i, #main u, #main img').length") == 0
+    assert page.run("return ({}).polluted") is None
+
+
+def test_a_page_that_lost_its_server_says_so(tmp_path: Path, page: Browser) -> None:
+    """Since when; after the server's return, with what was missed; and when it is signed out."""
+    (tmp_path / "token").write_text("a-token-of-the-test-0123456789")
+    write(tmp_path, *markers(), variant("default/a"), ready("default/a"))
+    settings = {"PVBUS_WEB_TOKEN_FILE": str(tmp_path / "token")}
+    with serve(tmp_path, **settings) as server:
+        url = address(server)
+        settings["PVBUS_WEB_PORT"] = re.findall(r":(\d+)/", url)[0]
+        page.open(url)
+        page.until_text("1 variant", "#main")
+        page.until_text("Live", "#connection")
+        assert server.end(signal.SIGKILL) != 0
+        page.until_text("Stale since", "#connection")
+        assert "(stale)" in page.run("return document.title")
+        assert "1 variant" in page.text("#main")  # what was known is still there
+    write(tmp_path, variant("default/b"))
+    with serve(tmp_path, **settings):
+        page.until_text("Live", "#connection")
+        page.until_text("2 variants", "#main")
+        assert "(stale)" not in page.run("return document.title")
+    (tmp_path / "token").write_text("another-token-of-the-test-0123")
+    with serve(tmp_path, **settings):
+        page.until_text("signed out: open the address with the token again", "#connection")
+
+
+def test_an_empty_fleet_and_one_that_is_not_listed(tmp_path: Path, page: Browser) -> None:
+    """An empty fleet says how to begin; before the lists are complete the page says what may be missing."""
+    write(tmp_path, *markers("syncing"), (UNROLL, "a/b|c", None))
+    with serve(tmp_path) as server:
+        page.open(address(server))
+        page.until_text("The fleet is empty")
+        page.until_text("pvbus up --example fleet")
+        page.until_text("PackageVariantSets may be missing here (syncing)", "#notice")
+        write(tmp_path, *markers(), (SETS, "default/web", b'{"metadata":{"generation":1}}'))
+        page.until(lambda: not page.text("#notice"), "the notice goes")
+        page.until_text("default/web", "table")

@@ -1,0 +1,285 @@
+"""The fleet in memory: what rows of the topics are shown as, in any order, and what changes give."""
+
+import random
+from collections.abc import Iterable
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from pvbus.core.codec import encode_row
+from pvbus.core.records import LATEST, POLICIES, SETS, UNROLL, VARIANTS, ChildState, Hold
+from pvbus.core.web import document, versioned
+from pvbus.core.web.model import TOPICS, Model
+from tests.tools.bustables import Row
+from tests.tools.fleetrows import (
+    REVISION,
+    SET,
+    VARIANT,
+    child,
+    event,
+    fleet,
+    lifecycle,
+    markers,
+    obj,
+    ready,
+    rollout,
+    rollup,
+    unready,
+    variant,
+)
+
+NOW = 1_767_225_600.0
+NAME, SKEY = "default/web-1", "default/web"
+MINE = [variant(NAME, {"region": "asia"}), child(SKEY, "web-1"), ready(NAME)]
+
+
+def loaded(rows: Iterable[Row], model: Model | None = None) -> Model:
+    model = model or Model(1)
+    for topic, key, row in (each for each in rows if each[0] in TOPICS):
+        model.load(topic, 0, key, row if isinstance(row, bytes) else encode_row(row))
+    model.publish()
+    return model
+
+
+def whole(model: Model) -> dict[str, Any]:
+    return document.whole(model, NOW)
+
+
+def changes(model: Model, since: int) -> dict[str, Any] | None:
+    return document.changes(model, since, NOW)
+
+
+def plain(document: dict[str, Any]) -> dict[str, tuple[Any, ...]]:
+    """Return the variants of a document by name, with the texts that their numbers stand for."""
+    texts, labels = document["texts"], document["labels"]
+    return {row[0]: (*(texts[number] for number in row[1:5]), labels[row[5]]) for row in document["variants"]}
+
+
+def sets_of(document: dict[str, Any]) -> dict[str, Any]:
+    texts = document["texts"]
+    return {name: (texts[state], texts[reason], hold) for name, state, reason, hold in document["sets"]}
+
+
+@pytest.mark.parametrize(
+    ("rows", "state", "reason"),
+    [
+        (MINE, "ready", "Reconciled"),
+        ([variant(NAME)], "working", "NotReported"),
+        ([child(SKEY, "web-1")], "working", "NotReported"),
+        ([variant(NAME, generation=2), ready(NAME)], "working", "NotReported"),
+        ([variant(NAME), unready(NAME, "Reconciling")], "working", "Reconciling"),
+        ([variant(NAME), event(VARIANT, NAME, "Ready", "Unknown", "Withdrawn")], "working", "NotReported"),
+        (
+            [variant(NAME), unready(NAME, "NoMatch"), event(VARIANT, NAME, "Stalled", "True", "NoMatch")],
+            "stalled",
+            "NoMatch",
+        ),
+        ([*MINE, event(VARIANT, NAME, "Stalled", "False", "Valid")], "ready", "Reconciled"),
+        ([*MINE, event(VARIANT, NAME, "OnHold", "True", "Annotation")], "on hold", "Reconciled"),
+        ([*MINE, child(SKEY, "web-1", ChildState.HELD)], "removal held", "Reconciled"),
+        ([*MINE, child(SKEY, "web-1", ChildState.WAITING)], "removing", "Reconciled"),
+        ([*MINE, child(SKEY, "web-1", ChildState.CONFIRMED)], "removing", "Reconciled"),
+        ([*MINE, child(SKEY, "web-1", ChildState.ORDERED)], "removing", "Reconciled"),
+        ([*MINE, child(SKEY, "web-1", ChildState.GONE)], "ready", "Reconciled"),
+        ([*MINE, variant(NAME, deleting=True)], "removing", "Reconciled"),
+    ],
+)
+def test_the_state_of_a_variant(rows: list[Row], state: str, reason: str) -> None:
+    """Each mix of rows has one state, and a reason that is about the current generation."""
+    found = plain(whole(loaded(rows)))[NAME]
+    assert (found[1], found[3]) == (state, reason)
+
+
+def test_a_variant_is_there_while_its_object_or_the_wish_for_it_is() -> None:
+    """Conditions alone do not make a row; without object and wish it goes, and what it was is forgotten."""
+    model = loaded([ready(NAME)])
+    assert plain(whole(model)) == {}
+    assert plain(whole(loaded(MINE[:2], model)))[NAME][1] == "ready"
+    gone: list[Row] = [(VARIANTS, NAME, None), (UNROLL, f"{SKEY}|web-1", None)]
+    before = model.version
+    assert plain(whole(loaded(gone, model))) == {}
+    news = changes(model, before)
+    assert news is not None
+    assert news["gone"] == [NAME]
+    loaded([(LATEST, f"{VARIANT}|{NAME}|Ready", None)], model)
+    assert plain(whole(loaded(MINE[:1], model)))[NAME][1] == "working"
+
+
+def test_labels_and_sets() -> None:
+    """A variant has its labels but the uid of its set, and the set whose row wants it."""
+    labels = {"region": "asia", "config.porch.kpt.dev/packagevariantset": "some-uid"}
+    model = loaded([variant(NAME, labels), child(SKEY, "web-1")])
+    assert plain(whole(model))[NAME][0] == SKEY
+    assert plain(whole(model))[NAME][4] == {"region": "asia"}
+    loaded([child("default/other", "web-1"), child(SKEY, "web-1", ChildState.GONE)], model)
+    assert plain(whole(model))[NAME][0] == "default/other"
+
+
+@pytest.mark.parametrize(
+    ("words", "shown"),
+    [
+        ([], ""),
+        (["Draft"], "Draft"),
+        (["Published", "Draft"], "Draft"),
+        (["Published", "Proposed"], "Proposed"),
+        (["Published", "DeletionProposed"], "DeletionProposed"),
+        (["Published", "Published"], "Published"),
+        (["Published", "Deleted"], "Published"),
+    ],
+)
+def test_the_lifecycle_of_a_variant(words: list[str], shown: str) -> None:
+    """An open revision counts more than a published one; one that is deleted does not count."""
+    rows = [lifecycle(NAME, f"edge.web.v{n}", word) for n, word in enumerate(words)]
+    assert plain(whole(loaded([*MINE, *rows])))[NAME][2] == shown
+
+
+def test_a_revision_changes_its_lifecycle() -> None:
+    """Draft, Proposed, Published, Deleted: each replaces the one before."""
+    model = loaded(MINE)
+    for word, shown in (("Draft", "Draft"), ("Published", "Published"), ("Deleted", "")):
+        assert plain(whole(loaded([lifecycle(NAME, "edge.web.v1", word)], model)))[NAME][2] == shown
+    loaded([lifecycle(NAME, "edge.web.v1", "Draft")], model)
+    tombstone: Row = (LATEST, f"{REVISION}|default/edge.web.v1|Published", None)
+    assert plain(whole(loaded([tombstone], model)))[NAME][2] == ""
+
+
+def test_the_state_of_a_set() -> None:
+    """A set that holds removals says so with their number and token; without its object it is not there."""
+    hold = Hold(id="h", token="2-abc", count=2)
+    model = loaded([obj(SETS, SKEY), ready(SKEY, kind=SET)])
+    assert sets_of(whole(model)) == {SKEY: ("ready", "Reconciled", None)}
+    loaded([rollup(SKEY, hold)], model)
+    assert sets_of(whole(model)) == {SKEY: ("removal held", "Reconciled", [2, "2-abc"])}
+    loaded([rollup(SKEY), event(SET, SKEY, "OnHold", "True", "Annotation")], model)
+    assert sets_of(whole(model))[SKEY][0] == "on hold"
+    before = model.version
+    news = changes(loaded([(SETS, SKEY, None)], model), before)
+    assert news is not None
+    assert (news["sets"], news["setsGone"]) == ([], [SKEY])
+
+
+def test_held_removals_by_set() -> None:
+    """Held variants are listed while the hold is still being written, and a hold before its variants."""
+    model = loaded([obj(SETS, SKEY), child(SKEY, "b", ChildState.HELD), child(SKEY, "a", ChildState.HELD)])
+    assert model.held() == {SKEY: ["default/a", "default/b"]}
+    hold = rollup("default/other", Hold(id="h"))
+    assert loaded([obj(SETS, "default/other"), hold], model).held() == {
+        "default/other": [],
+        SKEY: ["default/a", "default/b"],
+    }
+
+
+def test_what_may_be_missing() -> None:
+    """Until every list is complete, and where a namespace is refused, the page is told."""
+    assert [each.kind for each in loaded(MINE).incomplete()] == [SET, VARIANT]
+    assert list(loaded(markers()).incomplete()) == []
+    (missing, _) = loaded(markers("unavailable", "not served")).incomplete()
+    assert missing == (SET, "not served")
+
+
+def test_the_same_rows_again_change_nothing() -> None:
+    """A repeated record has no version of its own, so that no page hears of it."""
+    rows = list(fleet(60))
+    model = loaded(rows)
+    assert model.version == 1
+    assert loaded(rows, model).version == 1
+
+
+def test_changes_are_those_since_a_version() -> None:
+    """Only what changed is sent; a version that the model does not reach is answered with None."""
+    model = loaded(fleet(60))
+    old = "default/web-edge-africa-africa-00000"
+    loaded([unready(old, "NoMatch"), unready(NAME, "NoMatch"), variant(NAME)], model)
+    news = changes(model, 1)
+    assert news is not None
+    assert sorted(plain(news)) == [NAME, old]
+    assert changes(model, model.version + 1) is None
+
+
+def test_of_too_many_removals_the_whole_is_needed(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of rows that are gone a bounded number is known; an older version gets None, a newer one its names."""
+    monkeypatch.setattr(versioned, "GONE_MAX", 2)
+    model = loaded(variant(f"default/{n}") for n in range(4))
+    for n in range(4):
+        loaded([(VARIANTS, f"default/{n}", None)], model)
+    assert changes(model, 1) is None
+    news = changes(model, model.version - 2)
+    assert news is not None
+    assert sorted(news["gone"]) == ["default/2", "default/3"]
+
+
+def test_a_record_that_cannot_be_read_raises_and_changes_nothing() -> None:
+    """The reader reports it and goes on."""
+    model = loaded(MINE)
+    for topic, key, value in ((VARIANTS, NAME, b"{"), (UNROLL, "no bar", b"{}"), (LATEST, "a|b", b"{}")):
+        with pytest.raises(ValueError):  # noqa: PT011 - which one is the decoder's matter
+            model.load(topic, 0, key, value)
+    assert not model.publish()
+
+
+_names = st.sampled_from([f"v{n}" for n in range(4)])
+_states = st.sampled_from(ChildState)
+_types = st.sampled_from(["Ready", "Stalled", "OnHold", "Other"])
+_statuses = st.sampled_from(["True", "False", "Unknown"])
+_words = st.sampled_from(["Draft", "Proposed", "Published", "Deleted"])
+_rows = st.one_of(
+    st.builds(lambda n, g: variant(f"default/{n}", generation=g), _names, st.integers(1, 2)),
+    st.builds(lambda n: (VARIANTS, f"default/{n}", None), _names),
+    st.builds(lambda s, n, c: child(f"default/{s}", n, c), st.sampled_from("ab"), _names, _states),
+    st.builds(lambda n, g: ready(f"default/{n}", generation=g), _names, st.integers(1, 2)),
+    st.builds(lambda n, t, s: event(VARIANT, f"default/{n}", t, s, "R"), _names, _types, _statuses),
+    st.builds(lambda n, v, w: lifecycle(f"default/{n}", f"r.{v}", w), _names, st.integers(1, 3), _words),
+)
+
+
+@given(st.lists(st.lists(_rows, max_size=6), max_size=8), st.data())
+def test_a_page_that_follows_or_reconnects_ends_like_one_that_loads(
+    batches: list[list[Row]], data: st.DataObject
+) -> None:
+    """Changes since any earlier version, applied to what the page had then, give the whole of now."""
+    model = Model(1)
+    pages = [(0, plain(whole(model)))]
+    for batch in batches:
+        loaded(batch, model)
+        version, page = data.draw(st.sampled_from(pages))
+        news = changes(model, version)
+        assert news is not None
+        page = {name: row for name, row in page.items() if name not in news["gone"]} | plain(news)
+        assert page == plain(whole(model))
+        pages.append((model.version, page))
+
+
+@given(st.lists(_rows, max_size=20), st.randoms(use_true_random=False))
+def test_the_order_of_the_topics_does_not_matter(rows: list[Row], order: random.Random) -> None:
+    """Rows of different keys in another order, as partitions give them, show the same fleet."""
+    last = {(topic, key): row for topic, key, row in rows}
+    one = [(topic, key, row) for (topic, key), row in last.items()]
+    if len({key.partition("|")[2] for topic, key, _ in one if topic == UNROLL}) < sum(
+        topic == UNROLL for topic, _, _ in one
+    ):
+        return  # two sets want one variant: the last to say so has it
+    other = list(one)
+    order.shuffle(other)
+    assert plain(whole(loaded(one))) == plain(whole(loaded(other)))
+
+
+def test_a_rollout_is_shown_with_what_a_person_can_do() -> None:
+    """It is whole in each answer, says what it waits for, and its commands fit its phase."""
+    counts = {"total": 9, "proven": 4, "waiting": 5}
+    model = loaded([rollout(SKEY, "Stopped", 2, counts, message="too many")])
+    before = model.version
+    (found,) = whole(model)["rollouts"]
+    assert (found["name"], found["phase"], found["wave"], found["waves"]) == (SKEY, "Stopped", 2, 3)
+    assert found["orders"] == [f"pvbus rollout {verb} {SKEY}" for verb in ("resume", "abort", "roll-back")]
+    assert found["waits"] == [f"a person, as it stopped: pvbus rollout resume, abort or roll-back {SKEY}"]
+    news = changes(loaded([rollout(SKEY, "Completed", 3, counts), rollout("a/b", "", 0, {})], model), before)
+    assert news is not None
+    assert [(each["name"], each["phase"], each["orders"]) for each in news["rollouts"]] == [
+        ("a/b", "", []),
+        (SKEY, "Completed", []),
+    ]
+    news = changes(loaded([(POLICIES, "a/b", None)], model), before)
+    assert news is not None
+    assert (news["rolloutsGone"], [each["name"] for each in news["rollouts"]]) == (["a/b"], [SKEY])
