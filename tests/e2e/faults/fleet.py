@@ -9,7 +9,7 @@ import asyncio
 import json
 import random
 import subprocess
-from collections.abc import Iterable, Mapping
+from collections.abc import Awaitable, Callable, Iterable, Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -35,6 +35,7 @@ REVISION = Kind("porch.kpt.dev", "PackageRevision")
 CLUSTERS_PER_REGION = 20
 PAUSE_SECONDS_MAX = 0.03
 DRAFT = "packagevariant-1"
+Change = Callable[[], Awaitable[None]]
 
 
 class Spot(NamedTuple):
@@ -87,8 +88,11 @@ class Fleet:
         *,
         clusters_per_region: int = CLUSTERS_PER_REGION,
         pause_seconds_max: float = PAUSE_SECONDS_MAX,
+        has_drafts: bool = True,
     ) -> None:
+        """has_drafts: the API server has a package store; else no variant becomes ready."""
         self.folder = folder
+        self._has_drafts = has_drafts
         self._per_region = clusters_per_region
         count = clusters_per_region * len(fleet.REGIONS)
         self._least, self._most = count - count // 4, count + count // 8
@@ -157,7 +161,13 @@ class Fleet:
             await asyncio.sleep(self._random.uniform(0.0, self._pause_seconds_max))
 
     async def _change(self) -> None:
-        changes = {
+        changes = self._changes()
+        (change,) = self._random.choices(list(changes), list(changes.values()))
+        await change()
+
+    def _changes(self) -> dict[Change, int]:
+        """Return what the client does, with its weight."""
+        return {
             self._relabel: 30,
             self._resize: 14,
             self._come_or_go: 24,
@@ -167,8 +177,6 @@ class Fleet:
             self._set_comes_or_goes: 4,
             self._relabel_repository: 4,
         }
-        (change,) = self._random.choices(list(changes), list(changes.values()))
-        await change()
 
     async def _pick(self, kind: Kind) -> Object:
         return self._random.choice(sorted(await self.all(kind), key=lambda obj: str(obj["metadata"]["name"])))
@@ -310,8 +318,8 @@ class Fleet:
         problems = [f"{key} must not be there" for key in living.keys() - expected.keys()]
         problems += [f"{key} is missing" for key in expected.keys() - living.keys()]
         for key in living.keys() & expected.keys():
-            problems += _variant_problems(key, living[key], expected[key])
-        if not problems:
+            problems += _variant_problems(key, living[key], expected[key], has_drafts=self._has_drafts)
+        if not problems and self._has_drafts:
             problems = await self._draft_problems(living)
         return sorted(problems)
 
@@ -411,7 +419,7 @@ def package_key_of(variant: Object) -> tuple[str, str]:
     return downstream["repo"], downstream["package"]
 
 
-def _variant_problems(key: str, obj: Object, expected: Expected) -> list[str]:
+def _variant_problems(key: str, obj: Object, expected: Expected, *, has_drafts: bool) -> list[str]:
     variant = msgspec.convert(obj, PackageVariant)
     meta = variant.metadata
     if meta.deletion_timestamp:
@@ -422,6 +430,8 @@ def _variant_problems(key: str, obj: Object, expected: Expected) -> list[str]:
     if owner != expected.owner:
         return [f"{key} belongs to {owner!r}, must belong to {expected.owner!r}"]
     ready = next((c for c in variant.status.conditions if c.type == "Ready"), None)
+    if not has_drafts and ready is not None and ready.observed_generation == meta.generation:
+        return []
     if ready is None or ready.status != "True" or ready.observed_generation != meta.generation:
         return [f"{key} is not ready at generation {meta.generation}: {ready}"]
     return []

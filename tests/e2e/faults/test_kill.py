@@ -17,7 +17,7 @@ from tests.e2e.faults.fleet import Fleet
 from tests.tools.busfile import Snapshot
 from tests.tools.installation import Installation
 
-KILLS = int(os.environ.get("PVBUS_KILLS", "20"))
+KILLS = int(os.environ.get("PVBUS_KILLS", "10"))
 SEED = int(os.environ.get("PVBUS_KILL_SEED", "20260101"))
 KILLS_AT_FIRST_START = 5
 CONVERGED_SECONDS_MAX = 120.0
