@@ -2,8 +2,9 @@
 
     python -m tests.bench [NAME...] [--small] [--json FILE]
 
-Names: ceiling, noop, affected, cel, large, revisions, upgrades, injected, yaml, kafka, kafka-large,
-kafka-workers. Those of Kafka start one, and are left out where that cannot be had. --small does the same
+Names: ceiling, noop, affected, cel, large, revisions, upgrades, injected, yaml, cluster, kafka,
+kafka-large, kafka-workers. Those of Kafka start one, and `cluster` a kube-apiserver; they are left out where
+that cannot be had. --small does the same
 with few objects, to see that it works: its times mean nothing.
 """
 
@@ -18,6 +19,7 @@ from typing import Protocol
 
 from tests.bench.affected import affected
 from tests.bench.cel import cel
+from tests.bench.cluster import cluster
 from tests.bench.kafka import kafka_fleet
 from tests.bench.kafka_large import kafka_large
 from tests.bench.kafka_workers import kafka_workers
@@ -27,6 +29,7 @@ from tests.bench.revisions import revisions
 from tests.bench.scenarios import ceiling, no_op
 from tests.bench.upgrades import injected, upgrades
 from tests.bench.yamlcost import yaml
+from tests.tools.clusterprograms import ClusterUnavailableError
 from tests.tools.kafka import KafkaUnavailableError
 
 
@@ -44,6 +47,7 @@ SCENARIOS: dict[str, Scenario] = {
     "upgrades": upgrades,
     "injected": injected,
     "yaml": yaml,
+    "cluster": cluster,
     "kafka": kafka_fleet,
     "kafka-large": kafka_large,
     "kafka-workers": kafka_workers,
@@ -58,7 +62,7 @@ async def run(names: list[str], *, small: bool, say: Callable[[str], None]) -> l
         say(f"{name}: running, load average {machine()['loadAverage']}")
         try:
             rows += await SCENARIOS[name](small=small)
-        except KafkaUnavailableError as exc:
+        except (KafkaUnavailableError, ClusterUnavailableError) as exc:
             say(f"{name}: left out: {exc}")
         say(f"{name}: {time.perf_counter() - began:.0f} s")
     return rows

@@ -114,6 +114,12 @@ def usage() -> dict[str, float]:
     }
 
 
+def process_cpu_seconds(pid: int) -> float:
+    """Return the CPU time that another process has used, by Linux's /proc."""
+    fields = Path(f"/proc/{pid}/stat").read_text(encoding="ascii").rpartition(")")[2].split()
+    return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")  # utime, stime
+
+
 def resident_bytes(otherwise: int) -> int:
     """Return the resident memory, where the system tells it; else the highest it was."""
     try:

@@ -1,7 +1,6 @@
 """Services as processes of their own, or several in one: asked and measured together."""
 
 import asyncio
-import os
 import secrets
 import time
 from collections import Counter
@@ -13,7 +12,7 @@ from typing import Any, NamedTuple, Self
 
 from pvbus.runtime.process.buses import open_bus
 from pvbus.runtime.process.settings import ServiceConfig
-from tests.bench.children import Child
+from tests.bench.children import Child, process_cpu_seconds
 from tests.tools.kafka import KafkaCluster
 
 BUSY_SECONDS = 0.3
@@ -104,12 +103,7 @@ def total(works: Sequence[Work]) -> Work:
 def broker_cpu_seconds(kafka: KafkaCluster | None) -> float:
     """Return the CPU time of brokers that were started here; 0 for others."""
     brokers = [] if kafka is None else [broker.process for broker in kafka.brokers]
-    ticks = 0
-    for process in brokers:
-        if process is not None:
-            fields = Path(f"/proc/{process.pid}/stat").read_text(encoding="ascii").rpartition(")")[2].split()
-            ticks += int(fields[11]) + int(fields[12])  # utime and stime: the 14th and 15th of the line
-    return ticks / os.sysconf("SC_CLK_TCK")
+    return sum(process_cpu_seconds(process.pid) for process in brokers if process is not None)
 
 
 def fresh_bus(kafka: KafkaCluster) -> str:

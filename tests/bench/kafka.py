@@ -21,6 +21,7 @@ NAME = "kafka"
 APART = tuple((name,) for name in CHAIN)
 TOGETHER = (CHAIN,)
 SECONDS_MAX = 1_800.0
+LABEL_GOAL_MS = 250
 
 
 class FanOut(NamedTuple):
@@ -62,7 +63,9 @@ async def kafka_fleet(*, small: bool) -> list[Row]:
             async with Deployment(fleet.kubeconfig, bus, APART) as services:
                 await services.settled()
                 found["Kafka, a process each"] = await fan_out(fleet, services, count, kafka)
-                rows += await label_changes(fleet, services, bus, count, 10 if small else 400)
+                rows += await label_changes(
+                    NAME, fleet, services, bus, count, 10 if small else 400, goal_ms=LABEL_GOAL_MS
+                )
             rows += await restarted(NAME, fleet, bus, APART, count, goal=3)
     for name, processes in (("SQLite, a process each", APART), ("SQLite, one process", TOGETHER)):
         async with Fleet.started() as fleet:

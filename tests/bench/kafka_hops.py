@@ -25,11 +25,9 @@ from tests.bench.deployment import Deployment
 from tests.bench.fleet import TARGETS, VARIANTS, Fleet
 from tests.bench.report import Row
 
-NAME = "kafka"
 CHANGE_SECONDS = 30.0
 PAUSE_SECONDS = 0.3
 """Up to so long between two changes: they must not keep step with offsets that are committed each second."""
-GOAL_MS = 250
 
 HOPS = (
     "the API server's write, to its watch event",
@@ -110,9 +108,20 @@ async def witnessing(fleet: Fleet, bus_url: str) -> AsyncIterator[Witness]:
 
 
 async def label_changes(
-    fleet: Fleet, services: Deployment, bus_url: str, count: int, changes: int
+    scenario: str,
+    fleet: Fleet,
+    services: Deployment,
+    bus_url: str,
+    count: int,
+    changes: int,
+    *,
+    goal_ms: float,
+    hops: bool = True,
 ) -> list[Row]:
-    """Relabel targets one after the other; the region is a label of the variant, so each makes one write."""
+    """Relabel targets one after the other; the region is a label of the variant, so each makes one write.
+
+    hops: whether to report each; with SQLite, readers of another process poll, and see records later.
+    """
     dice = random.Random(5)
     before, version = await services.work(), await fleet.version()
     runs: list[tuple[float, ...]] = []
@@ -125,15 +134,15 @@ async def label_changes(
     delays = [1000 * (moments[-1] - moments[0]) for moments in runs]
     what = f"label change among {count:,} variants"
     rows = [
-        Row(NAME, f"{what}, {changes} of them: event to write, p50", share(delays, 0.5), "ms"),
-        Row(NAME, f"{what}: event to write, p99", share(delays, 0.99), "ms", GOAL_MS, "less"),
+        Row(scenario, f"{what}, {changes} of them: event to write, p50", share(delays, 0.5), "ms"),
+        Row(scenario, f"{what}: event to write, p99", share(delays, 0.99), "ms", goal_ms, "less"),
     ]
     whole = sum(delays)
-    for number, name in enumerate(HOPS):
+    for number, name in enumerate(HOPS if hops else ()):
         took = [1000 * (moments[number + 1] - moments[number]) for moments in runs]
         rows.append(
             Row(
-                *(NAME, f"{what}, hop {number + 1}, {name}: p50 (p99 {share(took, 0.99):.0f})"),
+                *(scenario, f"{what}, hop {number + 1}, {name}: p50 (p99 {share(took, 0.99):.0f})"),
                 *(share(took, 0.5), "ms"),
                 ratio=sum(took) / whole,
                 ratio_of="all of event to write",
@@ -142,14 +151,14 @@ async def label_changes(
     return [
         *rows,
         Row(
-            NAME,
+            scenario,
             f"{what}: API writes each besides it, the set's roll-up among them",
             writes / changes,
             "times",
         ),
-        Row(NAME, f"{what}: records each", work.records / changes, "records a change"),
-        Row(NAME, f"{what}: steps each, those of offsets among them", work.steps / changes, "steps"),
-        Row(NAME, f"{what}: CPU of the services each", 1000 * work.cpu_seconds / changes, "ms"),
+        Row(scenario, f"{what}: records each", work.records / changes, "records a change"),
+        Row(scenario, f"{what}: steps each, those of offsets among them", work.steps / changes, "steps"),
+        Row(scenario, f"{what}: CPU of the services each", 1000 * work.cpu_seconds / changes, "ms"),
     ]
 
 

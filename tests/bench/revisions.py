@@ -12,7 +12,7 @@ import time
 from pathlib import Path
 from typing import NamedTuple
 
-from pvbus.cli.controlplane import ControlPlaneProcess
+from pvbus.cli.controlplaneprocess import ControlPlaneProcess
 from tests.bench import gitfleet
 from tests.bench.fleet import REPOSITORIES, REVISIONS, Fleet, repository
 from tests.bench.report import Row

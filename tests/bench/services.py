@@ -55,7 +55,12 @@ async def against_api_server(
     """Services as `pvbus run` has them, with health and metrics."""
     config = ServicesConfig(bus=bus, kubeconfig=kubeconfig, log_level="warning")
     async with hosted(names, config) as host:
-        yield list(host.services.values()), host.bus
+        looking = asyncio.create_task(host.beside.run())  # before its first look nothing is written
+        try:
+            yield list(host.services.values()), host.bus
+        finally:
+            looking.cancel()
+            await asyncio.gather(looking, return_exceptions=True)
 
 
 @asynccontextmanager

@@ -12,7 +12,7 @@ from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
 
-from pvbus.cli.controlplane import ControlPlaneProcess
+from pvbus.cli.controlplaneprocess import ControlPlaneProcess
 from pvbus.core.topics import SERVICES
 from tests.bench.children import Child, eventually
 from tests.bench.fleet import (
